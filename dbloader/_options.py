@@ -86,6 +86,12 @@ def number_from_environment(name: str, default: int) -> int:
     return int(text)
 
 
+def check_path(name: str, value: object, *, none: bool = False) -> None:
+    """Raise TypeError, without the value, unless an option is a str or a path, or with ``none`` None."""
+    if not (isinstance(value, (str, os.PathLike)) or (none and value is None)):
+        raise TypeError(f"{name} must be a str or a path{', or None' if none else ''}, got {type(value).__name__}")
+
+
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
     """Raise OptionError unless an option has one of its few values."""
     if value not in choices:

@@ -26,22 +26,20 @@ _opened: set[tuple[int, str]] = set()
 
 def watch(cache: str) -> None:
     """Tell of the cache in a folder, if the program uses OpenTelemetry."""
-    api, pid = sys.modules.get("opentelemetry.metrics"), os.getpid()
+    api = sys.modules.get("opentelemetry.metrics")
     if api is None:
         return
-    is_first = pid not in {one for one, _ in _opened}
-    _opened.add((pid, cache))
-    if is_first:
+    if not _opened:  # a forked process inherits the instruments
         meter = api.get_meter("dbloader")
-        for name, unit, description, field in _COUNTERS:
-            meter.create_observable_counter(f"dbloader.cache.{name}", [_reader(pid, field, api)], unit, description)
-        name, unit, description, field = _SIZE
-        meter.create_observable_gauge(f"dbloader.cache.{name}", [_reader(pid, field, api)], unit, description)
+        for number, (name, unit, description, field) in enumerate((*_COUNTERS, _SIZE)):
+            make = meter.create_observable_counter if number < len(_COUNTERS) else meter.create_observable_gauge
+            make(f"dbloader.cache.{name}", [_reader(field, api)], unit, description)
+    _opened.add((os.getpid(), cache))
 
 
-def _reader(pid: int, field: str, api: Any) -> Any:
+def _reader(field: str, api: Any) -> Any:
     def read(_: Any) -> Iterator[Any]:
-        for cache in sorted(cache for one, cache in _opened if one == pid == os.getpid()):
+        for cache in sorted(cache for pid, cache in _opened if pid == os.getpid()):
             yield api.Observation(getattr(read_stats(cache), field), {"dbloader.cache": cache})
 
     return read

@@ -92,7 +92,8 @@ def copy_command(
     all of --select, --drop, --class and --where, in their order, or has other labels. Sources never change.
 
     One of the two places may be in object storage: s3://, gs:// or az://bucket/name. There and back a whole store is
-    copied as it is, as a folder of shards, without a check of each record.
+    copied as it is, as a folder of shards, without a check of each record. If that was interrupted, the same command
+    goes on with the files that are whole.
     """
     places = [*sources, destination]
     fractions = None if split is None else _fractions(split)
@@ -117,7 +118,9 @@ def copy_command(
                 **options,
             )
     except KeyboardInterrupt as error:
-        if not any(map(is_remote, places)):
+        if any(map(is_remote, places)):
+            error.args = ("what was copied whole is kept; the same command goes on with the rest",)
+        else:
             error.args = ("committed records are kept; --resume continues after them",)
         raise
     facts = []

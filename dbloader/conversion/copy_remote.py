@@ -1,17 +1,17 @@
 """Copy a store to object storage, or from there.
 
-It lies there as in a folder: shards and an index under keys that are never written again, and ``manifest.bson``, which
-is written last and by a condition. So of several publishers one wins, and readers see one whole store.
+It lies there as in a folder: shards and an index under keys of their own, and ``manifest.bson``, which is written last
+and by a condition. So of several publishers one wins, and readers see one whole store.
 """
 
 from __future__ import annotations
 
-import errno
+import hashlib
 import os
+import re
 import secrets
 import shutil
 import tempfile
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING
 
 import lmdb
 
-from dbloader._describe import counted, size
 from dbloader.errors import DamagedStoreError, OptionError, StoreError, StoreExistsError
+from dbloader.remote.bucket import Bucket
+from dbloader.remote.origin import RemoteOrigin
 from dbloader.remote.places import WRITABLE, is_remote, parse_place
-from dbloader.stores.lmdb.errors import translate, translate_refusal
+from dbloader.stores.lmdb.errors import refusals, translate
 from dbloader.stores.lmdb.handle import LMDBHandle, OtherStoreError
 from dbloader.stores.lmdb.keys import SHARD_INDEX, checked_path
-from dbloader.stores.lmdb.publish_shards import check_target, move_into, publish_shards, put_manifest
+from dbloader.stores.lmdb.publish_shards import check_target, index_shards, move_into, put_manifest
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
 from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.mongo.uri import is_mongo
@@ -34,18 +35,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from dbloader.records.manifest import Manifest
-    from dbloader.remote.bucket import Bucket
     from dbloader.stores.lmdb.shard_table import Shard
 
 # Files under way at once, each in several parts.
 _AT_ONCE = 4
 _REMEDY = "copy the store there again (--overwrite)"
+# The keys of shards and indices, below the place.
+_OURS = re.compile(rf"{SHARD_FOLDER}/[0-9]{{5,}}-[0-9a-f]+\.lmdb|index-[0-9a-f]+\.lmdb")
 
 
 def read_table(place: str) -> ShardTable:
     """Return the manifest of a store in object storage and the names of its files."""
-    from dbloader.remote.origin import RemoteOrigin
-
     origin = RemoteOrigin(place)
     return ShardTable.decode(origin.manifest(), origin.place)
 
@@ -59,48 +59,50 @@ def copy_remote(
 ) -> Manifest:
     """Copy a store between a path of this machine and object storage; one of the two places is there.
 
+    Interrupted, the next call goes on with the files that are whole.
+
     Raises:
         OptionError: Both places are there, or the one that is not there is no path.
         StoreError: The source cannot be read, or the destination cannot be written, or is taken.
     """
     if (is_remote(source) and is_remote(destination)) or is_mongo(source) or is_mongo(destination):
-        raise OptionError("copy the store to this machine first: one of the two places must be a path")
-    if is_remote(source):
-        target = Path(os.path.realpath(checked_path(destination)))
+        place = parse_place(source if is_remote(source) else destination)
+        raise OptionError(
+            f"{place} is copied from a path or to a path: copy by way of a folder on this machine, in two steps"
+        )
+    if not is_remote(source):
+        return _upload(Path(checked_path(source)), str(destination), overwrite=overwrite, progress=progress)
+    target = Path(os.path.realpath(checked_path(destination)))
+    with refusals(str(target)):
         try:
             return _download(str(source), target, overwrite=overwrite, progress=progress)
-        except OSError as error:
-            if isinstance(error, StoreError):
-                raise
-            if error.errno in (errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY):
-                raise StoreExistsError(f"another process copies to {target} too, and was first") from error
-            raise translate_refusal(error, str(target)) from error
-    return _upload(Path(checked_path(source)), str(destination), overwrite=overwrite, progress=progress)
+        except OSError:
+            check_target(target, overwrite=overwrite)  # another process may have copied to it too, and was first
+            raise
 
 
 def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[int, int], object]) -> Manifest:
-    from dbloader.remote.bucket import Bucket
-
     if parse_place(place).scheme not in WRITABLE:
         raise OptionError(f"{place}: a store cannot be put on a web server by this way: name a bucket")
     bucket = Bucket(place)
     replaces = bucket.head(MANIFEST_FILE)
     if replaces and not overwrite:
         raise StoreExistsError(f"{bucket.place} exists already; overwrite (--overwrite) replaces it")
-    ours = (f"{SHARD_FOLDER}/", "index-")
-    listed = {item.key: item.size for item in bucket.items() if item.key.startswith(ours)}
-    old: set[str] = set()
-    if replaces:
-        data = bucket.get(MANIFEST_FILE, replaces.etag)
-        with suppress(StoreError):  # a damaged store is replaced too
-            old = {*ShardTable.decode(data, place).files}
-    with _as_folder(source) as folder:
-        table = ShardTable.read(folder)
-        attempt = secrets.token_hex(8)  # no other store has these files, so this process may remove them
-        shards = [shard._replace(name=f"{number:05}-{attempt}.lmdb") for number, shard in enumerate(table.shards)]
-        new = ShardTable(table.manifest, f"index-{attempt}.lmdb", shards)
+    before = bucket.get(MANIFEST_FILE, replaces.etag) if replaces else b""
+    found = [*bucket.items(SHARD_FOLDER), *bucket.folders()[1]]
+    there = {item.key: item for item in found if _OURS.fullmatch(item.key)}
+    with _as_folder(source) as (folder, table):
+        # Only an upload of this store in place of that one has these keys: it may go on with what is there, and once
+        # the place has another manifest, it can never be published, so anybody may remove its files.
+        upload = hashlib.sha256(before + table.encode()).hexdigest()[:16]
+        shards = [shard._replace(name=f"{number:05}-{upload}.lmdb") for number, shard in enumerate(table.shards)]
+        new = ShardTable(table.manifest, f"index-{upload}.lmdb", shards)
         files = {key: folder / name for key, name in zip(new.files, table.files, strict=True)}
-        _put_all(bucket, files, new, progress)
+
+        def put(key: str) -> None:
+            bucket.put_file(key, files[key], there.get(key))
+
+        _use_files(new, put, bucket, progress)
     try:
         bucket.put_if(MANIFEST_FILE, new.encode(), replaces)
     except StoreExistsError:
@@ -110,121 +112,101 @@ def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[in
     except StoreError as error:  # its shards stay: it may name them
         raise type(error)(f"{error}; it may be published nevertheless, as dbloader info {place} will say") from None
     with suppress(StoreError):  # the store is in place
-        bucket.delete(old)
-    if others := listed.keys() - old:
-        nbytes = size(sum(listed[key] for key in others))
-        what = f"{counted(len(others), 'object')} ({nbytes}) of uploads that were killed or go on now"
-        warnings.warn(f"{bucket.place} has {what}: {', '.join(sorted(others)[:5])}", stacklevel=4)
+        bucket.delete(there.keys() - files.keys())  # those of the store before, and of uploads that came too late
     return table.manifest
 
 
-def _put_all(bucket: Bucket, files: dict[str, Path], table: ShardTable, progress: Callable[[int, int], object]) -> None:
-    """Put files to keys; remove all of them if one fails."""
+def _use_files(
+    table: ShardTable, use: Callable[[str], object], bucket: Bucket, progress: Callable[[int, int], object]
+) -> None:
+    """Call a function with the name of each file of a store, several at once."""
+    lengths = [*(shard.length for shard in table.shards), 0]  # the index, the last, is the end of the copy
     done = 0
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="dbloader-put") as threads:
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="dbloader-copy") as threads:
         try:
-            for length, _ in zip(_lengths(table), threads.map(bucket.put_file, files, files.values()), strict=True):
+            for length, _ in zip(lengths, threads.map(use, table.files), strict=True):
                 done += length
                 progress(done, table.manifest.length)
         except BaseException:
+            bucket.close()  # else the files under way would be fetched to their ends
             threads.shutdown(cancel_futures=True)
-            with suppress(StoreError):
-                bucket.delete(files)
             raise
 
 
-def _lengths(table: ShardTable) -> list[int]:
-    """Return the number of records in each of a store's files; the index, the last, is the end of the copy."""
-    return [*(shard.length for shard in table.shards), 0]
-
-
 @contextmanager
-def _as_folder(source: Path) -> Iterator[Path]:
-    """Yield the folder of a sharded store; of a store in one file, a temporary one with that file as its shard."""
+def _as_folder(source: Path) -> Iterator[tuple[Path, ShardTable]]:
+    """Yield the folder and the table of a sharded store; of one file, a temporary folder with it as its shard."""
     with LMDBStore(source) as store:
         manifest = store.manifest
         store.check_files()
         if source.is_dir():
-            yield source
+            yield source, ShardTable.read(source)
             return
     with tempfile.TemporaryDirectory(prefix="dbloader-") as temporary:
         folder = Path(temporary)
         (folder / SHARD_FOLDER).mkdir()
         shard = folder / SHARD_FOLDER / "00000.lmdb"
         shard.symlink_to(source.absolute())
-        publish_shards(
+        yield (
             folder,
-            [shard.name],
-            [manifest.digest],
-            classes=manifest.classes,
-            source=manifest.source,
-            created=manifest.created,
+            index_shards(
+                folder,
+                [shard.name],
+                [manifest.digest],
+                classes=manifest.classes,
+                source=manifest.source,
+                created=manifest.created,
+                index="index.lmdb",
+            ),
         )
-        yield folder
 
 
 def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[int, int], object]) -> Manifest:
-    from dbloader.remote.origin import RemoteOrigin
-
     origin = RemoteOrigin(place)
     replaces = check_target(target, overwrite=overwrite)
     table = ShardTable.decode(origin.manifest(), origin.place)._replace(previous="")
-    folder = target.with_name(f"{target.name}.copy")  # of an interrupted copy it has files that stay
-    (folder / SHARD_FOLDER).mkdir(parents=True, exist_ok=True)
+    shards = dict(zip(table.files, table.shards, strict=False))
+    # Its name is that of the one store whose files it has, so several processes may fill it at once.
+    folder = target.with_name(f"{target.name}.copy-{hashlib.sha256(table.encode()).hexdigest()[:8]}")
+    folder.mkdir(exist_ok=True)
+    (folder / SHARD_FOLDER).mkdir(exist_ok=True)
 
-    def fetch(name: str, shard: Shard | None) -> None:
-        path = folder / name
-        if path.exists():
+    def fetch(name: str) -> None:
+        path, where = folder / name, f"{origin.place}/{name}"
+        with suppress(FileNotFoundError, StoreError):
+            _check(path, where, shards.get(name), table.manifest)  # an interrupted copy has fetched it
             return
         aside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
         try:
-            origin.fetch(name, str(aside))
-            found = aside.stat().st_size
-            if shard and found != shard.nbytes:
-                raise DamagedStoreError(f"{place}/{name} has {found:,} bytes, not {shard.nbytes:,}: {_REMEDY}")
-            digest, of = (shard.digest, None) if shard else (table.manifest.digest, SHARD_INDEX)
-            LMDBHandle(str(aside), f"{place}/{name}", digest=digest, of=of)
+            origin.fetch(name, aside)
+            _check(aside, where, shards.get(name), table.manifest)
             with aside.open("rb") as file:
                 os.fsync(file.fileno())
-            aside.rename(path)
-        except lmdb.Error as error:
-            raise translate(error, f"{place}/{name}", remedy=_REMEDY) from error
-        except OtherStoreError as error:
-            raise DamagedStoreError(f"{place}/{name} is not what was put there: {_REMEDY}") from error
+            aside.replace(path)
         finally:
             aside.unlink(missing_ok=True)
 
-    done = 0
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="dbloader-get") as threads:
-        try:
-            fetched = threads.map(fetch, table.files, [*table.shards, None])
-            for length, _ in zip(_lengths(table), fetched, strict=True):
-                done += length
-                progress(done, table.manifest.length)
-        except BaseException:
-            origin.bucket.close()  # else the files under way would be fetched to their ends
-            threads.shutdown(wait=False, cancel_futures=True)
-            raise
-    mine = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
-    folder.rename(mine)  # of several processes that copy to one place, one has it from here on
-    try:
-        _publish(mine, target, table, replaces=replaces)
-    except BaseException:
-        with suppress(OSError):
-            mine.rename(folder)
-        raise
-    return table.manifest
-
-
-def _publish(folder: Path, target: Path, table: ShardTable, *, replaces: bool) -> None:
-    """Make a folder with all files of a store that store, at its place."""
-    named = {*table.files}
-    for path in [*folder.glob(f"{SHARD_FOLDER}/*"), *(path for path in folder.iterdir() if path.is_file())]:
-        if str(path.relative_to(folder)) not in named:
-            path.unlink(missing_ok=True)  # of a store that was there at an earlier attempt
+    _use_files(table, fetch, origin.bucket, progress)
+    for path in folder.rglob("*.lmdb.*"):
+        path.unlink(missing_ok=True)  # of a copy that was killed
     if replaces:
         move_into(folder, table, target)
         shutil.rmtree(folder, ignore_errors=True)
     else:
         put_manifest(folder, table)
         folder.rename(target)
+    return table.manifest
+
+
+def _check(path: Path, place: str, shard: Shard | None, manifest: Manifest) -> None:
+    """Raise DamagedStoreError unless a file is the shard, or the index, that the manifest names."""
+    found = path.stat().st_size
+    if shard and found != shard.nbytes:
+        raise DamagedStoreError(f"{place} has {found:,} bytes, not {shard.nbytes:,}: {_REMEDY}")
+    digest, of = (shard.digest, None) if shard else (manifest.digest, SHARD_INDEX)
+    try:
+        LMDBHandle(str(path), place, digest=digest, of=of)
+    except lmdb.Error as error:
+        raise translate(error, place, remedy=_REMEDY) from error
+    except OtherStoreError as error:
+        raise DamagedStoreError(f"{place} is not what was put there: {_REMEDY}") from error

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from dbloader._options import checked_flag, whole_number
+from dbloader._options import check_path, checked_flag, whole_number
 from dbloader.conversion.copy_records import RecordCopier
 from dbloader.conversion.copy_remote import copy_remote
 from dbloader.conversion.sample_encoder import checked_names
@@ -74,21 +75,23 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
         seed: Seed of ``split``.
         overwrite: Replace the store at a destination, once the copy is finished.
         resume: Continue an interrupted copy; begin if none was interrupted. Refused if the sources have changed, or an
-            option that decides the records.
+            option that decides the records. A copy to or from object storage goes on without it.
         progress: Called with the number of records copied, and of all that will be.
 
     Returns:
         The manifest; with ``split`` one for each destination.
 
     Raises:
-        TypeError: ``overwrite`` or ``resume`` is not True or False, or ``seed`` is not an int.
+        TypeError: A place or a listing is no path, ``overwrite`` or ``resume`` not True or False, or ``seed`` no int.
         OptionError: An option is wrong, or no record is left, or the labels of two sources cannot be united.
         SourceError: A listing cannot be read, or names a record that is not there.
         StoreError: A source cannot be read, or a destination cannot be written, or is taken.
         DamagedRecordError: A record of a source is damaged.
         DamagedStoreError: A record is not damaged, but differs from its source's columns or digest.
     """
-    places = _each(destination)
+    sources, places = _each("source", source), _each("destination", destination)
+    for name, listing in (("select", select), ("drop", drop), ("labels", labels)):
+        check_path(name, listing, none=True)
     if len(places) != (1 if split is None else len(split)):
         wanted = "one destination without split" if split is None else f"a destination for each of {len(split)} parts"
         raise OptionError(f"split (--split): there must be {wanted}, got {len(places)}")
@@ -106,17 +109,19 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
         "split": None if split is None else tuple(map(float, split)),
         "seed": whole_number("seed", seed),
     }
-    if any(map(is_remote, (*_each(source), *places))):
-        if resume or len(_each(source)) > 1 or any(options.values()):
+    if any(map(is_remote, (*sources, *places))):
+        checked_flag("resume", resume)  # it goes on in any case
+        wrong = [name for name, value in options.items() if value] + ["several sources"] * (len(sources) > 1)
+        if wrong:
             raise OptionError(
-                "to or from object storage a store is copied as it is: copy it to this machine first, then take the "
-                "other options (a copy from there goes on by itself with what it has)"
+                f"to or from object storage a store is copied as it is, without {', '.join(wrong)}: copy it to a path "
+                "on this machine first, and choose from that"
             )
         overwrite = checked_flag("overwrite", overwrite)
-        return copy_remote(_each(source)[0], places[0], overwrite=overwrite, progress=progress)
+        return copy_remote(sources[0], places[0], overwrite=overwrite, progress=progress)
     done: list[Manifest | None] = [None] * len(places)
     with ExitStack() as stack:
-        copy = RecordCopier([stack.enter_context(open_store(place)) for place in _each(source)], options)
+        copy = RecordCopier([stack.enter_context(open_store(place)) for place in sources], options)
         if split and resume:
             done = [_published(place, copy.source(number)) for number, place in enumerate(places)]
             done = done if None in done else [None] * len(places)  # a writer says that there is nothing to resume
@@ -146,5 +151,9 @@ def _published(place: Place, source: dict[str, Any]) -> Manifest | None:
     return None
 
 
-def _each(places: Place | Sequence[Place]) -> list[Place]:
-    return [places] if isinstance(places, (str, bytes, os.PathLike)) else [*places]
+def _each(name: str, places: Place | Sequence[Place]) -> list[Place]:
+    if isinstance(places, (str, bytes, os.PathLike)):
+        return [places]
+    if not isinstance(places, Iterable):
+        raise TypeError(f"{name} must be a place, or a sequence of places, got {type(places).__name__}")
+    return [*places]

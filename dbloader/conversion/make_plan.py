@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import bson
 import numpy as np
 
-from dbloader._options import checked_flag, whole_number
+from dbloader._options import check_path, checked_flag, whole_number
 from dbloader.conversion.file_list import FileList
 from dbloader.conversion.grow import check_agreement, join_classes, read_base
 from dbloader.conversion.plan import (
@@ -73,8 +73,8 @@ def plan_conversion(
         TypeError: An option has the wrong type.
     """
     if options.get("listing") is not None:
-        options["listing"] = _absolute(options["listing"])
-    settings = Settings.checked(_absolute(source), **options)
+        options["listing"] = _absolute("listing", options["listing"])
+    settings = Settings.checked(_absolute("source", source), **options)
     parts = whole_number("shards", shards, 1, _MOST_PARTS)
     checked_flag("overwrite", overwrite)
     base = read_base(destination) if checked_flag("append", append) else None
@@ -149,7 +149,8 @@ def _id_of(values: Mapping[str, Any], digest: str) -> str:
     return hashlib.sha256(digest.encode() + bson.encode(decisive)).hexdigest()
 
 
-def _absolute(path: str | os.PathLike[str]) -> str:
+def _absolute(name: str, path: str | os.PathLike[str]) -> str:
     """Return a path that other working directories know too; a URI, and "", as they are."""
+    check_path(name, path)
     text = os.fspath(path)
     return text if "://" in text or not text else os.path.join(os.getcwd(), text)  # noqa: PTH109, PTH118 - any str

@@ -7,6 +7,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from dbloader._machine import cpu_count
 from dbloader.conversion.part import convert_part
 from dbloader.errors import OptionError
 
@@ -20,21 +21,22 @@ _RETRIES = 10
 
 
 def submit_to_ray(
-    place: str, parts: Sequence[int], workers: int
+    place: str, parts: Sequence[int], workers: int, patience: float
 ) -> Generator[tuple[int, Callable[[], Receipt]], None, None]:
     """Yield the number of each part that is finished, and what returns its receipt or raises its error.
 
     Ray is used as the program has initialized it; else the cluster that runs here or that RAY_ADDRESS names; else a
-    new one on this machine. Each part takes as many CPUs as it has threads.
+    new one on this machine. Each part takes as many CPUs as it has threads. A cluster that grows by itself has
+    ``patience`` seconds to start a node with so many.
 
     Raises:
-        OptionError: Ray is not installed, or no cluster is at RAY_ADDRESS.
+        OptionError: Ray is not installed, no cluster is at RAY_ADDRESS, or no node has the CPUs for a part.
     """
     try:
         import ray
     except ModuleNotFoundError as error:
         raise OptionError("making parts with Ray needs Ray: pip install 'dbloader[ray]'") from error
-    connected = _connect(ray)
+    connected = _connect(ray, workers)
     waiting = deque(parts)
     running: dict[Any, int] = {}
     try:
@@ -45,7 +47,10 @@ def submit_to_ray(
             while waiting and len(running) < limit:
                 part = waiting.popleft()
                 running[task.remote(place, part, workers=workers)] = part
-            for finished in ray.wait([*running])[0]:
+            done, _ = ray.wait([*running], timeout=patience)
+            if not done:
+                _check_cpus(ray, workers)
+            for finished in done:
                 yield running.pop(finished), partial(_receipt, ray, finished)
     finally:
         for unfinished in running:  # after an error
@@ -54,7 +59,7 @@ def submit_to_ray(
             ray.shutdown()
 
 
-def _connect(ray: Any) -> bool:
+def _connect(ray: Any, workers: int) -> bool:
     """Connect to Ray unless the program has, and return whether it had not."""
     if ray.is_initialized():
         return False
@@ -65,8 +70,18 @@ def _connect(ray: Any) -> bool:
         if address:
             raise OptionError(f"no Ray cluster answers at RAY_ADDRESS={address}: {error}") from error
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # this program's user was not asked
-        ray.init(address="local", include_dashboard=False)
+        ray.init(address="local", include_dashboard=False, num_cpus=max(workers, cpu_count()))
     return True
+
+
+def _check_cpus(ray: Any, workers: int) -> None:
+    """Raise OptionError unless a node has the CPUs that a part takes."""
+    largest = max((node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]), default=0)
+    if workers > largest:
+        raise OptionError(
+            f"workers (--workers) must be at most {largest:g}, the CPUs of the largest node of the Ray cluster, got "
+            f"{workers}"
+        )
 
 
 def _receipt(ray: Any, finished: Any) -> Receipt:

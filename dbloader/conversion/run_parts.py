@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import secrets
-import threading
 import time
 import warnings
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dbloader._describe import counted, short_repr
-from dbloader.conversion.part import convert_part
+from dbloader.conversion.part import Receipt, convert_part
 from dbloader.conversion.plan import Plan
 from dbloader.errors import ConversionError, DBLoaderError, OptionError, StoreNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Sequence
 
-    from dbloader.conversion.part import Receipt
-
 _LOOK_S = 0.2  # how often futures are asked that cannot be waited for
 _FIRST_PART_S = 300.0
+_STARTS_WORKERS = (ProcessPoolExecutor, ThreadPoolExecutor)
 
 
 def check_executor(executor: Any) -> None:
@@ -38,8 +37,8 @@ def run_parts(
 ) -> Generator[Receipt, None, None]:
     """Yield the receipts of parts as they are made.
 
-    When one fails, those that have not begun are canceled. They wait for workers for any time, as a cluster may grow; a
-    warning says so if none is made after some time.
+    When one fails, those that have not begun are canceled. Parts wait for a free worker without limit, as a cluster may
+    grow; a warning says so if none is made after some time. Ray's parts end when no node could take them.
 
     Args:
         place: Absolute path of the destination.
@@ -51,49 +50,42 @@ def run_parts(
     Raises:
         DBLoaderError: A part failed: its error, after the number of the part.
         ConversionError: A part failed with another error, or what was to make it is gone.
+        OptionError: The executor does not return what a part returns, or no node of Ray has the CPUs for a part.
     """
     if executor == "ray":
         from dbloader.conversion.ray_parts import submit_to_ray
 
-        results = submit_to_ray(place, parts, workers)
+        results = submit_to_ray(place, parts, workers, patience)
     else:
-        results = _submit(place, parts, executor, workers)
+        results = _submit(place, parts, executor, workers, patience)
     part = None
-    late = threading.Timer(patience, _warn, (patience, workers))
-    late.daemon = True
-    if not isinstance(executor, (ProcessPoolExecutor, ThreadPoolExecutor)):  # which start their workers
-        late.start()
     with closing(results):
         try:
             for part, result in results:
-                late.cancel()
                 receipt = result()
                 part = None
                 yield receipt
         except Exception as error:
             raise _told(part, place, error) from error
-        finally:
-            late.cancel()
-
-
-def _warn(seconds: float, workers: int) -> None:
-    warnings.warn(
-        f"no part is made after {seconds:.0f} s: see whether the executor has workers that are free, and whether they "
-        f"have {counted(workers, 'CPU')} for a part; the conversion waits for them without end",
-        stacklevel=1,
-    )
 
 
 def _submit(
-    place: str, parts: Sequence[int], executor: Any, workers: int
+    place: str, parts: Sequence[int], executor: Any, workers: int, patience: float
 ) -> Generator[tuple[int, Callable[[], Receipt]], None, None]:
     running: dict[Any, int] = {}
     try:
         for part in parts:
             running[executor.submit(_make_part, place, part, workers, secrets.token_hex(8))] = part
         while running:
-            for future in _finished(running):
-                yield running.pop(future), future.result
+            done = _finished(running, patience)
+            if not done and len(running) == len(parts) and not isinstance(executor, _STARTS_WORKERS):
+                warnings.warn(
+                    f"no part is made after {patience:.0f} s: see whether the executor has workers that are free, and "
+                    f"whether they have {counted(workers, 'CPU')} for a part; the conversion goes on waiting",
+                    stacklevel=1,
+                )
+            for future in done:
+                yield running.pop(future), partial(_receipt, future)
     finally:
         for future in running:  # after an error
             future.cancel()
@@ -108,12 +100,21 @@ def _make_part(place: str, part: int, workers: int, _attempt: str) -> Receipt:
     return convert_part(place, part, workers=workers)
 
 
-def _finished(running: Collection[Any]) -> Collection[Any]:
-    """Wait until one of some futures is done, and return those that are."""
+def _receipt(future: Any) -> Receipt:
+    """Return the receipt of a part, or raise its error."""
+    receipt = future.result()
+    if not isinstance(receipt, Receipt):
+        raise OptionError(f"executor must return what the function returns, got {short_repr(receipt)}")
+    return receipt
+
+
+def _finished(running: Collection[Any], seconds: float) -> Collection[Any]:
+    """Wait until one of some futures is done, but not longer than some seconds, and return those that are."""
     if all(isinstance(future, Future) for future in running):
-        return wait(running, return_when=FIRST_COMPLETED).done
+        return wait(running, seconds, FIRST_COMPLETED).done
     # Such as submitit's jobs, which look for a file.
-    while not (done := [future for future in running if future.done()]):
+    deadline = time.monotonic() + seconds
+    while not (done := [future for future in running if future.done()]) and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
     return done
 

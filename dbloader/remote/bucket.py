@@ -1,17 +1,18 @@
 """Objects below a place in object storage: the only code that imports obstore.
 
 obstore hangs in a process that was forked after its first use, so only the process of a conversion or a copy, and that
-of a cache's fetcher, may import this module. In a forked process it raises an error.
+of a cache's fetcher, may make a Bucket. In a forked process that raises an error.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import re
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -20,7 +21,7 @@ from dbloader.remote.errors import is_temporary, status_of, translate
 from dbloader.remote.places import WRITABLE, parse_place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 Result = TypeVar("Result")
@@ -28,7 +29,6 @@ Result = TypeVar("Result")
 # What one request fetches or sends of a large object; more of a file over 80 GB, as S3 takes at most so many parts.
 PART_BYTES, MAX_PARTS = 8 * 2**20, 10_000
 PARTS_AT_ONCE = 4
-_PAGE = 1000  # objects of one answer to a listing
 # A request fails for good when it has been repeated for so long; or a few times, if the server has never answered.
 PATIENCE_S, FIRST_TRIES = 60.0, 3
 _LONGEST_PAUSE_S = 10.0
@@ -67,13 +67,13 @@ class Bucket:
         self.repeats = 0
         self._answered = self._closed = False
         self._lock = threading.Lock()
-        self._reading = self._open(retries=0)  # repeated here, which counts and has a deadline
-        self._writing = self._open(retries=10)  # obstore repeats one part, not the whole file
+        self._once = self._open(retries=0)  # repeated here, which counts and has a deadline
+        self._often = self._open(retries=10)  # obstore repeats one part of a file, or one page of a listing
 
     def _open(self, retries: int) -> Any:
         global _used_by
         try:
-            from obstore.store import HTTPStore, from_url
+            from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
         except ModuleNotFoundError:
             raise OptionError(
                 f"{self.place} is in object storage, which needs another package, for Python 3.11 or newer: "
@@ -86,8 +86,8 @@ class Bucket:
                 '"spawn" or "forkserver"'
             )
         _used_by = pid
-        server = self.place.server
-        if self.place.scheme == "s3" and server and not _SERVER.fullmatch(server):  # obstore would panic
+        scheme, server = self.place.scheme, self.place.server
+        if scheme == "s3" and server and not _SERVER.fullmatch(server):  # obstore would panic
             raise OptionError(
                 f"{self.place}: the environment variable AWS_ENDPOINT_URL must be an address such as https://host:9000"
             )
@@ -95,16 +95,18 @@ class Bucket:
             "client_options": {**_TIMEOUTS, "allow_http": server.startswith("http://")},
             "retry_config": {"max_retries": retries, "retry_timeout": timedelta(seconds=PATIENCE_S)},
         }
-        try:
-            if self.place.scheme not in WRITABLE:
+        with self._translated():
+            if scheme not in WRITABLE:
                 return HTTPStore.from_url(str(self.place), **options)
-            return from_url(f"{self.place.scheme}://{self.place.bucket}", **options)
-        except Exception as error:
-            raise translate(error, self.place) from None
+            kind: Any = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[scheme]
+            return kind(self.place.bucket, prefix=self.place.key or None, **options)
 
-    def _path(self, key: str) -> str:
-        below = self.place.key if self.place.scheme in WRITABLE else ""
-        return "/".join(filter(None, (below, key)))
+    @contextmanager
+    def _translated(self, key: str = "") -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise translate(error, self.place, key) from None
 
     def _repeat(self, request: Callable[[], Result], key: str = "") -> Result:
         """Return what a request returns; repeat it with growing pauses while its failure is temporary."""
@@ -136,39 +138,19 @@ class Bucket:
         """Make all further requests fail, also those of copies that threads have begun."""
         self._closed = True
 
-    def items(self, below: str = "") -> Iterator[Item]:
-        """Yield all objects below a key, in the server's order; their keys begin with it."""
-        stream: Any = None
-        last, in_order = "", True
-
-        def next_page() -> Sequence[Any]:
-            nonlocal stream
-            if stream is None:  # the first time, or again from where the listing failed
-                # A server of S3 goes on in its own order; elsewhere obstore may leave out all lesser keys itself.
-                if not in_order and self.place.scheme != "s3":
-                    raise StoreError("the listing failed, and it cannot go on, as its keys are not sorted")
-                stream = self._reading.list(self._path(below) or None, offset=last or None, chunk_size=_PAGE)
-            try:
-                return next(stream, ())
-            except BaseException:
-                stream = None
-                raise
-
-        while page := self._repeat(next_page, below):
-            yield from map(self._item, page)
-            for meta in page:
-                in_order, last = in_order and last < meta["path"], meta["path"]
+    def items(self, below: str = "") -> list[Item]:
+        """Return all objects below a key, in the server's order; their keys begin with it."""
+        return self._repeat(lambda: [_item(meta) for page in self._often.list(below or None) for meta in page], below)
 
     def folders(self) -> tuple[list[str], list[Item]]:
         """Return the names directly below the place that have objects below them, and the objects directly there."""
-        found = self._repeat(lambda: self._reading.list_with_delimiter(self._path("") or None))
-        names = sorted(self._below(prefix) for prefix in found["common_prefixes"])
-        return names, [self._item(meta) for meta in found["objects"]]
+        found = self._repeat(self._once.list_with_delimiter)
+        return sorted(found["common_prefixes"]), [_item(meta) for meta in found["objects"]]
 
     def head(self, key: str) -> Item | None:
         """Return an object without its bytes; None if it does not exist."""
         with suppress(StoreNotFoundError):
-            return self._item(self._repeat(lambda: self._reading.head(self._path(key)), key))
+            return _item(self._repeat(lambda: self._once.head(key), key))
         return None
 
     def get(self, key: str, etag: str = "", span: tuple[int, int] | None = None) -> bytes:
@@ -179,15 +161,19 @@ class Bucket:
             StoreError: It does not exist, or cannot be read.
         """
         options: Any = ({"if_match": etag} if etag else {}) | ({"range": span} if span else {})
-        return self._repeat(lambda: bytes(self._reading.get(self._path(key), options=options).bytes()), key)
+        return self._repeat(lambda: bytes(self._once.get(key, options=options).bytes()), key)
 
-    def put_file(self, key: str, path: Path) -> None:
-        """Copy a file to a key, in parts; nobody sees it before it is whole."""
-        try:
-            part = max(PART_BYTES, -(-path.stat().st_size // MAX_PARTS))
-            self._writing.put(self._path(key), path, chunk_size=part, max_concurrency=PARTS_AT_ONCE)
-        except Exception as error:
-            raise translate(error, self.place, key) from None
+    def put_file(self, key: str, path: Path, there: Item | None = None) -> None:
+        """Copy a file to a key, in parts; nobody sees it before it is whole.
+
+        Nothing is sent if the object that is ``there`` has the file's size and the ETag that S3 gives its bytes.
+        """
+        size = path.stat().st_size
+        part = max(PART_BYTES, -(-size // MAX_PARTS))
+        if there is not None and (there.size, there.etag.strip('"')) == (size, _etag(path, part)):
+            return
+        with self._translated(key):
+            self._often.put(key, path, chunk_size=part, max_concurrency=PARTS_AT_ONCE)
 
     def put_if(self, key: str, data: bytes, replaces: Item | None) -> None:
         """Make a new object, or replace exactly the one that is given.
@@ -201,27 +187,29 @@ class Bucket:
         if replaces is not None:
             mode = {"e_tag": replaces.etag} | ({"version": replaces.version} if replaces.version else {})
         try:
-            self._writing.put(self._path(key), data, mode=mode)
+            self._often.put(key, data, mode=mode)
         except (AlreadyExistsError, PreconditionError):
-            if self.get(key) == data:
-                return  # the answer to an earlier try was lost
-            raise StoreExistsError(f"{self.place}/{key} was written by another process meanwhile") from None
+            if self.get(key) != data:  # else the answer to an earlier try was lost
+                raise StoreExistsError(f"{self.place}/{key} was written by another process meanwhile") from None
         except Exception as error:
             raise translate(error, self.place, key) from None
 
     def delete(self, keys: Iterable[str]) -> None:
         """Remove objects; those that do not exist are no error."""
         for key in keys:
-            try:
-                self._writing.delete(self._path(key))
-            except FileNotFoundError:
-                continue
-            except Exception as error:
-                raise translate(error, self.place, key) from None
+            with self._translated(key), suppress(FileNotFoundError):
+                self._often.delete(key)
 
-    def _below(self, path: str) -> str:
-        below = self._path("")
-        return path.removeprefix(f"{below}/") if below else path
 
-    def _item(self, meta: Any) -> Item:
-        return Item(self._below(meta["path"]), meta["size"], meta["e_tag"] or "", meta["version"])
+def _item(meta: Any) -> Item:
+    return Item(meta["path"], meta["size"], meta["e_tag"] or "", meta["version"])
+
+
+def _etag(path: Path, part: int) -> str:
+    """Return the ETag that S3 gives a file: its MD5, or if it was sent in several parts, that of their MD5s."""
+    with path.open("rb") as file:
+        parts = [hashlib.md5(data, usedforsecurity=False) for data in iter(lambda: file.read(part), b"")]
+    if len(parts) == 1:
+        return parts[0].hexdigest()
+    together = hashlib.md5(b"".join(found.digest() for found in parts), usedforsecurity=False)
+    return f"{together.hexdigest()}-{len(parts)}"

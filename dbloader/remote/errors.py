@@ -18,12 +18,25 @@ if TYPE_CHECKING:
 _STATUS = re.compile(r"status code: (\d{3})|\bstatus: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
 # The services of a cloud that give a machine's own credentials: tried when the environment has none.
-_METADATA_SERVICE = re.compile(r"169\.254\.|metadata\.google|token request|/oauth2/")
+_NO_CREDENTIALS = re.compile(r"169\.254\.|metadata\.google|token request|/oauth2/|Account must be specified")
+_BAD_CREDENTIALS = re.compile("service account|Invalid Access Key")
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired")
+_OTHER_REGION = re.compile("redirect without LOCATION|PermanentRedirect|AuthorizationHeaderMalformed")
 _CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN, if they are temporary)",
-    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS (the path of a file)",
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+}
+_NAMES_SERVER = {"s3": "AWS_REGION", "az": "AZURE_STORAGE_ACCOUNT_NAME"}
+# What obstore says of a request without an answer; the first that fits counts.
+_UNANSWERED = {
+    "dns error": "the name of the server is unknown",
+    "builder error": "the address of the server cannot be used",
+    "kind: Connect": "no server answers",
+    "kind: Timeout": "the server answered too late",
+    "timed out": "the server answered too late",
+    "HTTP error": "the connection was cut",
+    "kind: ": "the connection was cut",
 }
 
 
@@ -54,14 +67,18 @@ def translate(error: BaseException, place: RemotePlace, key: str = "") -> StoreE
     where, bucket = "/".join(filter(None, (str(place), key))), f"{place.scheme}://{place.bucket}"
     how = f" ({', '.join(filter(None, (str(status or ''), code)))})" if status else ""
     wanted = _CREDENTIALS.get(place.scheme, "")
-    if _METADATA_SERVICE.search(text) or "Account must be specified" in text:
+    if _NO_CREDENTIALS.search(text):
         return StoreAccessError(f"{bucket}: no credentials were found: set {wanted}")
-    if "service account" in text:
-        return StoreAccessError(f"{bucket}: the file of credentials cannot be read: set {wanted} to its path")
+    if _BAD_CREDENTIALS.search(text):
+        return StoreAccessError(f"{bucket}: the credentials cannot be read: set {wanted}")
+    if place.scheme == "s3" and _OTHER_REGION.search(text):
+        return StoreAccessError(f"{bucket} is in another region{how}: set AWS_REGION to the one that it is in")
     if code in _EXPIRED:
         return StoreAccessError(f"{where}: the credentials have expired{how}: renew them, and set {wanted}")
+    if code == "RequestTimeTooSkewed":
+        return StoreAccessError(f"{where}: access is refused{how}: set the clock of this machine")
     if code in ("NoSuchBucket", "ContainerNotFound"):
-        return BucketNotFoundError(f"there is no bucket {bucket}{how}{_endpoint(place)}")
+        return BucketNotFoundError(f"there is no bucket {bucket}{how}{_server(place)}")
     if status in (401, 403):
         return StoreAccessError(
             f"{where}: access is refused{how}: the credentials{f' in {wanted}' if wanted else ''} are wrong, or do not "
@@ -75,18 +92,14 @@ def translate(error: BaseException, place: RemotePlace, key: str = "") -> StoreE
         return StoreUnreachableError(f"{where}: the server is overloaded or fails{how}: try again later")
     if status:
         return StoreError(f"{where}: the server refuses the request{how}")
-    if "dns error" in text:
-        return StoreUnreachableError(f"{where}: the name of the server is unknown{_endpoint(place)}")
-    if "builder error" in text:
-        return StoreAccessError(f"{where}: the address of the server cannot be used{_endpoint(place)}")
-    if "kind: Connect" in text:
-        return StoreUnreachableError(f"{where}: no server answers{_endpoint(place)}")
-    if "kind: Timeout" in text or "timed out" in text:
-        return StoreUnreachableError(f"{where}: the server answered too late{_endpoint(place)}")
-    if "HTTP error" in text or "kind: " in text:
-        return StoreUnreachableError(f"{where}: the connection was cut{_endpoint(place)}")
+    for sign, what in _UNANSWERED.items():
+        if sign in text:
+            return StoreUnreachableError(f"{where}: {what}{_server(place)}")
     return StoreError(f"{where}: {text.partition('Debug source')[0].partition('http')[0].strip()[:200] or 'it failed'}")
 
 
-def _endpoint(place: RemotePlace) -> str:
-    return f" at {place.server.rpartition('@')[2]} (AWS_ENDPOINT_URL)" if place.scheme == "s3" and place.server else ""
+def _server(place: RemotePlace) -> str:
+    """Return which server it is, or what decides that."""
+    if place.scheme == "s3" and place.server:
+        return f" at {place.server.rpartition('@')[2]} (AWS_ENDPOINT_URL)"
+    return f" ({_NAMES_SERVER[place.scheme]} decides which)" if place.scheme in _NAMES_SERVER else ""

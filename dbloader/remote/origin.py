@@ -1,11 +1,26 @@
-"""A store in object storage, as a cache fetches its files."""
+"""A store in object storage, as a copy or a cache fetches its files."""
 
 from __future__ import annotations
 
-from dbloader.errors import NotAStoreError, StoreNotFoundError
-from dbloader.remote.bucket import Bucket
-from dbloader.remote.download import download
+import errno
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING
+
+from dbloader.errors import (
+    NotAStoreError,
+    StoreAccessError,
+    StoreError,
+    StoreFullError,
+    StoreNotFoundError,
+    StoreUnreachableError,
+)
+from dbloader.remote.bucket import PART_BYTES, PARTS_AT_ONCE, Bucket
 from dbloader.remote.errors import BucketNotFoundError
+
+if TYPE_CHECKING:
+    from dbloader.remote.bucket import Item
 
 MANIFEST_FILE = "manifest.bson"
 
@@ -43,10 +58,29 @@ class RemoteOrigin:
                 f"{self.place} has no store: there is no {MANIFEST_FILE} (dbloader copy puts a store there)"
             ) from None
 
-    def fetch(self, name: str, path: str) -> None:
-        """Copy a file of the store, such as ``shards/00017-ab.lmdb``, into a new file, which is removed on failure.
+    def fetch(self, name: str, path: str | os.PathLike[str]) -> None:
+        """Copy a file of the store, such as ``shards/00017-ab.lmdb``, into a new file, by several requests at once.
 
         Raises:
-            StoreError: It cannot be read.
+            StoreError: It does not exist or cannot be read, or the new file cannot be written; a part may be there.
         """
-        download(self.bucket, name, path)
+        item = self.bucket.head(name)
+        if item is None:
+            raise StoreNotFoundError(f"{self.place}/{name} does not exist")
+        try:
+            with open(path, "xb") as file, ThreadPoolExecutor(PARTS_AT_ONCE) as threads:  # noqa: PTH123 - any str
+                copy = partial(self._copy, item, file.fileno())
+                [*threads.map(copy, range(0, item.size, PART_BYTES))]  # after an error no other part is begun
+        except StoreError:
+            raise
+        except OSError as error:
+            kind = StoreFullError if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else StoreAccessError
+            raise kind(f"a copy of {self.place}/{name} cannot be written: {error.strerror}") from error
+
+    def _copy(self, item: Item, descriptor: int, start: int) -> None:
+        end = min(start + PART_BYTES, item.size)
+        data = self.bucket.get(item.key, item.etag, (start, end))
+        if len(data) != end - start:
+            raise StoreUnreachableError(f"{self.place}/{item.key}: the answer is cut short")
+        while start < end:  # a disk that is nearly full takes a part of what it is given
+            start += os.pwrite(descriptor, memoryview(data)[start - end :], start)

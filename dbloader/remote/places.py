@@ -9,7 +9,7 @@ from typing import NamedTuple
 from dbloader.errors import PlaceError
 
 WRITABLE = ("s3", "gs", "az")
-_PLACE = re.compile(r"(s3|gs|az|https?)://([^/]*)/*(.*)", re.DOTALL)
+_PLACE = re.compile(r"(s3|gs|az|https?):/(/?)([^/]*)/*(.*)", re.DOTALL | re.IGNORECASE)
 
 
 class RemotePlace(NamedTuple):
@@ -38,7 +38,7 @@ class RemotePlace(NamedTuple):
 
 
 def is_remote(place: object) -> bool:
-    """Return whether a place is in object storage."""
+    """Return whether a place is in object storage, or a mistyped one."""
     return isinstance(place, (str, os.PathLike)) and bool(_PLACE.match(str(place)))
 
 
@@ -46,19 +46,20 @@ def parse_place(place: str | os.PathLike[str]) -> RemotePlace:
     """Return the parts of a place.
 
     Raises:
-        PlaceError: It names no bucket, or has credentials in it, which no message repeats.
+        PlaceError: It is mistyped or names no bucket, or has credentials in it, which no message repeats.
     """
     found = _PLACE.fullmatch(os.fspath(place))
     if found is None:
         raise PlaceError("a place in object storage is s3://bucket/key, gs://bucket/key or az://container/key")
-    scheme, bucket, key = found.groups()
+    scheme, slash, bucket, key = found[1].lower(), *found.groups()[1:]
     if "@" in bucket or (scheme.startswith("http") and "?" in bucket + key):
         raise PlaceError(
             f"a {scheme}:// place must not have credentials in it, which others could read in the manifest of a store: "
             "put them into the environment, as docs/object-storage.md says"
         )
-    if not bucket:
-        raise PlaceError(f"{scheme}:///{key} names no bucket: a place in object storage is {scheme}://bucket/key")
+    if not slash or not bucket:
+        what = f"{scheme}:///{key} names no bucket" if slash else f"{scheme}:/{bucket}/{key} is mistyped"
+        raise PlaceError(f"{what}: a place in object storage is {scheme}://bucket/key")
     parts = [part for part in key.split("/") if part]
     if {".", ".."} & {*parts}:
         raise PlaceError(f"{scheme}://{bucket}/{key}: '.' and '..' mean nothing in object storage: leave them out")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 from typing_extensions import override
 
@@ -35,9 +35,9 @@ def read_collection(
     columns of the listing that name files too.
     """
     files = FileCollection(place, name_field, image_field)
-    named = read_listing(listing, os.sep, LISTING._replace(file_columns=tuple(file_fields)))
+    kind = LISTING._replace(file_columns=tuple(file_fields))
     try:
-        return CollectionSource(named, files, files.warnings())
+        return cast("CollectionSource", read_listing(listing, os.sep, kind, make=partial(CollectionSource, files)))
     except BaseException:
         files.close()
         raise
@@ -46,12 +46,10 @@ def read_collection(
 class CollectionSource(ListingSource):
     """The images that a listing names, from a collection; made by ``read_collection``."""
 
-    def __init__(self, named: ListingSource, files: FileCollection, warnings: Sequence[str]) -> None:
-        warnings = [*named.warnings, *warnings]
-        super().__init__(
-            Path(os.sep), named.classes, warnings, named.listing, named.labels, named._kind, named.file_fields
-        )
+    def __init__(self, files: FileCollection, *described: Any) -> None:
+        super().__init__(*described)
         self._files = files
+        self.warnings = (*self.warnings, *files.warnings())
 
     @property
     @override

@@ -32,7 +32,7 @@ from dbloader.sources.rows import is_text, read_header, read_rows
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 PATH_COLUMNS = ("path", "image", "file", "filename")
 LABEL_COLUMNS = ("label", "class", "target")
@@ -60,12 +60,18 @@ class _Row(NamedTuple):
     columns: tuple[str, ...]
 
 
-def read_listing(listing: str | os.PathLike[str], root: str | os.PathLike[str], kind: Kind = LISTING) -> ListingSource:
+def read_listing(
+    listing: str | os.PathLike[str],
+    root: str | os.PathLike[str],
+    kind: Kind = LISTING,
+    make: Callable[..., ListingSource] | None = None,
+) -> ListingSource:
     """Return the source of the images that a listing names, whose paths start from the folder ``root``.
 
     It is read here, for mistakes that concern more than one row and for its classes, and again by each iteration.
     Memory holds one row and the distinct labels, or all of a ``.json``. In ``METADATA`` without a column for the label,
-    the first folders of the paths are the classes, if there are several.
+    the first folders of the paths are the classes, if there are several. ``make`` makes the source of files that are
+    elsewhere, of the arguments of ``ListingSource``.
     """
     listing, root, where = Path(listing), checked_root(root), readable(listing)
     first_of: dict[str, int] = {}  # for each label that is text, the first row that has it
@@ -119,7 +125,7 @@ def read_listing(listing: str | os.PathLike[str], root: str | os.PathLike[str], 
             )
     if listed is not None:
         warnings += [*(first_warnings(root, classes) if kind.by_folder else ()), *listed.warnings(root)]
-    return ListingSource(root, classes, warnings, listing, labels, kind, (*file_fields,))
+    return (make or ListingSource)(root, classes, warnings, listing, labels, kind, (*file_fields,))
 
 
 def _why_unlabelled(row: _Row) -> str:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import posixpath
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from dbloader.errors import SourceError, StoreError
-from dbloader.sources.base import Entry, Source, Tally
+from dbloader.errors import SourceError
+from dbloader.remote.bucket import Bucket
+from dbloader.sources.base import Entry, Tally
 from dbloader.sources.folder import METADATA_FILES, SUFFIXES, check_not_empty, first_warnings, last_warnings
-from dbloader.sources.objects import ObjectFiles, as_source_error
+from dbloader.sources.objects import ObjectSource, object_path, source_errors
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator
 
     from dbloader.remote.bucket import Item
     from dbloader.sources.base import Problem
@@ -37,88 +37,58 @@ def scan_objects(place: str | os.PathLike[str]) -> ObjectFolder:
     Raises:
         SourceError: There are no images in folders, but something else; or it cannot be listed.
     """
-    files = ObjectFiles(place)
-    if files.bucket.place.scheme.startswith("http"):
+    bucket = Bucket(place)
+    where = str(bucket.place)
+    if bucket.place.scheme.startswith("http"):
         raise SourceError(
-            f"{files.place}: a web server does not list its files: name them in a listing (--list), whose paths "
-            "start from this place"
+            f"{where}: a web server does not list its files: name them in a listing (--list), whose paths start from "
+            "this place"
         )
-    try:
-        folders, loose = files.bucket.folders()
-        if not folders and not loose and files.bucket.place.key and files.bucket.head("") is not None:
-            raise SourceError(f"{files.place}: is one object: {_WHAT_IS_READ}")
-    except StoreError as error:
-        raise as_source_error(error) from error
-    names = [posixpath.basename(item.key) for item in loose]
+    with source_errors():
+        folders, loose = bucket.folders()
+        if not folders and not loose and bucket.place.key and bucket.head("") is not None:
+            raise SourceError(f"{where}: is one object: {_WHAT_IS_READ}")
+    names = [item.key for item in loose]
     for name in names:
         if name in METADATA_FILES or name.endswith(_NOT_READ):
-            raise SourceError(f"{files.place}: holds {name}: {_WHAT_IS_READ}")
+            raise SourceError(f"{where}: holds {name}: {_WHAT_IS_READ}")
     classes = tuple(name for name in folders if not name.startswith("."))
     images = sum(name.lower().encode().endswith(SUFFIXES) and not name.startswith(".") for name in names)
     if not classes:
         what = f"{images} images lie directly in it" if images else "nothing is there"
         raise SourceError(
-            f"{files.place}: there are no folders in it, one for each class ({what}): put each class in a folder of "
-            "its own or use --list FILE"
+            f"{where}: there are no folders in it, one for each class ({what}): put each class in a folder of its own "
+            "or use --list FILE"
         )
-    return ObjectFolder(files, classes, images)
+    return ObjectFolder(bucket, classes, [*first_warnings(where, classes, images)])
 
 
-class ObjectFolder(Source):
+class ObjectFolder(ObjectSource):
     """The images below a place; made by ``scan_objects``. Classes, labels and order are those of a `FolderSource`."""
 
-    def __init__(self, files: ObjectFiles, classes: tuple[str, ...], loose: int) -> None:
-        self._files = files
-        super().__init__(Path("/"), classes, first_warnings(files.place, classes, loose))
-        self._first_warnings = self.warnings
-
-    @property
-    @override
-    def place(self) -> str:
-        return self._files.place
+    def __init__(self, bucket: Bucket, classes: tuple[str, ...], warnings: list[str]) -> None:
+        super().__init__(bucket, Path("/"), classes, warnings)
+        self._first_warnings = warnings
 
     @override
     def entries(self) -> Iterator[Entry | Problem]:
         tally = Tally()
         filled = [False] * len(self.classes)
-        try:
-            for label, items in enumerate(self._list()):
-                for item in sorted(items, key=lambda item: posixpath.split(item.key)):
-                    if _is_taken(item, tally):
-                        filled[label] = True
-                        path = self._files.path(item.key, item.etag)
-                        yield Entry(item.key, path, label, {}, (0, item.size))
-        except StoreError as error:
-            raise as_source_error(error) from error
+        for label, items in enumerate(self._list()):
+            for item in sorted(items, key=lambda item: posixpath.split(item.key)):
+                if _is_taken(item, tally):
+                    filled[label] = True
+                    yield Entry(item.key, object_path(item.key, item.etag), label, {}, (0, item.size))
         self.skipped, self.hidden = tally.skipped, tally.hidden
         self.warnings = (*self._first_warnings, *last_warnings(self.classes, filled, tally))
         check_not_empty(self.place, filled, tally)
 
     def _list(self) -> Iterator[list[Item]]:
-        """Yield the objects of each class, in order; several are listed ahead."""
-        bucket = self._files.bucket
+        """Yield the objects of each class, in order; those of some classes are listed at once."""
         with ThreadPoolExecutor(_CLASSES_AT_ONCE, thread_name_prefix="dbloader-list") as threads:
-            ahead = deque(threads.submit(list, bucket.items(name)) for name in self.classes[:_CLASSES_AT_ONCE])
-            try:
-                for number in range(len(self.classes)):
-                    yield ahead.popleft().result()
-                    for name in self.classes[number + _CLASSES_AT_ONCE : number + _CLASSES_AT_ONCE + 1]:
-                        ahead.append(threads.submit(list, bucket.items(name)))
-            finally:
-                threads.shutdown(wait=False, cancel_futures=True)
-
-    @override
-    def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Problem]:
-        return self._files.read(entries, hold)
-
-    @property
-    @override
-    def repeats(self) -> int:
-        return self._files.repeats
-
-    @override
-    def close(self) -> None:
-        self._files.close()
+            for first in range(0, len(self.classes), _CLASSES_AT_ONCE):
+                with source_errors():
+                    yield from threads.map(self._bucket.items, self.classes[first : first + _CLASSES_AT_ONCE])
 
 
 def _is_taken(item: Item, tally: Tally) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dbloader._options import check_path
 from dbloader.errors import NotAStoreError, OptionError, SourceError
 from dbloader.records.record import checked_file_fields
 from dbloader.remote.places import is_remote
@@ -43,6 +44,8 @@ def open_source(
 
     The arguments are those of ``convert``.
     """
+    check_path("source", source)
+    check_path("listing", listing, none=True)
     file_fields = checked_file_fields(file_fields)
     found = _open(source, listing, name_field, image_field, file_fields)
     if missing := ", ".join(repr(name) for name in file_fields if name not in found.file_fields):

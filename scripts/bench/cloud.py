@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dbloader.conversion.convert import convert
-from dbloader.remote.bucket import Bucket
-from dbloader.remote.download import download
+from dbloader.remote.origin import RemoteOrigin
 from tests.support.object_store import ObjectStore, put_folder
 
 if TYPE_CHECKING:
@@ -48,15 +47,15 @@ def transfers(folder: Path, place: str) -> None:
     with path.open("wb") as file:
         for _ in range(FILE_MB):
             file.write(os.urandom(10**6))
-    bucket = Bucket(place)
+    origin = RemoteOrigin(place)
     print("| transfer of a file of 512 MB | MB/s | CPU s / GB |\n| --- | ---: | ---: |")
     for _ in range(ROUNDS):
         with measured("upload (parts of 8 MiB, 4 at once)", FILE_MB):
-            bucket.put_file("shard", path)
+            origin.bucket.put_file("shard", path)
     for _ in range(ROUNDS):
         back.unlink(missing_ok=True)
         with measured("download (parts of 8 MiB, 4 at once)", FILE_MB):
-            download(bucket, "shard", back)
+            origin.fetch("shard", back)
     for _ in range(ROUNDS):
         back.unlink()
         with measured("for comparison: a copy of the file", FILE_MB):

@@ -10,7 +10,6 @@ from dataclasses import fields, replace
 import numpy as np
 
 from simulation.cluster import Cluster, parser
-from simulation.properties import check
 from simulation.training import Training
 
 LINES = {
@@ -73,8 +72,6 @@ def print_table(found: dict[str, object]) -> None:
 def main(arguments: list[str] | None = None) -> int:
     options = parser()
     given = vars(options.parse_args(arguments))
-    if given["check"]:
-        return 0 if check() else 1
     if given["calibrate"]:
         from simulation.calibrate import calibrate  # not at the top: it needs obstore
 

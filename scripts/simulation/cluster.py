@@ -43,6 +43,7 @@ class Cluster:
     stream_mbs: float = _option(400.0, "MB/s of one shard that is fetched", 1e-6)
     latency_ms: float = _option(30.0, "median time until a request is answered")
     latency_spread: float = _option(0.5, "spread of that, likewise")
+    fetch_ms: float = _option(0.0, "time that a node needs to begin a fetch and to check what came")
     store_mbs: float = _option(0.0, "MB/s that the store gives to all nodes together; 0: no limit")
     store_requests: float = _option(
         5500.0, "requests/s that the store takes, one a 16 MiB; more get a 503; 0: no limit"
@@ -110,6 +111,5 @@ def parser() -> argparse.ArgumentParser:
         found.add_argument(name, type=kinds[str(option.type)], default=option.default, help=text, metavar="N")
     found.add_argument("--loss", action="store_true", help="also say what the loss of one node in mid-epoch costs")
     found.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    found.add_argument("--check", action="store_true", help="prove exact properties of the order, up to 8,192 ranks")
     found.add_argument("--calibrate", action="store_true", help="run real processes here, and compare")
     return found

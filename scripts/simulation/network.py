@@ -77,6 +77,7 @@ class Network:
         cluster, second = self._cluster, int(self.now)
         self._asked[second] += 1  # for the size
         delay = cluster.latency_ms / 1e3 * float(self._rng.lognormal(0, cluster.latency_spread, 2).sum())
+        delay += cluster.fetch_ms / 1e3
         self._phase[slot] = _ASKED
         if 0 < cluster.store_requests <= self._accepted[second]:
             self.refused += 1

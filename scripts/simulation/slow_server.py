@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
 from simulation.throttle import Throttle
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
+    from multiprocessing.sharedctypes import Synchronized
     from pathlib import Path
 
 _CHUNK = 1 << 14
@@ -21,7 +23,12 @@ _RANGE = re.compile(r"range: bytes=(\d+)-(\d+)", re.IGNORECASE)
 
 
 def serve(
-    folder: Path, latency_s: float, latency_spread: float, speeds: tuple[float, float, float], port: Connection
+    folder: Path,
+    latency_s: float,
+    latency_spread: float,
+    speeds: tuple[float, float, float],
+    port: Connection,
+    answering: Synchronized[float],
 ) -> None:
     """Serve ``/nodeN/FILE`` until the process is ended.
 
@@ -31,13 +38,16 @@ def serve(
         latency_spread: Sigma of its lognormal distribution.
         speeds: Bytes/s for each node, for each answer, and for all together.
         port: Gets the number of the port.
+        answering: Seconds from the requests for shards to the ends of their answers, summed up.
     """
     rng, total, nodes = np.random.default_rng(0), Throttle(speeds[2]), dict[str, Throttle]()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while head := (await reader.readuntil(b"\r\n\r\n")).decode():
-                await asyncio.sleep(latency_s * rng.lognormal(0, latency_spread))
+                began = time.monotonic()
+                passed = began + latency_s * rng.lognormal(0, latency_spread)
+                await asyncio.sleep(passed - time.monotonic())
                 found = _PATH.match(head)
                 assert found, head
                 method, node, name = found.groups()
@@ -50,10 +60,11 @@ def serve(
                 throttles = (Throttle(speeds[1]), nodes.setdefault(node, Throttle(speeds[0])), total)
                 for begin in range(0, len(body) if method == "GET" else 0, _CHUNK):
                     chunk = body[begin : begin + _CHUNK]
-                    passed = max(one.take(len(chunk)) for one in throttles)
-                    await asyncio.sleep(max(0, passed - time.monotonic()))
+                    passed = max(one.take(len(chunk), passed) for one in throttles)
+                    await asyncio.sleep(passed - time.monotonic())
                     writer.write(chunk)
                 await writer.drain()
+                answering.value += (time.monotonic() - began) * (SHARD_FOLDER in name)
         except (ConnectionError, asyncio.IncompleteReadError):
             pass  # the client is gone
         finally:

@@ -13,12 +13,13 @@ class Throttle:
         self._rate, self._free_at = rate, 0.0
         self._lock = threading.Lock()
 
-    def take(self, nbytes: int) -> float:
-        """Return when these bytes have passed, on the monotonic clock."""
+    def take(self, nbytes: int, came: float) -> float:
+        """Return when bytes have passed that came at some time; a caller that is late does not make them later."""
         with self._lock:
-            self._free_at = max(time.monotonic(), self._free_at) + nbytes / self._rate
+            self._free_at = max(came, self._free_at) + nbytes / self._rate
             return self._free_at
 
     def wait(self, nbytes: int) -> None:
-        """Wait until these bytes have passed."""
-        time.sleep(max(0.0, self.take(nbytes) - time.monotonic()))
+        """Wait until bytes that come now have passed."""
+        now = time.monotonic()
+        time.sleep(max(0.0, self.take(nbytes, now) - now))

@@ -123,7 +123,8 @@ def test_an_interruption_is_one_line_and_status_130(shell: Shell, monkeypatch: p
     for command_name in ("convert", "copy"):
         assert shell(command_name, "images", "out.lmdb") == Outcome(130, "", told)
     assert shell("verify", "out.lmdb") == Outcome(130, "", "Interrupted\n")
-    assert shell("copy", "s3://bucket/train.lmdb", "out.lmdb") == Outcome(130, "", "Interrupted\n")
+    told = "Interrupted: what was copied whole is kept; the same command goes on with the rest\n"
+    assert shell("copy", "s3://bucket/train.lmdb", "out.lmdb") == Outcome(130, "", told)
     for options, goes_on in (((), "the same command"), (("--overwrite",), "the same command with --resume")):
         told = f"Interrupted: parts that are made are kept; {goes_on} goes on\n"
         assert shell("convert", "images", "out.lmdb", "--shards", "2", *options) == Outcome(130, "", told)

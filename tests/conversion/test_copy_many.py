@@ -228,6 +228,15 @@ def test_a_split_that_cannot_be_is_an_error(tmp_path: Path, fractions: list[floa
     assert [path.name for path in tmp_path.iterdir()] == ["all.lmdb"]
 
 
+def test_what_is_no_place_and_no_path_is_named(tmp_path: Path) -> None:
+    bad: Any = 5
+    for name in ("source", "destination"):
+        with pytest.raises(TypeError, match=f"{name} must be a place, or a sequence of places, got int"):
+            copy_store(**{"source": tmp_path / "a.lmdb", "destination": tmp_path / "b.lmdb", name: bad})
+    with pytest.raises(TypeError, match="drop must be a str or a path, or None, got int"):
+        copy_store(tmp_path / "a.lmdb", tmp_path / "b.lmdb", drop=bad)
+
+
 def test_a_destination_that_is_taken_is_noticed_before_anything_is_written(tmp_path: Path) -> None:
     make(tmp_path / "all.lmdb")
     taken = write(tmp_path / "v.lmdb", [0])

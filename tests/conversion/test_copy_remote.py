@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -29,10 +30,10 @@ from tests.support.object_store import (
     keys,
     put,
     put_folder,
-    upload_with_warnings,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.support.object_store import ObjectStore, Outside
@@ -135,14 +136,12 @@ def test_of_two_publishers_one_wins_and_the_other_removes_what_it_has_put(
     assert table.manifest.digest == digest(stores / winner)
 
 
-def test_an_upload_that_is_killed_leaves_no_store_and_the_next_one_names_what_it_left(
-    object_store: ObjectStore, outside: Outside, stores: Path
-) -> None:
-    place = object_store.place("bucket.lmdb")  # no error may be taken for one about a bucket by this name
+def kill_copy(object_store: ObjectStore, source: object, to: object, others_are_there: Callable[[], bool]) -> None:
+    """Begin to copy a store, and kill that when all shards but the last, 00002, have been copied."""
     reached, release = threading.Event(), threading.Event()
 
     def decide(method: str, path: str) -> tuple[int, str] | None:
-        if method == "PUT" and path.endswith("manifest.bson"):
+        if method in ("PUT", "GET") and "/shards/00002-" in path:
             reached.set()
             release.wait(WAIT_S)
             return SLOW_DOWN
@@ -150,24 +149,84 @@ def test_an_upload_that_is_killed_leaves_no_store_and_the_next_one_names_what_it
 
     with HTTPProxy(object_store.port, decide) as proxy:
         process = subprocess.Popen(
-            [sys.executable, "-m", "dbloader", "copy", stores / "shards.lmdb", place],
+            [sys.executable, "-m", "dbloader", "copy", str(source), str(to)],
             env=object_store.environment(endpoint=proxy.endpoint),
             stdout=subprocess.DEVNULL,
         )
         try:
             assert reached.wait(WAIT_S)
+            deadline = time.monotonic() + WAIT_S
+            while not others_are_there():
+                assert time.monotonic() < deadline, "the other shards do not come"
         finally:
             process.kill()
             process.wait()
             release.set()
-    left = outside(keys, place)
-    assert len(left) == 4  # three shards and the index
+
+
+def copy_and_watch(object_store: ObjectStore, outside: Outside, method: str, source: object, to: object) -> set[str]:
+    """Copy a store, and return the names of the shards whose bytes were sent or fetched."""
+    seen: set[str] = set()
+
+    def decide(used: str, path: str) -> None:
+        if used == method and "/shards/" in path:
+            seen.add(path.rpartition("/")[2])
+
+    with HTTPProxy(object_store.port, decide) as proxy:
+        outside(copy_store, source, to, environment=object_store.environment(endpoint=proxy.endpoint))
+    return seen
+
+
+def test_an_upload_that_was_killed_leaves_no_store_and_goes_on_with_the_shards_that_are_whole(
+    object_store: ObjectStore, outside: Outside, stores: Path
+) -> None:
+    place = object_store.place("bucket.lmdb")  # no error may be taken for one about a bucket by this name
+
+    def shards() -> list[str]:
+        return [key for key in outside(keys, place) if key.startswith("shards/")]
+
+    kill_copy(object_store, stores / "shards.lmdb", place, lambda: len(shards()) == 2)
     with pytest.raises(NotAStoreError, match=r"has no store: there is no manifest\.bson"):
         outside(read_table, place)
-    (warning,) = outside(upload_with_warnings, stores / "shards.lmdb", place)
-    assert "4 objects" in warning
-    assert min(left) in warning
-    assert {*left} < {*outside(keys, place)}
+    left = shards()
+    outside(put, place, {left[1]: bytes(len(outside(get, place, left[1])))})  # the name and the size are right
+    sent = copy_and_watch(object_store, outside, "PUT", stores / "shards.lmdb", place)
+    assert len(sent) == 2
+    assert left[0].removeprefix("shards/") not in sent
+    assert {*left} < {*shards()}
+    assert outside(read_table, place).manifest.digest == digest(stores / "one.lmdb")
+
+
+def test_an_upload_removes_what_others_have_left_which_can_never_be_published(
+    object_store: ObjectStore, outside: Outside, stores: Path
+) -> None:
+    place = object_store.place("train.lmdb")
+    kill_copy(object_store, stores / "shards.lmdb", place, lambda: len(outside(keys, place)) >= 2)
+    others = {"shards/readme.txt": b"x", "index-html": b"x", "images/00000-ab.lmdb": b"x"}
+    outside(put, place, others)
+    outside(copy_store, stores / "other.lmdb", place)
+    table = outside(read_table, place)
+    assert {*outside(keys, place)} == {*table.files, "manifest.bson", *others}
+
+
+def test_a_download_that_was_killed_goes_on_with_the_shards_that_are_whole(
+    object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
+) -> None:
+    place, to = object_store.place("train.lmdb"), tmp_path / "back.lmdb"
+    outside(copy_store, stores / "shards.lmdb", place)
+    names = [shard.name for shard in outside(read_table, place).shards]
+
+    def there() -> list[Path]:
+        return [path for name in names for path in tmp_path.glob(f"*.copy-*/shards/{name}")]
+
+    kill_copy(object_store, place, to, lambda: len(there()) == 2)
+    assert not to.exists()
+    first, second = there()
+    second.write_bytes(first.read_bytes())  # whole, but another one
+    assert copy_and_watch(object_store, outside, "GET", place, to) == {*names[1:]}
+    assert digest(to) == digest(stores / "one.lmdb")
+    assert {path.name for path in (to / "shards").iterdir()} == {*names}
+    assert [*tmp_path.iterdir()] == [to]
 
 
 def test_an_answer_that_was_lost_does_not_make_a_winner_lose(
@@ -260,7 +319,7 @@ def test_what_cannot_be_copied_is_refused_and_leaves_nothing(
     with pytest.raises(OptionError, match="copied as it is"):
         copy_store(stores / "shards.lmdb", place, classes=("cat",))
     for other in (place, "mongodb://server/images.train"):
-        with pytest.raises(OptionError, match="copy the store to this machine first"):
+        with pytest.raises(OptionError, match=f"{place} is copied from a path or to a path: copy by way of a folder"):
             copy_store(other, place)
     cut = tmp_path / "cut.lmdb"
     shutil.copytree(stores / "shards.lmdb", cut)

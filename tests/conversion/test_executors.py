@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,7 +51,11 @@ def test_ray_makes_all_parts_though_a_node_dies_in_the_middle_of_one(root: Path,
     plant_photos(root, 240, width=64, height=48)
     plant_kinds(root, "half", "text", "no end marker")
     told = run_program("ray_cluster", root, place, tmp_path)
-    assert told == {"digest": convert(root, tmp_path / "one.lmdb").digest, "unfinished": [0, 1]}
+    assert told == {
+        "refused": "workers (--workers) must be at most 1, the CPUs of the largest node of the Ray cluster, got 2",
+        "digest": convert(root, tmp_path / "one.lmdb").digest,
+        "unfinished": [0, 1],
+    }
 
 
 @pytest.mark.slow
@@ -135,14 +138,29 @@ def test_an_error_says_which_part_it_is_of_and_the_others_are_canceled(
     assert [future.cancelled() for future in failing.futures] == [True, True, False, True]
 
 
+def test_an_executor_that_forgets_results_is_told_so(root: Path, place: Path) -> None:
+    class Forgetful:
+        def submit(self, *_: object) -> Future[Any]:
+            future: Future[Any] = Future()
+            future.set_result(None)
+            return future
+
+    plant_photos(root, 2)
+    with pytest.raises(OptionError, match=r"^part \d: executor must return what the function returns, got None$"):
+        convert(root, place, shards=2, executor=Forgetful())
+
+
 def test_a_warning_says_that_no_worker_takes_a_part(recwarn: pytest.WarningsRecorder) -> None:
     class Idle:
-        """Fails each part, once it has been warned about."""
+        """Takes a part, and fails it once there was a warning."""
 
-        def submit(self, *_: object) -> Future[Any]:
-            deadline = time.monotonic() + WAIT_S
-            while not recwarn:
-                assert time.monotonic() < deadline
+        def submit(self, *_: object) -> Idle:
+            return self
+
+        def done(self) -> bool:
+            return bool(recwarn)
+
+        def result(self) -> None:
             raise RuntimeError(str(recwarn[0].message))
 
     with pytest.raises(ConversionError, match="no part is made after 0 s: see whether the executor has workers"):

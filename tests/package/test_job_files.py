@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -130,16 +129,3 @@ def test_the_commands_of_the_indexed_job_make_the_store(
     assert shell(*publish.split()[1:]).status == 0
     with open_store(tmp_path / "train.lmdb") as store:
         assert store.verify() == convert(root, tmp_path / "one.lmdb").digest
-
-
-@pytest.mark.parametrize("version", ["1.29", "1.33", "1.36"])
-def test_kubernetes_would_take_the_jobs(version: str) -> None:
-    if importlib.util.find_spec("kubernetes_validate") is None:
-        pytest.skip("kubernetes-validate, which has the schemas, is not installed: scripts/engines installs it")
-    validate = importlib.import_module("kubernetes_validate").validate
-    for job in jobs():
-        validate(job, version, strict=True)
-    broken = [*jobs()][2]
-    broken["spec"]["backoffLimitPerIndexes"] = 3
-    with pytest.raises(Exception, match="backoffLimitPerIndexes"):
-        validate(broken, version, strict=True)

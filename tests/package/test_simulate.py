@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 from simulation.__main__ import main, simulate
 from simulation.cluster import Cluster
-from simulation.needs import Records
-from simulation.properties import bound, each_once, shards_of_node
 from simulation.training import Training
 
 # 16 ranks, 1,000 records of each in 8 steps; nothing is random but the order.
@@ -84,22 +82,6 @@ def test_the_same_seed_gives_the_same_figures_and_another_one_others() -> None:
 
 def test_a_buffer_of_more_shards_mixes_the_classes_better() -> None:
     assert one_epoch(buffer_shards=4)["uneven"] < one_epoch(buffer_shards=1)["uneven"]
-
-
-@pytest.mark.filterwarnings("ignore:3 ranks do not divide 8 lanes")
-def test_each_record_comes_once_when_the_number_of_ranks_changes_at_any_position() -> None:
-    records = Records([7, 0, 13, 5, 20, 9])
-    for rounds in range(8):
-        assert each_once(records, [8, 4], 8, rounds)
-        assert each_once(records, [8, 3], 8, rounds)
-
-
-def test_a_node_needs_no_more_shards_than_its_pieces_of_the_data_touch() -> None:
-    records = Records([16] * 128)
-    for world, lanes in ((16, 16), (16, 64), (32, 64)):
-        most = bound(records, world, lanes)
-        assert all(shards_of_node("lanes", records, world, lanes, node) <= most for node in range(world // 8))
-        assert shards_of_node("global", records, world, lanes, 0) > most
 
 
 def test_the_figures_come_as_a_table_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dbloader.errors import OptionError, StoreExistsError, StoreFullError, StoreNotFoundError
+from tests.support.http_proxy import CUT, SLOW_DOWN, HTTPProxy
+from tests.support.images import plant
 from tests.support.object_store import WAIT_S, keys, put
 
 if TYPE_CHECKING:
@@ -21,26 +23,53 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("object_store")]
 
 
 def fetch(place: str, names: list[str], folder: Path) -> None:
+    from dbloader.remote.origin import RemoteOrigin
+
+    origin = RemoteOrigin(place)
+    for name in names:
+        origin.fetch(name, folder / name)
+
+
+def send(place: str, paths: list[Path]) -> None:
+    """Put files to keys of their names, unless they are there."""
     from dbloader.remote.bucket import Bucket
-    from dbloader.remote.download import download
 
     bucket = Bucket(place)
-    for name in names:
-        download(bucket, name, folder / name)
+    for path in paths:
+        bucket.put_file(path.name, path, bucket.head(path.name))
 
 
-def test_an_object_of_any_size_is_copied_byte_for_byte(
+def test_an_object_of_any_size_is_copied_byte_for_byte_and_sent_once(
     object_store: ObjectStore, outside: Outside, tmp_path: Path
 ) -> None:
     place = object_store.place()
     part = 8 * 2**20
-    files = {f"{size}": random.Random(size).randbytes(size) for size in (0, 1, part, 2 * part + 1)}
-    outside(put, place, files)
-    outside(fetch, place, [*files], tmp_path)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == files
+    files = plant(tmp_path, {f"{size}": random.Random(size).randbytes(size) for size in (0, 1, part, 2 * part + 1)})
+    paths = [*files.iterdir()]
+    sent: list[str] = []
+
+    def decide(method: str, path: str) -> None:
+        if method in ("PUT", "POST"):
+            sent.append(path)
+
+    with HTTPProxy(object_store.port, decide) as proxy:
+        environment = object_store.environment(endpoint=proxy.endpoint)
+        outside(send, place, paths, environment=environment)
+        assert len({path.partition("?")[0] for path in sent}) == 4
+        sent.clear()
+        outside(send, place, [path for path in paths if path.stat().st_size], environment=environment)
+        assert not sent
+        with (tmp_path / f"{2 * part + 1}").open("r+b") as file:
+            file.write(b"other")
+        outside(send, place, paths, environment=environment)
+        assert {path.partition("?")[0].rpartition("/")[2] for path in sent} == {"0", f"{2 * part + 1}"}
+    back = tmp_path / "back"
+    back.mkdir()
+    outside(fetch, place, [path.name for path in paths], back)
+    assert {path.name: path.read_bytes() for path in back.iterdir()} == {path.name: path.read_bytes() for path in paths}
     with pytest.raises(StoreNotFoundError, match="none does not exist"):
-        outside(fetch, place, ["none"], tmp_path)
-    assert not (tmp_path / "none").exists()
+        outside(fetch, place, ["none"], back)
+    assert not (back / "none").exists()
 
 
 def fetch_with_little_room(place: str, name: str, folder: Path) -> None:
@@ -60,15 +89,23 @@ def test_a_copy_that_the_disk_takes_in_part_is_an_error(
     outside(put, place, {"large": bytes(1001)})
     with pytest.raises(StoreFullError, match="large cannot be written: File too large"):
         outside(fetch_with_little_room, place, "large", tmp_path)
-    assert not [*tmp_path.iterdir()]
 
 
-def test_a_listing_of_several_pages_is_whole_and_sorted(object_store: ObjectStore, outside: Outside) -> None:
+def test_a_listing_of_several_pages_is_whole_and_sorted_also_if_pages_are_refused_or_cut(
+    object_store: ObjectStore, outside: Outside
+) -> None:
     place = object_store.place()
     names = [f"{number:04}" for number in range(1_100)]
     outside(put, place, dict.fromkeys(names, b""))
     outside(put, f"{place}-not", {"x": b""})
-    assert outside(keys, place) == names
+    failures: list[tuple[int, str] | str] = [CUT, SLOW_DOWN]
+
+    def decide(_: str, path: str) -> tuple[int, str] | str | None:
+        return failures.pop() if failures and "continuation-token" in path else None
+
+    with HTTPProxy(object_store.port, decide) as proxy:
+        assert outside(keys, place, environment=object_store.environment(endpoint=proxy.endpoint)) == names
+    assert not failures
 
 
 def replace(place: str, data: bytes, *, stale: bool = False) -> None:

@@ -20,7 +20,7 @@ PLACE = parse_place("s3://bucket/train.lmdb")
     [
         ("s3://bucket/a/b", ("s3", "bucket", "a/b")),
         ("s3://bucket/a//b/", ("s3", "bucket", "a/b")),
-        ("gs://bucket", ("gs", "bucket", "")),
+        ("GS://bucket", ("gs", "bucket", "")),
         ("az://container/a b/ü", ("az", "container", "a b/ü")),
         ("https://host:8080/files/", ("https", "host:8080", "files")),
     ],
@@ -32,7 +32,7 @@ def test_a_place_has_a_bucket_and_a_key(place: str, expected: tuple[str, str, st
 
 
 @pytest.mark.parametrize(
-    "place", ["train.lmdb", "/data/s3/train", "mongodb://host/a.b", "s3:/bucket/a", Path("a"), None, 3]
+    "place", ["train.lmdb", "/data/s3/train", "mongodb://host/a.b", "s3bucket/a", Path("a"), None, 3]
 )
 def test_other_places_are_not_in_object_storage(place: object) -> None:
     assert not is_remote(place)
@@ -41,7 +41,8 @@ def test_other_places_are_not_in_object_storage(place: object) -> None:
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        ("s3:///key", "names no bucket"),
+        ("s3:///key", "s3:///key names no bucket: a place in object storage is s3://bucket/key"),
+        ("S3:/bucket/key", "s3:/bucket/key is mistyped: a place in object storage is s3://bucket/key"),
         ("s3://bucket/../other", "mean nothing"),
         ("s3://KEY:hidden@bucket/a", "must not have credentials in it"),
         ("https://host/a.jpg?X-Amz-Signature=hidden", "must not have credentials in it"),
@@ -74,7 +75,9 @@ def failed(kind: str) -> str:
         (answer(401), StoreAccessError, r"access is refused \(401\)"),
         (answer(400, "ExpiredToken"), StoreAccessError, "the credentials have expired"),
         (answer(503, "SlowDown"), StoreUnreachableError, r"is overloaded or fails \(503, SlowDown\)"),
-        (answer(301, "PermanentRedirect"), StoreError, r"refuses the request \(301, PermanentRedirect\)"),
+        (answer(409, "OperationAborted"), StoreError, r"refuses the request \(409, OperationAborted\)"),
+        (answer(403, "RequestTimeTooSkewed"), StoreAccessError, "set the clock of this machine"),
+        (answer(400, "AuthorizationHeaderMalformed"), StoreAccessError, "is in another region .*: set AWS_REGION"),
         (
             answer(403).replace("bucket.s3.amazonaws.com", "169.254.169.254"),
             StoreAccessError,
@@ -85,7 +88,12 @@ def failed(kind: str) -> str:
             StoreAccessError,
             "cannot be read: set",
         ),
-        (failed("Connect, dns error"), StoreUnreachableError, "the name of the server is unknown"),
+        (
+            "Generic MicrosoftAzure error: Invalid Access Key: Invalid symbol 33",
+            StoreAccessError,
+            "cannot be read: set",
+        ),
+        (failed("Connect, dns error"), StoreUnreachableError, r"of the server is unknown \(AWS_REGION decides which\)"),
         (failed("Connect"), StoreUnreachableError, "no server answers"),
         (failed("Timeout"), StoreUnreachableError, "answered too late"),
         (failed("Decode"), StoreUnreachableError, "the connection was cut"),

@@ -15,6 +15,7 @@ from dbloader.conversion.make_plan import plan_conversion
 from dbloader.conversion.part import convert_part
 from dbloader.conversion.publish import publish
 from dbloader.errors import PlaceError, SourceError, SourceNotFoundError
+from tests.support.http_proxy import HTTPProxy
 from tests.support.images import photo, plant
 from tests.support.object_store import listed, plan_then_change, put, put_folder
 
@@ -135,6 +136,10 @@ def test_what_cannot_be_converted_is_refused_with_the_reason(
     assert "wrong" not in str(caught.value).replace("are wrong", "")
     with pytest.raises(SourceError, match=r"no server answers at http://127\.0\.0\.1:9 "):
         outside(convert, f"{place}flat", to, environment=object_store.environment(endpoint="http://127.0.0.1:9"))
+    with HTTPProxy(object_store.port, lambda *_: (301, "PermanentRedirect")) as proxy:  # as S3 answers
+        elsewhere = object_store.environment(endpoint=proxy.endpoint)
+        with pytest.raises(SourceError, match="s3://images is in another region: set AWS_REGION"):
+            outside(convert, f"{place}flat", to, environment=elsewhere)
     with pytest.raises(SourceError, match="a web server does not list its files"):
         outside(convert, "https://127.0.0.1/train", to)
     with pytest.raises(PlaceError, match="must not have credentials in it"):

@@ -3,28 +3,58 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
+import subprocess
 import sys
-from typing import Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from distributed import Client, LocalCluster
 
 from dbloader import convert
 from tests.support.engine_kills import Killer
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+OPTIONS = {"threads_per_worker": 1, "dashboard_address": None, "host": "127.0.0.1"}
+
+
+@contextmanager
+def supervised_workers() -> Iterator[str]:
+    """Start a scheduler and two workers, and give the scheduler's address.
+
+    A shell starts a worker again when it dies, as Kubernetes or systemd would. Dask's own nanny gives up a worker that
+    is killed while it starts.
+    """
+    with LocalCluster(n_workers=0, silence_logs=50, **OPTIONS) as cluster:
+        worker = f"{sys.executable} -m distributed.cli.dask_worker {cluster.scheduler_address}"
+        line = f"while :; do {worker} --no-nanny --nthreads 1 --no-dashboard; done"
+        shells = [
+            subprocess.Popen(["bash", "-c", line], stderr=subprocess.DEVNULL, start_new_session=True) for _ in range(2)
+        ]
+        try:
+            yield cluster.scheduler_address
+        finally:
+            for shell in shells:
+                os.killpg(shell.pid, signal.SIGKILL)
+                shell.wait()
+
 
 def main(root: str, place: str) -> None:
     """Convert a folder by an executor of Dask, and then by its client; each time, a worker is killed at a part."""
     told: dict[str, list[Any]] = {"digests": [], "kills": []}
-    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "host": "127.0.0.1"}
-    with LocalCluster(**options) as cluster, Client(cluster) as client:
+    with LocalCluster(n_workers=2, **OPTIONS) as cluster, Client(cluster) as client:
         for number, executor in enumerate((client.get_executor(), client)):
             killer = Killer(random.Random(0), 0.0, 1)
             killer.start()
             told["digests"].append(convert(root, f"{place}.{number}", shards=6, executor=executor).digest)
             killer.ended.set()
             killer.join()
-            told["kills"].append(killer.kills)
+            told["kills"].append(killer.kills.total())
     print(json.dumps(told))
 
 

@@ -15,15 +15,17 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dbloader import convert
 from dbloader.conversion.make_plan import plan_conversion
 from dbloader.conversion.plan import partial_folder
 from dbloader.conversion.publish import list_parts
-from dbloader.errors import ConversionError
 from tests.support.conversion import documents
 from tests.support.crash import Whole, check_whole
 from tests.support.images import plant_kinds, plant_photos
@@ -36,12 +38,19 @@ SHARDS = (1, 3, 64)
 FILES = 200
 MOST = 10  # kills of one conversion: Ray gives up after ten of one part
 WAIT_S = 300  # for a conversion
-_CHILD = """
+_DRIVER = """
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dbloader import convert
 engine, root, place, shards = sys.argv[1:]
-how = {"executor": ThreadPoolExecutor(2)} if engine == "threads" else {"workers": 2}
+how = {"workers": 2}
+if engine == "threads":
+    how = {"executor": ThreadPoolExecutor(2)}
+elif engine == "ray":
+    how = {"executor": "ray"}
+elif engine == "dask":
+    from distributed import Client
+    how = {"executor": Client()}
 convert(root, place, shards=int(shards), **how)
 """
 
@@ -64,11 +73,13 @@ def makes_a_part(pid: int) -> bool:
 
 
 class Killer(threading.Thread):
-    """Kills processes that make a part, each some random time after it was seen at it.
+    """Kills what makes a part, each some random time after it was seen at it.
 
     Attributes:
-        kills: How many were killed.
-        driver: A process that gives out the parts, which is killed now and then; None to let it live.
+        kills: What was killed, and how often: workers (processes), nodes and drivers.
+        driver: The process that gives out the parts, which is killed now and then; None to let it live.
+        kill_node: Kills the node that a worker is of, and starts another; None without nodes.
+        node_share: How many of the kills are of nodes, from 0 to 1.
     """
 
     def __init__(self, generator: random.Random, limit_s: float, most: int) -> None:
@@ -76,32 +87,41 @@ class Killer(threading.Thread):
         self.generator = generator
         self.limit_s = limit_s
         self.most = most
-        self.kills = 0
+        self.kills: Counter[str] = Counter()
         self.driver: subprocess.Popen[bytes] | None = None
+        self.kill_node: Callable[[int], None] | None = None
+        self.node_share = 0.2
         self.ended = threading.Event()
 
     def run(self) -> None:
-        while self.kills < self.most and not self.ended.wait(0.005):
+        while self.kills.total() < self.most and not self.ended.wait(0.02):
             busy = [pid for pid in descendants(os.getpid()) if makes_a_part(pid)]
             if not busy:
                 continue
             victim = self.generator.choice(busy)
-            if self.driver is not None and self.generator.random() < 0.2:
-                victim = self.driver.pid
+            kind, chance = "workers", self.generator.random()
+            if self.driver is not None and (chance < 0.2 or victim == self.driver.pid):
+                kind, victim = "drivers", self.driver.pid
+            elif self.kill_node is not None and chance >= 1 - self.node_share:
+                kind = "nodes"
             time.sleep(self.generator.uniform(0, self.limit_s))
-            if victim in descendants(os.getpid()):
+            if victim not in descendants(os.getpid()):
+                continue
+            if kind == "nodes" and self.kill_node is not None:
+                self.kill_node(victim)
+            else:
                 os.kill(victim, signal.SIGKILL)
-                self.kills += 1
+            self.kills[kind] += 1
 
 
-def by_commands(engine: str, root: Path, place: Path, shards: int, killer: Killer) -> int:
+def convert_by(engine: str, root: Path, place: Path, shards: int, killer: Killer) -> int:
     """Convert by a command that is run again until it succeeds, and return how often it ran."""
     runs = 0
     if engine == "array":
         plan_conversion(root, place, shards)
     while True:
         runs += 1
-        line = [sys.executable, "-c", _CHILD, engine, str(root), str(place), str(shards)]
+        line = [sys.executable, "-c", _DRIVER, engine, str(root), str(place), str(shards)]
         if engine == "array":  # xargs stands in for the controller of Slurm
             missing = " ".join(map(str, list_parts(place).missing))
             part = f"{sys.executable} -m dbloader part {place} -q"
@@ -120,6 +140,15 @@ def by_commands(engine: str, root: Path, place: Path, shards: int, killer: Kille
             return runs  # killed after it had published
 
 
+def convert_under_fire(engine: str, root: Path, place: Path, shards: int, killer: Killer) -> int:
+    """Convert while a killer is at work, and return how often the command ran."""
+    with ThreadPoolExecutor(1) as pool:
+        converted = pool.submit(convert_by, engine, root, place, shards, killer)
+        converted.add_done_callback(lambda _: killer.ended.set())
+        killer.run()  # in this thread, in which alone Ray can add a node
+        return converted.result()
+
+
 def wait_for_none() -> None:
     """Wait until no process makes a part any more: what a killed driver has started ends by itself."""
     deadline = time.monotonic() + WAIT_S
@@ -134,45 +163,27 @@ def of_ours(process: Path) -> bool:
     return False
 
 
-def by_executor(executor: Any, root: Path, place: Path, shards: int) -> int:
-    """Convert again until it succeeds, and return how often it was tried."""
-    runs = 0
-    while True:
-        runs += 1
-        try:
-            convert(root, place, shards=shards, executor=executor)
-        except ConversionError as error:
-            print(f"  {error}", flush=True)
-        else:
-            return runs
-
-
-def by_dask(root: Path, place: Path, shards: int, killer: Killer) -> int:
-    """Convert by a cluster of its own: after some deaths, Dask's nannies start no more workers."""
-    from distributed import Client, LocalCluster
-
-    killer.most = min(killer.most, 3)  # after four of one part, Dask gives up
-    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "host": "127.0.0.1"}
-    with LocalCluster(**options, silence_logs=50) as cluster, Client(cluster) as client:
-        return by_executor(client.get_executor(), root, place, shards)
-
-
 @contextmanager
-def started(engine: str, folder: Path) -> Iterator[Callable[[Path, Path, int, Killer], int]]:
-    """Start an engine, and give what converts with it."""
+def cluster_of(engine: str, folder: Path) -> Iterator[Callable[[int], None] | None]:
+    """Start the cluster of an engine, which its drivers find, and give what kills the node of a worker."""
     if engine == "ray":
-        from tests.support.ray_cluster import ray_nodes
+        from tests.support.ray_cluster import ray_nodes, replace_node
 
-        with ray_nodes(folder, 2):
-            yield lambda root, place, shards, _: by_executor("ray", root, place, shards)
+        with ray_nodes(folder, 2) as (cluster, _):
+            os.environ["RAY_ADDRESS"] = cluster.address
+            yield partial(replace_node, cluster, folder)
     elif engine == "dask":
-        yield by_dask
+        from tests.support.dask_cluster import supervised_workers
+
+        with supervised_workers() as address:
+            os.environ["DASK_SCHEDULER_ADDRESS"] = address
+            yield None
     else:
-        yield lambda *arguments: by_commands(engine, *arguments)
+        yield None
 
 
-def run_engine(engine: str, kills: int, seed: int, folder: Path) -> list[str]:
-    """Return a row of the table for each number of shards."""
+def run_engine(engine: str, kills: int, seed: int, folder: Path) -> None:
+    """Print a row of the table for each number of shards."""
     os.environ["DBLOADER_KILLS_RUN"] = folder.name
     os.environ["TMPDIR"] = str(folder / "scratch")
     (folder / "scratch").mkdir()
@@ -181,30 +192,25 @@ def run_engine(engine: str, kills: int, seed: int, folder: Path) -> list[str]:
     report = convert(root, folder / "whole.lmdb")
     told = Path(report.report_file).read_text()
     whole = Whole(root, report.digest, documents(report.place), told, report.seconds)
-    rows = []
-    with started(engine, folder) as convert_by:
+    with cluster_of(engine, folder) as kill_node:
         for shards in SHARDS:
             generator = random.Random(f"{seed} {engine} {shards}")
-            place, done, conversions, runs = folder / "out.lmdb", 0, 0, 0
+            place, conversions, runs = folder / "out.lmdb", 0, 0
+            done: Counter[str] = Counter()
             begun = time.monotonic()
-            while done < kills:
+            while done.total() < kills:
                 # A part that is killed again and again at half of its time would never be made.
-                killer = Killer(generator, 1.5 * whole.seconds / shards + 0.05, min(MOST, kills - done))
-                killer.start()
-                try:
-                    runs += convert_by(root, place, shards, killer)
-                finally:
-                    killer.ended.set()
-                    killer.join()
+                killer = Killer(generator, 1.5 * whole.seconds / shards + 0.05, min(MOST, kills - done.total()))
+                killer.kill_node = kill_node
+                runs += convert_under_fire(engine, root, place, shards, killer)
                 check_whole(whole, place)
                 assert not partial_folder(place).exists()
                 shutil.rmtree(place)
                 conversions += 1
                 done += killer.kills
+            killed = ", ".join(f"{count} {kind}" for kind, count in sorted(done.items()))
             seconds = time.monotonic() - begun
-            rows.append(f"| {engine} | {shards} | {done} | {conversions} | {runs} | {conversions} | {seconds:.0f} |")
-            print(rows[-1], flush=True)
-    return rows
+            print(f"| {engine} | {shards} | {killed} | {conversions} | {runs} | {seconds:.0f} |", flush=True)
 
 
 def main() -> None:
@@ -214,8 +220,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
-    print("| engine | shards | kills | stores | attempts | with the digest of one file | seconds |", flush=True)
-    print("| --- | --- | --- | --- | --- | --- | --- |", flush=True)
+    print("| engine | shards | killed | stores, all with the digest of one file | runs of the command | seconds |")
+    print("| --- | --- | --- | --- | --- | --- |", flush=True)
     for engine in options.engines:
         with tempfile.TemporaryDirectory(prefix="engine-kills-") as folder:
             run_engine(engine, options.kills, options.seed, Path(folder))

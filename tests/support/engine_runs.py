@@ -1,11 +1,14 @@
-"""Conversions by each executor that docs/ray.md names, each compared with one file. ``scripts/engines`` runs it."""
+"""Conversions by each engine that the documentation names, each compared with one file. ``scripts/engines`` runs it."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import multiprocessing
 import os
+import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,23 +19,35 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from dbloader import convert
 from dbloader.conversion.make_plan import plan_conversion
 from dbloader.conversion.part import convert_part
 from dbloader.conversion.publish import publish
+from tests.support.engine_kills import Killer
 from tests.support.images import KINDS, plant_kinds, plant_photos
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SHARDS = 5
-# The package that an executor is of; None for Python itself.
-NAMES = {
-    "threads": None, "processes": None, "ray": "ray", "dask": "distributed", "dask client": "distributed",
-    "loky": "loky", "submitit": "submitit", "parsl": "parsl", "mpi4py": "mpi4py", "spark": "pyspark",
-    "beam": "apache-beam",
-}  # fmt: skip
-MODULES = {"apache-beam": "apache_beam"}
+SHARDS = 6
+WAIT_S = 300
+# The package that an engine is of, and the module that shows that it is there; None for Python itself.
+PACKAGES: dict[str, tuple[str, str] | None] = {
+    "threads": None,
+    "processes": None,
+    "ray": ("ray", "ray"),
+    "dask": ("distributed", "distributed"),
+    "dask client": ("distributed", "distributed"),
+    "loky": ("loky", "loky"),
+    "submitit": ("submitit", "submitit"),
+    "parsl": ("parsl", "parsl"),
+    "mpi4py": ("mpi4py", "mpi4py"),
+    "spark": ("pyspark", "pyspark"),
+    "beam": ("apache-beam", "apache_beam"),
+    "kubernetes": ("kubernetes-validate", "kubernetes_validate"),
+}
 
 
 @contextmanager
@@ -49,8 +64,9 @@ def executor_of(name: str, folder: Path) -> Iterator[Any]:
     elif name.startswith("dask"):
         from distributed import Client, LocalCluster
 
-        options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "host": "127.0.0.1"}
-        with LocalCluster(**options) as cluster, Client(cluster) as client:
+        from tests.support.dask_cluster import OPTIONS
+
+        with LocalCluster(n_workers=2, **OPTIONS) as cluster, Client(cluster) as client:
             yield client if name == "dask client" else client.get_executor()
     elif name == "loky":
         import loky
@@ -79,62 +95,109 @@ def executor_of(name: str, folder: Path) -> Iterator[Any]:
             yield pool
 
 
-def by_recipe(name: str, root: Path, place: Path) -> str:
-    """Plan, make the parts as docs/ray.md says for Spark and Beam, publish, and return the digest."""
-    plan = plan_conversion(root, place, SHARDS)
-    text = str(place)
-    if name == "spark":
-        from pyspark.sql import SparkSession
+def by_spark(place: str, parts: int) -> str:
+    """Make the parts on two executors of Spark, kill one while it makes a part, and return what was killed."""
+    from pyspark.sql import SparkSession
 
-        options = SparkSession.builder.master("local[2]").config("spark.driver.host", "127.0.0.1")
-        spark = options.config("spark.driver.bindAddress", "127.0.0.1").config("spark.ui.enabled", False).getOrCreate()
-        numbers = spark.sparkContext.parallelize(range(plan.parts), plan.parts)
-        numbers.foreach(lambda part: convert_part(text, part))
+    os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    # A cluster of processes of this machine. With "local[2]", all would run in this program's own.
+    spark = SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.ui.enabled", "false").getOrCreate()
+    killer = Killer(random.Random(0), 0.0, 1)
+    killer.kill_node, killer.node_share = kill_executor, 1.0
+    killer.start()
+    try:
+        spark.sparkContext.parallelize(range(parts), parts).foreach(lambda part: convert_part(place, part))
+    finally:
+        killer.ended.set()
+        killer.join()
         spark.stop()
-    else:
-        import apache_beam as beam
+    return f"; executors killed: {killer.kills.total()}"
 
-        with beam.Pipeline() as pipeline:
-            numbers = pipeline | beam.Create(range(plan.parts)) | beam.Reshuffle()
-            _ = numbers | beam.Map(lambda part: convert_part(text, part).digest)
-    return publish(place).digest
+
+def kill_executor(worker: int) -> None:
+    """Kill the executor of Spark that has started a worker."""
+    pid = worker
+    while Path(f"/proc/{pid}/comm").read_text() != "java\n":
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(pid, signal.SIGKILL)
+
+
+def by_beam(place: str, parts: int) -> str:
+    """Make the parts in two processes of Beam's own runner."""
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    words = ["--runner=DirectRunner", "--direct_running_mode=multi_processing", "--direct_num_workers=2"]
+    with beam.Pipeline(options=PipelineOptions(words)) as pipeline:
+        numbers = pipeline | beam.Create(range(parts)) | beam.Reshuffle()
+        _ = numbers | beam.Map(lambda part: convert_part(place, part).digest)
+    return ""
+
+
+def by_engine(name: str, folder: Path) -> str:
+    """Convert with one engine, compare with one file, and return the result in words."""
+    root = plant_photos(folder / "images", 200, width=320, height=240)
+    plant_kinds(root, *KINDS)
+    digest, place, told = convert(root, folder / "one.lmdb").digest, folder / "out.lmdb", ""
+    if name in ("spark", "beam"):
+        plan = plan_conversion(root, place, SHARDS)
+        told = (by_spark if name == "spark" else by_beam)(str(place), plan.parts)
+        same = publish(place).digest == digest
+    else:
+        with executor_of(name, folder) as executor:
+            same = convert(root, place, shards=SHARDS, executor=executor).digest == digest
+    if not same:
+        raise AssertionError(f"{name} made another digest")
+    return f"the digest of one file{told}"
+
+
+def check_job_file() -> str:
+    """Check the job file of Kubernetes against its schemas, which must refuse a misspelt field."""
+    validate = importlib.import_module("kubernetes_validate").validate
+    text = (Path(__file__).parents[2] / "docs" / "examples" / "convert.yaml").read_text()
+    versions = ("1.29", "1.33", "1.36")
+    for schema in versions:
+        for job in yaml.safe_load_all(text):
+            validate(job, schema, strict=True)
+        try:
+            for job in yaml.safe_load_all(text.replace("backoffLimitPerIndex", "backoffLimitPerIndexes")):
+                validate(job, schema, strict=True)
+        except Exception as error:
+            if "backoffLimitPerIndexes" not in str(error):
+                raise
+        else:
+            raise AssertionError(f"the schema of {schema} takes any field")
+    return f"examples/convert.yaml is valid in {', '.join(versions)}"
 
 
 def run(name: str, folder: Path) -> None:
-    """Convert with one executor, and print a row of the table."""
-    root = plant_photos(folder / "images", 40, width=64, height=48)
-    plant_kinds(root, *KINDS)
-    digest = convert(root, folder / "one.lmdb").digest
+    """Try one engine, and print a row of the table."""
     begun = time.monotonic()
-    if name in ("spark", "beam"):
-        same = by_recipe(name, root, folder / "out.lmdb") == digest
-    else:
-        with executor_of(name, folder) as executor:
-            same = convert(root, folder / "out.lmdb", shards=SHARDS, executor=executor).digest == digest
-    package = NAMES[name]
-    told = f"{package} {version(package)}" if package else f"Python {sys.version.split()[0]}"
-    print(f"| {name} | {told} | {'the same' if same else 'ANOTHER'} | {time.monotonic() - begun:.1f} |", flush=True)
-    assert same
+    told = check_job_file() if name == "kubernetes" else by_engine(name, folder)
+    package = PACKAGES[name]
+    what = f"{package[0]} {version(package[0])}" if package else f"Python {sys.version.split()[0]}"
+    print(f"| {name} | {what} | {told} | {time.monotonic() - begun:.0f} |", flush=True)
 
 
-def main() -> int:
-    """Run each executor in a process of its own."""
-    names = sys.argv[1:] or [*NAMES]
+def main(names: list[str]) -> int:
+    """Run each engine in a process of its own, and return how many failed."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    print("| executor | version | digest | seconds |\n| --- | --- | --- | --- |", flush=True)
+    print("| engine | version | result | seconds |\n| --- | --- | --- | --- |", flush=True)
     failed = 0
     for name in names:
-        package = NAMES[name]
-        if package and importlib.util.find_spec(MODULES.get(package, package)) is None:
-            print(f"| {name} | not installed | | |", flush=True)
+        package = PACKAGES[name]
+        if package and importlib.util.find_spec(package[1]) is None:
+            print(f"| {name} | {package[0]} is not installed | | |", flush=True)
+            continue
+        if name == "spark" and shutil.which("java") is None:
+            print("| spark | no Java here | | |", flush=True)
             continue
         line = [sys.executable, "-m", "tests.support.engine_runs", "--one", name]
         if name == "mpi4py":
-            mpirun = shutil.which("mpirun") or "mpirun"
             root = ["--allow-run-as-root"] if os.getuid() == 0 else []
-            line = [mpirun, *root, "--oversubscribe", "-n", "3", sys.executable, "-m", "mpi4py.futures", *line[1:]]
-        done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=300)
+            line = ["mpirun", *root, "--oversubscribe", "-n", "3", sys.executable, "-m", "mpi4py.futures", *line[1:]]
+        done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=WAIT_S)
         rows = [row for row in done.stdout.splitlines() if row.startswith("| ")]
         print(rows[-1] if rows else f"| {name} | | FAILED | |\n{done.stdout}{done.stderr}", flush=True)
         failed += done.returncode != 0
@@ -146,4 +209,4 @@ if __name__ == "__main__":
         with tempfile.TemporaryDirectory(prefix="engine-runs-") as temporary:
             run(sys.argv[2], Path(temporary))
     else:
-        sys.exit(main())
+        sys.exit(main(sys.argv[1:] or [*PACKAGES]))

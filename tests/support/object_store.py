@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 import uuid
-import warnings
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -168,16 +167,6 @@ def plan_then_change(place: str, destination: Path, changes: dict[str, bytes]) -
     put(place, changes)
     convert_part(destination, 0)
     publish(destination)
-
-
-def upload_with_warnings(store: Path, place: str) -> list[str]:
-    """Copy a store to a place, and return the warnings."""
-    from dbloader.conversion.copy_store import copy_store
-
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        copy_store(store, place)
-    return [str(warning.message) for warning in caught]
 
 
 def _die_with_parent() -> None:

@@ -69,6 +69,21 @@ def parts_in(scratch: Path) -> list[Path]:
     return [*scratch.glob("dbloader-*")]
 
 
+def replace_node(cluster: Any, folder: Path, worker: int) -> None:
+    """Kill the node that a worker is of, with all of its workers, and add another."""
+    for node in [*cluster.worker_nodes]:
+        workers = workers_of(node)
+        if worker in workers:
+            kill_node(cluster, node, workers)
+            add_node(cluster, folder, 0)
+
+
+def kill_node(cluster: Any, node: Any, workers: list[int]) -> None:
+    """Kill a node and all of its workers, without a word to the cluster."""
+    cluster.remove_node(node, allow_graceful=False)
+    signal_all(workers, signal.SIGKILL)
+
+
 def kill_at_work(cluster: Any, node: Any, scratch: Path) -> None:
     """Kill a node and all of its workers, without a word to the cluster, while one of them makes a part."""
     deadline = time.monotonic() + WAIT_S
@@ -81,8 +96,7 @@ def kill_at_work(cluster: Any, node: Any, scratch: Path) -> None:
                 break
             signal_all(workers, signal.SIGCONT)
         time.sleep(0.002)
-    cluster.remove_node(node, allow_graceful=False)
-    signal_all(workers, signal.SIGKILL)
+    kill_node(cluster, node, workers)
 
 
 def signal_all(pids: list[int], number: signal.Signals) -> None:
@@ -93,15 +107,23 @@ def signal_all(pids: list[int], number: signal.Signals) -> None:
 
 
 def main(root: Path, place: Path, folder: Path) -> None:
-    """Convert a folder on two nodes, one of which dies, and print what came of it."""
+    """Convert a folder on two nodes with one CPU, one of which dies, and print what came of it."""
     from dbloader import convert
+    from dbloader.conversion.run_parts import run_parts
+    from dbloader.errors import OptionError
 
     with ray_nodes(folder, 2) as (cluster, nodes):
+        refused = ""
+        try:
+            [*run_parts(str(place), [0], "ray", 2, patience=0.0)]
+        except OptionError as error:
+            refused = str(error)
         killer = threading.Thread(target=kill_at_work, args=(cluster, nodes[1], folder / "1"))
         killer.start()
         report = convert(root, place, shards=12, executor="ray")
         killer.join(WAIT_S)
-    print(json.dumps({"digest": report.digest, "unfinished": [len(parts_in(folder / str(n))) for n in range(2)]}))
+    unfinished = [len(parts_in(folder / str(n))) for n in range(2)]
+    print(json.dumps({"digest": report.digest, "unfinished": unfinished, "refused": refused}))
 
 
 if __name__ == "__main__":

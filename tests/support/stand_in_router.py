@@ -138,7 +138,6 @@ class Cluster:
         # The cursors of a session may be read by any connection that is in it.
         self.sessions = [shard.start_session(causal_consistency=False) for shard in self.shards]
         self.lock = threading.Lock()
-        self.enabled: set[str] = set()  # databases
         self.sharded: set[str] = set()  # collections
         self.cursors: dict[int, list[Any]] = {}
         self.numbers = itertools.count(1)
@@ -179,8 +178,10 @@ class Cluster:
             if f"{database}.{body['collection']}" not in self.sharded:
                 return self._on(0, database, body)
             return self._batch(body["getMore"], f"{database}.{body['collection']}", body.get("batchSize"), "nextBatch")
-        if name in ("enableSharding", "shardCollection"):
-            return self._shard(name, body)
+        if name == "enableSharding":  # needed before version 6.0
+            return {"ok": 1.0}
+        if name == "shardCollection":
+            return self._shard(body)
         if name == "dropDatabase":
             self.sharded = {full for full in self.sharded if full.partition(".")[0] != database}
             return self._on_all(database, body)
@@ -211,13 +212,8 @@ class Cluster:
         answers = [self._on(number, database, body) for number in range(len(self.shards))]
         return next((answer for answer in answers if not answer["ok"]), answers[0])
 
-    def _shard(self, name: str, body: dict[str, Any]) -> Any:
-        database, _, collection = str(body[name]).partition(".")
-        if name == "enableSharding":
-            self.enabled.add(database)
-            return {"ok": 1.0}
-        if database not in self.enabled:
-            raise RefusedError(ILLEGAL, f"sharding is not enabled for {database}")
+    def _shard(self, body: dict[str, Any]) -> Any:
+        database, _, collection = str(body["shardCollection"]).partition(".")
         if body["key"] != {"_id": "hashed"} or set(body) - {"shardCollection", "key"}:
             raise RefusedError(ILLEGAL, f"the stand-in router only knows a hashed _id, got {body}")
         if self.shards[0][database][collection].find_one() is not None:

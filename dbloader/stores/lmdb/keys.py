@@ -47,11 +47,12 @@ def checked_path(place: str | os.PathLike[str]) -> str:
         if is_remote(path):
             raise PlaceError(
                 f"{parse_place(path)} is in object storage, and stores are made and read on this machine: dbloader "
-                "copy puts a store there and brings it back, and LMDBDataset(..., cache=FOLDER) reads one from there"
+                f"copy {parse_place(path)} PATH brings one from there, dbloader copy PATH {parse_place(path)} puts one "
+                "there, and LMDBDataset(..., cache=FOLDER) reads one from there"
             )
         scheme = path.split("://", 1)[0]
         raise PlaceError(
             f"{scheme}:// is no place that this version of dbloader knows; "
-            "give the path of an LMDB file or mongodb://host/database.collection"
+            "give the path of an LMDB file, mongodb://host/database.collection, or s3://, gs:// or az://bucket/key"
         )
     return path

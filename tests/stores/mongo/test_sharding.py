@@ -82,15 +82,21 @@ def test_a_conversion_spreads_its_records_before_it_writes_the_first(
         assert store.verify() == file.digest
 
 
-@pytest.mark.parametrize("command", ["enableSharding", "shardCollection"])
-def test_without_the_right_to_shard_a_warning_says_so_and_one_shard_has_all(
-    router: StandInRouter, router_uri: str, command: str
+def test_a_user_who_may_shard_the_collection_needs_no_right_to_the_database(
+    router: StandInRouter, router_uri: str
 ) -> None:
+    with router.behaving("enableSharding", code=UNAUTHORIZED):
+        write(router_uri, RECORDS)
+    assert min(counts(router, router_uri)) > 0
+
+
+def test_without_the_right_to_shard_a_warning_says_so_and_one_shard_has_all(
+    router: StandInRouter, router_uri: str
+) -> None:
+    message = "shardCollection fails .* all go to one shard, .* enableSharding or clusterManager"
     with (
-        router.behaving(command, code=UNAUTHORIZED),
-        pytest.warns(
-            UserWarning, match=rf"{command} fails .* all go to one shard, .* enableSharding or clusterManager"
-        ),
+        router.behaving("enableSharding", "shardCollection", code=UNAUTHORIZED, times=2),
+        pytest.warns(UserWarning, match=message),
     ):
         write(router_uri, RECORDS)
     assert counts(router, router_uri) == [60, 0]
