@@ -50,7 +50,6 @@ class Reader:
             if error is None:
                 self._channel.send(ready=True)
             else:
-                self.shard = None
                 self._channel.send(error=type(error).__name__, text=str(error))
 
 
