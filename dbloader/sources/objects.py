@@ -87,20 +87,16 @@ class ObjectSource(Source):
     @override
     def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Problem]:
         started = []
-        try:
-            for entry in entries:
-                if entry.span:
-                    hold(entry.span[1])
-                started.append(self._threads.submit(_get, self._bucket, entry))
-            for entry, future in zip(entries, started, strict=True):
-                with _source_errors():
-                    data = future.result()
-                if isinstance(data, bytes) and not entry.span:
-                    hold(len(data))
-                yield data
-        finally:
-            for future in started:
-                future.cancel()
+        for entry in entries:
+            if entry.span:
+                hold(entry.span[1])
+            started.append(self._threads.submit(_get, self._bucket, entry))
+        for entry, future in zip(entries, started, strict=True):
+            with _source_errors():
+                data = future.result()
+            if isinstance(data, bytes) and not entry.span:
+                hold(len(data))
+            yield data
 
     @property
     @override

@@ -120,6 +120,7 @@ def test_a_store_there_is_replaced_only_on_request_and_as_a_whole(
     outside(copy_store, stores / "one.lmdb", place, overwrite=True)
     outside(copy_store, place, tmp_path / "back.lmdb", overwrite=True)
     assert digest(tmp_path / "back.lmdb") == digest(stores / "one.lmdb")
+    assert [*tmp_path.iterdir()] == [tmp_path / "back.lmdb"]
 
 
 def test_of_two_publishers_one_wins_and_the_other_removes_what_it_has_put(
@@ -240,6 +241,16 @@ def unpublish(place: str) -> None:
 
 def test_an_upload_of_one_file_goes_on_too(object_store: ObjectStore, outside: Outside, stores: Path) -> None:
     place = object_store.place("train.lmdb")
+
+    def decide(method: str, path: str) -> tuple[int, str] | None:
+        return EXPIRED if method == "PUT" and path.endswith("manifest.bson") else None
+
+    with HTTPProxy(object_store.port, decide) as proxy:
+        environment = object_store.environment(endpoint=proxy.endpoint)
+        with pytest.raises(
+            StoreAccessError, match=r"expired .*; it may be published nevertheless, as dbloader info s3:"
+        ):
+            outside(copy_store, stores / "one.lmdb", place, environment=environment)
     outside(copy_store, stores / "one.lmdb", place)
     first = outside(keys, place)
     outside(unpublish, place)
@@ -281,6 +292,17 @@ def test_an_upload_that_comes_too_late_is_refused_and_removes_what_it_has_put(
     assert process.returncode == 2
     assert {*outside(keys, place)} == {*outside(read_table, place).files, "manifest.bson"}
     assert outside(read_table, place).manifest.digest == digest(stores / "other.lmdb")
+
+
+def test_of_two_downloads_to_one_path_the_later_one_says_that_it_is_there(
+    object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
+) -> None:
+    place, to = object_store.place("train.lmdb"), tmp_path / "back.lmdb"
+    outside(copy_store, stores / "shards.lmdb", place)
+    with held_copy(object_store, place, to) as process:
+        outside(copy_store, place, to)
+    assert "back.lmdb exists already; overwrite (--overwrite) replaces it" in process.communicate()[1]
+    assert digest(to) == digest(stores / "one.lmdb")
 
 
 def test_a_download_that_was_killed_goes_on_with_the_shards_that_are_whole(
@@ -421,6 +443,8 @@ def test_what_cannot_be_copied_is_refused_and_leaves_nothing(
     with pytest.raises(StoreAccessError, match=r"access is refused \(403, AccessDenied\)"):
         outside(copy_store, stores / "shards.lmdb", place, environment=reader)
     assert outside(keys, place) == []
+    with pytest.raises(OptionError, match="https://host/train: a store cannot be put on a web server"):
+        outside(copy_store, stores / "shards.lmdb", "https://host/train")
     with pytest.raises(OptionError, match="copied as it is"):
         copy_store(stores / "shards.lmdb", place, classes=("cat",))
     for other in (place, "mongodb://server/images.train"):
