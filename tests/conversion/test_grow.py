@@ -90,6 +90,9 @@ def test_a_store_that_grew_has_the_records_and_the_digest_of_one_file(
     assert len(Path(report.report_file).read_text().splitlines()) == len(events)
     assert len([*(grown / "shards").iterdir()]) == 2 + (shards or 1)
     assert not Path(f"{grown}.partial").exists()
+    again = convert(tmp_path / "new", grown, append=True, executor=Here())
+    assert {name: getattr(again, name) for name in counts} == counts  # of the new images alone
+    assert again.earlier_events == len(events)
 
 
 def test_growing_again_keeps_only_what_readers_of_the_store_before_need(grown: Path, tmp_path: Path) -> None:

@@ -103,8 +103,8 @@ def test_processes_make_the_parts(root: Path, place: Path, tmp_path: Path) -> No
 def test_a_plan_names_the_parts_that_are_missing(root: Path, place: Path) -> None:
     plant_photos(root, 12)
     plan_conversion(root, place, 6)
-    for part in (0, 2):
-        convert_part(place, part)
+    receipts = [convert_part(place, part) for part in (0, 2)]
+    assert [convert_part(place, part) for part in (0, 2)] == receipts  # which are not made again
     assert list_parts(place).missing == [1, 3, 4, 5]
     with pytest.raises(ConversionError, match=r"^4 of 6 parts are missing: 1,3-5; make them with dbloader part"):
         publish(place)
@@ -200,6 +200,9 @@ def test_another_plan_is_refused_unless_it_is_to_be_replaced(root: Path, place: 
     for option in ({"shuffle": 1}, {"on_bad": "fail"}, {"check": "structure"}):
         with pytest.raises(StoreExistsError, match="has the plan of another conversion"):
             plan_conversion(root, place, 2, **option)
+    with pytest.raises(SourceError, match="the path of a folder is wanted"):
+        plan_conversion("", place, 2)
+    assert [*place.parent.glob("out.lmdb*")] == [first.folder]
     plant_photos(root, 5)
     with pytest.raises(StoreExistsError, match="has the plan of another conversion"):
         plan_conversion(root, place, 2)
@@ -500,7 +503,7 @@ def test_tasks_know_the_destination_in_any_folder(root: Path, place: Path, monke
             finally:
                 monkeypatch.chdir(place.parent)
 
-    assert convert(root, place.name, shards=1, executor=Elsewhere()).records
+    assert convert(root.name, place.name, shards=1, executor=Elsewhere()).records
 
 
 @pytest.mark.parametrize("name", ["files", "files.spans"])
