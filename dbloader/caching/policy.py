@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 
 
+# Farther away than any use.
+_NEVER = 2**62
+
+
 class Need(NamedTuple):
     """A stretch of a reader's order in which it reads a shard: the positions of the first and last such record."""
 
@@ -103,10 +107,14 @@ class CachePolicy:
         if len(present) == len(self.nbytes):
             return None
         ahead = heapq.merge(*(reader.distances() for reader in self._readers.values()))
-        fixed = set(fixed)
+        fixed, in_use, following = set(fixed), 0, 0
         for distance, shard in chain(((-1, shard) for shard in waited_for), ahead):
+            in_use += distance == 0
+            following += distance > 0
             if shard not in present and shard not in skip:
-                remove = self._make_room(shard, distance, present, fixed)
+                # In place of shards that are needed later still come only the next ones, as many as are in use:
+                # with more, a cache of half of the data would fetch three quarters of it in each epoch.
+                remove = self._make_room(shard, distance if following <= in_use else _NEVER, present, fixed)
                 return None if remove is None else Fetch(shard, remove)
             fixed.add(shard)
         return None
@@ -114,7 +122,7 @@ class CachePolicy:
     def _make_room(
         self, shard: int, distance: float, present: Collection[int], fixed: Collection[int]
     ) -> list[int] | None:
-        """Return what to remove for a shard; None if that would remove one that is needed as soon as this one."""
+        """Return what to remove for a shard, of what is farther away than a distance; None if that is not enough."""
         if self.limit is None:
             return []
         excess = sum(self.nbytes[other] for other in present) + self.nbytes[shard] - self.limit

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
+from simulation.throttle import Throttle
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -19,18 +20,6 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 14
 _PATH = re.compile(r"(HEAD|GET) /node(\d+)/(\S+) ")
 _RANGE = re.compile(r"range: bytes=(\d+)-(\d+)", re.IGNORECASE)
-
-
-class _Pipe:
-    """Lets so many bytes through in a second, also if this process is late: a network does not wait for a CPU."""
-
-    def __init__(self, rate: float) -> None:
-        self._rate, self._free_at = rate, 0.0
-
-    def take(self, nbytes: int, came: float) -> float:
-        """Return when bytes have passed that came at some time."""
-        self._free_at = max(came, self._free_at) + nbytes / self._rate
-        return self._free_at
 
 
 def serve(
@@ -51,7 +40,7 @@ def serve(
         port: Gets the number of the port.
         answering: Seconds from the requests for shards to the ends of their answers, summed up.
     """
-    rng, total, nodes = np.random.default_rng(0), _Pipe(speeds[2]), dict[str, _Pipe]()
+    rng, total, nodes = np.random.default_rng(0), Throttle(speeds[2]), dict[str, Throttle]()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -68,10 +57,10 @@ def serve(
                 status = "206 Partial Content" if part else "200 OK"
                 about = f"Content-Range: bytes {part[1]}-{part[2]}/{len(data)}\r\n" if part else ""
                 writer.write(f'HTTP/1.1 {status}\r\n{about}Content-Length: {len(body)}\r\nETag: "1"\r\n\r\n'.encode())
-                pipes = (_Pipe(speeds[1]), nodes.setdefault(node, _Pipe(speeds[0])), total)
+                throttles = (Throttle(speeds[1]), nodes.setdefault(node, Throttle(speeds[0])), total)
                 for begin in range(0, len(body) if method == "GET" else 0, _CHUNK):
                     chunk = body[begin : begin + _CHUNK]
-                    passed = max(pipe.take(len(chunk), passed) for pipe in pipes)
+                    passed = max(one.take(len(chunk), passed) for one in throttles)
                     await asyncio.sleep(passed - time.monotonic())
                     writer.write(chunk)
                 await writer.drain()

@@ -198,6 +198,48 @@ def test_a_fetcher_that_cannot_start_is_an_error_with_its_reason(origin: Path, c
         len(store)
 
 
+# Several readers of a small cache
+
+
+def connect(origin: Path, cache: Path, shards: int) -> client.FetcherClient:
+    """Connect to the fetcher of a cache with room for so many shards."""
+    limit = shards * (origin / "shards" / "00000.lmdb").stat().st_size
+    opening = {"place": str(origin), "limit": limit, "known": False}
+    return client.FetcherClient(str(cache), str(origin), {"open": opening, "reader": "x"})
+
+
+def test_a_shard_is_not_removed_before_its_reader_has_opened_it(origin: Path, cache: Path) -> None:
+    first, second = connect(origin, cache, 1), connect(origin, cache, 1)
+    second.ask("shard 0", need=0)
+    first.tell(need=1)
+    first.ask("", expect=[], check=False)  # is done after what was told
+    assert shards_in(cache) == ["00000.lmdb"]
+    second.tell(opened=True)
+    wait_for(lambda: shards_in(cache) == ["00001.lmdb"], "shard 1 in the place of shard 0")
+    third = connect(origin, cache, 1)
+    third.tell(need=2)
+    third.ask("", expect=[], check=False)
+    assert shards_in(cache) == ["00001.lmdb"]
+    first.close()
+    wait_for(lambda: shards_in(cache) == ["00002.lmdb"], "shard 2, as nobody opens shard 1 any more")
+    second.close()
+    third.close()
+    wait_until_ended(cache)
+
+
+def test_a_shard_that_is_on_its_way_is_not_removed(origin: Path, cache: Path) -> None:
+    slow, reader = SlowFile(origin / "shards" / "00001.lmdb"), connect(origin, cache, 2)
+    reader.ask("the order", expect=[(0, 0, 9), (1, 10, 19)], check=True)
+    with slow.opened() as descriptor:
+        wait_for(lambda: shards_in(cache) == ["00000.lmdb"], "shard 0")
+        reader.ask("shard 3", need=3)
+        assert shards_in(cache) == ["00003.lmdb"]
+        slow.write(descriptor, slow.data)
+    wait_for(lambda: shards_in(cache) == ["00001.lmdb", "00003.lmdb"], "shard 1 beside shard 3")
+    reader.close()
+    wait_until_ended(cache)
+
+
 # Slow origins
 
 

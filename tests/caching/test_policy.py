@@ -65,6 +65,15 @@ def test_the_shard_needed_next_is_fetched_first_and_those_ahead_while_there_is_r
     assert policy.next(present) == Fetch(1, [4])  # 4 is done
 
 
+def test_only_the_next_shards_take_the_place_of_those_that_are_needed_later_still() -> None:
+    policy = CachePolicy([1] * 6, 3)
+    policy.expect("reader", [Need(shard, 10 * shard, 10 * shard + 9) for shard in range(6)])
+    assert policy.next({0, 4, 5}) == Fetch(1, [5])
+    assert policy.next({0, 1, 4}) is None  # 2 would come early enough after 0, and 4 would come twice
+    policy.ask("reader", 1)
+    assert policy.next({0, 1, 4}) == Fetch(2, [0])
+
+
 def test_a_shard_that_is_waited_for_comes_before_those_ahead() -> None:
     policy = CachePolicy([10] * 4, 20)
     policy.expect("reader", [Need(0, 0, 9), Need(1, 5, 19), Need(2, 20, 29)])
