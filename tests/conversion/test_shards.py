@@ -32,7 +32,7 @@ from dbloader.errors import (
     StoreNotFoundError,
 )
 from dbloader.records.document import open_sealed, seal
-from dbloader.stores.lmdb.publish_shards import move_into
+from dbloader.stores.lmdb.publish_shards import index_shards, move_into, put_manifest
 from dbloader.stores.lmdb.shard_table import ShardTable
 from tests.support.images import KINDS, plant, plant_kinds, plant_photos
 from tests.support.sources import FILES, SOURCES
@@ -76,6 +76,7 @@ def test_shards_have_the_records_and_the_report_of_one_file(
     assert Path(report.report_file).read_text() == Path(one.report_file).read_text()
     assert sorted(path.name for path in place.parent.glob("out.lmdb*")) == ["out.lmdb", "out.lmdb.report.jsonl"]
     assert len([*(place / "shards").iterdir()]) == min(shards, one.files)
+    assert sorted(path.name[:5] for path in place.iterdir()) == ["index", "manif", "shard"]
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.__name__)
@@ -340,6 +341,26 @@ def publish_with_others(place: Path, barrier: threading.Barrier) -> object:
         return publish(place)
     except (StoreNotFoundError, StoreExistsError, ConversionError) as error:
         return error
+
+
+def test_a_publisher_keeps_what_another_has_put_into_the_folder_that_it_renames(
+    root: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant_photos(root, 4)
+    plan_conversion(root, place, 1)
+    shard = convert_part(place, 0).shard
+    rename = Path.rename
+
+    def late(path: Path, target: Path) -> Path:
+        if target == place:
+            put_manifest(path, index_shards(path, [shard], [None]))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", late)
+    publish(place)
+    with open_store(place) as store:
+        assert store.verify()
+    assert len([*place.glob("index-*")]) == 1
 
 
 @pytest.mark.slow
