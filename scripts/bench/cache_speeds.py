@@ -9,20 +9,13 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
+from order import Shards
 
 from dbloader.caching.needs import needs_of
 from dbloader.caching.policy import CachePolicy
 from dbloader.sampling import BlockShuffleSampler
 
 RANKS, BATCH = 8, 200
-
-
-class Shards:
-    def __init__(self, shard_lengths: list[int]) -> None:
-        self.shard_lengths = shard_lengths
-
-    def __len__(self) -> int:
-        return sum(self.shard_lengths)
 
 
 def fetches_of(dataset: Shards, buffer: int, cache: int, spread: float) -> int:
@@ -45,7 +38,7 @@ def fetches_of(dataset: Shards, buffer: int, cache: int, spread: float) -> int:
                     policy.ask(rank, need.shard)
                     waited_for[need.shard] = None
         for shard in waited_for:
-            while shard not in present:
+            if shard not in present:
                 fetches += fetch(policy, present, [shard])
         while fetch(policy, present, []):
             fetches += 1

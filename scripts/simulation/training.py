@@ -107,8 +107,7 @@ class Training:
         self.nodes = [_Node(n, self.network, nbytes, limit, self.index_bytes) for n in range(cluster.nodes)]
         self._rng = rng
         slowest = float(rng.lognormal(0, cluster.step_spread, cluster.nodes).max())
-        read_s = cluster.ranks * cluster.batch * cluster.record_bytes / (cluster.read_mbs * 1e6)
-        self._step_s = max(cluster.step_ms / 1e3 * slowest, read_s)
+        self._step_s = cluster.step_ms / 1e3 * slowest
         self.lost_nodes = 0
 
     def run(self) -> list[dict[str, float]]:
@@ -143,7 +142,6 @@ class Training:
             "read_per_data": sum(read) / data,
             "most_read_by_a_node_per_share": max(read) * cluster.nodes / data,
             "shards_per_node": shards,
-            "uneven": order.uneven(),
         }
 
     def _segment(self, needs: list[list[Need]], steps: int) -> tuple[int, float | None]:

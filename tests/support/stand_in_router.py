@@ -104,8 +104,8 @@ class StandInRouter(Server):
 
         Args:
             commands: Names of commands that fail.
-            how: ``code`` of their failure; how many ``times`` they fail (default 1); ``half``: one shard does its part
-                of a write; ``double``: results come twice.
+            how: ``code`` of their failure; how many ``times`` they fail (default 1); ``half``: only writes to a
+                sharded collection fail, and one shard does its part of them; ``double``: results come twice.
         """
         with self.client() as client:
             client.admin.command("standIn", {"commands": commands, "times": 1, **how})
@@ -154,11 +154,10 @@ class Cluster:
         if name == "standIn":
             before, self.how = self.how, body[name]
             return {"ok": 1.0, "left": before.get("times", 0)}
-        fails = self._fails(name)
         try:
-            if fails and not (self.how.get("half") and name in WRITES):
+            if not self.how.get("half") and self._fails(name):
                 return RefusedError(self.how["code"], f"{name} fails as it was asked to").answer
-            return self._run(name, database, body, fails)
+            return self._run(name, database, body)
         except RefusedError as refused:
             return refused.answer
         except bson.errors.InvalidBSON as error:
@@ -173,7 +172,7 @@ class Cluster:
             self.how["times"] -= 1
             return True
 
-    def _run(self, name: str, database: str, body: dict[str, Any], fails: bool) -> Any:
+    def _run(self, name: str, database: str, body: dict[str, Any]) -> Any:
         if name == "getMore":
             if f"{database}.{body['collection']}" not in self.sharded:
                 return self._on(0, database, body)
@@ -189,19 +188,13 @@ class Cluster:
         if namespace not in self.sharded:
             return self._on(0, database, body)
         if name in WRITES:
-            return self._write(name, database, body, fails)
-        if name == "killCursors":
-            for cursor in body["cursors"]:
-                self.cursors.pop(cursor, None)
-            return {"ok": 1.0}
+            return self._write(name, database, body)
         if name in ("find", "aggregate"):
             return self._read(name, database, body)
         if name == "drop":
             self.sharded.discard(namespace)
         if name in ("drop", "createIndexes", "dropIndexes"):
             return self._on_all(database, body)
-        if name in ("listIndexes", "collMod"):
-            return self._on(0, database, body)
         raise RefusedError(ILLEGAL, f"the stand-in router refuses {name} for the sharded collection {namespace}")
 
     def _on(self, shard: int, database: str, body: dict[str, Any]) -> Any:
@@ -223,9 +216,9 @@ class Cluster:
         self.sharded.add(f"{database}.{collection}")
         return {"ok": 1.0}
 
-    def _write(self, name: str, database: str, body: dict[str, Any], fails: bool) -> Any:
+    def _write(self, name: str, database: str, body: dict[str, Any]) -> Any:
         """Give each shard its documents, updates or deletions, and put the answers together."""
-        field = WRITES[name]
+        field, fails = WRITES[name], self.how.get("half") and self._fails(name)
         parts: list[list[int]] = [[] for _ in self.shards]
         for number, one in enumerate(body[field]):
             key = key_of(one) if name == "insert" else one["q"].get("_id", {})

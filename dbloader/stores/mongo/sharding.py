@@ -41,7 +41,7 @@ def shard_records(connection: Connection, records: Collection[Any]) -> None:
     if refused is not None:
         warnings.warn(
             f"{connection.place.redacted}: the new records cannot be spread over the shards of the cluster "
-            f"({connection.place.redact(reason(refused))}); they all go to one shard, unless you begin again as a user "
+            f"({reason(refused)}); they all go to one shard, unless you begin again as a user "
             "with the role enableSharding or clusterManager",
             UserWarning,
             stacklevel=2,

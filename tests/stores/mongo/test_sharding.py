@@ -124,8 +124,10 @@ def test_a_resumed_writer_leaves_the_records_where_they_are(
 
 @pytest.mark.parametrize("code", MOVED)
 def test_what_fails_while_chunks_move_is_repeated(router: StandInRouter, router_uri: str, code: int) -> None:
-    with router.behaving("insert", "update", "find", "createIndexes", code=code, times=4, half=True):
-        write(router_uri, RECORDS)
+    with router.behaving("update", "find", "createIndexes", code=code, times=4):
+        write_partial(router_uri, RECORDS[:20])
+    with router.behaving("insert", code=code, times=2, half=True):
+        check_resumes(router_uri, RECORDS, {20})
     with router.behaving("find", code=code, times=2):
         check_is(router_uri, RECORDS)
     with router.behaving("aggregate", code=code, times=2), MongoStore(router_uri) as store:
