@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator
 
-# Most bytes of a socket's path on Linux; elsewhere a few less.
-_SOCKET_PATH = 100
-
 
 class Channel:
     """One end of a connection: messages of one line of JSON each."""
@@ -63,11 +60,7 @@ class Channel:
 
 @contextmanager
 def socket_address(cache: str) -> Iterator[str]:
-    """Yield the path of the fetcher's socket, through a descriptor of its folder if it would be too long."""
-    path = os.path.join(cache, SOCKET)  # noqa: PTH118 - any str
-    if len(os.fsencode(path)) < _SOCKET_PATH:
-        yield path
-        return
+    """Yield the path of the fetcher's socket, through a descriptor of its folder: a longer one is refused by Linux."""
     descriptor = os.open(cache, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{descriptor}/{SOCKET}"

@@ -9,18 +9,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dbloader import errors
 from dbloader.caching.channel import Channel, socket_address
 from dbloader.caching.folder import LOCK, LOG, arriving_bytes, make_folder, read_stats
 from dbloader.errors import DBLoaderError, StoreAccessError
 from dbloader.stores.lmdb.errors import translate_refusal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from dbloader.caching.policy import Need
 
 STALL_S = 120.0
 """How long a reader waits while no byte arrives, in seconds. MongoDB's driver repeats its reads for a minute."""
@@ -41,65 +36,45 @@ serve(sys.argv[1])
 
 
 class FetcherClient:
-    """Asks the fetcher for shards, for one process; threads must take turns.
+    """A process's connection to the fetcher of a cache; threads must take turns.
 
     Args:
         cache: The folder of the cache.
-        origin: The place of the store, with its credentials if it needs any. They go through the socket only.
-        place: The place without credentials, for messages.
-        limit: Most bytes of the shards in the cache; None for no limit.
-        reader: The name of the reader for which this process asks: that of its dataset.
+        place: The place of the store without credentials, for messages.
+        opening: The message ``open``. If its origin needs credentials, they go through the socket only.
     """
 
-    def __init__(self, cache: str, origin: str, place: str, limit: int | None, reader: str) -> None:
-        self._cache, self._place, self._reader = cache, place, reader
-        self._opening: dict[str, Any] = {"place": origin, "limit": limit}
+    def __init__(self, cache: str, place: str, opening: dict[str, Any]) -> None:
+        self._cache, self._place, self._opening = cache, place, opening
         self._channel: Channel | None = None
         self._is_open = False
+        make_folder(cache, place, origin_is_path="://" not in place)
+        self.ask("the index")
+        opening["open"]["known"] = True  # another fetcher need not look again
 
-    def open(self, *, known: bool) -> None:
-        """Wait until the cache has the store's manifest and index.
-
-        Args:
-            known: Whether another process with this reader has opened it, so that it need not be looked at again.
-        """
-        make_folder(self._cache, self._place, origin_is_path="://" not in self._place)
-        self._opening["known"] = known
-        self._ask("the index")
-        self._opening["known"] = True
-
-    def expect(self, needs: Iterable[Need], *, check: bool) -> None:
-        """Say in which order shards will be needed from now on.
-
-        Raises:
-            OptionError: The cache is too small for it, and that is to be checked. The message says how large it must
-                be.
-        """
-        self._ask("the order", expect=list(needs), check=check)
-
-    def need(self, shard: int, name: str) -> None:
-        """Wait until a shard is there; it stays until ``opened`` is called.
-
-        Raises:
-            StoreError: It cannot be fetched.
-        """
-        self._ask(name, need=shard)
-
-    def opened(self) -> None:
-        """Say that the shard asked for last is open."""
+    def tell(self, **message: Any) -> None:
+        """Send what has no answer."""
         try:
             if self._channel is not None:
-                self._channel.send(opened=True)
+                self._channel.send(**message)
         except OSError:
             self.close()  # the next question finds a new fetcher
 
-    def _ask(self, what: str, **message: Any) -> None:
-        """Send a question, and wait for its answer, if need be from a new fetcher."""
+    def ask(self, what: str, **message: Any) -> None:
+        """Send a question, and wait for its answer, if need be from a new fetcher.
+
+        Args:
+            what: What is waited for, for messages.
+            message: The question; without one, only a connection is made.
+
+        Raises:
+            DBLoaderError: It is the answer, or none came.
+        """
         for _ in range(_STARTS):
             try:
                 if self._channel is None:
                     self._channel = self._connect()
-                    self._exchange("the index", open=self._opening, reader=self._reader)
+                    self._exchange("the index", **self._opening)
                     self._is_open = True
                 if message:
                     self._exchange(what, **message)

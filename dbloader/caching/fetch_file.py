@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dbloader.caching.folder import PARTIAL, write_whole
 from dbloader.errors import DamagedStoreError, DBLoaderError, NotAStoreError, StoreAccessError, StoreFullError
+from dbloader.stores.lmdb.errors import NO_ROOM, translate_refusal
 from dbloader.stores.lmdb.handle import LMDBHandle, OtherStoreError
 from dbloader.stores.lmdb.keys import SHARD_INDEX
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
@@ -58,13 +59,15 @@ def fetch_shard(
         try:
             _fetch(origin, cache, name, shard.digest)
         except Exception as error:
+            failed = as_ours(error, f"{origin.place}/{name}")
+            if isinstance(failed, StoreFullError):
+                raise StoreFullError(f"{failed}: make room on the disk of {cache}, or give cache_bytes") from error
             if _is_replaced(origin, table):
                 raise NotAStoreError(
                     f"the store at {origin.place} has been replaced since it was opened: "
                     "open it again, with another cache"
                 ) from error
-            failed = as_ours(error, f"{origin.place}/{name}")
-            if pause is None or isinstance(error, StoreFullError):
+            if pause is None:
                 raise failed from error
             note(failed)
             time.sleep(pause)
@@ -97,4 +100,8 @@ def _files(table: ShardTable) -> list[tuple[str, str]]:
 
 def as_ours(error: Exception, place: str) -> DBLoaderError:
     """Return an error as one of dbloader, which can be sent to a reader."""
-    return error if isinstance(error, DBLoaderError) else StoreAccessError(f"{place} cannot be fetched: {error!r}")
+    if isinstance(error, DBLoaderError):
+        return error
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        return translate_refusal(error, f"a copy of {place}")
+    return StoreAccessError(f"{place} cannot be fetched: {error}")

@@ -20,39 +20,26 @@ _COUNTERS = (
 _SIZE = ("size", "By", "Bytes of the shards in the cache", "nbytes")
 
 
-class CacheMetrics:
-    """The caches that this process has opened; their fetchers are processes of their own, one for each folder."""
-
-    def __init__(self) -> None:
-        self._begin()
-
-    def _begin(self) -> None:
-        self._pid = os.getpid()
-        self._caches: set[str] = set()
-        self._is_told = False
-
-    def watch(self, cache: str) -> None:
-        """Tell of the cache in a folder, if the program uses OpenTelemetry."""
-        api = sys.modules.get("opentelemetry.metrics")
-        if api is None:
-            return
-        if self._pid != os.getpid():  # a forked process tells of what it opens itself
-            self._begin()
-        self._caches |= {cache}
-        if not self._is_told:
-            self._is_told = True
-            meter = api.get_meter("dbloader")
-            for number, (name, unit, description, field) in enumerate((*_COUNTERS, _SIZE)):
-                make = meter.create_observable_counter if number < len(_COUNTERS) else meter.create_observable_gauge
-                make(f"dbloader.cache.{name}", [self._reader(field, api)], unit, description)
-
-    def _reader(self, field: str, api: Any) -> Any:
-        def read(_: Any) -> Iterator[Any]:
-            if self._pid == os.getpid():
-                for cache in sorted(self._caches):
-                    yield api.Observation(getattr(read_stats(cache), field), {"dbloader.cache": cache})
-
-        return read
+# The caches that processes have opened, by their ids: a forked process tells only of those that it has opened itself.
+_opened: set[tuple[int, str]] = set()
 
 
-METRICS = CacheMetrics()
+def watch(cache: str) -> None:
+    """Tell of the cache in a folder, if the program uses OpenTelemetry."""
+    api = sys.modules.get("opentelemetry.metrics")
+    if api is None:
+        return
+    if not _opened:  # a forked process inherits the instruments
+        meter = api.get_meter("dbloader")
+        for number, (name, unit, description, field) in enumerate((*_COUNTERS, _SIZE)):
+            make = meter.create_observable_counter if number < len(_COUNTERS) else meter.create_observable_gauge
+            make(f"dbloader.cache.{name}", [_reader(field, api)], unit, description)
+    _opened.add((os.getpid(), cache))
+
+
+def _reader(field: str, api: Any) -> Any:
+    def read(_: Any) -> Iterator[Any]:
+        for cache in sorted(cache for pid, cache in _opened if pid == os.getpid()):
+            yield api.Observation(getattr(read_stats(cache), field), {"dbloader.cache": cache})
+
+    return read

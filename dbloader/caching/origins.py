@@ -8,9 +8,8 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Protocol
 
-from dbloader.errors import DamagedStoreError, NotAStoreError, PlaceError, StoreAccessError
+from dbloader.errors import NotAStoreError, PlaceError
 from dbloader.remote.places import is_remote
-from dbloader.stores.lmdb.errors import translate_refusal
 from dbloader.stores.lmdb.shard_index import write_index
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, Shard, ShardTable
 from dbloader.stores.lmdb.store import LMDBStore
@@ -18,6 +17,8 @@ from dbloader.stores.lmdb.writer import LMDBWriter
 from dbloader.stores.mongo.uri import is_mongo
 
 if TYPE_CHECKING:
+    from io import FileIO
+
     from dbloader.stores.base import Store
 
 # Bytes of images in a shard that is made of a part of a store: 0.6 s at 100 MB/s.
@@ -43,14 +44,14 @@ class Origin(Protocol):
         """Return the content of the store's ``manifest.bson`` as it is now.
 
         Raises:
-            StoreError: It cannot be read, or is not there.
+            StoreError, OSError: It cannot be read, or is not there.
         """
 
     def fetch(self, name: str, path: str) -> None:
         """Copy the file ``name`` of the store, as in ``shards/00017-ab.lmdb``, to a new local file.
 
         Raises:
-            StoreError: It cannot be read, or the local file cannot be written.
+            StoreError, OSError: It cannot be read, or the local file cannot be written.
         """
 
 
@@ -84,30 +85,21 @@ class FolderOrigin:
     def manifest(self) -> bytes:
         """Return the content of the manifest."""
         try:
-            with open(os.path.join(self.place, MANIFEST_FILE), "rb") as file:  # noqa: PTH118, PTH123 - any str
-                return file.read()
+            with self._open(MANIFEST_FILE) as file:
+                return file.readall()
         except FileNotFoundError as error:
             raise NotAStoreError(
                 f"{self.place} is a folder, and not one of a store's shards: it has no {MANIFEST_FILE}"
             ) from error
-        except OSError as error:
-            raise StoreAccessError(f"{self.place} cannot be read: {error.strerror}") from error
 
     def fetch(self, name: str, path: str) -> None:
         """Copy a file."""
-        source = os.path.join(self.place, name)  # noqa: PTH118 - any str
-        try:
-            # Unbuffered, so that what has arrived is written, however little it is.
-            file = open(source, "rb", buffering=0)  # noqa: PTH123, SIM115 - any str; closed below
-        except FileNotFoundError as error:
-            raise DamagedStoreError(f"{source} is missing") from error
-        except OSError as error:
-            raise StoreAccessError(f"{source} cannot be read: {error.strerror}") from error
-        try:
-            with file, open(path, "xb") as copied:  # noqa: PTH123 - any str
-                shutil.copyfileobj(file, copied, _COPIED_BYTES)
-        except OSError as error:
-            raise translate_refusal(error, f"a copy of {source}") from error
+        with self._open(name) as file, open(path, "xb") as copied:  # noqa: PTH123 - any str
+            shutil.copyfileobj(file, copied, _COPIED_BYTES)
+
+    def _open(self, name: str) -> FileIO:
+        # Unbuffered, so that what has arrived is written, however little it is.
+        return open(os.path.join(self.place, name), "rb", buffering=0)  # noqa: PTH118, PTH123 - any str
 
 
 class StoreOrigin:

@@ -14,7 +14,7 @@ from dbloader.caching.fetch_file import fetch_index, fetch_shard
 from dbloader.caching.folder import CacheStats
 from dbloader.caching.origins import open_origin
 from dbloader.caching.policy import CachePolicy, Need
-from dbloader.errors import DBLoaderError, OptionError, StoreFullError
+from dbloader.errors import DBLoaderError, OptionError
 from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
 
 if TYPE_CHECKING:
@@ -50,7 +50,6 @@ class Reader:
             if error is None:
                 self._channel.send(ready=True)
             else:
-                self.shard = None
                 self._channel.send(error=type(error).__name__, text=str(error))
 
 
@@ -179,14 +178,11 @@ class CachedShards:
             failure = error
         with self._lock:
             self._coming.discard(shard)
-            used = sum(self._policy.nbytes[other] for other in self._present | self._coming)
             if failure is None:
                 self._arrived(shard)
                 self._stats.fetches += 1
                 self._stats.fetched_bytes += self._policy.nbytes[shard]
                 self._stats.last_error = ""
-            elif isinstance(failure, StoreFullError) and used >= self._policy.nbytes[shard]:
-                self._policy.limit = used  # all that the disk has room for: the shard comes in place of others
             else:
                 self._failed.add(shard)
                 for reader in self._readers:

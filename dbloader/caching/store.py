@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import secrets
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import lmdb
 from typing_extensions import override
 
 from dbloader._options import whole_number
+from dbloader.caching import metrics
 from dbloader.caching.client import FetcherClient
-from dbloader.caching.metrics import METRICS
 from dbloader.errors import NotAStoreError, OptionError, PlaceError
 from dbloader.remote.places import is_remote, parse_place
 from dbloader.stores.lmdb import env
@@ -92,17 +92,17 @@ class CachedStore(LMDBStore):
             self._reader, self._reader_pid, self.handle = secrets.token_hex(8), os.getpid(), None
         handle = self._open()
         with env.gate:
-            handle.expect(needs, check=check)
+            handle.ask("the order", expect=list(needs), check=check)
 
     @override
     def _open(self) -> CachedHandle:
         handle = self.handle
         if not isinstance(handle, CachedHandle) or handle.pid != os.getpid():
             origin = self._origin if isinstance(self._origin, str) else self._origin.uri
+            opening = {"place": origin, "limit": self.max_bytes, "known": self._digest is not None}
             try:
                 with env.gate:
-                    client = FetcherClient(self._path, origin, self.place, self.max_bytes, self._reader)
-                    client.open(known=self._digest is not None)
+                    client = FetcherClient(self._path, self.place, {"open": opening, "reader": self._reader})
                     handle = CachedHandle(self._path, client)
             except lmdb.Error as error:
                 raise translate(error, self._path) from error
@@ -112,7 +112,7 @@ class CachedStore(LMDBStore):
                     "open it again, with another cache"
                 )
             self.handle, self._digest = handle, handle.manifest.digest
-            METRICS.watch(self._path)
+            metrics.watch(self._path)
         return handle
 
     @override
@@ -136,10 +136,10 @@ class CachedHandle(ShardedHandle):
         self._client = client
         weakref.finalize(self, client.close)
 
-    def expect(self, needs: Iterable[Need], *, check: bool) -> None:
-        """Say in which order shards will be needed from now on."""
+    def ask(self, what: str, **message: Any) -> None:
+        """Ask the fetcher, as ``FetcherClient.ask`` does."""
         with self._lock:
-            self._client.expect(needs, check=check)
+            self._client.ask(what, **message)
 
     def file_of(self, index: int) -> str:
         """Return the file in the cache that has a record."""
@@ -147,13 +147,13 @@ class CachedHandle(ShardedHandle):
 
     @override
     def _open_shard(self, number: int) -> LMDBHandle:
-        self._client.need(number, f"shard {number} ({self._table.shards[number].name})")
+        self._client.ask(f"shard {number} ({self._table.shards[number].name})", need=number)
         for other in [other for other in self._opened if not os.path.exists(self.files[1 + other])]:  # noqa: PTH110
             del self._opened[other]  # removed from the cache: while it is open, the disk keeps its bytes
         try:
             return super()._open_shard(number)
         finally:
-            self._client.opened()
+            self._client.tell(opened=True)
 
     @override
     def check_files(self) -> None:

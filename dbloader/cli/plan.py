@@ -45,5 +45,5 @@ def plan_command(*, source: str, destination: str, quiet: bool, as_json: bool, *
         say_json({"place": destination, "folder": str(plan.folder), "parts": plan.parts, "files": plan.files}, indent=2)
     elif not quiet:
         say(f"{plan.folder}: {counted(plan.files, 'file')} in {counted(plan.parts, 'part')}, 0 to {plan.parts - 1}")
-        for warning in plan.warnings:
+        for warning in plan.left_out["warnings"]:
             say(f"Warning: {warning}", err=True)

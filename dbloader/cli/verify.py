@@ -71,6 +71,9 @@ def verify_command(place: str, *, quiet: bool, as_json: bool, **options: Any) ->
         say_json(report, indent=2)
         return DAMAGED if count else 0
     _complain(problems)
+    if not quiet:
+        for note in report["notes"]:
+            say(f"Note: {note}", err=True)
     compared = "".join(f"; {number:,} {kind}" for kind, number in report["compared"].items())
     what = f"{report['place']}: {counted(report['records'], 'record')}"
     if count > 1 or (count and compared):

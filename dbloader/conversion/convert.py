@@ -17,6 +17,7 @@ from dbloader.conversion.report import (
     Progress,
     Report,
     image_warnings,
+    left_out,
     nothing_stored,
     repeat_warning,
     write_report,
@@ -164,7 +165,8 @@ def convert(
             writer.resumable = False
             raise ConversionError(nothing_stored(len(files), into.first_rejected))
         manifest = writer.finish(classes=found.classes, source=settings.describe(found))
-    warnings = [*found.warnings, *repeat_warning(found.place, found.repeats)]
+    facts = {**left_out(found), **{name: manifest.outcome.get(name, 0) for name in FILE_COUNTS}}
+    warnings = [*facts.pop("warnings"), *repeat_warning(found.place, found.repeats)]
     if resume and not writer.resumed:
         warnings.append("there was nothing to resume: the conversion began from the start")
     warnings += image_warnings(manifest, raw=settings.converter.images.raw)
@@ -174,15 +176,13 @@ def convert(
         digest=manifest.digest,
         records=manifest.length,
         files=len(files),
-        **{name: manifest.outcome.get(name, 0) for name in FILE_COUNTS},
         resumed_at=resumed_at,
         bytes_read=into.bytes_read,
         image_bytes=manifest.image_bytes,
         seconds=time.monotonic() - started,
         warnings=(*warnings, *problem),
-        skipped=dict(sorted(found.skipped.items(), key=lambda item: (-item[1], item[0]))),
-        hidden=found.hidden,
         report_file=report_file,
+        **facts,
     )
 
 

@@ -102,7 +102,7 @@ def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[in
         def put(key: str) -> None:
             bucket.put_file(key, files[key], there.get(key))
 
-        _use_files(new, put, bucket, progress)
+        _for_each_file(new, put, bucket, progress)
     try:
         bucket.put_if(MANIFEST_FILE, new.encode(), replaces)
     except StoreExistsError:
@@ -116,7 +116,7 @@ def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[in
     return table.manifest
 
 
-def _use_files(
+def _for_each_file(
     table: ShardTable, use: Callable[[str], object], bucket: Bucket, progress: Callable[[int, int], object]
 ) -> None:
     """Call a function with the name of each file of a store, several at once."""
@@ -186,7 +186,7 @@ def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[
         finally:
             aside.unlink(missing_ok=True)
 
-    _use_files(table, fetch, origin.bucket, progress)
+    _for_each_file(table, fetch, origin.bucket, progress)
     for path in folder.rglob("*.lmdb.*"):
         path.unlink(missing_ok=True)  # of a copy that was killed
     if replaces:

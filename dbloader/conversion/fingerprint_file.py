@@ -9,7 +9,7 @@ import json
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from isal.isal_zlib import crc32
@@ -28,7 +28,6 @@ DUPLICATE = np.dtype([("index", "<i8"), ("of", "<i8"), ("bits", "u1"), ("same", 
 
 _BEGIN = np.dtype("<i8")
 _MAGIC = "dbloader fingerprints 2"
-_AT_ONCE = 2**20  # bytes
 
 
 class Fingerprints(NamedTuple):
@@ -85,43 +84,30 @@ def save_fingerprints(store: Store, found: Fingerprints, groups: Groups | None =
 
 def load_fingerprints(store: Store) -> Fingerprints | None:
     """Return the fingerprints of a store; None if there is no file, or if it is damaged or of other records."""
-    loaded = _load(store, [2])
-    if loaded is None:
-        return None
-    head, (values,) = loaded
-    return Fingerprints(np.array(values), {int(index): str(reason) for index, reason in head["reasons"].items()})
+    if loaded := _load(store, DUPLICATE, _BEGIN, FINGERPRINT):
+        head, (_, _, values) = loaded
+        return Fingerprints(values, {int(index): str(reason) for index, reason in head["reasons"].items()})
+    return None
 
 
 def load_groups(store: Store) -> Groups | None:
-    """Return the groups of duplicates in a store, which stay on the disk; None if none are kept of these records."""
-    loaded = _load(store, [0, 1])
-    return None if loaded is None or loaded[0]["distance"] is None else Groups(loaded[0]["distance"], *loaded[1])
+    """Return the groups of duplicates in a store; None if none are kept of these records."""
+    if loaded := _load(store, DUPLICATE, _BEGIN):
+        head, parts = loaded
+        return None if head["distance"] is None else Groups(head["distance"], *parts)
+    return None
 
 
-def _load(store: Store, wanted: list[int]) -> tuple[dict[str, Any], list[Array]] | None:
-    """Return the first line of the file of a store, and some of its parts, whose checksums are right."""
+def _load(store: Store, *dtypes: np.dtype[Any]) -> tuple[dict[str, Any], list[Array]] | None:
+    """Return the first line of the file of a store, and its first parts, whose checksums are right."""
     try:
         with fingerprint_path(store.place).open("rb") as file:
             head = json.loads(file.readline())
             if head["format"] != _MAGIC or head["digest"] != store.manifest.digest:
                 return None
-            parts, at = [], file.tell()
-            for number, dtype in enumerate((DUPLICATE, _BEGIN, FINGERPRINT)):
-                count, checksum = head["parts"][number]
-                if number in wanted:
-                    if _checksum(file, at, count * dtype.itemsize) != checksum:
-                        return None
-                    empty = np.zeros(0, dtype)
-                    parts.append(np.memmap(file, dtype, "r", at, count) if count else empty)
-                at += count * dtype.itemsize
-            return head, parts
-    except (FileNotFoundError, ValueError, KeyError, IndexError, TypeError, AttributeError):
+            counts, checksums = zip(*head["parts"], strict=True)
+            parts = [np.fromfile(file, dtype, count) for dtype, count in zip(dtypes, counts, strict=False)]
+            whole = all(crc32(part.view("u1")) == crc for part, crc in zip(parts, checksums, strict=False))
+            return (head, parts) if whole else None
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, MemoryError):
         return None
-
-
-def _checksum(file: BinaryIO, at: int, nbytes: int) -> int:
-    file.seek(at)
-    checksum = 0
-    while nbytes > 0 and (block := file.read(min(nbytes, _AT_ONCE))):
-        checksum, nbytes = crc32(block, checksum), nbytes - len(block)
-    return -1 if nbytes else checksum

@@ -27,6 +27,7 @@ from dbloader.conversion.plan import (
     remove_plan,
     target_of,
 )
+from dbloader.conversion.report import left_out
 from dbloader.conversion.settings import Settings
 from dbloader.errors import StoreExistsError
 from dbloader.records.document import seal
@@ -106,9 +107,7 @@ def plan_conversion(
                 "classes": classes,
                 "labels": labels,
                 "grows": "" if base is None else base.index_file,
-                "warnings": [*found.warnings],
-                "skipped": dict(found.skipped),
-                "hidden": found.hidden,
+                "left_out": left_out(found),
                 "versions": library_versions(),
             }
             values["id"] = _id_of(values, files.digest)
@@ -136,8 +135,6 @@ def _put(aside: Path, destination: str | os.PathLike[str], plan_id: str, *, over
     try:
         aside.rename(folder)
     except OSError as error:
-        if not folder.exists():
-            raise
         raise StoreExistsError(f"{folder} was made by another process meanwhile") from error
     return Plan.open(destination)
 

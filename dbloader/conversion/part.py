@@ -6,7 +6,6 @@ import os
 import secrets
 import socket
 import tempfile
-import time
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -37,7 +36,6 @@ class Receipt:
         rejected: Files that are not in it.
         first_rejected: The first of them, and why; "" without one.
         bytes_read: Bytes of the files.
-        seconds: How long it took.
         host: The machine.
         repeats: Requests to the source that were repeated.
     """
@@ -51,7 +49,6 @@ class Receipt:
     rejected: int
     first_rejected: str
     bytes_read: int
-    seconds: float
     host: str
     repeats: int
 
@@ -95,7 +92,7 @@ def convert_part(
 
 
 def _make(plan: Plan, part: int, workers: int, scratch: str | os.PathLike[str] | None) -> Receipt:
-    started, settings = time.monotonic(), plan.settings
+    settings = plan.settings
     shard = f"{part:05}-{secrets.token_hex(4)}.lmdb"
     with tempfile.TemporaryDirectory(prefix="dbloader-", dir=scratch) as local:
         path = Path(local) / shard
@@ -115,7 +112,6 @@ def _make(plan: Plan, part: int, workers: int, scratch: str | os.PathLike[str] |
         rejected=manifest.outcome.get("rejected", 0),
         first_rejected=into.first_rejected,
         bytes_read=into.bytes_read,
-        seconds=time.monotonic() - started,
         host=socket.gethostname(),
         repeats=repeats,
     )

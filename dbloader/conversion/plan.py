@@ -49,9 +49,7 @@ class Plan:
         fail_on: The kinds of rejected files that end the conversion: "bad" and "damaged".
         described: The ``source`` of the manifest.
         classes: Name of each label from 0 on.
-        warnings: Sentences about the source, for people.
-        skipped: Files left out, by extension.
-        hidden: Hidden files left out.
+        left_out: What the report says about the source.
         grows: The index of the store that the records are added to; "" for a new store.
         labels: The label in the store of each class of the source; None if they are the same.
         versions: Of dbloader and the libraries that decide the records.
@@ -65,9 +63,7 @@ class Plan:
     fail_on: list[str]
     described: dict[str, Any]
     classes: list[str]
-    warnings: list[str]
-    skipped: dict[str, int]
-    hidden: int
+    left_out: dict[str, Any]
     grows: str
     labels: list[int] | None
     versions: dict[str, str]

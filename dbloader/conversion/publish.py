@@ -105,14 +105,16 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
         first = next((receipt.first_rejected for receipt in receipts if receipt.first_rejected), "")
         raise ConversionError(nothing_stored(plan.files, first))
     try:
-        base = ShardTable.read(target) if plan.grows else None
-        manifest = _make(plan, receipts, target, base, replaces=replaces)
-    except (OSError, StoreError):
+        with refusals(str(target)):
+            base = ShardTable.read(target) if plan.grows else None
+            manifest = _make(plan, receipts, target, base, replaces=replaces)
+    except StoreError:
         if plan.folder.exists() or not (table := _made_of(target, receipts)):
             raise
         return _done_before(destination, table, started)  # by another process meanwhile
     before = {} if base is None else base.manifest.outcome
     new = replace(manifest, outcome=dict(Counter(manifest.outcome) - Counter(before)))
+    facts = {**plan.left_out, **{name: new.outcome.get(name, 0) for name in FILE_COUNTS}}
     report_file, problem = write_report(
         destination, target.with_name(f"{target.name}.report.jsonl"), manifest.events, replaces=replaces
     )
@@ -121,21 +123,19 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
         digest=manifest.digest,
         records=manifest.length,
         files=plan.files,
-        **{name: new.outcome.get(name, 0) for name in FILE_COUNTS},
         bytes_read=sum(receipt.bytes_read for receipt in receipts),
         image_bytes=manifest.image_bytes,
         seconds=time.monotonic() - started,
         warnings=(
-            *plan.warnings,
+            *facts.pop("warnings"),
             *repeat_warning(plan.described["path"], sum(receipt.repeats for receipt in receipts)),
             *image_warnings(new, raw=bool(plan.described["raw"])),
             *problem,
             *unnamed_warning(target),
         ),
-        skipped=plan.skipped,
-        hidden=plan.hidden,
         report_file=report_file,
         earlier_events=0 if base is None else base.manifest.events,
+        **facts,
     )
 
 
@@ -176,16 +176,15 @@ def _make(
                 manifests.append(shard.manifest)
         options["source"] = join_sources(manifests)
         options |= {"grows": (target, base), "index": f"index-{plan.id[:16]}.lmdb"}  # found by another attempt
-    with refusals(str(target)):
-        table = index_shards(plan.folder, shards, [receipt.digest for receipt in receipts], **options)
-        if replaces:
-            move_into(plan.folder, table, target)
-            with suppress(OSError):  # the store is in place
-                remove_plan(plan.folder)
-            return table.manifest
-        put_manifest(plan.folder, table)
-        left = {str(path.relative_to(plan.folder)) for path in plan.folder.rglob("*") if path.is_file()}
-        plan.folder.rename(target)
+    table = index_shards(plan.folder, shards, [receipt.digest for receipt in receipts], **options)
+    if replaces:
+        move_into(plan.folder, table, target)
+        with suppress(OSError):  # the store is in place
+            remove_plan(plan.folder)
+        return table.manifest
+    put_manifest(plan.folder, table)
+    left = {str(path.relative_to(plan.folder)) for path in plan.folder.rglob("*") if path.is_file()}
+    plan.folder.rename(target)
     with suppress(OSError):  # the store is in place
         sync_folder(target.parent)
         table = ShardTable.read(target)  # which may be that of another process that has published at the same time

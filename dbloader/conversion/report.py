@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dbloader._describe import counted
 from dbloader.images.pillow import EIGHT_BITS, KNOWN_RANGE
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dbloader.conversion.transcode import Stored
     from dbloader.images.info import Facts
     from dbloader.records.manifest import Manifest
+    from dbloader.sources.base import Source
 
 REMARKS = ("untiled", "deep", "frames")
 """Events of files that are stored without damage."""
@@ -93,6 +94,12 @@ class Report:
     hidden: int = 0
     report_file: str = ""
     earlier_events: int = 0
+
+
+def left_out(found: Source) -> dict[str, Any]:
+    """Return the ``warnings``, ``skipped`` and ``hidden`` of a Report on a source whose entries were listed."""
+    skipped = dict(sorted(found.skipped.items(), key=lambda item: (-item[1], item[0])))
+    return {"warnings": found.warnings, "skipped": skipped, "hidden": found.hidden}
 
 
 def write_report(place: str | os.PathLike[str], path: Path, events: int, *, replaces: bool) -> tuple[str, list[str]]:

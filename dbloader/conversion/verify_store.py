@@ -5,15 +5,18 @@ from __future__ import annotations
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dbloader.conversion.compare_files import compare_files
 from dbloader.conversion.findings import Findings
 from dbloader.conversion.memory_budget import return_large_blocks
+from dbloader.conversion.publish import unnamed_warning
 from dbloader.conversion.stored_images import examine_images
 from dbloader.errors import DamagedRecordError, DamagedStoreError, OptionError
 from dbloader.sources.open import open_source
 from dbloader.stores.damage import find_damage
+from dbloader.stores.lmdb.shard_table import is_sharded
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
@@ -35,6 +38,7 @@ class VerifyReport:
         compared: Files of a comparison: ``same``, ``repaired`` (the same but for the end marker), ``rejected`` (not
             stored, as the store's report says), ``damaged`` (the record) and ``changed`` (resized, tiled or raw: only
             names and labels are compared).
+        notes: Sentences about a folder of shards, for people: files that its manifest does not name.
     """
 
     place: str
@@ -43,6 +47,7 @@ class VerifyReport:
     problems: dict[str, int]
     first: list[dict[str, Any]] = field(default_factory=list)
     compared: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
 def verify_store(
@@ -116,4 +121,5 @@ def verify_store(
         problems=dict(findings.counts),
         first=findings.first,
         compared=compared,
+        notes=unnamed_warning(Path(place)) if is_sharded(place) else [],
     )

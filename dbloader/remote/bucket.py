@@ -110,8 +110,7 @@ class Bucket:
 
     def _repeat(self, request: Callable[[], Result], key: str = "") -> Result:
         """Return what a request returns; repeat it with growing pauses while its failure is temporary."""
-        deadline, pause = time.monotonic() + PATIENCE_S, 0.1
-        tries = 0
+        deadline, tries = time.monotonic() + PATIENCE_S, 0
         while True:
             if self._closed:
                 raise StoreError(f"{self.place} was closed")
@@ -119,6 +118,7 @@ class Bucket:
                 result = request()
             except Exception as error:
                 tries += 1
+                pause = min(0.05 * 2**tries, _LONGEST_PAUSE_S)
                 failed = translate(error, self.place, key)
                 self._answered = self._answered or status_of(error) > 0
                 if not is_temporary(error) or (not self._answered and tries >= FIRST_TRIES):
@@ -129,7 +129,6 @@ class Bucket:
                     self.repeats += 1
                 # Not all at once: those that failed together would come again together.
                 time.sleep(pause * random.uniform(0.5, 1.0))
-                pause = min(2 * pause, _LONGEST_PAUSE_S)
             else:
                 self._answered = True
                 return result

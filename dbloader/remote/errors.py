@@ -34,18 +34,12 @@ _UNANSWERED = {
     "builder error": "the address of the server cannot be used",
     "kind: Connect": "no server answers",
     "kind: Timeout": "the server answered too late",
-    "timed out": "the server answered too late",
     "HTTP error": "the connection was cut",
-    "kind: ": "the connection was cut",
 }
 
 
 class ObjectChangedError(StoreError):
     """The object is not the one that was listed."""
-
-
-class BucketNotFoundError(StoreNotFoundError):
-    """Not only the object is missing, but its bucket."""
 
 
 def status_of(error: BaseException) -> int:
@@ -78,7 +72,7 @@ def translate(error: BaseException, place: RemotePlace, key: str = "") -> StoreE
     if code == "RequestTimeTooSkewed":
         return StoreAccessError(f"{where}: access is refused{how}: set the clock of this machine")
     if code in ("NoSuchBucket", "ContainerNotFound"):
-        return BucketNotFoundError(f"there is no bucket {bucket}{how}{_server(place)}")
+        return StoreError(f"there is no bucket {bucket}{how}{_server(place)}")
     if status in (401, 403):
         return StoreAccessError(
             f"{where}: access is refused{how}: the credentials{f' in {wanted}' if wanted else ''} are wrong, or do not "
@@ -88,6 +82,8 @@ def translate(error: BaseException, place: RemotePlace, key: str = "") -> StoreE
         return ObjectChangedError(f"{where} was changed after it was listed")
     if status in (404, 410) or isinstance(error, FileNotFoundError):
         return StoreNotFoundError(f"{where} does not exist{how}")
+    if "Could not parse path" in text:
+        return StoreNotFoundError(f"{where} does not exist: no key in object storage is written like this")
     if status in (408, 429) or status >= 500:
         return StoreUnreachableError(f"{where}: the server is overloaded or fails{how}: try again later")
     if status:

@@ -17,7 +17,6 @@ from dbloader.errors import (
     StoreUnreachableError,
 )
 from dbloader.remote.bucket import PART_BYTES, PARTS_AT_ONCE, Bucket
-from dbloader.remote.errors import BucketNotFoundError
 
 if TYPE_CHECKING:
     from dbloader.remote.bucket import Item
@@ -51,8 +50,6 @@ class RemoteOrigin:
         """
         try:
             return self.bucket.get(MANIFEST_FILE)
-        except BucketNotFoundError:
-            raise
         except StoreNotFoundError:
             raise NotAStoreError(
                 f"{self.place} has no store: there is no {MANIFEST_FILE} (dbloader copy puts a store there)"

@@ -10,6 +10,7 @@ from dbloader.errors import PlaceError
 
 WRITABLE = ("s3", "gs", "az")
 _PLACE = re.compile(r"(s3|gs|az|https?):/(/?)([^/]*)/*(.*)", re.DOTALL | re.IGNORECASE)
+_BUCKET = re.compile(r"[\w.:\[\]-]+", re.ASCII)
 
 
 class RemotePlace(NamedTuple):
@@ -60,7 +61,6 @@ def parse_place(place: str | os.PathLike[str]) -> RemotePlace:
     if not slash or not bucket:
         what = f"{scheme}:///{key} names no bucket" if slash else f"{scheme}:/{bucket}/{key} is mistyped"
         raise PlaceError(f"{what}: a place in object storage is {scheme}://bucket/key")
-    parts = [part for part in key.split("/") if part]
-    if {".", ".."} & {*parts}:
-        raise PlaceError(f"{scheme}://{bucket}/{key}: '.' and '..' mean nothing in object storage: leave them out")
-    return RemotePlace(scheme, bucket, "/".join(parts))
+    if not _BUCKET.fullmatch(bucket):  # obstore would panic
+        raise PlaceError(f"{scheme}://{bucket}/{key}: {bucket!r} is no name of a bucket or server")
+    return RemotePlace(scheme, bucket, "/".join(filter(None, key.split("/"))))

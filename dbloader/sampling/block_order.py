@@ -1,4 +1,4 @@
-"""The functions from positions to indices of the block shuffle, with lanes and without.
+"""The function from positions to indices of the block shuffle, with lanes and without.
 
 The blocks in their random order, put one behind the other, make one sequence of places. The places are cut into
 buffers, and each buffer is permuted.
@@ -112,88 +112,61 @@ class ShardBlocks(Blocks):
 
 
 class BlockOrder:
-    """The order without lanes: a buffer is so many whole blocks, and the buffers come one after the other."""
+    """The function from positions to indices.
 
-    def __init__(self, blocks: Blocks, buffer_blocks: int, seed: int, epoch: int) -> None:
+    With L lanes, position p belongs to lane p mod L, and each lane has a piece of the places of its own. The pieces
+    follow each other and have exactly the lengths of the lanes, so blocks on a border are read by two lanes. A buffer
+    is so many places of one lane. Without lanes there is one piece, and a buffer is so many whole blocks.
+
+    Args:
+        blocks: What the places are of.
+        length: The number of places.
+        lanes: The number of lanes; None for an order without lanes.
+        buffer: The size of a buffer: places with lanes, blocks without.
+        seed, epoch: Of the permutations of the buffers.
+    """
+
+    def __init__(self, blocks: Blocks, length: int, lanes: int | None, buffer: int, seed: int, epoch: int) -> None:
         self.blocks = blocks
-        self._buffer_blocks = buffer_blocks
-        self._key: tuple[int | str, ...] = ("buffer",)
+        self._lanes = lanes or 1
+        self._short, self._long_lanes = divmod(length, self._lanes)  # the first lanes have one place more
+        self._of_blocks, self._size = lanes is None, buffer
+        self._buffers = -(-(blocks.count if lanes is None else self._short + 1) // buffer)  # in each lane
+        self._key: tuple[int | str, ...] = ("buffer",) if lanes is None else ("lanes", lanes, buffer)
         self._seed, self._epoch = seed, epoch
         self._permutations: dict[int, Permutation] = {}  # those of the last call, which the next one often needs too
 
     def __call__(self, positions: Array) -> Array:
         """Return the indices at some positions: int64, shape (positions,)."""
-        return self.blocks.indices(self._shuffle(self._places(positions)))
+        places = self._lane_start(positions % self._lanes) + positions // self._lanes
+        return self.blocks.indices(self._shuffle(places))
 
     def inverse(self, indices: Array) -> Array:
         """Return the positions of some indices: int64, shape (indices,)."""
-        return self._positions(self._shuffle(self.blocks.places(indices), inverse=True))
+        places = self._shuffle(self.blocks.places(indices), inverse=True)
+        lanes = self._lane(places)
+        positions: Array = (places - self._lane_start(lanes)) * self._lanes + lanes
+        return positions
 
     def ahead(self, position: int, chosen: Iterable[int], world_size: int) -> Iterator[tuple[int, list[int]]]:
         """Yield from which position on which blocks are read; see ``BlockShuffleSampler.blocks_ahead``.
 
         Args:
             position: Where to begin, below the length of the order.
-            chosen: The positions that some ranks take first.
+            chosen: The positions that some ranks take first, at least one.
             world_size: How far apart the positions of one rank are.
         """
-        del chosen, world_size  # each rank reads of all blocks
-        count, each = self.blocks.count, self._buffer_blocks
-        for buffer in range(int(self._buffer(np.array([position]))[0]), -(-count // each)):
-            begin, end = self._bounds(buffer)
-            if begin < end:  # else all its blocks are empty
-                numbers = np.arange(buffer * each, min((buffer + 1) * each, count))
-                yield max(position, begin), self.blocks.order(numbers).tolist()
-
-    def _places(self, positions: Array) -> Array:
-        """Return the places that positions would have if no buffer were permuted."""
-        return positions
-
-    def _positions(self, places: Array) -> Array:
-        """Return the inverse of ``_places``."""
-        return places
-
-    def _buffer(self, places: Array) -> Array:
-        """Return the numbers of the buffers at some places."""
-        return self.blocks.number(places) // self._buffer_blocks
-
-    def _bounds(self, buffer: int) -> tuple[int, int]:
-        """Return the first place of a buffer, and the one after its last."""
-        ends = np.array([buffer, buffer + 1]) * self._buffer_blocks
-        begin, end = self.blocks.start(np.minimum(ends, self.blocks.count)).tolist()
-        return begin, end
-
-    def _shuffle(self, places: Array, *, inverse: bool = False) -> Array:
-        numbers = self._buffer(places)
-        grouped = np.argsort(numbers, kind="stable")
-        result = np.empty_like(places)
-        used = {}
-        for part in np.split(grouped, np.flatnonzero(np.diff(numbers[grouped])) + 1) if places.size else ():
-            number = int(numbers[part[0]])
-            begin, behind = self._bounds(number)
-            permutation = used[number] = self._permutations.get(number) or Permutation(
-                behind - begin, self._seed, self._epoch, *self._key, number
-            )
-            step = permutation.inverse if inverse else permutation
-            result[part] = step(places[part] - begin) + begin
-        self._permutations = used
-        return result
-
-
-class LaneOrder(BlockOrder):
-    """The order with lanes: position p belongs to lane p mod L, and each lane has a piece of the places of its own.
-
-    The pieces follow each other and have exactly the lengths of the lanes, so shards on a border are read by two lanes.
-    A buffer is so many places of one lane.
-    """
-
-    def __init__(self, blocks: Blocks, length: int, lanes: int, buffer_size: int, seed: int, epoch: int) -> None:
-        super().__init__(blocks, 1, seed, epoch)
-        self._key = ("lanes", lanes, buffer_size)
-        self._lanes = lanes
-        self._buffer_size = buffer_size
-        self._short, self._long_lanes = divmod(length, lanes)  # the first lanes have one place more
-        self._buffers = -(-(self._short + 1) // buffer_size)  # numbers of buffers in each lane
+        step = int(np.gcd(world_size, self._lanes))  # positions that are so far apart are in the lanes of one rank
+        lanes = np.array(sorted({lane for first in chosen for lane in range(first % step, self._lanes, step)}))
+        place = np.array([position // self._lanes])  # in the first lane, which is the longest
+        for number in range(int(self._buffer(place)[0]), self._buffers):
+            begins, ends = self._bounds(lanes, number)
+            left = begins < ends
+            if left.any():
+                pairs = zip(self.blocks.number(begins[left]), self.blocks.number(ends[left] - 1), strict=True)
+                numbers = dict.fromkeys(block for begin, end in pairs for block in range(begin, end + 1))
+                first = int((begins - self._lane_start(lanes))[left][0]) * self._lanes
+                yield max(position, first), self.blocks.order(np.array([*numbers])).tolist()
 
     def _lane_start(self, lanes: Array) -> Array:
         return lanes * self._short + np.minimum(lanes, self._long_lanes)
@@ -203,42 +176,35 @@ class LaneOrder(BlockOrder):
         behind = self._long_lanes + (places - border) // max(self._short, 1)
         return np.where(places < border, places // (self._short + 1), behind)
 
-    @override
-    def _places(self, positions: Array) -> Array:
-        places: Array = self._lane_start(positions % self._lanes) + positions // self._lanes
-        return places
-
-    @override
-    def _positions(self, places: Array) -> Array:
-        lanes = self._lane(places)
-        return (places - self._lane_start(lanes)) * self._lanes + lanes
-
-    @override
     def _buffer(self, places: Array) -> Array:
+        """Return the numbers of the buffers at some places: those of the first lane come first."""
+        if self._of_blocks:
+            return self.blocks.number(places) // self._size
         lanes = self._lane(places)
-        buffers: Array = lanes * self._buffers + (places - self._lane_start(lanes)) // self._buffer_size
+        buffers: Array = lanes * self._buffers + (places - self._lane_start(lanes)) // self._size
         return buffers
 
-    @override
-    def _bounds(self, buffer: int) -> tuple[int, int]:
-        lane, number = divmod(buffer, self._buffers)
-        begin, end = self._lane_start(np.array([lane, lane + 1])).tolist()
-        begin += number * self._buffer_size
-        return begin, min(begin + self._buffer_size, end)
+    def _bounds(self, lanes: Array, number: int) -> tuple[Array, Array]:
+        """Return the first places of a buffer of each lane, and the ones after their last."""
+        if self._of_blocks:
+            first, behind = np.minimum(np.array([[number], [number + 1]]) * self._size, self.blocks.count)
+            return self.blocks.start(first), self.blocks.start(behind)
+        begins = self._lane_start(lanes) + number * self._size
+        return begins, np.minimum(begins + self._size, self._lane_start(lanes + 1))
 
-    @override
-    def ahead(self, position: int, chosen: Iterable[int], world_size: int) -> Iterator[tuple[int, list[int]]]:
-        # The lanes of all positions that are so many ranks apart.
-        step = int(np.gcd(world_size, self._lanes))
-        lanes = np.unique([lane for first in chosen for lane in range(first % step, self._lanes, step)])
-        starts, ends = self._lane_start(lanes), self._lane_start(lanes + 1)
-        for number in range(position // self._lanes // self._buffer_size, self._buffers):
-            begins = starts + number * self._buffer_size
-            left = begins < ends
-            if not left.any():
-                break
-            last = np.minimum(begins + self._buffer_size, ends)[left] - 1
-            pairs = zip(self.blocks.number(begins[left]).tolist(), self.blocks.number(last).tolist(), strict=True)
-            numbers = dict.fromkeys(block for begin, end in pairs for block in range(begin, end + 1))
-            first = max(position, number * self._buffer_size * self._lanes)
-            yield first, self.blocks.order(np.array([*numbers])).tolist()
+    def _shuffle(self, places: Array, *, inverse: bool = False) -> Array:
+        buffers = self._buffer(places)
+        grouped = np.argsort(buffers, kind="stable")
+        result = np.empty_like(places)
+        used = {}
+        for part in np.split(grouped, np.flatnonzero(np.diff(buffers[grouped])) + 1) if places.size else ():
+            buffer = int(buffers[part[0]])
+            lane, number = divmod(buffer, self._buffers)
+            (begin,), (end,) = self._bounds(np.array([lane]), number)
+            permutation = used[buffer] = self._permutations.get(buffer) or Permutation(
+                int(end - begin), self._seed, self._epoch, *self._key, buffer
+            )
+            step = permutation.inverse if inverse else permutation
+            result[part] = step(places[part] - begin) + begin
+        self._permutations = used
+        return result

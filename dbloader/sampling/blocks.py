@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from dbloader._options import number_from_environment, whole_number
 from dbloader.sampling.base import ResumableSampler
-from dbloader.sampling.block_order import BlockOrder, EqualBlocks, LaneOrder, ShardBlocks
+from dbloader.sampling.block_order import BlockOrder, EqualBlocks, ShardBlocks
 from dbloader.sampling.shuffle import length_of
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class BlockShuffleSampler(ResumableSampler):
         world_size = self.num_replicas
         chosen = {whole_number("rank", rank, 0, world_size - 1) for rank in ([self.rank] if ranks is None else ranks)}
         order = self._order(seed, epoch)
-        if position < self.length:
+        if chosen and position < self.length:
             yield from order.ahead(position, [position + rank for rank in chosen], world_size)
             padding = range(self.length, self._end(position))
             again = [place % self.length for place in padding if (place - position) % world_size in chosen]
@@ -153,10 +153,10 @@ class BlockShuffleSampler(ResumableSampler):
             if self.shard_lengths is None
             else ShardBlocks(self.shard_lengths, seed, epoch)
         )
-        if self.lanes is None:
-            return BlockOrder(blocks, self.buffer_blocks, seed, epoch)
-        buffer_size = self.block_size * max(1, self.buffer_blocks // self.lanes)
-        return LaneOrder(blocks, self.length, self.lanes, buffer_size, seed, epoch)
+        buffer = self.buffer_blocks
+        if self.lanes is not None:
+            buffer = self.block_size * max(1, self.buffer_blocks // self.lanes)
+        return BlockOrder(blocks, self.length, self.lanes, buffer, seed, epoch)
 
     @override
     def _options(self) -> dict[str, int]:
@@ -177,14 +177,14 @@ def _warn_of_reading(lanes: int, world_size: int) -> None:
     """Warn if machines share lanes, so that together they read the data several times."""
     step = gcd(lanes, world_size)  # ranks that are so far apart read the same lanes
     local = max(1, number_from_environment("LOCAL_WORLD_SIZE", 1))  # of torchrun
-    unknown = "" if "LOCAL_WORLD_SIZE" in os.environ else " (LOCAL_WORLD_SIZE is not set)"
+    unknown = "" if "LOCAL_WORLD_SIZE" in os.environ else " (set LOCAL_WORLD_SIZE to the ranks of a node)"
     nodes = -(-world_size // local)
     times = nodes * min(local, step) / step
     if times > 1:
         warnings.warn(
             f"{world_size} ranks do not divide {lanes} lanes, so {nodes} nodes of {local}{unknown} together read the "
             f"data {times:g} x in an epoch: use a number of ranks that divides {lanes}; or begin the training with "
-            "lanes that all its numbers of ranks divide",
+            f"lanes={world_size}, or another multiple of all its numbers of ranks",
             UserWarning,
             stacklevel=3,
         )

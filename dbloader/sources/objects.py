@@ -1,4 +1,4 @@
-"""Image files in object storage, read by many requests at once; and those of them that a listing names."""
+"""Image files in object storage: those below a place, taken as the same folder on a disk would be, or of a listing."""
 
 from __future__ import annotations
 
@@ -7,24 +7,73 @@ import posixpath
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
 from dbloader.errors import SourceError, SourceNotFoundError, StoreError, StoreNotFoundError
 from dbloader.remote.bucket import Bucket
-from dbloader.remote.errors import BucketNotFoundError, ObjectChangedError
-from dbloader.sources.base import MAX_BYTES, Problem, Source
+from dbloader.remote.errors import ObjectChangedError
+from dbloader.sources.base import MAX_BYTES, Entry, Problem, Source, Tally
+from dbloader.sources.folder import METADATA_FILES, SUFFIXES, check_not_empty, first_warnings, last_warnings
 from dbloader.sources.listing import LISTING, ListingSource, read_listing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from dbloader.sources.base import Entry
+    from dbloader.remote.bucket import Item
 
 # Requests at once. One brings about 10 images a second from a cloud, since most of its time is waiting.
 _AT_ONCE = 64
 _ETAG = b"\0"  # after the key in the path of an entry: no key has it
+# Classes that are listed at once; memory holds their keys.
+_CLASSES_AT_ONCE = 16
+_NOT_READ = (".tar", ".zip", ".parquet", ".arrow", ".mdb", ".lmdb", ".bson")
+_WHAT_IS_READ = (
+    "of object storage, folders of image files are read, and files that a listing names (--list): copy it to a disk, "
+    "and convert it there"
+)
+
+
+def scan_objects(place: str | os.PathLike[str]) -> ObjectFolder:
+    """Return the source of all images below a place, in a "folder" for each class.
+
+    Raises:
+        SourceError: There are no images in folders, but something else; or it cannot be listed.
+    """
+    bucket = Bucket(place)
+    where = str(bucket.place)
+    if bucket.place.scheme.startswith("http"):
+        raise SourceError(
+            f"{where}: a web server does not list its files: name them in a listing (--list), whose paths start from "
+            "this place"
+        )
+    with _source_errors():
+        folders, loose = bucket.folders()
+        if not folders and not loose and bucket.place.key and bucket.head("") is not None:
+            raise SourceError(f"{where}: is one object: {_WHAT_IS_READ}")
+    names = [item.key for item in loose]
+    for name in names:
+        if name in METADATA_FILES or name.endswith(_NOT_READ):
+            raise SourceError(f"{where}: holds {name}: {_WHAT_IS_READ}")
+    classes = tuple(name for name in folders if not name.startswith("."))
+    images = sum(name.lower().encode().endswith(SUFFIXES) and not name.startswith(".") for name in names)
+    if not classes:
+        what = f"{images} images lie directly in it" if images else "nothing is there"
+        raise SourceError(
+            f"{where}: there are no folders in it, one for each class ({what}): put each class in a folder of its own "
+            "or use --list FILE"
+        )
+    return ObjectFolder(bucket, classes, [*first_warnings(where, classes, images)])
+
+
+def read_listed_objects(
+    place: str | os.PathLike[str], listing: str | os.PathLike[str], file_fields: Sequence[str] = ()
+) -> ListingSource:
+    """Return the source of the objects that a listing names, whose paths are keys below the place."""
+    kind = LISTING._replace(file_columns=tuple(file_fields))
+    return read_listing(listing, os.sep, kind, make=partial(ListedObjects, Bucket(place)))
 
 
 class ObjectSource(Source):
@@ -49,7 +98,7 @@ class ObjectSource(Source):
                     hold(entry.span[1])
                 started.append(self._threads.submit(_get, self._bucket, entry))
             for entry, future in zip(entries, started, strict=True):
-                with source_errors():
+                with _source_errors():
                     data = future.result()
                 if isinstance(data, bytes) and not entry.span:
                     hold(len(data))
@@ -68,30 +117,45 @@ class ObjectSource(Source):
         self._threads.shutdown(cancel_futures=True)
 
 
+class ObjectFolder(ObjectSource):
+    """The images below a place; made by ``scan_objects``. Classes, labels and order are those of a `FolderSource`."""
+
+    def __init__(self, bucket: Bucket, classes: tuple[str, ...], warnings: list[str]) -> None:
+        super().__init__(bucket, Path("/"), classes, warnings)
+        self._first_warnings = warnings
+
+    @override
+    def entries(self) -> Iterator[Entry | Problem]:
+        tally = Tally()
+        filled = [False] * len(self.classes)
+        for label, items in enumerate(self._list()):
+            for item in sorted(items, key=lambda item: posixpath.split(item.key)):
+                if _is_taken(item, tally):
+                    filled[label] = True
+                    yield Entry(item.key, item.key.encode() + _ETAG + item.etag.encode(), label, {}, (0, item.size))
+        self.skipped, self.hidden = tally.skipped, tally.hidden
+        self.warnings = (*self._first_warnings, *last_warnings(self.classes, filled, tally))
+        check_not_empty(self.place, filled, tally)
+
+    def _list(self) -> Iterator[list[Item]]:
+        """Yield the objects of each class, in order; those of some classes are listed at once."""
+        with ThreadPoolExecutor(_CLASSES_AT_ONCE, thread_name_prefix="dbloader-list") as threads:
+            for first in range(0, len(self.classes), _CLASSES_AT_ONCE):
+                with _source_errors():
+                    yield from threads.map(self._bucket.items, self.classes[first : first + _CLASSES_AT_ONCE])
+
+
 class ListedObjects(ObjectSource, ListingSource):
     """The objects that a listing names; made by ``read_listed_objects``."""
 
 
-def read_listed_objects(
-    place: str | os.PathLike[str], listing: str | os.PathLike[str], file_fields: Sequence[str] = ()
-) -> ListingSource:
-    """Return the source of the objects that a listing names, whose paths are keys below the place."""
-    kind = LISTING._replace(file_columns=tuple(file_fields))
-    return read_listing(listing, os.sep, kind, make=partial(ListedObjects, Bucket(place)))
-
-
 @contextmanager
-def source_errors() -> Iterator[None]:
+def _source_errors() -> Iterator[None]:
     """Raise an error of object storage as one of the source."""
     try:
         yield
     except StoreError as error:
         raise (SourceNotFoundError if isinstance(error, StoreNotFoundError) else SourceError)(str(error)) from error
-
-
-def object_path(key: str, etag: str) -> bytes:
-    """Return the path of an entry, which has the ETag that the object had when it was listed."""
-    return key.encode() + _ETAG + etag.encode()
 
 
 def _get(bucket: Bucket, entry: Entry) -> bytes | Problem:
@@ -105,11 +169,24 @@ def _get(bucket: Bucket, entry: Entry) -> bytes | Problem:
         data = b"" if size > MAX_BYTES else bucket.get(path, etag.decode())
     except ObjectChangedError:
         return Problem(entry.name, "was changed after it was listed: its ETag is another one")
-    except BucketNotFoundError:
-        raise
     except StoreNotFoundError as error:
         return Problem(entry.name, f"was removed after it was listed: {error}" if etag else str(error))
     size = max(size, len(data))
     if size > MAX_BYTES:
         return Problem(entry.name, f"has {size:,} bytes, more than a record can hold ({MAX_BYTES:,})")
     return data
+
+
+def _is_taken(item: Item, tally: Tally) -> bool:
+    """Return whether an object is an image to convert; count it if not, as a file of a folder is counted."""
+    if any(part.startswith(".") for part in item.key.split("/")):
+        tally.hidden += 1
+        return False
+    name = posixpath.basename(item.key).encode()
+    if name.lower().endswith(SUFFIXES):
+        return True
+    if item.size or b"." in name:  # else it stands for an empty folder
+        tally.skip(name)
+        if name.decode() in METADATA_FILES:
+            tally.metadata = tally.metadata or item.key
+    return False

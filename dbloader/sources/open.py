@@ -89,8 +89,7 @@ def _open(
                 f"{error}; a collection of files needs a listing of those to take and their labels: give one (--list)"
             ) from error
     if is_remote(source):
-        from dbloader.sources.object_folder import scan_objects
-        from dbloader.sources.objects import read_listed_objects
+        from dbloader.sources.objects import read_listed_objects, scan_objects
 
         return scan_objects(source) if listing is None else read_listed_objects(source, listing, file_fields)
     if listing is not None:

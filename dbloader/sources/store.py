@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,11 +65,10 @@ class StoreSource(Source):
             self.warnings = (f"the store is of tiled images: {what}",)
         if not manifest.length:
             raise SourceError(f"{self._place}: is a store without records; {_REMEDY}")
-        for item in self._load([Entry("record 0", b"0", None, {})]):
-            if isinstance(item, Problem) and item.reason.endswith(
-                _REMEDY
-            ):  # not a damaged record: others may be intact
-                raise SourceError(f"{self._place}: its record 0 {item.reason}")
+        with suppress(DamagedRecordError):  # others may be intact
+            first = self._store[0]
+            if not isinstance(first.image, bytes):
+                raise SourceError(f"{self._place}: its record 0 {_what_it_is(first)}")
 
     @override
     def entries(self) -> Iterator[Entry | Problem]:
@@ -110,16 +110,12 @@ class StoreSource(Source):
             if isinstance(record.image, bytes):
                 yield Loaded(entry._replace(fields=self._fields(record)), record.image)
             else:
-                array = isinstance(record.image, np.ndarray)
-                what = "is an array of pixels, not an image file" if array else "has no image"
-                yield Problem(entry.name, f"{what}; {_REMEDY}")
+                yield Problem(entry.name, _what_it_is(record))
 
     def _compare(self, entries: Sequence[Entry]) -> None:
         """Raise SourceError if the store is another one than that which was listed."""
         for entry in entries:
-            index, _, crc32 = entry.path.partition(b" ")
-            if not crc32:
-                continue  # of `check`
+            index, crc32 = entry.path.split()
             if self._crc32 is None:
                 self._crc32 = np.asarray(self._store.column("crc32"))
             if int(index) >= len(self._crc32) or self._crc32[int(index)] != int(crc32, 16):
@@ -135,3 +131,9 @@ class StoreSource(Source):
     @override
     def close(self) -> None:
         self._store.close()
+
+
+def _what_it_is(record: Record) -> str:
+    """Return why a record has no image file, and what to do."""
+    what = "has no image" if record.image is None else "is an array of pixels, not an image file"
+    return f"{what}; {_REMEDY}"

@@ -11,7 +11,7 @@ import statistics
 import time
 from pathlib import Path
 
-from cache import empty_cache
+from page_cache import empty_cache
 
 import dbloader.stores.lmdb.env
 from dbloader import open_store

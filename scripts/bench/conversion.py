@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from cache import bring_into_memory
+from page_cache import bring_into_memory
 
 
 class Run(NamedTuple):

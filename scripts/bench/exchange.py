@@ -16,8 +16,8 @@ import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
-from cache import bring_into_memory, empty_cache
 from conversion import run
+from page_cache import bring_into_memory, empty_cache
 
 
 class Part(NamedTuple):

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
-from cache import bring_into_memory, empty_cache
 from data import CONTENDER, WITHOUT_PEERS, all_rows, last_line, make_short, prepare, told
 from machine import describe_machine
+from page_cache import bring_into_memory, empty_cache
 from table import draw, print_tables
 
 from dbloader._version import __version__

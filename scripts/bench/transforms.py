@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
-from cache import bring_into_memory
 from cameras import make_photographs
 from contender import run
 from data import LIMIT, QUALITY, REFERENCE, SHORT_SIDE, make_short, told
 from machine import describe_machine
+from page_cache import bring_into_memory
 from table import print_tables
 from tasks import RESIZED, Task
 

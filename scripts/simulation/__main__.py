@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import numpy as np
 
 from simulation.cluster import Cluster, parser
-from simulation.properties import check
 from simulation.training import Training
 
 LINES = {
@@ -20,7 +19,6 @@ LINES = {
     "read_per_data": "bytes read by all nodes / bytes of the store",
     "most_read_by_a_node_per_share": "bytes read by a node / its even share, the most",
     "shards_per_node": "shards that a node needs",
-    "uneven": "classes in global batches (1: as in a global shuffle)",
 }
 TOTALS = {
     "index_gb": "index that each node reads first, GB",
@@ -28,13 +26,11 @@ TOTALS = {
     "peak_requests": "most requests in a second",
     "refused": "requests that were answered 503",
     "lost_nodes": "nodes lost",
-    "loss_s": "one node lost in mid-epoch costs, s",
-    "loss_gb": "and reads in addition, GB",
     "simulated_in_s": "simulated in, s",
 }
 
 
-def simulate(cluster: Cluster, *, loss: bool = False) -> dict[str, object]:
+def simulate(cluster: Cluster) -> dict[str, object]:
     """Return the measures of each epoch and of the whole."""
     began = time.perf_counter()
     rng = np.random.default_rng(cluster.seed + 1)
@@ -42,21 +38,14 @@ def simulate(cluster: Cluster, *, loss: bool = False) -> dict[str, object]:
     fail_at = np.cumsum(rng.exponential(every_s, 1000)).tolist() if every_s else []
     training = Training(cluster, fail_at)
     epochs = training.run()
-    totals: dict[str, float] = {
+    totals = {
         "index_gb": training.index_bytes / 1e9,
         "peak_cache_gb": max(node.peak for node in training.nodes) / 1e9,
         "peak_requests": training.network.most_requests,
         "refused": training.network.refused,
         "lost_nodes": training.lost_nodes,
+        "simulated_in_s": time.perf_counter() - began,
     }
-    if loss:
-        one = Training(replace(cluster, epochs=1), [epochs[0]["seconds"] / 2])
-        whole, usual = one.run()[0], epochs[0]
-        totals["loss_s"] = whole["seconds"] - usual["seconds"]
-        totals["loss_gb"] = (
-            (whole["read_per_data"] - usual["read_per_data"]) * cluster.shards * cluster.shard_bytes / 1e9
-        )
-    totals["simulated_in_s"] = time.perf_counter() - began
     return {"epochs": epochs, **totals}
 
 
@@ -66,15 +55,12 @@ def print_table(found: dict[str, object]) -> None:
     for name, text in LINES.items():
         print(f"{text:<56}" + "".join(f"{epoch[name]:>14,.2f}" for epoch in epochs))
     for name, text in TOTALS.items():
-        if name in found:
-            print(f"{text:<56}{found[name]:>14,.2f}")
+        print(f"{text:<56}{found[name]:>14,.2f}")
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = parser()
     given = vars(options.parse_args(arguments))
-    if given["check"]:
-        return 0 if check() else 1
     if given["calibrate"]:
         from simulation.calibrate import calibrate  # not at the top: it needs obstore
 
@@ -82,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     try:
         cluster = Cluster(**{option.name: given[option.name] for option in fields(Cluster)})
-        found = simulate(cluster, loss=given["loss"])
+        found = simulate(cluster)
     except ValueError as error:  # OptionError is one
         options.error(str(error))
     if given["json"]:

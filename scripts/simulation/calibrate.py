@@ -2,13 +2,13 @@
 
 Everything but the network and the GPU is real: the store, the sampler, the cache with its fetcher, and reading. A
 server gives the shards as slowly as a network would, and a step sleeps. Sizes and speeds are a hundredth of real ones,
-so the times are those of nodes with shards of 100 MB.
+so the times are those of nodes with shards of 63 MB.
 """
 
 from __future__ import annotations
 
-import math
 import multiprocessing
+import os
 import statistics
 import tempfile
 import time
@@ -23,6 +23,7 @@ from PIL import Image
 from torch.utils.data import BatchSampler
 
 from dbloader import convert
+from dbloader._machine import cpu_count
 from dbloader.caching.folder import read_stats
 from dbloader.caching.store import CachedStore
 from simulation.cluster import Cluster
@@ -34,22 +35,27 @@ if TYPE_CHECKING:
     from multiprocessing.queues import Queue
     from multiprocessing.synchronize import Barrier
 
-SHARDS, RECORDS, SIDE = 128, 16, 240
+    from dbloader.caching.folder import CacheStats
+
+SHARDS, RECORDS, SIDE = 80, 16, 240
 SCALE = 100
-RUNS = ((8, 500), (4, 500), (8, 100), (8, 1000), (2, 500), (1, 500))
+RUNS = ((1, 500), (2, 500), (4, 500), (8, 500), (8, 100), (8, 1000))  # nodes, MB/s of each
 REPEATS = 3
-WARM_STEPS = 24
+COLUMNS = {
+    "first_batch_s": "first batch, s",
+    "seconds": "epoch, s",
+    "stall_percent": "no step runs, %",
+    "read_per_data": "x the data",
+}
 _LONGEST_WAIT_S = 60.0
 
 
-class Measured(NamedTuple):
-    """What a node measures: seconds of a step without waiting, and of a fetch; bytes that it has read."""
+class Log(NamedTuple):
+    """What one node notes. Times are of the monotonic clock, which all processes share."""
 
-    first_batch_s: float
-    seconds: float
-    step_s: float
-    fetch_s: float
-    read: float
+    ended: list[float]  # when it began, and when each step ended
+    read: list[float]  # when the batch of each step was there
+    cache: CacheStats
 
 
 FORK = multiprocessing.get_context("fork")
@@ -66,7 +72,7 @@ def make_store(folder: Path) -> float:
     return statistics.mean(path.stat().st_size for path in (folder / "store.lmdb" / "shards").iterdir())
 
 
-def run_node(cluster: Cluster, node: int, port: int, cache: str, together: Barrier, results: Queue[Measured]) -> None:
+def run_node(cluster: Cluster, node: int, port: int, cache: str, together: Barrier, logs: Queue[Log]) -> None:
     """Train on one node: read the batches of its ranks one step ahead, and sleep in place of computing."""
     store = CachedStore(f"http://127.0.0.1:{port}/node{node}/store.lmdb", cache)
     order = Order(cluster, store.shard_lengths or (), 0)  # the index comes now
@@ -74,42 +80,38 @@ def run_node(cluster: Cluster, node: int, port: int, cache: str, together: Barri
     of_ranks = [BatchSampler(order.sampler(cluster.world, rank), cluster.batch, drop_last=False) for rank in ranks]
     steps = [[*chain.from_iterable(batches)] for batches in zip(*of_ranks, strict=True)]
     needs = order.needs(cluster.nodes)[node]
+
+    def read(step: list[int]) -> float:
+        store.read(step)
+        return time.monotonic()
+
     together.wait()
-    began = time.monotonic()
+    log = Log([time.monotonic()], [], read_stats(cache))
     store.expect(needs)
-    first = run_steps(store, steps, cluster, together) - began
-    seconds, stats = time.monotonic() - began, read_stats(cache)
-    few = steps[:WARM_STEPS]  # again, now that their shards are here
-    began = run_steps(store, few, cluster, together)
-    step_s = (time.monotonic() - began) / len(few)
-    results.put(Measured(first, seconds, step_s, stats.seconds / stats.fetches, stats.fetched_bytes))
-
-
-def run_steps(store: CachedStore, steps: list[list[int]], cluster: Cluster, together: Barrier) -> float:
-    """Read and sleep; return when the first batch was there, on all nodes."""
-    first = 0.0
     with ThreadPoolExecutor(1) as reader:
-        coming = reader.submit(store.read, steps[0])
-        for step in range(len(steps)):
-            coming.result()
+        coming = reader.submit(read, steps[0])
+        for following in [*steps[1:], []]:
+            log.read.append(coming.result())
             together.wait()  # as the exchange of gradients does
-            first = first or time.monotonic()
-            coming = reader.submit(store.read, steps[min(step + 1, len(steps) - 1)])
+            coming = reader.submit(read, following)
             time.sleep(cluster.step_ms / 1e3)
-    return first
+            log.ended.append(time.monotonic())
+    logs.put(log._replace(cache=read_stats(cache)))
 
 
-def run_nodes(cluster: Cluster, folder: Path) -> Measured:
-    """Run all nodes, and return the means of what they measure, and all bytes."""
+def run_nodes(cluster: Cluster, folder: Path) -> dict[str, float]:
+    """Run all nodes, and return what the simulator predicts too, and two times of this machine that it is given."""
     mine, port = FORK.Pipe()
     speeds = (cluster.nic_mbs * 1e6, cluster.stream_mbs * 1e6, cluster.store_mbs * 1e6)
-    server = FORK.Process(target=serve, args=(folder, cluster.latency_ms / 1e3, cluster.latency_spread, speeds, port))
+    answering = FORK.Value("d")
+    latency = (cluster.latency_ms / 1e3, cluster.latency_spread)
+    server = FORK.Process(target=serve, args=(folder, *latency, speeds, port, answering))
     server.start()
-    together, results = FORK.Barrier(cluster.nodes, timeout=_LONGEST_WAIT_S), FORK.Queue()
+    together, queue = FORK.Barrier(cluster.nodes, timeout=_LONGEST_WAIT_S), FORK.Queue()
     with tempfile.TemporaryDirectory(dir=folder) as caches:
         number = mine.recv()
         nodes = [
-            FORK.Process(target=run_node, args=(cluster, node, number, f"{caches}/{node}", together, results))
+            FORK.Process(target=run_node, args=(cluster, node, number, f"{caches}/{node}", together, queue))
             for node in range(cluster.nodes)
         ]
         try:
@@ -118,40 +120,42 @@ def run_nodes(cluster: Cluster, folder: Path) -> Measured:
             for process in nodes:
                 process.join()  # a barrier ends a node that waits alone
             assert not any(process.exitcode for process in nodes), "a node failed"
-            found = [results.get() for _ in nodes]
+            logs: list[Log] = [queue.get() for _ in nodes]
         finally:
             for process in (*nodes, server):
                 process.kill()
                 process.join()
-    return Measured(*(statistics.mean(values) for values in zip(*found, strict=True)))
+    # A step takes the time of the slowest node. All wait from its end until the last node has its batch.
+    ended, read = (np.max([getattr(log, what) for log in logs], axis=0) for what in ("ended", "read"))
+    waits, seconds = np.maximum(0, read - ended[:-1]), float(ended[-1] - ended[0])
+    fetches = sum(log.cache.fetches for log in logs)
+    return {
+        "first_batch_s": float(waits[0]),
+        "seconds": seconds,
+        "stall_percent": 100 * float(waits.sum()) / seconds,
+        "read_per_data": sum(log.cache.fetched_bytes for log in logs) / (cluster.shards * cluster.shard_bytes),
+        "step_ms": 1e3 * (seconds - float(waits.sum())) / len(waits),
+        "fetch_ms": 1e3 * (sum(log.cache.seconds for log in logs) - answering.value) / fetches,
+    }
 
 
 def calibrate() -> None:
     """Print a table of what was predicted and measured here, the median of some runs."""
     with tempfile.TemporaryDirectory() as name:
+        print(f"load of the machine before: {os.getloadavg()[0]:.1f}, on {cpu_count()} CPUs")
         shard_bytes = make_store(Path(name))
-        print("predicted / measured, the median of", REPEATS)
-        print(f"{'nodes':>5}{'MB/s':>6}{'first batch, s':>20}{'epoch, s':>20}{'no step runs, %':>20}{'x the data':>20}")
+        print(f"shards of {shard_bytes / 1e6:.2f} MB; predicted / measured, the median of {REPEATS} runs")
+        print(f"{'nodes':>5}{'MB/s':>6}" + "".join(f"{text:>18}" for text in COLUMNS.values()))
         for nodes, speed in RUNS:
             cluster = Cluster(
                 nodes=nodes, ranks=2, shards=SHARDS, records=RECORDS, shard_mb=shard_bytes / 1e6, buffer_shards=2,
                 batch=4, step_ms=150.0, step_spread=0, nic_mbs=speed / SCALE, nic_spread=0, stream_mbs=250 / SCALE,
                 store_mbs=2500 / SCALE, index_bytes=0, latency_ms=30.0, latency_spread=0.5,
             )  # fmt: skip
-            # What a fetch and a step take on this machine without limits: with processes that start, wake and read.
-            free = run_nodes(replace(cluster, nic_mbs=1e6, stream_mbs=1e6, store_mbs=1e6), Path(name))
             runs = [run_nodes(cluster, Path(name)) for _ in range(REPEATS)]
-            found = Measured(*(statistics.median(values) for values in zip(*runs, strict=True)))
-            latency_ms = 1e3 * free.fetch_s / 2 / math.exp(cluster.latency_spread**2 / 2)  # a fetch is two requests
-            here = replace(cluster, step_ms=1e3 * found.step_s, latency_ms=latency_ms)
-            expected = Training(here, []).run()[0]
-            steps = -(-cluster.length // (cluster.world * cluster.batch))
-            measured = {
-                "first_batch_s": found.first_batch_s,
-                "seconds": found.seconds,
-                "stall_percent": 100 * (1 - steps * found.step_s / found.seconds),
-                "read_per_data": found.read * nodes / (SHARDS * shard_bytes),
-            }
-            cells = (f"{expected[what]:>9.2f} /{value:>9.2f}" for what, value in measured.items())
-            took = f"step {1e3 * found.step_s:.0f} ms, fetch {1e3 * free.fetch_s:.0f} ms"
-            print(f"{nodes:>5}{speed:>6}{''.join(cells)}   {took}", flush=True)
+            measured = {what: statistics.median(run[what] for run in runs) for what in runs[0]}
+            here = replace(cluster, step_ms=measured["step_ms"], fetch_ms=max(0, measured["fetch_ms"]))
+            predicted = Training(here, []).run()[0]
+            cells = (f"{predicted[what]:>9.2f} /{measured[what]:>7.2f}" for what in COLUMNS)
+            took = f"step {here.step_ms:.0f} ms, fetch {here.fetch_ms:.0f} ms"
+            print(f"{nodes:>5}{speed:>6}{''.join(cells)}   {took}, load {os.getloadavg()[0]:.1f}", flush=True)

@@ -43,16 +43,14 @@ class Cluster:
     stream_mbs: float = _option(400.0, "MB/s of one shard that is fetched", 1e-6)
     latency_ms: float = _option(30.0, "median time until a request is answered")
     latency_spread: float = _option(0.5, "spread of that, likewise")
+    fetch_ms: float = _option(0.0, "time that a node needs to begin a fetch and to check what came")
     store_mbs: float = _option(0.0, "MB/s that the store gives to all nodes together; 0: no limit")
     store_requests: float = _option(
         5500.0, "requests/s that the store takes, one a 16 MiB; more get a 503; 0: no limit"
     )
     cache_gb: float = _option(500.0, "size of a node's cache", 1e-9)
-    write_mbs: float = _option(2000.0, "MB/s that a node's disk writes", 1e-6)
-    read_mbs: float = _option(3000.0, "MB/s that a node's disk reads", 1e-6)
     index_bytes: float = _option(60.0, "bytes of a record in the store's index, which each node fetches first")
     epochs: int = _option(1, "epochs", 1)
-    classes: int = _option(1000, "classes, stored one after the other: the worst case for a shuffle", 2)
     mtbf_hours: float = _option(0.0, "mean time between failures of one node; 0: none fails")
     restart_s: float = _option(120.0, "time from a failure until all ranks run again")
     restart_nodes: int = _option(0, "nodes after a failure; 0: as many as before, one of them with an empty cache")
@@ -89,11 +87,6 @@ class Cluster:
         """Bytes of a shard."""
         return max(1, int(self.shard_mb * 1e6))
 
-    @property
-    def record_bytes(self) -> float:
-        """Bytes of a record."""
-        return self.shard_bytes / self.records
-
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line: an option for each attribute of Cluster, and what to do."""
@@ -108,8 +101,6 @@ def parser() -> argparse.ArgumentParser:
         name = "--" + option.name.replace("_", "-")
         text = f"{option.metadata['help']} ({option.default:g})" if option.name != "order" else option.metadata["help"]
         found.add_argument(name, type=kinds[str(option.type)], default=option.default, help=text, metavar="N")
-    found.add_argument("--loss", action="store_true", help="also say what the loss of one node in mid-epoch costs")
     found.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    found.add_argument("--check", action="store_true", help="prove exact properties of the order, up to 8,192 ranks")
     found.add_argument("--calibrate", action="store_true", help="run real processes here, and compare")
     return found

@@ -6,8 +6,6 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from dbloader.caching.policy import Need
 from dbloader.records.manifest import Summary
 from dbloader.sampling import BlockShuffleSampler
@@ -20,8 +18,6 @@ if TYPE_CHECKING:
     from simulation.cluster import Cluster
 
 _MOST_NEEDS = 5_000_000
-# Batches whose classes are counted.
-_JUDGED = 4
 
 
 class Records:
@@ -87,19 +83,6 @@ class Order:
                     f"{_MOST_NEEDS:,} in all can be simulated. Give lanes that ranks divide, or fewer nodes or shards"
                 )
         return found
-
-    def uneven(self) -> float:
-        """Return how unevenly classes come in global batches: chi-square by its degrees of freedom.
-
-        It is about 1 in a global shuffle. The records of a class are stored one after the other.
-        """
-        order, classes = self.sampler(1, 0)._order(self._cluster.seed, self._epoch), self._cluster.classes
-        batch, found = min(self._cluster.batch * self._cluster.world, self.length), []
-        for begin in np.linspace(0, self.length - batch, _JUDGED).astype(int).tolist():
-            labels = order(np.arange(begin, begin + batch)) * classes // self.length
-            expected = batch / classes
-            found.append(((np.bincount(labels, minlength=classes) - expected) ** 2).sum() / expected / (classes - 1))
-        return float(np.mean(found))
 
     def _lanes(self) -> int | None:
         return (self._cluster.lanes or self._cluster.world) if self._cluster.order == "lanes" else None

@@ -1,4 +1,4 @@
-"""The network, the store and the disks on a virtual clock: transfers that share what there is."""
+"""The network and the store on a virtual clock: transfers that share what there is."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ class Network:
     def __init__(self, cluster: Cluster, rng: np.random.Generator) -> None:
         self._cluster, self._rng = cluster, rng
         shape = (cluster.nodes, cluster.streams)
-        speed = cluster.nic_mbs * rng.lognormal(0, cluster.nic_spread, cluster.nodes)
-        self._node_speed = np.minimum(speed, cluster.write_mbs) * 1e6
+        self._node_speed = cluster.nic_mbs * 1e6 * rng.lognormal(0, cluster.nic_spread, cluster.nodes)
         self.now = 0.0
         self._phase = np.full(shape, _IDLE)
         self._at = np.full(shape, np.inf)  # when the phase ends, unless it depends on other transfers
@@ -77,6 +76,7 @@ class Network:
         cluster, second = self._cluster, int(self.now)
         self._asked[second] += 1  # for the size
         delay = cluster.latency_ms / 1e3 * float(self._rng.lognormal(0, cluster.latency_spread, 2).sum())
+        delay += cluster.fetch_ms / 1e3
         self._phase[slot] = _ASKED
         if 0 < cluster.store_requests <= self._accepted[second]:
             self.refused += 1

@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
+from simulation.throttle import Throttle
+
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
+    from multiprocessing.sharedctypes import Synchronized
     from pathlib import Path
 
 _CHUNK = 1 << 14
@@ -18,20 +22,13 @@ _PATH = re.compile(r"(HEAD|GET) /node(\d+)/(\S+) ")
 _RANGE = re.compile(r"range: bytes=(\d+)-(\d+)", re.IGNORECASE)
 
 
-class _Pipe:
-    """Lets so many bytes through in a second."""
-
-    def __init__(self, rate: float) -> None:
-        self._rate, self._free_at = rate, 0.0
-
-    def take(self, nbytes: int) -> float:
-        """Return when these bytes have passed."""
-        self._free_at = max(time.monotonic(), self._free_at) + nbytes / self._rate
-        return self._free_at
-
-
 def serve(
-    folder: Path, latency_s: float, latency_spread: float, speeds: tuple[float, float, float], port: Connection
+    folder: Path,
+    latency_s: float,
+    latency_spread: float,
+    speeds: tuple[float, float, float],
+    port: Connection,
+    answering: Synchronized[float],
 ) -> None:
     """Serve ``/nodeN/FILE`` until the process is ended.
 
@@ -41,13 +38,16 @@ def serve(
         latency_spread: Sigma of its lognormal distribution.
         speeds: Bytes/s for each node, for each answer, and for all together.
         port: Gets the number of the port.
+        answering: Seconds from the requests for shards to the ends of their answers, summed up.
     """
-    rng, total, nodes = np.random.default_rng(0), _Pipe(speeds[2]), dict[str, _Pipe]()
+    rng, total, nodes = np.random.default_rng(0), Throttle(speeds[2]), dict[str, Throttle]()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while head := (await reader.readuntil(b"\r\n\r\n")).decode():
-                await asyncio.sleep(latency_s * rng.lognormal(0, latency_spread))
+                began = time.monotonic()
+                passed = began + latency_s * rng.lognormal(0, latency_spread)
+                await asyncio.sleep(passed - time.monotonic())
                 found = _PATH.match(head)
                 assert found, head
                 method, node, name = found.groups()
@@ -57,13 +57,14 @@ def serve(
                 status = "206 Partial Content" if part else "200 OK"
                 about = f"Content-Range: bytes {part[1]}-{part[2]}/{len(data)}\r\n" if part else ""
                 writer.write(f'HTTP/1.1 {status}\r\n{about}Content-Length: {len(body)}\r\nETag: "1"\r\n\r\n'.encode())
-                pipes = (_Pipe(speeds[1]), nodes.setdefault(node, _Pipe(speeds[0])), total)
+                throttles = (Throttle(speeds[1]), nodes.setdefault(node, Throttle(speeds[0])), total)
                 for begin in range(0, len(body) if method == "GET" else 0, _CHUNK):
                     chunk = body[begin : begin + _CHUNK]
-                    passed = max(pipe.take(len(chunk)) for pipe in pipes)
-                    await asyncio.sleep(max(0, passed - time.monotonic()))
+                    passed = max(one.take(len(chunk), passed) for one in throttles)
+                    await asyncio.sleep(passed - time.monotonic())
                     writer.write(chunk)
                 await writer.drain()
+                answering.value += (time.monotonic() - began) * (SHARD_FOLDER in name)
         except (ConnectionError, asyncio.IncompleteReadError):
             pass  # the client is gone
         finally:

@@ -43,21 +43,17 @@ class _Node:
         self._begins: defaultdict[int, list[Need]] = defaultdict(list)
         for need in needs:
             self._begins[need.first // batch].append(need)
-        self._batch = batch
-        self._active: list[Need] = []
         self._coming: set[int] = set()
         self._used = sum(self._nbytes[shard] for shard in self.present - {_INDEX})
         self.missing: list[int] = []
 
     def come_to(self, step: int) -> None:
         """Ask for the shards of a step, as the ranks do before they read its batch."""
-        begin = step * self._batch
-        new = self._begins.pop(step, [])
-        self._active = [need for need in self._active if need.last >= begin] + new
-        for need in new:
-            self._policy.ask(_RANKS, need.shard)
+        new = [need.shard for need in self._begins.pop(step, [])]
+        for shard in new:
+            self._policy.ask(_RANKS, shard)
         # A batch is read shard by shard: one that is removed while others are waited for has been read.
-        self.missing = list(dict.fromkeys(need.shard for need in self._active if need.shard not in self.present))
+        self.missing = [shard for shard in dict.fromkeys(new) if shard not in self.present]
 
     def fetched(self, shard: int) -> None:
         """Note that a shard is here."""
@@ -107,8 +103,7 @@ class Training:
         self.nodes = [_Node(n, self.network, nbytes, limit, self.index_bytes) for n in range(cluster.nodes)]
         self._rng = rng
         slowest = float(rng.lognormal(0, cluster.step_spread, cluster.nodes).max())
-        read_s = cluster.ranks * cluster.batch * cluster.record_bytes / (cluster.read_mbs * 1e6)
-        self._step_s = max(cluster.step_ms / 1e3 * slowest, read_s)
+        self._step_s = cluster.step_ms / 1e3 * slowest
         self.lost_nodes = 0
 
     def run(self) -> list[dict[str, float]]:
@@ -143,7 +138,6 @@ class Training:
             "read_per_data": sum(read) / data,
             "most_read_by_a_node_per_share": max(read) * cluster.nodes / data,
             "shards_per_node": shards,
-            "uneven": order.uneven(),
         }
 
     def _segment(self, needs: list[list[Need]], steps: int) -> tuple[int, float | None]:

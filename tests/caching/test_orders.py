@@ -134,6 +134,44 @@ def test_a_full_shuffle_over_a_smaller_cache_is_refused_with_the_bytes_and_the_r
     wait_until_ended(cache)
 
 
+@pytest.mark.parametrize("loader_of", [created, threaded, wrapped])
+def test_the_shards_of_all_batches_that_are_made_at_one_time_must_have_room(
+    origin: Path, cache: Path, loader_of: Callable[[LMDBDataset, ResumableSampler], PrefetchLoader[Any]]
+) -> None:
+    one, two = size_of(origin, 1), size_of(origin, 2)
+    with LMDBDataset(origin, decode=None, cache=cache, cache_bytes=one) as dataset:
+        loader = loader_of(dataset, OrderedSampler(dataset))  # whose workers are up to four batches apart
+        with pytest.raises(
+            OptionError, match=rf"={one} is too small for this order, which reads shards of {two} bytes"
+        ):
+            next(iter(loader))
+        loader.close()
+    wait_until_ended(cache)
+
+
+def test_a_later_epoch_that_needs_more_than_the_first_is_not_refused(tmp_path: Path, cache: Path) -> None:
+    place, lengths = tmp_path / "uneven.lmdb", [4, 4, 4, 4, 40, 40]
+    make_shards(place, lengths, size=400)
+    sampler = BlockShuffleSampler(Records(lengths), None, 2)
+    policy = CachePolicy([path.stat().st_size for path in sorted((place / "shards").iterdir())])
+    least = []
+    for number in range(2):
+        policy.expect("rank", needs_of(sampler, {**sampler.state_after(0), "epoch": number}, lengths, margin=16))
+        least.append(policy.least_bytes())
+    assert least[0] < least[1]
+    with LMDBDataset(place, decode=None, cache=cache, cache_bytes=least[0]) as dataset:
+        loader = wrapped(dataset, BlockShuffleSampler(dataset, None, 2))
+        with loader:
+            assert [sorted(epoch(loader)) for _ in least] == [list(range(sum(lengths)))] * 2
+    wait_until_ended(cache)
+    with LMDBDataset(place, decode=None, cache=cache, cache_bytes=least[0] - 1) as dataset:
+        loader = wrapped(dataset, BlockShuffleSampler(dataset, None, 2))
+        with pytest.raises(OptionError, match=f"which reads shards of {least[0]} bytes"):
+            next(iter(loader))
+        loader.close()
+    wait_until_ended(cache)
+
+
 @pytest.mark.slow
 def test_a_resumed_epoch_fetches_what_is_left(origin: Path, cache: Path, tmp_path: Path) -> None:
     limit = size_of(origin, SHARDS // 3)

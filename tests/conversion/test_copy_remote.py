@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -76,6 +78,23 @@ def test_a_store_is_put_there_and_brought_back(
     with open_store(stores / "one.lmdb") as one, open_store(tmp_path / "shards.lmdb") as back:
         assert [*one.names()] == [*back.names()]
         assert one.documents(range(12)) == back.documents(range(12))
+
+
+def test_verify_says_how_to_bring_a_store_from_there_and_that_helps(
+    object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
+) -> None:
+    place, to = object_store.place("train.lmdb"), str(tmp_path / "back.lmdb")
+    outside(copy_store, stores / "shards.lmdb", place)
+
+    def run(*arguments: str) -> str:
+        command = [sys.executable, "-m", "dbloader", *arguments]
+        done = subprocess.run(command, env=object_store.environment(), capture_output=True, text=True, check=False)
+        return done.stdout + done.stderr
+
+    found = re.search(r"dbloader (copy \S+ PATH) brings one from there", run("verify", place))
+    assert found is not None
+    run(*found[1].replace("PATH", to).split())
+    assert "12 records, all undamaged" in run("verify", to)
 
 
 def test_a_store_there_is_replaced_only_on_request_and_as_a_whole(
@@ -227,6 +246,37 @@ def test_a_download_that_was_killed_goes_on_with_the_shards_that_are_whole(
     assert digest(to) == digest(stores / "one.lmdb")
     assert {path.name for path in (to / "shards").iterdir()} == {*names}
     assert [*tmp_path.iterdir()] == [to]
+
+
+def test_ctrl_c_ends_a_download_whose_requests_are_being_repeated(
+    object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
+) -> None:
+    place = object_store.place("train.lmdb")
+    outside(copy_store, stores / "shards.lmdb", place)
+    refused: list[str] = []
+    reached = threading.Event()
+
+    def decide(method: str, path: str) -> tuple[int, str] | None:
+        if method == "GET" and "/shards/00002-" in path:
+            refused.append(path)
+            reached.set()
+            return SLOW_DOWN
+        return None
+
+    with HTTPProxy(object_store.port, decide) as proxy:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dbloader", "copy", place, tmp_path / "back.lmdb"],
+            env=object_store.environment(endpoint=proxy.endpoint),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert reached.wait(WAIT_S)
+        before = len(refused)
+        process.send_signal(signal.SIGINT)
+        error = process.communicate(timeout=WAIT_S)[1]
+    assert process.returncode == 130
+    assert "what was copied whole is kept; the same command goes on with the rest" in error
+    assert len(refused) < before + 6  # in a minute there would be 14
 
 
 def test_an_answer_that_was_lost_does_not_make_a_winner_lose(

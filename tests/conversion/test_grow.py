@@ -19,6 +19,7 @@ from dbloader import LMDBDataset, convert, copy_store, open_store, write_store
 from dbloader.conversion.make_plan import plan_conversion
 from dbloader.conversion.part import convert_part
 from dbloader.conversion.publish import publish
+from dbloader.conversion.verify_store import verify_store
 from dbloader.errors import (
     ConversionError,
     NotAStoreError,
@@ -265,7 +266,9 @@ def test_shards_that_a_killed_publisher_has_left_are_named(grown: Path, tmp_path
     shutil.rmtree(f"{grown}.partial")
     report = convert(tmp_path / "new", grown, append=True, executor=Here())
     assert [warning for warning in report.warnings if f"not name: shards/{shard}; " in warning]
+    assert verify_store(grown).notes == [*report.warnings]
     (grown / "shards" / shard).unlink()
+    assert verify_store(grown).notes == []
     assert not convert(tmp_path / "new", grown, append=True, executor=Here()).warnings
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import shutil
 import signal
 import threading
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -39,8 +40,6 @@ from tests.support.sources import FILES, SOURCES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dbloader.conversion.plan import Plan
-
 
 class Here(Executor):
     """Runs each task when it is submitted."""
@@ -52,10 +51,6 @@ class Here(Executor):
         except Exception as error:
             done.set_exception(error)
         return done
-
-
-def make_plan(root: Path, place: Path, parts: int, **options: Any) -> Plan:
-    return plan_conversion(root, place, parts, **options)
 
 
 def check_same(place: Path, other: Path) -> None:
@@ -107,7 +102,7 @@ def test_processes_make_the_parts(root: Path, place: Path, tmp_path: Path) -> No
 
 def test_a_plan_names_the_parts_that_are_missing(root: Path, place: Path) -> None:
     plant_photos(root, 12)
-    make_plan(root, place, 6)
+    plan_conversion(root, place, 6)
     for part in (0, 2):
         convert_part(place, part)
     assert list_parts(place).missing == [1, 3, 4, 5]
@@ -129,7 +124,7 @@ def test_a_job_that_publishes_again_finds_the_store_and_another_store_stays_an_e
     again = publish(place)
     assert (again.digest, again.records, again.files, again.rejected) == (first.digest, 4, 0, 0)
     assert [warning for warning in again.warnings if "was published already" in warning]
-    make_plan(root, place, 2)
+    plan_conversion(root, place, 2)
     for part in range(2):
         convert_part(place, part)
     with pytest.raises(StoreExistsError, match="exists already; overwrite"):
@@ -169,7 +164,7 @@ def test_nothing_stored_is_an_error_and_leaves_no_store(root: Path, place: Path)
 def test_attempts_of_one_part_at_once_are_all_right(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 30)
     convert(root, tmp_path / "one.lmdb")
-    make_plan(root, place, 2)
+    plan_conversion(root, place, 2)
     barrier = threading.Barrier(4)
 
     def attempt(number: int) -> str:
@@ -188,7 +183,7 @@ def test_attempts_of_one_part_at_once_are_all_right(root: Path, place: Path, tmp
 def test_a_conversion_goes_on_with_the_parts_that_are_missing(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 20)
     convert(root, tmp_path / "one.lmdb")
-    make_plan(root, place, 4)
+    plan_conversion(root, place, 4)
     receipts = [convert_part(place, part) for part in (0, 3)]
     report = convert(root, place, shards=4, executor=Here())
     assert report.resumed_at == 10
@@ -198,16 +193,17 @@ def test_a_conversion_goes_on_with_the_parts_that_are_missing(root: Path, place:
 
 def test_another_plan_is_refused_unless_it_is_to_be_replaced(root: Path, place: Path) -> None:
     plant_photos(root, 4)
-    first = make_plan(root, place, 2)
+    first = plan_conversion(root, place, 2)
     convert_part(place, 0)
-    assert make_plan(root, place, 2).id == first.id
+    assert plan_conversion(root, place, 2).id == first.id
     assert list_parts(place).missing == [1]
-    with pytest.raises(StoreExistsError, match="has the plan of another conversion"):
-        make_plan(root, place, 2, shuffle=1)
+    for option in ({"shuffle": 1}, {"on_bad": "fail"}, {"check": "structure"}):
+        with pytest.raises(StoreExistsError, match="has the plan of another conversion"):
+            plan_conversion(root, place, 2, **option)
     plant_photos(root, 5)
     with pytest.raises(StoreExistsError, match="has the plan of another conversion"):
-        make_plan(root, place, 2)
-    assert make_plan(root, place, 2, overwrite=True).files == 5
+        plan_conversion(root, place, 2)
+    assert plan_conversion(root, place, 2, overwrite=True).files == 5
     assert list_parts(place).missing == [0, 1]
 
 
@@ -219,6 +215,8 @@ def test_what_is_at_the_place_is_replaced_only_if_it_is_such_a_store(root: Path,
         plant_photos(root, 9)
         with pytest.raises(StoreExistsError, match="exists already; overwrite"):
             convert(root, place, shards=3, executor=Here())
+        with pytest.raises(StoreExistsError, match="is a store of shards, and this makes one file"):
+            convert(root, place, overwrite=True)
         convert(root, place, shards=3, executor=Here(), overwrite=True)
         assert old.documents(range(6)) == before
     with open_store(place) as store:
@@ -232,7 +230,7 @@ def test_what_is_at_the_place_is_replaced_only_if_it_is_such_a_store(root: Path,
 
 def test_a_shard_that_is_not_the_one_that_was_made_is_refused(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 8)
-    plan = make_plan(root, place, 2)
+    plan = plan_conversion(root, place, 2)
     receipts = [convert_part(place, part) for part in range(2)]
     shards = [plan.folder / "shards" / receipt.shard for receipt in receipts]
     kept = tmp_path / "kept"
@@ -251,7 +249,7 @@ def test_a_shard_that_is_not_the_one_that_was_made_is_refused(root: Path, place:
 
 def test_a_damaged_shard_can_be_made_again_as_the_error_says(root: Path, place: Path) -> None:
     plant_photos(root, 8)
-    plan = make_plan(root, place, 2)
+    plan = plan_conversion(root, place, 2)
     shards = [plan.folder / "shards" / convert_part(place, part).shard for part in range(2)]
     shards[1].write_bytes(bytes(shards[1].stat().st_size))
     with pytest.raises(StoreError, match=f"; remove {shards[1]}, and make part 1 again$"):
@@ -266,14 +264,14 @@ def test_a_place_where_no_plan_can_be_written_is_an_error_of_the_store(root: Pat
     (tmp_path / "file").touch()
     for folder in ("missing", "file"):
         with pytest.raises(StoreAccessError, match=f"{folder}/out.lmdb .* cannot be written: N"):
-            make_plan(root, tmp_path / folder / "out.lmdb", 2)
+            plan_conversion(root, tmp_path / folder / "out.lmdb", 2)
 
 
 @pytest.mark.parametrize("names", ["mask", 5])
 def test_file_fields_that_are_no_names_are_refused(root: Path, place: Path, names: Any) -> None:
     plant_photos(root, 2)
     with pytest.raises(OptionError, match=r"^file_fields \(--file-field\) must be different names, such as"):
-        make_plan(root, place, 2, file_fields=names)
+        plan_conversion(root, place, 2, file_fields=names)
 
 
 def test_exchanged_shards_of_a_store_are_found(root: Path, place: Path) -> None:
@@ -292,8 +290,8 @@ def test_exchanged_shards_of_a_store_are_found(root: Path, place: Path) -> None:
 
 def test_receipts_of_another_plan_or_part_are_refused(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 8)
-    plan = make_plan(root, place, 2)
-    other = make_plan(root, tmp_path / "other.lmdb", 2, shuffle=3)
+    plan = plan_conversion(root, place, 2)
+    other = plan_conversion(root, tmp_path / "other.lmdb", 2, shuffle=3)
     convert_part(place, 0)
     convert_part(tmp_path / "other.lmdb", 1)
     shutil.copytree(other.folder / "shards", plan.folder / "shards", dirs_exist_ok=True)
@@ -307,7 +305,7 @@ def test_receipts_of_another_plan_or_part_are_refused(root: Path, place: Path, t
 
 def test_a_part_is_refused_where_a_library_has_another_version(root: Path, place: Path) -> None:
     plant_photos(root, 2)
-    path = make_plan(root, place, 1).folder / "plan.bson"
+    path = plan_conversion(root, place, 1).folder / "plan.bson"
     values = open_sealed(path.read_bytes())
     path.write_bytes(seal({**values, "versions": {**values["versions"], "Pillow": "9.9"}}))
     what = r"^this machine has Pillow .* was planned with 9\.9, .*: install Pillow==9\.9, or plan again$"
@@ -318,7 +316,7 @@ def test_a_part_is_refused_where_a_library_has_another_version(root: Path, place
 @pytest.mark.parametrize("part", [2, -1, 10**9])
 def test_a_part_that_the_plan_has_not_is_refused(root: Path, place: Path, part: int) -> None:
     plant_photos(root, 4)
-    make_plan(root, place, 2)
+    plan_conversion(root, place, 2)
     with pytest.raises(OptionError, match=r"^part must be "):
         convert_part(place, part)
     with pytest.raises(OptionError, match=r"^workers must be "):
@@ -346,7 +344,7 @@ def test_of_two_that_publish_at_once_one_does(root: Path, place: Path, tmp_path:
     plant_photos(root, 12)
     convert(root, tmp_path / "one.lmdb")
     for _ in range(5):
-        make_plan(root, place, 3)
+        plan_conversion(root, place, 3)
         for part in range(3):
             convert_part(place, part)
         with ThreadPoolExecutor(3) as pool:
@@ -356,33 +354,20 @@ def test_of_two_that_publish_at_once_one_does(root: Path, place: Path, tmp_path:
         shutil.rmtree(place)
 
 
-@pytest.mark.slow
-def test_a_worker_process_that_dies_ends_the_conversion_and_another_run_goes_on(
-    root: Path, place: Path, tmp_path: Path
-) -> None:
-    plant_photos(root, 12)
-    convert(root, tmp_path / "one.lmdb")
-    make_plan(root, place, 3)
-    with ProcessPoolExecutor(1) as pool:
-        pool.submit(convert_part, place, 1).result()
-    convert(root, place, shards=3, workers=1)
-    check_same(place, tmp_path / "one.lmdb")
-
-
 def test_a_plan_does_not_replace_a_folder_that_is_no_plan(root: Path, place: Path) -> None:
     plant_photos(root, 4)
     mine = Path(f"{place}.partial") / "mine.txt"
     mine.parent.mkdir()
     mine.write_text("keep")
     with pytest.raises(StoreExistsError, match="has no plan"):
-        make_plan(root, place, 1, overwrite=True)
+        plan_conversion(root, place, 1, overwrite=True)
     assert mine.read_text() == "keep"
 
 
 def test_a_destination_that_is_taken_is_refused_before_the_parts_are_made(root: Path, place: Path) -> None:
     plant_photos(root, 4)
     place.write_bytes(b"mine")
-    for action in (lambda: convert(root, place, shards=1, executor=Here()), lambda: make_plan(root, place, 1)):
+    for action in (lambda: convert(root, place, shards=1, executor=Here()), lambda: plan_conversion(root, place, 1)):
         with pytest.raises(StoreExistsError, match="name another place"):
             action()
         assert not Path(f"{place}.partial").exists()
@@ -395,7 +380,7 @@ def test_a_destination_that_is_taken_is_refused_before_the_parts_are_made(root: 
 
 def test_a_plan_that_is_cut_short_is_refused(root: Path, place: Path) -> None:
     plant_photos(root, 4)
-    path = make_plan(root, place, 1, shuffle=1).folder / "files.spans"
+    path = plan_conversion(root, place, 1, shuffle=1).folder / "files.spans"
     path.write_bytes(path.read_bytes()[:-8])
     with pytest.raises(DamagedStoreError, match="cut short"):
         convert_part(place, 0)
@@ -407,7 +392,7 @@ def test_a_plan_that_is_cut_short_is_refused(root: Path, place: Path) -> None:
 def test_a_store_that_was_replaced_after_the_plan_is_refused(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 4)
     convert(root, tmp_path / "source.lmdb")
-    make_plan(tmp_path / "source.lmdb", place, 1)
+    plan_conversion(tmp_path / "source.lmdb", place, 1)
     convert(root, tmp_path / "source.lmdb", overwrite=True, images=ImageFormat(short_side=8))
     with pytest.raises(SourceError, match="plan again"):
         convert_part(place, 0)
@@ -415,7 +400,7 @@ def test_a_store_that_was_replaced_after_the_plan_is_refused(root: Path, place: 
 
 def test_a_receipt_that_lacks_files_is_refused(root: Path, place: Path) -> None:
     plant_photos(root, 4)
-    plan = make_plan(root, place, 1)
+    plan = plan_conversion(root, place, 1)
     convert_part(place, 0)
     path = receipt_path(plan, 0)
     path.write_bytes(seal({**open_sealed(path.read_bytes(), 0), "records": 1}, 0))
@@ -448,19 +433,59 @@ def test_a_copy_mends_damaged_shards_and_goes_on_after_a_kill_before_the_manifes
     assert open_store(place).verify() == digest
 
 
-def test_a_plan_that_cannot_be_written_is_an_error_of_the_store(root: Path, tmp_path: Path) -> None:
-    plant_photos(root, 2)
-    with pytest.raises(StoreAccessError, match=r"nowhere/out\.lmdb.* cannot be written: No such file"):
-        convert(root, tmp_path / "nowhere" / "out.lmdb", shards=1)
-
-
-def test_what_a_killed_removal_of_a_plan_left_is_removed(root: Path, place: Path) -> None:
+def test_a_removal_of_a_plan_that_is_killed_leaves_no_half_of_it_and_the_next_one_removes_the_rest(
+    root: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plant_photos(root, 4)
-    make_plan(root, place, 1)
-    left = Path(f"{place}.partial.removed-0123abcd")
-    left.mkdir()
-    make_plan(root, place, 2, overwrite=True)
-    assert not left.exists()
+    folder = plan_conversion(root, place, 1).folder
+
+    def kill(path: Path, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", kill)
+    with pytest.raises(KeyboardInterrupt):
+        plan_conversion(root, place, 2, overwrite=True)
+    monkeypatch.undo()
+    assert not folder.exists()
+    assert [*place.parent.glob("out.lmdb.partial.removed-*")]
+    plan_conversion(root, place, 2)
+    plan_conversion(root, place, 3, overwrite=True)
+    assert not [*place.parent.glob("out.lmdb.partial.removed-*")]
+
+
+def test_all_that_a_store_is_made_of_is_on_the_disk_before_its_manifest_is_there(
+    root: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant_photos(root, 4)
+    synced: set[int] = set()
+    ready: list[bool] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def watched(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.add(os.fstat(descriptor).st_ino)
+
+    def renamed(path: Path, target: Path) -> Path:
+        if target.name == "manifest.bson":
+            index = max(path.parent.glob("index-*.lmdb"), key=lambda file: file.stat().st_mtime_ns)
+            needed = (*path.parent.glob("shards/*"), path.parent / "shards", path.parent, path, index)
+            ready.append(synced >= {file.stat().st_ino for file in needed})
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    monkeypatch.setattr(Path, "replace", renamed)
+    for append in (False, True):
+        synced.clear()
+        folder = plan_conversion(root, place, 2, shuffle=1, append=append).folder
+        for part in range(2):
+            convert_part(place, part)
+        made = [path for path in folder.rglob("*") if path.is_file()]
+        assert len(made) == 3 + 2 + 2  # plan, list and spans; shards; receipts
+        assert synced >= {path.stat().st_ino for path in made}
+        synced |= {path.stat().st_ino for path in place.glob("shards/*")}  # those that were there
+        publish(place)
+        assert place.parent.stat().st_ino in synced or append
+    assert ready == [True, True]
 
 
 def test_tasks_know_the_destination_in_any_folder(root: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -481,12 +506,12 @@ def test_tasks_know_the_destination_in_any_folder(root: Path, place: Path, monke
 @pytest.mark.parametrize("name", ["files", "files.spans"])
 def test_a_list_of_files_that_is_damaged_is_refused_by_parts(root: Path, place: Path, name: str) -> None:
     plant_photos(root, 6)
-    path = make_plan(root, place, 2, shuffle=1).folder / name
+    path = plan_conversion(root, place, 2, shuffle=1).folder / name
     whole = path.read_bytes()
     places = (0, len(whole) // 2, len(whole) - 1)
     damaged = [whole[:at] + bytes([whole[at] ^ 16]) + whole[at + 1 :] for at in places]
     for data in damaged:
-        make_plan(root, place, 2, shuffle=1, overwrite=True)
+        plan_conversion(root, place, 2, shuffle=1, overwrite=True)
         path.write_bytes(data)
         with ThreadPoolExecutor(1) as pool, pytest.raises(DamagedStoreError, match=r"damaged.*plan again"):
             [*pool.map(convert_part, [place] * 2, range(2))]
@@ -498,11 +523,11 @@ def test_a_list_of_files_that_is_damaged_is_refused_by_parts(root: Path, place: 
 
 def test_a_late_attempt_of_a_replaced_plan_does_not_hinder_the_new_one(root: Path, place: Path) -> None:
     plant_photos(root, 4)
-    old = make_plan(root, place, 2)
+    old = plan_conversion(root, place, 2)
     receipt = convert_part(place, 0)
     kept = receipt_path(old, 0).read_bytes()
     shard = (old.folder / "shards" / receipt.shard).read_bytes()
-    make_plan(root, place, 2, shuffle=1, overwrite=True)
+    plan_conversion(root, place, 2, shuffle=1, overwrite=True)
     receipt_path(old, 0).write_bytes(kept)  # as if it ended only now
     (old.folder / "shards" / receipt.shard).write_bytes(shard)
     assert list_parts(place).missing == [0, 1]
@@ -515,7 +540,7 @@ def test_a_late_attempt_of_a_replaced_plan_does_not_hinder_the_new_one(root: Pat
 @pytest.mark.slow
 def test_a_part_that_finds_the_disk_full_is_an_error_of_the_store(root: Path, place: Path) -> None:
     plant_photos(root, 40, width=320, height=240)
-    plan = make_plan(root, place, 1)
+    plan = plan_conversion(root, place, 1)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     size = convert_part(place, 0).nbytes
@@ -536,7 +561,7 @@ def test_a_part_that_finds_the_disk_full_is_an_error_of_the_store(root: Path, pl
 
 def test_a_scratch_folder_that_is_not_there_is_an_error_of_the_store(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 2)
-    make_plan(root, place, 1)
+    plan_conversion(root, place, 1)
     with pytest.raises(StoreAccessError, match=r"nowhere.* cannot be written"):
         convert_part(place, 0, scratch=tmp_path / "nowhere")
 

@@ -122,11 +122,11 @@ def row(rank: int, waited: float, read: float = 1.0, decode: float = 5.0) -> Ran
             "rank 1 (host b1) waited 30 s for data, for: decoding",
         ),
         (
-            [row(0, 1), row(1, 30), row(2, 1)],
+            [row(0, 1), row(1, 30, read=3), row(2, 1)],
             "rank 1 (host b1) waited 30 s for data, 30 x the median, for: nothing that its workers do longer than "
             "others; its CPUs or its copies to the device may be slower",
         ),
-        ([row(0, 9), row(1, 11), row(2, 12)], "3 ranks waited 9 to 12 s for data: no rank stands out"),
+        ([row(0, 40), row(1, 50), row(2, 55)], "3 ranks waited 40 to 55 s for data: no rank stands out"),
         ([row(0, 0.1), row(1, 1.9)], "2 ranks waited 0.1 to 1.9 s for data: no rank stands out"),
         ([row(0, 30, 40), row(1, 1)], "rank 0 (host b0) waited 30 s for data, 30 x the median, for: reading"),
     ],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dbloader.errors import OptionError, StoreExistsError, StoreFullError, StoreNotFoundError
+from dbloader.errors import OptionError, StoreExistsError, StoreFullError, StoreNotFoundError, StoreUnreachableError
 from tests.support.http_proxy import CUT, SLOW_DOWN, HTTPProxy
 from tests.support.images import plant
 from tests.support.object_store import WAIT_S, keys, put
@@ -106,6 +106,24 @@ def test_a_listing_of_several_pages_is_whole_and_sorted_also_if_pages_are_refuse
     with HTTPProxy(object_store.port, decide) as proxy:
         assert outside(keys, place, environment=object_store.environment(endpoint=proxy.endpoint)) == names
     assert not failures
+
+
+def keys_within(place: str, seconds: float) -> list[str]:
+    """Return the keys of all objects; requests are repeated for some seconds."""
+    import dbloader.remote.bucket as module
+
+    before, module.PATIENCE_S = module.PATIENCE_S, seconds
+    try:
+        return [item.key for item in module.Bucket(place).folders()[1]]
+    finally:
+        module.PATIENCE_S = before
+
+
+def test_a_server_that_stays_overloaded_is_given_up(object_store: ObjectStore, outside: Outside) -> None:
+    with HTTPProxy(object_store.port, lambda *_: SLOW_DOWN) as proxy:
+        environment = object_store.environment(endpoint=proxy.endpoint)
+        with pytest.raises(StoreUnreachableError, match=r"overloaded .*; it was tried [2-9] times in 1 s"):
+            outside(keys_within, object_store.place(), 1.0, environment=environment)
 
 
 def replace(place: str, data: bytes, *, stale: bool = False) -> None:

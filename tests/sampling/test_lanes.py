@@ -204,7 +204,7 @@ def test_numbers_of_ranks_that_do_not_divide_the_lanes_are_warned_about_with_the
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
     message = (
         r"^24 ranks do not divide 128 lanes, so 3 nodes of 8 together read the data 3 x in an epoch: use a number of "
-        r"ranks that divides 128; or begin the training with lanes that all its numbers of ranks divide$"
+        r"ranks that divides 128; or begin the training with lanes=24, or another multiple of all its numbers of ranks$"
     )
     with pytest.warns(UserWarning, match=message):
         iter(BlockShuffleSampler(range(1000), num_replicas=24, rank=0, lanes=128))
@@ -212,7 +212,7 @@ def test_numbers_of_ranks_that_do_not_divide_the_lanes_are_warned_about_with_the
     iter(BlockShuffleSampler(range(1000), num_replicas=64, rank=0, lanes=128))
     iter(BlockShuffleSampler(range(1000), num_replicas=24, rank=0))
     monkeypatch.delenv("LOCAL_WORLD_SIZE")
-    with pytest.warns(UserWarning, match=r"so 24 nodes of 1 \(LOCAL_WORLD_SIZE is not set\) together read"):
+    with pytest.warns(UserWarning, match=r"so 24 nodes of 1 \(set LOCAL_WORLD_SIZE to the ranks of a node\) together"):
         iter(BlockShuffleSampler(range(1000), num_replicas=24, rank=0, lanes=128))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "24")
     iter(BlockShuffleSampler(range(1000), num_replicas=24, rank=0, lanes=128))  # one node reads the data once anyway

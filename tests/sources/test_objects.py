@@ -14,7 +14,7 @@ from dbloader import LMDBDataset, convert, open_store
 from dbloader.conversion.make_plan import plan_conversion
 from dbloader.conversion.part import convert_part
 from dbloader.conversion.publish import publish
-from dbloader.errors import PlaceError, SourceError, SourceNotFoundError
+from dbloader.errors import PlaceError, SourceError
 from tests.support.http_proxy import HTTPProxy
 from tests.support.images import photo, plant
 from tests.support.object_store import listed, plan_then_change, put, put_folder
@@ -98,7 +98,7 @@ def test_a_listing_names_objects_and_files_of_a_web_server(
 ) -> None:
     listing = tmp_path / "list.csv"
     listing.write_text(
-        "path,label,mask\ncat/a/1.jpg,cat,dog/1.jpg\nDog/é/é.jpg,dog,\ncat/none.jpg,cat,\n../x.jpg,cat,\n"
+        'path,label,mask\ncat/a/1.jpg,cat,dog/1.jpg\nDog/é/é.jpg,dog,\ncat/none.jpg,cat,\n../x.jpg,cat,\n"a\nb",cat,\n'
     )
     place = object_store.place("bucket")  # no error may be taken for one about a bucket by this name
     outside(put_folder, place, root)
@@ -113,6 +113,7 @@ def test_a_listing_names_objects_and_files_of_a_web_server(
                 rejected = {event["name"]: event["reason"] for event in store.events()}
                 assert "does not exist" in rejected["cat/none.jpg"]
                 assert "leaves" in rejected["../x.jpg"]
+                assert "does not exist" in rejected["a\nb"]
 
 
 def test_what_cannot_be_converted_is_refused_with_the_reason(
@@ -129,7 +130,7 @@ def test_what_cannot_be_converted_is_refused_with_the_reason(
         outside(convert, f"{place}table", to)
     with pytest.raises(SourceError, match="nothing is there"):
         outside(convert, f"{place}nothing", to)
-    with pytest.raises(SourceNotFoundError, match="there is no bucket s3://nobucket"):
+    with pytest.raises(SourceError, match="there is no bucket s3://nobucket"):
         outside(convert, "s3://nobucket/train", to)
     with pytest.raises(SourceError, match=r"access is refused \(403, SignatureDoesNotMatch\)") as caught:
         outside(convert, f"{place}flat", to, environment=object_store.environment(secret="wrong"))

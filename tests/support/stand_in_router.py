@@ -104,8 +104,8 @@ class StandInRouter(Server):
 
         Args:
             commands: Names of commands that fail.
-            how: ``code`` of their failure; how many ``times`` they fail (default 1); ``half``: one shard does its part
-                of a write; ``double``: results come twice.
+            how: ``code`` of their failure; how many ``times`` they fail (default 1); ``half``: only writes to a
+                sharded collection fail, and one shard does its part of them; ``double``: results come twice.
         """
         with self.client() as client:
             client.admin.command("standIn", {"commands": commands, "times": 1, **how})
@@ -138,7 +138,6 @@ class Cluster:
         # The cursors of a session may be read by any connection that is in it.
         self.sessions = [shard.start_session(causal_consistency=False) for shard in self.shards]
         self.lock = threading.Lock()
-        self.enabled: set[str] = set()  # databases
         self.sharded: set[str] = set()  # collections
         self.cursors: dict[int, list[Any]] = {}
         self.numbers = itertools.count(1)
@@ -155,11 +154,10 @@ class Cluster:
         if name == "standIn":
             before, self.how = self.how, body[name]
             return {"ok": 1.0, "left": before.get("times", 0)}
-        fails = self._fails(name)
         try:
-            if fails and not (self.how.get("half") and name in WRITES):
+            if not self.how.get("half") and self._fails(name):
                 return RefusedError(self.how["code"], f"{name} fails as it was asked to").answer
-            return self._run(name, database, body, fails)
+            return self._run(name, database, body)
         except RefusedError as refused:
             return refused.answer
         except bson.errors.InvalidBSON as error:
@@ -174,13 +172,15 @@ class Cluster:
             self.how["times"] -= 1
             return True
 
-    def _run(self, name: str, database: str, body: dict[str, Any], fails: bool) -> Any:
+    def _run(self, name: str, database: str, body: dict[str, Any]) -> Any:
         if name == "getMore":
             if f"{database}.{body['collection']}" not in self.sharded:
                 return self._on(0, database, body)
             return self._batch(body["getMore"], f"{database}.{body['collection']}", body.get("batchSize"), "nextBatch")
-        if name in ("enableSharding", "shardCollection"):
-            return self._shard(name, body)
+        if name == "enableSharding":  # needed before version 6.0
+            return {"ok": 1.0}
+        if name == "shardCollection":
+            return self._shard(body)
         if name == "dropDatabase":
             self.sharded = {full for full in self.sharded if full.partition(".")[0] != database}
             return self._on_all(database, body)
@@ -188,19 +188,13 @@ class Cluster:
         if namespace not in self.sharded:
             return self._on(0, database, body)
         if name in WRITES:
-            return self._write(name, database, body, fails)
-        if name == "killCursors":
-            for cursor in body["cursors"]:
-                self.cursors.pop(cursor, None)
-            return {"ok": 1.0}
+            return self._write(name, database, body)
         if name in ("find", "aggregate"):
             return self._read(name, database, body)
         if name == "drop":
             self.sharded.discard(namespace)
         if name in ("drop", "createIndexes", "dropIndexes"):
             return self._on_all(database, body)
-        if name in ("listIndexes", "collMod"):
-            return self._on(0, database, body)
         raise RefusedError(ILLEGAL, f"the stand-in router refuses {name} for the sharded collection {namespace}")
 
     def _on(self, shard: int, database: str, body: dict[str, Any]) -> Any:
@@ -211,13 +205,8 @@ class Cluster:
         answers = [self._on(number, database, body) for number in range(len(self.shards))]
         return next((answer for answer in answers if not answer["ok"]), answers[0])
 
-    def _shard(self, name: str, body: dict[str, Any]) -> Any:
-        database, _, collection = str(body[name]).partition(".")
-        if name == "enableSharding":
-            self.enabled.add(database)
-            return {"ok": 1.0}
-        if database not in self.enabled:
-            raise RefusedError(ILLEGAL, f"sharding is not enabled for {database}")
+    def _shard(self, body: dict[str, Any]) -> Any:
+        database, _, collection = str(body["shardCollection"]).partition(".")
         if body["key"] != {"_id": "hashed"} or set(body) - {"shardCollection", "key"}:
             raise RefusedError(ILLEGAL, f"the stand-in router only knows a hashed _id, got {body}")
         if self.shards[0][database][collection].find_one() is not None:
@@ -227,9 +216,9 @@ class Cluster:
         self.sharded.add(f"{database}.{collection}")
         return {"ok": 1.0}
 
-    def _write(self, name: str, database: str, body: dict[str, Any], fails: bool) -> Any:
+    def _write(self, name: str, database: str, body: dict[str, Any]) -> Any:
         """Give each shard its documents, updates or deletions, and put the answers together."""
-        field = WRITES[name]
+        field, fails = WRITES[name], self.how.get("half") and self._fails(name)
         parts: list[list[int]] = [[] for _ in self.shards]
         for number, one in enumerate(body[field]):
             key = key_of(one) if name == "insert" else one["q"].get("_id", {})

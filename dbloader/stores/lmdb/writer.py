@@ -20,6 +20,7 @@ from dbloader.records.document import seal
 from dbloader.stores.lmdb.errors import translate_refusal
 from dbloader.stores.lmdb.keys import MANIFEST, PROGRESS, checked_path, column_key, event_key, record_key
 from dbloader.stores.lmdb.partial import PartialFile
+from dbloader.stores.lmdb.shard_table import is_sharded
 from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.writer import Writer
 
@@ -79,6 +80,11 @@ class LMDBWriter(Writer):
             if not self._target.parent.is_dir():
                 raise StoreAccessError(
                     f"{self.place} cannot be written: the folder {self._target.parent} does not exist"
+                )
+            if is_sharded(self._target):
+                raise StoreExistsError(
+                    f"{self.place} is a store of shards, and this makes one file: replace it by other shards "
+                    "(--shards N --overwrite), or name another place"
                 )
             if self._target.is_dir() or self.place.endswith("/"):
                 raise StoreExistsError(

@@ -1,0 +1,52 @@
+"""A folder of shards whose files come slowly, as from a network file system: named pipes in their places."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from simulation.throttle import Throttle
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from pathlib import Path
+
+_CHUNK = 1 << 20
+
+
+def serve(store: Path, folder: Path, rate: float, ready: Connection) -> None:
+    """Give the files of a store, to whole reads only, until the process is ended.
+
+    Args:
+        store: A folder of shards.
+        folder: The new folder, of named pipes; the manifest is an ordinary file.
+        rate: Bytes/s of all files together.
+        ready: Gets True when the folder is there.
+    """
+    throttle = Throttle(rate)
+    (folder / "shards").mkdir(parents=True)
+    shutil.copyfile(store / "manifest.bson", folder / "manifest.bson")
+    for path in (*store.glob("index*"), *(store / "shards").iterdir()):
+        place = folder / path.relative_to(store)
+        os.mkfifo(place)
+        threading.Thread(target=_give, args=(path, place, throttle), daemon=True).start()
+    ready.send(True)
+    threading.Event().wait()
+
+
+def _give(path: Path, place: Path, throttle: Throttle) -> None:
+    """Give a file to one reader after the other."""
+    while True:
+        pipe = os.open(place, os.O_WRONLY)  # waits for a reader
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _CHUNK)
+        following = place.with_suffix(".following")  # for the next one, who must not get the rest of this one's
+        os.mkfifo(following)
+        following.replace(place)
+        with path.open("rb") as file, suppress(BrokenPipeError):
+            while moved := os.splice(file.fileno(), pipe, _CHUNK):
+                throttle.wait(moved)
+        os.close(pipe)
