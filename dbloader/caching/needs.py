@@ -48,9 +48,7 @@ def needs_of(
         return [
             Need(shard, first, behind + margin)
             for (first, behind), (_, shards) in zip(pairwise([*firsts, len(share)]), entries, strict=True)
-            if first < len(share)  # what is left out by drop_last is not needed
             for shard in shards
-            if lengths[shard]
         ]
     ends = np.cumsum(lengths)
 

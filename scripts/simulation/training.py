@@ -43,21 +43,17 @@ class _Node:
         self._begins: defaultdict[int, list[Need]] = defaultdict(list)
         for need in needs:
             self._begins[need.first // batch].append(need)
-        self._batch = batch
-        self._active: list[Need] = []
         self._coming: set[int] = set()
         self._used = sum(self._nbytes[shard] for shard in self.present - {_INDEX})
         self.missing: list[int] = []
 
     def come_to(self, step: int) -> None:
         """Ask for the shards of a step, as the ranks do before they read its batch."""
-        begin = step * self._batch
-        new = self._begins.pop(step, [])
-        self._active = [need for need in self._active if need.last >= begin] + new
-        for need in new:
-            self._policy.ask(_RANKS, need.shard)
+        new = [need.shard for need in self._begins.pop(step, [])]
+        for shard in new:
+            self._policy.ask(_RANKS, shard)
         # A batch is read shard by shard: one that is removed while others are waited for has been read.
-        self.missing = list(dict.fromkeys(need.shard for need in self._active if need.shard not in self.present))
+        self.missing = [shard for shard in dict.fromkeys(new) if shard not in self.present]
 
     def fetched(self, shard: int) -> None:
         """Note that a shard is here."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from dbloader.errors import (
     DamagedRecordError,
     DamagedStoreError,
     NotAStoreError,
+    OptionError,
     StoreAccessError,
     StoreError,
     StoreNotFoundError,
@@ -201,11 +203,11 @@ def test_a_fetcher_that_cannot_start_is_an_error_with_its_reason(origin: Path, c
 # Several readers of a small cache
 
 
-def connect(origin: Path, cache: Path, shards: int) -> client.FetcherClient:
+def connect(origin: Path, cache: Path, shards: int, reader: str = "x") -> client.FetcherClient:
     """Connect to the fetcher of a cache with room for so many shards."""
     limit = shards * (origin / "shards" / "00000.lmdb").stat().st_size
     opening = {"place": str(origin), "limit": limit, "known": False}
-    return client.FetcherClient(str(cache), str(origin), {"open": opening, "reader": "x"})
+    return client.FetcherClient(str(cache), str(origin), {"open": opening, "reader": reader})
 
 
 def test_a_shard_is_not_removed_before_its_reader_has_opened_it(origin: Path, cache: Path) -> None:
@@ -227,6 +229,31 @@ def test_a_shard_is_not_removed_before_its_reader_has_opened_it(origin: Path, ca
     wait_until_ended(cache)
 
 
+def test_an_order_counts_until_the_last_process_that_follows_it_has_gone(origin: Path, cache: Path) -> None:
+    one, another, stranger = (connect(origin, cache, 2, reader) for reader in ("x", "x", "y"))
+
+    def is_accepted() -> bool:
+        try:
+            stranger.ask("the order", expect=[(4, 0, 9), (5, 0, 9)], check=True)
+        except OptionError:
+            return False
+        return True
+
+    one.ask("the order", expect=[(0, 0, 9), (1, 0, 9), (2, 10, 19), (3, 10, 19)], check=True)
+    wait_for(lambda: shards_in(cache) == ["00000.lmdb", "00001.lmdb"], "the first shards")
+    assert not is_accepted()
+    another.ask("shard 1", need=1)
+    another.close()
+    one.ask("shard 2", need=2)
+    wait_for(lambda: shards_in(cache) == ["00002.lmdb", "00003.lmdb"], "the last shards")
+    assert not is_accepted()
+    one.close()
+    wait_for(is_accepted, "the order is forgotten")
+    wait_for(lambda: shards_in(cache) == ["00004.lmdb", "00005.lmdb"], "the shards of the other reader")
+    stranger.close()
+    wait_until_ended(cache)
+
+
 def test_a_shard_that_is_on_its_way_is_not_removed(origin: Path, cache: Path) -> None:
     slow, reader = SlowFile(origin / "shards" / "00001.lmdb"), connect(origin, cache, 2)
     reader.ask("the order", expect=[(0, 0, 9), (1, 10, 19)], check=True)
@@ -235,7 +262,8 @@ def test_a_shard_that_is_on_its_way_is_not_removed(origin: Path, cache: Path) ->
         reader.ask("shard 3", need=3)
         assert shards_in(cache) == ["00003.lmdb"]
         slow.write(descriptor, slow.data)
-    wait_for(lambda: shards_in(cache) == ["00001.lmdb", "00003.lmdb"], "shard 1 beside shard 3")
+    # Now shard 0, which is needed before shard 1, takes its place.
+    wait_for(lambda: shards_in(cache) == ["00000.lmdb", "00003.lmdb"], "shard 0 beside shard 3")
     reader.close()
     wait_until_ended(cache)
 
@@ -286,6 +314,21 @@ def test_an_origin_that_is_not_there_is_an_error_until_it_is(origin: Path, cache
             len(store)
         (tmp_path / "away").rename(origin)
         assert images_of(store) == IMAGES
+
+
+def test_a_worker_of_a_store_that_is_open_needs_only_what_is_in_the_cache(
+    origin: Path, cache: Path, tmp_path: Path
+) -> None:
+    with CachedStore(origin, cache) as store:
+        assert images_of(store, [0]) == [IMAGES[0]]
+        origin.rename(tmp_path / "away")
+        with pickle.loads(pickle.dumps(store)) as worker:  # noqa: S301 - our own
+            assert images_of(worker, [0]) == [IMAGES[0]]
+            with pytest.raises(StoreAccessError, match=r"00001.lmdb cannot be fetched: .*No such file"):
+                worker.read([4])
+            kill_fetcher(cache)
+            with pytest.raises(StoreNotFoundError, match=f"^{origin} does not exist"):
+                worker.read([4])
 
 
 def test_a_shard_that_is_damaged_at_the_origin_is_an_error_of_those_who_need_it(origin: Path, cache: Path) -> None:

@@ -54,7 +54,7 @@ def test_no_order_of_removal_needs_fewer_fetches(room: int) -> None:
 
 def test_the_shard_needed_next_is_fetched_first_and_those_ahead_while_there_is_room() -> None:
     policy = CachePolicy([10] * 5, 30)
-    policy.expect("reader", [Need(4, 0, 9), Need(2, 10, 19), Need(0, 20, 29), Need(1, 30, 39)])
+    policy.expect("reader", [Need(0, 20, 29), Need(4, 0, 9), Need(1, 30, 39), Need(2, 10, 19)])
     present: set[int] = set()
     for expected in (4, 2, 0):
         step = policy.next(present)
@@ -81,6 +81,13 @@ def test_a_shard_that_is_waited_for_comes_before_those_ahead() -> None:
     assert policy.next({0, 1}, [3], fixed={1}) == Fetch(3, [0])
     assert policy.next({0, 1}, [3], fixed={0, 1}) is None
     assert policy.next({0, 1}, [0, 1]) is None  # both are there, and 2 has no room
+
+
+def test_shards_that_are_in_use_do_not_take_the_places_of_each_other() -> None:
+    policy = CachePolicy([1] * 3, 2)
+    policy.expect("reader", [Need(shard, 0, 9) for shard in range(3)])
+    assert policy.next({0, 2}) is None
+    assert policy.next({0, 2}, [1]) == Fetch(1, [0])
 
 
 def test_without_an_order_the_shard_asked_for_longest_ago_is_removed() -> None:
@@ -122,6 +129,8 @@ def test_the_least_limit_is_what_is_in_use_at_one_time() -> None:
     assert policy.least_bytes() == 0
     policy.expect(0, [Need(0, 0, 9), Need(1, 9, 19), Need(2, 20, 29)])
     assert policy.least_bytes() == 40
+    policy.expect(1, [Need(0, 0, 9), Need(2, 9, 19)])  # at 9, both read two
+    assert policy.least_bytes() == 70
     policy.expect(1, [Need(0, 100, 109), Need(1, 120, 129)])  # at its 20, where the other one reads 2
     assert policy.least_bytes() == 60
     policy.expect(1, [Need(0, 100, 109), Need(2, 120, 129)])  # both read the same

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -100,11 +101,14 @@ def count_two_loaders(reader: Any) -> None:
     # Sums go on over epochs and loaders, also those that are gone.
     list(loader)
     list(loader_of(4, workers="processes"))
-    del loader, batches
-    gc.collect()
-    list(loader_of(2))
+    kept = weakref.ref(loader._clock.stats)
+    del loader, batches, stats
+    for batch_size in (2, 3, 4):
+        gc.collect()
+        list(loader_of(batch_size))
+    assert kept() is None, "only the sums of what has ended are kept"
     again = read(reader)
-    assert again["dbloader.loader.samples"][0] == 48
+    assert again["dbloader.loader.samples"][0] == 72
     assert all(again[name][0] >= value for name, (value, _) in found.items())
 
 

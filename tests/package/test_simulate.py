@@ -38,6 +38,9 @@ def test_the_first_batch_waits_for_the_index_and_for_the_shards_of_the_first_buf
     # The index of 16,000 records at 100 MB/s, then 16 shards of 50 MB at 200 MB/s, four at a time, each after 0.2 s.
     found = one_epoch(nic_mbs=200, stream_mbs=100, index_bytes=6250.0)
     assert found["first_batch_s"] == pytest.approx(0.2 + 1.0 + 4 * 0.2 + 16 * 50 / 200, rel=0.01)
+    later = one_epoch(nic_mbs=200, stream_mbs=100, buffer_shards=1, fetch_ms=300.0)  # most shards come during steps
+    assert later["first_batch_s"] == pytest.approx(2 * (0.2 + 0.3) + 4 * 50 / 200, rel=0.01)
+    assert later["seconds"] >= later["first_batch_s"] + 8
 
 
 def test_a_store_that_gives_less_than_the_nodes_take_sets_the_time() -> None:
@@ -46,18 +49,19 @@ def test_a_store_that_gives_less_than_the_nodes_take_sets_the_time() -> None:
 
 
 def test_a_small_cache_holds_no_more_than_its_size_and_too_small_a_one_is_refused() -> None:
-    training = Training(Cluster(**SMALL, cache_gb=1.0, epochs=2), [])
-    again = training.run()[1]
-    assert max(node.peak for node in training.nodes) <= 1e9
+    training = Training(Cluster(**SMALL, buffer_shards=1, cache_gb=0.5, epochs=2), [])
+    first, again = training.run()
+    assert max(node.peak for node in training.nodes) == 0.5e9
+    assert first["read_per_data"] == 1
     assert 0 < again["read_per_data"] <= 1
     with pytest.raises(ValueError, match=r"--cache-gb 0\.1 is too small: 0\.8 GB of shards are in use at one time"):
         one_epoch(cache_gb=0.1)
 
 
 def test_requests_above_the_stores_limit_are_answered_503_and_come_again() -> None:
-    training = Training(Cluster(**SMALL, store_requests=10), [])
+    training = Training(Cluster(**SMALL, store_requests=1), [])
     assert training.run()[0]["read_per_data"] == 1
-    assert training.network.refused > 0
+    assert 0 < training.network.refused < 3 * 64, "pauses become longer"
 
 
 @pytest.mark.parametrize("restart_nodes", [0, 2])
@@ -68,6 +72,8 @@ def test_a_lost_node_costs_the_restart_and_what_was_done_since_the_checkpoint(re
     found = training.run()[0]
     assert training.lost_nodes == 1
     assert found["seconds"] >= usual["seconds"] + 100 + 1.5 + (6 if restart_nodes else 0)
+    useful_s = 8 + (6 if restart_nodes else 0)
+    assert found["stall_percent"] == pytest.approx(100 * (1 - useful_s / found["seconds"]))
     assert found["read_per_data"] > 1
 
 
