@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -445,6 +445,9 @@ def test_what_cannot_be_copied_is_refused_and_leaves_nothing(
     assert outside(keys, place) == []
     with pytest.raises(OptionError, match="https://host/train: a store cannot be put on a web server"):
         outside(copy_store, stores / "shards.lmdb", "https://host/train")
+    no: Any = "no"
+    with pytest.raises(TypeError, match="resume must be True or False, got 'no'"):
+        copy_store(stores / "shards.lmdb", place, resume=no)
     with pytest.raises(OptionError, match="copied as it is"):
         copy_store(stores / "shards.lmdb", place, classes=("cat",))
     for other in (place, "mongodb://server/images.train"):

@@ -46,6 +46,7 @@ def root(tmp_path: Path) -> Path:
         "loose.jpg": photo(77),
         "text/readme.md": b"x",
         ".git/1.jpg": b"x",
+        "cat/metadata.csv": b"x",
     }
     return plant(tmp_path / "images", {**others, "dog/broken.jpg": photo(5)[:300]})
 
@@ -53,6 +54,7 @@ def root(tmp_path: Path) -> Path:
 def test_objects_are_listed_as_the_same_folder_is(object_store: ObjectStore, outside: Outside, root: Path) -> None:
     place = object_store.place("train")
     outside(put_folder, place, root)
+    outside(put, place, {"cat/empty/": b""})  # as programs make that show folders
     assert outside(listed, place) == listed(str(root))
 
 
@@ -86,6 +88,7 @@ def test_a_conversion_and_its_parts_give_the_digest_of_the_folder(
     expected = convert(root, tmp_path / "expected.lmdb", shuffle=3)
     report = outside(convert, f"{place}/", tmp_path / "one.lmdb", shuffle=3)
     assert (report.digest, report.records, report.rejected) == (expected.digest, expected.records, 1)
+    assert any("cat/metadata.csv is not used" in warning for warning in report.warnings)
     outside(plan_conversion, place, parts, 3, shuffle=3)
     for part in range(3):
         outside(convert_part, parts, part)
