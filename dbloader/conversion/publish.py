@@ -91,8 +91,9 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
         )
     if plan.grows and overwrite:
         raise OptionError(f"the plan adds to the store at {target}: leave overwrite (--overwrite) out")
-    if not overwrite and (table := _made_of(target, receipts)):  # a publisher was killed before it removed the plan
-        remove_plan(plan.folder)
+    if table := _made_of(target, receipts):  # a publisher was killed before it removed the plan
+        with suppress(OSError):  # another publisher removes it too
+            remove_plan(plan.folder)
         return _done_before(destination, table, started)
     replaces = check_target(target, overwrite=overwrite or bool(plan.grows))
     for receipt in receipts:

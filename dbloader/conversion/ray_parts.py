@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -37,16 +36,12 @@ def submit_to_ray(
     except ModuleNotFoundError as error:
         raise OptionError("making parts with Ray needs Ray: pip install 'dbloader[ray]'") from error
     connected = _connect(ray, workers)
-    waiting = deque(parts)
     running: dict[Any, int] = {}
     try:
         task = ray.remote(num_cpus=workers, max_retries=_RETRIES)(convert_part)
-        while waiting or running:
-            # Some wait, so that CPUs are never idle and a cluster that grows by itself does so.
-            limit = max(16, 2 * int(ray.cluster_resources().get("CPU", 0)) // workers)
-            while waiting and len(running) < limit:
-                part = waiting.popleft()
-                running[task.remote(place, part, workers=workers)] = part
+        for part in parts:
+            running[task.remote(place, part, workers=workers)] = part
+        while running:
             done, _ = ray.wait([*running], timeout=patience)
             if not done:
                 _check_cpus(ray, workers)

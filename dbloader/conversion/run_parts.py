@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Sequence
 
 _LOOK_S = 0.2  # how often futures are asked that cannot be waited for
-_FIRST_PART_S = 300.0
+_PATIENCE_S = 300.0
 _STARTS_WORKERS = (ProcessPoolExecutor, ThreadPoolExecutor)
 
 
@@ -33,12 +33,12 @@ def check_executor(executor: Any) -> None:
 
 
 def run_parts(
-    place: str, parts: Sequence[int], executor: Any, workers: int, *, patience: float = _FIRST_PART_S
+    place: str, parts: Sequence[int], executor: Any, workers: int, *, patience: float = _PATIENCE_S
 ) -> Generator[Receipt, None, None]:
     """Yield the receipts of parts as they are made.
 
     When one fails, those that have not begun are canceled. Parts wait for a free worker without limit, as a cluster may
-    grow; a warning says so if none is made after some time. Ray's parts end when no node could take them.
+    grow; a warning says so if none is made for some time. Ray's parts end when no node could take them.
 
     Args:
         place: Absolute path of the destination.
@@ -78,9 +78,9 @@ def _submit(
             running[executor.submit(_make_part, place, part, workers, secrets.token_hex(8))] = part
         while running:
             done = _finished(running, patience)
-            if not done and len(running) == len(parts) and not isinstance(executor, _STARTS_WORKERS):
+            if not done and not isinstance(executor, _STARTS_WORKERS):
                 warnings.warn(
-                    f"no part is made after {patience:.0f} s: see whether the executor has workers that are free, and "
+                    f"no part was made for {patience:.0f} s: see whether the executor has workers that are free, and "
                     f"whether they have {counted(workers, 'CPU')} for a part; the conversion goes on waiting",
                     stacklevel=1,
                 )

@@ -21,7 +21,7 @@ import simplejpeg
 from dbloader import LMDBDataset, Record, convert, create_store, open_store
 from dbloader.conversion.make_plan import plan_conversion
 from dbloader.records.record import encode
-from dbloader.stores.lmdb.publish_shards import publish_shards
+from dbloader.stores.lmdb.publish_shards import index_shards, put_manifest
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def copied(folder: Path, shards: int) -> Path:
     empty(folder)
     first = folder / SHARD_FOLDER / f"{0:05}.lmdb"
     write(first, small(10))
-    publish_shards(folder, [first.name], [None])
+    put_manifest(folder, index_shards(folder, [first.name], [None]))
     table = ShardTable.decode((folder / MANIFEST_FILE).read_bytes(), str(folder))
     rows = [table.shards[0]._replace(name=f"{number:05}.lmdb") for number in range(shards)]
     for row in rows[1:]:
@@ -107,7 +107,7 @@ def divided(place: Path, folder: Path, shards: int) -> Path:
         for number, name in enumerate(names):
             indices = range(len(store) * number // shards, len(store) * (number + 1) // shards)
             write(folder / SHARD_FOLDER / name, (encode(record) for record in store.read(indices)))
-    publish_shards(folder, names, [None] * shards)
+    put_manifest(folder, index_shards(folder, names, [None] * shards))
     return folder
 
 
@@ -163,7 +163,7 @@ def measure_publishing(bench: Path, counts: list[int]) -> None:
         for name in names:
             write(folder / SHARD_FOLDER / name, small(count // 64))
         started = time.perf_counter()
-        publish_shards(folder, names, [None] * 64)
+        put_manifest(folder, index_shards(folder, names, [None] * 64))
         took.append(time.perf_counter() - started)
         index = next(folder.glob("index-*")).stat().st_size
         row = f"{took[0]:.1f} | {took[1]:.1f} | {planned / 1e6:,.0f} | {took[2]:.1f} | {index / 1e6:,.0f}"

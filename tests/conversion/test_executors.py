@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dbloader import convert
+from dbloader.conversion.make_plan import plan_conversion
 from dbloader.conversion.run_parts import run_parts
 from dbloader.errors import ConversionError, OptionError, StoreNotFoundError
 from tests.support.images import plant, plant_kinds, plant_photos
@@ -52,7 +53,10 @@ def test_ray_makes_all_parts_though_a_node_dies_in_the_middle_of_one(root: Path,
     plant_kinds(root, "half", "text", "no end marker")
     told = run_program("ray_cluster", root, place, tmp_path)
     assert told == {
-        "refused": "workers (--workers) must be at most 1, the CPUs of the largest node of the Ray cluster, got 2",
+        "refused": [
+            "part 0: workers must be at least 1, got 0",
+            "workers (--workers) must be at most 1, the CPUs of the largest node of the Ray cluster, got 2",
+        ],
         "digest": convert(root, tmp_path / "one.lmdb").digest,
         "unfinished": [0, 1],
     }
@@ -96,7 +100,11 @@ class Jobs:
 
 def test_results_that_are_no_futures_are_asked_whether_they_are_done(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 8)
+    plan_conversion(root, place, 4)
     with ThreadPoolExecutor(2) as pool:
+        with pytest.raises(OptionError, match=r"^part \d: workers must be at least 1, got 0$"):
+            [*run_parts(str(place), range(4), Jobs(pool), 0)]
+        assert len([*run_parts(str(place), [0], pool, 1, patience=0.0)]) == 1  # without a warning
         report = convert(root, place, shards=4, executor=Jobs(pool), workers=2)
         assert pool.submit(int).result() == 0  # it is not shut down
     assert report.digest == convert(root, tmp_path / "one.lmdb").digest
@@ -138,6 +146,36 @@ def test_an_error_says_which_part_it_is_of_and_the_others_are_canceled(
     assert [future.cancelled() for future in failing.futures] == [True, True, False, True]
 
 
+def test_a_plan_that_is_gone_here_too_is_said_to_be_gone(place: Path) -> None:
+    with pytest.raises(StoreNotFoundError, match="no plan"):
+        [*run_parts(str(place), [2], Failing(StoreNotFoundError("x has no plan")), 1)]
+
+
+def test_an_error_of_the_executor_itself_is_of_no_part(root: Path, place: Path) -> None:
+    class Lost:
+        """Never done, and cannot even be asked once part 0 is made."""
+
+        def done(self) -> bool:
+            if made:
+                raise RuntimeError("the scheduler is gone")
+            return False
+
+        def cancel(self) -> None:
+            pass
+
+    class Losing(Jobs):
+        def submit(self, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Any:
+            return super().submit(function, *arguments, **options) if arguments[1] == 0 else Lost()
+
+    made: list[int] = []
+    plant_photos(root, 2)
+    plan_conversion(root, place, 2)
+    told = r"^the parts could not be made: RuntimeError: the scheduler is gone; the parts that are made are kept"
+    with ThreadPoolExecutor(1) as pool, pytest.raises(ConversionError, match=told):
+        made.extend(receipt.part for receipt in run_parts(str(place), [0, 1], Losing(pool), 1))
+    assert made == [0]
+
+
 def test_an_executor_that_forgets_results_is_told_so(root: Path, place: Path) -> None:
     class Forgetful:
         def submit(self, *_: object) -> Future[Any]:
@@ -163,7 +201,7 @@ def test_a_warning_says_that_no_worker_takes_a_part(recwarn: pytest.WarningsReco
         def result(self) -> None:
             raise RuntimeError(str(recwarn[0].message))
 
-    with pytest.raises(ConversionError, match="no part is made after 0 s: see whether the executor has workers"):
+    with pytest.raises(ConversionError, match="no part was made for 0 s: see whether the executor has workers"):
         [*run_parts("/nowhere", [0], Idle(), 1, patience=0.0)]
 
 

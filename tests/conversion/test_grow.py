@@ -33,6 +33,7 @@ from dbloader.errors import (
 )
 from dbloader.records.decode import decode
 from dbloader.stores.lmdb.publish_shards import replacing
+from dbloader.stores.lmdb.shard_table import ShardTable
 from dbloader.stores.lmdb.store import LMDBStore
 from tests.conversion.test_shards import Here
 from tests.support.images import photo, plant, plant_coco, plant_kinds, plant_photos
@@ -90,6 +91,9 @@ def test_a_store_that_grew_has_the_records_and_the_digest_of_one_file(
     assert len(Path(report.report_file).read_text().splitlines()) == len(events)
     assert len([*(grown / "shards").iterdir()]) == 2 + (shards or 1)
     assert not Path(f"{grown}.partial").exists()
+    again = convert(tmp_path / "new", grown, append=True, executor=Here())
+    assert {name: getattr(again, name) for name in counts} == counts  # of the new images alone
+    assert again.earlier_events == len(events)
 
 
 def test_growing_again_keeps_only_what_readers_of_the_store_before_need(grown: Path, tmp_path: Path) -> None:
@@ -243,6 +247,25 @@ def test_of_two_that_add_at_once_one_does_and_the_other_is_refused(grown: Path, 
     assert contents(grown) == after
 
 
+def test_a_store_that_changes_until_it_is_locked_does_not_grow(
+    grown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan_conversion(tmp_path / "new", grown, 1, append=True)
+    convert_part(grown, 0)
+    lock, manifest = fcntl.flock, grown / "manifest.bson"
+    changed = ShardTable.read(grown)._replace(index_file="index-other.lmdb").encode()
+
+    def late(descriptor: int, operation: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink() == manifest:
+            manifest.write_bytes(changed)
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(StoreExistsError, match="is another store than the one that was to grow"):
+        publish(grown)
+    assert manifest.read_bytes() == changed
+
+
 def test_a_publisher_that_was_killed_before_it_removed_the_plan_adds_nothing_twice(grown: Path, tmp_path: Path) -> None:
     plan_conversion(tmp_path / "new", grown, 1, append=True)
     convert_part(grown, 0)
@@ -264,8 +287,11 @@ def test_shards_that_a_killed_publisher_has_left_are_named(grown: Path, tmp_path
     shard = convert_part(grown, 0).shard
     shutil.copy(f"{grown}.partial/shards/{shard}", grown / "shards")  # killed after that
     shutil.rmtree(f"{grown}.partial")
+    kept = next(grown.glob("index-*")).with_suffix(".lmdb.manifest.bson")
+    kept.write_bytes(b"half")
     report = convert(tmp_path / "new", grown, append=True, executor=Here())
     assert [warning for warning in report.warnings if f"not name: shards/{shard}; " in warning]
+    assert kept.stat().st_size > 4
     assert verify_store(grown).notes == [*report.warnings]
     (grown / "shards" / shard).unlink()
     assert verify_store(grown).notes == []

@@ -32,7 +32,7 @@ from dbloader.errors import (
     StoreNotFoundError,
 )
 from dbloader.records.document import open_sealed, seal
-from dbloader.stores.lmdb.publish_shards import move_into
+from dbloader.stores.lmdb.publish_shards import index_shards, move_into, put_manifest
 from dbloader.stores.lmdb.shard_table import ShardTable
 from tests.support.images import KINDS, plant, plant_kinds, plant_photos
 from tests.support.sources import FILES, SOURCES
@@ -76,6 +76,7 @@ def test_shards_have_the_records_and_the_report_of_one_file(
     assert Path(report.report_file).read_text() == Path(one.report_file).read_text()
     assert sorted(path.name for path in place.parent.glob("out.lmdb*")) == ["out.lmdb", "out.lmdb.report.jsonl"]
     assert len([*(place / "shards").iterdir()]) == min(shards, one.files)
+    assert sorted(path.name[:5] for path in place.iterdir()) == ["index", "manif", "shard"]
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.__name__)
@@ -103,8 +104,8 @@ def test_processes_make_the_parts(root: Path, place: Path, tmp_path: Path) -> No
 def test_a_plan_names_the_parts_that_are_missing(root: Path, place: Path) -> None:
     plant_photos(root, 12)
     plan_conversion(root, place, 6)
-    for part in (0, 2):
-        convert_part(place, part)
+    receipts = [convert_part(place, part) for part in (0, 2)]
+    assert [convert_part(place, part) for part in (0, 2)] == receipts  # which are not made again
     assert list_parts(place).missing == [1, 3, 4, 5]
     with pytest.raises(ConversionError, match=r"^4 of 6 parts are missing: 1,3-5; make them with dbloader part"):
         publish(place)
@@ -200,6 +201,9 @@ def test_another_plan_is_refused_unless_it_is_to_be_replaced(root: Path, place: 
     for option in ({"shuffle": 1}, {"on_bad": "fail"}, {"check": "structure"}):
         with pytest.raises(StoreExistsError, match="has the plan of another conversion"):
             plan_conversion(root, place, 2, **option)
+    with pytest.raises(SourceError, match="the path of a folder is wanted"):
+        plan_conversion("", place, 2)
+    assert [*place.parent.glob("out.lmdb*")] == [first.folder]
     plant_photos(root, 5)
     with pytest.raises(StoreExistsError, match="has the plan of another conversion"):
         plan_conversion(root, place, 2)
@@ -337,6 +341,26 @@ def publish_with_others(place: Path, barrier: threading.Barrier) -> object:
         return publish(place)
     except (StoreNotFoundError, StoreExistsError, ConversionError) as error:
         return error
+
+
+def test_a_publisher_keeps_what_another_has_put_into_the_folder_that_it_renames(
+    root: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant_photos(root, 4)
+    plan_conversion(root, place, 1)
+    shard = convert_part(place, 0).shard
+    rename = Path.rename
+
+    def late(path: Path, target: Path) -> Path:
+        if target == place:
+            put_manifest(path, index_shards(path, [shard], [None]))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", late)
+    publish(place)
+    with open_store(place) as store:
+        assert store.verify()
+    assert len([*place.glob("index-*")]) == 1
 
 
 @pytest.mark.slow
@@ -500,7 +524,7 @@ def test_tasks_know_the_destination_in_any_folder(root: Path, place: Path, monke
             finally:
                 monkeypatch.chdir(place.parent)
 
-    assert convert(root, place.name, shards=1, executor=Elsewhere()).records
+    assert convert(root.name, place.name, shards=1, executor=Elsewhere()).records
 
 
 @pytest.mark.parametrize("name", ["files", "files.spans"])

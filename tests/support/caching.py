@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dbloader import Record, create_store
 from dbloader.records.record import encode
-from dbloader.stores.lmdb.publish_shards import publish_shards
+from dbloader.stores.lmdb.publish_shards import index_shards, put_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,7 +40,7 @@ def make_shards(place: Path, lengths: Sequence[int] = (4,) * 6, *, base: int = 0
             )
             writer.finish()
         begin += length
-    publish_shards(place, names, [None] * len(names), classes=("a", "b", "c"))
+    put_manifest(place, index_shards(place, names, [None] * len(names), classes=("a", "b", "c")))
     return images
 
 

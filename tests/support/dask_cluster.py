@@ -44,14 +44,26 @@ def supervised_workers() -> Iterator[str]:
                 shell.wait()
 
 
+class Keeping:
+    """A client whose results are never forgotten: Dask would answer the same call with the same result."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.kept: list[Any] = []
+
+    def submit(self, *call: Any) -> Any:
+        self.kept.append(self.client.submit(*call))
+        return self.kept[-1]
+
+
 def main(root: str, place: str) -> None:
-    """Convert a folder by an executor of Dask, and then by its client; each time, a worker is killed at a part."""
+    """Convert a folder twice, by Dask's client and by its executor; each time, a worker is killed at a part."""
     told: dict[str, list[Any]] = {"digests": [], "kills": []}
     with LocalCluster(n_workers=2, **OPTIONS) as cluster, Client(cluster) as client:
-        for number, executor in enumerate((client.get_executor(), client)):
+        for executor in (Keeping(client), client.get_executor()):
             killer = Killer(random.Random(0), 0.0, 1)
             killer.start()
-            told["digests"].append(convert(root, f"{place}.{number}", shards=6, executor=executor).digest)
+            told["digests"].append(convert(root, place, shards=6, executor=executor, overwrite=True).digest)
             killer.ended.set()
             killer.join()
             told["kills"].append(killer.kills.total())

@@ -109,15 +109,18 @@ def signal_all(pids: list[int], number: signal.Signals) -> None:
 def main(root: Path, place: Path, folder: Path) -> None:
     """Convert a folder on two nodes with one CPU, one of which dies, and print what came of it."""
     from dbloader import convert
+    from dbloader.conversion.make_plan import plan_conversion
     from dbloader.conversion.run_parts import run_parts
     from dbloader.errors import OptionError
 
     with ray_nodes(folder, 2) as (cluster, nodes):
-        refused = ""
-        try:
-            [*run_parts(str(place), [0], "ray", 2, patience=0.0)]
-        except OptionError as error:
-            refused = str(error)
+        plan_conversion(root, place, 12)
+        refused = []
+        for workers in (0, 2):
+            try:
+                [*run_parts(str(place), [0], "ray", workers, patience=0.0)]
+            except OptionError as error:
+                refused.append(str(error))
         killer = threading.Thread(target=kill_at_work, args=(cluster, nodes[1], folder / "1"))
         killer.start()
         report = convert(root, place, shards=12, executor="ray")

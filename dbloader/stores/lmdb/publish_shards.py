@@ -20,18 +20,6 @@ from dbloader.stores.lmdb.store import LMDBStore
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from dbloader.records.manifest import Manifest
-
-
-def publish_shards(folder: Path, names: Sequence[str], digests: Sequence[str | None], **facts: Any) -> Manifest:
-    """Make a folder a store of the shards in its ``shards/``, and return the manifest of all their records.
-
-    The arguments and errors are those of ``index_shards``.
-    """
-    table = index_shards(folder, names, digests, **facts)
-    put_manifest(folder, table)
-    return table.manifest
-
 
 def index_shards(
     folder: Path,
@@ -45,6 +33,8 @@ def index_shards(
     index: str = "",
 ) -> ShardTable:
     """Write the index of the shards in the ``shards/`` of a folder, and return the table of their store.
+
+    The folder is that store after ``put_manifest``.
 
     Args:
         folder: The folder.

@@ -13,7 +13,7 @@ from dbloader import create_store, open_store
 from dbloader.errors import DamagedStoreError, StoreError
 from dbloader.records.document import move_document
 from dbloader.records.record import encode
-from dbloader.stores.lmdb.publish_shards import publish_shards
+from dbloader.stores.lmdb.publish_shards import index_shards, put_manifest
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
 from dbloader.stores.lmdb.store import LMDBStore
 from tests.contracts.processes import ProcessesContract
@@ -47,7 +47,9 @@ def write_shards(place: str, records: list[Record], bounds: list[int], **finishi
         with create_store(folder / SHARD_FOLDER / names[-1]) as writer:
             writer.write(encode(record) for record in records[begin:end])
             writer.finish()
-    return publish_shards(folder, names, [None] * len(names), **finishing)
+    table = index_shards(folder, names, [None] * len(names), **finishing)
+    put_manifest(folder, table)
+    return table.manifest
 
 
 class TestShardedStore(ProcessesContract, ThreadsContract, ReadingContract, VerifyingContract):
