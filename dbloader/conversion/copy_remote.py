@@ -106,13 +106,11 @@ def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[in
     try:
         bucket.put_if(MANIFEST_FILE, new.encode(), replaces)
     except StoreExistsError:
-        with suppress(StoreError):
-            bucket.delete(files)
+        bucket.delete(files)
         raise
     except StoreError as error:  # its shards stay: it may name them
         raise type(error)(f"{error}; it may be published nevertheless, as dbloader info {place} will say") from None
-    with suppress(StoreError):  # the store is in place
-        bucket.delete(there.keys() - files.keys())  # those of the store before, and of uploads that came too late
+    bucket.delete(there.keys() - files.keys())  # those of the store before, and of uploads that came too late
     return table.manifest
 
 
@@ -129,7 +127,6 @@ def _for_each_file(
                 progress(done, table.manifest.length)
         except BaseException:
             bucket.close()  # else the files under way would be fetched to their ends
-            threads.shutdown(cancel_futures=True)
             raise
 
 

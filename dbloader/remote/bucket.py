@@ -194,9 +194,9 @@ class Bucket:
             raise translate(error, self.place, key) from None
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Remove objects; those that do not exist are no error."""
-        for key in keys:
-            with self._translated(key), suppress(FileNotFoundError):
+        """Remove objects that nobody needs, up to the first one that cannot be removed."""
+        with suppress(StoreError), self._translated():
+            for key in keys:
                 self._often.delete(key)
 
 

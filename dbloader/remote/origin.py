@@ -8,14 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dbloader.errors import (
-    NotAStoreError,
-    StoreAccessError,
-    StoreError,
-    StoreFullError,
-    StoreNotFoundError,
-    StoreUnreachableError,
-)
+from dbloader.errors import NotAStoreError, StoreAccessError, StoreError, StoreFullError, StoreNotFoundError
 from dbloader.remote.bucket import PART_BYTES, PARTS_AT_ONCE, Bucket
 
 if TYPE_CHECKING:
@@ -75,9 +68,7 @@ class RemoteOrigin:
             raise kind(f"a copy of {self.place}/{name} cannot be written: {error.strerror}") from error
 
     def _copy(self, item: Item, descriptor: int, start: int) -> None:
-        end = min(start + PART_BYTES, item.size)
-        data = self.bucket.get(item.key, item.etag, (start, end))
-        if len(data) != end - start:
-            raise StoreUnreachableError(f"{self.place}/{item.key}: the answer is cut short")
-        while start < end:  # a disk that is nearly full takes a part of what it is given
-            start += os.pwrite(descriptor, memoryview(data)[start - end :], start)
+        data = memoryview(self.bucket.get(item.key, item.etag, (start, min(start + PART_BYTES, item.size))))
+        while data:  # a disk that is nearly full takes a part of what it is given
+            written = os.pwrite(descriptor, data, start)
+            data, start = data[written:], start + written

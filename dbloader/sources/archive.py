@@ -34,13 +34,8 @@ class ArchiveSource(Source):
         labels: dict[str, int],
         shared: int | None = None,
     ) -> None:
-        super().__init__(Path(os.sep), classes)
-        self._place, self._paths, self._labels, self._shared = place, paths, labels, shared
-
-    @property
-    @override
-    def place(self) -> str:
-        return full_path(self._place)
+        super().__init__(Path(os.sep), classes, place=full_path(place))
+        self._paths, self._labels, self._shared = paths, labels, shared
 
     @override
     def entries(self) -> Iterator[Entry | Problem]:

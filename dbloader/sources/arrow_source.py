@@ -76,15 +76,11 @@ class ArrowSource(Source):
         *,
         distinct: bool,
     ) -> None:
-        super().__init__(Path(place) if Path(place).is_dir() else paths[0].absolute().parent, classes)
-        self._place, self._paths, self._columns, self._files = place, paths, columns, files
+        root = Path(place) if Path(place).is_dir() else paths[0].absolute().parent
+        super().__init__(root, classes, place=full_path(place))
+        self._paths, self._columns, self._files = paths, columns, files
         self._labels, self._distinct = labels, distinct
         self.file_fields = tuple(columns.fields[name][0] for name in columns.files)
-
-    @property
-    @override
-    def place(self) -> str:
-        return full_path(self._place)
 
     @override
     def entries(self) -> Iterator[Entry | Problem]:

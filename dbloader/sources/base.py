@@ -93,8 +93,9 @@ class Source(ABC):
     Memory does not grow with the number of entries. A source can be pickled; each iterator belongs to one thread.
     """
 
-    def __init__(self, root: Path, classes: tuple[str, ...], warnings: Iterable[str] = ()) -> None:
+    def __init__(self, root: Path, classes: tuple[str, ...], warnings: Iterable[str] = (), *, place: str = "") -> None:
         self.root = root  # the folder that paths start from
+        self.place = place or full_path(root)  # where the files are, for people
         self.classes = classes  # in the order of their labels; empty if they are unknown
         # Complete after an iteration: sentences about the source as a whole, for people; files left out because they
         # are no images, by extension (lower case, with its dot; "" without one); names that begin with a dot.
@@ -102,11 +103,6 @@ class Source(ABC):
         self.skipped: Counter[str] = Counter()
         self.hidden = 0
         self.file_fields: tuple[str, ...] = ()  # further fields whose values are image files
-
-    @property
-    def place(self) -> str:
-        """Where the files are, for people."""
-        return full_path(self.root)
 
     @abstractmethod
     def entries(self) -> Iterator[Entry | Problem]:

@@ -48,13 +48,8 @@ class CollectionSource(ListingSource):
 
     def __init__(self, files: FileCollection, *described: Any) -> None:
         super().__init__(*described)
-        self._files = files
+        self._files, self.place = files, files.place
         self.warnings = (*self.warnings, *files.warnings())
-
-    @property
-    @override
-    def place(self) -> str:
-        return self._files.place
 
     @override
     def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Problem]:

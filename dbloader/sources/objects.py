@@ -81,31 +81,22 @@ class ObjectSource(Source):
 
     def __init__(self, bucket: Bucket, *described: Any) -> None:
         super().__init__(*described)
-        self._bucket = bucket
+        self._bucket, self.place = bucket, str(bucket.place)
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="dbloader-objects")
-
-    @property
-    @override
-    def place(self) -> str:
-        return str(self._bucket.place)
 
     @override
     def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Problem]:
         started = []
-        try:
-            for entry in entries:
-                if entry.span:
-                    hold(entry.span[1])
-                started.append(self._threads.submit(_get, self._bucket, entry))
-            for entry, future in zip(entries, started, strict=True):
-                with _source_errors():
-                    data = future.result()
-                if isinstance(data, bytes) and not entry.span:
-                    hold(len(data))
-                yield data
-        finally:
-            for future in started:
-                future.cancel()
+        for entry in entries:
+            if entry.span:
+                hold(entry.span[1])
+            started.append(self._threads.submit(_get, self._bucket, entry))
+        for entry, future in zip(entries, started, strict=True):
+            with _source_errors():
+                data = future.result()
+            if isinstance(data, bytes) and not entry.span:
+                hold(len(data))
+            yield data
 
     @property
     @override

@@ -65,13 +65,8 @@ class LMDBSource(Source):
     """The images in an LMDB file; made by ``read_lmdb``."""
 
     def __init__(self, place: str | os.PathLike[str], pairs: Pairs, layout: Layout) -> None:
-        super().__init__(Path(os.sep), ())
-        self._place, self._pairs, self.layout = place, pairs, layout
-
-    @property
-    @override
-    def place(self) -> str:
-        return full_path(self._place)
+        super().__init__(Path(os.sep), (), place=full_path(place))
+        self._pairs, self.layout = pairs, layout
 
     @override
     def entries(self) -> Iterator[Entry | Problem]:

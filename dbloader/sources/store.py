@@ -46,14 +46,9 @@ class StoreSource(Source):
     """
 
     def __init__(self, store: Store, place: str) -> None:
-        super().__init__(Path(os.sep), ())
-        self._store, self._place, self._is_tiled = store, place, False
+        super().__init__(Path(os.sep), (), place=place)
+        self._store, self._is_tiled = store, False
         self._crc32: np.ndarray | None = None
-
-    @property
-    @override
-    def place(self) -> str:
-        return self._place
 
     def check(self) -> None:
         """Read what is known of all records; SourceError if they are not files."""
@@ -64,11 +59,11 @@ class StoreSource(Source):
             what = "they lose their tiles without tile (--tile); dbloader copy keeps them"
             self.warnings = (f"the store is of tiled images: {what}",)
         if not manifest.length:
-            raise SourceError(f"{self._place}: is a store without records; {_REMEDY}")
+            raise SourceError(f"{self.place}: is a store without records; {_REMEDY}")
         with suppress(DamagedRecordError):  # others may be intact
             first = self._store[0]
             if not isinstance(first.image, bytes):
-                raise SourceError(f"{self._place}: its record 0 {_what_it_is(first)}")
+                raise SourceError(f"{self.place}: its record 0 {_what_it_is(first)}")
 
     @override
     def entries(self) -> Iterator[Entry | Problem]:
@@ -119,7 +114,7 @@ class StoreSource(Source):
             if self._crc32 is None:
                 self._crc32 = np.asarray(self._store.column("crc32"))
             if int(index) >= len(self._crc32) or self._crc32[int(index)] != int(crc32, 16):
-                raise SourceError(f"{self._place}: is another store than the one that was planned: plan again")
+                raise SourceError(f"{self.place}: is another store than the one that was planned: plan again")
 
     def _fields(self, record: Record) -> dict[str, object]:
         kept = {"damaged": record.damaged, "resized_from": record.resized_from}

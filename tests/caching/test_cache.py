@@ -76,10 +76,13 @@ def test_a_shard_comes_when_a_record_of_it_is_read(origin: Path, cache: Path) ->
         pickled = pickle.dumps(store)
         assert len(pickled) < 1000
     wait_until_ended(cache)
+    index = next(cache.glob("index*"))
+    number = index.stat().st_ino
     with pickle.loads(pickled) as store:  # noqa: S301 - our own
         assert images_of(store) == IMAGES
     wait_until_ended(cache)
     assert read_stats(cache).fetches == 0  # all were there
+    assert index.stat().st_ino == number
 
 
 def test_processes_share_one_cache_and_each_shard_is_fetched_once(origin: Path, cache: Path) -> None:
@@ -121,6 +124,7 @@ def test_a_store_in_one_file_comes_in_shards(tmp_path: Path, origin: Path, cache
         assert store.shard_lengths == [24]
         assert (store.manifest.classes, store.manifest.digest) == (("a", "b", "c"), store.verify())
         assert list(store.events()) == []
+        assert read_stats(cache).nbytes == sum(path.stat().st_size for path in (cache / "shards").iterdir())
 
 
 # Size

@@ -377,6 +377,12 @@ def test_an_origin_that_is_replaced_mixes_nothing(origin: Path, cache: Path) -> 
         kill_fetcher(cache)
         with pytest.raises(NotAStoreError, match="caches another store than the one that is now at"):
             store.read([8])
+        pickled = pickle.dumps(store)
+    wait_until_ended(cache)
+    shutil.rmtree(cache)
+    with pickle.loads(pickled) as worker, pytest.raises(NotAStoreError, match="has been replaced since"):  # noqa: S301
+        worker.read([8])
+    wait_until_ended(cache)
 
 
 def test_a_cached_file_that_somebody_removes_is_fetched_again(origin: Path, cache: Path) -> None:

@@ -10,7 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from dbloader.conversion.make_plan import plan_conversion
 from dbloader.conversion.part import convert_part
 from dbloader.conversion.publish import publish
 from dbloader.errors import DamagedStoreError, NotAStoreError, OptionError, StoreAccessError, StoreExistsError
+from dbloader.stores.lmdb.shard_table import ShardTable
 from dbloader.stores.open import open_store
 from tests.support.http_proxy import CUT, EXPIRED, LOST, SLOW_DOWN, HTTPProxy
 from tests.support.images import plant_photos
@@ -35,7 +37,7 @@ from tests.support.object_store import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.support.object_store import ObjectStore, Outside
@@ -118,6 +120,7 @@ def test_a_store_there_is_replaced_only_on_request_and_as_a_whole(
     outside(copy_store, stores / "one.lmdb", place, overwrite=True)
     outside(copy_store, place, tmp_path / "back.lmdb", overwrite=True)
     assert digest(tmp_path / "back.lmdb") == digest(stores / "one.lmdb")
+    assert [*tmp_path.iterdir()] == [tmp_path / "back.lmdb"]
 
 
 def test_of_two_publishers_one_wins_and_the_other_removes_what_it_has_put(
@@ -155,15 +158,16 @@ def test_of_two_publishers_one_wins_and_the_other_removes_what_it_has_put(
     assert table.manifest.digest == digest(stores / winner)
 
 
-def kill_copy(object_store: ObjectStore, source: object, to: object, others_are_there: Callable[[], bool]) -> None:
-    """Begin to copy a store, and kill that when all shards but the last, 00002, have been copied."""
+@contextmanager
+def held_copy(object_store: ObjectStore, source: object, to: object) -> Iterator[subprocess.Popen[str]]:
+    """Begin to copy a store of three shards, and hold it at the last one, 00002, until the block ends."""
     reached, release = threading.Event(), threading.Event()
 
     def decide(method: str, path: str) -> tuple[int, str] | None:
-        if method in ("PUT", "GET") and "/shards/00002-" in path:
+        if method in ("PUT", "GET") and "/shards/00002-" in path and not release.is_set():
             reached.set()
             release.wait(WAIT_S)
-            return SLOW_DOWN
+            return SLOW_DOWN  # and not passed on: the process may have been killed
         return None
 
     with HTTPProxy(object_store.port, decide) as proxy:
@@ -171,16 +175,28 @@ def kill_copy(object_store: ObjectStore, source: object, to: object, others_are_
             [sys.executable, "-m", "dbloader", "copy", str(source), str(to)],
             env=object_store.environment(endpoint=proxy.endpoint),
             stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         try:
             assert reached.wait(WAIT_S)
-            deadline = time.monotonic() + WAIT_S
-            while not others_are_there():
-                assert time.monotonic() < deadline, "the other shards do not come"
+            yield process
+            release.set()
+            process.wait(WAIT_S)
         finally:
+            release.set()
             process.kill()
             process.wait()
-            release.set()
+
+
+def kill_copy(object_store: ObjectStore, source: object, to: object, others_are_there: Callable[[], bool]) -> None:
+    """Begin to copy a store, and kill that when all shards but the last have been copied."""
+    with held_copy(object_store, source, to) as process:
+        deadline = time.monotonic() + WAIT_S
+        while not others_are_there():
+            assert time.monotonic() < deadline, "the other shards do not come"
+        process.kill()
+        process.communicate()
 
 
 def copy_and_watch(object_store: ObjectStore, outside: Outside, method: str, source: object, to: object) -> set[str]:
@@ -216,6 +232,44 @@ def test_an_upload_that_was_killed_leaves_no_store_and_goes_on_with_the_shards_t
     assert outside(read_table, place).manifest.digest == digest(stores / "one.lmdb")
 
 
+def unpublish(place: str) -> None:
+    """Leave what an upload leaves that is killed at its end."""
+    from dbloader.remote.bucket import Bucket
+
+    Bucket(place).delete(["manifest.bson"])
+
+
+def test_an_upload_of_one_file_goes_on_too(object_store: ObjectStore, outside: Outside, stores: Path) -> None:
+    place = object_store.place("train.lmdb")
+
+    def decide(method: str, path: str) -> tuple[int, str] | None:
+        return EXPIRED if method == "PUT" and path.endswith("manifest.bson") else None
+
+    with HTTPProxy(object_store.port, decide) as proxy:
+        environment = object_store.environment(endpoint=proxy.endpoint)
+        with pytest.raises(
+            StoreAccessError, match=r"expired .*; it may be published nevertheless, as dbloader info s3:"
+        ):
+            outside(copy_store, stores / "one.lmdb", place, environment=environment)
+    outside(copy_store, stores / "one.lmdb", place)
+    first = outside(keys, place)
+    outside(unpublish, place)
+    assert copy_and_watch(object_store, outside, "PUT", stores / "one.lmdb", place) == set()
+    assert outside(keys, place) == first
+
+
+def test_a_store_that_has_grown_and_was_put_there_by_another_program_is_brought_back(
+    object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
+) -> None:
+    place, grown, to = object_store.place("train.lmdb"), tmp_path / "grown.lmdb", tmp_path / "back.lmdb"
+    shutil.copytree(stores / "shards.lmdb", grown)
+    convert(stores / "other", grown, append=True)
+    outside(put_folder, place, grown)
+    outside(copy_store, place, to)
+    assert digest(to) == digest(grown)
+    assert ShardTable.read(to).older_files == []
+
+
 def test_an_upload_removes_what_others_have_left_which_can_never_be_published(
     object_store: ObjectStore, outside: Outside, stores: Path
 ) -> None:
@@ -226,6 +280,29 @@ def test_an_upload_removes_what_others_have_left_which_can_never_be_published(
     outside(copy_store, stores / "other.lmdb", place)
     table = outside(read_table, place)
     assert {*outside(keys, place)} == {*table.files, "manifest.bson", *others}
+
+
+def test_an_upload_that_comes_too_late_is_refused_and_removes_what_it_has_put(
+    object_store: ObjectStore, outside: Outside, stores: Path
+) -> None:
+    place = object_store.place("train.lmdb")
+    with held_copy(object_store, stores / "shards.lmdb", place) as process:
+        outside(copy_store, stores / "other.lmdb", place)
+    assert "manifest.bson was written by another process meanwhile" in process.communicate()[1]
+    assert process.returncode == 2
+    assert {*outside(keys, place)} == {*outside(read_table, place).files, "manifest.bson"}
+    assert outside(read_table, place).manifest.digest == digest(stores / "other.lmdb")
+
+
+def test_of_two_downloads_to_one_path_the_later_one_says_that_it_is_there(
+    object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
+) -> None:
+    place, to = object_store.place("train.lmdb"), tmp_path / "back.lmdb"
+    outside(copy_store, stores / "shards.lmdb", place)
+    with held_copy(object_store, place, to) as process:
+        outside(copy_store, place, to)
+    assert "back.lmdb exists already; overwrite (--overwrite) replaces it" in process.communicate()[1]
+    assert digest(to) == digest(stores / "one.lmdb")
 
 
 def test_a_download_that_was_killed_goes_on_with_the_shards_that_are_whole(
@@ -366,6 +443,11 @@ def test_what_cannot_be_copied_is_refused_and_leaves_nothing(
     with pytest.raises(StoreAccessError, match=r"access is refused \(403, AccessDenied\)"):
         outside(copy_store, stores / "shards.lmdb", place, environment=reader)
     assert outside(keys, place) == []
+    with pytest.raises(OptionError, match="https://host/train: a store cannot be put on a web server"):
+        outside(copy_store, stores / "shards.lmdb", "https://host/train")
+    no: Any = "no"
+    with pytest.raises(TypeError, match="resume must be True or False, got 'no'"):
+        copy_store(stores / "shards.lmdb", place, resume=no)
     with pytest.raises(OptionError, match="copied as it is"):
         copy_store(stores / "shards.lmdb", place, classes=("cat",))
     for other in (place, "mongodb://server/images.train"):

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dbloader.errors import OptionError, StoreExistsError, StoreFullError, StoreNotFoundError, StoreUnreachableError
+from dbloader.errors import (
+    OptionError,
+    StoreError,
+    StoreExistsError,
+    StoreFullError,
+    StoreNotFoundError,
+    StoreUnreachableError,
+)
 from tests.support.http_proxy import CUT, SLOW_DOWN, HTTPProxy
 from tests.support.images import plant
 from tests.support.object_store import WAIT_S, keys, put
@@ -30,13 +37,15 @@ def fetch(place: str, names: list[str], folder: Path) -> None:
         origin.fetch(name, folder / name)
 
 
-def send(place: str, paths: list[Path]) -> None:
+def send(place: str, paths: list[Path], most_parts: int = 10_000) -> None:
     """Put files to keys of their names, unless they are there."""
-    from dbloader.remote.bucket import Bucket
+    import dbloader.remote.bucket as module
 
-    bucket = Bucket(place)
+    before, module.MAX_PARTS = module.MAX_PARTS, most_parts
+    bucket = module.Bucket(place)
     for path in paths:
         bucket.put_file(path.name, path, bucket.head(path.name))
+    module.MAX_PARTS = before
 
 
 def test_an_object_of_any_size_is_copied_byte_for_byte_and_sent_once(
@@ -61,7 +70,9 @@ def test_an_object_of_any_size_is_copied_byte_for_byte_and_sent_once(
         assert not sent
         with (tmp_path / f"{2 * part + 1}").open("r+b") as file:
             file.write(b"other")
-        outside(send, place, paths, environment=environment)
+        sent.clear()
+        outside(send, place, paths, 2, environment=environment)
+        assert len({path for path in sent if "partNumber=" in path}) == 2
         assert {path.partition("?")[0].rpartition("/")[2] for path in sent} == {"0", f"{2 * part + 1}"}
     back = tmp_path / "back"
     back.mkdir()
@@ -70,6 +81,29 @@ def test_an_object_of_any_size_is_copied_byte_for_byte_and_sent_once(
     with pytest.raises(StoreNotFoundError, match="none does not exist"):
         outside(fetch, place, ["none"], back)
     assert not (back / "none").exists()
+
+
+def fetch_while_it_changes(place: str, name: str, path: Path) -> None:
+    """Fetch an object that another one replaces before its second part is asked for."""
+    from dbloader.remote.bucket import Bucket
+    from dbloader.remote.origin import RemoteOrigin
+
+    class Changing(Bucket):
+        def get(self, key: str, etag: str = "", span: tuple[int, int] | None = None) -> bytes:
+            if span and span[0]:
+                put(place, {key: bytes(span[1])})
+            return super().get(key, etag, span)
+
+    origin = RemoteOrigin(place)
+    origin.bucket = Changing(place)
+    origin.fetch(name, path)
+
+
+def test_a_copy_never_mixes_two_objects(object_store: ObjectStore, outside: Outside, tmp_path: Path) -> None:
+    place = object_store.place()
+    outside(put, place, {"large": b"x" * (8 * 2**20 + 1)})
+    with pytest.raises(StoreError, match="large was changed after it was listed"):
+        outside(fetch_while_it_changes, place, "large", tmp_path / "copy")
 
 
 def fetch_with_little_room(place: str, name: str, folder: Path) -> None:
@@ -99,13 +133,18 @@ def test_a_listing_of_several_pages_is_whole_and_sorted_also_if_pages_are_refuse
     outside(put, place, dict.fromkeys(names, b""))
     outside(put, f"{place}-not", {"x": b""})
     failures: list[tuple[int, str] | str] = [CUT, SLOW_DOWN]
+    first_pages: list[str] = []
 
     def decide(_: str, path: str) -> tuple[int, str] | str | None:
-        return failures.pop() if failures and "continuation-token" in path else None
+        if "continuation-token" in path:
+            return failures.pop() if failures else None
+        first_pages.append(path)
+        return None
 
     with HTTPProxy(object_store.port, decide) as proxy:
         assert outside(keys, place, environment=object_store.environment(endpoint=proxy.endpoint)) == names
     assert not failures
+    assert len(first_pages) == 2  # a refused page is asked for again, only a cut one makes the listing begin again
 
 
 def keys_within(place: str, seconds: float) -> list[str]:

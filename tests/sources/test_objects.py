@@ -15,6 +15,8 @@ from dbloader.conversion.make_plan import plan_conversion
 from dbloader.conversion.part import convert_part
 from dbloader.conversion.publish import publish
 from dbloader.errors import PlaceError, SourceError
+from dbloader.sources.base import Entry
+from dbloader.sources.open import open_source
 from tests.support.http_proxy import HTTPProxy
 from tests.support.images import photo, plant
 from tests.support.object_store import listed, plan_then_change, put, put_folder
@@ -38,14 +40,44 @@ NAMES = (
 def root(tmp_path: Path) -> Path:
     """A folder of photographs, and of files that are left out."""
     plant(tmp_path / "images", {name: photo(number) for number, name in enumerate(NAMES)})
-    others = {"cat/notes.txt": b"x", "cat/.hidden.jpg": b"x", "loose.jpg": photo(77), "text/readme.md": b"x"}
+    others = {
+        "cat/notes.txt": b"x",
+        "cat/.hidden.jpg": b"x",
+        "loose.jpg": photo(77),
+        "text/readme.md": b"x",
+        ".git/1.jpg": b"x",
+        "cat/metadata.csv": b"x",
+    }
     return plant(tmp_path / "images", {**others, "dog/broken.jpg": photo(5)[:300]})
 
 
 def test_objects_are_listed_as_the_same_folder_is(object_store: ObjectStore, outside: Outside, root: Path) -> None:
     place = object_store.place("train")
     outside(put_folder, place, root)
+    outside(put, place, {"cat/empty/": b""})  # as programs make that show folders
     assert outside(listed, place) == listed(str(root))
+
+
+def held(place: str, listing: Path | None) -> tuple[list[int], list[int]]:
+    """Return the bytes that reading all files of a source holds, and those of the files."""
+    source = open_source(place, listing, name_field=None, image_field=None)
+    found: list[int] = []
+    entries = [entry for entry in source.entries() if isinstance(entry, Entry)]
+    files = [len(data) for data in source.read(entries, found.append) if isinstance(data, bytes)]
+    source.close()
+    return found, files
+
+
+def test_the_bytes_of_all_objects_are_counted(
+    object_store: ObjectStore, outside: Outside, root: Path, tmp_path: Path
+) -> None:
+    place, listing = object_store.place("train"), tmp_path / "list.csv"
+    listing.write_text("path\ncat/2.jpg\ndog/1.jpg\n")
+    outside(put_folder, place, root)
+    for source in (None, listing):
+        found, files = outside(held, place, source)
+        assert found == files
+        assert len(files) == (11 if source is None else 2)
 
 
 def test_a_conversion_and_its_parts_give_the_digest_of_the_folder(
@@ -56,6 +88,7 @@ def test_a_conversion_and_its_parts_give_the_digest_of_the_folder(
     expected = convert(root, tmp_path / "expected.lmdb", shuffle=3)
     report = outside(convert, f"{place}/", tmp_path / "one.lmdb", shuffle=3)
     assert (report.digest, report.records, report.rejected) == (expected.digest, expected.records, 1)
+    assert any("cat/metadata.csv is not used" in warning for warning in report.warnings)
     outside(plan_conversion, place, parts, 3, shuffle=3)
     for part in range(3):
         outside(convert_part, parts, part)
@@ -120,7 +153,7 @@ def test_what_cannot_be_converted_is_refused_with_the_reason(
     object_store: ObjectStore, outside: Outside, tmp_path: Path
 ) -> None:
     place, to = object_store.place(""), tmp_path / "out.lmdb"
-    images = {"flat/1.jpg": photo(1), "table/cat/1.jpg": photo(1)}
+    images = {"flat/1.jpg": photo(1), "flat/.2.jpg": photo(1), "table/cat/1.jpg": photo(1)}
     outside(put, place, {**images, "x.tar": b"x", "table/metadata.csv": b"x"})
     with pytest.raises(SourceError, match=r"x\.tar: is one object: .* copy it to a disk"):
         outside(convert, f"{place}x.tar", to)
@@ -135,8 +168,9 @@ def test_what_cannot_be_converted_is_refused_with_the_reason(
     with pytest.raises(SourceError, match=r"access is refused \(403, SignatureDoesNotMatch\)") as caught:
         outside(convert, f"{place}flat", to, environment=object_store.environment(secret="wrong"))
     assert "wrong" not in str(caught.value).replace("are wrong", "")
-    with pytest.raises(SourceError, match=r"no server answers at http://127\.0\.0\.1:9 "):
-        outside(convert, f"{place}flat", to, environment=object_store.environment(endpoint="http://127.0.0.1:9"))
+    nowhere = object_store.environment(endpoint="http://user:hidden@127.0.0.1:9")
+    with pytest.raises(SourceError, match=r"no server answers at 127\.0\.0\.1:9 \(AWS_ENDPOINT_URL\)"):
+        outside(convert, f"{place}flat", to, environment=nowhere)
     with HTTPProxy(object_store.port, lambda *_: (301, "PermanentRedirect")) as proxy:  # as S3 answers
         elsewhere = object_store.environment(endpoint=proxy.endpoint)
         with pytest.raises(SourceError, match="s3://images is in another region: set AWS_REGION"):
