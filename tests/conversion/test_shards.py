@@ -224,6 +224,7 @@ def test_what_is_at_the_place_is_replaced_only_if_it_is_such_a_store(root: Path,
         plant_photos(root, 9)
         with pytest.raises(StoreExistsError, match="exists already; overwrite"):
             convert(root, place, shards=3, executor=Here())
+        assert not Path(f"{place}.partial").exists()  # refused before anything is made
         with pytest.raises(StoreExistsError, match="is a store of shards, and this makes one file"):
             convert(root, place, overwrite=True)
         convert(root, place, shards=3, executor=Here(), overwrite=True)
