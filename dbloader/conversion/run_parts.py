@@ -25,11 +25,9 @@ _STARTS_WORKERS = (ProcessPoolExecutor, ThreadPoolExecutor)
 
 def check_executor(executor: Any) -> None:
     """Raise OptionError or TypeError unless parts can be given to an executor."""
-    if isinstance(executor, str):
-        if executor != "ray":
-            raise OptionError(f'executor must be "ray" or an object with submit(), got {short_repr(executor)}')
-    elif not callable(getattr(executor, "submit", None)):
-        raise TypeError(f'executor must be "ray" or an object with submit(), got {short_repr(executor)}')
+    if executor != "ray" and not callable(getattr(executor, "submit", None)):
+        error = OptionError if isinstance(executor, str) else TypeError
+        raise error(f'executor must be "ray" or an object with submit(), got {short_repr(executor)}')
 
 
 def run_parts(
@@ -45,7 +43,7 @@ def run_parts(
         parts: Numbers of the parts.
         executor: ``"ray"``, or anything with ``submit``; it is not shut down.
         workers: Threads of each part.
-        patience: Seconds until that warning.
+        patience: Seconds until that warning, and for which Ray may look for a node that is large enough.
 
     Raises:
         DBLoaderError: A part failed: its error, after the number of the part.
