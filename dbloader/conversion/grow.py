@@ -92,6 +92,5 @@ def join_sources(manifests: Sequence[Manifest]) -> dict[str, Any]:
     """
     old, new, *_ = (manifest.source for manifest in manifests)
     source = common_values([old, new])
-    source.pop("listing", None)
     places = dict.fromkeys([*str(old.get("path", "")).split(", "), new["path"]])
     return {**source, "path": ", ".join(filter(None, places)), **common_file_fields(manifests)}

@@ -18,7 +18,7 @@ import pytest
 from dbloader import LMDBDataset, convert, copy_store, open_store, write_store
 from dbloader.conversion.make_plan import plan_conversion
 from dbloader.conversion.part import convert_part
-from dbloader.conversion.publish import publish
+from dbloader.conversion.publish import list_parts, publish
 from dbloader.conversion.verify_store import verify_store
 from dbloader.errors import (
     ConversionError,
@@ -28,6 +28,7 @@ from dbloader.errors import (
     SourceError,
     StoreAccessError,
     StoreExistsError,
+    StoreFullError,
     StoreLockedError,
     StoreNotFoundError,
 )
@@ -264,6 +265,28 @@ def test_a_store_that_changes_until_it_is_locked_does_not_grow(
     with pytest.raises(StoreExistsError, match="is another store than the one that was to grow"):
         publish(grown)
     assert manifest.read_bytes() == changed
+
+
+def test_a_full_disk_while_the_manifest_is_written_leaves_all_parts(
+    grown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan_conversion(tmp_path / "new", grown, 2, append=True)
+    for part in range(2):
+        convert_part(grown, part)
+    replace = Path.replace
+
+    def full(path: Path, target: Path) -> Path:
+        if target == grown / "manifest.bson":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return replace(path, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", full)
+        with pytest.raises(StoreFullError, match=r"no room is left for .*out\.lmdb"):
+            publish(grown)
+    assert list_parts(grown).missing == []
+    assert len(contents(grown)) == 7
+    assert publish(grown).records == 12
 
 
 def test_a_publisher_that_was_killed_before_it_removed_the_plan_adds_nothing_twice(grown: Path, tmp_path: Path) -> None:

@@ -190,6 +190,11 @@ def test_a_conversion_goes_on_with_the_parts_that_are_missing(root: Path, place:
     assert report.resumed_at == 10
     check_same(place, tmp_path / "one.lmdb")
     assert {receipt.shard for receipt in receipts} <= {path.name for path in (place / "shards").iterdir()}
+    for resume in (True, False):
+        plan_conversion(root, place, 4)
+        convert_part(place, 1)
+        again = convert(root, place, shards=4, executor=Here(), overwrite=True, resume=resume)
+        assert again.resumed_at == 5 * resume
 
 
 def test_another_plan_is_refused_unless_it_is_to_be_replaced(root: Path, place: Path) -> None:
@@ -219,6 +224,7 @@ def test_what_is_at_the_place_is_replaced_only_if_it_is_such_a_store(root: Path,
         plant_photos(root, 9)
         with pytest.raises(StoreExistsError, match="exists already; overwrite"):
             convert(root, place, shards=3, executor=Here())
+        assert not Path(f"{place}.partial").exists()  # refused before anything is made
         with pytest.raises(StoreExistsError, match="is a store of shards, and this makes one file"):
             convert(root, place, overwrite=True)
         convert(root, place, shards=3, executor=Here(), overwrite=True)
