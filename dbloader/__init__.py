@@ -9,14 +9,14 @@ from dbloader._lazy import lazy_exports
 if TYPE_CHECKING:
     from dbloader._version import __version__ as __version__
     from dbloader.batches.collate_fields import Collate as Collate
+    from dbloader.checking.diff_stores import diff_stores as diff_stores
+    from dbloader.checking.duplicates import find_duplicates as find_duplicates
+    from dbloader.checking.repair_store import repair_store as repair_store
+    from dbloader.checking.verify_store import verify_store as verify_store
     from dbloader.conversion.convert import convert as convert
-    from dbloader.conversion.copy_store import copy_store as copy_store
-    from dbloader.conversion.diff_stores import diff_stores as diff_stores
-    from dbloader.conversion.duplicates import find_duplicates as find_duplicates
-    from dbloader.conversion.repair_store import repair_store as repair_store
     from dbloader.conversion.transcode import ImageFormat as ImageFormat
-    from dbloader.conversion.verify_store import verify_store as verify_store
     from dbloader.conversion.write_store import write_store as write_store
+    from dbloader.copying.copy_store import copy_store as copy_store
     from dbloader.datasets.clips import ClipDataset as ClipDataset
     from dbloader.datasets.lmdb import LMDBDataset as LMDBDataset
     from dbloader.datasets.mongo import MongoDataset as MongoDataset
@@ -49,15 +49,15 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "ThreadLoader": "loading.threads",
         "__version__": "_version",
         "convert": "conversion.convert",
-        "copy_store": "conversion.copy_store",
+        "copy_store": "copying.copy_store",
         "create_loader": "loading.create",
         "create_store": "stores.open",
-        "diff_stores": "conversion.diff_stores",
+        "diff_stores": "checking.diff_stores",
         "export_store": "exports.export",
-        "find_duplicates": "conversion.duplicates",
+        "find_duplicates": "checking.duplicates",
         "open_store": "stores.open",
-        "repair_store": "conversion.repair_store",
-        "verify_store": "conversion.verify_store",
+        "repair_store": "checking.repair_store",
+        "verify_store": "checking.verify_store",
         "view": "viewing.server",
         "warm": "stores.lmdb.page_cache",
         "write_store": "conversion.write_store",

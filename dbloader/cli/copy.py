@@ -10,7 +10,7 @@ from dbloader._describe import counted, size
 from dbloader.cli.meter import Meter
 from dbloader.cli.places import PlaceArgument
 from dbloader.cli.text import say, say_json, say_next
-from dbloader.conversion.copy_store import copy_store
+from dbloader.copying.copy_store import copy_store
 from dbloader.remote.places import is_remote
 from dbloader.stores.open import open_store
 

@@ -46,7 +46,7 @@ def diff_command(a: str, b: str, *, quiet: bool, as_json: bool, **options: Any) 
     --output has written. Records that are the same in both but at another index are counted, and not in FILE.
     """
     with Meter("Comparing", "records", quiet=quiet or as_json) as meter:
-        report = isolated("conversion.diff_stores.diff_stores", a, b, progress=meter.update, **options)
+        report = isolated("checking.diff_stores.diff_stores", a, b, progress=meter.update, **options)
     same = report["classes"] and not report["moved"] and not report["differences"]
     if as_json:
         say_json(report, indent=2)

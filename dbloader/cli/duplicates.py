@@ -7,12 +7,12 @@ from typing import Any
 import click
 
 from dbloader._describe import counted
+from dbloader.checking.duplicates import DISTANCE
+from dbloader.checking.similar import MAX_DISTANCE
 from dbloader.cli.isolated import isolated
 from dbloader.cli.meter import Meter
 from dbloader.cli.places import PlaceArgument
 from dbloader.cli.text import complain, say, say_json
-from dbloader.conversion.duplicates import DISTANCE
-from dbloader.conversion.similar import MAX_DISTANCE
 
 FOUND = 1
 _NAMED = 10
@@ -60,7 +60,7 @@ def duplicates_command(place: str, other: str | None, *, quiet: bool, as_json: b
     """
     with Meter("Looking", "records", quiet=quiet or as_json) as meter:
         report = isolated(
-            "conversion.duplicates.find_duplicates",
+            "checking.duplicates.find_duplicates",
             place,
             *([other] if other else []),
             progress=lambda title, done, total: meter.update(done, total, title=title),

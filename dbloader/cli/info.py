@@ -11,7 +11,7 @@ import click
 from dbloader._describe import counted, printable, size
 from dbloader.cli.places import PlaceArgument
 from dbloader.cli.text import say, say_json
-from dbloader.conversion.copy_remote import read_table
+from dbloader.copying.copy_remote import read_table
 from dbloader.remote.places import is_remote
 from dbloader.stores.open import open_store
 

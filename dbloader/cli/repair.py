@@ -37,7 +37,7 @@ def repair_command(place: str, destination: str, *, quiet: bool, as_json: bool, 
     DESTINATION.quarantine, with the reasons in its listing.jsonl. PLACE is not changed.
     """
     with Meter("Repairing", "records", quiet=quiet or as_json) as meter:
-        report = isolated("conversion.repair_store.repair_store", place, destination, progress=meter.update, **options)
+        report = isolated("checking.repair_store.repair_store", place, destination, progress=meter.update, **options)
     left_out = report["rejected"] + report["damaged"]
     if as_json:
         say_json(report, indent=2)

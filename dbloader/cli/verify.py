@@ -54,7 +54,7 @@ def verify_command(place: str, *, quiet: bool, as_json: bool, **options: Any) ->
     try:
         with Meter("Verifying", "records", quiet=quiet or as_json) as meter:
             report = isolated(
-                "conversion.verify_store.verify_store",
+                "checking.verify_store.verify_store",
                 place,
                 found=problems.append,
                 progress=lambda title, done, total: meter.update(done, total, title=title),

@@ -1,1 +1,1 @@
-"""Write stores: from files, from samples and from other stores."""
+"""Write stores, from files or samples: in one process, or in parts on many machines."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dbloader.conversion.fingerprints import content_hash, read_each
+from dbloader.checking.fingerprints import content_hash, read_each
 from dbloader.errors import DamagedRecordError, OptionError
 from dbloader.viewing.columns import blocks
 from dbloader.viewing.facts import histogram

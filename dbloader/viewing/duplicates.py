@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from dbloader.conversion.duplicates import describe_rows
-from dbloader.conversion.fingerprint_file import load_groups
+from dbloader.checking.duplicates import describe_rows
+from dbloader.checking.fingerprint_file import load_groups
 from dbloader.errors import OptionError
 
 if TYPE_CHECKING:

@@ -21,10 +21,10 @@ from corpus import photographs
 from PIL import Image
 
 from dbloader import Record, open_store, write_store
-from dbloader.conversion.duplicates import DISTANCE
-from dbloader.conversion.fingerprint_file import FINGERPRINT
-from dbloader.conversion.fingerprints import HASHED, compute_fingerprints
-from dbloader.conversion.similar import find_originals
+from dbloader.checking.duplicates import DISTANCE
+from dbloader.checking.fingerprint_file import FINGERPRINT
+from dbloader.checking.fingerprints import HASHED, compute_fingerprints
+from dbloader.checking.similar import find_originals
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, get_worker_info
 from dbloader import LMDBDataset
 from dbloader.caching.folder import read_stats
 from dbloader.caching.store import CachedStore
-from dbloader.conversion.copy_store import copy_store
+from dbloader.copying.copy_store import copy_store
 from dbloader.errors import NotAStoreError, OptionError, PlaceError, StoreAccessError
 from tests.support.caching import image_of, make_shards, wait_until_ended
 from tests.support.http_proxy import SLOW_DOWN, HTTPProxy

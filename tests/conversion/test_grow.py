@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from dbloader import LMDBDataset, convert, copy_store, open_store, write_store
+from dbloader.checking.verify_store import verify_store
 from dbloader.conversion.make_plan import plan_conversion
 from dbloader.conversion.part import convert_part
 from dbloader.conversion.publish import list_parts, publish
-from dbloader.conversion.verify_store import verify_store
 from dbloader.errors import (
     ConversionError,
     NotAStoreError,

@@ -20,7 +20,7 @@ LAYERS = (
     {"cli", "timm"},
     {"viewing"},
     {"loading"},
-    {"batches"},
+    {"batches", "checking", "copying"},
     {"conversion", "datasets", "exports"},
     {"sources", "device", "caching"},
     {"stores", "decoding", "sampling"},

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dbloader._machine import cpu_count
-from dbloader.conversion.findings import Findings
+from dbloader.checking.findings import Findings
+from dbloader.checking.record_matcher import RecordMatcher
 from dbloader.conversion.parallel import work_in_order
-from dbloader.conversion.record_matcher import RecordMatcher
 from dbloader.conversion.resize import load_pixels
 from dbloader.errors import ImageError
 from dbloader.records.record import encode

@@ -17,7 +17,7 @@ from dbloader.records.manifest import Manifest
 from dbloader.records.record import encode
 from dbloader.stores.lmdb.keys import RECORDS, record_key
 from tests.contracts.records import make_records
-from tests.conversion.test_copy_store import make, tamper
+from tests.copying.test_copy_store import make, tamper
 from tests.support.children import in_child
 from tests.support.conversion import documents, events, records, verified
 from tests.support.images import photo, plant, plant_photos

@@ -22,7 +22,7 @@ from tests.support.lmdb_files import chunk_at, put_chunk, tamper_with_records
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dbloader.conversion.diff_stores import DiffReport
+    from dbloader.checking.diff_stores import DiffReport
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from dbloader._options import check_path, checked_flag, whole_number
-from dbloader.conversion.copy_records import RecordCopier
-from dbloader.conversion.copy_remote import copy_remote
 from dbloader.conversion.sample_encoder import checked_names
+from dbloader.copying.copy_records import RecordCopier
+from dbloader.copying.copy_remote import copy_remote
 from dbloader.errors import OptionError, StoreError
 from dbloader.remote.places import is_remote
 from dbloader.stores.open import create_store, open_store

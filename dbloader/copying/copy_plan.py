@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dbloader._describe import short_repr
-from dbloader.conversion.name_listing import NameListing
+from dbloader.copying.name_listing import NameListing
 from dbloader.errors import OptionError
 from dbloader.records.columns import NO_LABEL
 from dbloader.sampling.rng import bits, derive_keys
@@ -21,7 +21,7 @@ from dbloader.sources.base import readable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from dbloader.conversion.name_listing import RecordNames
+    from dbloader.copying.name_listing import RecordNames
 
     Array = np.ndarray[Any, Any]
 

@@ -15,7 +15,7 @@ import simplejpeg
 from PIL import Image
 
 from dbloader._machine import cpu_count
-from dbloader.conversion.fingerprint_file import FINGERPRINT, Fingerprints
+from dbloader.checking.fingerprint_file import FINGERPRINT, Fingerprints
 from dbloader.conversion.memory_budget import return_large_blocks
 from dbloader.conversion.parallel import work_in_order
 from dbloader.conversion.resize import load_pixels, resizing_bytes

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dbloader._machine import cpu_count
+from dbloader.checking.record_matcher import RecordMatcher
 from dbloader.conversion.file_list import FileList
 from dbloader.conversion.parallel import work_in_order
-from dbloader.conversion.record_matcher import RecordMatcher
 from dbloader.conversion.transcode import TILES
 from dbloader.errors import DamagedRecordError, ImageError
 from dbloader.images.jpeg import State, examine, repair
@@ -22,7 +22,7 @@ from dbloader.sources.base import Entry, Loaded, Problem
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dbloader.conversion.findings import Findings
+    from dbloader.checking.findings import Findings
     from dbloader.conversion.memory_budget import MemoryBudget
     from dbloader.conversion.parallel import Hold
     from dbloader.sources.base import Source

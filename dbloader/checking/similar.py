@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dbloader.conversion.fingerprints import HASHED
+from dbloader.checking.fingerprints import HASHED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dbloader._options import whole_number
-from dbloader.conversion.findings import Findings
-from dbloader.conversion.fingerprint_file import (
+from dbloader.checking.findings import Findings
+from dbloader.checking.fingerprint_file import (
     DUPLICATE,
     Groups,
     fingerprint_path,
@@ -18,15 +18,15 @@ from dbloader.conversion.fingerprint_file import (
     load_groups,
     save_fingerprints,
 )
-from dbloader.conversion.fingerprints import BYTES_ONLY, HASHED, compute_fingerprints
-from dbloader.conversion.similar import MAX_DISTANCE, count_bits, find_originals
+from dbloader.checking.fingerprints import BYTES_ONLY, HASHED, compute_fingerprints
+from dbloader.checking.similar import MAX_DISTANCE, count_bits, find_originals
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
 
-    from dbloader.conversion.fingerprint_file import Fingerprints
+    from dbloader.checking.fingerprint_file import Fingerprints
     from dbloader.records.names import Array
     from dbloader.stores.base import Store
 

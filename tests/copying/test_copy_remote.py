@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dbloader.conversion.convert import convert
-from dbloader.conversion.copy_remote import read_table
-from dbloader.conversion.copy_store import copy_store
 from dbloader.conversion.make_plan import plan_conversion
 from dbloader.conversion.part import convert_part
 from dbloader.conversion.publish import publish
+from dbloader.copying.copy_remote import read_table
+from dbloader.copying.copy_store import copy_store
 from dbloader.errors import DamagedStoreError, NotAStoreError, OptionError, StoreAccessError, StoreExistsError
 from dbloader.stores.lmdb.shard_table import ShardTable
 from dbloader.stores.open import open_store

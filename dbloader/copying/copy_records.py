@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dbloader.conversion.copy_plan import Plan, make_plan
-from dbloader.conversion.name_listing import RecordNames
 from dbloader.conversion.stored_records import common_file_fields, common_values
 from dbloader.conversion.write_store import count_depth
+from dbloader.copying.copy_plan import Plan, make_plan
+from dbloader.copying.name_listing import RecordNames
 from dbloader.errors import DamagedStoreError, OptionError
 from dbloader.records.columns import NO_LABEL
 from dbloader.records.decode import decode

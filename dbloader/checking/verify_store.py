@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dbloader.conversion.compare_files import compare_files
-from dbloader.conversion.findings import Findings
+from dbloader.checking.compare_files import compare_files
+from dbloader.checking.findings import Findings
+from dbloader.checking.stored_images import examine_images
 from dbloader.conversion.memory_budget import return_large_blocks
 from dbloader.conversion.publish import unnamed_warning
-from dbloader.conversion.stored_images import examine_images
 from dbloader.errors import DamagedRecordError, DamagedStoreError, OptionError
 from dbloader.sources.open import open_source
 from dbloader.stores.damage import find_damage

@@ -14,9 +14,9 @@ import pytest
 from PIL import Image
 
 from dbloader import Record, convert, copy_store, find_duplicates
-from dbloader.conversion.fingerprint_file import FINGERPRINT
-from dbloader.conversion.fingerprints import BYTES_ONLY, HASHED, NO_IMAGE, UNREADABLE
-from dbloader.conversion.similar import find_originals
+from dbloader.checking.fingerprint_file import FINGERPRINT
+from dbloader.checking.fingerprints import BYTES_ONLY, HASHED, NO_IMAGE, UNREADABLE
+from dbloader.checking.similar import find_originals
 from dbloader.errors import OptionError
 from tests.contracts.records import write
 from tests.support.images import encoded, photo, scene

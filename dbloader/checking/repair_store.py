@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from dbloader.conversion.findings import Findings
+from dbloader.checking.findings import Findings
+from dbloader.checking.stored_images import examine_images
 from dbloader.conversion.memory_budget import return_large_blocks
-from dbloader.conversion.stored_images import examine_images
 from dbloader.errors import ConversionError, DamagedStoreError, OptionError, StoreExistsError
 from dbloader.records.columns import COLUMNS
 from dbloader.sources.base import full_path
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable
 
-    from dbloader.conversion.stored_images import Examined
+    from dbloader.checking.stored_images import Examined
     from dbloader.stores.base import Store
 
 

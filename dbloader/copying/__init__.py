@@ -1,0 +1,1 @@
+"""Copy stores, or some of their records, to another place."""
