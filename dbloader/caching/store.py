@@ -52,7 +52,7 @@ class CachedStore(LMDBStore):
     it ends when nobody uses the cache any more.
 
     Args:
-        place: A folder of shards, an LMDB file, or a place in MongoDB.
+        place: A folder of shards, an LMDB file, or a place in MongoDB or in object storage.
         cache: The folder. It is created if it does not exist.
         max_bytes: Most bytes of the shards in the folder; None for no limit.
     """

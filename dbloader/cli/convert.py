@@ -76,7 +76,7 @@ Examples:
     "--engine",
     "executor",
     type=click.Choice(["ray"]),
-    help="Make the shards as tasks of the Ray cluster that runs here, or that RAY_ADDRESS names.",
+    help="Make the shards as tasks of the Ray cluster that runs here, or that RAY_ADDRESS names; else start Ray here.",
 )
 @click.option(
     "--append",

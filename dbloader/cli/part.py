@@ -40,7 +40,7 @@ def part_command(
 ) -> None:
     """Make part NUMBER, from 0, of the conversion that dbloader plan has planned for DESTINATION.
 
-    Without NUMBER it is that of the task of Slurm, Kubernetes, PBS or AWS Batch that runs this. A part that is made
+    Without NUMBER, the array task of Slurm, Kubernetes, PBS or AWS Batch that runs this gives it. A part that is made
     already is left as it is, and several attempts at once do no harm: so a task that failed may just run again.
 
     On Slurm: sbatch --array=0-511 --wrap 'dbloader part train.lmdb'

@@ -83,7 +83,7 @@ def copy_remote(
 
 def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[int, int], object]) -> Manifest:
     if parse_place(place).scheme not in WRITABLE:
-        raise OptionError(f"{place}: a store cannot be put on a web server by this way: name a bucket")
+        raise OptionError(f"{place}: a store cannot be put on a web server: name a bucket")
     bucket = Bucket(place)
     replaces = bucket.head(MANIFEST_FILE)
     if replaces and not overwrite:
