@@ -95,8 +95,8 @@ def make_folder(cache: str, origin: str, *, origin_is_path: bool) -> None:
             (folder / name).mkdir(exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise NotAStoreError(
-            f"{cache} is a file, and a cache is a folder: name another place; or remove the file, if an earlier "
-            "version made it as a cache (a store is read by LMDBDataset, without a cache)"
+            f"{cache} is a file, and a cache is a folder: name another place, or remove the file if an earlier "
+            "version made it as a cache"
         ) from error
     except OSError as error:
         raise translate_refusal(error, cache) from error

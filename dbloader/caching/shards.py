@@ -133,7 +133,7 @@ class CachedShards:
                 self._policy.forget(reader.name)
                 raise OptionError(
                     f"cache_bytes={self._limit} is too small for this order, which reads shards of {least} bytes at "
-                    "one time: give at least so many, or shuffle fewer shards at a time (BlockShuffleSampler, "
+                    "one time: give at least that many, or shuffle fewer shards at a time (BlockShuffleSampler, "
                     "buffer_blocks)"
                 )
             self._go_on()

@@ -40,7 +40,7 @@ def with_cache(
     if cache is not None:
         return CachedStore(place, cache, max_bytes=cache_bytes)
     if cache_bytes is not None:
-        raise OptionError(f"cache_bytes needs a cache, got {cache_bytes!r}")
+        raise OptionError(f"cache_bytes needs a cache (cache=FOLDER), got {cache_bytes!r}")
     assert store is not None
     return store
 

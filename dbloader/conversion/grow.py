@@ -33,7 +33,7 @@ def read_base(destination: str | os.PathLike[str]) -> ShardTable:
         raise OptionError(f"{_ADDS}, not to a store in MongoDB: {_JOIN}")
     target, name = target_of(destination), os.fspath(destination)
     if not os.path.lexists(target):
-        raise StoreNotFoundError(f"{_ADDS}, and nothing is at {name}: leave it out, and give a number of shards")
+        raise StoreNotFoundError(f"{_ADDS}, and nothing is at {name}: shards=8 (--shards 8) without append makes it")
     if not is_sharded(target):
         shards = f"dbloader convert {name} NEW.lmdb --shards 8 makes a folder of shards of it"
         raise OptionError(f"{_ADDS}, and {name} is something else: {_JOIN}" + f"; or {shards}" * target.is_file())

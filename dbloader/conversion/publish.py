@@ -95,7 +95,7 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
         return _done_before(destination, ShardTable.read(target), started)
     if missing:
         raise ConversionError(
-            f"{len(missing):,} of {plan.parts:,} parts are missing: {slurm_ranges(missing)}; make them with "
+            f"only {len(receipts):,} of {plan.parts:,} parts are made; missing {slurm_ranges(missing)}: make them with "
             f"dbloader part {os.fspath(destination)} NUMBER"
         )
     if plan.grows and overwrite:

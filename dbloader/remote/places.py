@@ -55,7 +55,7 @@ def parse_place(place: str | os.PathLike[str]) -> RemotePlace:
     scheme, slash, bucket, key = found[1].lower(), *found.groups()[1:]
     if "@" in bucket or (scheme.startswith("http") and "?" in bucket + key):
         raise PlaceError(
-            f"a {scheme}:// place must not have credentials in it, which others could read in the manifest of a store: "
+            f"a place ({scheme}://) must not have credentials in it, which others could read in a manifest of a store: "
             "put them into the environment, as docs/object-storage.md says"
         )
     if not slash or not bucket:

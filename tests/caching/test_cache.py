@@ -246,7 +246,7 @@ def test_a_link_to_the_origin_is_no_way_around(origin: Path, tmp_path: Path) -> 
 
 
 def test_options_are_checked(origin: Path, cache: Path) -> None:
-    with pytest.raises(OptionError, match="cache_bytes needs a cache, got 5"):
+    with pytest.raises(OptionError, match=r"cache_bytes needs a cache \(cache=FOLDER\), got 5"):
         LMDBDataset(origin, cache_bytes=5)
     with pytest.raises(OptionError, match="cache_bytes must be at least 1, got 0"):
         CachedStore(origin, cache, max_bytes=0)

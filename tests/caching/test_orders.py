@@ -116,7 +116,7 @@ def test_a_full_shuffle_over_a_smaller_cache_is_refused_with_the_bytes_and_the_r
     with LMDBDataset(origin, decode=None, cache=cache, cache_bytes=most - 1) as dataset:
         message = (
             rf"^cache_bytes={most - 1} is too small for this order, which reads shards of {most} bytes at one time: "
-            r"give at least so many, or shuffle fewer shards at a time \(BlockShuffleSampler, buffer_blocks\)$"
+            r"give at least that many, or shuffle fewer shards at a time \(BlockShuffleSampler, buffer_blocks\)$"
         )
         loader = wrapped(dataset, ShuffleSampler(dataset))
         for _ in range(2):

@@ -203,7 +203,7 @@ def test_what_does_not_grow_is_refused_with_the_remedy(root: Path, place: Path, 
     plant_photos(root, 3)
     for action in (convert, plan_conversion):
         options: dict[str, Any] = {"shards": 1, "append": True}
-        with pytest.raises(StoreNotFoundError, match=r"nothing is at .*: leave it out"):
+        with pytest.raises(StoreNotFoundError, match=r"nothing is at .*: shards=8 \(--shards 8\) without append"):
             action(root, place, **options)
     convert(root, place)
     before = place.read_bytes()

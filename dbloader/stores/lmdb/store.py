@@ -181,7 +181,8 @@ class LMDBStore(Store):
         partial = os.path.realpath(self._path) + PARTIAL
         if os.path.exists(partial):  # noqa: PTH110 - the path may be any str
             parts = os.path.isdir(partial)  # noqa: PTH112 - the path may be any str
-            remedy = "dbloader publish makes it of its parts" if parts else "dbloader convert with --resume goes on"
+            remedy = "dbloader parts says which parts are missing, and dbloader publish makes the store of them"
+            remedy = remedy if parts else "dbloader convert with --resume goes on"
             return NotAStoreError(f"{self.place} is not there, but its unfinished conversion is: {remedy}")
         return StoreNotFoundError(f"{self.place} does not exist; dbloader convert makes a store")
 
