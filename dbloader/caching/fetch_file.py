@@ -89,7 +89,7 @@ def _fetch(origin: Origin, cache: Path, name: str, digest: str, of: bytes | None
 
 
 def _is_replaced(origin: Origin, table: ShardTable) -> bool:
-    with suppress(DBLoaderError):
+    with suppress(DBLoaderError, OSError):
         return _files(ShardTable.decode(origin.manifest(), origin.place)) != _files(table)
     return False
 

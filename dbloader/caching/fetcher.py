@@ -57,28 +57,31 @@ def _clean_up(cache: str) -> None:
 
 def _converse(cache: str, shards: CachedShards, reader: Reader, channel: Channel) -> None:
     """Do what a reader asks until it is gone. If it was the last one, end the process."""
-    with suppress(OSError, EOFError):  # it is gone
-        while True:
-            _obey(shards, reader, channel.receive())
-    channel.close()
-    if not shards.leave(reader):  # one that comes in this moment finds a new fetcher
-        _clean_up(cache)
-        os._exit(0)  # a thread may hang in a read of its origin
+    try:
+        with suppress(OSError, EOFError):  # it is gone
+            while True:
+                _obey(shards, reader, channel.receive())
+    finally:
+        channel.close()
+        if not shards.leave(reader):  # one that comes in this moment finds a new fetcher
+            with suppress(OSError):  # somebody has removed the folder
+                _clean_up(cache)
+            os._exit(0)  # a thread may hang in a read of its origin
 
 
 def _obey(shards: CachedShards, reader: Reader, message: dict[str, Any]) -> None:
+    if "need" in message:
+        shards.need(reader, message["need"])  # and answer when it is there
+        return
+    if "opened" in message:
+        shards.opened(reader)
+        return
     try:
         if "open" in message:
             reader.name = message["reader"]
             shards.open(**message["open"])
-        elif "expect" in message:
-            shards.expect(reader, message["expect"], check=message["check"])
-        elif "need" in message:
-            shards.need(reader, message["need"])  # and answer when it is there
-            return
         else:
-            shards.opened(reader)
-            return
+            shards.expect(reader, message["expect"], check=message["check"])
     except Exception as error:
         reader.answer(as_ours(error, "the origin"))
     else:

@@ -105,5 +105,8 @@ def make_folder(cache: str, origin: str, *, origin_is_path: bool) -> None:
 def write_whole(path: Path, data: str | bytes) -> None:
     """Put a file in its place at once, whole."""
     aside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
-    aside.write_bytes(data.encode() if isinstance(data, str) else data)
-    aside.replace(path)
+    try:
+        aside.write_bytes(data.encode() if isinstance(data, str) else data)
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)  # the half of it that a full disk had room for

@@ -42,12 +42,12 @@ class CachePolicy:
     position. A reader whose order is not known only asks; then the shard asked for longest ago is removed first.
 
     Args:
-        nbytes: Bytes of each shard.
+        nbytes: Bytes of each shard, which may change while it decides.
         limit: Most bytes of all shards in the cache; None for no limit.
     """
 
-    def __init__(self, nbytes: Sequence[int], limit: int | None = None) -> None:
-        self.nbytes = list(nbytes)
+    def __init__(self, nbytes: list[int], limit: int | None = None) -> None:
+        self.nbytes = nbytes
         self.limit = limit
         self._readers: dict[Hashable, _Reader] = {}
         self._asked: dict[int, int] = {}  # when each shard was last asked for, counted in questions

@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dbloader.caching.fetch_file import fetch_index, fetch_shard
+from dbloader.caching.fetch_file import as_ours, fetch_index, fetch_shard
 from dbloader.caching.folder import CacheStats
 from dbloader.caching.origins import open_origin
 from dbloader.caching.policy import CachePolicy, Need
-from dbloader.errors import DBLoaderError, OptionError
+from dbloader.errors import OptionError
 from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from dbloader.caching.channel import Channel
     from dbloader.caching.origins import Origin
+    from dbloader.errors import DBLoaderError
     from dbloader.stores.lmdb.shard_table import ShardTable
 
 # Enough to hide the latency of a request; more would delay the shard that is needed first.
@@ -50,6 +51,7 @@ class Reader:
             if error is None:
                 self._channel.send(ready=True)
             else:
+                self.shard = None
                 self._channel.send(error=type(error).__name__, text=str(error))
 
 
@@ -140,6 +142,8 @@ class CachedShards:
         """Note that a reader waits for a shard, and answer it when the shard is there."""
         with self._lock:
             reader.shard, reader.is_waiting = shard, True
+            self._readers.remove(reader)
+            self._readers.append(reader)  # or one that asks often would be served before one that waits long
             self._policy.ask(reader.name, shard)
             self._failed.discard(shard)
             if shard in self._present and not self._path(shard).exists():  # somebody else has removed it
@@ -164,18 +168,19 @@ class CachedShards:
             if step is None:
                 break
             for shard in step.remove:
-                self._path(shard).unlink(missing_ok=True)
+                with suppress(OSError):  # if the folder may not be written to, the fetch says so
+                    self._path(shard).unlink()
                 self._gone(shard)
                 self._stats.removed += 1
-            self._coming.add(step.shard)
             threading.Thread(target=self._fetch, args=(self._origin, step.shard), daemon=True).start()
+            self._coming.add(step.shard)
 
     def _fetch(self, origin: Origin, shard: int) -> None:
         began, failure = time.monotonic(), None
         try:
             fetch_shard(origin, self._folder, self._table, shard, partial(self._note, origin))
-        except DBLoaderError as error:
-            failure = error
+        except Exception as error:
+            failure = as_ours(error, f"shard {shard} of {origin.place}")
         with self._lock:
             self._coming.discard(shard)
             if failure is None:

@@ -13,7 +13,7 @@ from typing_extensions import override
 from dbloader._options import whole_number
 from dbloader.caching import metrics
 from dbloader.caching.client import FetcherClient
-from dbloader.errors import NotAStoreError, OptionError, PlaceError
+from dbloader.errors import DamagedStoreError, NotAStoreError, OptionError, PlaceError
 from dbloader.remote.places import is_remote, parse_place
 from dbloader.stores.lmdb import env
 from dbloader.stores.lmdb.errors import translate
@@ -52,7 +52,7 @@ class CachedStore(LMDBStore):
     it ends when nobody uses the cache any more.
 
     Args:
-        place: A folder of shards, an LMDB file, or a place in MongoDB.
+        place: A folder of shards, an LMDB file, or a place in MongoDB or in object storage.
         cache: The folder. It is created if it does not exist.
         max_bytes: Most bytes of the shards in the folder; None for no limit.
     """
@@ -144,6 +144,14 @@ class CachedHandle(ShardedHandle):
     def file_of(self, index: int) -> str:
         """Return the file in the cache that has a record."""
         return self.files[1 + self._number_of(index)]
+
+    @override
+    def _open(self, *names: str, digest: str, of: bytes | None = None) -> LMDBHandle:
+        try:
+            return super()._open(*names, digest=digest, of=of)
+        except (NotAStoreError, DamagedStoreError) as error:
+            file = os.path.join(self.place, *names)  # noqa: PTH118 - any str
+            raise DamagedStoreError(f"{file}, in the cache, is damaged: remove it to have it fetched again") from error
 
     @override
     def _open_shard(self, number: int) -> LMDBHandle:

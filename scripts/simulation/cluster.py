@@ -46,7 +46,7 @@ class Cluster:
     fetch_ms: float = _option(0.0, "time that a node needs to begin a fetch and to check what came")
     store_mbs: float = _option(0.0, "MB/s that the store gives to all nodes together; 0: no limit")
     store_requests: float = _option(
-        5500.0, "requests/s that the store takes, one a 16 MiB; more get a 503; 0: no limit"
+        5500.0, "requests/s that the store takes, one for each 8 MiB; more get a 503; 0: no limit"
     )
     cache_gb: float = _option(500.0, "size of a node's cache", 1e-9)
     index_bytes: float = _option(60.0, "bytes of a record in the store's index, which each node fetches first")

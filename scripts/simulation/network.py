@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dbloader.remote.bucket import PART_BYTES
+
 if TYPE_CHECKING:
     from simulation.cluster import Cluster
 
@@ -16,7 +18,6 @@ Array = np.ndarray[Any, Any]
 _IDLE, _REFUSED, _ASKED, _COMING = range(4)
 # As dbloader.remote waits before it sends a request again that was refused: doubled each time, and half at random.
 _BACK_OFF_S, _LONGEST_BACK_OFF_S = 0.1, 10.0
-_PART_BYTES = 16 * 2**20  # one request of a larger file
 
 
 class Network:
@@ -45,7 +46,7 @@ class Network:
         self._asked: Counter[int] = Counter()
         self._accepted: Counter[int] = Counter()
         self._most_parts = 0.0
-        self._part_bytes = min(_PART_BYTES, cluster.shard_bytes)
+        self._part_bytes = min(PART_BYTES, cluster.shard_bytes)
         limits = (cluster.store_mbs * 1e6, cluster.store_requests * self._part_bytes)
         self._total_speed = min((limit for limit in limits if limit), default=inf)
         self.refused = 0

@@ -12,7 +12,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from dbloader import LMDBDataset, MongoDataset, copy_store
-from dbloader.caching.folder import read_stats
+from dbloader.caching.folder import read_stats, write_whole
 from dbloader.caching.policy import Need
 from dbloader.caching.store import CachedStore
 from dbloader.errors import NotAStoreError, OptionError, PlaceError, StoreFullError
@@ -202,6 +202,16 @@ def test_on_a_full_disk_the_error_says_so_and_others_go_on(origin: Path, tmp_pat
             return images_of(store, [1])
 
     assert from_child(read) == [image_of(1)]
+
+
+def test_a_full_disk_leaves_no_half_of_a_file(tmp_path: Path) -> None:
+    def write() -> list[Path]:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5, 5))
+        with pytest.raises(OSError, match="large"):
+            write_whole(tmp_path / "stats.json", "more than fits")
+        return [*tmp_path.iterdir()]
+
+    assert from_child(write) == []
 
 
 # What else may be at the place

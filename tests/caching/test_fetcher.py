@@ -193,6 +193,13 @@ def test_after_training_and_fetcher_were_killed_the_cache_goes_on_with_what_is_c
     assert sizes_of_partial_files(cache) == []
 
 
+def test_a_fetcher_whose_folder_was_removed_ends_with_its_last_reader(origin: Path, cache: Path) -> None:
+    with CachedStore(origin, cache) as store:
+        store.read([0])
+        shutil.rmtree(cache)
+    wait_for(lambda: fetcher_of(cache) is None, "the fetcher ends")
+
+
 def test_a_fetcher_that_cannot_start_is_an_error_with_its_reason(origin: Path, cache: Path) -> None:
     (cache / "fetcher.sock").mkdir(parents=True)
     (cache / "cache.json").touch()
@@ -226,6 +233,24 @@ def test_a_shard_is_not_removed_before_its_reader_has_opened_it(origin: Path, ca
     wait_for(lambda: shards_in(cache) == ["00002.lmdb"], "shard 2, as nobody opens shard 1 any more")
     second.close()
     third.close()
+    wait_until_ended(cache)
+
+
+def test_those_who_wait_longest_are_served_first(origin: Path, cache: Path) -> None:
+    first, second, third = readers = [connect(origin, cache, 1) for _ in range(3)]
+    first.ask("shard 0", need=0)
+    for reader, shard in ((second, 1), (third, 2)):
+        reader.tell(need=shard)
+        reader.ask("", expect=[], check=False)
+    first.tell(opened=True)
+    first.tell(need=3)
+    first.ask("", expect=[], check=False)
+    wait_for(lambda: shards_in(cache) == ["00001.lmdb"], "shard 1")
+    second.tell(opened=True)
+    wait_for(lambda: shards_in(cache) not in ([], ["00001.lmdb"]), "another shard")
+    assert shards_in(cache) == ["00002.lmdb"]
+    for reader in readers:
+        reader.close()
     wait_until_ended(cache)
 
 
@@ -331,6 +356,24 @@ def test_a_worker_of_a_store_that_is_open_needs_only_what_is_in_the_cache(
                 worker.read([4])
 
 
+def test_an_origin_that_cannot_be_looked_at_is_an_error_of_one_question(
+    origin: Path, cache: Path, tmp_path: Path
+) -> None:
+    first, second = connect(origin, cache, 1), connect(origin, cache, 1)
+    origin.rename(tmp_path / "away")
+    origin.touch()  # so that its manifest cannot be read either, whatever it is
+    with pytest.raises(StoreAccessError, match=r"00001.lmdb cannot be fetched: .*Not a directory"):
+        first.ask("shard 1", need=1)
+    origin.unlink()
+    (tmp_path / "away").rename(origin)
+    for shard in (1, 0):  # nobody holds room for shard 1 any more
+        second.ask(f"shard {shard}", need=shard)
+        second.tell(opened=True)
+    first.close()
+    second.close()
+    wait_until_ended(cache)
+
+
 def test_a_shard_that_is_damaged_at_the_origin_is_an_error_of_those_who_need_it(origin: Path, cache: Path) -> None:
     damaged = origin / "shards" / "00001.lmdb"
     whole = damaged.read_bytes()
@@ -355,6 +398,13 @@ def test_a_damaged_record_is_an_error_with_the_file_to_remove(origin: Path, cach
             store.read([5])
         file.unlink()
         store.close()
+        assert images_of(store) == IMAGES
+    wait_until_ended(cache)
+    file.write_bytes(b"")  # as a power failure may leave it
+    with CachedStore(origin, cache) as store:
+        with pytest.raises(DamagedStoreError, match=f"^{file}, in the cache, is damaged: remove it"):
+            store.read([5])
+        file.unlink()
         assert images_of(store) == IMAGES
 
 

@@ -10,6 +10,8 @@ from simulation.__main__ import main, simulate
 from simulation.cluster import Cluster
 from simulation.training import Training
 
+from dbloader.remote.bucket import PART_BYTES
+
 # 16 ranks, 1,000 records of each in 8 steps; nothing is random but the order.
 SMALL: dict[str, Any] = {
     "nodes": 4, "ranks": 4, "shards": 64, "records": 250, "batch": 125, "step_ms": 1000.0, "shard_mb": 50.0,
@@ -46,6 +48,8 @@ def test_the_first_batch_waits_for_the_index_and_for_the_shards_of_the_first_buf
 def test_a_store_that_gives_less_than_the_nodes_take_sets_the_time() -> None:
     found = one_epoch(store_mbs=100, step_ms=1.0)
     assert 64 * 50 / 100 <= found["seconds"] <= 64 * 50 / 100 * 1.05
+    few = one_epoch(store_requests=13, step_ms=1.0)  # one for each part
+    assert few["seconds"] >= 64 * 50e6 / (13 * PART_BYTES)
 
 
 def test_a_small_cache_holds_no_more_than_its_size_and_too_small_a_one_is_refused() -> None:
