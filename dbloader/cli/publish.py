@@ -29,8 +29,8 @@ Examples:
 def publish_command(*, destination: str, overwrite: bool, quiet: bool, as_json: bool) -> int:
     """Make the store DESTINATION of the parts of its planned conversion, in one step.
 
-    It is refused if a part is missing, damaged or of another plan; nothing changes then. If the store is published
-    already and no plan is left, as when a job runs again, it says so, and the exit status is 0.
+    It is refused if a part is missing, damaged or of another plan; nothing changes then. If no plan is left and a store
+    is there, as when a job runs again, it says so, and the exit status is 0.
     """
     report = publish(destination, overwrite=overwrite)
     if as_json:

@@ -16,11 +16,13 @@ from dbloader.conversion.plan import target_of
 from dbloader.conversion.publish import list_parts, publish
 from dbloader.conversion.report import Progress
 from dbloader.conversion.run_parts import check_executor, run_parts
+from dbloader.errors import StoreExistsError
 from dbloader.stores.lmdb.publish_shards import check_target
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from dbloader.conversion.plan import Plan
     from dbloader.conversion.report import Report
 
 
@@ -52,7 +54,8 @@ def convert_shards(
         progress=lambda count: progress(Progress(count, None, 0)),
         **options,
     )
-    _, receipts, missing = list_parts(destination)
+    found, receipts, missing = list_parts(destination)
+    _check_same(plan, found.id)
     done = [plan.part_length(receipt.part) for receipt in receipts]
     resumed_at, nbytes = sum(done), 0
     progress(Progress(plan.files, resumed_at, 0))
@@ -66,6 +69,7 @@ def convert_shards(
     try:
         with closing(run_parts(place, missing, executor, workers)) as receipts_made:
             for receipt in receipts_made:
+                _check_same(plan, receipt.plan)
                 done.append(plan.part_length(receipt.part))
                 nbytes += receipt.bytes_read
                 progress(Progress(plan.files, sum(done), nbytes))
@@ -74,6 +78,14 @@ def convert_shards(
             own.shutdown(cancel_futures=True)
     report = publish(destination, overwrite=overwrite)
     return replace(report, resumed_at=resumed_at, bytes_read=nbytes, seconds=time.monotonic() - started)
+
+
+def _check_same(plan: Plan, plan_id: str) -> None:
+    """Raise StoreExistsError if a plan has another id than that which this conversion has made."""
+    if plan_id != plan.id:
+        raise StoreExistsError(
+            f"{plan.folder} has another plan than before: another conversion to the same place has replaced it"
+        )
 
 
 def _end_with_parent() -> None:

@@ -34,6 +34,7 @@ from dbloader.records.document import seal
 from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.publish_shards import check_target, write_durably
 from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
+from dbloader.stores.mongo.uri import is_mongo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -112,6 +113,8 @@ def plan_conversion(
             }
             values["id"] = _id_of(values, files.digest)
             write_durably(aside / PLAN_FILE, seal(values))
+            if is_mongo(source):  # its place may have a password in it
+                (aside / PLAN_FILE).chmod((aside / PLAN_FILE).stat().st_mode & 0o770)
             return _put(aside, destination, values["id"], overwrite=overwrite)
         finally:
             shutil.rmtree(aside, ignore_errors=True)

@@ -10,8 +10,9 @@ import glob
 import os
 import secrets
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass, fields
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from dbloader.conversion.file_to_record import FileConverter
 from dbloader.conversion.settings import Settings
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.errors import ConversionError, DamagedStoreError, PlaceError, StoreNotFoundError
+from dbloader.images.pillow import LIMIT_VARIABLE, max_pixels
 from dbloader.records.columns import seal_chunk, unseal_chunk
 from dbloader.records.document import open_sealed
 from dbloader.stores.lmdb.keys import PARTIAL, checked_path
@@ -32,7 +34,7 @@ RECEIPT_FOLDER = "parts"
 # The entries of the source, and for each part which bytes of that file its entries are, in order.
 PLAN_FILE, LIST_FILE, SPANS_FILE = "plan.bson", "files", "files.spans"
 # Their versions decide pixels and bytes, so all parts must be made with the same.
-_PACKAGES = ("Pillow", "simplejpeg", "pymongo")
+_PACKAGES = ("Pillow", "simplejpeg", "pymongo", "pillow-heif")
 _SPAN_BYTES, _CRC_BYTES = 16, 4
 
 
@@ -121,12 +123,12 @@ class Plan:
         return FileList((self.folder / LIST_FILE).open("rb"), *np.frombuffer(spans, "<i8").reshape(-1, 2).T)
 
     def check_versions(self) -> None:
-        """Raise ConversionError unless this process has the versions of the libraries that the plan was made with."""
+        """Raise ConversionError unless this process has the versions that the plan was made with."""
         for name, planned in self.versions.items():
             if (here := library_versions()[name]) != planned:
                 raise ConversionError(
                     f"this machine has {name} {here} and {self.folder} was planned with {planned}, so a part made here "
-                    f"might not have the same bytes: install {name}=={planned}, or plan again"
+                    f"might not have the same records: make it {name}=={planned}, or plan again"
                 )
 
 
@@ -167,5 +169,9 @@ def target_of(destination: str | os.PathLike[str]) -> Path:
 
 
 def library_versions() -> dict[str, str]:
-    """Return the versions of dbloader and of the libraries that decide the records."""
-    return {"dbloader": __version__, **{name: version(name) for name in _PACKAGES}}
+    """Return the versions of dbloader and of the libraries that decide the records, and the limit of pixels."""
+    versions = {"dbloader": __version__, **dict.fromkeys(_PACKAGES, "none"), LIMIT_VARIABLE: f"{max_pixels():.0f}"}
+    for name in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions

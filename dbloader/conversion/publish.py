@@ -13,9 +13,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dbloader._describe import counted, size
 from dbloader.conversion.grow import join_sources
 from dbloader.conversion.part import read_receipt, receipt_path
-from dbloader.conversion.plan import RECEIPT_FOLDER, Plan, remove_plan, target_of
+from dbloader.conversion.plan import LIST_FILE, PLAN_FILE, RECEIPT_FOLDER, SPANS_FILE, Plan, remove_plan, target_of
 from dbloader.conversion.report import FILE_COUNTS, Report, image_warnings, nothing_stored, repeat_warning, write_report
-from dbloader.errors import ConversionError, DamagedStoreError, OptionError, StoreError, StoreNotFoundError
+from dbloader.errors import (
+    ConversionError,
+    DamagedStoreError,
+    OptionError,
+    StoreError,
+    StoreExistsError,
+    StoreNotFoundError,
+)
 from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.partial import sync_folder
 from dbloader.stores.lmdb.publish_shards import check_base, check_target, index_shards, move_into, put_manifest
@@ -65,7 +72,7 @@ def list_parts(destination: str | os.PathLike[str]) -> Parts:
 def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> Report:
     """Make a store of the parts of a conversion, in one step, or refuse.
 
-    If that is done already, as by a job that runs again, the report has no files, and a warning says so.
+    If no plan is left and a store is there, as when a job runs again, the report has no files, and a warning says so.
 
     Args:
         destination: Place of the store.
@@ -83,6 +90,8 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
     except StoreNotFoundError:
         if not is_sharded(target):
             raise
+        if (target / PLAN_FILE).is_file():  # a publisher was killed before it removed that
+            _remove_files(target, {LIST_FILE, SPANS_FILE, PLAN_FILE})
         return _done_before(destination, ShardTable.read(target), started)
     if missing:
         raise ConversionError(
@@ -144,7 +153,8 @@ def _made_of(target: Path, receipts: Sequence[Receipt]) -> ShardTable | None:
     """Return the table of the store at a place if it has shards of these receipts, else None."""
     with suppress(OSError, StoreError):
         table = ShardTable.read(target)
-        if not {shard.name for shard in table.shards}.isdisjoint(receipt.shard for receipt in receipts):
+        made = {(receipt.shard, receipt.digest) for receipt in receipts}
+        if made & {(shard.name, shard.digest) for shard in table.shards}:
             return table
     return None
 
@@ -159,7 +169,7 @@ def _done_before(destination: str | os.PathLike[str], table: ShardTable, started
         files=0,
         image_bytes=manifest.image_bytes,
         seconds=time.monotonic() - started,
-        warnings=(f"the store was published already, at {manifest.created}, and no plan is left",),
+        warnings=(f"no plan is left: the store that is there was published already, at {manifest.created}",),
     )
 
 
@@ -183,16 +193,24 @@ def _make(
         with suppress(OSError):  # the store is in place
             remove_plan(plan.folder)
         return table.manifest
+    if Plan.open(target).id != plan.id:  # then the folder has other parts than this manifest names
+        raise StoreExistsError(f"{plan.folder} was planned again meanwhile: make its parts, then publish them")
     put_manifest(plan.folder, table)
     left = {str(path.relative_to(plan.folder)) for path in plan.folder.rglob("*") if path.is_file()}
     plan.folder.rename(target)
     with suppress(OSError):  # the store is in place
         sync_folder(target.parent)
         table = ShardTable.read(target)  # which may be that of another process that has published at the same time
-        for name in left - {MANIFEST_FILE, *table.files}:
-            (target / name).unlink(missing_ok=True)
-        shutil.rmtree(target / RECEIPT_FOLDER, ignore_errors=True)
+        _remove_files(target, left - {MANIFEST_FILE, *table.files})
     return table.manifest
+
+
+def _remove_files(target: Path, names: set[str]) -> None:
+    """Remove from the folder of a store what only its plan needed, with the plan last."""
+    shutil.rmtree(target / RECEIPT_FOLDER, ignore_errors=True)
+    with suppress(OSError):
+        for name in sorted(names, key=lambda name: name == PLAN_FILE):
+            (target / name).unlink(missing_ok=True)
 
 
 def unnamed_warning(target: Path) -> list[str]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import lmdb
 
-from dbloader.errors import DamagedStoreError, OptionError, StoreError, StoreExistsError
+from dbloader.errors import DamagedStoreError, OptionError, StoreError, StoreExistsError, StoreNotFoundError
 from dbloader.remote.bucket import Bucket
 from dbloader.remote.origin import RemoteOrigin
 from dbloader.remote.places import WRITABLE, is_remote, parse_place
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from dbloader.records.manifest import Manifest
+    from dbloader.remote.bucket import Item
     from dbloader.stores.lmdb.shard_table import Shard
 
 # Files under way at once, each in several parts.
@@ -85,12 +86,12 @@ def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[in
     if parse_place(place).scheme not in WRITABLE:
         raise OptionError(f"{place}: a store cannot be put on a web server by this way: name a bucket")
     bucket = Bucket(place)
+    # Before the manifest is looked at: so whoever has put these files cannot replace a later manifest.
+    there = _list_files(bucket)
     replaces = bucket.head(MANIFEST_FILE)
     if replaces and not overwrite:
         raise StoreExistsError(f"{bucket.place} exists already; overwrite (--overwrite) replaces it")
     before = bucket.get(MANIFEST_FILE, replaces.etag) if replaces else b""
-    found = [*bucket.items(SHARD_FOLDER), *bucket.folders()[1]]
-    there = {item.key: item for item in found if _OURS.fullmatch(item.key)}
     with _as_folder(source) as (folder, table):
         # Only an upload of this store in place of that one has these keys: it may go on with what is there, and once
         # the place has another manifest, it can never be published, so anybody may remove its files.
@@ -103,6 +104,16 @@ def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[in
             bucket.put_file(key, files[key], there.get(key))
 
         _for_each_file(new, put, bucket, progress)
+    sizes = {key: item.size for key, item in _list_files(bucket).items()}
+    whole = new.index_file in sizes and all(
+        sizes.get(key) == shard.nbytes for key, shard in zip(files, shards, strict=False)
+    )
+    # Another manifest may be there, whose publisher has removed these files: then putting this one is refused.
+    if not whole and bucket.head(MANIFEST_FILE) == replaces:
+        raise StoreError(
+            f"{bucket.place}: not all that was sent is there in its size: {source} was replaced meanwhile, or somebody "
+            "removes files there; the same command goes on"
+        )
     try:
         bucket.put_if(MANIFEST_FILE, new.encode(), replaces)
     except StoreExistsError:
@@ -112,6 +123,12 @@ def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[in
         raise type(error)(f"{error}; it may be published nevertheless, as dbloader info {place} will say") from None
     bucket.delete(there.keys() - files.keys())  # those of the store before, and of uploads that came too late
     return table.manifest
+
+
+def _list_files(bucket: Bucket) -> dict[str, Item]:
+    """Return the shards and indices at a place, by their keys, also those of uploads that are not published."""
+    found = [*bucket.items(SHARD_FOLDER), *bucket.folders()[1]]
+    return {item.key: item for item in found if _OURS.fullmatch(item.key)}
 
 
 def _for_each_file(
@@ -175,7 +192,11 @@ def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[
             return
         aside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
         try:
-            origin.fetch(name, aside)
+            try:
+                origin.fetch(name, aside)
+            except StoreNotFoundError as error:
+                what = "if the store there was replaced meanwhile, the same command brings the new one"
+                raise StoreNotFoundError(f"{error}; {what}") from error
             _check(aside, where, shards.get(name), table.manifest)
             with aside.open("rb") as file:
                 os.fsync(file.fileno())

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # Errors of the machine, not of the file: to continue would reject good files.
 NOT_THE_FILE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+# A network file system is away, and all other files with it.
+_AWAY = (errno.ESTALE, errno.ENOTCONN, errno.ESHUTDOWN, errno.EHOSTDOWN, errno.ETIMEDOUT)
 # A record is a BSON document, whose length is an int32; 64 kB are left for everything but the image.
 MAX_BYTES = 2**31 - 2**16
 _MAX_EXTENSIONS = 1000  # counted separately; files called x.0001, x.0002, … must not fill the memory
@@ -175,6 +177,8 @@ def read_file(name: str, path: bytes, span: tuple[int, int] | None, hold: Callab
     except OSError as error:
         if error.errno in NOT_THE_FILE:
             raise
+        if error.errno in _AWAY:
+            raise SourceError(f"{readable(path)} cannot be read: {error.strerror}; is its disk there?") from error
         return Problem(name, f"cannot be read: {error.strerror or error}")
 
 

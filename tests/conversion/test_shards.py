@@ -6,6 +6,8 @@ import os
 import resource
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -135,6 +137,10 @@ def test_a_job_that_publishes_again_finds_the_store_and_another_store_stays_an_e
     (tmp_path / "kept").rename(f"{place}.partial")  # as if it was killed before it removed the plan
     assert publish(place).files == 0
     assert not Path(f"{place}.partial").exists()
+    for name in ("files", "files.spans", "plan.bson"):
+        (place / name).write_bytes(b"")  # as if it was killed before it removed these
+    publish(place)
+    assert sorted(path.name[:5] for path in place.iterdir()) == ["index", "manif", "shard"]
     convert(root, tmp_path / "file.lmdb")
     with pytest.raises(StoreNotFoundError, match="has no plan"):
         publish(tmp_path / "file.lmdb")
@@ -213,6 +219,41 @@ def test_another_plan_is_refused_unless_it_is_to_be_replaced(root: Path, place: 
     with pytest.raises(StoreExistsError, match="has the plan of another conversion"):
         plan_conversion(root, place, 2)
     assert plan_conversion(root, place, 2, overwrite=True).files == 5
+    assert list_parts(place).missing == [0, 1]
+
+
+class Replacing(Here):
+    """Runs each task after another conversion has replaced the plan."""
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+        place = Path(arguments[0])
+        plan_conversion(place.parent / "images", place, 2, check="structure", overwrite=True)
+        return super().submit(function, *arguments, **options)
+
+
+def test_a_conversion_does_not_publish_the_plan_of_another(root: Path, place: Path) -> None:
+    plant_photos(root, 4)
+    with pytest.raises(StoreExistsError, match="has another plan than before"):
+        convert(root, place, shards=2, executor=Replacing())
+    assert not place.exists()
+
+
+def test_a_plan_that_is_made_while_another_is_published_is_kept(
+    root: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant_photos(root, 4)
+    plan_conversion(root, place, 1)
+    convert_part(place, 0)
+
+    def late(*arguments: Any, **options: Any) -> ShardTable:
+        table = index_shards(*arguments, **options)
+        plan_conversion(root, place, 2, overwrite=True)
+        return table
+
+    monkeypatch.setattr("dbloader.conversion.publish.index_shards", late)
+    with pytest.raises(StoreExistsError, match="was planned again meanwhile"):
+        publish(place)
+    assert not place.exists()
     assert list_parts(place).missing == [0, 1]
 
 
@@ -318,9 +359,15 @@ def test_a_part_is_refused_where_a_library_has_another_version(root: Path, place
     path = plan_conversion(root, place, 1).folder / "plan.bson"
     values = open_sealed(path.read_bytes())
     path.write_bytes(seal({**values, "versions": {**values["versions"], "Pillow": "9.9"}}))
-    what = r"^this machine has Pillow .* was planned with 9\.9, .*: install Pillow==9\.9, or plan again$"
+    what = r"^this machine has Pillow .* was planned with 9\.9, .*: make it Pillow==9\.9, or plan again$"
     with pytest.raises(ConversionError, match=what):
         convert_part(place, 0)
+    path.write_bytes(seal(values))
+    command = [sys.executable, "-m", "dbloader", "part", str(place), "0"]
+    environment = {**os.environ, "DBLOADER_MAX_PIXELS": "1000"}
+    done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=False)
+    assert "this machine has DBLOADER_MAX_PIXELS 1000 and" in done.stderr
+    assert list_parts(place).missing == [0]
 
 
 @pytest.mark.parametrize("part", [2, -1, 10**9])

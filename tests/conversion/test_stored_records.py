@@ -13,6 +13,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, random_
 from typing_extensions import override
 
 from dbloader import ImageFormat, LMDBDataset, MongoDataset, convert, copy_store, write_store
+from dbloader.conversion.make_plan import plan_conversion
 from dbloader.decoding import DecodeTensor, decode_pil
 from dbloader.errors import DamagedImageError, FieldError, OptionError
 from dbloader.stores.open import open_store
@@ -282,6 +283,14 @@ def test_records_and_samples_may_be_chained(place: Path, out: Path) -> None:
         ("cat", "dog"),
     )
     assert told(out)[3] == told(place)[2]
+
+
+def test_only_user_and_group_read_a_plan_whose_source_may_have_a_password(
+    place: Path, tmp_path: Path, mongo_uri: str
+) -> None:
+    convert(tmp_path / "images", mongo_uri, listing=tmp_path / "list.csv")
+    plan = plan_conversion(mongo_uri, tmp_path / "planned.lmdb", 1)
+    assert (plan.folder / "plan.bson").stat().st_mode & 0o007 == 0
 
 
 def test_records_of_a_query_are_copied_from_mongodb(place: Path, out: Path, tmp_path: Path, mongo_uri: str) -> None:

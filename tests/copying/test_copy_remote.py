@@ -232,11 +232,10 @@ def test_an_upload_that_was_killed_leaves_no_store_and_goes_on_with_the_shards_t
     assert outside(read_table, place).manifest.digest == digest(stores / "one.lmdb")
 
 
-def unpublish(place: str) -> None:
-    """Leave what an upload leaves that is killed at its end."""
+def remove(place: str, key: str) -> None:
     from dbloader.remote.bucket import Bucket
 
-    Bucket(place).delete(["manifest.bson"])
+    Bucket(place).delete([key])
 
 
 def test_an_upload_of_one_file_goes_on_too(object_store: ObjectStore, outside: Outside, stores: Path) -> None:
@@ -253,7 +252,7 @@ def test_an_upload_of_one_file_goes_on_too(object_store: ObjectStore, outside: O
             outside(copy_store, stores / "one.lmdb", place, environment=environment)
     outside(copy_store, stores / "one.lmdb", place)
     first = outside(keys, place)
-    outside(unpublish, place)
+    outside(remove, place, "manifest.bson")  # as if it was killed at its end
     assert copy_and_watch(object_store, outside, "PUT", stores / "one.lmdb", place) == set()
     assert outside(keys, place) == first
 
@@ -294,6 +293,46 @@ def test_an_upload_that_comes_too_late_is_refused_and_removes_what_it_has_put(
     assert outside(read_table, place).manifest.digest == digest(stores / "other.lmdb")
 
 
+def test_an_upload_whose_files_are_removed_meanwhile_is_not_published(
+    object_store: ObjectStore, outside: Outside, stores: Path
+) -> None:
+    place = object_store.place("train.lmdb")
+    with held_copy(object_store, stores / "shards.lmdb", place) as process:
+        deadline = time.monotonic() + WAIT_S
+        while len(there := outside(keys, place)) < 3:
+            assert time.monotonic() < deadline, "the other files do not come"
+        outside(remove, place, there[-1])
+    assert "not all that was sent is there in its size" in process.communicate()[1]
+    assert "manifest.bson" not in outside(keys, place)
+    outside(copy_store, stores / "shards.lmdb", place)
+    assert {*outside(keys, place)} == {*outside(read_table, place).files, "manifest.bson"}
+
+
+def test_an_upload_removes_no_files_of_one_that_began_after_the_same_store_was_published(
+    object_store: ObjectStore, outside: Outside, stores: Path
+) -> None:
+    place = object_store.place("train.lmdb")
+    reached, release = threading.Event(), threading.Event()
+
+    def decide(method: str, path: str) -> None:
+        if "list-type" in path:
+            reached.set()
+            release.wait(WAIT_S)
+
+    with HTTPProxy(object_store.port, decide) as proxy:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dbloader", "copy", stores / "shards.lmdb", place],
+            env=object_store.environment(endpoint=proxy.endpoint),
+            stderr=subprocess.DEVNULL,
+        )
+        assert reached.wait(WAIT_S)
+        outside(copy_store, stores / "shards.lmdb", place)
+        outside(put, place, {"shards/00000-ab.lmdb": b"of an upload in its place"})
+        release.set()
+        process.wait(WAIT_S)
+    assert "shards/00000-ab.lmdb" in outside(keys, place)
+
+
 def test_of_two_downloads_to_one_path_the_later_one_says_that_it_is_there(
     object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
 ) -> None:
@@ -303,6 +342,17 @@ def test_of_two_downloads_to_one_path_the_later_one_says_that_it_is_there(
         outside(copy_store, place, to)
     assert "back.lmdb exists already; overwrite (--overwrite) replaces it" in process.communicate()[1]
     assert digest(to) == digest(stores / "one.lmdb")
+
+
+def test_a_download_says_that_the_store_there_may_have_been_replaced(
+    object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
+) -> None:
+    place, to = object_store.place("train.lmdb"), tmp_path / "back.lmdb"
+    outside(copy_store, stores / "shards.lmdb", place)
+    with held_copy(object_store, place, to) as process:
+        outside(copy_store, stores / "other.lmdb", place, overwrite=True)
+    assert "if the store there was replaced meanwhile, the same command brings the new one" in process.communicate()[1]
+    assert not to.exists()
 
 
 def test_a_download_that_was_killed_goes_on_with_the_shards_that_are_whole(

@@ -64,6 +64,17 @@ def test_too_many_open_files_are_not_the_fault_of_the_next_file(root: Path, monk
         read(root, "cat/0.jpg")
 
 
+def test_a_file_system_that_is_away_is_not_the_fault_of_all_its_files(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN), "0.jpg")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(SourceError, match=r"0\.jpg cannot be read: Transport endpoint is not connected; is its disk"):
+        read(root, "cat/0.jpg")
+
+
 def test_a_file_that_grows_or_shrinks_while_it_is_read_gives_the_bytes_that_it_had_and_has(root: Path) -> None:
     path = root / "cat" / "0.jpg"
     assert read(root, "cat/0.jpg", hold=lambda _: path.write_bytes(DATA + bytes(10))) == [DATA]
