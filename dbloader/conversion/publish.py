@@ -211,7 +211,7 @@ def _make(
         with suppress(OSError):  # the store is in place
             remove_plan(plan.folder)
         return table.manifest
-    if Plan.open(target).id != plan.id:  # then the folder has other parts than this manifest names
+    if Plan.open(target) != plan:  # then the folder has other parts than this manifest names
         raise StoreExistsError(f"{plan.folder} was planned again meanwhile: make its parts, then publish them")
     put_manifest(plan.folder, table)
     left = {str(path.relative_to(plan.folder)) for path in plan.folder.rglob("*") if path.is_file()}
