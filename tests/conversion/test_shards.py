@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import shutil
 import signal
@@ -19,7 +20,7 @@ import pytest
 
 from dbloader import ImageFormat, LMDBDataset, convert, open_store
 from dbloader.conversion.make_plan import plan_conversion
-from dbloader.conversion.part import convert_part, receipt_path
+from dbloader.conversion.part import convert_part, read_receipt, receipt_path
 from dbloader.conversion.publish import list_parts, publish, slurm_ranges
 from dbloader.errors import (
     ConversionError,
@@ -41,6 +42,9 @@ from tests.support.sources import FILES, SOURCES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from dbloader.conversion.part import Receipt
+    from dbloader.conversion.plan import Plan
 
 
 class Here(Executor):
@@ -123,10 +127,20 @@ def test_a_job_that_publishes_again_finds_the_store_and_another_store_stays_an_e
     root: Path, place: Path, tmp_path: Path
 ) -> None:
     plant_photos(root, 4)
+    plant_kinds(root, "text")
     first = convert(root, place, shards=2, executor=Here())
+    report = Path(first.report_file)
+    lines = report.read_text()
+    report.unlink()  # as if it was killed before it wrote that
     again = publish(place)
-    assert (again.digest, again.records, again.files, again.rejected) == (first.digest, 4, 0, 0)
-    assert [warning for warning in again.warnings if "was published already" in warning]
+    assert (again.digest, again.records, again.files, again.report_file) == (
+        first.digest,
+        first.records,
+        0,
+        str(report),
+    )
+    assert report.read_text() == lines
+    assert re.search("was published already, at .*; 1 file had been rejected$", again.warnings[0])
     plan_conversion(root, place, 2)
     for part in range(2):
         convert_part(place, part)
@@ -236,6 +250,22 @@ def test_a_conversion_does_not_publish_the_plan_of_another(root: Path, place: Pa
     with pytest.raises(StoreExistsError, match="has another plan than before"):
         convert(root, place, shards=2, executor=Replacing())
     assert not place.exists()
+
+
+def test_a_publisher_whose_parts_another_publishes_meanwhile_finds_the_store(
+    root: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant_photos(root, 4)
+    plan_conversion(root, place, 1)
+    convert_part(place, 0)
+
+    def late(plan: Plan, part: int) -> Receipt | None:
+        monkeypatch.undo()
+        publish(place)
+        return read_receipt(plan, part)
+
+    monkeypatch.setattr("dbloader.conversion.publish.read_receipt", late)
+    assert (publish(place).records, publish(place).files) == (4, 0)
 
 
 def test_a_plan_that_is_made_while_another_is_published_is_kept(
