@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -94,17 +94,18 @@ class CachedShards:
         Raises:
             DBLoaderError: It cannot be opened, is not the store of this cache, or the limit is another one.
         """
-        with self._opening:
+        # Workers of a store that is open do not wait behind one that looks at an origin which hangs.
+        with nullcontext() if known and self._origin is not None else self._opening:
             if self._origin is None or not known:
                 origin = open_origin(place)
                 table = fetch_index(origin, self._folder)
                 if self._origin is None:
                     self._begin(origin, table, limit)
-            if self._limit != limit:
-                raise OptionError(
-                    f"the cache {self._cache} is in use with cache_bytes={self._limit}: all that use it at one time "
-                    f"must give the same, got {limit}"
-                )
+        if self._limit != limit:
+            raise OptionError(
+                f"the cache {self._cache} is in use with cache_bytes={self._limit}: all that use it at one time "
+                f"must give the same, got {limit}"
+            )
 
     def _begin(self, origin: Origin, table: ShardTable, limit: int | None) -> None:
         """Find the shards that are there."""
@@ -117,7 +118,7 @@ class CachedShards:
             for name in os.listdir(self._folder / SHARD_FOLDER):  # noqa: PTH208 - names
                 if name in numbers:
                     self._arrived(numbers[name])
-            self._origin, self._limit = origin, limit
+            self._limit, self._origin = limit, origin  # in this order: see open
             self._count(origin)
 
     def expect(self, reader: Reader, needs: Sequence[Sequence[int]], *, check: bool) -> None:

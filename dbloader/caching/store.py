@@ -18,6 +18,7 @@ from dbloader.remote.places import is_remote, parse_place
 from dbloader.stores.lmdb import env
 from dbloader.stores.lmdb.errors import translate
 from dbloader.stores.lmdb.keys import checked_path
+from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
 from dbloader.stores.lmdb.sharded_handle import ShardedHandle
 from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.mongo.uri import is_mongo, parse
@@ -143,7 +144,10 @@ class CachedHandle(ShardedHandle):
 
     def file_of(self, index: int) -> str:
         """Return the file in the cache that has a record."""
-        return self.files[1 + self._number_of(index)]
+        return self._file(self._number_of(index))
+
+    def _file(self, number: int) -> str:
+        return os.path.join(self.place, SHARD_FOLDER, self._table.shards[number].name)  # noqa: PTH118 - any str
 
     @override
     def _open(self, *names: str, digest: str, of: bytes | None = None) -> LMDBHandle:
@@ -156,7 +160,7 @@ class CachedHandle(ShardedHandle):
     @override
     def _open_shard(self, number: int) -> LMDBHandle:
         self._client.ask(f"shard {number} ({self._table.shards[number].name})", need=number)
-        for other in [other for other in self._opened if not os.path.exists(self.files[1 + other])]:  # noqa: PTH110
+        for other in [other for other in self._opened if not os.path.exists(self._file(other))]:  # noqa: PTH110
             del self._opened[other]  # removed from the cache: while it is open, the disk keeps its bytes
         try:
             return super()._open_shard(number)

@@ -12,10 +12,10 @@ from dbloader.checking.compare_files import compare_files
 from dbloader.checking.findings import Findings
 from dbloader.checking.stored_images import examine_images
 from dbloader.conversion.memory_budget import return_large_blocks
-from dbloader.conversion.publish import unnamed_warning
 from dbloader.errors import DamagedRecordError, DamagedStoreError, OptionError
 from dbloader.sources.open import open_source
 from dbloader.stores.damage import find_damage
+from dbloader.stores.lmdb.publish_shards import unnamed_warning
 from dbloader.stores.lmdb.shard_table import is_sharded
 from dbloader.stores.open import open_store
 

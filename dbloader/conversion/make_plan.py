@@ -111,7 +111,7 @@ def plan_conversion(
                 "left_out": left_out(found),
                 "versions": library_versions(),
             }
-            values["id"] = _id_of(values, files.digest)
+            values |= {"id": _id_of(values, files.digest), "token": secrets.token_hex(4)}
             write_durably(aside / PLAN_FILE, seal(values))
             if is_mongo(source):  # its place may have a password in it
                 (aside / PLAN_FILE).chmod((aside / PLAN_FILE).stat().st_mode & 0o770)

@@ -124,8 +124,8 @@ def _make(plan: Plan, part: int, workers: int, scratch: str | os.PathLike[str] |
 
 def receipt_path(plan: Plan, part: int) -> Path:
     """Return where the receipt of a part is."""
-    # With the id: an attempt at a part of an older plan, which ends late, leaves nothing that counts.
-    return plan.folder / RECEIPT_FOLDER / f"{part:05}-{plan.id[:8]}.bson"
+    # With the token: an attempt at a part of an older plan, which ends late, leaves nothing that counts.
+    return plan.folder / RECEIPT_FOLDER / f"{part:05}-{plan.token}.bson"
 
 
 def read_receipt(plan: Plan, part: int) -> Receipt | None:

@@ -45,6 +45,7 @@ class Plan:
     Attributes:
         folder: ``DESTINATION.partial``.
         id: SHA-256 of everything that decides the records, hex.
+        token: Random, hex: another one each time that a plan is replaced, also by the same.
         parts: Number of parts, each of which makes one shard.
         files: Number of files in the list.
         place: The arguments of `open_source`, by their names.
@@ -59,6 +60,7 @@ class Plan:
 
     folder: Path
     id: str
+    token: str
     parts: int
     files: int
     place: dict[str, Any]

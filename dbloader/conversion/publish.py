@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dbloader._describe import counted, size
+from dbloader._describe import counted
 from dbloader.conversion.grow import join_sources
 from dbloader.conversion.part import read_receipt, receipt_path
 from dbloader.conversion.plan import LIST_FILE, PLAN_FILE, RECEIPT_FOLDER, SPANS_FILE, Plan, remove_plan, target_of
@@ -25,7 +25,14 @@ from dbloader.errors import (
 )
 from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.partial import sync_folder
-from dbloader.stores.lmdb.publish_shards import check_base, check_target, index_shards, move_into, put_manifest
+from dbloader.stores.lmdb.publish_shards import (
+    check_base,
+    check_target,
+    index_shards,
+    move_into,
+    put_manifest,
+    unnamed_warning,
+)
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable, is_sharded
 from dbloader.stores.lmdb.store import LMDBStore
 
@@ -87,6 +94,8 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
     started, target = time.monotonic(), target_of(destination)
     try:
         plan, receipts, missing = list_parts(destination)
+        if missing:
+            Plan.open(destination)  # raises if another process has published meanwhile, and removed them
     except StoreNotFoundError:
         if not is_sharded(target):
             raise
@@ -125,9 +134,7 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
     before = {} if base is None else base.manifest.outcome
     new = replace(manifest, outcome=dict(Counter(manifest.outcome) - Counter(before)))
     facts = {**plan.left_out, **{name: new.outcome.get(name, 0) for name in FILE_COUNTS}}
-    report_file, problem = write_report(
-        destination, target.with_name(f"{target.name}.report.jsonl"), manifest.events, replaces=replaces
-    )
+    report_file, problem = write_report(destination, _report_path(target), manifest.events, replaces=replaces)
     return Report(
         place=os.fspath(destination),
         digest=manifest.digest,
@@ -149,6 +156,10 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
     )
 
 
+def _report_path(target: Path) -> Path:
+    return target.with_name(f"{target.name}.report.jsonl")
+
+
 def _made_of(target: Path, receipts: Sequence[Receipt]) -> ShardTable | None:
     """Return the table of the store at a place if it has shards of these receipts, else None."""
     with suppress(OSError, StoreError):
@@ -160,8 +171,11 @@ def _made_of(target: Path, receipts: Sequence[Receipt]) -> ShardTable | None:
 
 
 def _done_before(destination: str | os.PathLike[str], table: ShardTable, started: float) -> Report:
-    """Return the report of a store that was published already."""
-    manifest = table.manifest
+    """Return the report of a store that was published already; write its file, if a publisher was killed before."""
+    manifest, target = table.manifest, target_of(destination)
+    rejected = manifest.outcome.get("rejected", 0)
+    left_out = f"; {counted(rejected, 'file')} had been rejected" if rejected else ""
+    report_file, problem = write_report(destination, _report_path(target), manifest.events, replaces=True)
     return Report(
         place=os.fspath(destination),
         digest=manifest.digest,
@@ -169,7 +183,11 @@ def _done_before(destination: str | os.PathLike[str], table: ShardTable, started
         files=0,
         image_bytes=manifest.image_bytes,
         seconds=time.monotonic() - started,
-        warnings=(f"no plan is left: the store that is there was published already, at {manifest.created}",),
+        warnings=(
+            f"no plan is left: the store that is there was published already, at {manifest.created}{left_out}",
+            *problem,
+        ),
+        report_file=report_file,
     )
 
 
@@ -193,7 +211,7 @@ def _make(
         with suppress(OSError):  # the store is in place
             remove_plan(plan.folder)
         return table.manifest
-    if Plan.open(target).id != plan.id:  # then the folder has other parts than this manifest names
+    if Plan.open(target) != plan:  # then the folder has other parts than this manifest names
         raise StoreExistsError(f"{plan.folder} was planned again meanwhile: make its parts, then publish them")
     put_manifest(plan.folder, table)
     left = {str(path.relative_to(plan.folder)) for path in plan.folder.rglob("*") if path.is_file()}
@@ -211,24 +229,6 @@ def _remove_files(target: Path, names: set[str]) -> None:
     with suppress(OSError):
         for name in sorted(names, key=lambda name: name == PLAN_FILE):
             (target / name).unlink(missing_ok=True)
-
-
-def unnamed_warning(target: Path) -> list[str]:
-    """Return a warning about files in a store's folder that its manifest does not name, if there are any."""
-    with suppress(OSError, StoreError):  # the store is in place
-        table = ShardTable.read(target)
-        patterns = f"{SHARD_FOLDER}/*", "index-*", f"{MANIFEST_FILE}.*"
-        found = [path for pattern in patterns for path in sorted(target.glob(pattern))]
-        named = {target / name for name in (*table.files, *table.older_files)}
-        if left := [path for path in found if path not in named]:
-            nbytes = size(sum(path.stat().st_size for path in left))
-            what = f"{counted(len(left), 'file')} ({nbytes}) that its manifest does not name"
-            names = ", ".join(str(path.relative_to(target)) for path in left[:5])
-            return [
-                f"{target} has {what}: {names}{', …' * (len(left) > 5)}; a publisher that was killed has left them, "
-                "or one is at work: if none is, remove them"
-            ]
-    return []
 
 
 def slurm_ranges(numbers: Sequence[int]) -> str:

@@ -329,6 +329,19 @@ def test_a_reader_gives_up_when_no_byte_comes_and_names_the_shard(origin: Path, 
     wait_until_ended(cache)
 
 
+def test_workers_do_not_wait_behind_one_that_opens_an_origin_that_hangs(origin: Path, cache: Path) -> None:
+    with CachedStore(origin, cache) as store, CachedStore(origin, cache) as other:
+        assert images_of(store, [0]) == [IMAGES[0]]
+        slow = SlowFile(origin / "manifest.bson")
+        reading = Reading(other, [0])
+        with slow.opened() as descriptor:
+            with pickle.loads(pickle.dumps(store)) as worker:  # noqa: S301 - our own
+                assert images_of(worker, [0]) == [IMAGES[0]]
+            slow.write(descriptor, slow.data)
+        assert reading.get() == [IMAGES[0]]
+    wait_until_ended(cache)
+
+
 # Origins that fail
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import shutil
 import signal
@@ -19,7 +20,7 @@ import pytest
 
 from dbloader import ImageFormat, LMDBDataset, convert, open_store
 from dbloader.conversion.make_plan import plan_conversion
-from dbloader.conversion.part import convert_part, receipt_path
+from dbloader.conversion.part import convert_part, read_receipt, receipt_path
 from dbloader.conversion.publish import list_parts, publish, slurm_ranges
 from dbloader.errors import (
     ConversionError,
@@ -41,6 +42,9 @@ from tests.support.sources import FILES, SOURCES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from dbloader.conversion.part import Receipt
+    from dbloader.conversion.plan import Plan
 
 
 class Here(Executor):
@@ -125,10 +129,20 @@ def test_a_job_that_publishes_again_finds_the_store_and_another_store_stays_an_e
     root: Path, place: Path, tmp_path: Path
 ) -> None:
     plant_photos(root, 4)
+    plant_kinds(root, "text")
     first = convert(root, place, shards=2, executor=Here())
+    report = Path(first.report_file)
+    lines = report.read_text()
+    report.unlink()  # as if it was killed before it wrote that
     again = publish(place)
-    assert (again.digest, again.records, again.files, again.rejected) == (first.digest, 4, 0, 0)
-    assert [warning for warning in again.warnings if "was published already" in warning]
+    assert (again.digest, again.records, again.files, again.report_file) == (
+        first.digest,
+        first.records,
+        0,
+        str(report),
+    )
+    assert report.read_text() == lines
+    assert re.search("was published already, at .*; 1 file had been rejected$", again.warnings[0])
     plan_conversion(root, place, 2)
     for part in range(2):
         convert_part(place, part)
@@ -240,6 +254,22 @@ def test_a_conversion_does_not_publish_the_plan_of_another(root: Path, place: Pa
     assert not place.exists()
 
 
+def test_a_publisher_whose_parts_another_publishes_meanwhile_finds_the_store(
+    root: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant_photos(root, 4)
+    plan_conversion(root, place, 1)
+    convert_part(place, 0)
+
+    def late(plan: Plan, part: int) -> Receipt | None:
+        monkeypatch.undo()
+        publish(place)
+        return read_receipt(plan, part)
+
+    monkeypatch.setattr("dbloader.conversion.publish.read_receipt", late)
+    assert (publish(place).records, publish(place).files) == (4, 0)
+
+
 def test_a_plan_that_is_made_while_another_is_published_is_kept(
     root: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,14 +279,14 @@ def test_a_plan_that_is_made_while_another_is_published_is_kept(
 
     def late(*arguments: Any, **options: Any) -> ShardTable:
         table = index_shards(*arguments, **options)
-        plan_conversion(root, place, 2, overwrite=True)
+        plan_conversion(root, place, 1, overwrite=True)
         return table
 
     monkeypatch.setattr("dbloader.conversion.publish.index_shards", late)
     with pytest.raises(StoreExistsError, match="was planned again meanwhile"):
         publish(place)
     assert not place.exists()
-    assert list_parts(place).missing == [0, 1]
+    assert list_parts(place).missing == [0]
 
 
 def test_what_is_at_the_place_is_replaced_only_if_it_is_such_a_store(root: Path, place: Path, tmp_path: Path) -> None:
@@ -600,13 +630,16 @@ def test_a_list_of_files_that_is_damaged_is_refused_by_parts(root: Path, place: 
     assert publish(place).records == 6
 
 
-def test_a_late_attempt_of_a_replaced_plan_does_not_hinder_the_new_one(root: Path, place: Path) -> None:
+@pytest.mark.parametrize("shuffle", [None, 1])
+def test_a_late_attempt_of_a_replaced_plan_does_not_hinder_the_new_one(
+    root: Path, place: Path, shuffle: int | None
+) -> None:
     plant_photos(root, 4)
     old = plan_conversion(root, place, 2)
     receipt = convert_part(place, 0)
     kept = receipt_path(old, 0).read_bytes()
     shard = (old.folder / "shards" / receipt.shard).read_bytes()
-    plan_conversion(root, place, 2, shuffle=1, overwrite=True)
+    plan_conversion(root, place, 2, shuffle=shuffle, overwrite=True)
     receipt_path(old, 0).write_bytes(kept)  # as if it ended only now
     (old.folder / "shards" / receipt.shard).write_bytes(shard)
     assert list_parts(place).missing == [0, 1]

@@ -593,6 +593,11 @@ class Proxy:
             threads, self._threads = self._threads, []
             for end in self._open:
                 _shut(end)
+            held, self._flowing = self._flowing, threading.Event()
+            if held.is_set():
+                self._flowing.set()
+        for flowing in (*self._forgotten, held):
+            flowing.set()  # wakes the threads that hold something back, which find their connection closed
         for thread in threads:
             thread.join()
 

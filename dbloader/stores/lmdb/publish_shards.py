@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dbloader._describe import counted, size
 from dbloader.errors import DamagedStoreError, StoreError, StoreExistsError
 from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.partial import close_locked, open_locked, sync_folder
@@ -170,6 +171,24 @@ def check_target(target: Path, *, overwrite: bool) -> bool:
     if not overwrite:
         raise StoreExistsError(f"{target} exists already; overwrite (--overwrite) replaces it")
     return True
+
+
+def unnamed_warning(target: Path) -> list[str]:
+    """Return a warning about files in a store's folder that its manifest does not name, if there are any."""
+    with suppress(OSError, StoreError):  # the store is in place
+        table = ShardTable.read(target)
+        patterns = f"{SHARD_FOLDER}/*", "index-*", f"{MANIFEST_FILE}.*"
+        found = [path for pattern in patterns for path in sorted(target.glob(pattern))]
+        named = {target / name for name in (*table.files, *table.older_files)}
+        if left := [path for path in found if path not in named]:
+            nbytes = size(sum(path.stat().st_size for path in left))
+            what = f"{counted(len(left), 'file')} ({nbytes}) that its manifest does not name"
+            names = ", ".join(str(path.relative_to(target)) for path in left[:5])
+            return [
+                f"{target} has {what}: {names}{', …' * (len(left) > 5)}; a publisher that was killed has left them, "
+                "or one is at work: if none is, remove them"
+            ]
+    return []
 
 
 def copy_durably(path: Path, to: Path) -> None:
