@@ -35,6 +35,7 @@ def plan_command(*, source: str, destination: str, quiet: bool, as_json: bool, *
 
     Then any machines that see both folders make the parts, in any order, with dbloader part. dbloader publish makes the
     store of them, with the records of one conversion. A plan that is made again keeps the parts that are done.
+    Without --append, a store at DESTINATION stays until dbloader publish --overwrite replaces it.
     """
     images = pop_image_format(options)
     with Meter("Looking for images", "images", quiet=quiet or as_json) as meter:

@@ -131,8 +131,8 @@ def _put(aside: Path, destination: str | os.PathLike[str], plan_id: str, *, over
             if there.id == plan_id:
                 return there
             raise StoreExistsError(
-                f"{folder} has the plan of another conversion: publish it (dbloader publish), replace it with "
-                "overwrite (--overwrite), or remove it"
+                f"{folder} has the plan of another conversion: publish it (dbloader publish), replace it (dbloader "
+                "plan with --overwrite), or remove it"
             )
         remove_plan(folder)
     try:
