@@ -23,6 +23,7 @@ CLASSES = {"cat": 90, "dog": 60, "maine coon": 30}
 FLIPPED = 3  # the record that is damaged in the store
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let one process run all tests of this folder, with one browser."""
     for item in items:
