@@ -10,7 +10,8 @@ from dbloader.errors import PlaceError
 
 WRITABLE = ("s3", "gs", "az")
 _PLACE = re.compile(r"(s3|gs|az|https?):/(/?)([^/]*)/*(.*)", re.DOTALL | re.IGNORECASE)
-_BUCKET = re.compile(r"[\w.:\[\]-]+", re.ASCII)
+_BUCKET = re.compile(r"[\w.-]+", re.ASCII)
+_WEB_SERVER = re.compile(r"([\w.-]+|\[[\w.:]+\])(:\d+)?", re.ASCII)
 
 
 class RemotePlace(NamedTuple):
@@ -53,7 +54,11 @@ def parse_place(place: str | os.PathLike[str]) -> RemotePlace:
     if found is None:
         raise PlaceError("a place in object storage is s3://bucket/key, gs://bucket/key or az://container/key")
     scheme, slash, bucket, key = found[1].lower(), *found.groups()[1:]
-    if "@" in bucket or (scheme.startswith("http") and "?" in bucket + key):
+    web = scheme not in WRITABLE
+    allowed = (_WEB_SERVER if web else _BUCKET).fullmatch(bucket)
+    # About every second secret key of AWS has a slash in it, as in s3://KEY:ab/cd@bucket.
+    secret = "@" in bucket or (":" in bucket and not allowed) or "@" in f"{bucket}/{key}".partition(":")[2]
+    if secret or (web and "?" in bucket + key):
         raise PlaceError(
             f"a place ({scheme}://) must not have credentials in it, which others could read in a manifest of a store: "
             "put them into the environment, as docs/object-storage.md says"
@@ -61,6 +66,6 @@ def parse_place(place: str | os.PathLike[str]) -> RemotePlace:
     if not slash or not bucket:
         what = f"{scheme}:///{key} names no bucket" if slash else f"{scheme}:/{bucket}/{key} is mistyped"
         raise PlaceError(f"{what}: a place in object storage is {scheme}://bucket/key")
-    if not _BUCKET.fullmatch(bucket):  # obstore would panic
+    if not allowed:  # obstore would panic
         raise PlaceError(f"{scheme}://{bucket}/{key}: {bucket!r} is no name of a bucket or server")
     return RemotePlace(scheme, bucket, "/".join(filter(None, key.split("/"))))

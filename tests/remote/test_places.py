@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import dbloader
+from dbloader import LMDBDataset
 from dbloader.errors import PlaceError, StoreAccessError, StoreError, StoreNotFoundError, StoreUnreachableError
 from dbloader.remote.errors import is_temporary, status_of, translate
 from dbloader.remote.places import is_remote, parse_place
@@ -23,6 +24,8 @@ PLACE = parse_place("s3://bucket/train.lmdb")
         ("GS://bucket", ("gs", "bucket", "")),
         ("az://container/a b/ü", ("az", "container", "a b/ü")),
         ("https://host:8080/files/", ("https", "host:8080", "files")),
+        ("http://[::1]:80/a", ("http", "[::1]:80", "a")),
+        ("s3://bucket/a@b/c:d", ("s3", "bucket", "a@b/c:d")),
     ],
 )
 def test_a_place_has_a_bucket_and_a_key(place: str, expected: tuple[str, str, str]) -> None:
@@ -45,13 +48,22 @@ def test_other_places_are_not_in_object_storage(place: object) -> None:
         ("S3:/bucket/key", "s3:/bucket/key is mistyped: a place in object storage is s3://bucket/key"),
         ("s3://my bucket/key", "'my bucket' is no name of a bucket"),
         ("s3://KEY:hidden@bucket/a", "must not have credentials in it"),
+        ("s3://KEY:hidden/hidden@bucket/a", "must not have credentials in it"),
+        ("s3://KEY:hidden", "must not have credentials in it"),
+        ("s3:/KEY:hidden/hidden@bucket/a", "must not have credentials in it"),
+        ("s3:///KEY:hidden/hidden@bucket/a", "must not have credentials in it"),
+        (Path("gs://KEY:hidden/hidden@bucket/a"), "must not have credentials in it"),
+        ("https://user:12/hidden@host/a", "must not have credentials in it"),
+        ("https://user:hidden/a", "must not have credentials in it"),
         ("https://host/a.jpg?X-Amz-Signature=hidden", "must not have credentials in it"),
     ],
 )
-def test_a_place_that_is_wrong_is_refused_without_its_secrets(place: str, message: str) -> None:
-    with pytest.raises(PlaceError, match=message) as caught:
-        parse_place(place)
-    assert "hidden" not in str(caught.value)
+def test_a_place_that_is_wrong_is_refused_without_its_secrets(place: str | Path, message: str, tmp_path: Path) -> None:
+    for use in (parse_place, LMDBDataset, lambda place: LMDBDataset(place, cache=tmp_path / "cache")):
+        with pytest.raises(PlaceError, match=message) as caught:
+            use(place)
+        assert "hidden" not in str(caught.value)
+    assert [*tmp_path.iterdir()] == []
 
 
 def answer(status: int, code: str = "") -> str:

@@ -41,15 +41,15 @@ def checked_path(place: str | os.PathLike[str]) -> str:
     path: object = os.fspath(place)
     if not isinstance(path, str) or not path:
         raise PlaceError(f"a place is the path of an LMDB file or mongodb://host/database.collection, got {place!r}")
-    if "://" in path or is_mongo(path):
-        if is_mongo(path):
-            raise PlaceError("the path of a file is wanted here, got a place in MongoDB (MongoDataset reads from one)")
-        if is_remote(path):
-            raise PlaceError(
-                f"{parse_place(path)} is in object storage, and stores are made and read on this machine: dbloader "
-                f"copy {parse_place(path)} PATH brings one from there, dbloader copy PATH {parse_place(path)} puts one "
-                "there, and LMDBDataset(..., cache=FOLDER) reads one from there"
-            )
+    if is_mongo(path):
+        raise PlaceError("the path of a file is wanted here, got a place in MongoDB (MongoDataset reads from one)")
+    if is_remote(path):
+        raise PlaceError(
+            f"{parse_place(path)} is in object storage, and stores are made and read on this machine: dbloader "
+            f"copy {parse_place(path)} PATH brings one from there, dbloader copy PATH {parse_place(path)} puts one "
+            "there, and LMDBDataset(..., cache=FOLDER) reads one from there"
+        )
+    if "://" in path:
         scheme = path.split("://", 1)[0]
         raise PlaceError(
             f"{scheme}:// is no place that this version of dbloader knows; "
