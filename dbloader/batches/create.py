@@ -10,10 +10,8 @@ from typing_extensions import override
 from dbloader.batches.base import OuterBatchFetcher
 from dbloader.batches.collate import RecordBatchFetcher, SampleBatchFetcher
 from dbloader.batches.collate_fields import Collate
-from dbloader.batches.encoded import EncodedBatchFetcher
 from dbloader.batches.tensors import TensorBatchFetcher
 from dbloader.datasets.store import StoreDataset
-from dbloader.errors import OptionError
 from dbloader.sampling.rng import SeededIndices
 
 if TYPE_CHECKING:
@@ -27,29 +25,13 @@ def create_fetcher(
     collate_fn: Callable[[list[Any]], Any] | None = None,
     *,
     transform: Callable[..., Any] | None = None,
-    encoded: bool = False,
 ) -> BatchFetcher:
     """Return the fetcher that makes the batches of a map-style dataset with the fewest copies.
 
-    A torch Subset is made like the dataset inside. With ``encoded``, image files are handed over, to be decoded on the
-    device.
-
-    Raises:
-        OptionError: ``encoded`` with a ``collate_fn``, or with a dataset that is not a store's, has a transform of its
-            own, makes its samples itself, or has no Decoder with outputs of one size.
+    A torch Subset is made like the dataset inside.
     """
     if type(dataset) is Subset:  # a subclass may choose its samples in another way
-        return SubsetBatchFetcher(
-            dataset, create_fetcher(dataset.dataset, collate_fn, transform=transform, encoded=encoded)
-        )
-    if encoded:
-        if transform is not None or collate_fn is not None or not TensorBatchFetcher.suits(dataset):
-            raise OptionError(
-                "decode_on='device' is for an LMDBDataset or MongoDataset whose images a Decoder of one size makes, "
-                "such as RandomResizedCrop(224), without another transform and without collate_fn, "
-                f"got {type(dataset).__name__}"
-            )
-        return EncodedBatchFetcher(dataset)
+        return SubsetBatchFetcher(dataset, create_fetcher(dataset.dataset, collate_fn, transform=transform))
     if transform is None and isinstance(dataset, StoreDataset) and not dataset._makes_its_own_samples:
         if isinstance(collate_fn, Collate) and "image" not in collate_fn.lists and TensorBatchFetcher.suits(dataset):
             return TensorBatchFetcher(dataset, collate_fn)

@@ -109,7 +109,7 @@ def others_of(dataset: Any, record: Record, plan: Plan | None) -> dict[str, Any]
             raise OptionError(
                 f"field {files[0]!r} of {dataset._describe(record)} would not be cropped together with its image: that "
                 "takes the field 'image' too, and a Decoder of one crop, such as RandomResizedCrop(224), as decode= or "
-                "as transform= of create_loader (with decode_on='workers'); or pass decode=None"
+                "as transform= of create_loader; or pass decode=None"
             )
         cropped: dict[str, Any] = {name: _read_file(name, decode_field, values[name]) for name in files}
     else:

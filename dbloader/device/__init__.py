@@ -1,4 +1,4 @@
-"""Send, decode and prepare batches of images on the device of the training.
+"""Send and prepare batches of images on the device of the training.
 
 The preparations are small torch modules without parameters, buffers or other state: they work where the images are.
 None waits for the device, so a CUDA stream can run them next to the training. They do not change their input.
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from dbloader._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from dbloader.device.decode import DeviceDecoder as DeviceDecoder
     from dbloader.device.erasing import RandomErasing as RandomErasing
     from dbloader.device.normalize import Normalize as Normalize
     from dbloader.device.preparation import Preparation as Preparation
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "DeviceDecoder": "decode",
         "Normalize": "normalize",
         "Preparation": "preparation",
         "RandomErasing": "erasing",

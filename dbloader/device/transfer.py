@@ -2,7 +2,7 @@
 
 A batch is a tensor, or tensors nested in tuples, named tuples, lists, mappings and dataclasses. It is rebuilt with the
 same types around the moved tensors. An object whose class has a method ``to`` (PackedSequence, a graph of PyTorch
-Geometric) moves itself. Everything else (None, str, numbers, numpy arrays, sets, EncodedImages) stays as it is.
+Geometric) moves itself. Everything else (None, str, numbers, numpy arrays, sets) stays as it is.
 """
 
 import copy

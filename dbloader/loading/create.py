@@ -11,7 +11,6 @@ from dbloader.batches.create import create_fetcher
 from dbloader.batches.replacing import ReplacingBatchFetcher, find_store
 from dbloader.batches.skipped import SkipLimit
 from dbloader.datasets.fields import image_and_label
-from dbloader.device.decode import DeviceDecoder
 from dbloader.device.preparation import Preparation
 from dbloader.device.transfer import resolve_device
 from dbloader.errors import OptionError
@@ -20,7 +19,6 @@ from dbloader.loading.defaults import (
     cpu_share,
     create_batch_sampler,
     create_normalization,
-    decoder_of,
     default_transform,
     height_and_width,
     suits_threads,
@@ -54,7 +52,6 @@ def create_loader(
     crop_mode: Literal["center"] | None = None,
     transform: Callable[..., Any] | Literal["auto"] | None = "auto",
     collate_fn: Callable[[list[Any]], Any] | None = None,
-    decode_on: Literal["workers", "device"] = "workers",
     device: torch.device | str | int | None = "auto",
     mean: Sequence[float] | None = IMAGENET_MEAN,
     std: Sequence[float] | None = IMAGENET_STD,
@@ -83,8 +80,8 @@ def create_loader(
         workers             read the records, decode, crop, resize and flip their images to uint8; threads
             |               share the images of a batch, a process makes whole batches
             | uint8 batch   in pinned memory (threads) or shared memory (processes), prefetch_factor ahead
-        background thread   queues on a CUDA stream of its own: copy to the device, decode (decode_on="device"),
-            |               normalize, preparation; on the CPU it does this work itself
+        background thread   queues on a CUDA stream of its own: copy to the device, normalize, preparation;
+            |               on the CPU it does this work itself
             | float batch   on the device, at most two ahead
         your thread         next(): your CUDA stream waits for the other one's work; then your training step
 
@@ -112,10 +109,6 @@ def create_loader(
             comes after that of any other. None applies nothing.
         collate_fn: Makes a batch of a list of samples; None is torch's and, for the stores' datasets, `Collate`, which
             is the fastest: boxes become lists of tensors, and lists of numbers one tensor.
-        decode_on: Where the images of a store's dataset are decoded: by the ``"workers"``, or on the ``"device"``, to
-            which the files are sent. ``"device"`` is experimental: it has not run on a GPU yet. On CUDA nvImageCodec or
-            torchvision decodes them, where one is installed, and the CPU those that they do not support; see
-            ``dbloader.device.decode``. Same crops, nearly the same pixels.
         device: Where the batches go, as in PrefetchLoader; None leaves them where they are made.
         mean: Of each channel, for images in 0 to 1; None does not normalize, and the images stay uint8.
         std: Likewise.
@@ -166,7 +159,6 @@ def create_loader(
     distributed = checked_flag("distributed", distributed, none=True)
     size = height_and_width(input_size)
     check_choice("workers", workers, ("auto", "threads", "processes"))
-    check_choice("decode_on", decode_on, ("workers", "device"))
     check_choice("on_error", on_error, ("raise", "skip"))
     max_skipped = real_number("max_skipped", max_skipped, most=1)
     if transform is not None and transform != "auto" and not callable(transform):
@@ -175,8 +167,6 @@ def create_loader(
         raise TypeError(f"collate_fn must be a callable or None, got {collate_fn!r}")
     num_workers = cpu_share() if num_workers is None else whole_number("num_workers", num_workers, 0)
     prefetch_factor = 2 if prefetch_factor is None else whole_number("prefetch_factor", prefetch_factor, 1)
-    if decode_on == "device" and device is None:
-        raise OptionError("decode_on='device' needs a device to decode on, got device=None")
     if isinstance(transform, str):
         transform = default_transform(
             dataset, size, is_training=is_training, interpolation=interpolation, crop_pct=crop_pct, crop_mode=crop_mode
@@ -191,11 +181,9 @@ def create_loader(
         seed=whole_number("seed", seed),
         drop_last=is_training if drop_last is None else drop_last,
     )
-    fetcher = create_fetcher(decoded, collate_fn, transform=transform, encoded=decode_on == "device")
+    fetcher = create_fetcher(decoded, collate_fn, transform=transform)
     skip_limit = None
     if on_error == "skip":
-        if decode_on == "device":
-            raise OptionError("on_error='skip' needs decode_on='workers': damage that a device finds comes too late")
         if not isinstance(batches.sampler, ResumableSampler):
             name = type(batches.sampler).__name__
             raise OptionError(
@@ -206,8 +194,6 @@ def create_loader(
         # The tester collates one sample to its number, whatever collate_fn makes of several.
         fetcher = ReplacingBatchFetcher(fetcher, create_fetcher(decoded, len, transform=transform), skip_limit)
     steps: list[Any] = create_normalization(mean, std, dtype, channels_last=channels_last)
-    if decode_on == "device" and device is not None:
-        steps.insert(0, DeviceDecoder(decoder_of(decoded), device))
     if preparation is not None:
         steps.append(preparation)
     loader: Any

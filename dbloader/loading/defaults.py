@@ -126,11 +126,6 @@ def with_transform(dataset: Any, transform: Callable[..., Any] | None) -> tuple[
     return dataset, None
 
 
-def decoder_of(dataset: Any) -> Any:
-    """Return the decoder of a store's dataset, or of a Subset of one."""
-    return decoder_of(dataset.dataset) if type(dataset) is Subset else dataset.decode
-
-
 def create_batch_sampler(
     dataset: Any,
     sampler: Sampler[int] | Iterable[int] | None,

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dbloader._machine import available_memory, cpu_count, total_memory
 from dbloader._version import __version__
-from dbloader.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -170,13 +169,8 @@ def _cuda(root: Path) -> Iterator[Finding]:
 def _device(device: Any) -> Finding:  # pragma: no cover - needs a CUDA device
     import torch
 
-    from dbloader.device.hardware import open_hardware
-
     try:
-        name = torch.cuda.get_device_name(device)
-        return Finding(str(device), "ok", f"{name}; {type(open_hardware(device)).__name__} decodes JPEGs")
-    except OptionError as error:
-        return Finding(str(device), "warning", name, "decode_on='device' does not work", str(error))
+        return Finding(str(device), "ok", torch.cuda.get_device_name(device))
     except RuntimeError as error:
         return Finding(
             str(device), "problem", str(error).partition("\n")[0], "no training runs on it", "see nvidia-smi"

@@ -1,6 +1,6 @@
-"""Run the tests that need a GPU, measure copies and decoding on it, and print a Markdown table.
+"""Run the tests that need a GPU, measure copies to it, and print a Markdown table.
 
-scripts/gpu-check [--output FILE] [--photos FOLDER] [--batches 64] [--rounds 5]
+scripts/gpu-check [--output FILE] [--batches 64] [--rounds 5]
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from gpu_measure import copies, decoding
+from gpu_measure import copies
 
 from dbloader._machine import cpu_count
 
@@ -54,7 +54,6 @@ def table(rows: Sequence[Row], heading: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Test and measure what needs a GPU.")
     parser.add_argument("--output", type=Path, help="file for the table, besides stdout")
-    parser.add_argument("--photos", type=Path, help="folder of JPEGs to decode; made up otherwise")
     parser.add_argument("--batches", type=int, default=64, help="of an epoch")
     parser.add_argument("--rounds", type=int, default=5, help="epochs of each contender, of which the median counts")
     options = parser.parse_args()
@@ -65,7 +64,6 @@ def main() -> int:
     tested, passed = tests()
     rows = [tested]
     rows += copies(device, options.batches, options.rounds)
-    rows += decoding(device, options.photos, options.batches, options.rounds)
     text = table(rows, machine(device))
     print(text)
     if options.output is not None:

@@ -1,28 +1,19 @@
-"""Measure on a GPU how much of the copies is hidden, and how fast images are decoded there."""
+"""Measure on a GPU how much of the copies is hidden."""
 
 from __future__ import annotations
 
-import io
 import itertools
 import statistics
 import time
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from PIL import Image, ImageFilter
 
-from dbloader._machine import cpu_count
-from dbloader.decoding.random_crop import RandomResizedCrop
 from dbloader.device import Normalize
-from dbloader.device.decode import DeviceDecoder
-from dbloader.device.encoded import EncodedImages
-from dbloader.errors import OptionError
 from dbloader.loading.prefetch import PrefetchLoader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
 BATCH = 256
 SIDE = 224
@@ -142,56 +133,3 @@ def waiting(device: torch.device, loader: PrefetchLoader[Any], train: Callable[[
         train(loader)
     calls = [event.name for event in profile.events() if event.name in WAITING]
     return [("calls that wait for the device, in a profile of an epoch", str(len(calls)), "0")]
-
-
-def photographs(folder: Path | None, count: int) -> list[bytes]:
-    """Return JPEGs: those of a folder, or blurred noise of 500 x 375 pixels."""
-    if folder is not None:
-        files = [path.read_bytes() for path in sorted(folder.rglob("*.jp*g"))[:count]]
-        if not files:
-            raise SystemExit(f"gpu-check: no JPEG is in {folder}")
-        return files
-    noise = np.random.default_rng(0)
-    files = []
-    for _ in range(min(count, 32)):
-        image = Image.fromarray(noise.integers(0, 256, (375, 500, 3), np.uint8)).filter(ImageFilter.GaussianBlur(1.5))
-        file = io.BytesIO()
-        image.save(file, "JPEG", quality=95)
-        files.append(file.getvalue())
-    return files
-
-
-def decoding(device: torch.device, folder: Path | None, count: int, rounds: int, batch: int = BATCH) -> list[Row]:
-    """Compare decoding on the device with decoding in threads on the CPU."""
-    decoder = RandomResizedCrop(SIDE)
-    try:
-        on_device = DeviceDecoder(decoder, device)
-    except OptionError as error:
-        return [("decoding on the device", str(error), "")]
-    on_cpu = DeviceDecoder(decoder, "cpu")
-    files = photographs(folder, 4 * batch)
-    random = np.random.default_rng(1)
-    batches = []
-    for first in range(0, min(DIFFERENT, count) * batch, batch):
-        chosen = [files[number % len(files)] for number in range(first, first + batch)]
-        batches.append(EncodedImages(chosen, random.random((batch, decoder.draws))))
-
-    def decoded(with_decoder: DeviceDecoder) -> Callable[[], object]:
-        loader = PrefetchLoader([(each,) for each in batches], device=device, preparation=with_decoder)
-        return lambda: [None for _ in loader]
-
-    taken = medians({"device": decoded(on_device), "cpu": decoded(on_cpu)}, device, rounds)
-    per_s = {name: len(batches) * batch / value for name, value in taken.items()}
-    difference = (on_device(batches[0]).cpu().int() - on_cpu(batches[0]).int()).abs().float()
-    nbytes = sum(map(len, files)) / len(files)
-    threads = cpu_count()
-    library = repr(on_device).rpartition(" with ")[2]
-    return [
-        (
-            f"JPEGs of {nbytes / 1000:.0f} kB to {SIDE} x {SIDE}, {threads} CPU threads, images/s",
-            f"{per_s['cpu']:,.0f}",
-            "",
-        ),
-        (f"the same on the device with {library}, images/s", f"{per_s['device']:,.0f}", ""),
-        ("their difference in levels, mean and greatest", f"{difference.mean():.2f} and {difference.max():.0f}", ""),
-    ]

@@ -10,21 +10,18 @@ import pytest
 import torch
 from torch.utils.data import Subset, default_collate
 
-from dbloader import LMDBDataset, Record, create_loader, write_store
+from dbloader import LMDBDataset, Record, write_store
 from dbloader.batches.base import call_now, split, split_size
 from dbloader.batches.collate import RecordBatchFetcher, SampleBatchFetcher
 from dbloader.batches.create import SubsetBatchFetcher, create_fetcher
-from dbloader.batches.encoded import EncodedBatchFetcher
 from dbloader.batches.tensors import TensorBatchFetcher
 from dbloader.decoding import DecodeTensor, RandomResizedCrop
 from dbloader.decoding.decoder import Plan
-from dbloader.device.encoded import EncodedImages
 from dbloader.errors import (
     DamagedImageError,
     DamagedRecordError,
     LoaderError,
     NotAnImageError,
-    OptionError,
     RecordIndexError,
 )
 from dbloader.loading.threads import ThreadLoader
@@ -100,7 +97,6 @@ def test_a_dataset_is_made_by_what_costs_least(place: Path) -> None:
     assert type(create_fetcher(store, transform=Twice())) is SampleBatchFetcher
     assert type(create_fetcher([1, 2])) is SampleBatchFetcher
     assert type(create_fetcher(Subset(store, [1]))) is SubsetBatchFetcher
-    assert type(create_fetcher(store, encoded=True)) is EncodedBatchFetcher
 
 
 def test_a_decoder_that_is_called_in_a_way_of_its_own_is_called(place: Path) -> None:
@@ -113,52 +109,6 @@ def test_a_decoder_that_is_called_in_a_way_of_its_own_is_called(place: Path) -> 
         create_fetcher(LMDBDataset(place, decode=kind(8))).__getitems__(indices) for kind in (RandomResizedCrop, Dark)
     )
     assert torch.equal(dark.batch[0], bright.batch[0] // 2)
-
-
-def test_files_for_a_device_are_handed_over_with_their_numbers(place: Path) -> None:
-    dataset = LMDBDataset(place, decode=RandomResizedCrop(8))
-    indices = keyed([3, 1])
-    made = create_fetcher(dataset, encoded=True).__getitems__(indices)
-    images, labels = made.batch
-    assert type(images) is EncodedImages
-    assert [images.file(n) for n in range(2)] == [photo(3), photo(1)]
-    assert (images.random_numbers == dataset._random_numbers(indices)).all()
-    assert labels.tolist() == [0, 1]
-    assert made.serial == made.work.total > 0
-
-
-@pytest.mark.parametrize("part", [False, True])
-def test_decoding_on_the_device_gives_the_batches_that_workers_give(place: Path, part: bool) -> None:
-    store = LMDBDataset(place)
-    dataset: Any = Subset(store, range(8)) if part else store
-    options: dict[str, Any] = {"batch_size": 4, "input_size": 8, "is_training": True, "num_workers": 1, "device": "cpu"}
-    batches = [[*create_loader(dataset, decode_on=where, **options)] for where in ("workers", "device")]
-    for one, other in zip(*batches, strict=True):
-        assert torch.equal(one[0], other[0])
-        assert torch.equal(one[1], other[1])
-
-
-@pytest.mark.parametrize("how", ["transform", "collate_fn", "no decoder", "no store"])
-def test_what_no_device_could_decode_is_refused(place: Path, how: str) -> None:
-    dataset: Any = LMDBDataset(place, decode=RandomResizedCrop(8))
-    with pytest.raises(OptionError, match="decode_on='device' is for an LMDBDataset or MongoDataset whose images"):
-        create_fetcher(
-            {"no decoder": LMDBDataset(place), "no store": [1, 2]}.get(how, dataset),
-            list if how == "collate_fn" else None,
-            transform=Twice() if how == "transform" else None,
-            encoded=True,
-        )
-
-
-def test_a_record_without_a_file_is_told_where_a_device_is_to_decode(tmp_path: Path) -> None:
-    write_store([Record("a", 0, None)], tmp_path / "none.lmdb")
-    with (
-        LMDBDataset(tmp_path / "none.lmdb", decode=RandomResizedCrop(8)) as dataset,
-        pytest.raises(
-            OptionError, match=r"record 0 \(a\) .* has no image file .*, but none: leave decode_on='device' out"
-        ),
-    ):
-        create_fetcher(dataset, encoded=True).__getitems__([0])
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -384,10 +384,6 @@ class FieldsContract:
         ):
             with self.kind(stored, **options) as dataset, pytest.raises(OptionError, match=message):
                 dataset[0]
-        with self.kind(stored, fields=("image", "mask")) as dataset:
-            loader = create_loader(dataset, **{**CPU, "device": "cpu"}, decode_on="device", num_workers=0)
-            with pytest.raises(OptionError, match=message):
-                first(loader)
 
     # Workers
 

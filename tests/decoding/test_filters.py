@@ -12,8 +12,6 @@ from PIL import Image
 
 from dbloader.decoding import Crop, RandomResizedCrop, ResizeCenterCrop
 from dbloader.decoding.crop import FILTERS, render
-from dbloader.device import DeviceDecoder
-from dbloader.device.encoded import EncodedImages
 from dbloader.errors import OptionError
 from dbloader.images.tiled import tile
 from dbloader.sampling.rng import SampleRNG
@@ -104,34 +102,3 @@ def test_an_unknown_filter_is_an_error(decoder: Any) -> None:
 def test_a_fixed_decoder_has_no_random_filter() -> None:
     with pytest.raises(OptionError, match=r"^interpolation must be one of .*lanczos, got 'random'$"):
         ResizeCenterCrop(24, interpolation="random")
-
-
-class Whole:
-    """Stands for a library that decodes on a device: the same image for every file."""
-
-    def __init__(self, pixels: npt.NDArray[np.uint8]) -> None:
-        self.image = torch.from_numpy(pixels).permute(2, 0, 1)
-
-    def decode(self, files: Any) -> list[torch.Tensor]:
-        return [self.image for _ in files]
-
-
-def on_a_device(name: str, decoder: Any = None, pixels: Any = None) -> torch.Tensor:
-    on_device = DeviceDecoder(decoder or ResizeCenterCrop(24, interpolation=name), "cpu")
-    on_device.hardware = Whole(noise(70, 50) if pixels is None else pixels)  # type: ignore[assignment]
-    return on_device(EncodedImages([encode(draw(50, 70))]))
-
-
-def test_a_device_resizes_with_torchs_filters_and_refuses_the_others() -> None:
-    difference = on_a_device("bicubic")[0].int() - ResizeCenterCrop(24, interpolation="bicubic")(noise(70, 50)).int()
-    # The device resizes in floats, and the CPU rounds and clips to bytes between the axes. Measured: 1.
-    assert difference.abs().max() <= 2
-    assert difference.float().abs().mean() < 0.5
-    edge = np.repeat(np.array([0, 255], np.uint8)[None, :, None], 3, axis=2).repeat(70, axis=0).repeat(25, axis=1)
-    larger = ResizeCenterCrop(96, resize=96, interpolation="bicubic")
-    overshot = on_a_device("bicubic", larger, edge)[0].int() - larger(edge).int()
-    assert overshot.abs().max() <= 2, "beside an edge the filter leaves 0 to 255"
-    with pytest.raises(
-        OptionError, match=r"^interpolation must be one of bilinear, bicubic to decode on a device, got"
-    ):
-        on_a_device("lanczos")

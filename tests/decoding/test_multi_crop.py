@@ -200,8 +200,3 @@ def test_masks_would_not_be_cropped_and_are_refused(place: Path) -> None:
     dataset = LMDBDataset(place, decode=DINO, fields=("image", "mask"))
     with pytest.raises(OptionError, match=r"'mask' of record 0 .* is as large as its image"):
         dataset[0]
-
-
-def test_a_decoder_on_the_device_takes_one_crop_only(place: Path) -> None:
-    with pytest.raises(OptionError, match="decode_on='device' is for"):
-        create_loader(LMDBDataset(place), transform=DINO, decode_on="device", batch_size=4)

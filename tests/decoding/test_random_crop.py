@@ -6,11 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from dbloader.decoding import Crop, RandomCrop, decode_pil
-from dbloader.device import DeviceDecoder
-from dbloader.device.encoded import EncodedImages
 from dbloader.errors import OptionError
 from dbloader.images.tiled import tile
 from dbloader.sampling.rng import SampleRNG
@@ -77,20 +74,6 @@ def test_a_tiled_file_gives_the_crop_of_the_plain_one() -> None:
     for row in SampleRNG(2, 0, np.arange(12)).uniform(3, "decode"):
         output = decoder(tiled, row, tiles=lengths, known_intact=True)
         assert np.array_equal(output.permute(1, 2, 0).numpy(), torchvisions_crop(whole, decoder, row))
-
-
-def test_a_device_gives_the_same_crop() -> None:
-    decoder, file = RandomCrop(32, 6), encode(draw(40, 30))
-
-    class Whole:
-        def decode(self, files: Any) -> list[torch.Tensor]:
-            return [torch.from_numpy(np.array(decode_pil(file))).permute(2, 0, 1) for _ in files]
-
-    on_device = DeviceDecoder(decoder, "cpu")
-    on_device.hardware = Whole()  # type: ignore[assignment]
-    rows = SampleRNG(3, 0, np.arange(20)).uniform(3, "decode")
-    result = on_device(EncodedImages([file] * 20, rows))
-    assert torch.equal(result, torch.stack([decoder(file, row) for row in rows]))
 
 
 def test_an_image_that_is_too_small_is_an_error() -> None:

@@ -1,19 +1,13 @@
 """On a GPU: the streams do not race, and nothing waits that need not."""
 
-import io
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch.nn.utils.rnn import pack_sequence
 
-from dbloader.decoding.center_crop import ResizeCenterCrop
-from dbloader.decoding.random_crop import RandomResizedCrop
-from dbloader.device import DeviceDecoder, Normalize, Preparation, RandomErasing
-from dbloader.device.encoded import EncodedImages
+from dbloader.device import Normalize, Preparation, RandomErasing
 from dbloader.device.transfer import CudaTransfer
 from dbloader.errors import OptionError
 from dbloader.loading.prefetch import PrefetchLoader
@@ -276,51 +270,3 @@ def test_neither_side_of_a_loader_waits_for_the_device() -> None:
             list(PrefetchLoader([torch.ones(1)], device="cuda", preparation=lambda images: images.item()))
     finally:
         torch.cuda.set_sync_debug_mode("default")
-
-
-# Decoding on the GPU
-
-
-def photographs(count: int) -> list[bytes]:
-    """Return smooth JPEGs of different sizes, a gray one, and a PNG at the end."""
-    files = []
-    for number in range(count):
-        across, down = np.meshgrid(np.linspace(0, 1, 300 + 16 * number), np.linspace(0, 1, 260))
-        planes = np.stack([250 * across, 250 * down, 250 * across * (1 - down)], axis=2).astype(np.uint8)
-        image, file = Image.fromarray(planes).convert("L" if number == 1 else "RGB"), io.BytesIO()
-        if number == count - 1:
-            image.save(file, "PNG")
-        else:
-            image.save(file, "JPEG", quality=90, progressive=number % 3 == 2)
-        files.append(file.getvalue())
-    return files
-
-
-def device_decoder(decoder: Any) -> DeviceDecoder:
-    try:
-        return DeviceDecoder(decoder, "cuda")
-    except OptionError as error:
-        if "no library here decodes JPEGs" not in str(error):
-            raise
-        pytest.skip(str(error))
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torchvision's, of decode_jpeg
-@pytest.mark.parametrize("decoder", [RandomResizedCrop(224), ResizeCenterCrop(224)])
-def test_images_decoded_on_the_gpu_are_those_of_the_cpu_within_a_few_levels(gpu: torch.device, decoder: Any) -> None:
-    files = photographs(8)
-    rows = np.random.default_rng(1).random((30, 8, decoder.draws))
-    batches = [(EncodedImages(files, row).pin_memory(), torch.arange(8)) for row in rows]
-    loader = PrefetchLoader[Any](batches, device="cuda", preparation=Preparation(device_decoder(decoder)))
-    kept = []
-    for images, _ in loader:
-        delayed(DELAY // 100)
-        kept.append(images.clone())
-        del images
-    for images, row in zip(kept, rows, strict=True):
-        assert images.device == gpu
-        assert images.is_contiguous(memory_format=torch.channels_last)
-        for image, file, random_numbers in zip(images.cpu(), files, row, strict=True):
-            difference = (image.int() - decoder(file, random_numbers).int()).abs()
-            assert difference.float().mean() < 2
-        assert torch.equal(images[-1].cpu(), decoder(files[-1], row[-1]))

@@ -296,7 +296,6 @@ def partly_labelled(place: Path) -> Path:
         {"workers": "threads", "num_workers": 2},
         {"workers": "processes", "num_workers": 1},
         {"transform": to_floats, "mean": None, "std": None},
-        {"decode_on": "device", "device": "cpu"},
     ],
 )
 @pytest.mark.parametrize("fields", [None, ("image", "label")])
@@ -436,8 +435,6 @@ class Stream(IterableDataset[int]):
         ({"transform": "none"}, TypeError, "transform must be 'auto', a callable or None, got 'none'"),
         ({"transform": 5}, TypeError, "transform must be 'auto', a callable or None, got 5"),
         ({"collate_fn": 5}, TypeError, "collate_fn must be a callable or None, got 5"),
-        ({"decode_on": "gpu"}, OptionError, "decode_on must be one of workers, device, got 'gpu'"),
-        ({"decode_on": "device"}, OptionError, "decode_on='device' needs a device to decode on, got device=None"),
         ({"device": "cuda:99"}, OptionError, "got device='cuda:99'"),
         ({"mean": None}, OptionError, "mean and std must both be given, or both be None, got mean=None"),
         ({"std": (0.0, 1.0, 1.0)}, OptionError, r"std .* must be above 0 and at most 1, got 0\.0"),
@@ -498,7 +495,6 @@ def test_one_of_several_processes_that_forgot_the_process_group_gets_an_error(pl
         ({"num_workers": 5}, {"method": "spawn"}, True),
         ({"num_workers": 5}, {"daemon": True}, True),
         ({"num_workers": 5}, {"memfd": False}, True),
-        ({"num_workers": 5, "decode_on": "device", "device": "cpu"}, {}, True),
         ({"num_workers": 5, "collate_fn": len}, {}, False),
         ({"num_workers": 1, "collate_fn": len}, {}, False),
         ({"num_workers": 5, "workers": "threads"}, {}, True),
@@ -583,8 +579,6 @@ def test_an_image_that_a_subclass_makes_keeps_its_values(place: Path) -> None:
     images, _ = next(iter(create_loader(dataset, batch_size=2, device=None, mean=None, std=None, num_workers=0)))
     assert images.dtype is torch.float32
     assert torch.equal(images[1], dataset[1][0])
-    with pytest.raises(OptionError, match="decode_on='device' is for an LMDBDataset or MongoDataset"):
-        create_loader(dataset, batch_size=2, decode_on="device", device="cpu")
 
 
 def test_with_any_sampler_the_batches_are_the_same_whoever_makes_them(place: Path) -> None:

@@ -201,7 +201,6 @@ def test_a_bug_of_a_transform_is_raised_in_a_batch_with_damage_too(place: Path) 
         ({"max_skipped": 1.5}, OptionError, "max_skipped must be at least 0 and at most 1, got 1.5"),
         ({"max_skipped": True}, TypeError, "max_skipped must be a number, got True"),
         ({"sampler": [1, 2]}, OptionError, "on_error='skip' needs one of dbloader's samplers, .*, got list"),
-        ({"decode_on": "device", "device": "cpu"}, OptionError, "on_error='skip' needs decode_on='workers'"),
     ],
     ids=str,
 )
