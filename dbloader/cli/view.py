@@ -61,7 +61,7 @@ def view_command(
     html: str | None,
     no_open: bool,
 ) -> None:
-    """Show the store PLACE in the browser, or compare it with the store OTHER, until Ctrl-C.
+    """Show the store PLACE in the browser, and a second store OTHER, until Ctrl-C.
 
     The page is served on this machine only. The link that is printed works once: it makes the browser known to the
     viewer. On a machine without a display, a line says how to reach the page from another one through ssh.

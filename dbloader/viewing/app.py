@@ -163,7 +163,6 @@ ROUTES: tuple[tuple[str, Callable[[Asked], Any], bool], ...] = (
     ("/seen/{s}/{index}", training_routes.answer_image, True),
     ("/api/{s}/record/{index}", lambda asked: show_record(asked.store, asked.integer("index")), True),
     ("/api/{s}/report", _report, False),
-    ("/api/compare", lambda asked: asked.shown.comparison.look(), False),
     (
         "/api/{s}/duplicates",
         lambda asked: list_groups(asked.store, asked.integer("start", 0), asked.integer("count", 100)),

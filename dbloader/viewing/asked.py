@@ -7,7 +7,6 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from dbloader.errors import OptionError
-from dbloader.viewing.compare import Comparison
 from dbloader.viewing.selection import Selections
 from dbloader.viewing.thumbnails import Thumbnails
 
@@ -43,7 +42,6 @@ class Shown:
         self.stores, self.tell, self.transform = stores, tell, transform
         self.thumbnails = Thumbnails()
         self.selections = [*map(Selections, stores)]
-        self.comparison = Comparison(self.selections)
         self.started = secrets.token_hex(4)
 
 

@@ -114,13 +114,13 @@ def view(
     port: int | None = None,
     transform: Callable[..., Any] | None = None,
 ) -> View:
-    """Show a store in the browser, or two, and return at once: for notebooks, which show the result as a link.
+    """Show one or two stores in the browser, and return at once. A notebook shows the result as a link.
 
     The server runs in threads of this process until the result is closed; it is a context manager too.
 
     Args:
         place: Where the store is.
-        other: A second store, to compare with.
+        other: A second store, which the page can change to.
         host: Name or address to listen on; only this machine reaches the default one.
         port: From 0 to 65535; 0 is any free one. None: 7878, or the next free one.
         transform: What create_loader would get, for the page of what the training sees: a Decoder, or a callable that

@@ -47,25 +47,23 @@ SHOTS = {
     "viewer-phone": Shot("?px=120", PHONE),
     "viewer-record": Shot("?view=record&index=8&draw=boxes,tiles", stores=("coco.lmdb",)),
     "viewer-training": Shot("?view=training&batch_size=16&seed=0&epoch=0&step=3"),
-    "viewer-compare": Shot("?view=compare"),
 }
 
 
 def make_stores(folder: Path) -> None:
-    """Make train.lmdb and val.lmdb, which have twelve images in common, and coco.lmdb, with boxes."""
+    """Make train.lmdb and val.lmdb, and coco.lmdb, which has boxes."""
 
     def run(*words: str | Path) -> None:
-        # Exit status 1: a few files are damaged, and a few images are there twice.
+        # Exit status 1: a few files are damaged.
         assert subprocess.run([sys.executable, *words], cwd=folder, stdout=subprocess.DEVNULL).returncode in (0, 1)
 
     run(HERE / "scripts" / "parts" / "drawn_images.py", "drawn", "1200")
     lines = (folder / "drawn" / "images.jsonl").read_text().splitlines()
-    for name, part in (("train", lines[:1012]), ("val", lines[1000:])):
+    for name, part in (("train", lines[:1000]), ("val", lines[1000:])):
         (folder / "drawn" / f"{name}.jsonl").write_text("\n".join(part) + "\n")
         options = ["--list", f"drawn/{name}.jsonl", "--file-field", "mask", "--tile", "--quiet"]
         run("-m", "dbloader", "convert", "drawn", f"{name}.lmdb", *options)
     run("-m", "dbloader", "convert", "drawn", "coco.lmdb", "--list", "drawn/coco.json", "--tile", "--quiet")
-    run("-m", "dbloader", "duplicates", "train.lmdb", "val.lmdb")
 
 
 @contextmanager

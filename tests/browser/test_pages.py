@@ -34,7 +34,6 @@ VIEWS = {
     "training": "/?view=training&batch_size=8",
     "training of a record": "/?view=training&record=5&world_size=2",
     "duplicates": "/?view=duplicates",
-    "compare": "/?view=compare",
 }
 PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}}
 
@@ -91,7 +90,6 @@ def test_all_pages_are_reached_by_keyboard_alone(tabs: Tabs, photos: Site, damag
         ("What training sees", "db-training"),
         ("Report", "db-report"),
         ("Duplicates", "db-duplicates"),
-        ("Compare", "db-compare"),
         ("Images", "db-grid"),
     ):
         for _ in range(60):

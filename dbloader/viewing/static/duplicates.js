@@ -1,7 +1,13 @@
-import {api, counted, escaped, make, title} from "./app.js";
-import {pictured} from "./compare.js";
+import {api, counted, escaped, link, make, picture, title} from "./app.js";
 
 const COUNT = 20; // groups at a time
+
+/** Return a picture of a record that is a link to it. */
+function pictured(store, index, text) {
+  const image = make("img", {src: picture("thumb", store, index, {px: 160}), alt: "", loading: "lazy"});
+  image.onerror = () => image.replaceWith(make("span", {class: "error"}, "cannot be shown"));
+  return link({view: "record", store, index, q: null, at: null}, image, make("span", {}, text));
+}
 
 class Duplicates extends HTMLElement {
   async show({store}) {

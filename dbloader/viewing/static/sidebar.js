@@ -4,7 +4,7 @@ import {api, className, counted, escaped, go, link, listings, make, menu, ofFirs
 import {keys} from "./keys.js";
 import {Scroller} from "./scroll.js";
 
-const PAGES = {grid: "Images", training: "What training sees", report: "Report of the conversion", duplicates: "Duplicates", compare: "Compare the stores"};
+const PAGES = {grid: "Images", training: "What training sees", report: "Report of the conversion", duplicates: "Duplicates"};
 const COLUMNS = ["width", "height", "aspect", "bytes"];
 
 /** Return the words of a query; quotes keep blanks. */
@@ -50,7 +50,7 @@ class Sidebar extends HTMLElement {
   }
 
   async show(now) {
-    const pages = Object.keys(PAGES).filter((view) => view !== "compare" || stores.length > 1);
+    const pages = Object.keys(PAGES);
     if (!this.pages.children.length) this.pages.append(...pages.map((view) => link({view, index: null}, PAGES[view])));
     pages.forEach((view, n) => {
       this.pages.children[n].href = url({view, index: null});
