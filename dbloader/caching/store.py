@@ -22,6 +22,7 @@ from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
 from dbloader.stores.lmdb.sharded_handle import ShardedHandle
 from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.mongo.uri import is_mongo, parse
+from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -95,12 +96,16 @@ class CachedStore(LMDBStore):
         with env.gate:
             handle.ask("the order", expect=list(needs), check=check)
 
+    @property
+    def _uri(self) -> str:
+        """The origin, with its credentials."""
+        return self._origin if isinstance(self._origin, str) else self._origin.uri
+
     @override
     def _open(self) -> CachedHandle:
         handle = self.handle
         if not isinstance(handle, CachedHandle) or handle.pid != os.getpid():
-            origin = self._origin if isinstance(self._origin, str) else self._origin.uri
-            opening = {"place": origin, "limit": self.max_bytes, "known": self._digest is not None}
+            opening = {"place": self._uri, "limit": self.max_bytes, "known": self._digest is not None}
             try:
                 with env.gate:
                     client = FetcherClient(self._path, self.place, {"open": opening, "reader": self._reader})
@@ -115,6 +120,13 @@ class CachedStore(LMDBStore):
             self.handle, self._digest = handle, handle.manifest.digest
             metrics.watch(self._path)
         return handle
+
+    @override
+    def is_at(self, place: str | os.PathLike[str]) -> bool:
+        if is_remote(self.place):
+            return False
+        with open_store(self._uri) as origin:
+            return origin.is_at(place)
 
     @override
     def close(self) -> None:

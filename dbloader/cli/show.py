@@ -24,16 +24,18 @@ if TYPE_CHECKING:
 
     from dbloader.records.record import Record
 
-_INDEX = re.compile("[0-9]{1,18}")
+_INDEX = re.compile("-?[0-9]{1,18}")
 _LETTERS = 100  # of a value on the terminal
 
 
 @click.command(
     "show",
     short_help="Show one record of a store.",
+    context_settings={"ignore_unknown_options": True},  # -1 is an index
     epilog="""\b
 Examples:
   dbloader show train.lmdb 0
+  dbloader show train.lmdb -1
   dbloader show train.lmdb cat/000.jpg --json | jq -r .format
   dbloader show train.lmdb 0 --output first.jpg""",
 )
@@ -46,7 +48,8 @@ Examples:
 def show_command(place: str, record: str, *, output: str | None, as_json: bool) -> None:
     """Show a record of the store PLACE: its fields, the EXIF of its image, and how its JPEG is made.
 
-    RECORD is its index, or its name. On a terminal with colors its image is drawn too (not with NO_COLOR=1).
+    RECORD is its index, or its name; -1 is the last record. On a terminal with colors its image is drawn too (not with
+    NO_COLOR=1).
     """
     with open_store(place) as store:
         found = store[int(record) if _INDEX.fullmatch(record) else store.find(record)]

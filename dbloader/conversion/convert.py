@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 from dbloader._machine import cpu_count
@@ -25,7 +25,7 @@ from dbloader.conversion.report import (
 from dbloader.conversion.settings import Settings
 from dbloader.conversion.write_results import FileWriter
 from dbloader.errors import ConversionError, OptionError
-from dbloader.stores.open import create_store
+from dbloader.stores.open import check_destination, create_store
 
 if TYPE_CHECKING:
     import os
@@ -120,8 +120,8 @@ def convert(
 
     Raises:
         TypeError: An option has the wrong type.
-        OptionError: An option is out of its range, or two exclude each other; or the environment variable
-            DBLOADER_MAX_PIXELS is not a number.
+        OptionError: An option is out of its range, or two exclude each other; or the destination is the source or a
+            part of it; or the environment variable DBLOADER_MAX_PIXELS is not a number.
         SourceError: The source cannot be converted.
         StoreError: The destination cannot be written, or is taken.
         ConversionError: A file is bad, and ``on_bad`` or ``on_damaged`` is ``"fail"``; or no file could be stored.
@@ -146,7 +146,9 @@ def convert(
     return_large_blocks()
     # The errors of the source come before a partial store is replaced.
     found = settings.open()
-    with closing(found), create_store(destination, overwrite=overwrite, resume=resume, resumable=True) as writer:
+    with closing(found), ExitStack() as stack:
+        check_destination(destination, found.stores)
+        writer = stack.enter_context(create_store(destination, overwrite=overwrite, resume=resume, resumable=True))
         data = tempfile.TemporaryFile(dir=writer.scratch)  # noqa: SIM115 - the list closes it
         with FileList.of_source(found, data, lambda count: progress(Progress(count, None, 0))) as files:
             writer.check_settings(

@@ -35,6 +35,7 @@ from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.publish_shards import check_target, write_durably
 from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
 from dbloader.stores.mongo.uri import is_mongo
+from dbloader.stores.open import check_destination
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -71,7 +72,7 @@ def plan_conversion(
         StoreExistsError: Another plan is at the destination.
         StoreError: The plan cannot be written.
         SourceError: The source cannot be converted.
-        OptionError: An option is out of its range, or two exclude each other.
+        OptionError: An option is out of its range, or two exclude each other; or the destination is the source.
         TypeError: An option has the wrong type.
     """
     if options.get("listing") is not None:
@@ -85,6 +86,7 @@ def plan_conversion(
     folder = partial_folder(destination)
     aside = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
     with closing(settings.open()) as found, refusals(os.fspath(destination)):
+        check_destination(destination, found.stores)
         classes, labels = [*found.classes], None
         if base is not None:
             classes, labels = join_classes(base.manifest, found, os.fspath(destination))

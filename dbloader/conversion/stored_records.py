@@ -48,6 +48,18 @@ def contains_store(samples: Any) -> bool:
     return any(isinstance(part, Store) for part in _parts(samples))
 
 
+def find_stores(samples: Any) -> Iterator[Store]:
+    """Yield the stores that a dataset, or the datasets in a DataLoader, Subset or ConcatDataset, read from."""
+    store = samples if isinstance(samples, Store) else getattr(samples, "store", None)
+    if isinstance(store, Store):
+        yield store
+    elif is_torch(samples, "torch.utils.data", "ConcatDataset"):
+        for part in samples.datasets:
+            yield from find_stores(part)
+    elif (inner := getattr(samples, "dataset", None)) is not None:
+        yield from find_stores(inner)
+
+
 def divide(samples: Any) -> Iterator[Any]:
     """Yield the samples of a store, dataset, Subset or ConcatDataset in order; records of a store as Records."""
     located = (_locate(samples, position) for position in range(len(samples)))

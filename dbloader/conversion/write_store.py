@@ -17,6 +17,7 @@ from dbloader.conversion.stored_records import (
     contains_store,
     divide,
     find_classes,
+    find_stores,
     is_divisible,
     is_torch,
 )
@@ -25,7 +26,7 @@ from dbloader.images.info import read_facts
 from dbloader.images.pillow import array_depth
 from dbloader.records.manifest import FILE_FIELDS
 from dbloader.records.record import checked_file_fields, encode
-from dbloader.stores.open import create_store
+from dbloader.stores.open import check_destination, create_store
 
 if TYPE_CHECKING:
     import os
@@ -91,7 +92,8 @@ def write_store(
         DamagedImageError: A PIL image does not decode.
         TypeError: ``quality`` or ``overwrite`` has the wrong type.
         OptionError: An option is out of its range, or the samples cannot be iterated, or there are none and
-            ``overwrite`` is given; or chained datasets have different classes; or a Store is to be encoded again.
+            ``overwrite`` is given; or chained datasets have different classes; or a Store is to be encoded again; or
+            the place has a store that the samples are read from.
         StoreError: The place cannot be written, or is taken.
     """
     names = _NAMES if fields is None else fields
@@ -102,6 +104,7 @@ def write_store(
             "the records of a Store are stored as they are: leave fields, image_format and quality out, or give a "
             "dataset, such as LMDBDataset(place)"
         )
+    check_destination(place, find_stores(samples))
     class_names = find_classes(samples) if classes is None else checked_names("classes", classes, "('cat', 'dog')")
     numbers = {name: label for label, name in enumerate(class_names)}
     source: dict[str, Any] = common_source(samples) if as_records else {"kind": "samples"}

@@ -14,7 +14,7 @@ from dbloader.copying.copy_records import RecordCopier
 from dbloader.copying.copy_remote import copy_remote
 from dbloader.errors import OptionError, StoreError
 from dbloader.remote.places import is_remote
-from dbloader.stores.open import create_store, open_store
+from dbloader.stores.open import check_destination, create_store, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -83,7 +83,8 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
 
     Raises:
         TypeError: A place or a listing is no path, ``overwrite`` or ``resume`` not True or False, or ``seed`` no int.
-        OptionError: An option is wrong, or no record is left, or the labels of two sources cannot be united.
+        OptionError: An option is wrong, or a destination is a source or a part of one, or no record is left, or the
+            labels of two sources cannot be united.
         SourceError: A listing cannot be read, or names a record that is not there.
         StoreError: A source cannot be read, or a destination cannot be written, or is taken.
         DamagedRecordError: A record of a source is damaged.
@@ -121,7 +122,10 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
         return copy_remote(sources[0], places[0], overwrite=overwrite, progress=progress)
     done: list[Manifest | None] = [None] * len(places)
     with ExitStack() as stack:
-        copy = RecordCopier([stack.enter_context(open_store(place)) for place in sources], options)
+        stores = [stack.enter_context(open_store(place)) for place in sources]
+        for place in places:
+            check_destination(place, stores)
+        copy = RecordCopier(stores, options)
         if split and resume:
             done = [_published(place, copy.source(number)) for number, place in enumerate(places)]
             done = done if None in done else [None] * len(places)  # a writer says that there is nothing to resume

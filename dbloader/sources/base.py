@@ -17,6 +17,8 @@ from dbloader.errors import SourceError, SourceNotFoundError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from dbloader.stores.base import Store
+
 # Errors of the machine, not of the file: to continue would reject good files.
 NOT_THE_FILE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 # A network file system is away, and all other files with it.
@@ -104,6 +106,7 @@ class Source(ABC):
         self.warnings = tuple(warnings)
         self.skipped: Counter[str] = Counter()
         self.hidden = 0
+        self.stores: tuple[Store, ...] = ()  # whose records are the files
         self.file_fields: tuple[str, ...] = ()  # further fields whose values are image files
 
     @abstractmethod

@@ -48,6 +48,7 @@ class StoreSource(Source):
     def __init__(self, store: Store, place: str) -> None:
         super().__init__(Path(os.sep), (), place=place)
         self._store, self._is_tiled = store, False
+        self.stores = (store,)
         self._crc32: np.ndarray | None = None
 
     def check(self) -> None:

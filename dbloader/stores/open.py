@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dbloader.errors import OptionError
 from dbloader.stores.mongo.uri import is_mongo
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterable
 
     from dbloader.stores.base import Store
     from dbloader.stores.writer import Writer
@@ -44,3 +46,13 @@ def create_store(
     from dbloader.stores.lmdb.writer import LMDBWriter
 
     return LMDBWriter(place, overwrite=overwrite, resume=resume, resumable=resumable)
+
+
+def check_destination(place: str | os.PathLike[str], sources: Iterable[Store]) -> None:
+    """Raise OptionError if a new store at a place would replace or change a store that it is made from."""
+    for source in sources:
+        if source.is_at(place):
+            raise OptionError(
+                f"the new store would replace or change its own source {source.place}: name another place, and remove "
+                "the source yourself once the new store is verified"
+            )

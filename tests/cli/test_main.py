@@ -79,6 +79,7 @@ SUGGESTION = r" Did you mean 'convert'\?" if hasattr(click, "NoSuchCommand") els
         ),
         (["convrt"], rf"No such command 'convrt'\.{SUGGESTION} \(see dbloader --help\)"),
         (["old.lmdb"], r"No such command 'old.lmdb'. \(see dbloader --help\)"),
+        (["convert", "--shuffle", "images", "new.lmdb"], "'--shuffle': 'images' is not a valid integer"),
         (["--quiet"], "No such option:? '?--quiet'?"),
     ],
 )

@@ -50,6 +50,9 @@ def test_a_record_is_shown_by_its_index_and_by_its_name(shell: Shell, store: Pat
         "width": "40", "height": "30", "bytes": str(nbytes), "jpeg structure": "complete",
         "jpeg process": "baseline, 8 bits", "jpeg subsampling": "4:2:0", "jpeg restart_interval": "0",
     }  # fmt: skip
+    assert shell("show", store, -5).stdout == outcome.stdout
+    check_error(shell("show", store, -13), "no record -13 in .*, which has 12")
+    check_error(shell("show", store, "7", "--jsn"), r"unexpected extra argument \('?--jsn'?\)")
     check_error(shell("show", store, "12"), "no record 12 in .*, which has 12")
     check_error(shell("show", store, "owl.jpg"), "no record of .* is named 'owl.jpg'")
 

@@ -196,16 +196,6 @@ def test_a_store_is_replaced_only_on_request(tmp_path: Path) -> None:
         assert store[0].label == 2
 
 
-def test_a_store_may_be_replaced_by_what_is_read_from_it(tmp_path: Path) -> None:
-    place = tmp_path / "s.lmdb"
-    write_store([(IMAGE, at) for at in range(5)], place)
-    with LMDBDataset(place, decode=None, target_transform=lambda label: label + 10) as dataset:
-        write_store(dataset, place, overwrite=True)
-        assert dataset[0][1] == 10  # the old one, as long as it is open
-    with open_store(place) as store:
-        assert [record.label for record in store] == [10, 11, 12, 13, 14]
-
-
 def test_a_place_that_cannot_be_written_is_told_before_a_sample_is_made(tmp_path: Path) -> None:
     with pytest.raises(StoreAccessError, match=r"the folder .*none does not exist"):
         write_store((pytest.fail(f"sample {at} was made") for at in range(1)), tmp_path / "none/s.lmdb")

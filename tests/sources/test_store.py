@@ -105,11 +105,6 @@ def test_an_interrupted_conversion_goes_on_unless_the_store_is_another_one(tmp_p
         convert(tmp_path / "a.lmdb", tmp_path / "d.lmdb", resume=True)
 
 
-def test_a_store_may_be_replaced_by_what_is_made_of_it(store: Path) -> None:
-    convert(store, store, images=ImageFormat(max_side=30), overwrite=True)
-    assert records(store)[0].resized_from == (400, 300)
-
-
 def test_a_damaged_record_is_rejected_by_name_and_the_others_are_stored(tmp_path: Path) -> None:
     place = tmp_path / "a.lmdb"
     convert(plant_photos(tmp_path / "images", 20), place)

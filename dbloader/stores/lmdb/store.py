@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import lmdb
@@ -26,7 +27,9 @@ from dbloader.stores.lmdb import env
 from dbloader.stores.lmdb.errors import translate
 from dbloader.stores.lmdb.handle import LMDBHandle
 from dbloader.stores.lmdb.keys import PARTIAL, checked_path, event_key
+from dbloader.stores.lmdb.shard_table import is_sharded
 from dbloader.stores.lmdb.sharded_handle import ShardedHandle
+from dbloader.stores.mongo.uri import is_mongo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -120,6 +123,13 @@ class LMDBStore(Store):
             yield self._event(handle.get(event_key(number)), number)
 
     @override
+    def is_at(self, place: str | os.PathLike[str]) -> bool:
+        if is_mongo(place):
+            return False
+        own, other = (Path(os.path.realpath(path)) for path in (self._path, checked_path(place)))
+        return _is_in(other, own) or (is_sharded(other) and _is_in(own, other))
+
+    @override
     def open_older(self, digest: str) -> None:
         handle = self._open()
         if isinstance(handle, ShardedHandle):
@@ -189,3 +199,8 @@ class LMDBStore(Store):
     def __getstate__(self) -> dict[str, Any]:
         # With the absolute path: a spawned worker may start in another working directory.
         return {**self.__dict__, "handle": None}
+
+
+def _is_in(path: Path, folder: Path) -> bool:
+    """Return whether a path is a file or folder that exists, or is below it."""
+    return folder.exists() and any(part.exists() and part.samefile(folder) for part in (path, *path.parents))

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from bson.errors import BSONError
 from typing_extensions import override
 
-from dbloader.errors import DamagedRecordError, DamagedStoreError, RecordNotFoundError
+from dbloader.errors import (
+    DamagedRecordError,
+    DamagedStoreError,
+    NotAStoreError,
+    RecordNotFoundError,
+    StoreNotFoundError,
+    StoreVersionError,
+)
 from dbloader.records.decode import decode, decode_values
 from dbloader.stores.base import Store
 from dbloader.stores.mongo.gridfs import LostError
 from dbloader.stores.mongo.query import check_counts, find_indices, find_matching, to_index
 from dbloader.stores.mongo.reader import MongoReader
 from dbloader.stores.mongo.schema import STUB, file_of, stub_matches
-from dbloader.stores.mongo.uri import parse
+from dbloader.stores.mongo.uri import is_mongo, parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -155,6 +163,18 @@ class MongoStore(Store):
             return reader.connection.retry(lambda: reader.large.get(file))
         except LostError as error:
             raise self._damaged(index, str(error)) from error
+
+    @override
+    def is_at(self, place: str | os.PathLike[str]) -> bool:
+        if not is_mongo(place):
+            return False
+        own = self._open().store
+        with (
+            suppress(StoreNotFoundError, NotAStoreError, StoreVersionError, DamagedStoreError),
+            MongoStore(place) as other,
+        ):
+            return other.place == self.place or other._open().store == own
+        return False
 
     @override
     def _open(self) -> MongoReader:
