@@ -6,6 +6,7 @@ from collections import Counter
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dbloader.conversion.report import left_out
 from dbloader.records.manifest import MAX_COUNTED_LABELS
 from dbloader.sources.base import Problem
 from dbloader.sources.boxes import LABELS
@@ -65,5 +66,4 @@ def dry_run(
             progress(files)
         named = [*enumerate(found.classes)] or [(label, str(label)) for label in sorted(labels.keys() - {None})]
         counts = {name: labels[label] for label, name in named} if len(labels) <= MAX_COUNTED_LABELS else None
-        skipped = dict(found.skipped.most_common())
-        return DryRun(found.place, files, boxes, counts, rejected, problems, found.warnings, skipped, found.hidden)
+        return DryRun(found.place, files, boxes, counts, rejected, problems, **left_out(found))

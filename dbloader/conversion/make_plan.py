@@ -29,7 +29,7 @@ from dbloader.conversion.plan import (
 )
 from dbloader.conversion.report import left_out
 from dbloader.conversion.settings import Settings
-from dbloader.errors import StoreExistsError
+from dbloader.errors import SourceError, StoreExistsError
 from dbloader.records.document import seal
 from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.publish_shards import check_target, write_durably
@@ -87,6 +87,11 @@ def plan_conversion(
     aside = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
     with closing(settings.open()) as found, refusals(os.fspath(destination)):
         check_destination(destination, found.stores)
+        if found.compressed:
+            raise SourceError(
+                f"{found.compressed}: is compressed, and each part would decompress all of it: decompress it first "
+                "(gunzip), or convert without shards (--shards)"
+            )
         classes, labels = [*found.classes], None
         if base is not None:
             classes, labels = join_classes(base.manifest, found, os.fspath(destination))

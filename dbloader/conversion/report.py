@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dbloader._describe import counted
 from dbloader.images.pillow import EIGHT_BITS, KNOWN_RANGE
 from dbloader.sources.base import readable
+from dbloader.sources.folder import named
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
@@ -98,8 +101,12 @@ class Report:
 
 def left_out(found: Source) -> dict[str, Any]:
     """Return the ``warnings``, ``skipped`` and ``hidden`` of a Report on a source whose entries were listed."""
-    skipped = dict(sorted(found.skipped.items(), key=lambda item: (-item[1], item[0])))
-    return {"warnings": found.warnings, "skipped": skipped, "hidden": found.hidden}
+    beside = [name for name in found.beside if not name.startswith(".")]
+    counts = found.skipped + Counter(PurePosixPath(name).suffix.lower() for name in beside)
+    skipped = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+    more = [f"left out, as only {found.reads} are read: {named(beside)}"] if beside else []
+    hidden = found.hidden + len(found.beside) - len(beside)
+    return {"warnings": (*found.warnings, *more), "skipped": skipped, "hidden": hidden}
 
 
 def write_report(place: str | os.PathLike[str], path: Path, events: int, *, replaces: bool) -> tuple[str, list[str]]:

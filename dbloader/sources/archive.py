@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import shlex
 from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,7 +48,19 @@ class ArchiveSource(Source):
                     unlabelled += item.label is None
                 yield item
         self.skipped, self.hidden = tally.skipped, tally.hidden
-        self.warnings = (f"{unlabelled:,} of {total:,} images have no label",) if unlabelled else ()
+        self.warnings = ()
+        if unlabelled:
+            remedy = self._remedy() if unlabelled == total and len(self._paths) > 1 else ""
+            self.warnings = (f"{unlabelled:,} of {total:,} images have no label{remedy}",)
+
+    def _remedy(self) -> str:
+        """Return what gives images labels if each of several plain tars is a class."""
+        folder = self._paths[0].parent
+        if any(path.suffix != ".tar" or path.parent != folder for path in self._paths):
+            return ""
+        packed = shlex.quote(f"{full_path(folder)}.tar")
+        command = f"cd {shlex.quote(full_path(folder))} && tar -cf {packed} *.tar"
+        return f": if each tar is a class, make one tar of them and convert that: {command}"
 
     @abstractmethod
     def _found(self, path: Path, tally: Tally) -> Iterator[Entry | Problem]:

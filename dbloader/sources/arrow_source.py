@@ -65,6 +65,8 @@ class ArrowSource(Source):
     ``labels`` has the label of each text. Where paths are ``distinct``, they are the names of the images.
     """
 
+    reads = "Parquet and Arrow files, and the files that their rows name"
+
     def __init__(
         self,
         place: str | os.PathLike[str],

@@ -76,6 +76,8 @@ class Tally:
     not_utf8: int = 0
     not_utf8_example: str = ""
     metadata: str = ""  # the first file that is called like one with metadata
+    archives: int = 0  # files that may hold images, such as x.tar
+    archive: str = ""  # the first of them
 
     def skip(self, name: bytes) -> None:
         """Count a file that is no image, by its extension."""
@@ -97,6 +99,8 @@ class Source(ABC):
     Memory does not grow with the number of entries. A source can be pickled; each iterator belongs to one thread.
     """
 
+    reads = ""  # what it reads of a folder, for a message on what is beside
+
     def __init__(self, root: Path, classes: tuple[str, ...], warnings: Iterable[str] = (), *, place: str = "") -> None:
         self.root = root  # the folder that paths start from
         self.place = place or full_path(root)  # where the files are, for people
@@ -108,6 +112,8 @@ class Source(ABC):
         self.hidden = 0
         self.stores: tuple[Store, ...] = ()  # whose records are the files
         self.file_fields: tuple[str, ...] = ()  # further fields whose values are image files
+        self.beside: tuple[str, ...] = ()  # files and folders at the place that this kind of source does not read
+        self.compressed = ""  # the first file that each process would have to decompress
 
     @abstractmethod
     def entries(self) -> Iterator[Entry | Problem]:
@@ -153,11 +159,21 @@ class Source(ABC):
         """Close what ``read`` has opened."""
 
 
-def read_file(name: str, path: bytes, span: tuple[int, int] | None, hold: Callable[[int], object]) -> bytes | Problem:
-    """Return the bytes of a file or of a span of it, or why they cannot be read; an OSError is not its fault."""
+def read_file(
+    name: str,
+    path: bytes,
+    span: tuple[int, int] | None,
+    hold: Callable[[int], object],
+    opened: int | None = None,
+) -> bytes | Problem:
+    """Return the bytes of a file or of a span of it, or why they cannot be read; an OSError is not its fault.
+
+    ``opened`` is the descriptor of the file if it is open; None to open it.
+    """
     try:
         # O_NONBLOCK: opening a named pipe would wait forever.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(path, flags) if opened is None else os.dup(opened)
         try:
             status = os.fstat(descriptor)
             start, size = span or (0, status.st_size)
@@ -199,7 +215,7 @@ def checked_root(folder: str | os.PathLike[str]) -> Path:
     if not stat.S_ISDIR(mode):
         raise SourceError(
             f"{readable(root)}: is a file, not a folder of images, and not one that can be converted: those "
-            "are tar, zip, Parquet and LMDB files, not compressed (as .tar.gz) and without a listing (--list)"
+            "are tar, zip, Parquet and LMDB files, without a listing (--list)"
         )
     return root
 

@@ -33,7 +33,12 @@ LOOKED_FOR = f"looked for {', '.join(EXTENSIONS[:12])} and {len(EXTENSIONS) - 12
 METADATA_FILES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # that Hugging Face's imagefolder reads
 SUFFIXES = tuple(extension.encode() for extension in EXTENSIONS)
 SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
-_MAX_NAMED = 10  # classes named in a warning
+TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tzst")
+ZIPS = (".zip",)
+_ARCHIVES = tuple(map(str.encode, (*TARS, *ZIPS, ".parquet", ".arrow", ".lmdb", ".mdb", ".7z", ".rar")))
+
+_MAX_NAMED = 10  # names in a warning
+OUTSIDE = "lies outside of every class folder: put it into one, or move it away"
 
 
 class _Contents(NamedTuple):
@@ -60,6 +65,7 @@ def scan(folder: str | os.PathLike[str]) -> FolderSource:
             f"{readable(root)}: there are no folders in it, one for each class ({found}): "
             "put each class in a folder of its own or use --list FILE"
         )
+    contents.problems.extend(Problem(readable(name), OUTSIDE) for name in contents.images)
     return FolderSource(root, identity, contents, tally)
 
 
@@ -82,7 +88,7 @@ class FolderSource(Source):
         self._problems = contents.problems
         self._tally = tally
         classes = tuple(readable(name) for name in contents.folders)
-        super().__init__(root, classes, first_warnings(root, classes, len(contents.images)))
+        super().__init__(root, classes, first_warnings(root, classes))
         self._first_warnings = self.warnings
 
     @override
@@ -163,8 +169,15 @@ def _classify(entry: os.DirEntry[bytes], contents: _Contents, tally: Tally) -> N
         contents.images.append(entry.name)
     else:
         tally.skip(entry.name)
-        if readable(entry.name) in METADATA_FILES:
-            tally.metadata = tally.metadata or readable(entry.path)
+        note_skipped(entry.name, readable(entry.path), tally)
+
+
+def note_skipped(name: bytes, path: str, tally: Tally) -> None:
+    """Note the path of a file that is no image, if it may hold images or metadata."""
+    if readable(name) in METADATA_FILES:
+        tally.metadata = tally.metadata or path
+    elif name.lower().endswith(_ARCHIVES):
+        tally.archives, tally.archive = tally.archives + 1, tally.archive or path
 
 
 def _drop_clashes(contents: _Contents, tally: Tally) -> None:
@@ -193,15 +206,13 @@ def _order(path: bytes) -> str:
     return path.decode("utf-8", "surrogateescape")
 
 
-def first_warnings(root: Path | str, classes: tuple[str, ...], loose: int = 0) -> Iterator[str]:
-    """Yield warnings about class folders that look like splits, and about images outside of them."""
+def first_warnings(root: Path | str, classes: tuple[str, ...]) -> Iterator[str]:
+    """Yield a warning about class folders that look like splits."""
     where = readable(root)
-    if loose:
-        yield f"{_count(loose, 'image', 'images')} directly in {where} left out: outside of every class folder"
     if SPLITS.issuperset(name.lower() for name in classes):
         command = shlex.join([posixpath.join(where, classes[0]), f"{classes[0]}.lmdb"])
         yield (
-            f"the classes are called {_named(classes)}: these look like splits; convert each by itself: "
+            f"the classes are called {named(classes)}: these look like splits; convert each by itself: "
             f"dbloader convert {command}"
         )
 
@@ -218,9 +229,12 @@ def last_warnings(classes: tuple[str, ...], filled: list[bool], tally: Tally) ->
     """Yield warnings about classes without images, metadata that is not used, and names that are not UTF-8."""
     empty = [name for name, has_images in zip(classes, filled, strict=True) if not has_images]
     if empty:
-        yield f"{_count(len(empty), 'class has', 'classes have')} no images: {_named(empty)}"
+        yield f"{_count(len(empty), 'class has', 'classes have')} no images: {named(empty)}"
     if tally.metadata:
         yield describe_unused(tally.metadata)
+    if tally.archives:
+        found = _count(tally.archives, "archive or database is", "archives and databases are")
+        yield f"{found} left out beside the image files, such as {tally.archive}: convert it by itself"
     if tally.not_utf8:
         names = _count(tally.not_utf8, "name is", "names are")
         yield f"{names} not valid UTF-8; the bytes that are not are written as in '{tally.not_utf8_example}'"
@@ -234,10 +248,11 @@ def describe_unused(path: str) -> str:
     )
 
 
-def _named(classes: Sequence[str]) -> str:
-    names = ", ".join(map(repr, classes[:_MAX_NAMED]))
-    more = len(classes) - _MAX_NAMED
-    return names if more <= 0 else f"{names} and {more} more"
+def named(names: Sequence[str]) -> str:
+    """Return the first ten of some names, quoted, and how many more there are."""
+    some = ", ".join(map(repr, names[:_MAX_NAMED]))
+    more = len(names) - _MAX_NAMED
+    return some if more <= 0 else f"{some} and {more} more"
 
 
 def _count(number: int, one: str, many: str) -> str:

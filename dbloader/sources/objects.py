@@ -16,7 +16,17 @@ from dbloader.errors import SourceError, SourceNotFoundError, StoreError, StoreN
 from dbloader.remote.bucket import Bucket
 from dbloader.remote.errors import ObjectChangedError
 from dbloader.sources.base import MAX_BYTES, Entry, Problem, Source, Tally
-from dbloader.sources.folder import METADATA_FILES, SUFFIXES, check_not_empty, first_warnings, last_warnings
+from dbloader.sources.folder import (
+    METADATA_FILES,
+    OUTSIDE,
+    SUFFIXES,
+    TARS,
+    ZIPS,
+    check_not_empty,
+    first_warnings,
+    last_warnings,
+    note_skipped,
+)
 from dbloader.sources.listing import LISTING, ListingSource, read_listing
 
 if TYPE_CHECKING:
@@ -29,7 +39,7 @@ _AT_ONCE = 64
 _ETAG = b"\0"  # after the key in the path of an entry: no key has it
 # Classes that are listed at once; memory holds their keys.
 _CLASSES_AT_ONCE = 16
-_NOT_READ = (".tar", ".zip", ".parquet", ".arrow", ".mdb", ".lmdb", ".bson")
+_NOT_READ = (*TARS, *ZIPS, ".parquet", ".arrow", ".mdb", ".lmdb", ".bson")
 _WHAT_IS_READ = (
     "of object storage, folders of image files are read, and files that a listing names (--list): copy it to a disk, "
     "and convert it there"
@@ -55,17 +65,17 @@ def scan_objects(place: str | os.PathLike[str]) -> ObjectFolder:
             raise SourceError(f"{where}: is one object: {_WHAT_IS_READ}")
     names = [item.key for item in loose]
     for name in names:
-        if name in METADATA_FILES or name.endswith(_NOT_READ):
+        if name in METADATA_FILES or name.lower().endswith(_NOT_READ):
             raise SourceError(f"{where}: holds {name}: {_WHAT_IS_READ}")
     classes = tuple(name for name in folders if not name.startswith("."))
-    images = sum(name.lower().encode().endswith(SUFFIXES) and not name.startswith(".") for name in names)
     if not classes:
+        images = sum(name.lower().encode().endswith(SUFFIXES) and not name.startswith(".") for name in names)
         what = f"{images} images lie directly in it" if images else "nothing is there"
         raise SourceError(
             f"{where}: there are no folders in it, one for each class ({what}): put each class in a folder of its own "
             "or use --list FILE"
         )
-    return ObjectFolder(bucket, classes, [*first_warnings(where, classes, images)])
+    return ObjectFolder(bucket, classes, loose)
 
 
 def read_listed_objects(
@@ -111,14 +121,15 @@ class ObjectSource(Source):
 class ObjectFolder(ObjectSource):
     """The images below a place; made by ``scan_objects``. Classes, labels and order are those of a `FolderSource`."""
 
-    def __init__(self, bucket: Bucket, classes: tuple[str, ...], warnings: list[str]) -> None:
-        super().__init__(bucket, Path("/"), classes, warnings)
-        self._first_warnings = warnings
+    def __init__(self, bucket: Bucket, classes: tuple[str, ...], loose: list[Item]) -> None:
+        super().__init__(bucket, Path("/"), classes, first_warnings(str(bucket.place), classes))
+        self._first_warnings, self._loose = self.warnings, loose
 
     @override
     def entries(self) -> Iterator[Entry | Problem]:
         tally = Tally()
         filled = [False] * len(self.classes)
+        yield from (Problem(item.key, OUTSIDE) for item in self._loose if _is_taken(item, tally))
         for label, items in enumerate(self._list()):
             for item in sorted(items, key=lambda item: posixpath.split(item.key)):
                 if _is_taken(item, tally):
@@ -178,6 +189,5 @@ def _is_taken(item: Item, tally: Tally) -> bool:
         return True
     if item.size or b"." in name:  # else it stands for an empty folder
         tally.skip(name)
-        if name.decode() in METADATA_FILES:
-            tally.metadata = tally.metadata or item.key
+        note_skipped(name, item.key, tally)
     return False

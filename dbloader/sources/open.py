@@ -10,12 +10,13 @@ from dbloader.records.record import checked_file_fields
 from dbloader.remote.places import is_remote
 from dbloader.sources.annotations import read_annotations
 from dbloader.sources.base import readable
-from dbloader.sources.folder import scan
+from dbloader.sources.folder import TARS, ZIPS, scan
+from dbloader.sources.labels import CLASSES, FILE_FIELDS
 from dbloader.sources.listing import LISTING, METADATA, read_listing
 from dbloader.sources.metadata import find_metadata
 from dbloader.sources.other_lmdb import find_lmdb, is_store, read_lmdb
-from dbloader.sources.parquet import find_parquet, read_parquet
-from dbloader.sources.shards import expand_range, find_shards
+from dbloader.sources.parquet import find_parquet, has_images, read_parquet
+from dbloader.sources.shards import expand_range, find_shards, names_beside
 from dbloader.sources.store import read_store
 from dbloader.sources.tar import read_tars
 from dbloader.sources.zip import read_zips
@@ -25,11 +26,12 @@ from dbloader.stores.mongo.uri import is_mongo
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
+    from pathlib import Path
 
     from dbloader.sources.base import Source
 
 
-_PACKED = (".gz", ".tgz", ".bz2", ".tbz2", ".xz", ".txz", ".zst", ".tzst", ".lz4", ".7z", ".rar")
+_PACKED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".7z", ".rar")
 
 
 def open_source(
@@ -102,19 +104,31 @@ def _open(
     if is_sharded(source):
         return read_store(source)
     file = find_lmdb(source)
+    if file is not None and is_store(file):
+        return read_store(file)
     if file is not None:
-        return read_store(file) if is_store(file) else read_lmdb(source, file)
-    parquet = find_parquet(source)
-    if parquet:
-        return read_parquet(source, parquet, file_fields)
-    tars, zips = find_shards(source, ".tar"), find_shards(source, ".zip")
-    if tars and zips:
-        raise SourceError(f"{readable(source)}: holds tar files and zip files: put each kind into a folder of its own")
-    if tars or zips:
-        return read_tars(source, tars, file_fields) if tars else read_zips(source, zips)
+        return _alone(read_lmdb(source, file), source, [file], ("lock.mdb", "meta_info.txt"))
+    tables, tars, zips = find_parquet(source), find_shards(source, TARS), find_shards(source, ZIPS)
+    if tables and (tars or zips) and not has_images(tables):
+        tables = []  # such as img2dataset's, of addresses and captions
+    kinds = {"Parquet files with images": tables, "tar files": tars, "zip files": zips}
+    if len(found := [kind for kind, paths in kinds.items() if paths]) > 1:
+        raise SourceError(f"{readable(source)}: holds {' and '.join(found)}: put each kind into a folder of its own")
+    if tables:
+        return _alone(read_parquet(source, tables, file_fields), source, tables, ())
+    if tars:
+        return _alone(read_tars(source, tars, file_fields), source, tars, (CLASSES, FILE_FIELDS))
+    if zips:
+        return _alone(read_zips(source, zips), source, zips, ())
     if readable(source).lower().endswith(_PACKED) and expand_range(source)[0].is_file():
         raise SourceError(
-            f"{readable(source)}: is compressed, so its images have no place of their own in it: decompress a tar, "
-            "with gunzip or unzstd, or extract the files into a folder"
+            f"{readable(source)}: is compressed, and not as one of {', '.join(TARS[1:])}, which are read: extract its "
+            "files into a folder"
         )
     return scan(source)
+
+
+def _alone(found: Source, place: str | os.PathLike[str], paths: Sequence[Path], known: Sequence[str]) -> Source:
+    """Return a source that has noted what else is in its folder."""
+    found.beside = names_beside(place, paths, known)
+    return found

@@ -64,6 +64,8 @@ def read_lmdb(place: str | os.PathLike[str], path: Path) -> LMDBSource:
 class LMDBSource(Source):
     """The images in an LMDB file; made by ``read_lmdb``."""
 
+    reads = "data.mdb"
+
     def __init__(self, place: str | os.PathLike[str], pairs: Pairs, layout: Layout) -> None:
         super().__init__(Path(os.sep), (), place=full_path(place))
         self._pairs, self.layout = pairs, layout

@@ -78,6 +78,19 @@ def read_parquet(place: str | os.PathLike[str], paths: Sequence[Path], file_fiel
     return read_arrow(place, paths, file_fields)
 
 
+def has_images(paths: Sequence[Path]) -> bool:
+    """Return whether Parquet files have a column with images; False without pyarrow."""
+    try:
+        from dbloader.sources.arrow_columns import find_columns
+        from dbloader.sources.arrow_files import Files
+    except ImportError:
+        return False
+    try:
+        return bool(find_columns(Files().open(paths[0]).schema, "").image)
+    except SourceError:
+        return False
+
+
 def _split(name: str) -> str:
     """Return the split of a file, which its name says; "" if it does not."""
     shard = _SHARD.fullmatch(name)

@@ -1,6 +1,7 @@
 """Images in tar files: WebDataset's shards, an image folder in a tar, or a tar of one tar for each class.
 
-A tar is not extracted. Its headers tell where each file begins, so any thread can read any file::
+A tar is not extracted. Its headers tell where each file begins, so any thread can read any file. A compressed tar is
+decompressed into a temporary file first::
 
     shard-000.tar: 000017.jpg 000017.cls 000017.json      one sample: image, label, field "json"
     train.tar: train/cat/001.jpg                          the class is the folder below the one that all images share
@@ -18,7 +19,8 @@ from __future__ import annotations
 import json
 import os
 import posixpath
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
 from bson import json_util
@@ -29,15 +31,17 @@ from dbloader.errors import FieldError, SourceError
 from dbloader.records.record import checked_field_name
 from dbloader.records.values import checked_str, unpack
 from dbloader.sources.archive import ArchiveSource, number_folders
-from dbloader.sources.base import KEPT_FIELDS, Entry, FieldFile, Problem, Tally, readable
+from dbloader.sources.base import KEPT_FIELDS, Entry, FieldFile, Problem, Tally, read_file, readable
+from dbloader.sources.compressed import DecompressedFiles
 from dbloader.sources.folder import LOOKED_FOR
 from dbloader.sources.labels import FILE_FIELDS, look_up_labels, number_labels, read_classes
 from dbloader.sources.tar_files import Sample, field_of, opened, samples
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from dbloader.sources.base import Loaded
     from dbloader.sources.tar_files import TarredFile
 
 LABEL = "cls"
@@ -59,38 +63,65 @@ def read_tars(place: str | os.PathLike[str], paths: Sequence[Path], file_fields:
     found: dict[str, None] = {}
     labels: dict[str, str] = {}  # for each text of a label, where it is first
     folders: set[str] = set()
-    for path in paths:
-        with opened(path) as file:
-            for sample in samples(file, path, Tally(), wanted):
-                if isinstance(sample, Sample):
-                    found.update(dict.fromkeys(field for field in map(field_of, sample.others) if field in wanted))
-                    folders.add(posixpath.dirname(sample.image.path))
-                    if LABEL in sample.others:
-                        where = f"{readable(path)}, {readable(sample.image.path)}"
-                        with suppress(ValueError):  # the sample becomes a problem
-                            labels.setdefault(_label(file, sample.others[LABEL]), where)
-    if not folders:
-        raise SourceError(f"{readable(place)}: there is not one image in it: {LOOKED_FOR}")
-    labels.pop("", None)
-    named = read_classes(paths[0].parent)
-    if named is not None:
-        source = TarSource(place, paths, named, look_up_labels(labels, named))
-    elif labels:
-        source = TarSource(place, paths, *number_labels(labels, readable(place)))
-    else:
-        source = TarSource(place, paths, *number_folders(folders, readable(place)))
-    source.file_fields = (*found,)
+    decompressed = DecompressedFiles()
+    with ExitStack() as undo:
+        undo.callback(decompressed.close)
+        for path in paths:
+            with opened(path, decompressed) as file:
+                for sample in samples(file, path, Tally(), wanted):
+                    if isinstance(sample, Sample):
+                        found.update(dict.fromkeys(field for field in map(field_of, sample.others) if field in wanted))
+                        folders.add(posixpath.dirname(sample.image.path))
+                        if LABEL in sample.others:
+                            where = f"{readable(path)}, {readable(sample.image.path)}"
+                            with suppress(ValueError):  # the sample becomes a problem
+                                labels.setdefault(_label(file, sample.others[LABEL]), where)
+        if not folders:
+            raise SourceError(f"{readable(place)}: there is not one image in it: {LOOKED_FOR}")
+        labels.pop("", None)
+        named = read_classes(paths[0].parent)
+        make = partial(TarSource, decompressed, place, paths)
+        if named is not None:
+            source = make(named, look_up_labels(labels, named))
+        elif labels:
+            source = make(*number_labels(labels, readable(place)))
+        else:
+            source = make(*number_folders(folders, readable(place)))
+        source.file_fields = (*found,)
+        undo.pop_all()
     return source
 
 
 class TarSource(ArchiveSource):
     """The images in tar files; made by ``read_tars``."""
 
+    reads = "tar files"
+
+    def __init__(self, decompressed: DecompressedFiles, place: str | os.PathLike[str], *described: Any) -> None:
+        super().__init__(place, *described)
+        self._decompressed = decompressed
+        self.compressed = next((readable(path) for path in self._paths if decompressed.open(path)), "")
+
     @override
     def _found(self, path: Path, tally: Tally) -> Iterator[Entry | Problem]:
-        with opened(path) as file:
+        with opened(path, self._decompressed) as file:
             for sample in samples(file, path, tally, self.file_fields):
                 yield sample if isinstance(sample, Problem) else self._entry(file, path, sample)
+        found = self._decompressed.open(path)
+        if found is not None and found.problem:
+            yield Problem(readable(path), f"cannot be decompressed to its end, files may be missing: {found.problem}")
+
+    @override
+    def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Loaded | Problem]:
+        by_path = {os.fsencode(path.absolute()): path for path in self._paths}
+        for entry in entries:
+            found = self._decompressed.open(by_path[entry.path]) if self.compressed else None
+            opened = None if found is None else found.file.fileno()
+            yield read_file(entry.name, entry.path, entry.span, hold, opened)
+
+    @override
+    def close(self) -> None:
+        self._decompressed.close()
 
     def _entry(self, file: IO[bytes], path: Path, sample: Sample) -> Entry | Problem:
         name = readable(sample.image.path)

@@ -10,15 +10,15 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 
 from dbloader.errors import SourceError
 from dbloader.sources.base import Problem, readable
-from dbloader.sources.folder import EXTENSIONS
+from dbloader.sources.folder import EXTENSIONS, TARS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from pathlib import Path
 
     from dbloader.sources.base import Tally
+    from dbloader.sources.compressed import DecompressedFiles
 
-_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"(\xb5/\xfd": "zstd"}
 # What tarfile raises for headers that lie.
 _WRONG = (tarfile.TarError, ValueError, EOFError, OverflowError, IndexError, KeyError)
 _BLOCK = 512
@@ -40,17 +40,15 @@ class Sample(NamedTuple):
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[IO[bytes]]:
-    """Open a tar; SourceError if it cannot be read or is compressed."""
+def opened(path: Path, decompressed: DecompressedFiles) -> Iterator[IO[bytes]]:
+    """Open a tar; SourceError if it cannot be read."""
     try:
-        with path.open("rb") as file:
-            magic = file.read(8)
-            for start, kind in _COMPRESSED.items():
-                if magic.startswith(start):
-                    what = f"is compressed with {kind}, so that a file in it has no position: decompress it first"
-                    raise SourceError(f"{readable(path)}: {what}")
-            file.seek(0)
-            yield file
+        if (found := decompressed.open(path)) is not None:
+            found.file.seek(0)
+            yield found.file
+        else:
+            with path.open("rb") as file:
+                yield file
     except OSError as error:
         if isinstance(error, SourceError):
             raise
@@ -133,6 +131,8 @@ def _files(
                     inner = tar.extractfile(member)
                     assert inner is not None  # it is a plain file
                     yield from _files(inner, f"{where}, {readable(path)}", tally, f"{path[:-4]}/", member.offset_data)
+                elif name.lower().endswith(TARS):
+                    yield Problem(readable(path), f"is a tar in {where} that is not read: extract {where}")
                 else:
                     yield TarredFile(path, start + member.offset_data, member.size)
             yield from _check_end(file, tar.offset, where)

@@ -89,10 +89,8 @@ def test_the_report_counts_what_is_no_image(root: Path, place: Path) -> None:
     report = convert(root, place)
     assert report.skipped == {".txt": 2, "": 1}
     assert report.hidden == 1
-    assert report.warnings == (
-        f"1 image directly in {root} left out: outside of every class folder",
-        "1 class has no images: 'empty'",
-    )
+    assert report.warnings == ("1 class has no images: 'empty'",)
+    assert [(line["name"], line["event"]) for line in events(place)] == [("loose.jpg", "rejected")]
 
 
 def test_progress_rises_to_the_number_of_files(root: Path, place: Path) -> None:

@@ -65,14 +65,14 @@ def test_the_messages_of_a_first_hour_are_printed_as_the_page_has_them(
         info short.lmdb
         show train.lmdb no.jpg
     """
-    printed = [shell(*command.split()).stderr for command in commands.strip().splitlines()]
+    printed = [text for command in commands.strip().splitlines() for text in shell(*command.split())[1:]]
     assert explained("\n".join(printed)) == {
         "… exists already; overwrite (--overwrite) replaces it",
         "… is finished already: there is nothing to resume",
         "none of the … files could be stored",
         "is in no known image format (it begins with …)",
         "the classes are called …: these look like splits",
-        "… directly in … left out: outside of every class folder",
+        "lies outside of every class folder",
         "… is a folder, and not one of a store's shards",
         "… is cut short: it has … bytes of …",
         "no record of … is named …",

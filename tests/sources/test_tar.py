@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
 import json
+import lzma
+import os
 import subprocess
 import tarfile
+import zipfile
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dbloader import convert, open_store
+from dbloader.checking.verify_store import verify_store
 from dbloader.errors import SourceError
 from dbloader.sources.base import Entry, Problem
 from dbloader.sources.shards import find_shards
@@ -18,7 +26,7 @@ from dbloader.sources.tar import read_tars
 from tests.support.images import photo, plant_photos
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from dbloader.sources.tar import TarSource
@@ -117,13 +125,112 @@ def test_the_class_is_the_inner_tar(tmp_path: Path) -> None:
 def test_shards_are_named_by_a_range_or_a_folder(tmp_path: Path) -> None:
     shards = [pack(tmp_path / f"s-{n:03}.tar", {f"{n}.jpg": b"j"}) for n in (9, 8, 10)]
     shards.sort()
-    assert find_shards(tmp_path / "s-{008..010}.tar", ".tar") == shards
-    assert find_shards(tmp_path, ".tar") == shards
-    assert find_shards(shards[0], ".tar") == [shards[0]]
+    assert find_shards(tmp_path / "s-{008..010}.tar", (".tar",)) == shards
+    assert find_shards(tmp_path, (".tar",)) == shards
+    assert find_shards(shards[0], (".tar",)) == [shards[0]]
     (tmp_path / "folder").mkdir()
-    assert find_shards(tmp_path, ".tar") == []  # an image folder, in which a tar is left out
-    assert find_shards(tmp_path / "nothing", ".tar") == []
+    assert find_shards(tmp_path, (".tar",)) == []  # an image folder, in which a tar is left out
+    assert find_shards(tmp_path / "nothing", (".tar",)) == []
     assert [entry.name for entry in entries(source_of(*shards))] == ["8.jpg", "9.jpg", "10.jpg"]
+
+
+COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
+    "tar.gz": gzip.compress,
+    "tar.bz2": bz2.compress,
+    "tar.xz": lzma.compress,
+    "tar.zst": lambda data: pa.compress(data, "zstd", asbytes=True),
+}
+
+
+def compressed(path: Path, files: Mapping[str, bytes]) -> Path:
+    """Make a tar that is compressed as its name says."""
+    plain = pack(path.with_name("plain"), files)
+    path.write_bytes(COMPRESSORS[path.name.partition(".")[2]](plain.read_bytes()))
+    plain.unlink()
+    return path
+
+
+def test_every_tar_of_a_folder_is_read(tmp_path: Path) -> None:
+    folder, plain = tmp_path / "compressed", tmp_path / "plain"
+    folder.mkdir()
+    plain.mkdir()
+    for number, kind in enumerate(["tar", *COMPRESSORS]):
+        files = {f"{name}/{number}-{n}.jpg": photo(n + 10 * number) for n in range(4) for name in ("cat", "dog")}
+        pack(plain / f"{number}.tar", files)
+        pack(folder / f"{number}.tar", files) if kind == "tar" else compressed(folder / f"{number}.{kind}", files)
+    expected = convert(plain, tmp_path / "plain.lmdb")
+    report = convert(folder, tmp_path / "out.lmdb")
+    assert (report.records, report.rejected, report.warnings, report.digest) == (40, 0, (), expected.digest)
+    assert convert(plain / "*.tar", tmp_path / "named.lmdb").digest == expected.digest
+    assert convert(folder, tmp_path / "shuffled.lmdb", shuffle=1).records == 40
+    assert verify_store(tmp_path / "out.lmdb", against=folder).problems == {}
+
+
+def test_a_compressed_tar_that_is_cut_short_keeps_what_can_be_read(tmp_path: Path) -> None:
+    path = compressed(tmp_path / "x.tar.gz", {f"a/{n}.jpg": os.urandom(2**17) for n in range(4)})
+    path.write_bytes(path.read_bytes()[: 3 * 2**17])
+    source = source_of(path)
+    assert [problem.name for problem in problems(source)] == [str(path)] * 2
+    assert "cannot be decompressed to its end, files may be missing" in problems(source)[1].reason
+    found = [*source.read([item for item in source.entries() if isinstance(item, Entry)], lambda _: None)]
+    assert [isinstance(data, bytes) for data in found] == [True, True, False]
+    source.close()
+
+
+def test_a_compressed_tar_is_not_converted_in_parts(tmp_path: Path) -> None:
+    path = compressed(tmp_path / "x.tar.xz", {f"a/{n}.jpg": photo(n) for n in range(4)})
+    with pytest.raises(SourceError, match=r"x\.tar\.xz: is compressed, and each part .*: decompress it first"):
+        convert(path, tmp_path / "out.lmdb", shards=2)
+
+
+def test_the_command_that_makes_classes_of_tars_works(tmp_path: Path) -> None:
+    folder = tmp_path / "all classes"
+    folder.mkdir()
+    for name in ("cat", "dog"):
+        pack(folder / f"{name}.tar", {f"{name}_1.jpg": photo(1)})
+    (warning,) = convert(folder, tmp_path / "no labels.lmdb").warnings
+    what, _, command = warning.partition(": if each tar is a class, make one tar of them and convert that: ")
+    assert what == "2 of 2 images have no label"
+    subprocess.run(["bash", "-c", command], check=True)
+    convert(tmp_path / "all classes.tar", tmp_path / "out.lmdb")
+    with open_store(tmp_path / "out.lmdb") as store:
+        assert (store.manifest.classes, store.manifest.label_counts) == (("cat", "dog"), {0: 1, 1: 1})
+
+
+def test_what_is_beside_the_files_of_a_kind_is_named(tmp_path: Path) -> None:
+    """As img2dataset leaves a folder."""
+    for number in range(2):
+        pack(tmp_path / f"{number:05}.tar", {f"{number}.jpg": photo(number), f"{number}.txt": b"a cat"})
+        pq.write_table(pa.table({"url": ["http://x"], "caption": ["a cat"]}), tmp_path / f"{number:05}.parquet")
+        (tmp_path / f"{number:05}_stats.json").write_text("{}")
+    (tmp_path / "._0.tar").write_bytes(b"macOS")
+    report = convert(tmp_path, tmp_path.with_name("out.lmdb"))
+    assert (report.records, report.skipped, report.hidden) == (2, {".json": 2, ".parquet": 2}, 1)
+    assert report.warnings[-1] == (
+        "left out, as only tar files are read: '00000.parquet', '00000_stats.json', '00001.parquet', '00001_stats.json'"
+    )
+
+
+def test_files_of_several_kinds_are_not_mixed(tmp_path: Path) -> None:
+    pack(tmp_path / "a.tar", {"a/1.jpg": photo(1)})
+    pq.write_table(pa.table({"image": [photo(1)]}), tmp_path / "b.parquet")
+    with pytest.raises(SourceError, match="holds Parquet files with images and tar files: put each kind into a folder"):
+        convert(tmp_path, tmp_path / "out.lmdb")
+    (tmp_path / "b.parquet").unlink()
+    with zipfile.ZipFile(tmp_path / "c.zip", "w") as file:
+        file.writestr("a/2.jpg", photo(2))
+    with pytest.raises(SourceError, match="holds tar files and zip files: put each kind into a folder of its own"):
+        convert(tmp_path, tmp_path / "out.lmdb")
+
+
+def test_an_archive_beside_class_folders_is_named(tmp_path: Path) -> None:
+    root = plant_photos(tmp_path / "images", 2)
+    pack(root / "cat.tar", {"1.jpg": photo(1)})
+    report = convert(root, tmp_path / "out.lmdb")
+    assert report.skipped == {".tar": 1}
+    assert report.warnings == (
+        f"1 archive or database is left out beside the image files, such as {root}/cat.tar: convert it by itself",
+    )
 
 
 def test_a_conversion_of_shards_that_was_killed_goes_on(tmp_path: Path) -> None:
@@ -263,7 +370,7 @@ def test_links_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"\x1f\x8b\x08\0", "is compressed with gzip, so that a file in it has no position: decompress it first"),
+        (b"\x1f\x8b\x08\0", "there is not one image in it: looked for .jpg"),
         (b"", "there is not one image in it: looked for .jpg"),
         (b"no tar" * 400, "there is not one image in it: looked for .jpg"),
     ],

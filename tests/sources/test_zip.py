@@ -83,7 +83,7 @@ def test_the_class_is_the_folder_below_the_one_that_all_share(tmp_path: Path) ->
 
 def test_several_zips_are_named_by_a_range_or_a_folder(tmp_path: Path) -> None:
     paths = [pack(tmp_path / f"{n:02}.zip", {f"{n % 2}/{n}.jpg": photo(n)}) for n in range(9, 12)]
-    assert find_shards(tmp_path / "{09..11}.zip", ".zip") == find_shards(tmp_path, ".zip") == paths
+    assert find_shards(tmp_path / "{09..11}.zip", (".zip",)) == find_shards(tmp_path, (".zip",)) == paths
     convert(tmp_path / "{09..11}.zip", tmp_path / "out.lmdb")
     found = [(record.name, record.label, record.image) for record in records(tmp_path / "out.lmdb")]
     assert found == [(f"{n % 2}/{n}.jpg", n % 2, photo(n)) for n in range(9, 12)]
