@@ -27,14 +27,12 @@ from dbloader.loading.defaults import (
 from dbloader.loading.prefetch import PrefetchLoader
 from dbloader.loading.processes import ProcessLoader
 from dbloader.loading.threads import ThreadLoader
-from dbloader.loading.timm_names import refuse
 from dbloader.sampling.base import ResumableSampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from torch.utils.data import Sampler
-    from typing_extensions import Never
 
 # Of the images of ImageNet's training set, as in torchvision and timm.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -69,7 +67,6 @@ def create_loader(
     persistent_workers: bool = True,
     prefetch_factor: int | None = None,
     use_prefetcher: bool = True,
-    **unknown: Never,
 ) -> PrefetchLoader[Any]:
     """Return a PrefetchLoader of batches (images, labels) that are ready for a network, like timm's create_loader.
 
@@ -137,17 +134,13 @@ def create_loader(
         persistent_workers: Keep worker processes from one epoch to the next.
         prefetch_factor: Batches ahead for each worker process, or for all threads together; 2 if None.
         use_prefetcher: False makes and sends each batch when it is asked for, without a thread: to compare and debug.
-        **unknown: Any other argument is an error.
 
     Raises:
         OptionError: An option is out of its range or does not fit another; the dataset has no samples; the device is
             not present. From ``next()``: a record without a label in a batch of (image, label).
         LoaderError: From ``next()``: more samples were skipped than ``max_skipped`` accepts.
-        TypeError: An option has the wrong type, such as a str or a number in place of True or False; or no option has
-            this name. For timm's names the message says what to pass instead.
+        TypeError: An option has the wrong type, such as a str or a number in place of True or False.
     """
-    if unknown:
-        refuse(unknown)
     if batch_size is None:
         raise TypeError("batch_size must be given: create_loader(dataset, input_size, batch_size), or by its name")
     check_dataset(dataset)

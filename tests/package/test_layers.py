@@ -17,7 +17,7 @@ ROOT = Path(dbloader.__file__).parent
 # docs/design.md. A room may import what stands in a row below its own; one not named here fails the tests.
 LAYERS = (
     {"__main__"},
-    {"cli", "timm"},
+    {"cli"},
     {"viewing"},
     {"loading"},
     {"batches", "checking", "copying"},

@@ -17,6 +17,7 @@ import pytest
 from PIL import Image
 
 from dbloader import convert
+from tests.support.docs import block_with
 
 for _module in ("torchvision", "timm"):
     pytest.importorskip(_module, reason="torchvision is not installed: scripts/frameworks torchvision")
@@ -68,7 +69,8 @@ def test_timms_scripts_train_and_validate_on_a_store_as_on_its_folder(
     options = ["--model", "test_resnet", "--num-classes", 5, "--input-size", 3, 32, 32, "-b", 8, "-j", 2]
     options += ["--device", "cpu", *prefetcher]
     training = ["--epochs", 2, "--warmup-epochs", 0, "--lr", 0.05, "--reprob", 0.25, "--output", tmp_path]
-    stores = ["-m", "dbloader.timm"], f"{folder}/{{split}}.lmdb"
+    (tmp_path / "timm_on_stores.py").write_text(block_with("integrations", "runpy"))
+    stores = [tmp_path / "timm_on_stores.py"], f"{folder}/{{split}}.lmdb"
     summaries, results = [], []
     for name, (module, data) in {"store": stores, "folder": ([], str(folder))}.items():
         run(*module, f"{TIMM}/train.py", "--data-dir", data, *options, *training, "--experiment", name, cwd=tmp_path)

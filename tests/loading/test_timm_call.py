@@ -1,6 +1,5 @@
-"""create_loader takes the call of timm's create_loader, or says what to do in place of its argument."""
+"""create_loader takes the dataset, the size and the batch size in timm's order, and the configuration of a model."""
 
-import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import torch
 from dbloader import LMDBDataset, Record, create_loader, write_store
 from dbloader.decoding import RandomResizedCrop, ResizeCenterCrop
 from dbloader.errors import OptionError
-from dbloader.loading.timm_names import INSTEAD
 from tests.support import jpegs
 from tests.support.images import encoded
 
@@ -73,31 +71,6 @@ def test_the_data_config_of_a_model_decides_how_images_are_resized_and_cropped(d
 def test_what_our_decoders_do_not_do_is_refused(dataset: LMDBDataset, options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match="^" + re.escape(message)):
         create_loader(dataset, **{"batch_size": 4, **CONFIG, **options})
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "instead"),
-    [
-        ("re_prob", 0.25, "pass preparation=RandomErasing(probability"),
-        ("scale", (0.5, 1), "pass transform=RandomResizedCrop(input_size, scale"),
-        ("auto_augment", "rand-m9", "pass transform=timm.data.create_transform("),
-        ("pin_memory", True, "leave it out, it is not needed here"),
-    ],
-)
-def test_any_other_argument_of_timms_is_refused_with_what_to_do_instead(
-    dataset: LMDBDataset, name: str, value: object, instead: str
-) -> None:
-    with pytest.raises(TypeError, match=rf"^create_loader\(\) has no {name}, got .*: {re.escape(instead)}"):
-        create_loader(dataset, 16, 4, **{name: value})  # type: ignore[arg-type]
-
-
-def test_a_name_that_nobody_has_is_the_usual_error(dataset: LMDBDataset) -> None:
-    with pytest.raises(TypeError, match=r"^create_loader\(\) got an unexpected keyword argument 'batchsize'$"):
-        create_loader(dataset, 16, 4, batchsize=4)  # type: ignore[arg-type]
-
-
-def test_no_argument_of_ours_is_in_that_table() -> None:
-    assert not set(INSTEAD) & set(inspect.signature(create_loader).parameters)
 
 
 def test_the_files_of_a_store_are_named_as_timms_datasets_name_theirs(tmp_path: Path) -> None:
