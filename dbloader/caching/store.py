@@ -11,7 +11,6 @@ import lmdb
 from typing_extensions import override
 
 from dbloader._options import whole_number
-from dbloader.caching import metrics
 from dbloader.caching.client import FetcherClient
 from dbloader.errors import DamagedStoreError, NotAStoreError, OptionError, PlaceError
 from dbloader.remote.places import is_remote, parse_place
@@ -118,7 +117,6 @@ class CachedStore(LMDBStore):
                     "open it again, with another cache"
                 )
             self.handle, self._digest = handle, handle.manifest.digest
-            metrics.watch(self._path)
         return handle
 
     @override

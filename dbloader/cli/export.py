@@ -29,7 +29,6 @@ Examples:
     show_default=True,
     help="What to write: an image folder, tar files for WebDataset, or Parquet files.",
 )
-@click.option("--croissant", is_flag=True, help="Describe an image folder in Croissant, in croissant.json.")
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the facts as JSON.")
 def export_command(
@@ -37,7 +36,6 @@ def export_command(
     destination: str,
     *,
     format: str,  # noqa: A002
-    croissant: bool,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -46,7 +44,7 @@ def export_command(
     dbloader convert DESTINATION makes the same store again. The folder appears when it is complete.
     """
     with Meter("Exporting", "records", quiet=quiet or as_json) as meter:
-        report = export_store(place, destination, format=format, croissant=croissant, progress=meter.update)
+        report = export_store(place, destination, format=format, progress=meter.update)
     if as_json:
         say_json(report._asdict(), indent=2)
     elif not quiet:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
-CROISSANT = "croissant.json"
 REMEDY = "choose another format (--format)"
 _EXTENSIONS = {"JPEG": ".jpg", "JPEG2000": ".jp2", "HEIF": ".heic"}  # those of other formats are called like them
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
-import json
 import os
 import shutil
 from contextlib import closing, suppress
@@ -13,9 +12,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dbloader._options import check_choice, checked_flag
-from dbloader.errors import DBLoaderError, ExportError, OptionError
-from dbloader.exports.base import CROISSANT, check_files, new_file
+from dbloader._options import check_choice
+from dbloader.errors import DBLoaderError, ExportError
+from dbloader.exports.base import check_files
 from dbloader.stores.mongo.uri import is_mongo
 from dbloader.stores.open import open_store
 
@@ -49,7 +48,6 @@ def export_store(
     destination: str | os.PathLike[str],
     *,
     format: str = "folder",  # noqa: A002 - the word that everybody uses
-    croissant: bool = False,
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> ExportReport:
     """Write all records of a store as files, which ``convert`` turns into the same store again.
@@ -62,21 +60,15 @@ def export_store(
         place: Place of the store.
         destination: Folder to make. It may exist if it is empty.
         format: ``"folder"``, ``"webdataset"`` or ``"parquet"``.
-        croissant: Describe an image folder in Croissant, in the file ``croissant.json``.
         progress: Called with the number of records written, and of all records.
 
     Raises:
-        TypeError: ``croissant`` is not a bool.
-        OptionError: ``format`` is not one of these, or not ``"folder"`` with ``croissant``.
+        OptionError: ``format`` is not one of these.
         ExportError: Something is at the destination, or it cannot be written, or the format cannot hold a record.
         StoreError: The store cannot be read.
         DamagedRecordError: A record is damaged.
     """
     check_choice("format", format, [*FORMATS])
-    if checked_flag("croissant", croissant) and format != "folder":
-        raise OptionError(
-            f"croissant (--croissant) describes a folder of images: leave it out with the format {format}"
-        )
     if is_mongo(destination):
         raise ExportError("export makes a folder, not a store: give a path, or copy the store (dbloader copy)")
     target = Path(destination)
@@ -85,8 +77,6 @@ def export_store(
         try:
             partial, marker = _begin(target)
             try:
-                if croissant:  # before the images, so that none has its name
-                    new_file(partial, CROISSANT).close()
                 kind: Any = getattr(import_module(f"dbloader.exports.{format}"), FORMATS[format])
                 with closing(kind(store, partial)) as exporter:
                     for done, record in enumerate(store):
@@ -94,8 +84,6 @@ def export_store(
                         check_files(record, store.manifest.file_fields)
                         exporter.write(record)
                     exporter.finish()
-                if croissant:
-                    (partial / CROISSANT).write_text(json.dumps(exporter.describe(target.name), indent=1))
                 progress(total, total)
                 _sync(marker)
                 os.replace(partial, target)  # noqa: PTH105

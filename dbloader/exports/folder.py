@@ -8,7 +8,6 @@ are left out if the folder alone gives the same store again. docs/exporting.md d
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import posixpath
@@ -21,7 +20,6 @@ from typing_extensions import override
 
 from dbloader.errors import ExportError, NotAnImageError
 from dbloader.exports.base import REMEDY, Exporter, describe, extension_of, image_file, new_file
-from dbloader.exports.croissant import data_type, describe_folder
 from dbloader.images.info import read_facts
 from dbloader.records.values import pack
 from dbloader.sources.file_columns import SUFFIX
@@ -55,8 +53,6 @@ class FolderExporter(Exporter):
         self._order: tuple[str, ...] = ()  # of the last file: what the source of folders sorts it by
         self._plain = bool(self._classes) and [*self._classes] == sorted({*self._classes})
         self._plain = self._plain and all(map(self._made, self._classes))
-        # For the description.
-        self._digest, self._columns, self._extensions = hashlib.sha256(), dict[str, set[type]](), set[str]()
         self._raw = self._damaged = self._unknown = self._noted = 0
 
     @override
@@ -73,8 +69,6 @@ class FolderExporter(Exporter):
         is_image = path.lower().endswith(EXTENSIONS)
         is_plain = is_image and order[0] == name and len(row) == 2 and not record.fields and order > self._order
         self._plain, self._order = self._plain and is_plain, order
-        if is_image:
-            self._extensions.add(posixpath.splitext(path)[1])
         for key, value in record.fields.items():
             if key == FILE_NAME or key.endswith(SUFFIX):
                 taken = f"which is the column of {METADATA} for a file"
@@ -83,11 +77,7 @@ class FolderExporter(Exporter):
                 row[key + SUFFIX] = None if value is None else self._saved_field(record, key, value)
             else:
                 row[key] = pack(key, value)
-        line = dumps(row, json_options=RELAXED_JSON_OPTIONS).encode() + b"\n"
-        self._metadata.write(line)
-        self._digest.update(line)
-        for key, value in row.items():
-            self._columns.setdefault(key, set()).add(type(value))
+        self._metadata.write(dumps(row, json_options=RELAXED_JSON_OPTIONS).encode() + b"\n")
 
     @override
     def finish(self) -> None:
@@ -103,14 +93,6 @@ class FolderExporter(Exporter):
         ):
             if count:
                 self.warnings.append(f"records {what}: {count:,} ({remedy})")
-
-    def describe(self, name: str) -> dict[str, Any]:
-        """Return the description of the folder in Croissant, once it is finished."""
-        patterns = [start + extension for extension in sorted(self._extensions) for start in ("*", "**/*")]
-        columns = {column: data_type(types) for column, types in self._columns.items()}
-        table = None if self._plain else (METADATA, self._digest.hexdigest())
-        formats = [*self.store.manifest.formats, *(["PNG"] if self._raw else [])]
-        return describe_folder(name, formats, patterns, table, columns)
 
     @override
     def close(self) -> None:

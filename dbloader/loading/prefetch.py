@@ -14,7 +14,6 @@ from dbloader.loading.checkpoint import Position
 from dbloader.loading.iteration import BackgroundBatches, Iteration, SynchronousBatches
 from dbloader.loading.known_loaders import check_shared, find_checkpoint
 from dbloader.loading.loader_proxy import LoaderProxy
-from dbloader.loading.metrics import METRICS
 from dbloader.loading.stats import Clock
 
 if TYPE_CHECKING:
@@ -137,7 +136,6 @@ class PrefetchLoader(LoaderProxy, Generic[T]):
         iteration = Iteration(self._make_iterator, self._transfer, self.preparation, counts_samples=batched)
         iteration.skip_limit = self._skip_limit
         self._clock = iteration.clock
-        METRICS.watch(iteration.clock)
         if self._checkpoint is None:
             iteration.start()
         self._threads = [thread for thread in self._threads if thread.is_alive() or not thread.stopped]

@@ -37,7 +37,6 @@ OF_ANY_ITERABLE = (
     "loading.known_loaders",
     "loading.last_batch",
     "loading.loader_proxy",
-    "loading.metrics",
     "loading.prefetch",
     "loading.rank_stats",
     "loading.stats",
