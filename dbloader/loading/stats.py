@@ -7,12 +7,11 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from dbloader._machine import cpu_count
-from dbloader.batches.timed import TimedBatch, Work, now
-from dbloader.loading.rank_stats import gather
+from dbloader.batches.timed import TimedBatch, now
 
 if TYPE_CHECKING:
     from dbloader.batches.skipped import SkippedSample
-    from dbloader.loading.rank_stats import GatheredStats
+    from dbloader.batches.timed import Work
 
 _DOING = {"read": "reading", "decode": "decoding", "collate": "collating"}
 
@@ -95,18 +94,6 @@ class Stats:
     @property
     def _step_s(self) -> float:
         return self.computed_s / self.steps
-
-    def gather(self, group: Any = None) -> GatheredStats:
-        """Return what all ranks of torch.distributed waited for; as a str, which rank is slow and why.
-
-        All ranks must call this, such as once an epoch: it is one ``all_gather`` of 112 bytes from each. Where
-        torch.distributed is not initialized, the result is of this process only.
-
-        Args:
-            group: Of torch.distributed; None for all ranks.
-        """
-        work = Work() if self.work is None else self.work
-        return gather((self.seconds, self.waited_s, self.first_s, work.read, work.decode, work.collate), group)
 
     def skip(self, samples: tuple[SkippedSample, ...]) -> tuple[int, tuple[SkippedSample, ...]]:
         """Count samples that were skipped, and return the number of all so far and the first of them."""

@@ -1,5 +1,6 @@
 """What is measured, and what is said of it: with a clock that the tests turn."""
 
+import pickle
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -56,6 +57,13 @@ class Made:
 
 
 # Measuring
+
+
+def test_stats_can_be_sent_to_other_processes(clock: Turned) -> None:
+    loader = PrefetchLoader(Made(clock, [1.0, 1.0], Work(0.25, 1.0, 0.5)))
+    list(loader)
+    stats = loader.stats()
+    assert pickle.loads(pickle.dumps(stats)) == stats
 
 
 def test_each_second_is_counted_where_it_went(clock: Turned) -> None:

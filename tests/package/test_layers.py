@@ -38,7 +38,6 @@ OF_ANY_ITERABLE = (
     "loading.last_batch",
     "loading.loader_proxy",
     "loading.prefetch",
-    "loading.rank_stats",
     "loading.stats",
     "device.transfer",
     "device.preparation",
