@@ -63,7 +63,7 @@ def test_stats_can_be_sent_to_other_processes(clock: Turned) -> None:
     loader = PrefetchLoader(Made(clock, [1.0, 1.0], Work(0.25, 1.0, 0.5)))
     list(loader)
     stats = loader.stats()
-    assert pickle.loads(pickle.dumps(stats)) == stats
+    assert pickle.loads(pickle.dumps(stats)) == stats  # noqa: S301
 
 
 def test_each_second_is_counted_where_it_went(clock: Turned) -> None:
