@@ -1,10 +1,11 @@
 """What the documentation shows runs, what it links to is there, and the page of the command line is up to date.
 
-A block of ```python or ```bash directly below the comment ``<!-- run -->`` is run: all of one page in their order, in
-one folder, which has an ``imagefolder/`` of 40 JPEGs in the classes ``cat`` and ``dog``, one of them damaged, and a
-``coco/`` of three JPEGs with boxes in the formats of COCO, VOC and YOLO. A page about MongoDB has a server in the place
-of ``mongodb://server/images``, with a collection ``old`` of image files. Python blocks that follow each other run in
-one process.
+A block of ```python or ```bash directly below the comment ``<!-- run -->`` is run, and must exit with 0; below
+``<!-- run: exit 1 -->``, with 1. All blocks of one page run in their order, in one folder, which has an
+``imagefolder/`` of 40 JPEGs in the classes ``cat`` and ``dog``, one of them damaged, and a ``coco/`` of three JPEGs
+with boxes in the formats of COCO, VOC and YOLO. A page about MongoDB has a server in the place of
+``mongodb://server/images``, with a collection ``old`` of image files. Python blocks that follow each other run in one
+process.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ PAGES = [*OUTSIDE, *sorted((HERE / "docs").rglob("*.md"))]
 BIN = Path(sys.executable).parent
 WAIT_S = 100
 
-_FENCE = re.compile(r"^(?P<mark><!-- run -->\n)?```(?P<language>[a-z]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(
+    r"^(?P<mark><!-- run(?:: exit (?P<status>\d))? -->\n)?```(?P<language>[a-z]*)\n(?P<code>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
 _LINK = re.compile(r"\]\((?!https?://|mailto:)(?P<path>[^)#\s]*)(?:#(?P<heading>[^)\s]+))?\)")
 
 
@@ -56,6 +60,7 @@ class Block(NamedTuple):
     line: int
     language: str
     code: str
+    status: int
 
 
 def blocks(page: Path) -> Iterator[Block]:
@@ -63,7 +68,12 @@ def blocks(page: Path) -> Iterator[Block]:
     text = page.read_text(encoding="utf-8")
     for match in _FENCE.finditer(text):
         if match["mark"]:
-            yield Block(text.count("\n", 0, match.start("code")) + 1, match["language"], match["code"])
+            yield Block(
+                text.count("\n", 0, match.start("code")) + 1,
+                match["language"],
+                match["code"],
+                int(match["status"] or 0),
+            )
 
 
 def prose(page: Path) -> str:
@@ -104,12 +114,14 @@ def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path, mongo_uri: str) ->
     plant_coco(tmp_path / "coco")
     (tmp_path / "listing.json").write_text(json.dumps({"path_list": ["cat/000.jpg"], "label_list": [0]}))
     fill_collection(f"{mongo_uri}.old", tmp_path / "imagefolder")
-    for language, group_of in itertools.groupby(blocks(page), key=lambda block: block.language):
+    for (language, expected), group_of in itertools.groupby(
+        blocks(page), key=lambda block: (block.language, block.status)
+    ):
         some = [*group_of]
         code = "\n".join(block.code for block in some).replace("mongodb://server/images.", f"{mongo_uri}.")
         status, printed = run(language, code, tmp_path)
         lines = ", ".join(str(block.line) for block in some)
-        assert status == 0, f"{name(page)}, line {lines}:\n{code}\n{printed}"
+        assert status == expected, f"{name(page)}, line {lines}:\n{code}\n{printed}"
         assert "Traceback" not in printed
 
 
@@ -117,7 +129,7 @@ def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path, mongo_uri: str) ->
 def test_blocks_that_run_are_of_a_language_that_can(page: Path) -> None:
     assert {block.language for block in blocks(page)} <= {"python", "bash"}
     # A comment that is not directly above its block would be passed over.
-    assert page.read_text(encoding="utf-8").count("<!-- run -->") == len([*blocks(page)])
+    assert page.read_text(encoding="utf-8").count("<!-- run") == len([*blocks(page)])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -136,8 +148,13 @@ def headings(page: Path) -> set[str]:
 
 
 def test_every_page_can_be_found_from_the_readme() -> None:
-    linked = {(HERE / link["path"]).resolve() for link in _LINK.finditer(prose(HERE / "README.md")) if link["path"]}
-    assert {page for page in PAGES if page.parent == HERE / "docs"} <= linked
+    found, waiting = set(), [HERE / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        if page not in found and page.suffix == ".md":
+            found.add(page)
+            waiting += [(page.parent / link["path"]).resolve() for link in _LINK.finditer(prose(page)) if link["path"]]
+    assert {page for page in PAGES if page.parent == HERE / "docs"} <= found
 
 
 @pytest.mark.slow
