@@ -36,6 +36,9 @@ TASK_FILES = 16
 MEMORY_LIMIT = 96 * 2**20
 """Bytes of files and pixels that all tasks together may hold ahead of the writer."""
 
+# Events of files whose bytes may not be those of the source.
+_BAD = {"rejected", "damaged", "repaired"}
+
 # Least number of tasks ahead of the writer, so that the threads have work while it is busy.
 _TASKS_AHEAD = 8
 
@@ -49,6 +52,11 @@ def convert_in_order(
 ) -> Iterator[list[FileResult]]:
     """Yield the results of the items at the positions in ``order``, in that order, one task's at a time."""
 
+    def convert_file(item: Entry, data: bytes | Loaded | Problem, hold: Hold) -> FileResult:
+        if isinstance(data, Problem):
+            return FileResult.rejected(item, data.reason)
+        return converter.convert(*(data if isinstance(data, Loaded) else (item, data)), hold, source.file_fields)
+
     def convert(part: slice, hold: Hold, budget: MemoryBudget) -> list[FileResult]:
         items = [files[position] for position in order[part]]
         contents = source.load([item for item in items if isinstance(item, Entry)], hold)
@@ -58,12 +66,11 @@ def convert_in_order(
                 break  # the conversion has ended: nothing would write the result
             if isinstance(item, Problem):
                 results.append(FileResult.rejected(item, item.reason))
-            elif isinstance(data := next(contents), Problem):
-                results.append(FileResult.rejected(item, data.reason))
-            elif isinstance(data, Loaded):
-                results.append(converter.convert(*data, hold, source.file_fields))
-            else:
-                results.append(converter.convert(item, data, hold, source.file_fields))
+                continue
+            result = convert_file(item, next(contents), hold)
+            if source.asks_again and not _BAD.isdisjoint(result.events):
+                result = convert_file(item, next(iter(source.load([item], hold))), hold)
+            results.append(result)
         return results
 
     return work_in_order(convert, len(order), workers)

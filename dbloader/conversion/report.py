@@ -137,7 +137,7 @@ def write_report(place: str | os.PathLike[str], path: Path, events: int, *, repl
 
 def repeat_warning(place: str, count: int) -> list[str]:
     """Return a warning that requests to a source were repeated, if there were any."""
-    what = "as the server was overloaded or connections failed"
+    what = "as the server was overloaded, connections failed or answers were not whole"
     return [f"{place}: {counted(count, 'request')} had to be repeated, {what}"] if count else []
 
 

@@ -21,6 +21,7 @@ import lmdb
 
 from dbloader.errors import DamagedStoreError, OptionError, StoreError, StoreExistsError, StoreNotFoundError
 from dbloader.remote.bucket import Bucket
+from dbloader.remote.errors import NotWholeError
 from dbloader.remote.origin import RemoteOrigin
 from dbloader.remote.places import WRITABLE, is_remote, parse_place
 from dbloader.stores.lmdb.errors import refusals, translate
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 # Files under way at once, each in several parts.
 _AT_ONCE = 4
 _REMEDY = "copy the store there again (--overwrite)"
+_AGAIN = "the store there may be right; the same command goes on with the files that are missing"
 # The keys of shards and indices, below the place.
 _OURS = re.compile(rf"{SHARD_FOLDER}/[0-9]{{5,}}-[0-9a-f]+\.lmdb|index-[0-9a-f]+\.lmdb")
 
@@ -127,7 +129,7 @@ def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[in
 
 def _list_files(bucket: Bucket) -> dict[str, Item]:
     """Return the shards and indices at a place, by their keys, also those of uploads that are not published."""
-    found = [*bucket.items(SHARD_FOLDER), *bucket.folders()[1]]
+    found = [*bucket.folders()[1], *bucket.items(SHARD_FOLDER)]  # the first ends soon if no server ever answers
     return {item.key: item for item in found if _OURS.fullmatch(item.key)}
 
 
@@ -197,6 +199,8 @@ def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[
             except StoreNotFoundError as error:
                 what = "if the store there was replaced meanwhile, the same command brings the new one"
                 raise StoreNotFoundError(f"{error}; {what}") from error
+            except NotWholeError as error:
+                raise NotWholeError(f"{error}: {_AGAIN}") from error
             _check(aside, where, shards.get(name), table.manifest)
             with aside.open("rb") as file:
                 os.fsync(file.fileno())

@@ -17,11 +17,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from dbloader.errors import OptionError, StoreError, StoreExistsError, StoreNotFoundError, StoreUnreachableError
-from dbloader.remote.errors import is_temporary, status_of, translate
+from dbloader.remote.errors import NotWholeError, is_temporary, status_of, translate
 from dbloader.remote.places import WRITABLE, parse_place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
 Result = TypeVar("Result")
@@ -32,6 +32,10 @@ PARTS_AT_ONCE = 4
 # A request fails for good when it has been repeated for so long; or a few times, if the server has never answered.
 PATIENCE_S, FIRST_TRIES = 60.0, 3
 _LONGEST_PAUSE_S = 10.0
+# Of 2 % that are not whole, one object in 3 * 10^8 has so many in a row.
+_ANSWERS = 5
+# The ETags of S3: the MD5 of an object, or of the MD5s of its parts. With keys of KMS they look the same.
+_MD5 = re.compile(r"[0-9a-f]{32}(-[0-9]+)?")
 _SERVER = re.compile(r"https?://[\w.:@%\[\]-]+(/\S*)?")
 # A part takes 5 minutes at 28 kB/s. A connection that brings nothing for 30 s is given up.
 _TIMEOUTS = {"connect_timeout": "10s", "read_timeout": "30s", "timeout": "5m"}
@@ -59,16 +63,17 @@ class Bucket:
 
     Attributes:
         place: The place.
-        repeats: Requests that were repeated, since the server was overloaded or a connection failed.
+        repeats: Requests that were repeated: the server was overloaded, a connection failed or an answer was not whole.
     """
 
     def __init__(self, place: str | os.PathLike[str]) -> None:
         self.place = parse_place(place)
         self.repeats = 0
         self._answered = self._closed = False
+        self._has_md5: bool | None = None  # whether ETags are MD5s; None while unknown
         self._lock = threading.Lock()
         self._once = self._open(retries=0)  # repeated here, which counts and has a deadline
-        self._often = self._open(retries=10)  # obstore repeats one part of a file, or one page of a listing
+        self._often = self._open(retries=1_000)  # obstore repeats one part of a file, or one page of a listing
 
     def _open(self, retries: int) -> Any:
         global _used_by
@@ -124,7 +129,7 @@ class Bucket:
                 if not is_temporary(error) or (not self._answered and tries >= FIRST_TRIES):
                     raise failed from None
                 if time.monotonic() + pause > deadline:
-                    raise StoreUnreachableError(f"{failed}; it was tried {tries} times in {PATIENCE_S:.0f} s") from None
+                    raise StoreUnreachableError(f"{failed}; it was asked again for {PATIENCE_S:.0f} s") from None
                 with self._lock:
                     self.repeats += 1
                 # Not all at once: those that failed together would come again together.
@@ -152,15 +157,64 @@ class Bucket:
             return _item(self._repeat(lambda: self._once.head(key), key))
         return None
 
-    def get(self, key: str, etag: str = "", span: tuple[int, int] | None = None) -> bytes:
+    def get(self, key: str, etag: str = "", span: tuple[int, int] | None = None, *, size: int | None = None) -> bytes:
         """Return the bytes of an object, or those from the first of ``span`` to before its second.
+
+        Args:
+            key: Its key below the place.
+            etag: Its ETag, if it is known.
+            span: Numbers of bytes.
+            size: Its number of bytes, if it is known.
 
         Raises:
             ObjectChangedError: Its ETag is not the one that is given.
+            NotWholeError: It does not come whole.
             StoreError: It does not exist, or cannot be read.
         """
         options: Any = ({"if_match": etag} if etag else {}) | ({"range": span} if span else {})
-        return self._repeat(lambda: bytes(self._once.get(key, options=options).bytes()), key)
+        size = span[1] - span[0] if span else size
+
+        def ask() -> tuple[bytes, str, str | None]:
+            answer = self._once.get(key, options=options)
+            data = bytes(answer.bytes())
+            if size not in (None, len(data)):
+                return data, "", None
+            stated = "" if span else answer.meta["e_tag"] or ""
+            return data, stated, etag_of([md5_of(data)]) if stated else ""
+
+        return self.until_whole(lambda: self._repeat(ask, key), key)
+
+    def until_whole(self, ask: Callable[[], tuple[Result, str, str | None]], key: str) -> Result:
+        """Return what a function has fetched, and call it again while that is not whole.
+
+        The function also returns the ETag that the server states, and the one that S3 gives the bytes that came; None
+        if their number is wrong.
+
+        Raises:
+            NotWholeError: It never was.
+        """
+        before: str | None = None
+        for _ in range(_ANSWERS):
+            result, stated, found = ask()
+            if found is not None and self._agree(stated.strip('"'), found, before):
+                return result
+            before = found
+            with self._lock:
+                self.repeats += 1
+        raise NotWholeError(
+            f"{self.place}/{key} does not come whole: {_ANSWERS} answers had another size or other bytes than the "
+            "server states"
+        )
+
+    def _agree(self, stated: str, found: str, before: str | None) -> bool:
+        """Return whether bytes have the stated ETag; or it is made in another way, and the same bytes came before."""
+        if not _MD5.fullmatch(stated) or stated[32:] != found[32:]:  # of another kind, or of other parts
+            return True
+        if stated == found:
+            self._has_md5 = True
+        elif found == before and self._has_md5 is None:
+            self._has_md5 = False
+        return found in (stated, before) or self._has_md5 is False
 
     def put_file(self, key: str, path: Path, there: Item | None = None) -> None:
         """Copy a file to a key, in parts; nobody sees it before it is whole.
@@ -168,7 +222,7 @@ class Bucket:
         Nothing is sent if the object that is ``there`` has the file's size and the ETag that S3 gives its bytes.
         """
         size = path.stat().st_size
-        part = max(PART_BYTES, -(-size // MAX_PARTS))
+        part = part_bytes(size)
         if there is not None and (there.size, there.etag.strip('"')) == (size, _etag(path, part)):
             return
         with self._translated(key):
@@ -204,11 +258,21 @@ def _item(meta: Any) -> Item:
     return Item(meta["path"], meta["size"], meta["e_tag"] or "", meta["version"])
 
 
+def part_bytes(size: int) -> int:
+    """Return how many bytes one request fetches or sends of an object of some size."""
+    return max(PART_BYTES, -(-size // MAX_PARTS))
+
+
+def etag_of(parts: Sequence[bytes]) -> str:
+    """Return the ETag that S3 gives an object, from the MD5s of its parts: the one MD5, or the MD5 of all of them."""
+    return parts[0].hex() if len(parts) == 1 else f"{md5_of(b''.join(parts)).hex()}-{len(parts)}"
+
+
 def _etag(path: Path, part: int) -> str:
-    """Return the ETag that S3 gives a file: its MD5, or if it was sent in several parts, that of their MD5s."""
     with path.open("rb") as file:
-        parts = [hashlib.md5(data, usedforsecurity=False) for data in iter(lambda: file.read(part), b"")]
-    if len(parts) == 1:
-        return parts[0].hexdigest()
-    together = hashlib.md5(b"".join(found.digest() for found in parts), usedforsecurity=False)
-    return f"{together.hexdigest()}-{len(parts)}"
+        return etag_of([md5_of(data) for data in iter(lambda: file.read(part), b"")])
+
+
+def md5_of(data: bytes) -> bytes:
+    """Return the MD5 of some bytes."""
+    return hashlib.md5(data, usedforsecurity=False).digest()

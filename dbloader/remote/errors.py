@@ -42,6 +42,10 @@ class ObjectChangedError(StoreError):
     """The object is not the one that was listed."""
 
 
+class NotWholeError(StoreError):
+    """All answers had another size or other bytes than the server states."""
+
+
 def status_of(error: BaseException) -> int:
     """Return the HTTP status of an answer; 0 if none came."""
     found = _STATUS.search(str(error))

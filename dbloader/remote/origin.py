@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dbloader.errors import NotAStoreError, StoreAccessError, StoreError, StoreFullError, StoreNotFoundError
-from dbloader.remote.bucket import PART_BYTES, PARTS_AT_ONCE, Bucket
+from dbloader.remote.bucket import PARTS_AT_ONCE, Bucket, etag_of, md5_of, part_bytes
 
 if TYPE_CHECKING:
     from dbloader.remote.bucket import Item
@@ -60,15 +60,24 @@ class RemoteOrigin:
         try:
             with open(path, "xb") as file, ThreadPoolExecutor(PARTS_AT_ONCE) as threads:  # noqa: PTH123 - any str
                 copy = partial(self._copy, item, file.fileno())
-                [*threads.map(copy, range(0, item.size, PART_BYTES))]  # after an error no other part is begun
+                starts = range(0, item.size, part_bytes(item.size))
+
+                def ask() -> tuple[None, str, str]:
+                    return None, item.etag, etag_of([*threads.map(copy, starts)])  # after an error no part is begun
+
+                self.bucket.until_whole(ask, name)
         except StoreError:
             raise
         except OSError as error:
             kind = StoreFullError if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else StoreAccessError
             raise kind(f"a copy of {self.place}/{name} cannot be written: {error.strerror}") from error
 
-    def _copy(self, item: Item, descriptor: int, start: int) -> None:
-        data = memoryview(self.bucket.get(item.key, item.etag, (start, min(start + PART_BYTES, item.size))))
+    def _copy(self, item: Item, descriptor: int, start: int) -> bytes:
+        """Copy the part that begins at a byte, and return its MD5."""
+        end = min(start + part_bytes(item.size), item.size)
+        part = self.bucket.get(item.key, item.etag, (start, end))
+        data = memoryview(part)
         while data:  # a disk that is nearly full takes a part of what it is given
             written = os.pwrite(descriptor, data, start)
             data, start = data[written:], start + written
+        return md5_of(part)

@@ -100,6 +100,7 @@ class Source(ABC):
     """
 
     reads = ""  # what it reads of a folder, for a message on what is beside
+    asks_again = False  # whether a bad file is read once more, since its bytes may have changed on their way
 
     def __init__(self, root: Path, classes: tuple[str, ...], warnings: Iterable[str] = (), *, place: str = "") -> None:
         self.root = root  # the folder that paths start from

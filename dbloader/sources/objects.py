@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from dbloader.errors import SourceError, SourceNotFoundError, StoreError, StoreNotFoundError
 from dbloader.remote.bucket import Bucket
-from dbloader.remote.errors import ObjectChangedError
+from dbloader.remote.errors import NotWholeError, ObjectChangedError
 from dbloader.sources.base import MAX_BYTES, Entry, Problem, Source, Tally
 from dbloader.sources.folder import (
     METADATA_FILES,
@@ -88,6 +88,8 @@ def read_listed_objects(
 
 class ObjectSource(Source):
     """Images below a place in object storage. Its threads start with the first read."""
+
+    asks_again = True
 
     def __init__(self, bucket: Bucket, *described: Any) -> None:
         super().__init__(*described)
@@ -168,11 +170,13 @@ def _get(bucket: Bucket, entry: Entry) -> bytes | Problem:
     if path.startswith("../") or path in (".", ".."):
         return Problem(entry.name, f"its path leaves {bucket.place}")
     try:
-        data = b"" if size > MAX_BYTES else bucket.get(path, etag.decode())
+        data = b"" if size > MAX_BYTES else bucket.get(path, etag.decode(), size=size if entry.span else None)
     except ObjectChangedError:
         return Problem(entry.name, "was changed after it was listed: its ETag is another one")
     except StoreNotFoundError as error:
         return Problem(entry.name, f"was removed after it was listed: {error}" if etag else str(error))
+    except NotWholeError as error:
+        return Problem(entry.name, str(error))
     size = max(size, len(data))
     if size > MAX_BYTES:
         return Problem(entry.name, f"has {size:,} bytes, more than a record can hold ({MAX_BYTES:,})")

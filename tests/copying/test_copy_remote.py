@@ -21,10 +21,17 @@ from dbloader.conversion.part import convert_part
 from dbloader.conversion.publish import publish
 from dbloader.copying.copy_remote import read_table
 from dbloader.copying.copy_store import copy_store
-from dbloader.errors import DamagedStoreError, NotAStoreError, OptionError, StoreAccessError, StoreExistsError
+from dbloader.errors import (
+    DamagedStoreError,
+    NotAStoreError,
+    OptionError,
+    StoreAccessError,
+    StoreError,
+    StoreExistsError,
+)
 from dbloader.stores.lmdb.shard_table import ShardTable
 from dbloader.stores.open import open_store
-from tests.support.http_proxy import CUT, EXPIRED, LOST, SLOW_DOWN, HTTPProxy
+from tests.support.http_proxy import CUT, EXPIRED, LOST, SLOW_DOWN, HTTPProxy, flip, shorten
 from tests.support.images import plant_photos
 from tests.support.object_store import (
     READER_KEY,
@@ -40,6 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from tests.support.http_proxy import Change
     from tests.support.object_store import ObjectStore, Outside
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("object_store")]
@@ -463,9 +471,89 @@ def test_a_conversion_says_how_often_the_server_was_overloaded(
         environment = object_store.environment(endpoint=proxy.endpoint)
         report = outside(convert, place, tmp_path / "out.lmdb", environment=environment)
     assert report.warnings == (
-        f"{place}: 4 requests had to be repeated, as the server was overloaded or connections failed",
+        f"{place}: 4 requests had to be repeated, as the server was overloaded, connections failed or answers were not "
+        "whole",
     )
     assert report.digest == digest(stores / "one.lmdb")
+
+
+def other_etag(headers: dict[str, str], body: bytes) -> tuple[dict[str, str], bytes]:
+    """Give an answer an ETag that looks like an MD5 and is none, as a bucket of S3 with keys of KMS does."""
+    return headers | {"ETag": f'"{"0" * 32}"'}, body
+
+
+@pytest.mark.parametrize("listed", [False, True], ids=["folder", "listing"])
+@pytest.mark.parametrize("etags", [None, other_etag], ids=["MD5", "another ETag"])
+@pytest.mark.parametrize("change", [shorten, flip])
+def test_a_conversion_asks_again_for_an_answer_that_is_not_whole(
+    change: Change,
+    etags: Change | None,
+    listed: bool,
+    object_store: ObjectStore,
+    outside: Outside,
+    stores: Path,
+    tmp_path: Path,
+) -> None:
+    place, listing, changed = object_store.place("images"), tmp_path / "all.csv", set[str]()
+    outside(put_folder, place, stores / "images")
+    with open_store(stores / "one.lmdb") as store:
+        listing.write_text("path,label\n" + "".join(f"{name},{name.split('/')[0]}\n" for name in store.names()))
+        expected = store.manifest.digest
+
+    def decide(method: str, path: str) -> Change | None:
+        if not path.endswith(".jpg") or path in changed:
+            return etags
+        changed.add(path)
+        return lambda headers, body: change(*(etags or keep)(headers, body))
+
+    def keep(*answer: Any) -> Any:
+        return answer
+
+    options = {"listing": listing} if listed else {}
+    with HTTPProxy(object_store.port, decide) as proxy:
+        environment = object_store.environment(endpoint=proxy.endpoint)
+        report = outside(convert, place, tmp_path / "out.lmdb", environment=environment, **options)
+    assert (report.digest, report.records, report.rejected) == (expected, 12, 0)
+
+
+def test_an_image_that_never_comes_whole_is_rejected_with_that_reason(
+    object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
+) -> None:
+    place = object_store.place("images")
+    outside(put_folder, place, stores / "images")
+    with HTTPProxy(object_store.port, lambda _, path: shorten if path.endswith("0009.jpg") else None) as proxy:
+        environment = object_store.environment(endpoint=proxy.endpoint)
+        outside(convert, place, tmp_path / "out.lmdb", environment=environment)
+    with open_store(tmp_path / "out.lmdb") as store:
+        (event,) = store.events()
+    assert event["event"] == "rejected"
+    assert "0009.jpg does not come whole: 5 answers had another size or other bytes" in event["reason"]
+
+
+@pytest.mark.parametrize("change", [shorten, flip])
+def test_a_download_asks_again_for_an_answer_that_is_not_whole(
+    change: Change, object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
+) -> None:
+    place, changed = object_store.place("train.lmdb"), set[str]()
+    outside(copy_store, stores / "shards.lmdb", place)
+    always = False
+
+    def decide(method: str, path: str) -> Change | None:
+        if method != "GET" or "/shards/" not in path or (path in changed and not always):
+            return None
+        changed.add(path)
+        return shorten if always else change
+
+    with HTTPProxy(object_store.port, decide) as proxy:
+        environment = object_store.environment(endpoint=proxy.endpoint)
+        outside(copy_store, place, tmp_path / "back.lmdb", environment=environment)
+        assert len(changed) == 3
+        assert digest(tmp_path / "back.lmdb") == digest(stores / "one.lmdb")
+        always = True
+        with pytest.raises(
+            StoreError, match=r"does not come whole: .*: the store there may be right; the same command"
+        ):
+            outside(copy_store, place, tmp_path / "again.lmdb", environment=environment)
 
 
 def test_credentials_that_expire_end_a_conversion_and_it_goes_on_with_new_ones(

@@ -89,10 +89,12 @@ def fetch_while_it_changes(place: str, name: str, path: Path) -> None:
     from dbloader.remote.origin import RemoteOrigin
 
     class Changing(Bucket):
-        def get(self, key: str, etag: str = "", span: tuple[int, int] | None = None) -> bytes:
+        def get(
+            self, key: str, etag: str = "", span: tuple[int, int] | None = None, *, size: int | None = None
+        ) -> bytes:
             if span and span[0]:
                 put(place, {key: bytes(span[1])})
-            return super().get(key, etag, span)
+            return super().get(key, etag, span, size=size)
 
     origin = RemoteOrigin(place)
     origin.bucket = Changing(place)
@@ -159,10 +161,32 @@ def keys_within(place: str, seconds: float) -> list[str]:
 
 
 def test_a_server_that_stays_overloaded_is_given_up(object_store: ObjectStore, outside: Outside) -> None:
-    with HTTPProxy(object_store.port, lambda *_: SLOW_DOWN) as proxy:
+    asked: list[str] = []
+
+    def decide(_: str, path: str) -> tuple[int, str]:
+        asked.append(path)
+        return SLOW_DOWN
+
+    with HTTPProxy(object_store.port, decide) as proxy:
         environment = object_store.environment(endpoint=proxy.endpoint)
-        with pytest.raises(StoreUnreachableError, match=r"overloaded .*; it was tried [2-9] times in 1 s"):
+        with pytest.raises(StoreUnreachableError, match=r"overloaded .*; it was asked again for 1 s"):
             outside(keys_within, object_store.place(), 1.0, environment=environment)
+    assert 2 <= len(asked) <= 9
+
+
+def test_an_upload_is_as_patient_as_a_download(object_store: ObjectStore, outside: Outside, tmp_path: Path) -> None:
+    place, refused = object_store.place(), list[str]()
+    files = plant(tmp_path, {"one": b"x"})
+
+    def decide(method: str, path: str) -> tuple[int, str] | None:
+        if method != "PUT" or len(refused) == 14:  # more than obstore repeats by default
+            return None
+        refused.append(path)
+        return SLOW_DOWN
+
+    with HTTPProxy(object_store.port, decide) as proxy:
+        outside(send, place, [files / "one"], environment=object_store.environment(endpoint=proxy.endpoint))
+    assert outside(keys, place) == ["one"]
 
 
 def replace(place: str, data: bytes, *, stale: bool = False) -> None:

@@ -7,27 +7,42 @@ import http.client
 import http.server
 import socket
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tests.support.object_store import HOST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from typing_extensions import Self
 
 SLOW_DOWN = (503, "SlowDown")
 EXPIRED = (400, "ExpiredToken")
+# What a test does with an answer: headers, and the body, which is sent with its own Content-Length.
+Change = Callable[[dict[str, str], bytes], tuple[dict[str, str], bytes]]
+
+
+def shorten(headers: dict[str, str], body: bytes) -> tuple[dict[str, str], bytes]:
+    """Leave out the second half of a body."""
+    return headers, body[: len(body) // 2]
+
+
+def flip(headers: dict[str, str], body: bytes) -> tuple[dict[str, str], bytes]:
+    """Change one bit in the middle of a body."""
+    middle = len(body) // 2
+    return headers, body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
+
+
 CUT, LOST = "half of the answer is sent, then the connection is cut", "the request is done, and the answer is lost"
 
 
 class HTTPProxy:
     """A context manager; ``decide`` is called with the method and the path of each request, in any thread.
 
-    It returns None to pass the request on, ``CUT`` or ``LOST``, or a status and a code to answer with. It may wait.
+    It returns None to pass the request on, ``CUT`` or ``LOST``, a status and a code to answer with, or a `Change` of
+    the answer. It may wait.
     """
 
-    def __init__(self, port: int, decide: Callable[[str, str], tuple[int, str] | str | None]) -> None:
+    def __init__(self, port: int, decide: Callable[[str, str], tuple[int, str] | str | Change | None]) -> None:
         proxy = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -81,6 +96,9 @@ class HTTPProxy:
                 status, answer, headers = response.status, response.read(), response.getheaders()
             finally:
                 server.close()
+        if callable(decided):
+            changed, answer = decided(dict(headers), answer)
+            headers = [*(changed | {"Content-Length": str(len(answer))}).items()]
         if decided == LOST:
             _shut(request.connection)
             request.close_connection = True
