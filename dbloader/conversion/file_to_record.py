@@ -17,7 +17,7 @@ from dbloader.images.jpeg import State, examine, repair
 from dbloader.images.pillow import decoding_bytes
 from dbloader.records.record import Record, encode
 from dbloader.records.values import unpack
-from dbloader.sources.base import KEPT_FIELDS, count_bytes
+from dbloader.sources.base import KEPT_FIELDS, Unreadable, count_bytes
 from dbloader.sources.boxes import BOXES, LABELS, OWN_SIZE, fit_boxes, relabel_boxes
 
 if TYPE_CHECKING:
@@ -42,14 +42,16 @@ class FileResult:
     # "rejected", "damaged" (and stored nevertheless), "repaired", or a remark (`REMARKS`).
     events: dict[str, str] = field(default_factory=dict)
     bad: bool = False  # whether a rejected file is no image at all, or cannot be read
+    unreadable: bool = False  # whether the file system may fail for all files
     changes: tuple[str, ...] = ()  # "resized" if the image was made smaller, "reencoded" if encoded again in its size
     depth: str = ""  # bits and type of the values of the stored image; "" if unknown
     nbytes: int = 0  # read
 
     @classmethod
-    def rejected(cls, item: Entry | Problem, reason: str) -> FileResult:
+    def rejected(cls, item: Entry | Problem, problem: Problem) -> FileResult:
         """Return the result of something that cannot be read."""
-        return cls(item, events={"rejected": reason}, bad=True)
+        unreadable = isinstance(problem, Unreadable)
+        return cls(item, events={"rejected": problem.reason}, bad=True, unreadable=unreadable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

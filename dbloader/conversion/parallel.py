@@ -54,7 +54,7 @@ def convert_in_order(
 
     def convert_file(item: Entry, data: bytes | Loaded | Problem, hold: Hold) -> FileResult:
         if isinstance(data, Problem):
-            return FileResult.rejected(item, data.reason)
+            return FileResult.rejected(item, data)
         return converter.convert(*(data if isinstance(data, Loaded) else (item, data)), hold, source.file_fields)
 
     def convert(part: slice, hold: Hold, budget: MemoryBudget) -> list[FileResult]:
@@ -65,7 +65,7 @@ def convert_in_order(
             if budget.closed:
                 break  # the conversion has ended: nothing would write the result
             if isinstance(item, Problem):
-                results.append(FileResult.rejected(item, item.reason))
+                results.append(FileResult.rejected(item, item))
                 continue
             result = convert_file(item, next(contents), hold)
             if source.asks_again and not _BAD.isdisjoint(result.events):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from dbloader._describe import counted
 from dbloader.conversion.parallel import convert_in_order
-from dbloader.errors import ConversionError
+from dbloader.errors import ConversionError, SourceError
 from dbloader.sources.base import Problem
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from dbloader.sources.base import Source
     from dbloader.stores.writer import Writer
 
+# Fewer may lie on one bad part of a disk.
+_UNREADABLE_IN_A_ROW = 8
 # What to do about a file that ends the conversion, about a problem of the list of files, and instead.
 _OF_ONE_FILE = "fix the file and resume (--resume)", "fix it and begin again", "resume with --on-{} reject"
 _OF_PARTS = (
@@ -51,6 +55,7 @@ class FileWriter:
         self._source = source
         self._fail_on = fail_on  # "bad" or "damaged" files, of which the first ends the conversion
         self._in_parts = in_parts  # of which each is made whole, and not resumed
+        self._held_back: list[FileResult] = []
         self.bytes_read = 0
         self.first_rejected = ""
 
@@ -67,10 +72,33 @@ class FileWriter:
             ConversionError: A file was rejected that the conversion must fail on.
         """
         for batch in convert_in_order(self._converter, self._source, files, order, workers):
-            self._write(batch)
+            self._write(self._without_unreadable(batch))
             self.bytes_read += sum(done.nbytes for done in batch)
             self.first_rejected = self.first_rejected or next(_rejected(batch), "")
             progress()
+        self._write(self._held_back)
+
+    def _without_unreadable(self, batch: list[FileResult]) -> list[FileResult]:
+        """Return results to write, without the last ones, if the file system has failed for those.
+
+        They wait until another file can be read: if none can, a resumed conversion reads them again.
+
+        Raises:
+            SourceError: The file system fails for all files, as it seems.
+        """
+        batch, in_a_row = [*self._held_back, *batch], 0
+        for done in batch:
+            in_a_row = in_a_row + 1 if done.unreadable else 0
+            if in_a_row == _UNREADABLE_IN_A_ROW or (in_a_row and not os.access(self._source.root, os.R_OK)):
+                how = "run the same command again" if self._in_parts else "resume (--resume)"
+                raise SourceError(
+                    f"{next(_rejected([done]))} ({counted(in_a_row, 'file')} in a row): is the disk of "
+                    f"{self._source.place} there? When it is, {how}; if it is damaged, leave these files out and begin "
+                    "again"
+                )
+        end = len(batch) - in_a_row
+        self._held_back = batch[end:]
+        return batch[:end]
 
     def _write(self, batch: list[FileResult]) -> None:
         for done in batch:

@@ -18,7 +18,7 @@ from dbloader.records.values import pack
 from dbloader.sources.arrow_arrays import ArrayRule, from_lists
 from dbloader.sources.arrow_columns import find_columns
 from dbloader.sources.arrow_files import UNREADABLE, Files, check_machine, why
-from dbloader.sources.base import Entry, FieldFile, Problem, Source, full_path, readable
+from dbloader.sources.base import Entry, FieldFile, Problem, Source, full_path, problem_of, readable
 from dbloader.sources.labels import number_labels
 
 if TYPE_CHECKING:
@@ -162,7 +162,8 @@ class ArrowSource(Source):
                 found = self._files.read(Path(os.fsdecode(path)), block, row, name, hold)
             except UNREADABLE as error:
                 check_machine(error)
-                yield Problem(entry.name, f"cannot be read: {why(error)}")
+                kind = type(problem_of(error, entry.name, path)) if isinstance(error, OSError) else Problem
+                yield kind(entry.name, f"cannot be read: {why(error)}")
                 continue
             if isinstance(found, bytes):
                 yield found

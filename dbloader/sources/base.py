@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 NOT_THE_FILE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 # A network file system is away, and all other files with it.
 _AWAY = (errno.ESTALE, errno.ENOTCONN, errno.ESHUTDOWN, errno.EHOSTDOWN, errno.ETIMEDOUT)
+# One file lies on a bad part of a disk; or a disk was pulled out, or NFS, mounted soft, gives up, for all files.
+_FAILED = (errno.EIO, errno.EREMOTEIO)
 # A record is a BSON document, whose length is an int32; 64 kB are left for everything but the image.
 MAX_BYTES = 2**31 - 2**16
 _MAX_EXTENSIONS = 1000  # counted separately; files called x.0001, x.0002, … must not fill the memory
@@ -65,6 +67,10 @@ class Problem(NamedTuple):
 
     name: str
     reason: str
+
+
+class Unreadable(Problem):
+    """A file that the file system failed to read: perhaps it fails for all files."""
 
 
 @dataclass
@@ -148,7 +154,7 @@ class Source(ABC):
                 if isinstance(file, bytes):
                     fields[key] = file
                 elif isinstance(file, Problem) and not isinstance(data, Problem):
-                    data = Problem(entry.name, f"its {key} {name} {file.reason}")
+                    data = type(file)(entry.name, f"its {key} {name} {file.reason}")
             yield Loaded(entry._replace(fields=fields), data) if entry.files and isinstance(data, bytes) else data
 
     @property
@@ -195,11 +201,16 @@ def read_file(
         finally:
             os.close(descriptor)
     except OSError as error:
-        if error.errno in NOT_THE_FILE:
-            raise
-        if error.errno in _AWAY:
-            raise SourceError(f"{readable(path)} cannot be read: {error.strerror}; is its disk there?") from error
-        return Problem(name, f"cannot be read: {error.strerror or error}")
+        return problem_of(error, name, path)
+
+
+def problem_of(error: OSError, name: str, path: bytes) -> Problem:
+    """Return why a file cannot be read; raise an error that is not its fault."""
+    if error.errno in NOT_THE_FILE:
+        raise error
+    if error.errno in _AWAY:
+        raise SourceError(f"{readable(path)} cannot be read: {error.strerror}; is its disk there?") from error
+    return (Unreadable if error.errno in _FAILED else Problem)(name, f"cannot be read: {error.strerror or error}")
 
 
 def checked_root(folder: str | os.PathLike[str]) -> Path:

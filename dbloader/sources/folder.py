@@ -17,7 +17,17 @@ from typing import TYPE_CHECKING, NamedTuple
 from typing_extensions import override
 
 from dbloader.errors import SourceError
-from dbloader.sources.base import Entry, Problem, Source, Tally, checked_root, is_utf8, readable
+from dbloader.sources.base import (
+    Entry,
+    Problem,
+    Source,
+    Tally,
+    Unreadable,
+    checked_root,
+    is_utf8,
+    problem_of,
+    readable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -126,7 +136,11 @@ class FolderSource(Source):
                     continue
                 contents = _list_folder(root, path, tally)
             except OSError as error:
-                yield Problem(readable(path), f"the folder cannot be read: {error.strerror}")
+                where = posixpath.join(root, path)
+                problem = problem_of(error, readable(path), where)
+                if isinstance(problem, Unreadable):  # with all of its files
+                    raise SourceError(f"{readable(where)} {problem.reason}; is its disk there?") from error
+                yield problem._replace(reason=f"the folder {problem.reason}")
                 continue
             for name in contents.folders:
                 inner = posixpath.join(path, name)

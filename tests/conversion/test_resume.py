@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +17,7 @@ import pytest
 from dbloader.conversion.convert import convert
 from dbloader.conversion.report import Progress
 from dbloader.conversion.transcode import ImageFormat
-from dbloader.errors import ConversionError, SourceNotFoundError, StoreExistsError
+from dbloader.errors import ConversionError, SourceError, SourceNotFoundError, StoreExistsError
 from tests.support.conversion import documents, events, interrupt, records, report_lines, siblings, verified
 from tests.support.images import KINDS, photo, plant, plant_kinds, plant_photos, running, wait_until
 
@@ -144,6 +146,71 @@ def test_a_conversion_that_ended_at_a_file_goes_on_with_or_without_it(
     report = convert(root, place, resume=True, **({on: "fail"} if mended else {}))  # type: ignore[arg-type]
     assert (report.records, report.rejected) == ((61, 0) if mended else (60, 1))
     assert 0 < report.resumed_at < 61
+
+
+def unreadable_file() -> Path:
+    """Return a file that anybody may open, and whose bytes no read brings: the kernel says EIO."""
+    for path in Path("/sys/devices").glob("*/power/autosuspend_delay_ms"):
+        try:
+            path.read_bytes()
+        except OSError as error:
+            if error.errno == errno.EIO:
+                return path
+    pytest.skip("no file here gives EIO")
+
+
+@pytest.mark.usefixtures("frequent_commits")
+def test_files_that_the_file_system_fails_to_read_in_a_row_end_a_conversion_which_resumes(
+    root: Path, place: Path
+) -> None:
+    plant_photos(root, 80)
+    whole = convert(root, place.with_name("whole.lmdb"))
+    names = sorted(str(path.relative_to(root)) for path in root.rglob("*.jpg"))
+    lost = names[43:]
+    for name in lost:
+        (root / name).rename(place.with_name(name.replace("/", "-")))
+        (root / name).symlink_to(unreadable_file())
+    pattern = r"Input/output error \(8 files in a row\): is the disk of .* there\? When it is, resume \(--resume\)"
+    with pytest.raises(SourceError, match=re.escape(names[50]) + f": cannot be read: {pattern}"):
+        convert(root, place)
+    assert not place.exists()
+    for name in lost:
+        place.with_name(name.replace("/", "-")).replace(root / name)
+    report = convert(root, place, resume=True)
+    assert 0 < report.resumed_at <= 43
+    assert (report.digest, report.rejected) == (whole.digest, 0)
+
+
+@pytest.mark.parametrize("shards", [None, 2])
+def test_a_file_that_the_file_system_fails_to_read_alone_is_rejected(
+    root: Path, place: Path, shards: int | None
+) -> None:
+    plant_photos(root, 20)
+    names = sorted(str(path.relative_to(root)) for path in root.rglob("*.jpg"))
+    for name in (*names[2:9], names[12], names[19]):  # at most seven in a row, the last one too
+        (root / name).unlink()
+        (root / name).symlink_to(unreadable_file())
+    report = convert(root, place, shards=shards)
+    assert (report.records, report.rejected) == (11, 9)
+    assert events(place) == [
+        {"name": name, "event": "rejected", "reason": "cannot be read: Input/output error"}
+        for name in (*names[2:9], names[12], names[19])
+    ]
+
+
+def test_a_file_that_cannot_be_read_ends_a_conversion_if_its_folder_cannot_be_read_either(
+    root: Path, place: Path, tmp_path: Path
+) -> None:
+    plant_photos(root, 1)
+    listing = tmp_path / "all.csv"
+    listing.write_text(f"path,label\n{unreadable_file()},cat\n")
+
+    def remove_root(progress: Progress) -> None:
+        if progress.done == 0:
+            root.rename(tmp_path / "away")
+
+    with pytest.raises(SourceError, match=r"Input/output error \(1 file in a row\): is the disk of .* there\?"):
+        convert(root, place, listing=listing, progress=remove_root)
 
 
 @pytest.mark.usefixtures("frequent_commits")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
 import tempfile
 import tracemalloc
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -254,6 +255,24 @@ def test_a_link_that_leads_nowhere_is_a_problem_whatever_its_name(tmp_path: Path
 
 
 # --- what cannot be read --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOTCONN])
+def test_a_file_system_that_fails_to_list_a_folder_ends_the_listing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    plant(tmp_path, "cat/1.jpg", "dog/1.jpg")
+    scandir = os.scandir
+
+    def fail(folder: bytes) -> Any:  # a stand-in for the kernel
+        if folder.endswith(b"dog"):
+            raise OSError(number, os.strerror(number))
+        return scandir(folder)
+
+    source = scan(tmp_path)
+    monkeypatch.setattr(os, "scandir", fail)
+    with pytest.raises(SourceError, match=r"dog cannot be read: .*; is its disk there\?$"):
+        [*source.entries()]
 
 
 def test_pipes_and_sockets_called_like_images_are_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
