@@ -106,7 +106,7 @@ def _run(arguments: list[str]) -> int:
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.ClickException as error:
-        return _fail(error.format_message() + _hint(error))
+        return _fail(error.format_message() + _hint(error, arguments))
     except DBLoaderError as error:
         return _fail(str(error))
     except KeyboardInterrupt as error:
@@ -145,7 +145,12 @@ def _fail(message: str) -> int:
     return FAILED
 
 
-def _hint(error: click.ClickException) -> str:
+def _hint(error: click.ClickException, arguments: list[str]) -> str:
+    if isinstance(error, click.BadOptionUsage) and error.ctx is None:  # an option without its value
+        command = group.get_command(click.Context(group), arguments[0])
+        options = [one for one in (command.params if command else ()) if error.option_name in one.opts]
+        form = "".join(f" Write {error.option_name} {one.metavar}" for one in options if one.metavar)
+        return f"{form} (see dbloader {arguments[0]} --help)"
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is None:
         return ""

@@ -90,13 +90,7 @@ _OPTIONS = (
         "EXIF is dropped and its orientation not applied; of 16 bits a value the upper 8 are kept.",
     ),
     click.option(
-        "--shuffle",
-        metavar="[SEED]",
-        type=int,
-        is_flag=False,
-        flag_value=0,
-        help="Store the records in a random order, the same for the same SEED (0 if it is left out; then --shuffle "
-        "comes last).",
+        "--shuffle", metavar="SEED", type=int, help="Store the records in a random order, the same for the same SEED."
     ),
 )
 

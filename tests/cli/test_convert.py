@@ -160,8 +160,6 @@ def test_every_option_reaches_the_conversion(shell: Shell, monkeypatch: pytest.M
     defaults = {**dict.fromkeys(options), "check": "decode", "on_bad": "reject", "on_damaged": "reject"}
     others = {"append": False, "overwrite": False, "resume": False, "images": ImageFormat(), "file_fields": ()}
     assert seen == {**defaults, **places, **others}
-    assert shell("convert", *places.values(), "--shuffle").status == 0
-    assert seen["shuffle"] == 0
     for line, images in (
         (["--max-side", "20"], ImageFormat(max_side=20)),
         (["--short-side", "20", "--quality", "60"], ImageFormat(short_side=20, quality=60)),

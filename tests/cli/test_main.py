@@ -79,7 +79,10 @@ SUGGESTION = r" Did you mean 'convert'\?" if hasattr(click, "NoSuchCommand") els
         ),
         (["convrt"], rf"No such command 'convrt'\.{SUGGESTION} \(see dbloader --help\)"),
         (["old.lmdb"], r"No such command 'old.lmdb'. \(see dbloader --help\)"),
-        (["convert", "--shuffle", "images", "new.lmdb"], "'--shuffle': 'images' is not a valid integer"),
+        (
+            [*NEW, "--shuffle"],
+            r"Option '--shuffle' requires an argument\. Write --shuffle SEED \(see dbloader convert --help",
+        ),
         (["--quiet"], "No such option:? '?--quiet'?"),
     ],
 )
