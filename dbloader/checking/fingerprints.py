@@ -114,7 +114,7 @@ def _spots(image: Any, hold: Hold) -> Array:
             return gray
         hold(resizing_bytes(read_facts(image), (_LEAST, _LEAST)))
         image = load_pixels(image, (_LEAST, _LEAST))
-    elif image.dtype != np.uint8 or not (image.ndim == 2 or (image.ndim == 3 and image.shape[2] in (3, 4))):
+    elif image.dtype != np.uint8 or not image.size or not (image.ndim == 2 or image.shape[2:] in ((3,), (4,))):
         raise PixelRangeError("no picture")
     return np.asarray(Image.fromarray(image).convert("L").resize((9, 9), Image.Resampling.BOX))
 
