@@ -8,6 +8,7 @@ the columns cannot: docs/parquet.md.
 from __future__ import annotations
 
 import json
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,6 +57,8 @@ class ParquetExporter(Exporter):
         (folder / "data").mkdir()
 
     def _add_types(self, record: Record) -> None:
+        kinds: dict[str, Any] = {}
+        new: dict[str, list[str]] = {}  # for each known field, and at the beginning for "", the new ones that follow
         before = ""
         for name, value in _fields(record).items():
             try:
@@ -63,18 +66,20 @@ class ParquetExporter(Exporter):
                     kind = _IMAGE
                 else:
                     kind = rule_of(value) if isinstance(value, np.ndarray) else _type_of(value)
-                if name in self._types:
-                    self._types[name] = _merged(self._types[name], kind)
-                else:  # after the field that it follows in this record
-                    order = [*self._types]
-                    order.insert(order.index(before) + 1 if before else 0, name)
-                    self._types = {key: self._types.get(key, kind) for key in order}
+                kinds[name] = _merged(self._types[name], kind) if name in self._types else kind
             except ValueError as error:
                 raise ExportError(
                     f"record {record.index} ({record.name}): its field {name!r} {error}, which a column of Parquet "
                     f"cannot hold: write it otherwise, or {REMEDY}"
                 ) from error
-            before = name
+            if name in self._types:
+                before = name
+            else:
+                new.setdefault(before, []).append(name)
+        if new:
+            order = chain(new.get("", ()), *((name, *new.get(name, ())) for name in self._types))
+            self._types = {name: self._types.get(name) for name in order}
+        self._types |= kinds
 
     def _make_schema(self) -> Any:
         columns = [("image", _IMAGE)]

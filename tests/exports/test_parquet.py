@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import cProfile
 import json
+import pstats
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -260,3 +262,13 @@ def test_arrays_of_another_shape_than_their_rule_says_are_problems(tmp_path: Pat
     pq.write_table(made.replace_schema_metadata({**made.schema.metadata, b"dbloader": own.encode()}), path)
     with pytest.raises(ConversionError, match=r"rows 0 to 1: cannot be read: an array has not the shape \(2,\)"):
         convert(tmp_path / "out", tmp_path / "again.lmdb")
+
+
+def test_the_work_grows_with_the_number_of_fields_not_with_its_square(tmp_path: Path) -> None:
+    calls = []
+    for count in (1, 400, 800):  # the first imports pyarrow's modules
+        store_of(tmp_path / "s.lmdb", record(0, fields={f"field{number}": number for number in range(count)}))
+        profile = cProfile.Profile()
+        profile.runcall(export_store, tmp_path / "s.lmdb", tmp_path / f"out{count}", format="parquet")
+        calls.append(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined] # typeshed leaves it out
+    assert calls[2] < 2.5 * calls[1]
