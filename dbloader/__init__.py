@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from dbloader.loading.prefetch import PrefetchLoader as PrefetchLoader
     from dbloader.loading.threads import ThreadLoader as ThreadLoader
     from dbloader.records.record import Record as Record
-    from dbloader.stores.lmdb.page_cache import warm as warm
     from dbloader.stores.open import create_store as create_store
     from dbloader.stores.open import open_store as open_store
     from dbloader.viewing.server import view as view
@@ -59,7 +58,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "repair_store": "checking.repair_store",
         "verify_store": "checking.verify_store",
         "view": "viewing.server",
-        "warm": "stores.lmdb.page_cache",
         "write_store": "conversion.write_store",
     },
 )

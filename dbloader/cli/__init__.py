@@ -28,7 +28,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells return it
 
 # Each command is in the module of its name, which is imported when the command is used: bench needs torch.
 _COMMANDS = (
-    "convert", "info", "ls", "show", "view", "verify", "diff", "duplicates", "repair", "copy", "export", "warm",
+    "convert", "info", "ls", "show", "view", "verify", "diff", "duplicates", "repair", "copy", "export",
     "bench", "doctor", "plan", "part", "parts", "publish",
 )  # fmt: skip
 
@@ -59,7 +59,6 @@ Examples:
   dbloader verify train.lmdb
   dbloader copy train.lmdb cats.lmdb --class cat
   dbloader export train.lmdb images/
-  dbloader warm train.lmdb
   dbloader bench train.lmdb
   dbloader doctor train.lmdb
 

@@ -8,8 +8,7 @@ import click
 
 from dbloader.cli.places import PlaceArgument
 from dbloader.cli.text import say, say_json
-from dbloader.loading.doctor import examine_machine
-from dbloader.loading.doctor_place import examine_place
+from dbloader.loading.doctor import examine_machine, examine_place
 
 PROBLEM = 1
 
@@ -32,8 +31,8 @@ def doctor_command(place: str | None, *, as_json: bool) -> int:
     """Look for what stops or slows a training on this machine, or with the store PLACE, and tell what to do about it.
 
     Each line is one finding: "ok"; a "warning", if it slows a training or stops some of its uses; or a "problem", if it
-    stops most. Looked at are versions, CPUs, memory, /dev/shm, open files, libjpeg-turbo and CUDA, and of PLACE the
-    file system, size and page cache, or the server. Nothing is changed or measured.
+    stops most. It looks at versions, memory, /dev/shm, open files, libjpeg-turbo and CUDA; and at the file
+    system and size of PLACE, or its server. Nothing is changed or measured: dbloader bench measures.
     """
     findings = examine_machine()
     if place is not None:

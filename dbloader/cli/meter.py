@@ -19,14 +19,14 @@ EVERY_S = 30.0
 
 
 class Meter:
-    """The progress of a command, shown until the ``with`` block ends; ``unit="bytes"`` as kB, MB and so on.
+    """The progress of a command, shown until the ``with`` block ends.
 
     Without a terminal, nothing is printed by a command that takes less than ``EVERY_S`` seconds.
     """
 
     def __init__(self, title: str, unit: str, *, quiet: bool = False) -> None:
         self._title = title
-        self._units = {"unit": "B", "unit_scale": True} if unit == "bytes" else {"unit": f" {unit}"}
+        self._unit = f" {unit}"
         self._quiet = quiet
         self._began = time.monotonic()
         self._next = self._began + EVERY_S
@@ -36,7 +36,7 @@ class Meter:
         self._bar: tqdm | None = None
         # A dumb terminal, such as Emacs's shell, cannot go back to the start of a line.
         if not quiet and sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-            self._bar = tqdm(desc=title, dynamic_ncols=True, **self._units)
+            self._bar = tqdm(desc=title, dynamic_ncols=True, unit=self._unit)
 
     def update(self, done: int, total: int | None, *, title: str | None = None, nbytes: int | None = None) -> None:
         """Show how much is done: a count of a total, None while that is unknown, and the rate of ``nbytes`` read.
@@ -64,7 +64,7 @@ class Meter:
             return
         # ncols=0: tqdm's line without the bar.
         self._line = tqdm.format_meter(
-            done, total, seconds, ncols=0, prefix=self._title, postfix=rate, initial=self._first or 0, **self._units
+            done, total, seconds, ncols=0, prefix=self._title, postfix=rate, initial=self._first or 0, unit=self._unit
         )
         if now >= self._next:
             self._next, self._printed = now + EVERY_S, True

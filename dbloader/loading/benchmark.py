@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from dbloader.datasets.store import StoreDataset
 
 _REMEDIES = {
-    "reading the store": "Faster storage helps, or a store that is in memory (dbloader warm) or in a local file "
-    "(dbloader copy).",
+    "reading the store": "Faster storage helps, or a local file (dbloader copy), read into memory before "
+    "(cat FILE > /dev/null).",
     "decoding on this CPU": "More CPUs help, or images that are cheaper to decode (dbloader convert --short-side or "
     "--tile).",
     "copying images into batches": "Smaller images (--size) help.",

@@ -1,12 +1,13 @@
-"""Look at what of this machine may stop or slow a training. Nothing is changed or measured.
+"""Look for what may stop or slow a training and `bench` cannot see: of the machine, and of a store's place.
 
-In all functions ``root`` is the folder in which ``proc``, ``sys`` and ``dev`` lie.
+Nothing is changed or measured. In all functions ``root`` is the folder in which ``proc``, ``sys`` and ``dev`` lie.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import resource
 import sys
 import warnings
@@ -15,8 +16,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from dbloader._machine import available_memory, cpu_count, total_memory
+from dbloader._machine import available_memory, file_system, total_memory
 from dbloader._version import __version__
+from dbloader.errors import StoreAccessError, StoreUnreachableError
+from dbloader.stores.mongo.uri import is_mongo, parse
+from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +30,10 @@ _PACKAGES = ("lmdb", "pymongo", "Pillow", "numpy", "simplejpeg")
 _LEAST_SHARED, _ENOUGH_SHARED = 4 * 64 * 3 * 224 * 224 * 4, 10**9
 _LEAST_FILES, _ENOUGH_FILES = 256, 1024
 _ENOUGH_MEMORY = 2 * 10**9
+_NETWORK = re.compile(
+    r"nfs\d?|cifs|smb.*|lustre|ceph|gpfs|beegfs.*|glusterfs|pvfs2|afs|9p|virtiofs|ocfs2|gfs2|fuse(\..*)?"
+)
+_OLDEST_SERVER = (4, 2)  # docs/mongodb.md
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,7 @@ class Finding:
     remedy: str = ""
 
 
-def megabytes(nbytes: int) -> str:
+def _megabytes(nbytes: int) -> str:
     """Return a number of bytes as "0.3 MB", "24,684 MB"."""
     return f"{nbytes / 1e6:,.{0 if nbytes >= 10**7 else 1}f} MB"
 
@@ -51,7 +59,7 @@ def megabytes(nbytes: int) -> str:
 def examine_machine(root: str | os.PathLike[str] = "/") -> list[Finding]:
     """Return what was found about this machine. torch is imported if it is installed."""
     base = Path(root)
-    found = [*_versions(), _start_method(), _cpus(base), _memory(base), _shared_memory(base), _open_files(), _jpeg()]
+    found = [*_versions(), _start_method(), _memory(base), _shared_memory(base), _open_files(), _jpeg()]
     return [*found, *_cuda(base)]
 
 
@@ -73,19 +81,11 @@ def _start_method() -> Finding:
     return Finding("worker start", "ok", method, "each worker process takes seconds to start", remedy)
 
 
-def _cpus(root: Path) -> Finding:
-    usable, present = cpu_count(root), os.cpu_count() or 1
-    found = f"{usable} of {present}"
-    if usable == 1:
-        return Finding("CPUs", "warning", found, "loading and training take turns", "give the job or container more")
-    return Finding("CPUs", "ok", found, "affinity or a quota excludes the others" if usable < present else "")
-
-
 def _memory(root: Path) -> Finding:
-    available, found = available_memory(root), megabytes(total_memory(root))
+    available, found = available_memory(root), _megabytes(total_memory(root))
     if available is None:
         return Finding("memory", "ok", f"{found}; how much is available is unknown")
-    found += f", {megabytes(available)} available"
+    found += f", {_megabytes(available)} available"
     if available >= _ENOUGH_MEMORY:
         return Finding("memory", "ok", found)
     remedy = "end other programs, or give the container more"
@@ -99,7 +99,7 @@ def _shared_memory(root: Path) -> Finding:
         consequence = "worker processes cannot start, as their locks lie there"
         return Finding("/dev/shm", "problem", str(error.strerror), consequence, "mount a tmpfs there")
     free = status.f_bavail * status.f_frsize
-    found = f"{megabytes(status.f_blocks * status.f_frsize)}, {megabytes(free)} free"
+    found = f"{_megabytes(status.f_blocks * status.f_frsize)}, {_megabytes(free)} free"
     if free >= _ENOUGH_SHARED:
         return Finding("/dev/shm", "ok", found)
     consequence = "workers of torch's DataLoader end with a bus error when their batches fill it"
@@ -175,3 +175,82 @@ def _device(device: Any) -> Finding:  # pragma: no cover - needs a CUDA device
         return Finding(
             str(device), "problem", str(error).partition("\n")[0], "no training runs on it", "see nvidia-smi"
         )
+
+
+def examine_place(place: str | os.PathLike[str], root: str | os.PathLike[str] = "/") -> list[Finding]:
+    """Return what was found about the place of a store.
+
+    A server that does not answer, or refuses the user, is a finding. ``root`` is the folder in which ``proc`` lies.
+
+    Raises:
+        PlaceError: The place is a URI of an unknown kind, or names no collection.
+        StoreError: There is no store at the place, or it cannot be read.
+    """
+    if isinstance(place, str) and is_mongo(place):
+        return [*_server(place)]
+    from dbloader.stores.lmdb.store import LMDBStore
+
+    with LMDBStore(place) as store:
+        nbytes = sum(Path(file).stat().st_size for file in store.files)  # raises if there is no store
+    return [_file_system(store.place, Path(root)), _file_size(nbytes, Path(root))]
+
+
+def _file_system(path: str, root: Path) -> Finding:
+    kind = file_system(path, root)
+    found = f"{path} is on {kind or 'an unknown one'}"
+    if kind is not None and _NETWORK.fullmatch(kind):
+        consequence = "reads wait for the network or another program, and LMDB's locks may not work"
+        return Finding("file system", "warning", found, consequence, "copy the file to a local disk")
+    if kind == "overlay":
+        consequence = "the file is in a container's own layer, and goes with the container"
+        return Finding("file system", "warning", found, consequence, "put it on a mounted volume")
+    return Finding("file system", "ok", found)
+
+
+def _file_size(nbytes: int, root: Path) -> Finding:
+    available, found = available_memory(root), _megabytes(nbytes)
+    if available is None or nbytes <= available:
+        return Finding("file size", "ok", found)
+    consequence = "not all of it stays in memory, so every epoch reads the disk"
+    remedy = "take a machine with more memory, or smaller images (convert --short-side)"
+    return Finding("file size", "warning", f"{found}, more than the memory", consequence, remedy)
+
+
+def _server(place: str) -> Iterator[Finding]:
+    from pymongo import ReadPreference
+
+    from dbloader.stores.mongo.connection import Connection
+
+    parsed = parse(place)
+    connection = Connection(parsed)
+    try:
+        admin = connection.client.admin
+        hello: dict[str, Any] = connection.retry(
+            lambda: admin.command("hello", read_preference=ReadPreference.NEAREST)  # no primary may be there
+        )
+        version = connection.retry(lambda: admin.command("buildInfo", read_preference=ReadPreference.NEAREST))
+    except (StoreUnreachableError, StoreAccessError) as error:
+        yield Finding("MongoDB", "problem", str(error), "the store cannot be read")  # the error has the remedy
+        return
+    finally:
+        connection.close()
+    old = tuple(version["versionArray"][:2]) < _OLDEST_SERVER
+    consequence, remedy = ("dbloader needs version 4.2 or newer", "update the server") if old else ("", "")
+    answers = f"{parsed.redacted} answers, version {version['version']}"
+    yield Finding("MongoDB", "problem" if old else "ok", answers, consequence, remedy)
+    yield _topology(hello)
+    with open_store(place) as store:
+        len(store)  # raises if there is no store
+
+
+def _topology(hello: dict[str, Any]) -> Finding:
+    if hello.get("msg") == "isdbgrid":
+        return Finding("replica set", "ok", "a sharded cluster")
+    if "setName" not in hello:
+        consequence = "a training waits while this one server restarts"
+        return Finding("replica set", "ok", "none, a standalone server", consequence)
+    found = f"{hello['setName']}, with {len(hello.get('hosts', ()))} members"
+    if "primary" in hello:
+        return Finding("replica set", "ok", found)
+    consequence = "reads wait until one is elected, and nothing can be written"
+    return Finding("replica set", "problem", f"{found} and no primary", consequence, "start more members")

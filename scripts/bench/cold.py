@@ -11,12 +11,11 @@ import statistics
 import time
 from pathlib import Path
 
-from page_cache import empty_cache
+from page_cache import bring_into_memory, empty_cache
 
 import dbloader.stores.lmdb.env
 from dbloader import open_store
 from dbloader.stores.lmdb.env import Environment
-from dbloader.stores.lmdb.page_cache import warm
 
 BATCH = 64
 
@@ -56,7 +55,7 @@ def main() -> None:
                     if cache == "cold":
                         empty_cache(place)
                     else:
-                        warm(place)
+                        bring_into_memory(place)
                     result = epoch(place, number, options.batches)
                     results.setdefault((cache, reading, hinted), []).append(result)
     nbytes = place.stat().st_size / 1e6
@@ -67,11 +66,6 @@ def main() -> None:
     for (cache, reading, hinted), rounds in results.items():
         speed, read = (statistics.median(column) for column in zip(*rounds, strict=True))
         print(f"| {cache} | {reading} | {hinted} | {speed:,.0f} | {read:,.0f} |")
-    rates = []
-    for _ in range(options.rounds):
-        empty_cache(place)
-        rates.append(warm(place).rate)
-    print(f"\n`dbloader warm` of the cold file: {statistics.median(rates) / 1e6:,.0f} MB/s.")
 
 
 if __name__ == "__main__":

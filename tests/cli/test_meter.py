@@ -31,7 +31,6 @@ def test_lines_come_at_intervals_and_at_the_end(
         assert len(lines) > 1
         assert all(re.fullmatch(LINE, line) for line in lines), lines
         assert "100% 12/12" in lines[-1]
-    assert re.search(r"^Warming: 100% .*B/s\]$", shell("warm", store).stderr, re.MULTILINE)
 
 
 def test_a_short_command_prints_no_line(shell: Shell, store: Path) -> None:

@@ -25,7 +25,7 @@ PLACE = f"mongodb://alice:{PASSWORD}@127.0.0.1:1/images.train"
 LINES = [
     # Places as they should be, of a server that is not there.
     ["info", PLACE], ["info", PLACE, "--json"], ["info", PLACE, "--report"], ["info", "--json", PLACE],
-    ["verify", PLACE], ["verify", "--quiet", PLACE], ["warm", PLACE], ["bench", PLACE],
+    ["verify", PLACE], ["verify", "--quiet", PLACE], ["bench", PLACE],
     ["doctor", PLACE], ["doctor", PLACE, "--json"], ["doctor", f"--json={PLACE}"],
     ["copy", PLACE, "x.lmdb"], ["copy", "old.lmdb", PLACE], ["copy", PLACE, PLACE],
     ["convert", "images", PLACE], ["convert", PLACE, "x.lmdb"], ["convert", PLACE, "x.lmdb", "--list", "all.csv"],
@@ -34,7 +34,7 @@ LINES = [
     [PLACE], [PLACE, "info"], ["inf", PLACE], [f"info={PLACE}"], ["--version-", PLACE], ["-x", PLACE], ["--", PLACE],
     # Too much or too little.
     ["info", PLACE, PLACE], ["info", "a", PLACE], ["info", "a", "b", PLACE], ["verify", "a", PLACE],
-    ["warm", "a", PLACE], ["bench", "a", PLACE], ["copy", "a", "b", PLACE], ["copy", PLACE],
+    ["bench", "a", PLACE], ["copy", "a", "b", PLACE], ["copy", PLACE],
     ["convert", "a", "b", PLACE], ["convert", PLACE], ["convert", "images", "x.lmdb", PLACE, PLACE],
     ["info", "--json", "--report", PLACE],
     # As the value of an option.
@@ -75,7 +75,7 @@ MISTYPED = [
 ]  # fmt: skip
 
 AROUND = [
-    ["info"], ["doctor"], ["verify"], ["warm"], ["bench"], [], ["copy", "old.lmdb"], ["convert", "images"],
+    ["info"], ["doctor"], ["verify"], ["bench"], [], ["copy", "old.lmdb"], ["convert", "images"],
     ["info", "more"],
     ["convert", "images", "x.lmdb", "--list"], ["convert", "images", "x.lmdb", "--check"],
 ]  # fmt: skip

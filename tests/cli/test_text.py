@@ -85,7 +85,6 @@ def test_a_store_full_of_commands_is_printed_without(run: Safe) -> None:
     assert json.loads(run("info", name, "--report"))["name"] == f"c{HOSTILE}"
     assert json.loads(run("info", name, "--json"))["classes"] == [f"k{HOSTILE}", ORDINARY]
     assert "all undamaged" in run("verify", name)
-    run("warm", name)
     run("copy", name, f"m{HOSTILE}.lmdb")
     run("copy", name, f"m{HOSTILE}.lmdb", status=2)
     data = bytearray(Path(name).read_bytes())
@@ -146,7 +145,7 @@ def test_a_source_full_of_commands_is_converted_and_printed_without(
     report = run("convert", source, "o.lmdb", *options, "--overwrite", "--json", status=1)
     assert json.loads(report)["rejected"] > 0
     run("convert", source, "none.lmdb", *options, "--on-bad", "fail", status=2)
-    for command in (["info"], ["info", "--json"], ["info", "--report"], ["verify"], ["warm"]):
+    for command in (["info"], ["info", "--json"], ["info", "--report"], ["verify"]):
         run(command[0], "o.lmdb", *command[1:])
 
 
@@ -169,7 +168,7 @@ def test_the_bar_on_a_terminal_shows_no_names(tmp_path: Path, monkeypatch: pytes
 
 
 ARGUMENTS = [
-    ["info"], ["verify"], ["warm"], ["copy", "x.lmdb"], ["convert", "x"], ["bench"], ["convert"], [],
+    ["info"], ["verify"], ["copy", "x.lmdb"], ["convert", "x"], ["bench"], ["convert"], [],
     ["info", "x", "y"], ["convert", "a", "b", "--check"], ["convert", "a", "b", "--list"], ["bench", "x", "--workers"],
     ["convert", "a", "b", "--workers"], ["convert", "mongodb://h/a.b", "x", "--name-field"],
 ]  # fmt: skip

@@ -12,10 +12,8 @@ import torch
 
 from dbloader import Record, copy_store, write_store
 from dbloader.errors import NotAStoreError, PlaceError, StoreNotFoundError
-from dbloader.loading.doctor import Finding, examine_machine
-from dbloader.loading.doctor_place import examine_place
+from dbloader.loading.doctor import Finding, examine_machine, examine_place
 from tests.support.children import from_child
-from tests.support.page_cache import empty_cache
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +49,7 @@ def test_this_machine() -> None:
     findings = examine_machine()
     names = [finding.name for finding in findings]
     assert names[:7] == ["Python", "dbloader", "lmdb", "pymongo", "Pillow", "numpy", "simplejpeg"]
-    assert names[7:14] == ["worker start", "CPUs", "memory", "/dev/shm", "open files", "libjpeg-turbo", "torch"]
+    assert names[7:13] == ["worker start", "memory", "/dev/shm", "open files", "libjpeg-turbo", "torch"]
     assert one(findings, "torch") == Finding("torch", "ok", torch.__version__)
     for finding in findings:
         assert finding.found
@@ -98,14 +96,6 @@ def test_little_memory_is_a_warning(root: Path) -> None:
     assert (found.state, found.found.endswith(" MB, 1,024 MB available")) == ("warning", True)
     (root / "proc/meminfo").unlink()
     assert one(examine_machine(root), "memory").found.endswith("; how much is available is unknown")
-
-
-def test_one_cpu_is_a_warning(root: Path) -> None:
-    (root / "proc/self/cgroup").write_text("0::/\n")
-    (root / "sys/fs/cgroup").mkdir(parents=True)
-    (root / "sys/fs/cgroup/cpu.max").write_text("100000 100000\n")
-    found = one(examine_machine(root), "CPUs")
-    assert (found.state, found.found) == ("warning", f"1 of {os.cpu_count()}")
 
 
 def test_simd_is_unknown_where_the_library_does_not_tell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -156,14 +146,6 @@ def test_a_file_larger_than_the_memory_is_a_warning(root: Path, place: Path) -> 
     (root / "proc/meminfo").write_text("MemAvailable: 300 kB\n")
     found = one(examine_place(place, root), "file size")
     assert (found.state, found.found) == ("warning", f"{place.stat().st_size / 1e6:.1f} MB, more than the memory")
-
-
-def test_a_file_that_is_not_in_memory_can_be_warmed(place: Path) -> None:
-    place.read_bytes()
-    assert one(examine_place(place), "page cache") == Finding("page cache", "ok", "100% of the file")
-    empty_cache(place)
-    found = one(examine_place(place), "page cache")
-    assert found.remedy == f"dbloader warm {place}"
 
 
 def test_no_store_and_no_place_are_errors(place: Path, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_the_command_line_needs_no_torch(tmp_path: Path, environment: dict[str, 
         ["convert", root, tmp_path / "c.lmdb", "--short-side", "20", "--tile", "--quality", "80"],
         ["convert", root, tmp_path / "d.lmdb", "--raw"], ["convert", root, tmp_path / "e.lmdb", "--shuffle", "3"],
         ["convert", root, tmp_path / "f.lmdb", "--list", tmp_path / "all.csv"],
-        ["info", place], ["info", place, "--json"], ["info", place, "--report"], ["verify", place], ["warm", place],
+        ["info", place], ["info", place, "--json"], ["info", place, "--report"], ["verify", place],
         ["copy", place, copy], ["copy", place, mongo_uri], ["info", mongo_uri], ["verify", mongo_uri],
         ["convert", root, mongo_uri, "--overwrite"], ["copy", mongo_uri, copy, "--overwrite"],
     ):  # fmt: skip
@@ -82,11 +82,10 @@ def test_converting_storing_and_reading_in_python_need_no_torch(tmp_path: Path, 
     root = plant_photos(tmp_path / "images", 6)
     script = """
 import sys
-from dbloader import PrefetchLoader, convert, copy_store, open_store, warm, write_store
+from dbloader import PrefetchLoader, convert, copy_store, open_store, write_store
 root, folder = sys.argv[1:]
 convert(root, folder + "/a.lmdb")
 copy_store(folder + "/a.lmdb", folder + "/b.lmdb")
-warm(folder + "/b.lmdb")
 with open_store(folder + "/b.lmdb") as store:
     assert len(store) == 6 and store[0].name and store.verify()
     write_store(({"image": record.image, "label": record.label} for record in store), folder + "/c.lmdb")
@@ -99,7 +98,7 @@ assert list(PrefetchLoader(range(5))) == [0, 1, 2, 3, 4]
 # All that needs none.
 FREE = """
     __version__ DBLoaderError ImageFormat PrefetchLoader Record convert copy_store create_store diff_stores
-    export_store find_duplicates open_store repair_store verify_store view warm write_store
+    export_store find_duplicates open_store repair_store verify_store view write_store
 """
 NEEDING = sorted({*dbloader.__all__} - {*FREE.split()})
 
