@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import tempfile
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from dbloader._machine import cpu_count
 from dbloader._options import checked_flag, whole_number
 from dbloader.conversion.convert_shards import convert_shards
 from dbloader.conversion.file_list import FileList
+from dbloader.conversion.grow import adding_to
 from dbloader.conversion.memory_budget import return_large_blocks
 from dbloader.conversion.report import (
     FILE_COUNTS,
@@ -137,7 +138,8 @@ def convert(
     if shards is not None or append:
         options |= {"on_damaged": on_damaged, "shuffle": shuffle, "append": append, "progress": progress}
         options |= {"workers": workers, "executor": executor, "overwrite": overwrite, "resume": resume}
-        return convert_shards(source, destination, 1 if shards is None else shards, **options)
+        with adding_to(destination) if append else nullcontext():
+            return convert_shards(source, destination, 1 if shards is None else shards, **options)
     if executor is not None:
         raise OptionError(
             "an executor (--engine) makes the parts of shards: give their number, such as shards=64 (--shards 64), too"

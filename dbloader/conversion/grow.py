@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dbloader.conversion.plan import target_of
+from dbloader.conversion.plan import partial_folder, target_of
 from dbloader.conversion.stored_records import common_file_fields, common_values
 from dbloader.errors import OptionError, SourceError, StoreNotFoundError
 from dbloader.sources.boxes import LABELS
+from dbloader.stores.lmdb.partial import close_locked, open_locked
 from dbloader.stores.lmdb.shard_table import ShardTable, is_sharded
 from dbloader.stores.mongo.uri import is_mongo
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from dbloader.conversion.file_list import FileList
     from dbloader.records.manifest import Manifest
@@ -25,6 +28,26 @@ if TYPE_CHECKING:
 
 _ADDS = "append (--append) adds to a folder of shards"
 _JOIN = "convert the new images into a store of their own, and join the two with dbloader copy"
+
+
+@contextmanager
+def adding_to(destination: str | os.PathLike[str]) -> Iterator[None]:
+    """Keep other processes from adding to a store inside the block.
+
+    Two that add the same images would make one plan, and add them once.
+
+    Raises:
+        StoreLockedError: Another process adds to it.
+        OptionError, StoreNotFoundError: It cannot grow.
+    """
+    read_base(destination)
+    lock = Path(f"{partial_folder(destination)}.lock")
+    descriptor = open_locked(lock, os.O_CREAT, os.fspath(destination), "adding to")
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+        close_locked(descriptor)
 
 
 def read_base(destination: str | os.PathLike[str]) -> ShardTable:

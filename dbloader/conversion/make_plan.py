@@ -116,7 +116,7 @@ def plan_conversion(
                 "labels": labels,
                 "grows": "" if base is None else base.index_file,
                 "left_out": left_out(found),
-                "versions": library_versions(),
+                "versions": library_versions(settings.converter.images),
             }
             values |= {"id": _id_of(values, files.digest), "token": secrets.token_hex(4)}
             write_durably(aside / PLAN_FILE, seal(values))
@@ -139,7 +139,7 @@ def _put(aside: Path, destination: str | os.PathLike[str], plan_id: str, *, over
                 return there
             raise StoreExistsError(
                 f"{folder} has the plan of another conversion: publish it (dbloader publish), replace it (dbloader "
-                "plan with --overwrite), or remove it"
+                "plan with --overwrite), or remove it, once nobody makes its parts any more"
             )
         remove_plan(folder)
     try:

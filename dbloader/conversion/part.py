@@ -6,7 +6,7 @@ import os
 import secrets
 import socket
 import tempfile
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from dbloader._options import whole_number
 from dbloader.conversion.memory_budget import return_large_blocks
 from dbloader.conversion.plan import RECEIPT_FOLDER, Plan
 from dbloader.conversion.write_results import FileWriter
-from dbloader.errors import DamagedStoreError, OptionError
+from dbloader.errors import ConversionError, DamagedStoreError, OptionError, StoreNotFoundError
 from dbloader.records.document import open_sealed, seal
 from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.publish_shards import copy_durably, write_durably
@@ -74,8 +74,8 @@ def convert_part(
     Raises:
         StoreNotFoundError: The destination has no plan.
         OptionError: The plan has no such part; or an option is out of its range.
-        ConversionError: A file was rejected that the conversion must fail on; or this machine has other versions of
-            the libraries than the plan.
+        ConversionError: A file was rejected that the conversion must fail on; this machine has other versions of the
+            libraries than the plan; or the plan was replaced while the part was made.
         StoreError: The shard cannot be written.
     """
     plan = Plan.open(destination)
@@ -88,10 +88,12 @@ def convert_part(
     plan.check_versions()
     return_large_blocks()
     with refusals(f"part {part} of {os.fspath(destination)}"):
-        return _make(plan, part, workers, scratch)
+        return _make(plan, destination, part, workers, scratch)
 
 
-def _make(plan: Plan, part: int, workers: int, scratch: str | os.PathLike[str] | None) -> Receipt:
+def _make(
+    plan: Plan, destination: str | os.PathLike[str], part: int, workers: int, scratch: str | os.PathLike[str] | None
+) -> Receipt:
     settings = plan.settings
     shard = f"{part:05}-{secrets.token_hex(4)}.lmdb"
     with tempfile.TemporaryDirectory(prefix="dbloader-", dir=scratch) as local:
@@ -119,6 +121,11 @@ def _make(plan: Plan, part: int, workers: int, scratch: str | os.PathLike[str] |
     aside = path.with_name(f"{path.name}.{shard}")
     write_durably(aside, seal(asdict(receipt), part))
     aside.replace(path)
+    with suppress(StoreNotFoundError):  # published, or removed
+        if Plan.open(destination).token != plan.token:
+            for late in (path, plan.folder / SHARD_FOLDER / shard):
+                late.unlink(missing_ok=True)
+            raise ConversionError(f"{plan.folder} has another plan than when part {part} began: make the part again")
     return receipt
 
 

@@ -10,6 +10,7 @@ import glob
 import os
 import secrets
 import shutil
+import subprocess
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from importlib.metadata import PackageNotFoundError, version
@@ -25,6 +26,7 @@ from dbloader.conversion.settings import Settings
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.errors import ConversionError, DamagedStoreError, PlaceError, StoreNotFoundError
 from dbloader.images.pillow import LIMIT_VARIABLE, max_pixels
+from dbloader.images.tiled.encode import JPEGTRAN, find_jpegtran
 from dbloader.records.columns import seal_chunk, unseal_chunk
 from dbloader.records.document import open_sealed
 from dbloader.stores.lmdb.keys import PARTIAL, checked_path
@@ -126,11 +128,14 @@ class Plan:
 
     def check_versions(self) -> None:
         """Raise ConversionError unless this process has the versions that the plan was made with."""
+        found = library_versions(self.settings.converter.images)
         for name, planned in self.versions.items():
-            if (here := library_versions()[name]) != planned:
+            if (here := found[name]) != planned:
+                install = f"pip install {name}=={planned}" if planned != "none" else f"pip uninstall {name}"
+                remedy = {LIMIT_VARIABLE: f"export {name}={planned}", JPEGTRAN: "put that one first on the PATH"}
                 raise ConversionError(
                     f"this machine has {name} {here} and {self.folder} was planned with {planned}, so a part made here "
-                    f"might not have the same records: make it {name}=={planned}, or plan again"
+                    f"might not have the same records: {remedy.get(name, install)}, or plan again"
                 )
 
 
@@ -170,10 +175,15 @@ def target_of(destination: str | os.PathLike[str]) -> Path:
     return Path(os.path.realpath(checked_path(destination)))
 
 
-def library_versions() -> dict[str, str]:
-    """Return the versions of dbloader and of the libraries that decide the records, and the limit of pixels."""
+def library_versions(images: ImageFormat) -> dict[str, str]:
+    """Return the versions of dbloader and of what else decides the records, and the limit of pixels."""
     versions = {"dbloader": __version__, **dict.fromkeys(_PACKAGES, "none"), LIMIT_VARIABLE: f"{max_pixels():.0f}"}
     for name in _PACKAGES:
         with suppress(PackageNotFoundError):
             versions[name] = version(name)
+    if images.tile and images.quality is None:
+        command = [find_jpegtran(), "-version"]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        # Of IJG's, which has no such option, the first line of the help.
+        versions[JPEGTRAN] = (done.stdout + done.stderr).decode(errors="replace").partition("\n")[0].strip()
     return versions

@@ -40,6 +40,9 @@ from tests.conversion.test_shards import Here
 from tests.support.images import photo, plant, plant_coco, plant_kinds, plant_photos
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
     from dbloader.stores.base import Store
 
 
@@ -228,6 +231,27 @@ def test_an_image_that_is_added_twice_is_there_twice(grown: Path, root: Path) ->
     with open_store(grown) as store:
         assert [*store.names()] == [*store.names()][:7] * 2
         assert store.find(store.names()[0]) == 0
+
+
+class AtOnce(Here):
+    """Runs each task while another conversion begins to add images to the same store."""
+
+    def __init__(self, source: Path) -> None:
+        super().__init__()
+        self._source = source
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+        with pytest.raises(StoreLockedError, match=r"another process is adding to .*out\.lmdb now: wait for it"):
+            convert(self._source, arguments[0], append=True, executor=Here())
+        return super().submit(function, *arguments, **options)
+
+
+@pytest.mark.parametrize("other", ["new", "images"])
+def test_a_store_that_grows_already_is_refused_and_grows_afterwards(grown: Path, tmp_path: Path, other: str) -> None:
+    source = tmp_path / other
+    assert convert(tmp_path / "new", grown, append=True, executor=AtOnce(source)).records == 12
+    assert convert(tmp_path / "new", grown, append=True, executor=Here()).records == 17
+    assert [*tmp_path.glob("out.lmdb.partial*")] == []
 
 
 def test_of_two_that_add_at_once_one_does_and_the_other_is_refused(grown: Path, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from dbloader.errors import (
     StoreNotFoundError,
 )
 from dbloader.records.document import open_sealed, seal
-from dbloader.stores.lmdb.publish_shards import index_shards, move_into, put_manifest
+from dbloader.stores.lmdb.publish_shards import copy_durably, index_shards, move_into, put_manifest
 from dbloader.stores.lmdb.shard_table import ShardTable
 from tests.support.images import KINDS, plant, plant_kinds, plant_photos
 from tests.support.sources import FILES, SOURCES
@@ -391,7 +391,7 @@ def test_a_part_is_refused_where_a_library_has_another_version(root: Path, place
     path = plan_conversion(root, place, 1).folder / "plan.bson"
     values = open_sealed(path.read_bytes())
     path.write_bytes(seal({**values, "versions": {**values["versions"], "Pillow": "9.9"}}))
-    what = r"^this machine has Pillow .* was planned with 9\.9, .*: make it Pillow==9\.9, or plan again$"
+    what = r"^this machine has Pillow .* was planned with 9\.9, .*: pip install Pillow==9\.9, or plan again$"
     with pytest.raises(ConversionError, match=what):
         convert_part(place, 0)
     path.write_bytes(seal(values))
@@ -399,7 +399,44 @@ def test_a_part_is_refused_where_a_library_has_another_version(root: Path, place
     environment = {**os.environ, "DBLOADER_MAX_PIXELS": "1000"}
     done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=False)
     assert "this machine has DBLOADER_MAX_PIXELS 1000 and" in done.stderr
+    assert f": export DBLOADER_MAX_PIXELS={values['versions']['DBLOADER_MAX_PIXELS']}, or plan again" in done.stderr
     assert list_parts(place).missing == [0]
+
+
+def test_a_part_is_refused_where_jpegtran_is_another_one(
+    root: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant_photos(root, 2)
+    plan_conversion(root, place, 1, images=ImageFormat(tile=True))
+    other = tmp_path / "bin" / "jpegtran"
+    other.parent.mkdir()
+    other.write_text("#!/bin/sh\necho mozjpeg version 4.1.5 >&2\n")
+    other.chmod(0o755)
+    with monkeypatch.context() as patched:
+        patched.setenv("PATH", f"{other.parent}:{os.environ['PATH']}")
+        what = r"has jpegtran mozjpeg version 4\.1\.5 and .*: put that one first on the PATH, or plan again$"
+        with pytest.raises(ConversionError, match=what):
+            convert_part(place, 0)
+    assert convert_part(place, 0).records == 2
+
+
+def test_a_part_of_a_plan_that_is_replaced_meanwhile_is_an_error_and_leaves_nothing(
+    root: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant_photos(root, 4)
+    plan_conversion(root, place, 2)
+
+    def replace_plan(*paths: Path) -> None:
+        plan_conversion(root, place, 2, shuffle=1, overwrite=True)
+        copy_durably(*paths)
+
+    monkeypatch.setattr("dbloader.conversion.part.copy_durably", replace_plan)
+    with pytest.raises(ConversionError, match="has another plan than when part 0 began: make the part again"):
+        convert_part(place, 0)
+    monkeypatch.undo()
+    folder = list_parts(place).plan.folder
+    assert [*(folder / "shards").iterdir()] == [*(folder / "parts").iterdir()] == []
+    assert list_parts(place).missing == [0, 1]
 
 
 @pytest.mark.parametrize("part", [2, -1, 10**9])

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # with tiles near 16, 24 or 32 pixels, 0.70 with 48, 0.74 with 64 and 0.79 with 128; markers cost 7.7, 5.8, 5.3, 4.8,
 # 2.2 and 0.7 % of the file. At a short side of 256 pixels, 4:2:0, 32 was best too.
 TILE_WIDTH = 32
+JPEGTRAN = "jpegtran"
 
 _SUBSAMPLINGS = {"4:4:4": 8, "4:2:2": 16, "4:2:0": 16}  # width of an MCU in pixels
 # Frames that jpegtran turns into baseline ones: Huffman or arithmetic codes, sequential or progressive (T.81 B.1).
@@ -152,7 +153,7 @@ def find_jpegtran() -> str:
     Raises:
         OptionError: It is not installed.
     """
-    program = shutil.which("jpegtran")
+    program = shutil.which(JPEGTRAN)
     if program is None:
         raise OptionError(
             "tiling JPEGs without loss needs the program jpegtran: install it (Debian and Ubuntu: "
