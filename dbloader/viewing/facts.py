@@ -13,8 +13,6 @@ from dbloader.viewing.columns import blocks
 from dbloader.viewing.query import SIZES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from dbloader.viewing.columns import Array, Columns
     from dbloader.viewing.selection import Selection, Selections
 
@@ -49,7 +47,8 @@ def count(selections: Selections, text: str) -> dict[str, Any]:
     """Return the counts of a selection by label, size and event.
 
     ``labels`` are pairs of a label, None for none, and its records; empty for more than 65,536 labels. A histogram
-    counts in each bin the records from one edge up to, not including, the next; those of unknown size are left out.
+    has bins as numpy's: from one edge up to, not including, the next; the last bin includes its upper edge. The first
+    edge is the least value and the last edge the greatest. Records of unknown size are left out.
     ``formats`` is None where it would take reading records; ``problem`` says why there are no events.
     """
     return selections.facts.get(text.strip(), lambda: _count(selections, selections.select(text)))
@@ -69,7 +68,7 @@ def _count(selections: Selections, found: Selection) -> dict[str, Any]:
         "count": len(indices),
         "first": found.first,
         "labels": [] if manifest.label_counts is None else _count_labels(selections, indices),
-        "histograms": {what: _single(histogram(what, [(selections.columns, indices)])) for what in SIZES},
+        "histograms": {what: _histogram(selections.columns, what, indices) for what in SIZES},
         "formats": formats,
         "events": {event: len(some) if everything else _common(some, indices) for event, some in events.items()},
         "problem": problem,
@@ -90,51 +89,36 @@ def _count_labels(selections: Selections, indices: Any) -> list[list[int | None]
     return [[None if label == unlabelled else label, number] for label, number in sorted(counts.items())]
 
 
-def _single(histogram: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    return {"edges": histogram["edges"], "counts": histogram["counts"][0]}
-
-
 def _common(some: Array, indices: Array) -> int:
     at = np.minimum(indices.searchsorted(some.astype(indices.dtype)), len(indices) - 1)
     return int(np.count_nonzero(indices[at] == some)) if len(indices) else 0
 
 
-def histogram(what: str, chosen: Sequence[tuple[Columns, Any]]) -> dict[str, list[Any]]:
-    """Return ``edges``, and the ``counts`` between them of each of some choices of records: columns and indices."""
-    samples = [
-        columns.values(what, np.asarray(indices[:: max(1, len(indices) // _SAMPLED)], np.int64))
-        for columns, indices in chosen
-    ]
-    some = np.concatenate(samples)
-    edges = _edges(some[some > 0], whole=what != "aspect", logarithmic=what == "bytes")
-    counts, low, high = np.zeros((len(chosen), len(edges) + 1), np.int64), math.inf, 0.0
-    for number, (columns, indices) in enumerate(chosen):
-        below, unknown = np.zeros(len(edges), np.int64), 0
-        for part in blocks(len(indices)):
-            # Sorted, 10 ms a million; looking up the bin of each takes 70.
-            here = np.sort(columns.values(what, part if isinstance(indices, range) else indices[part]))
-            below += here.searchsorted(edges)
-            unknown += (none := int(here.searchsorted(0, "right")))
-            if none < len(here):
-                low, high = min(low, float(here[none])), max(high, float(here[-1]))
-        counts[number] = np.diff([unknown, *below, len(indices)])
-    filled = np.flatnonzero(counts.any(axis=0)).tolist()
+def _histogram(columns: Columns, what: str, indices: Any) -> dict[str, list[Any]]:
+    sampled = columns.values(what, np.asarray(indices[:: max(1, len(indices) // _SAMPLED)], np.int64))
+    inner = _edges(sampled[sampled > 0], whole=what != "aspect", logarithmic=what == "bytes")
+    below, unknown, least, greatest = np.zeros(len(inner), np.int64), 0, math.inf, 0
+    for part in blocks(len(indices)):
+        # Sorted, 10 ms a million; looking up the bin of each takes 70.
+        here = np.sort(columns.values(what, part if isinstance(indices, range) else indices[part]))
+        below += here.searchsorted(inner)
+        unknown += (none := int(here.searchsorted(0, "right")))
+        if none < len(here):
+            least, greatest = min(least, here[none].item()), max(greatest, here[-1].item())
+    counts = np.diff([unknown, *below, len(indices)])
+    filled = np.flatnonzero(counts).tolist()
     if not filled:
-        return {"edges": [], "counts": [[] for _ in chosen]}
-    # The outer bins reach as far as the values do, so that a few extreme ones do not make one bar of all others.
-    tenth = 1 if what != "aspect" else 10
-    edges = [math.floor(low * tenth) / tenth, *edges, math.floor(high * tenth + 1) / tenth]
-    edges = edges[filled[0] : filled[-1] + 2]
-    shown = counts[:, filled[0] : filled[-1] + 1].tolist()
-    return {"edges": edges if what == "aspect" else [*map(int, edges)], "counts": shown}
+        return {"edges": [], "counts": []}
+    first, last = filled[0], filled[-1]
+    return {"edges": [least, *inner[first:last], greatest], "counts": counts[first : last + 1].tolist()}
 
 
 def _edges(values: Array, *, whole: bool, logarithmic: bool) -> list[float]:
-    """Return up to 41 round numbers, ascending, around all of some values but the half percent at each end."""
+    """Return up to 41 round numbers, ascending, around all values but the lowest and the highest half percent."""
     if not len(values):
         return []
     if whole and values.max() - values.min() < _BINS:
-        return [float(edge) for edge in range(int(values.min()), int(values.max()) + 2)]
+        return [*range(int(values.min()), int(values.max()) + 2)]
     first, last = np.percentile(values, (0.5, 99.5)).tolist()
     if logarithmic or last > _WIDE * first:
         a_decade = min(20, _BINS // max(1, math.ceil(math.log10(last / first))))
@@ -145,4 +129,4 @@ def _edges(values: Array, *, whole: bool, logarithmic: bool) -> list[float]:
         step = next(unit * digit for digit in (1, 2, 5, 10, 20) if last - first <= unit * digit * (_BINS - 1))
         numbers = range(math.floor(first / step), math.floor(last / step) + 2)
         edges = [round(step * number, 12) for number in numbers]
-    return [*dict.fromkeys(float(round(edge)) for edge in edges)] if whole else edges
+    return [*dict.fromkeys(map(round, edges))] if whole else edges

@@ -160,8 +160,9 @@ def _histogram(name: str, edges: list[float], counts: list[int]) -> str:
         for x, number in enumerate(counts)
     )
     picture = f'<svg viewBox="0 0 {max(1, len(counts))} {_HIGH}" preserveAspectRatio="none">{bars}</svg>'
-    ends = "".join(f"<span>{edge:,}</span>" for edge in edges[:1] + edges[-1:]) or "unknown"
-    return f"<figure><figcaption>{name}</figcaption>{picture}<div class=ends>{ends}</div></figure>"
+    ends = [f"{edge:,}" if isinstance(edge, int) else f"{edge:.3g}" for edge in edges[:1] + edges[-1:]]
+    texts = "".join(f"<span>{end}</span>" for end in ends) or "unknown"
+    return f"<figure><figcaption>{name}</figcaption>{picture}<div class=ends>{texts}</div></figure>"
 
 
 def _events(store: Store) -> str:

@@ -80,6 +80,15 @@ def test_a_drag_on_a_histogram_shows_what_is_in_it(page: Page) -> None:
     assert count == sum(low <= 40 + seed % 60 <= high for seed in range(ALL))
 
 
+def test_histograms_end_with_the_least_and_the_greatest_value(page: Page) -> None:
+    sizes = [(40 + seed % 60, 30 + seed % 20) for seed in range(ALL)]
+    aspects = [width / height for width, height in sizes]
+    for name, least, greatest in (("width", "40", "99"), ("aspect", f"{min(aspects):.3g}", f"{max(aspects):.3g}")):
+        bars = page.locator(f"db-bars[name={name}]")
+        expect(bars.locator(".ends").last.locator("span")).to_have_text([least, greatest])
+        expect(bars.locator("rect").last).to_have_attribute("aria-label", re.compile(f"(^| to ){greatest}: "))
+
+
 def test_a_histogram_is_used_by_keyboard(page: Page) -> None:
     page.locator("db-bars[name=height] svg").focus()
     page.keyboard.press("End")

@@ -16,6 +16,7 @@ from dbloader import Record, convert, create_store
 from dbloader.errors import OptionError, StoreNotFoundError
 from dbloader.records.record import encode
 from dbloader.viewing.page import write_html
+from tests.contracts.records import write
 from tests.support.images import WAIT_S, photo, plant, run
 from tests.support.lmdb_files import tamper_with_records
 
@@ -127,6 +128,15 @@ def test_nothing_is_overwritten_and_nothing_is_left_of_a_failure(tmp_path: Path)
     with pytest.raises(OptionError, match=r"there is no folder .*none; make it first"):
         write_html(place, tmp_path / "none" / "report.html")
     assert {path.name for path in tmp_path.iterdir()} <= {"a.lmdb", "a.lmdb-lock"}
+
+
+def test_histograms_end_with_the_least_and_the_greatest_value(tmp_path: Path) -> None:
+    records = [Record(width=width, height=1000, image=bytes(width)) for width in (7, *range(100, 1990), 2000)]
+    write(tmp_path / "a.lmdb", records)
+    write_html(tmp_path / "a.lmdb", tmp_path / "report.html")
+    ends = re.findall(r"<div class=ends>(.*?)</div>", (tmp_path / "report.html").read_text())
+    texts = [re.findall(r"<span>(.*?)</span>", each) for each in ends]
+    assert texts == [["7", "2,000"], ["1,000", "1,000"], ["0.007", "2"], ["7", "2,000"]]
 
 
 BLOCKED = "import sys; sys.modules.update(dict.fromkeys(('starlette', 'uvicorn', 'torch')));"

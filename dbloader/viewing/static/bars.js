@@ -14,9 +14,9 @@ class Bars extends HTMLElement {
     this.svg = make("svg:svg", {role: "listbox", tabindex: 0, preserveAspectRatio: "none", "aria-orientation": "horizontal"});
     this.told = make("span", {class: "range"});
     this.least = make("span");
-    this.most = make("span");
+    this.greatest = make("span");
     this.append(make("div", {class: "ends"}, make("b", {}, this.getAttribute("name")), this.told), this.svg,
-      make("div", {class: "ends"}, this.least, this.most));
+      make("div", {class: "ends"}, this.least, this.greatest));
     const at = (event) => {
       const box = this.svg.getBoundingClientRect();
       return Math.max(0, Math.min(this.counts.length - 1, Math.floor(((event.clientX - box.left) / box.width) * this.counts.length)));
@@ -53,12 +53,13 @@ class Bars extends HTMLElement {
       return bar;
     }));
     this.least.textContent = text(edges[0]);
-    this.most.textContent = text(edges[counts.length] - Number(whole));
+    this.greatest.textContent = text(edges.at(-1));
     this.mark(-1, -1);
   }
 
   range(low, high) {
-    const [first, last] = [this.text(this.edges[low]), this.text(this.edges[high + 1] - Number(this.whole))];
+    const isLast = high === this.counts.length - 1; // only the last bar includes its upper edge
+    const [first, last] = [this.text(this.edges[low]), this.text(this.edges[high + 1] - Number(this.whole && !isLast))];
     return first === last ? first : `${first} to ${last}`;
   }
 

@@ -89,7 +89,7 @@ class Sidebar extends HTMLElement {
       const whole = name !== "aspect";
       if (bars.hidden) continue;
       const text = name === "bytes" && data.edges.at(-1) - data.edges[0] > 10_000 ? sized :
-        (number) => (whole ? counted(number) : number.toFixed(2));
+        (number) => (whole ? counted(number) : number.toLocaleString("en-US", {maximumSignificantDigits: 3}));
       bars.draw(data, whole, text, (from, to) => filter(
         new RegExp(`^-?${name}[<>=]`), [...(from === null ? [] : [`${name}>=${from}`]), ...(to === null ? [] : [`${name}<${to}`])]));
     }
