@@ -34,6 +34,13 @@ _TOKEN_BYTES = 32
 _HOST = re.compile(r"(?:\[(?P<ipv6>[0-9a-fA-F:.]+)\]|(?P<name>[0-9A-Za-z._-]+))(?::(?P<port>[0-9]{1,5}))?")
 _NAVIGATION = ("navigate", "document")
 _OPEN = "open the link that dbloader view printed"
+_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>dbloader</title>
+<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">
+<h1>The viewer is not open in this browser</h1>
+<p>{}.</p>
+<p>A link works in one browser. If yours was used before, the terminal where <code>dbloader view</code> runs shows a new
+link. In a notebook, <code>viewer.url</code> is always an unused link.</p>
+"""
 # A cookie of SameSite=Strict is not sent along when a page of another site leads here. The browser sends it when this
 # page, which is then the one that asks, leads to itself.
 _ASK_AGAIN = '<!doctype html><meta http-equiv="refresh" content="0"><title>dbloader</title>'
@@ -42,6 +49,13 @@ _ASK_AGAIN = '<!doctype html><meta http-equiv="refresh" content="0"><title>dbloa
 def error_response(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
     """Return an error as the page expects it: ``{"error": message}``."""
     return Response(json.dumps({"error": message}), status, headers, "application/json")
+
+
+def _refusal(message: str, *, is_page: bool) -> Response:
+    """Return the answer to a browser that is not let in: a page for a person, or an error for a program."""
+    if not is_page:
+        return error_response(403, message)
+    return HTMLResponse(_PAGE.format(message[0].upper() + message[1:]), 403)
 
 
 class Guard:
@@ -95,15 +109,15 @@ class Guard:
         """Return the answer to a request that the application must not see, None if it may."""
         asked = HTTPConnection(scope)
         host = self._checked_host(asked.headers.getlist("host"))
+        is_page = scope["path"] == "/"
         if host is None:
-            return error_response(403, f"this server answers only to its own name: {_OPEN}")
+            return _refusal(f"this server answers only to its own name: {_OPEN}", is_page=is_page)
         if scope["method"] not in ("GET", "HEAD"):
             return error_response(405, "this server only shows: it takes GET and HEAD", {"Allow": "GET, HEAD"})
-        is_page = scope["path"] == "/"
         is_foreign = asked.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
         navigates = (asked.headers.get("sec-fetch-mode"), asked.headers.get("sec-fetch-dest")) == _NAVIGATION
         if is_foreign and not (is_page and navigates):
-            return error_response(403, f"a page of another site asked for this: {_OPEN}")
+            return _refusal(f"a page of another site asked for this: {_OPEN}", is_page=is_page)
         cookie = f"dbloader-{host['port'] or 80}"
         is_known = _equal(asked.cookies.get(cookie, ""), self._cookie)
         token, rest = _take_token(scope["query_string"]) if is_page else (None, "")
@@ -117,10 +131,10 @@ class Guard:
         if is_foreign:
             return HTMLResponse(_ASK_AGAIN, headers={"Cache-Control": "no-store"})
         if token is None or not any(_equal(token, used) for used in self._used):
-            return error_response(403, f"this browser is not known here: {_OPEN}")
+            return _refusal(f"this browser is not known here: {_OPEN}", is_page=is_page)
         if self._token is None:  # else a new link was printed already
             self._tell(f"A link that was used before was opened in another browser. A new one: {self.link()}")
-        return error_response(403, "this link was used before, and works once: take the new one, from the same place")
+        return _refusal("this link was used before, and works once: open the new one", is_page=is_page)
 
     def _checked_host(self, values: Sequence[str]) -> dict[str, Any] | None:
         match = _HOST.fullmatch(values[0]) if len(values) == 1 else None

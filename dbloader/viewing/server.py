@@ -56,6 +56,7 @@ class View:
 
             from dbloader.viewing.app import create_app
             from dbloader.viewing.asked import Shown
+            from dbloader.viewing.connection import Connection
             from dbloader.viewing.guard import Guard
         except ModuleNotFoundError as error:
             if error.name not in ("starlette", "uvicorn"):
@@ -68,9 +69,11 @@ class View:
             self.is_public = not ipaddress.ip_address(self.address).is_loopback
             app = create_app(Shown(stores, tell, transform))
             self._guard = Guard(app, host, self.port, is_public=self.is_public, tell=tell)
+            # The routes report their own errors. uvicorn would also log each answer that close() interrupts.
             config = uvicorn.Config(
-                self._guard, log_config=None, access_log=False, server_header=False, proxy_headers=False,
-                loop="asyncio", http="h11", ws="none", lifespan="off", timeout_graceful_shutdown=_CLOSING_S,
+                self._guard, log_config=None, log_level="critical", access_log=False, server_header=False,
+                proxy_headers=False, loop="asyncio", http=Connection, ws="none", lifespan="off",
+                timeout_graceful_shutdown=_CLOSING_S,
             )  # fmt: skip
             self._server = uvicorn.Server(config)
             self._thread = threading.Thread(target=self._server.run, args=([server],), name="viewer", daemon=True)

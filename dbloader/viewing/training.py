@@ -18,7 +18,7 @@ from dbloader.datasets.store import StoreDataset
 from dbloader.datasets.transforms import is_albumentations
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.exif import TURNS
-from dbloader.errors import DBLoaderError, OptionError
+from dbloader.errors import DBLoaderError, OptionError, StoreUnreachableError
 from dbloader.loading.checkpoint import SamplerCheckpoint
 from dbloader.loading.defaults import create_batch_sampler, default_transform, height_and_width, with_transform
 from dbloader.sampling.blocks import BlockShuffleSampler
@@ -191,6 +191,8 @@ def _sample(dataset: StoreDataset, indices: SeededIndices) -> dict[str, Any]:
         dataset._check_whole(record)
         rows = dataset._random_numbers(indices)
         return sample | _crop(dataset, record, () if rows is None else rows[0])
+    except StoreUnreachableError:
+        raise
     except DBLoaderError as error:  # a damaged record is shown in its own cell
         return {**sample, "error": str(error)}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from importlib import resources
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -10,18 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import expect
 
-from dbloader.conversion.convert import convert
 from tests.browser.conftest import CLASSES
-from tests.browser.tabs import Site, skip_or_fail
-from tests.support.images import plant_photos
-from tests.support.viewer import viewer
+from tests.browser.tabs import skip_or_fail
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from playwright.sync_api import Page
 
-    from playwright.sync_api import Browser, Page
-
-    from tests.browser.tabs import Tabs
+    from tests.browser.tabs import Site, Tabs
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -134,15 +128,3 @@ def test_colors_follow_the_system_until_they_are_chosen(tabs: Tabs, photos: Site
     page.reload()
     settled(page)
     assert brightness() > 600
-
-
-def test_a_server_that_has_ended_is_a_sentence(tabs: Tabs, photos: Site, chromium: Browser, tmp_path: Path) -> None:
-    convert(plant_photos(tmp_path / "few", 6), tmp_path / "few.lmdb")
-    with socket.create_server(("127.0.0.1", 0)) as free:  # a port that no other viewer takes once this one has ended
-        port = free.getsockname()[1]
-    with viewer(tmp_path / "few.lmdb", "--no-open", "--port", port) as running:
-        page = settled(tabs.open(Site.entered(chromium, running)))
-        running.stop()
-    page.locator("#search").fill("cat")
-    page.locator("#search").press("Enter")
-    expect(page.locator("#search-error")).to_contain_text("The server does not answer")

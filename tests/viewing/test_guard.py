@@ -24,7 +24,11 @@ LINK_OF_ANOTHER_PAGE = ("Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate"
 
 def check_refused(answer: Answer, message: str, status: int = 403) -> None:
     assert answer.status == status, answer
-    assert re.search(message, json.loads(answer.body)["error"])
+    if answer.headers["content-type"].startswith("text/html"):  # for a person
+        assert b"<h1>The viewer is not open in this browser</h1>" in answer.body
+        assert re.search(message, answer.body.decode())
+    else:
+        assert re.search(message, json.loads(answer.body)["error"])
     assert "set-cookie" not in answer.headers
 
 

@@ -8,7 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -23,6 +25,8 @@ from tests.support.images import WAIT_S, plant, plant_photos, run, wait_until
 from tests.support.viewer import ask, browser, viewer
 
 if TYPE_CHECKING:
+    from PIL import Image
+
     from tests.support.mongo import Mongod
 
 LINK = re.compile(r"Open http://127\.0\.0\.1:([0-9]+)/\?token=[0-9A-Za-z_-]{43}")
@@ -176,6 +180,23 @@ def test_a_host_of_another_machine_is_an_error(store: Path, host: str, error: st
         dbloader.view(store, host=host)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("begun", ["nothing", "half a head", "half a head after a request"])
+def test_a_connection_without_a_whole_request_is_closed(store: Path, begun: str) -> None:
+    half = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    with (
+        dbloader.view(store, port=0) as running,
+        socket.create_connection(("127.0.0.1", running.port), timeout=WAIT_S) as client,
+    ):
+        if begun == "half a head after a request":
+            client.sendall(half + b"\r\n")
+            assert client.recv(2**16).startswith(b"HTTP/1.1 403")
+        if begun != "nothing":
+            client.sendall(half)
+        while client.recv(2**16):  # until the server closes it
+            pass
+
+
 # The browser of the person who started it
 
 
@@ -240,6 +261,25 @@ def test_view_returns_at_once_and_leaves_nothing_behind(store: Path) -> None:
         with pytest.raises(httpx.ConnectError):
             client.get("/")
     running.close()  # twice is as good
+
+
+@pytest.mark.slow
+def test_closing_during_a_request_logs_nothing(store: Path, caplog: pytest.LogCaptureFixture) -> None:
+    asked, closed = threading.Event(), threading.Event()
+
+    def transform(image: Image.Image) -> Image.Image:
+        asked.set()
+        assert closed.wait(WAIT_S)
+        return image
+
+    running = dbloader.view(store, port=0, transform=transform)
+    with browser(running.url) as client, ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(client.get, "/seen/0/1?position=0")
+        assert asked.wait(WAIT_S)
+        running.close()
+        closed.set()
+        assert answer.result(WAIT_S).status_code == 500
+    assert not caplog.records
 
 
 def test_a_notebook_shows_a_link_to_a_page_that_no_frame_may_contain(store: Path) -> None:

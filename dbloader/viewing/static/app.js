@@ -5,6 +5,8 @@ export const stores = [];
 
 const OF_ALL_VIEWS = ["store", "q", "at", "px", "selected"]; // other parameters are those of one view
 const NUMBERS = {store: 0, at: 0, px: 160, index: 0};
+const AWAY = 503; // the status if the database does not answer
+const [SLOW_MS, ASK_AGAIN_MS] = [500, 1000];
 export const find = (selector) => document.querySelector(selector);
 
 /** Return the state that the URL says: all parameters as text, the numbers among them as numbers. */
@@ -49,22 +51,78 @@ export function link(changes, ...children) {
   }}, ...children);
 }
 
+/** Return the server's reply to a URL, as fetch does. If the viewer or its database does not answer, the bar at the bottom of the page
+ * says so, and this waits until it answers again. Throws only an AbortError. */
+export async function ask(src, signal) {
+  let isSlow = false;
+  const timer = setTimeout(() => bar({slow: bar.slow + Number(isSlow = true)}), SLOW_MS);
+  try {
+    for (;;) {
+      const reply = await fetch(src, {signal}).catch((error) => {
+        if (signal?.aborted) throw error;
+        return null;
+      });
+      if (reply && reply.status !== AWAY) return reply;
+      back ??= waitUntilBack(reply);
+      await back;
+    }
+  } finally {
+    clearTimeout(timer);
+    bar({slow: bar.slow - Number(isSlow)});
+  }
+}
+let back = null; // while the server is away: a promise that ends when it answers
+
+/** Ask again and again until the server answers. A viewer that was stopped may show another store now: the page is loaded again. */
+async function waitUntilBack(reply) {
+  let wasStopped = false;
+  while (!reply || reply.status === AWAY) {
+    wasStopped ||= !reply;
+    bar({away: reply ? `This page waits for the database: ${await errorOf(reply)}` : "The viewer does not answer: was `dbloader view` stopped?"});
+    await new Promise((resolve) => setTimeout(resolve, ASK_AGAIN_MS));
+    reply = await fetch(`/api/${state().store}/note`).catch(() => null);
+  }
+  if (wasStopped) location.reload();
+  back = null;
+  bar({away: ""});
+}
+
+/** Change what the bar at the bottom says: that the server is away, that requests are slow, or a note about the store. */
+export function bar(changes) {
+  Object.assign(bar, changes);
+  find("#note").textContent = escaped(bar.away || (bar.slow ? "Loading…" : bar.note));
+}
+Object.assign(bar, {away: "", slow: 0, note: ""});
+
+/** Return the sentence of a reply that is an error. */
+export const errorOf = async (reply) =>
+  (await reply.json().catch(() => ({}))).error ?? `The server answered ${reply.status} ${reply.statusText}`;
+
 /** Return the JSON of a route, as `api("/api/0/rows", {q, start: 0, count: 50}, signal)`; parameters that are null are left out.
  * Throws an Error with the server's sentence, or an AbortError. */
 export async function api(path, params = {}, signal) {
-  let reply;
-  try {
-    reply = await fetch(address(path, params), {signal});
-  } catch (error) {
-    if (signal?.aborted) throw error;
-    throw new Error("The server does not answer. Was `dbloader view` stopped?");
-  }
-  const body = await reply.json().catch((error) => {
-    if (signal?.aborted) throw error;
-    return {error: `The server answered ${reply.status} ${reply.statusText}`};
-  });
-  if (!reply.ok) throw new Error(body.error ?? `The server answered ${reply.status}`);
-  return body;
+  const reply = await ask(address(path, params), signal);
+  if (!reply.ok) throw new Error(await errorOf(reply));
+  return reply.json();
+}
+
+/** Return why the server has no picture at a URL; null if it has one. */
+export async function whyMissing(src) {
+  const reply = await ask(src);
+  return reply.ok ? null : errorOf(reply);
+}
+
+/** Show a picture in an element. `failed` gets the reason why there is none; while the server is away, the element is empty. */
+export function load(image, src, failed = () => {}, isFirst = true) {
+  image.style.visibility = "";
+  image.onerror = async () => {
+    image.style.visibility = "hidden"; // no sign of a broken picture
+    const why = await whyMissing(src);
+    if (image.getAttribute("src") !== src) return; // it shows another picture by now
+    if (why === null && isFirst) load(image, src, failed, false);
+    else failed(why ?? "This browser does not show the picture.");
+  };
+  image.src = src;
 }
 
 /** Return a path with parameters; those that are null are left out. */

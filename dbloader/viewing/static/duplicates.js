@@ -1,11 +1,11 @@
-import {api, counted, escaped, link, make, picture, title} from "./app.js";
+import {api, counted, escaped, link, load, make, picture, title} from "./app.js";
 
 const COUNT = 20; // groups at a time
 
 /** Return a picture of a record that is a link to it. */
 function pictured(store, index, text) {
-  const image = make("img", {src: picture("thumb", store, index, {px: 160}), alt: "", loading: "lazy"});
-  image.onerror = () => image.replaceWith(make("span", {class: "error"}, "cannot be shown"));
+  const image = make("img", {alt: "", loading: "lazy"});
+  load(image, picture("thumb", store, index, {px: 160}), () => image.replaceWith(make("span", {class: "error"}, "cannot be shown")));
   return link({view: "record", store, index, q: null, at: null}, image, make("span", {}, text));
 }
 

@@ -1,5 +1,5 @@
 /** All records of the selection as thumbnails. */
-import {api, className, counted, escaped, go, link, listings, make, notice, ofFirst, picture, state, title, url} from "./app.js";
+import {api, className, counted, escaped, go, link, listings, load, make, notice, ofFirst, picture, state, title, url} from "./app.js";
 import {keys} from "./keys.js";
 import {Scroller} from "./scroll.js";
 
@@ -78,12 +78,14 @@ class Grid extends HTMLElement {
     const key = `${now.store} ${now.q}`;
     if (key !== this.key) {
       this.key = key;
+      this.stop?.abort();
+      const {signal} = (this.stop = new AbortController());
       for (const chunk of this.chunks.values()) chunk.stop.abort();
       this.chunks.clear();
       this.scroller.reset(0);
       try {
-        const {count, of, first} = await api(`/api/${now.store}/select`, {q: now.q});
-        if (key !== this.key) return;
+        const {count, of, first} = await api(`/api/${now.store}/select`, {q: now.q}, signal);
+        if (signal.aborted) return;
         const all = count === of ? `${counted(of)} records` : `${counted(count)} of ${counted(of)} records`;
         this.status.className = "";
         this.status.textContent = all + ofFirst(first);
@@ -91,7 +93,7 @@ class Grid extends HTMLElement {
         this.list.hidden = !count;
         this.scroller.reset(count);
       } catch (error) {
-        if (key !== this.key) return;
+        if (signal.aborted) return;
         this.key = ""; // asked again when it is shown again
         this.status.className = "error";
         this.status.textContent = error.message;
@@ -144,7 +146,6 @@ class Grid extends HTMLElement {
     const [img, why, name, facts] = [make("img", {alt: "", decoding: "async", draggable: false}), ...["why", "name", "facts"].map(
       (part) => make("span", {class: part}))];
     const cell = make("div", {class: "tile"}, make("span", {class: "frame"}, img, why), name, facts);
-    img.onerror = () => this.failed(cell, cell.index);
     cell.onclick = (event) =>
       event.ctrlKey || event.metaKey ? this.toggle(cell.position) : this.open(cell.position);
     return Object.assign(cell, {img, why, name, facts, index: null});
@@ -166,16 +167,10 @@ class Grid extends HTMLElement {
     cell.name.textContent = escaped(name ?? "").slice(-300);
     cell.facts.textContent = [counted(index), escaped(className(store, label)), width && `${width} × ${height}`].filter(Boolean).join(" · ");
     cell.ariaSelected = String(this.selected.has(index));
-    cell.img.src = picture("thumb", store, index, {px: this.sharp});
-  }
-
-  /** Show why there is no picture. */
-  async failed(cell, index) {
-    if (index === null) return;
-    const why = await api(cell.img.src).then(() => "The picture did not load.", (error) => error.message);
-    if (cell.index !== index) return;
-    cell.classList.add("bad");
-    cell.why.textContent = escaped(why);
+    load(cell.img, picture("thumb", store, index, {px: this.sharp}), (why) => {
+      cell.classList.add("bad");
+      cell.why.textContent = escaped(why);
+    });
   }
 
   open(at) {

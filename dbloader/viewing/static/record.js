@@ -1,5 +1,5 @@
 /** One record: its picture with what lies over it, and all that is known of it. */
-import {api, className, counted, escaped, go, link, make, notice, ofFirst, picture, sized, state, stores, title, url} from "./app.js";
+import {api, className, counted, escaped, go, link, load, make, notice, ofFirst, picture, sized, state, stores, title, whyMissing} from "./app.js";
 import {keys} from "./keys.js";
 
 const LONGEST = 2000; // characters of a value that are shown
@@ -119,14 +119,15 @@ class Record extends HTMLElement {
     set(facts.width ?? 0, facts.height ?? 0);
     this.image = make("img", {alt: `The image of record ${facts.index}`});
     this.image.onload = () => { if (!facts.width) { [this.width, this.height] = [this.image.naturalWidth, this.image.naturalHeight]; this.paint(); } };
-    this.image.onerror = async () => {
-      const why = await api(picture("thumb", now.store, facts.index, {px: 1600})).then(() => "This browser does not show the image.", (error) => error.message);
-      if (this.facts === facts) this.querySelector("figure").replaceChildren(make("p", {class: "damage", role: "alert"}, escaped(why)));
-    };
     if (facts.bytes === null && facts.array === null) return make("p", {class: "muted"}, "This record has no image.");
-    this.image.src = picture(facts.rendered ? "thumb" : "image", now.store, facts.index, facts.rendered ? {px: 1600} : {});
+    const rendered = picture("thumb", now.store, facts.index, {px: 1600});
+    load(this.image, facts.rendered ? rendered : picture("image", now.store, facts.index), async (why) => {
+      const cause = (await whyMissing(rendered)) ?? why; // where the stored file is given, only decoding it finds the cause
+      if (this.facts === facts) this.querySelector("figure").replaceChildren(make("p", {class: "damage", role: "alert"}, escaped(cause)));
+    });
     this.over = make("svg:svg", {"aria-hidden": "true", preserveAspectRatio: "none"});
-    this.masks = facts.files.map((file) => make("img", {class: "mask", alt: "", src: picture("thumb", now.store, facts.index, {px: 1600, field: file.field})}));
+    this.masks = facts.files.map(() => make("img", {class: "mask", alt: ""}));
+    facts.files.forEach((file, n) => load(this.masks[n], picture("thumb", now.store, facts.index, {px: 1600, field: file.field})));
     this.frame = make("div", {class: "frame"}, this.image, ...this.masks, this.over);
     const box = (name, text) => make("label", {}, make("input", {type: "checkbox", name,
       onchange: (event) => this.draw(name, event.target.checked)}), ` ${text}`);

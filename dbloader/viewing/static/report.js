@@ -22,12 +22,14 @@ class Report extends HTMLElement {
     const key = [now.store, event, text, start].join("\n");
     if (key === this.key) return;
     this.key = key;
+    this.stop?.abort();
+    const {signal} = (this.stop = new AbortController());
     this.text.value = text;
     try {
-      const {total, counts, rows} = await api(`/api/${now.store}/report`, {event, text, start, count: PAGE});
-      if (key === this.key) this.fill(now, {event, start, total, counts, rows});
+      const {total, counts, rows} = await api(`/api/${now.store}/report`, {event, text, start, count: PAGE}, signal);
+      if (!signal.aborted) this.fill(now, {event, start, total, counts, rows});
     } catch (error) {
-      if (key !== this.key) return;
+      if (signal.aborted) return;
       this.key = "";
       this.status.textContent = escaped(error.message);
     }

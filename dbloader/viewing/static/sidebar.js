@@ -59,17 +59,19 @@ class Sidebar extends HTMLElement {
     const key = `${now.store} ${now.q}`;
     if (key === this.key) return;
     this.key = key;
+    this.stop?.abort();
+    const {signal} = (this.stop = new AbortController());
     this.search.value = now.q;
     this.error.textContent = "";
     this.chips.replaceChildren(...words(now.q).map((word, place, all) => make("button", {title: "Remove this word", onclick: () =>
       go({q: all.filter((_, other) => other !== place).join(" "), at: null})}, escaped(word), make("span", {ariaHidden: "true"}, " ×"))));
     this.facts.ariaBusy = "true";
     try {
-      const facts = await api(`/api/${now.store}/facts`, {q: now.q});
-      if (key !== this.key) return;
+      const facts = await api(`/api/${now.store}/facts`, {q: now.q}, signal);
+      if (signal.aborted) return;
       this.draw(now, facts);
     } catch (error) {
-      if (key !== this.key) return;
+      if (signal.aborted) return;
       this.key = ""; // asked again when it is shown again
       this.error.textContent = error.message;
     }

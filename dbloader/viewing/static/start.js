@@ -1,5 +1,5 @@
 /** The start of the page: loads its views, and shows the one that the URL names. */
-import {api, escaped, find, go, make, menu, shortPlace, state, stores, url} from "./app.js";
+import {api, bar, escaped, find, go, make, menu, shortPlace, state, stores, url} from "./app.js";
 import {help, keys, pressed} from "./keys.js";
 
 function show() {
@@ -22,10 +22,10 @@ function theme(chosen) {
   find("#theme").ariaLabel = find("#theme").title = `Colors: ${chosen ?? "as the system"}`;
 }
 
-/** Say at the bottom of the page that another store is at the place by now, or that the server does not answer. */
+/** Say at the bottom of the page if another store is at the place now. */
 async function checkStore() {
-  const said = await api(`/api/${state().store}/note`).then(({note}) => note ?? "", (error) => error.message);
-  find("#note").textContent = escaped(said);
+  const {note} = await api(`/api/${state().store}/note`).catch((error) => ({note: error.message}));
+  bar({note: note ?? ""});
 }
 
 async function start() {

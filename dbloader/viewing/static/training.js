@@ -1,5 +1,5 @@
 /** What the training sees: the batch of a step, each image beside its original with the crop; one record in twelve epochs. */
-import {address, api, className, counted, escaped, go, link, make, picture, title} from "./app.js";
+import {address, api, ask, className, counted, errorOf, escaped, go, link, load, make, picture, title} from "./app.js";
 import {keys} from "./keys.js";
 
 /** Name, text, usual value, and whether it matters for one record. */
@@ -94,7 +94,9 @@ class Training extends HTMLElement {
   pair(now, sample, data) {
     let [width, height] = sample.size?.every(Boolean) ? sample.size : [1, 1];
     if (sample.turned > 4) [width, height] = [height, width];
-    const original = make("span", {class: "original"}, make("img", {loading: "lazy", alt: `Original of ${sample.index}`, onerror: ({target}) => (target.hidden = true), src: picture("thumb", now.store, sample.index, {px: 320})}));
+    const stored = make("img", {loading: "lazy", alt: `Original of ${sample.index}`});
+    load(stored, picture("thumb", now.store, sample.index, {px: 320}));
+    const original = make("span", {class: "original"}, stored);
     Object.assign(original.style, {width: `${SIDE * Math.min(1, width / height)}px`, height: `${SIDE * Math.min(1, height / width)}px`});
     if (sample.shares) {
       const [left, top, across, down] = sample.shares.map((share) => `${100 * share}%`);
@@ -110,14 +112,14 @@ class Training extends HTMLElement {
       const signal = this.stopped.signal;
       this.loads.set(seen, async () => {
         try {
-          const reply = await fetch(address(`/seen/${now.store}/${sample.index}`, {seed: data.seed, epoch: sample.epoch, position: sample.position, size: now.size}), {signal});
-          if (!reply.ok) return failed((await reply.json()).error);
+          const reply = await ask(address(`/seen/${now.store}/${sample.index}`, {seed: data.seed, epoch: sample.epoch, position: sample.position, size: now.size}), signal);
+          if (!reply.ok) return failed(await errorOf(reply));
           const src = URL.createObjectURL(await reply.blob());
           this.urls.push(src);
           seen.append(make("img", {src, alt: "As the network gets it"}));
           values.textContent = reply.headers.get("X-Values") ?? "";
-        } catch {
-          if (!signal.aborted) failed("The server does not answer.");
+        } catch (error) {
+          if (!signal.aborted) failed(error.message);
         }
       });
       this.near.observe(seen);

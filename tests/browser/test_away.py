@@ -1,0 +1,89 @@
+"""A viewer that was stopped, and a MongoDB server that is away for a while, in a browser."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+
+from dbloader.conversion.convert import convert
+from tests.browser.tabs import Site
+from tests.support.images import plant_photos
+from tests.support.mongo import Mongod
+from tests.support.viewer import viewer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from playwright.sync_api import Browser, Page
+
+    from tests.browser.tabs import Tabs
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+STOPPED = "The viewer does not answer: was `dbloader view` stopped?"
+BROKEN = """[...document.images].filter((image) => image.complete && !image.naturalWidth &&
+    getComputedStyle(image).visibility === "visible").length"""
+
+
+def check_one_message(page: Page, text: str) -> None:
+    """Wait until the bar says something, and check that nothing else does and that no picture is broken."""
+    expect(page.locator("#note")).to_contain_text(text)
+    expect(page.locator("#notice")).to_be_empty()
+    expect(page.locator(".error:visible, .bad:visible")).to_have_count(0)
+    assert page.evaluate(BROKEN) == 0
+
+
+def test_a_stopped_viewer_leaves_captions_and_one_bar(tabs: Tabs, chromium: Browser, tmp_path: Path) -> None:
+    convert(plant_photos(tmp_path / "images", 60), tmp_path / "a.lmdb")
+    with socket.create_server(("127.0.0.1", 0)) as free:  # a port that no other viewer takes once this one has ended
+        port = free.getsockname()[1]
+    arguments = (tmp_path / "a.lmdb", "--no-open", "--port", port)
+    size = {"width": 360, "height": 740}
+    with viewer(*arguments) as running:
+        site = Site.entered(chromium, running)
+        grid = tabs.open(site, viewport=size, refused=".")
+        record = tabs.open(site, "/?view=record&index=5", refused=".")
+        expect(grid.locator(".tile:visible .facts").first).to_contain_text("0 · ")
+        expect(record.locator("db-record h1")).to_be_visible()
+        running.stop()
+    grid.locator("#tiles").evaluate("list => list.scrollTop = list.scrollHeight")
+    expect(grid.locator(".tile:visible .facts", has_text="59 · ")).to_be_visible()
+    check_one_message(grid, STOPPED)
+    record.keyboard.press("ArrowRight")
+    check_one_message(record, STOPPED)
+    expect(record.locator("db-record h1")).to_be_visible()
+    with viewer(*arguments) as running:  # it may show another store, to other browsers
+        for page in (grid, record):
+            expect(page.get_by_role("heading", name="The viewer is not open in this browser")).to_be_visible()
+        grid.goto(running.link)
+        expect(grid.locator(".tile:visible .facts").first).to_contain_text("0 · ")
+
+
+def test_a_page_goes_on_by_itself_when_mongodb_is_back(tabs: Tabs, chromium: Browser, tmp_path: Path) -> None:
+    with Mongod() as server:
+        place = server.place("viewed")
+        convert(plant_photos(tmp_path / "images", 30), place)
+        with viewer(f"{place}{'&' if '?' in place else '?'}timeoutMS=5000", "--port", "0", "--no-open") as running:
+            site = Site.entered(chromium, running)
+            server.stop()
+            shown = {
+                "/": ".tile .facts",
+                "/?view=record&index=5": "db-record h1",
+                "/?view=training&batch_size=4": "db-training .seen img",
+                "/?view=report": "db-report [role=status]:not(:empty)",
+            }
+            pages = {}
+            for path in shown:
+                pages[path] = tabs.open(site, path, refused=".")
+                expect(pages[path].locator("#note")).to_have_text("Loading…")
+            for page in pages.values():
+                check_one_message(page, "This page waits for the database: ")
+            server.start()
+            for path, page in pages.items():
+                expect(page.locator(shown[path]).first).to_be_visible()
+                expect(page.locator(".class", has_text="cat")).to_be_visible()
+                expect(page.locator("#note")).to_be_empty()
+                assert page.evaluate(BROKEN) == 0
