@@ -50,8 +50,8 @@ def stop_iteration_error(what: str) -> LoaderError:
 
 
 def add_note(error: BaseException, note: str) -> None:
-    """Add a note to an error, once (Python 3.11)."""
-    if hasattr(error, "add_note") and note not in getattr(error, "__notes__", ()):
+    """Add a note to an error, once."""
+    if note not in getattr(error, "__notes__", ()):
         error.add_note(note)
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from dbloader.batches.skipped import SkippedSample
 
 now = time.perf_counter

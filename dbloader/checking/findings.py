@@ -7,14 +7,13 @@ import os
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from dbloader.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from typing_extensions import Self
 
 _KEPT = 1000
 

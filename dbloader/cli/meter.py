@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import Self
 
 from tqdm import tqdm
 
 from dbloader.cli.text import say
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 # Seconds between two lines without a terminal, as in the log of a batch job.
 EVERY_S = 30.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from array import array
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Self
 
 import bson
 import numpy as np
@@ -23,8 +23,6 @@ from dbloader.sources.base import Entry, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from typing_extensions import Self
 
     from dbloader.sources.base import Source
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from dbloader._describe import short_repr
 from dbloader._options import check_choice, whole_number
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy as np
-    from typing_extensions import Self
 
     from dbloader.sources.base import Source
 

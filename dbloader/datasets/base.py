@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from functools import cached_property
 from operator import index as as_index
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from torch.utils.data import Dataset
@@ -23,8 +23,6 @@ from dbloader.errors import NotAStoreError, OptionError, RecordIndexError, Recor
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
-
-    from typing_extensions import Self
 
     from dbloader.records.manifest import Manifest
     from dbloader.records.names import Names

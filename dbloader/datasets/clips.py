@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from torch.utils.data import Dataset, default_collate
@@ -18,8 +18,6 @@ from dbloader.errors import OptionError, RecordIndexError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from typing_extensions import Self
 
 
 class ClipDataset(Dataset[Any]):

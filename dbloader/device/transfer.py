@@ -10,11 +10,11 @@ import dataclasses
 from collections import UserDict
 from collections.abc import Callable, Mapping, MutableMapping
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import torch
 from torch.nn.utils.rnn import PackedSequence
-from typing_extensions import Self, override
+from typing_extensions import override
 
 from dbloader.errors import OptionError
 

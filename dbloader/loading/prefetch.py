@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from dbloader._describe import describe
 from dbloader._options import whole_number
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     import torch
-    from typing_extensions import Self
 
     from dbloader.batches.skipped import SkipLimit
     from dbloader.device.preparation import Preparation

@@ -81,8 +81,7 @@ class Bucket:
             from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
         except ModuleNotFoundError:
             raise OptionError(
-                f"{self.place} is in object storage, which needs another package, for Python 3.11 or newer: "
-                "pip install 'dbloader[cloud]'"
+                f"{self.place} is in object storage, which needs another package: pip install 'dbloader[cloud]'"
             ) from None
         pid = os.getpid()
         if _used_by not in (0, pid):

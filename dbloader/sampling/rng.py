@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from operator import index as as_index
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from dbloader.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from typing_extensions import Self
 
 Array = np.ndarray[Any, Any]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
 
@@ -18,8 +18,6 @@ from dbloader.stores.damage import READ_AT_ONCE, REMEDY, find_damage
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator, Sequence
-
-    from typing_extensions import Self
 
     from dbloader.records.manifest import Manifest
     from dbloader.records.names import Names

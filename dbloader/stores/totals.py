@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from dbloader._version import __version__
@@ -69,7 +69,7 @@ class Totals:
             outcome=dict(self.outcome),
             events=self.events,
             source=dict(source or {}),
-            created=created or datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            created=created or datetime.now(UTC).isoformat(timespec="seconds"),
             created_by=f"dbloader {__version__}",
             **summary.facts(),
         )

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import bson
 
@@ -22,8 +22,6 @@ from dbloader.stores.writer_backend import WriterBackend
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from types import TracebackType
-
-    from typing_extensions import Self
 
     from dbloader.records.manifest import Manifest
     from dbloader.records.record import EncodedRecord

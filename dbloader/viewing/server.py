@@ -11,7 +11,7 @@ import sys
 import threading
 import webbrowser
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from dbloader._options import whole_number
 from dbloader.errors import DBLoaderError, OptionError
@@ -21,8 +21,6 @@ from dbloader.viewing.transform import load_transform
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from typing_extensions import Self
 
     from dbloader.stores.base import Store
 

@@ -25,7 +25,7 @@ def describe_machine(versions: dict[str, str] | None = None) -> str:
         f"{total_memory() / 2**30:.0f} GiB; {platform.system()} {platform.release()}; "
         f"Python {platform.python_version()}, "
         + ", ".join(f"{name} {number}" for name, number in versions.items())
-        + f"; {datetime.datetime.now(datetime.timezone.utc).date().isoformat()}"
+        + f"; {datetime.datetime.now(datetime.UTC).date().isoformat()}"
     )
 
 

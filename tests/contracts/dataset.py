@@ -158,9 +158,8 @@ class DatasetContract:
             for use in (read_all, in_worker):
                 with pytest.raises(ZeroDivisionError, match="at nine") as raised:
                     use(dataset)
-                if hasattr(raised.value, "add_note"):  # Python 3.11
-                    note = f"in record 9 (9.x) of {dataset.root}"
-                    assert note in str(raised.value) or raised.value.__notes__ == [note]
+                note = f"in record 9 (9.x) of {dataset.root}"
+                assert note in str(raised.value) or raised.value.__notes__ == [note]
 
     def test_a_damaged_record_is_an_error_here_and_in_a_worker(self, fresh: Any) -> None:
         make(fresh)

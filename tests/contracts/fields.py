@@ -156,8 +156,7 @@ class FieldsContract:
                         loader = create_loader(dataset, **CPU, transform=None, num_workers=0, collate_fn=collate_fn)
                         with pytest.raises(Exception, match=f"field '{name}': the image does not decode") as raised:
                             first(loader)
-                        if hasattr(raised.value, "add_note"):  # Python 3.11
-                            assert any("in record 1 (1.jpg) of " in note for note in raised.value.__notes__)
+                        assert any("in record 1 (1.jpg) of " in note for note in raised.value.__notes__)
 
     def test_a_mapping_gives_fields_other_names_everywhere(self, stored: Any) -> None:
         names = {"pixel_values": "image", "labels": "label", "where": "boxes", "kinds": "box_labels", "m": "mask"}
@@ -329,8 +328,7 @@ class FieldsContract:
                 message = f"field '{name}': it has {size[0]} x {size[1]} pixels and its image {40 + index} x "
                 with pytest.raises(OptionError, match=message) as raised:
                     dataset[index]
-                if hasattr(raised.value, "add_note"):  # Python 3.11
-                    assert f"in record {index} " in raised.value.__notes__[0]
+                assert f"in record {index} " in raised.value.__notes__[0]
 
     @pytest.mark.parametrize("orientation", range(1, 9))
     def test_exif_turns_boxes_and_fields_with_their_own_and_no_others(self, fresh: Any, orientation: int) -> None:

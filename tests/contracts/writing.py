@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,7 +26,7 @@ class WritingContract(Backend):
     def test_the_manifest_tells_of_the_records(self, tmp_path: Path) -> None:
         records = make_records(50)
         place = self.place(tmp_path)
-        before = datetime.now(timezone.utc).replace(microsecond=0)
+        before = datetime.now(UTC).replace(microsecond=0)
         with self.create(place) as writer:
             writer.write([encode(record) for record in records], outcome={"repaired": 2})
             writer.write([], outcome={"repaired": 1, "rejected": 4})
@@ -52,7 +52,7 @@ class WritingContract(Backend):
         assert manifest.source == {"path": "/ü", "shuffle": None}
         assert manifest.created_by == f"dbloader {__version__}"
         created = datetime.fromisoformat(manifest.created)
-        assert before <= created <= datetime.now(timezone.utc)
+        assert before <= created <= datetime.now(UTC)
 
     def test_nothing_can_be_read_before_the_store_is_finished(self, tmp_path: Path, many_commits: None) -> None:
         place = self.place(tmp_path)
@@ -165,7 +165,7 @@ class WritingContract(Backend):
             {"classes": ["a", "\ud800"]},
             {"source": {"path": b"x"}},
             {"source": {"path": object()}},
-            {"source": {"at": datetime.now(timezone.utc)}},
+            {"source": {"at": datetime.now(UTC)}},
             {"created": 3},
         ],
     )

@@ -3,7 +3,6 @@
 import io
 import os
 import re
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -249,7 +248,6 @@ def failing(error: BaseException) -> Callable[[Any], Any]:
     return fail
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have notes since Python 3.11")
 @pytest.mark.parametrize("where", ["transform", "target_transform", "decode"])
 def test_an_exception_on_the_way_to_a_sample_tells_the_record_and_keeps_its_type(
     folder: Folder, place: Path, where: str

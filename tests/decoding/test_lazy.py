@@ -312,8 +312,7 @@ def test_damage_that_is_found_late_names_the_record() -> None:
     for use in uses:
         with pytest.raises(DamagedImageError) as raised:
             use()
-        if hasattr(raised.value, "__notes__"):  # Python 3.11
-            assert raised.value.__notes__ == ["in record 7 (a/b.jpg) of a.lmdb"]
+        assert raised.value.__notes__ == ["in record 7 (a/b.jpg) of a.lmdb"]
 
 
 def test_a_file_that_is_not_known_to_be_intact_is_decoded_at_once() -> None:

@@ -1,7 +1,5 @@
 """Trainings with the real frameworks go on after an interruption as if there had been none."""
 
-import sys
-
 import pytest
 
 from tests.support import framework_runs
@@ -13,7 +11,6 @@ from tests.support import framework_runs
     [(["lightning", "fabric"], 2), (["accelerate", "ignite", "grain"], 2), (["transformers", "torchdata"], 1)],
 )  # scripts/frameworks runs each in one process and in two, with more loaders
 def test_a_training_goes_on_with_the_samples_that_it_has_not_seen(frameworks: list[str], world: int) -> None:
-    frameworks = [each for each in frameworks if each != "grain" or sys.version_info >= (3, 11)]
     done = framework_runs.launch(frameworks, world, quick=True)
     assert done.returncode == 0, done.stdout
     for framework in frameworks:

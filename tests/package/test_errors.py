@@ -70,7 +70,7 @@ def test_an_error_is_made_of_one_string_which_it_shows(kind: type[DBLoaderError]
 def test_an_error_survives_pickling_and_copying(kind: type[DBLoaderError]) -> None:
     for message in MESSAGES:
         original = kind(message)
-        original.__notes__ = ["where"]  # as add_note does from Python 3.11 on
+        original.add_note("where")
         pickled = [pickle.dumps(original, protocol) for protocol in range(pickle.HIGHEST_PROTOCOL + 1)]
         for error in (*map(pickle.loads, pickled), copy.copy(original), copy.deepcopy(original)):
             assert type(error) is kind

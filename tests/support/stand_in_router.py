@@ -19,7 +19,7 @@ import sys
 import threading
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import bson
 from bson.codec_options import CodecOptions
@@ -34,7 +34,6 @@ from tests.support.mongo import HOST, Mongod, Server
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from typing_extensions import Self
 
 RAW: CodecOptions[Any] = CodecOptions(document_class=RawBSONDocument)
 HEADER = struct.Struct("<iiii")

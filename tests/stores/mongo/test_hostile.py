@@ -13,7 +13,7 @@ import resource
 import time
 import warnings
 from contextlib import closing
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import bson
@@ -60,7 +60,7 @@ VALUES: tuple[Any, ...] = (
     *(None, True, False, -1, 0, 1, 2, 3.5, 1e300, float("nan"), 2**31, Int64(2**40), Int64(10**12), Int64(2**63 - 1)),
     *(Int64(-(2**63)), "", "x", "dbloader", "\x1b[31m\u202e", "a" * 5000, "a.b$c", "0" * 24, "../..", b"", b"\0" * 16),
     *(b"x" * 100_000, [], [[]], {}, {"$gt": ""}, {"a": {"b": {"c": [1]}}}, [1, 2], ["a", None], MinKey(), MaxKey()),
-    *(datetime(1, 1, 1, tzinfo=timezone.utc), ObjectId(b"x" * 12), Timestamp(1, 1), Decimal128("1e6000"), Regex("(")),
+    *(datetime(1, 1, 1, tzinfo=UTC), ObjectId(b"x" * 12), Timestamp(1, 1), Decimal128("1e6000"), Regex("(")),
     *(
         Code("while(true);"),
         bson.DBRef("a", 1),

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from contextlib import ExitStack, suppress
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 RECORDS, OTHERS = make_records(60), make_records(60, seed=5)
 OVERTAKEN = "another process has taken over the conversion"
-LONG_AGO = datetime(2001, 1, 1, tzinfo=timezone.utc)
+LONG_AGO = datetime(2001, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture(autouse=True)
@@ -187,8 +187,8 @@ def test_the_lease_of_another_machine_is_taken_when_it_expires(mongo_server: Ser
     message = r"another process is writing mongodb://.* now \(process 7 on elsewhere\).* its lease ends after 60 s"
     with database_of(mongo_server, mongo_uri) as database:
         place: Any = database["store.manifest"]
-        soon = datetime.now(timezone.utc) + timedelta(seconds=50)
-        far = datetime(2999, 1, 1, tzinfo=timezone.utc)
+        soon = datetime.now(UTC) + timedelta(seconds=50)
+        far = datetime(2999, 1, 1, tzinfo=UTC)
         for expires in (soon, far, Timestamp(2**31 - 1, 1), MaxKey()):
             place.update_one({"_id": "store"}, {"$set": {"writer": {**holder, "expires": expires}}})
             with pytest.raises(StoreLockedError, match=message):

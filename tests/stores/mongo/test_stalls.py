@@ -6,7 +6,7 @@ import functools
 import itertools
 import random
 from contextlib import closing, suppress
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pymongo
@@ -139,7 +139,7 @@ class Trial:
         if "writer" not in found:
             return  # the place is not taken yet, or is free again
         self.was_published = found.get("manifest", {}).get("length") == len(MINE)
-        long_ago = datetime(2001, 1, 1, tzinfo=timezone.utc)
+        long_ago = datetime(2001, 1, 1, tzinfo=UTC)
         self._meta.update_one({"_id": "store"}, {"$set": {"writer.expires": long_ago}})
         with create_store(self.other, overwrite=True, resume=not self._overwrites) as writer:
             records = MINE[: writer.length] + OTHERS[writer.length :]
