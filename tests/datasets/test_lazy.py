@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from dbloader.records.record import Record
 
-KINDS: dict[str, dict[str, Any]] = {"tiled": {"images": ImageFormat(tile=True)}, "as they are": {}}
+KINDS: dict[str, dict[str, Any]] = {"tiled": {"images": ImageFormat(tile=True, quality=90)}, "as they are": {}}
 
 
 @pytest.fixture(params=KINDS)
@@ -106,7 +106,7 @@ def message_of(loader: DataLoader[Any]) -> str:
 @pytest.mark.slow
 def test_late_damage_comes_out_of_a_worker_and_names_the_record_once(tmp_path: Path) -> None:
     plant_photos(tmp_path / "images", 2, width=900, height=700, quality=90)
-    convert(tmp_path / "images", tmp_path / "a.lmdb", images=ImageFormat(tile=True))
+    convert(tmp_path / "images", tmp_path / "a.lmdb", images=ImageFormat(tile=True, quality=90))
     late = WithWrongTiles(tmp_path / "a.lmdb")
     early = WithWrongTiles(tmp_path / "a.lmdb", lambda image: np.asarray(image.crop((3, 4, 50, 60))))
     for dataset, collate in ((late, as_list), (early, None)):

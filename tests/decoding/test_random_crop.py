@@ -9,9 +9,9 @@ import pytest
 
 from dbloader.decoding import Crop, RandomCrop, decode_pil
 from dbloader.errors import OptionError
-from dbloader.images.tiled import tile
+from dbloader.images.tiled import encode_tiled
 from dbloader.sampling.rng import SampleRNG
-from tests.support.jpegs import draw, encode
+from tests.support.jpegs import draw
 
 
 def torchvisions_crop(pixels: Any, decoder: RandomCrop, row: Any) -> Any:
@@ -66,10 +66,9 @@ def test_all_positions_are_drawn_alike() -> None:
     assert abs(np.mean([crop.flip for crop in crops]) - 0.25) < 0.02
 
 
-def test_a_tiled_file_gives_the_crop_of_the_plain_one() -> None:
-    plain = encode(draw(300, 200), quality=90)
-    tiled, lengths = tile(plain)
-    whole = np.array(decode_pil(plain))
+def test_a_crop_from_tiles_is_the_crop_of_the_whole_image() -> None:
+    tiled, lengths = encode_tiled(draw(300, 200), quality=90)
+    whole = np.array(decode_pil(tiled))
     decoder = RandomCrop(64, 20)
     for row in SampleRNG(2, 0, np.arange(12)).uniform(3, "decode"):
         output = decoder(tiled, row, tiles=lengths, known_intact=True)

@@ -186,7 +186,7 @@ def test_pixels_become_png_and_pixels_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tile", [True, False])
 def test_smaller_and_tiled_images_come_back(tmp_path: Path, tile: bool) -> None:
     plant_photos(tmp_path / "images", 3, width=200, height=150)
-    convert(tmp_path / "images", tmp_path / "store.lmdb", images=ImageFormat(short_side=100, tile=tile))
+    convert(tmp_path / "images", tmp_path / "store.lmdb", images=ImageFormat(short_side=100, tile=tile, quality=90))
     export_store(tmp_path / "store.lmdb", tmp_path / "folder")
     again(tmp_path, tmp_path / "folder")
 

@@ -147,7 +147,7 @@ def test_transforms_collate_functions_and_subsets_get_whole_batches(place: Path,
         assert listed == {(LENGTH - 1 - index if part else index, name_of(index)) for index in DAMAGED}
 
 
-@pytest.mark.parametrize("images", [ImageFormat(tile=True), ImageFormat(raw=True)], ids=["tiled", "raw"])
+@pytest.mark.parametrize("images", [ImageFormat(tile=True, quality=90), ImageFormat(raw=True)], ids=["tiled", "raw"])
 def test_tiled_and_raw_images_are_replaced_too(tmp_path: Path, images: ImageFormat) -> None:
     plant(tmp_path / "images", {f"{n % 2}/{n}.jpg": photo(n, 200, 150) for n in range(6)})
     place = tmp_path / "s.lmdb"
