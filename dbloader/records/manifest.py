@@ -104,7 +104,7 @@ class Manifest:
         if not isinstance(version, int) or version > VERSION:
             raise StoreVersionError(
                 f"{place} has format version {version!r:.20}; this dbloader knows versions up to {VERSION}: "
-                "install a newer one (pip install -U dbloader)"
+                "install a newer dbloader"
             )
         try:
             document = open_sealed(data)

@@ -110,7 +110,7 @@ class ShardTable(NamedTuple):
         if version > VERSION:
             raise StoreVersionError(
                 f"{place} has shards of format version {version}; this dbloader knows versions up to {VERSION}: "
-                "install a newer one (pip install -U dbloader)"
+                "install a newer dbloader"
             )
         try:
             manifest = Manifest.decode(values["manifest"], place)
