@@ -109,12 +109,12 @@ def _files(
     """Yield the files of a tar, and those of the tars in it. ``start`` is where it begins in the outer tar."""
     try:
         with tarfile.open(fileobj=file, mode="r:") as tar:
-            before = -1
+            end = 0
             while (member := tar.next()) is not None:
                 tar.members.clear()  # type: ignore[attr-defined]  # tarfile would keep all headers
-                if member.size < 0 or tar.offset <= before:
-                    raise tarfile.ReadError("a size is negative")  # some versions of tarfile would read it forever
-                before = tar.offset
+                if member.size < 0 or tar.offset <= end:  # newer versions of tarfile end at a negative size
+                    break
+                end = tar.offset
                 path = posixpath.normpath(prefix + member.name).lstrip("/")
                 name = posixpath.basename(path)
                 if member.isdir():
@@ -135,7 +135,7 @@ def _files(
                     yield Problem(readable(path), f"is a tar in {where} that is not read: extract {where}")
                 else:
                     yield TarredFile(path, start + member.offset_data, member.size)
-            yield from _check_end(file, tar.offset, where)
+            yield from _check_end(file, end, where)
     except _WRONG as error:
         yield Problem(where, f"is damaged, and files after that are missing: {error}")
 
