@@ -218,5 +218,5 @@ def test_a_subset_is_made_as_the_whole_and_an_own_kind_of_subset_as_it_says(plac
     assert images.is_contiguous(memory_format=torch.channels_last)
     fetcher.pin_memory = True
     for pinning in (fetcher, fetcher.snapshot()):
-        with pytest.raises(RuntimeError, match=r"(?i)pin|cuda|accelerator"):
+        with pytest.raises(RuntimeError, match=r"(?i)pin|cuda|accelerator|nvidia"):
             pinning.__getitems__([0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
 import shutil
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import pytest
 
 from dbloader import convert
 from tests.support.images import WAIT_S, plant_photos, running
-from tests.support.shell import on_terminal
+from tests.support.shell import on_terminal, open_terminal
 
 if TYPE_CHECKING:
     from tests.support.shell import Shell
@@ -116,7 +115,7 @@ def test_tab_completes_commands_options_and_places_in_fish(completing: dict[str,
 def test_tab_completes_commands_options_and_places_in_zsh(
     completing: dict[str, object], typed: str, completed: str
 ) -> None:
-    ours, its = pty.openpty()
+    ours, its = open_terminal()
     try:
         with running(["zsh", "-f", "-i"], stdin=its, stdout=its, stderr=its, **completing) as process:
             os.close(its)
