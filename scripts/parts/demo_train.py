@@ -75,12 +75,15 @@ def main() -> None:
 
     model = network(len(train.classes)).to(loader.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
-    first = None
+    picture = options.picture
     for epoch in range(options.epochs):
         model.train()
         started = time.perf_counter()
         for images, labels in loader:
-            first = first or (images, labels)
+            if picture:
+                contact_sheet(images, labels, train.classes, picture)
+                print(f"a batch as the network gets it, with its labels: {picture}")
+                picture = None
             loss = nn.functional.cross_entropy(model(images), labels)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
@@ -92,9 +95,6 @@ def main() -> None:
         )
     share = accuracy(model, test_loader)
     print(f"accuracy on {len(test):,} images, cut from parts of the photographs that were not trained on: {share:.1%}")
-    if options.picture and first is not None:
-        contact_sheet(*first, train.classes, options.picture)
-        print(f"a batch as the network gets it, with its labels: {options.picture}")
     loader.close()
     test_loader.close()
 
