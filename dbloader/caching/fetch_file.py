@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dbloader.caching.folder import PARTIAL, write_whole
 from dbloader.errors import DamagedStoreError, DBLoaderError, NotAStoreError, StoreAccessError, StoreFullError
 from dbloader.stores.lmdb.errors import NO_ROOM, translate_refusal
 from dbloader.stores.lmdb.handle import LMDBHandle, OtherStoreError
-from dbloader.stores.lmdb.keys import SHARD_INDEX
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def fetch_index(origin: Origin, cache: Path) -> ShardTable:
                 "remove the folder, or name another"
             )
     if not (cache / table.index_file).exists():
-        _fetch(origin, cache, table.index_file, table.manifest.digest, of=SHARD_INDEX)
+        _fetch(origin, cache, table.index_file, index_of=table.manifest)
     write_whole(cache / MANIFEST_FILE, data)  # last: without it the folder is no store
     return table
 
@@ -57,7 +56,7 @@ def fetch_shard(
     name = f"{SHARD_FOLDER}/{shard.name}"
     for pause in (*_PAUSES_S, None):
         try:
-            _fetch(origin, cache, name, shard.digest)
+            _fetch(origin, cache, name, digest=shard.digest)
         except Exception as error:
             failed = as_ours(error, f"{origin.place}/{name}")
             if isinstance(failed, StoreFullError):
@@ -75,12 +74,12 @@ def fetch_shard(
             return
 
 
-def _fetch(origin: Origin, cache: Path, name: str, digest: str, of: bytes | None = None) -> None:
+def _fetch(origin: Origin, cache: Path, name: str, **expected: Any) -> None:
     path, place = cache / name, f"{origin.place}/{name}"
     partial = cache / PARTIAL / path.name
     try:
         origin.fetch(name, str(partial))
-        LMDBHandle(str(partial), place, digest=digest, of=of)
+        LMDBHandle(str(partial), place, **expected)
         partial.replace(path)
     except OtherStoreError as error:
         raise DamagedStoreError(f"{place} is not the part of {origin.place} that was published") from error

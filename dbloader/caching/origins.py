@@ -27,7 +27,6 @@ _SHARD_BYTES = 64 * 2**20
 _PAGE_BYTES = 4096
 _READ_AT_ONCE = 256
 _COPIED_BYTES = 2**20
-_INDEX = "index.lmdb"
 
 
 class Origin(Protocol):
@@ -125,12 +124,13 @@ class StoreOrigin:
         """Write the index, or the records of a shard, each verified."""
         table, store = self._table, self._store
         assert table is not None, "the manifest is asked for first"
-        if name == _INDEX:
+        if name == table.index_file:
             manifest = table.manifest
             write_index(
                 path,
                 [store],
                 self.place,
+                salt=manifest.salt,
                 classes=manifest.classes,
                 source=manifest.source,
                 created=manifest.created,
@@ -157,4 +157,5 @@ def _cut(store: Store) -> ShardTable:
         digest = hashlib.sha256(crc32[begin:end].tobytes()).hexdigest()
         size_of_file = int(nbytes[begin:end].sum()) + (end - begin + 64) * _PAGE_BYTES  # an estimate
         shards.append(Shard(f"{number:05}-{digest[:8]}.lmdb", end - begin, size_of_file, digest))
-    return ShardTable(manifest, _INDEX, shards)
+    # After another conversion of the same records the shards stay, and only the index is new.
+    return ShardTable(manifest, f"index-{manifest.salt:08x}.lmdb", shards)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from dbloader.caching.policy import Need
     from dbloader.errors import DamagedRecordError
+    from dbloader.records.manifest import Manifest
     from dbloader.stores.base import Store
     from dbloader.stores.lmdb.handle import LMDBHandle
     from dbloader.stores.lmdb.shard_table import Shard
@@ -160,9 +161,9 @@ class CachedHandle(ShardedHandle):
         return os.path.join(self.place, SHARD_FOLDER, self._table.shards[number].name)  # noqa: PTH118 - any str
 
     @override
-    def _open(self, *names: str, digest: str, of: bytes | None = None) -> LMDBHandle:
+    def _open(self, *names: str, digest: str | None = None, index_of: Manifest | None = None) -> LMDBHandle:
         try:
-            return super()._open(*names, digest=digest, of=of)
+            return super()._open(*names, digest=digest, index_of=index_of)
         except (NotAStoreError, DamagedStoreError) as error:
             file = os.path.join(self.place, *names)  # noqa: PTH118 - any str
             raise DamagedStoreError(f"{file}, in the cache, is damaged: remove it to have it fetched again") from error

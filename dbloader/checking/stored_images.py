@@ -79,7 +79,7 @@ def _examine(store: Store, index: int, converter: FileConverter, hold: Hold) -> 
     files = [name for name in store.manifest.file_fields if name in encoded.fields]
     if found is None and not files:
         return Examined(index, encoded)
-    record, depth = decode(document, index), ""
+    record, depth = decode(document, index, store.manifest.salt), ""
     image, result = record.image, FileResult(Problem(encoded.name or "", ""))
     if isinstance(image, np.ndarray):
         depth = array_depth(image)

@@ -196,7 +196,8 @@ def _make(
 ) -> Manifest:
     """Make a store of the parts of a plan, at its place."""
     shards = [receipt.shard for receipt in receipts]
-    options: dict[str, Any] = {"classes": plan.classes, "source": plan.described}
+    # Another attempt at publishing this plan may be writing an index of the same name.
+    options: dict[str, Any] = {"classes": plan.classes, "source": plan.described, "salt": int(plan.token, 16)}
     if base is not None:
         check_base(target, base, plan.grows)
         manifests = [base.manifest]

@@ -112,7 +112,7 @@ class RecordCopier:
                     what = f"record {index} ({record.name}) has been exchanged for another one"
                     raise DamagedStoreError(f"{store.place}: {what}")
                 if not self.plan.complete:
-                    whole = decode(document, index, view=True)
+                    whole = decode(document, index, store.manifest.salt, view=True)
                     depths.update(count_depth(whole))
                     if whole.resized_from:
                         files["reencoded" if whole.resized_from == (whole.width, whole.height) else "resized"] += 1
@@ -126,7 +126,7 @@ class RecordCopier:
         store, table = self._stores[number], self.plan.tables[number]
         if table is None:
             return {}
-        record = decode(document, index, view=True)
+        record = decode(document, index, store.manifest.salt, view=True)
         try:
             return {LABELS: relabel_boxes(record.fields[LABELS], table)}
         except KeyError as error:

@@ -26,7 +26,7 @@ from dbloader.remote.origin import RemoteOrigin
 from dbloader.remote.places import WRITABLE, is_remote, parse_place
 from dbloader.stores.lmdb.errors import refusals, translate
 from dbloader.stores.lmdb.handle import LMDBHandle, OtherStoreError
-from dbloader.stores.lmdb.keys import SHARD_INDEX, checked_path
+from dbloader.stores.lmdb.keys import checked_path
 from dbloader.stores.lmdb.publish_shards import check_target, index_shards, move_into, put_manifest
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
 from dbloader.stores.lmdb.store import LMDBStore
@@ -172,6 +172,7 @@ def _as_folder(source: Path) -> Iterator[tuple[Path, ShardTable]]:
                 classes=manifest.classes,
                 source=manifest.source,
                 created=manifest.created,
+                salt=manifest.salt,  # an upload that was interrupted has the same index
                 index="index.lmdb",
             ),
         )
@@ -225,9 +226,8 @@ def _check(path: Path, place: str, shard: Shard | None, manifest: Manifest) -> N
     found = path.stat().st_size
     if shard and found != shard.nbytes:
         raise DamagedStoreError(f"{place} has {found:,} bytes, not {shard.nbytes:,}: {_REMEDY}")
-    digest, of = (shard.digest, None) if shard else (manifest.digest, SHARD_INDEX)
     try:
-        LMDBHandle(str(path), place, digest=digest, of=of)
+        LMDBHandle(str(path), place, digest=shard and shard.digest, index_of=None if shard else manifest)
     except lmdb.Error as error:
         raise translate(error, place, remedy=_REMEDY) from error
     except OtherStoreError as error:

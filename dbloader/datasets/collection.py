@@ -144,7 +144,9 @@ class CollectionStore(Store):
 
     @override
     def documents(self, indices: Sequence[int]) -> list[bytes]:
-        return [encode(record).document(int(index)) for index, record in zip(indices, self.read(indices), strict=True)]
+        return [
+            encode(record).document(int(index), 0) for index, record in zip(indices, self.read(indices), strict=True)
+        ]
 
     @override
     def column(self, name: str) -> np.ndarray[Any, Any]:

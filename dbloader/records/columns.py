@@ -86,23 +86,23 @@ def name_hash(name: bytes) -> int:
     return (crc32(name) or 1) if name else 0
 
 
-def seal_chunk(column: str, number: int, chunk: bytes) -> bytes:
-    """Return a chunk as it is stored: followed by a CRC-32 of its column, its number and its bytes."""
-    return chunk + _CRC.pack(_crc32_of_chunk(column, number, chunk))
+def seal_chunk(column: str, number: int, chunk: bytes, salt: int = 0) -> bytes:
+    """Return a chunk as it is stored: followed by a CRC-32 of its column, its number and its bytes, XOR the salt."""
+    return chunk + _CRC.pack(_crc32_of_chunk(column, number, chunk) ^ salt)
 
 
-def unseal_chunk(column: str, number: int, stored: object) -> memoryview | None:
+def unseal_chunk(column: str, number: int, stored: object, salt: int = 0) -> memoryview | None:
     """Return the chunk in a result of ``seal_chunk``, as a view into it; None if its CRC-32 is wrong."""
     if not isinstance(stored, (bytes, memoryview)) or len(stored) < _CRC.size:
         return None
     chunk = memoryview(stored)[: -_CRC.size]
-    crc = _crc32_of_chunk(column, number, chunk)
+    crc = _crc32_of_chunk(column, number, chunk) ^ salt
     return chunk if _CRC.unpack_from(stored, len(chunk)) == (crc,) else None
 
 
-def whole_chunk(column: str, number: int, stored: object, length: int) -> memoryview | None:
+def whole_chunk(column: str, number: int, stored: object, length: int, salt: int) -> memoryview | None:
     """Return a stored chunk of a store of so many records, as a view into it; None if it is damaged."""
-    chunk = unseal_chunk(column, number, stored)
+    chunk = unseal_chunk(column, number, stored, salt)
     count = min(CHUNK, length - number * CHUNK)
     return chunk if chunk is not None and is_whole(column, chunk, count) else None
 

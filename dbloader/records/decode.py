@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 _TYPES = ((str,), (int,), (bytes, np.ndarray), (int,), (int,), (str,), (str,), (list,))
 
 
-def decode(document: bytes | memoryview, index: int, *, view: bool = False) -> Record:
+def decode(document: bytes | memoryview, index: int, salt: int, *, view: bool = False) -> Record:
     """Return the record in a document, after checking its length, index and CRC-32; else raise DamagedRecordError.
 
-    A lack of memory is a MemoryError, and says nothing of the record. With ``view``, its image may point into the
-    document: a memoryview instead of bytes, or a read-only array.
+    ``salt`` is in the manifest of the record's store. A lack of memory is a MemoryError, and says nothing of the
+    record. With ``view``, its image may point into the document: a memoryview instead of bytes, or a read-only array.
     """
-    verify(document, index)
+    verify(document, index, salt)
     try:
         begin, end, image = find_image(document)
         if image is not None:
@@ -55,7 +55,7 @@ def decode(document: bytes | memoryview, index: int, *, view: bool = False) -> R
     return record
 
 
-def decode_values(values: Mapping[str, Any], index: int) -> Record:
+def decode_values(values: Mapping[str, Any], index: int, salt: int) -> Record:
     """Return the record in a document that a database driver has decoded, after the same checks.
 
     The driver decodes faster than this module can. The CRC-32 is computed from the values encoded again, which gives
@@ -70,13 +70,13 @@ def decode_values(values: Mapping[str, Any], index: int) -> Record:
         content = crc32_of_values(values)
     except UNREADABLE as error:
         raise _explained(error, "its values cannot be those that were written", index, values.get("name")) from error
-    check_crc32(content, index, values["crc32"] if isinstance(values["crc32"], Int64) else None)
+    check_crc32(content, index, salt, values["crc32"] if isinstance(values["crc32"], Int64) else None)
     return _record(dict(values), index)
 
 
-def decode_encoded(document: bytes | memoryview, index: int) -> EncodedRecord:
+def decode_encoded(document: bytes | memoryview, index: int, salt: int) -> EncodedRecord:
     """Return the record in a document as ``encode`` returned it, after the same checks; a view of a memoryview."""
-    record = decode(document, index, view=True)
+    record = decode(document, index, salt, view=True)
     image = record.image
     if isinstance(image, np.ndarray):
         image = bson.decode(document)["image"]  # the bytes of an array

@@ -36,41 +36,41 @@ def crc32_of(document: bytes | memoryview) -> int:
     return crc32(memoryview(document)[HEAD.size : -TAIL.size])
 
 
-def bound_crc32(content: Any, index: Any) -> Any:
-    """Return the element ``crc32`` of a record: the CRC-32 of its content, XOR the low 32 bits of its index.
+def bound_crc32(content: Any, index: Any, salt: int) -> Any:
+    """Return the element ``crc32`` of a record: the CRC-32 of its content, XOR index (its low 32 bits), XOR salt.
 
-    The content's CRC-32 can be computed before the index is known, and content moved to another index is noticed.
-    Both may be int64 arrays.
+    The content's CRC-32 can be computed before the index is known. Content at another index, or in a store with another
+    salt, does not match. Content and index may be int64 arrays.
     """
-    return content ^ (index & 0xFFFF_FFFF)
+    return content ^ (index & 0xFFFF_FFFF) ^ salt
 
 
-def seal(values: Mapping[str, Any], number: int = 0) -> bytes:
+def seal(values: Mapping[str, Any], number: int = 0, salt: int = 0) -> bytes:
     """Return a BSON document of values and an element ``crc32`` after them, which ``open_sealed`` checks.
 
-    The check includes ``number``, the document's position among others of its kind.
+    The check includes ``number``, the document's position among others of its kind, and the salt of its store.
     """
     elements = bson.encode(values)[LENGTH.size : -1]
     return b"".join(
         (
             LENGTH.pack(LENGTH.size + len(elements) + TAIL.size),
             elements,
-            TAIL.pack(CRC32, bound_crc32(crc32(elements), number), 0),
+            TAIL.pack(CRC32, bound_crc32(crc32(elements), number, salt), 0),
         )
     )
 
 
-def open_sealed(document: bytes | memoryview, number: int = 0) -> dict[str, Any]:
+def open_sealed(document: bytes | memoryview, number: int = 0, salt: int = 0) -> dict[str, Any]:
     """Return the values of a document from ``seal``; a tuple comes back as a list, an int of 64 bits as an Int64.
 
     Raises:
-        ValueError: The document is not what ``seal`` returned for this number.
+        ValueError: The document is not what ``seal`` returned for this number and salt.
     """
     end = len(document) - TAIL.size
     if end < LENGTH.size:
         raise ValueError(f"it has only {len(document)} bytes")
     tag, stored, _ = TAIL.unpack_from(document, end)
-    crc = bound_crc32(crc32(memoryview(document)[LENGTH.size : end]), number)
+    crc = bound_crc32(crc32(memoryview(document)[LENGTH.size : end]), number, salt)
     if tag != CRC32 or stored != crc:
         raise ValueError(f"its CRC-32 is {crc:08x}, which is not what its end says")
     try:
@@ -99,8 +99,8 @@ def crc32_of_values(values: Mapping[str, Any]) -> int:
     return crc
 
 
-def verify(document: bytes | memoryview, index: int) -> None:
-    """Raise DamagedRecordError unless a document has the right length, index and CRC-32."""
+def verify(document: bytes | memoryview, index: int, salt: int) -> None:
+    """Raise DamagedRecordError unless a document has the right length, index and CRC-32 in a store with this salt."""
     if len(document) < HEAD.size + TAIL.size:
         raise DamagedRecordError(f"it has only {len(document)} bytes")
     length, tag, stored_index = HEAD.unpack_from(document)
@@ -111,19 +111,19 @@ def verify(document: bytes | memoryview, index: int) -> None:
     tag, stored_crc, end = TAIL.unpack_from(document, length - TAIL.size)
     if tag != CRC32 or end:
         raise DamagedRecordError("it does not end with its crc32")
-    check_crc32(crc32_of(document), index, stored_crc)
+    check_crc32(crc32_of(document), index, salt, stored_crc)
 
 
-def check_crc32(content: int, index: int, stored: object) -> None:
+def check_crc32(content: int, index: int, salt: int, stored: object) -> None:
     """Raise DamagedRecordError unless content has the CRC-32 that its document says."""
-    crc = bound_crc32(content, index)
+    crc = bound_crc32(content, index, salt)
     if stored != crc:
         what = f"{stored:08x}" if isinstance(stored, int) else repr(stored)
         raise DamagedRecordError(f"its CRC-32 is {crc:08x}, not {what}")
 
 
-def move_document(document: bytes | memoryview, index: int, to: int) -> bytes:
-    """Return a copy of a record's document with another index; a document that is not of ``index`` as it is.
+def move_document(document: bytes | memoryview, index: int, salt: int, *, to: int, to_salt: int) -> bytes:
+    """Return a copy of a record's document for another index and store; a document that is not of ``index`` as it is.
 
     It is not verified: ``verify`` finds in the copy what it would have found in the document.
     """
@@ -134,7 +134,7 @@ def move_document(document: bytes | memoryview, index: int, to: int) -> bytes:
         return bytes(document)
     end = len(document) - TAIL.size
     crc_tag, crc, closing = TAIL.unpack_from(document, end)
-    moved = bound_crc32(bound_crc32(crc, index), to)
+    moved = bound_crc32(bound_crc32(crc, index, salt), to, to_salt)
     content = memoryview(document)[HEAD.size : end]
     return b"".join((HEAD.pack(length, tag, to), content, TAIL.pack(crc_tag, moved, closing)))
 

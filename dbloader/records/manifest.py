@@ -35,6 +35,8 @@ class Manifest:
     Attributes:
         length: Number of records.
         digest: SHA-256, hex, of the records' CRC-32 (little-endian uint32, in the order of their indices).
+        salt: Random uint32, drawn when writing began. It is in the checksum of each record, column and line of the
+            report, so what another store has left in the file does not match.
         classes: Name of each label from 0 on; empty where labels have no names.
         label_counts: Records of each label; None if there are more than 65,536 different labels.
         labelled: Records that have a label.
@@ -55,6 +57,7 @@ class Manifest:
 
     length: int
     digest: str
+    salt: int = field(default=0, compare=False)
     classes: tuple[str, ...] = ()
     label_counts: dict[int, int] | None = None
     labelled: int = 0
@@ -161,6 +164,7 @@ _IS_VALID: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("width", "height"), _is_range),
     **dict.fromkeys(("formats", "depths", "fields", "outcome"), _is_counts),
     **dict.fromkeys(("created", "created_by"), _is_text),
+    "salt": lambda value: _is_count(value) and value < 2**32,
     "digest": lambda value: isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef"),
     "classes": lambda value: isinstance(value, list) and all(map(_is_text, value)),
     "label_counts": lambda value: value is None or (isinstance(value, bytes) and len(value) % 16 == 0),

@@ -79,10 +79,10 @@ class EncodedRecord(NamedTuple):
     format: str | None
     fields: tuple[str, ...]
 
-    def document(self, index: int) -> bytes:
-        """Return the BSON document of the record at an index."""
+    def document(self, index: int, salt: int) -> bytes:
+        """Return the BSON document of the record at an index of a store with this salt."""
         length = HEAD.size + sum(map(len, self.elements)) + TAIL.size
-        crc = bound_crc32(self.crc32, index)
+        crc = bound_crc32(self.crc32, index, salt)
         return b"".join((HEAD.pack(length, ID, index), *self.elements, TAIL.pack(CRC32, crc, 0)))
 
 

@@ -182,7 +182,7 @@ class Store(ABC):
             DamagedRecordError: It is not what was written. The message names place, index and name.
         """
         try:
-            return decode_encoded(document, index)
+            return decode_encoded(document, index, self.manifest.salt)
         except DamagedRecordError as error:
             raise self._damaged(index, str(error)) from error
 
@@ -190,9 +190,9 @@ class Store(ABC):
     def _open(self) -> Handle:
         """Return this process's handle, which is opened if need be."""
 
-    def _decode(self, document: bytes | memoryview, index: int, *, view: bool = False) -> Record:
+    def _decode(self, document: bytes | memoryview, index: int, salt: int, *, view: bool = False) -> Record:
         try:
-            return decode(document, index, view=view)
+            return decode(document, index, salt, view=view)
         except DamagedRecordError as error:
             raise self._damaged(index, str(error)) from error
 
@@ -206,7 +206,7 @@ class Store(ABC):
     def _event(self, document: bytes | memoryview | None, number: int) -> dict[str, Any]:
         """Return a line of the report, verified."""
         try:
-            event = open_sealed(document or b"", number)
+            event = open_sealed(document or b"", number, self.manifest.salt)
         except ValueError as error:
             what = str(error)
         else:

@@ -52,6 +52,7 @@ class Totals:
         length: int,
         summary: Summary,
         *,
+        salt: int,
         classes: Sequence[str],
         source: Mapping[str, Any] | None,
         created: str | None,
@@ -62,6 +63,7 @@ class Totals:
                 raise FieldError(f"label {label} is not one of the {len(classes)} classes (0 to {len(classes) - 1})")
         manifest = Manifest(
             length=length,
+            salt=salt,
             classes=tuple(classes),
             formats=dict(sorted(self.formats.items())),
             depths=dict(sorted(self.depths.items())),

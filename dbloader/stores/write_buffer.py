@@ -37,10 +37,12 @@ class WriteBuffer:
     """Records and lines of the report that are not committed yet.
 
     ``length`` counts the records of the store, with those in the buffer; ``nbytes`` the bytes of their documents.
+    ``salt`` is the store's.
     ``began_at`` is the time of the last commit (`time.monotonic`).
     """
 
-    def __init__(self, length: int = 0, chunk: ColumnChunk | None = None) -> None:
+    def __init__(self, salt: int, length: int = 0, chunk: ColumnChunk | None = None) -> None:
+        self.salt = salt
         self.length = length
         self._chunk = ColumnChunk() if chunk is None else chunk
         self._begin()
@@ -52,7 +54,7 @@ class WriteBuffer:
 
     def add(self, record: EncodedRecord) -> None:
         """Add a record, under the next index."""
-        document = record.document(self.length)
+        document = record.document(self.length, self.salt)
         self._next_commit.documents.append(document)
         self.nbytes += len(document)
         self._chunk.append(record)
@@ -78,7 +80,8 @@ class WriteBuffer:
 
     def _pack(self, number: int) -> None:
         packed = self._chunk.pack()
-        self._next_commit.chunks[number] = {name: seal_chunk(name, number, chunk) for name, chunk in packed.items()}
+        sealed = {name: seal_chunk(name, number, chunk, self.salt) for name, chunk in packed.items()}
+        self._next_commit.chunks[number] = sealed
 
 
 class Committer:

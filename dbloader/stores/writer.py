@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 import time
 from pathlib import Path
@@ -69,7 +70,7 @@ class Writer(WriterBackend):
         self.totals = Totals()
         self.scratch: Path | None = None  # a folder with room for temporary files; None for the system's
         self.report_path = Path(f"{place}.report.jsonl")  # the file that the report is written to
-        self._buffer = WriteBuffer()
+        self._buffer = WriteBuffer(secrets.randbits(32))
         self._finished = False
         self._only_begun = False  # the one commit says only that an unfinished writer may overwrite
         self._process = os.getpid()
@@ -79,6 +80,11 @@ class Writer(WriterBackend):
     def length(self) -> int:
         """Records written so far, those of a resumed writer included."""
         return self._buffer.length
+
+    @property
+    def salt(self) -> int:
+        """That of the manifest; a resumed writer keeps it."""
+        return self._buffer.salt
 
     def __enter__(self) -> Self:
         self._committer.start()
@@ -180,7 +186,7 @@ class Writer(WriterBackend):
         commit = self._buffer.take()
         self.totals.events += len(commit.events)
         progress: dict[str, Any] = {"length": self.length, "position": self.position, "events": self.totals.events}
-        progress |= {"settings": self.settings, "overwrite": self.overwrite, **self.totals.counts()}
+        progress |= {"salt": self.salt, "settings": self.settings, "overwrite": self.overwrite, **self.totals.counts()}
         self._committer.begin(self._store, commit, progress)
 
     def _check_unfinished(self) -> None:
@@ -209,7 +215,7 @@ class Writer(WriterBackend):
         for number in range(-(-self.length // CHUNK)):
             summary.add(self._stored_chunk(number))
         manifest = self.totals.manifest(
-            self.place, self.length, summary, classes=classes, source=source, created=created
+            self.place, self.length, summary, salt=self.salt, classes=classes, source=source, created=created
         )
         self._publish(manifest)
         self._finished = True
@@ -240,9 +246,10 @@ class Writer(WriterBackend):
             self.position = int(progress["position"])
             self.overwrite = self.overwrite or bool(progress["overwrite"])
             self.totals = Totals.restore(progress)
-            self._buffer = WriteBuffer(int(progress["length"]))
+            self._buffer = WriteBuffer(int(progress["salt"]), int(progress["length"]))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise self._damaged(f"its progress cannot be read: {error!r}") from error
         self.resumed = True
         if self.length % CHUNK:
-            self._buffer = WriteBuffer(self.length, ColumnChunk.unpack(self._stored_chunk(self.length // CHUNK)))
+            chunk = ColumnChunk.unpack(self._stored_chunk(self.length // CHUNK))
+            self._buffer = WriteBuffer(self.salt, self.length, chunk)

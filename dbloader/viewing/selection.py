@@ -7,13 +7,11 @@ import operator
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import bson
 import numpy as np
 
 from dbloader._describe import short_repr
 from dbloader.errors import DamagedRecordError, OptionError
 from dbloader.records.columns import CHUNK
-from dbloader.records.document import LENGTH, UNREADABLE, find_image
 from dbloader.records.names import names_with
 from dbloader.stores.mongo.query import find_indices
 from dbloader.stores.mongo.store import MongoStore
@@ -205,9 +203,9 @@ class Selections:
             query = {"_id": {"$in": indices.tolist()}, "format": wanted}
             return np.isin(indices, find_indices(self.store._open(), query))
         try:
-            with self.store.borrow_documents(indices.tolist()) as documents:
-                return np.array([_format_of(document) == wanted for document, _ in documents])
-        except (DamagedRecordError, *UNREADABLE):
+            with self.store.borrow(indices.tolist()) as records:
+                return np.array([record.format == wanted for record in records])
+        except DamagedRecordError:
             if len(indices) == 1:
                 return np.zeros(1, bool)
             return np.concatenate([self._have_format(half, wanted) for half in np.array_split(indices, 2)])
@@ -221,10 +219,3 @@ class Selections:
             for event in events[name]:
                 found[event].append(index)
         return {event: np.array(indices, np.int64) for event, indices in found.items()}
-
-
-def _format_of(document: bytes | memoryview) -> Any:
-    """Return the format in a document, whose image is not copied."""
-    begin, end, _ = find_image(document)
-    rest = b"".join((LENGTH.pack(len(document) - (end - begin)), document[4:begin], document[end:]))
-    return bson.decode(rest).get("format")

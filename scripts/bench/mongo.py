@@ -149,7 +149,7 @@ def batch_of(place: str, size: int, delay_ms: int) -> None:
 
 def writing(server: Mongod, _: Path) -> None:
     encoded = list(noise(WRITTEN))
-    documents = [record.document(index) for index, record in enumerate(encoded)]
+    documents = [record.document(index, 0) for index, record in enumerate(encoded)]
     numbers = itertools.count()
 
     def bare(documents: list[Any], **concern: Any) -> None:

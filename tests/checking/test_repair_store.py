@@ -13,7 +13,7 @@ from dbloader.errors import ConversionError, DamagedStoreError, StoreExistsError
 from dbloader.records.record import encode
 from tests.support.conversion import documents, events, records
 from tests.support.images import END, photo, picture, plant
-from tests.support.lmdb_files import change_manifest, tamper, tamper_with_records
+from tests.support.lmdb_files import change_manifest, tamper, tamper_with_records, value_at
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -111,7 +111,7 @@ def test_a_name_never_leads_out_of_the_quarantine(tmp_path: Path) -> None:
 
 
 def test_damaged_records_are_put_into_the_quarantine_as_they_are(tmp_path: Path, source: Path) -> None:
-    bad = bytearray(documents(source)[0])
+    bad = bytearray(value_at(source, b"records", bytes(8)))
     bad[-200] ^= 1
     tamper_with_records(source, {0: bytes(bad), 3: None})
     tamper(source, b"meta", {b"column/label/" + bytes(8): None})

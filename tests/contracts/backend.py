@@ -10,7 +10,7 @@ from dbloader import create_store, open_store
 from dbloader.errors import NotAStoreError, StoreNotFoundError
 from dbloader.records.columns import DTYPES
 from dbloader.records.record import encode
-from tests.contracts.records import documents_of, write_one_by_one
+from tests.contracts.records import documents_of, stored, write_one_by_one
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -96,13 +96,13 @@ class Backend:
 
     def check_documents(self, place: str, records: list[Record]) -> None:
         with self.open(place) as store:
-            assert store.documents(range(len(store))) == documents_of(records)
+            assert stored(store, range(len(store))) == documents_of(records)
 
     def check_same(self, place: str, other: str) -> None:
         """Check that two stores are the same in everything but their places."""
         with self.open(place) as store, self.open(other) as expected:
             assert store.manifest == expected.manifest
-            assert store.documents(range(len(store))) == expected.documents(range(len(store)))
+            assert stored(store, range(len(store))) == stored(expected, range(len(store)))
             assert list(store.names()) == list(expected.names())
             for name in DTYPES:
                 assert store.column(name).tolist() == expected.column(name).tolist()

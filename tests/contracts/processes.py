@@ -12,7 +12,7 @@ import pytest
 
 from dbloader.errors import StoreNotFoundError
 from tests.contracts.backend import Backend
-from tests.contracts.records import WAIT_S, documents_of, facts, make_records
+from tests.contracts.records import WAIT_S, documents_of, facts, make_records, stored
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def read_here(store: Store, opener: Any, indices: list[int]) -> tuple[int, int | None, int | None, list[bytes], Any]:
     """Return the id of this process, those that opened the handle before and after reading, and what was read."""
     before = opener(store)
-    documents = store.documents(indices)
+    documents = stored(store, indices)
     return os.getpid(), before, opener(store), documents, [facts(record) for record in store.read(indices)]
 
 
@@ -89,7 +89,7 @@ class ProcessesContract(Backend):
                 assert documents == expected
                 assert read == [facts(records[index]) for index in indices]
             # The children have left the parent's handle alone.
-            assert store.documents(indices) == expected
+            assert stored(store, indices) == expected
             assert self.opener(store) == os.getpid()
 
     def _in_processes(self, method: str, store: Store, indices: list[int]) -> list[Any]:
@@ -157,7 +157,7 @@ class ProcessesContract(Backend):
                 assert type(copy) is type(store)
                 assert copy.place == store.place
                 assert self.opener(copy) is None
-                assert copy.documents([2]) == documents_of(records)[2:3]
+                assert stored(copy, [2]) == documents_of(records)[2:3]
 
     def test_a_closed_store_opens_again_when_it_is_used(self, tmp_path: Path) -> None:
         place = self.store(tmp_path, make_records(3))
@@ -176,9 +176,9 @@ class ProcessesContract(Backend):
         with self.open(place) as store, self.open(place) as unopened:
             assert len(store) == 5
             self.write(place, new, overwrite=True)
-            assert store.documents(range(5)) == documents_of(old)
+            assert stored(store, range(5)) == documents_of(old)
             assert len(store) == len(store.names()) == len(store.column("crc32")) == 5
             assert store.verify() == store.manifest.digest
-            assert unopened.documents(range(9)) == documents_of(new)
+            assert stored(unopened, range(9)) == documents_of(new)
             store.close()
-            assert store.documents(range(9)) == documents_of(new)
+            assert stored(store, range(9)) == documents_of(new)

@@ -108,7 +108,7 @@ class ReadingContract(Backend):
         with self.open(place) as store:
             indices = [39, *range(39)]
             documents = store.documents(indices)
-            assert documents == [documents_of(records)[index] for index in indices]
+            assert documents == [documents_of(records, store.manifest.salt)[index] for index in indices]
             for index, document in zip(indices, documents, strict=True):
                 assert type(document) is bytes
                 values = bson.decode(document)

@@ -12,10 +12,11 @@ from dbloader import Record, create_store, open_store
 from dbloader.records.record import encode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable
+    from collections.abc import Callable, Container, Iterable, Sequence
     from pathlib import Path
 
     from dbloader.records.manifest import Manifest
+    from dbloader.stores.base import Store
     from dbloader.stores.writer import Writer
 
 WAIT_S = 60.0  # for what must happen; a test that waits as long has failed
@@ -45,8 +46,19 @@ def small_records(count: int, name: Callable[[int], str | None] = lambda number:
     return [Record(name=name(number), label=number % 10) for number in range(count)]
 
 
-def documents_of(records: Iterable[Record]) -> list[bytes]:
-    return [encode(record).document(index) for index, record in enumerate(records)]
+def documents_of(records: Iterable[Record], salt: int = 0) -> list[bytes]:
+    return [encode(record).document(index, salt) for index, record in enumerate(records)]
+
+
+def salt_of(place: str | Path) -> int:
+    with open_store(place) as store:
+        return store.manifest.salt
+
+
+def stored(store: Store, indices: Sequence[int]) -> list[bytes]:
+    """Return documents, verified, as a store with the salt 0 would have them: to compare stores of different salts."""
+    found = zip(store.documents(indices), indices, strict=True)
+    return [store.verified(document, index).document(index, 0) for document, index in found]
 
 
 def plain(value: Any) -> Any:
@@ -110,7 +122,7 @@ def write_nothing(place: str | Path, **options: bool) -> None:
 def check_is(place: str | Path, records: list[Record], digest: str | None = None) -> None:
     """Check that a store was written one by one with these records, and with nothing else."""
     with open_store(place) as store:
-        assert store.documents(range(len(store))) == documents_of(records)
+        assert stored(store, range(len(store))) == documents_of(records)
         assert store.verify() == store.manifest.digest
         assert digest in (None, store.manifest.digest)
         events = [event["reason"] for event in store.events()]

@@ -12,7 +12,7 @@ from dbloader.errors import StoreExistsError
 from dbloader.records.columns import CHUNK
 from dbloader.records.record import encode
 from tests.contracts.backend import Backend
-from tests.contracts.records import documents_of, make_records, small_records, write_one_by_one
+from tests.contracts.records import documents_of, make_records, small_records, stored, write_one_by_one
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +33,7 @@ class ResumingContract(Backend):
         records = make_records(2, seed=2)
         self.write(place, records, overwrite=True)
         with self.open(place) as store:
-            assert store.documents(range(2)) == documents_of(records)
+            assert stored(store, range(2)) == documents_of(records)
             assert list(store.events()) == []
 
     @pytest.mark.parametrize("cuts", [[0, 0, 3], [5, 6, 7, 19], [20]])

@@ -13,7 +13,7 @@ import pytest
 from dbloader.records.columns import NO_LABEL
 from tests.contracts.backend import Backend
 from tests.contracts.processes import read_here
-from tests.contracts.records import WAIT_S, documents_of, facts, make_records
+from tests.contracts.records import WAIT_S, documents_of, facts, make_records, stored
 from tests.support.children import from_child
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class ThreadsContract(Backend):
         def read_on(start: int) -> None:
             started.wait(WAIT_S)
             while not stop.is_set():
-                assert store.documents([start, 7]) == [expected[start], expected[7]]
+                assert stored(store, [start, 7]) == [expected[start], expected[7]]
                 with self.open(place) as other:
                     assert other.name(start) == records[start].name
 
@@ -63,7 +63,7 @@ class ThreadsContract(Backend):
             for _ in range(15):
                 indices = rng.choices(range(200), k=8)
                 assert [facts(record) for record in store.read(indices)] == [facts(records[i]) for i in indices]
-                assert store.documents(indices) == [expected[index] for index in indices]
+                assert stored(store, indices) == [expected[index] for index in indices]
                 assert store.name(indices[0]) == records[indices[0]].name
                 assert store.find(str(records[100].name)) == 100
                 assert store.column("label")[indices[1]] in (indices[1] % 3, NO_LABEL)
@@ -81,7 +81,7 @@ class ThreadsContract(Backend):
         def read(start: int) -> None:
             barrier.wait(WAIT_S)
             for _ in range(30):
-                assert store.documents([start]) == [expected[start]]
+                assert stored(store, [start]) == [expected[start]]
                 assert store.find(str(records[start].name)) == start
                 assert len(store.names()) == len(store.column("width")) == 60
 

@@ -11,7 +11,7 @@ from dbloader import Record
 from dbloader.errors import DamagedRecordError, DamagedStoreError
 from dbloader.records.record import encode
 from tests.contracts.backend import Backend
-from tests.contracts.records import documents_of, facts, make_records
+from tests.contracts.records import documents_of, facts, make_records, salt_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,10 +52,10 @@ class VerifyingContract(Backend):
     @pytest.mark.slow
     def test_a_flipped_bit_in_any_byte_of_a_record_is_noticed(self, tmp_path: Path) -> None:
         record = Record(name="kept/name.jpg", label=3, image=b"the image", fields={"n": np.arange(2, dtype="<u1")})
-        size = len(encode(record).document(0))
+        size = len(encode(record).document(0, 0))
         place = self.store(tmp_path, [record] * size)
         damaged = {}
-        for index, document in enumerate(documents_of([record] * size)):
+        for index, document in enumerate(documents_of([record] * size, salt_of(place))):
             new = document[:index] + bytes([document[index] ^ 1 << index % 8]) + document[index + 1 :]
             if self.can_hold(place, index, new):
                 damaged[index] = new
@@ -72,8 +72,8 @@ class VerifyingContract(Backend):
     @pytest.mark.parametrize("change", ["shorter", "longer", "empty", "another record", "missing"])
     def test_a_damaged_record_raises_and_the_others_are_still_read(self, tmp_path: Path, change: str) -> None:
         records = make_records(5)
-        documents = documents_of(records)
         place = self.store(tmp_path, records)
+        documents = documents_of(records, salt_of(place))
         new = {
             "shorter": documents[2][:-1],
             "longer": documents[2] + b"\0",
@@ -102,7 +102,7 @@ class VerifyingContract(Backend):
         records = make_records(70)
         place = self.store(tmp_path, records)
         records[66].label = 2
-        self.replace_documents(place, {66: documents_of(records)[66]})
+        self.replace_documents(place, {66: documents_of(records, salt_of(place))[66]})
         with self.open(place) as store:
             assert store[66].label == 2
             with pytest.raises(DamagedStoreError, match=r"its column .* does not fit the 70 records from 0 on"):

@@ -36,6 +36,7 @@ from dbloader.records.decode import decode
 from dbloader.stores.lmdb.publish_shards import replacing
 from dbloader.stores.lmdb.shard_table import ShardTable
 from dbloader.stores.lmdb.store import LMDBStore
+from tests.contracts.records import stored
 from tests.conversion.test_shards import Here
 from tests.support.images import photo, plant, plant_coco, plant_kinds, plant_photos
 
@@ -83,8 +84,8 @@ def test_a_store_that_grew_has_the_records_and_the_digest_of_one_file(
         events = [*store.events()]
         # One file with the old records followed by the new ones, as their documents say.
         with LMDBStore(tmp_path / "old.lmdb") as old:
-            assert store.documents(range(7)) == old.documents(range(7))
-        records = [decode(document, index) for index, document in enumerate(store.documents(range(len(store))))]
+            assert stored(store, range(7)) == stored(old, range(7))
+        records = [decode(document, index, 0) for index, document in enumerate(stored(store, range(len(store))))]
     with open_store(tmp_path / "alone.lmdb") as store:
         assert events == [*store.events()]
     copied = copy_store(grown, tmp_path / "one.lmdb")
@@ -114,12 +115,12 @@ def test_growing_again_keeps_only_what_readers_of_the_store_before_need(grown: P
 
 def test_readers_keep_what_they_opened(grown: Path, tmp_path: Path) -> None:
     with LMDBStore(grown) as store, LMDBDataset(grown) as dataset, LMDBStore(grown) as manifest_only:
-        before = store.documents(range(7))
+        before = stored(store, range(7))
         names = [*store.names()]
         assert len(manifest_only) == 7  # neither its index nor a shard is open
         data = pickle.dumps(dataset)
         convert(tmp_path / "new", grown, append=True, executor=Here())
-        assert store.documents(range(7)) == manifest_only.documents(range(7)) == before
+        assert stored(store, range(7)) == stored(manifest_only, range(7)) == before
         assert [*manifest_only.names()] == names
         worker = pickle.loads(data)  # noqa: S301 - made above; as a DataLoader begins its next epoch
         assert len(worker) == 7
@@ -136,7 +137,7 @@ def test_readers_keep_what_they_opened(grown: Path, tmp_path: Path) -> None:
         with pytest.raises(NotAStoreError, match="has been replaced since this dataset was made"):
             again[0]
         again.close()
-        assert store.documents(range(7)) == before  # it has the files open
+        assert stored(store, range(7)) == before  # it has the files open
         manifest_only.close()
         assert len(manifest_only) == 17
 

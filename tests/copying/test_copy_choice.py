@@ -291,4 +291,4 @@ def test_only_the_label_of_a_record_changes(tmp_path: Path) -> None:
     copied(tmp_path / "a.lmdb", labels=listing(tmp_path, "l.jsonl", *rows))
     for record, label in zip(before, (None, 7, -1), strict=True):
         record.label = label
-    assert documents(tmp_path / "copy.lmdb") == [encode(record).document(i) for i, record in enumerate(before)]
+    assert documents(tmp_path / "copy.lmdb") == [encode(record).document(i, 0) for i, record in enumerate(before)]

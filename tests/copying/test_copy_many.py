@@ -21,6 +21,7 @@ from tests.copying.test_copy_store import make, tamper
 from tests.support.children import in_child
 from tests.support.conversion import documents, events, records, verified
 from tests.support.images import photo, plant, plant_photos
+from tests.support.lmdb_files import value_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,7 +92,7 @@ def test_a_merge_to_a_server_and_of_stores_there_is_the_same(tmp_path: Path, mon
     with pytest.warns(UserWarning, match="have the name of a record of an earlier source"):
         here = copy_store([tmp_path / "a.lmdb", f"{mongo_uri}.b"], tmp_path / "ab.lmdb")
     assert documents(tmp_path / "ab.lmdb") == documents(mongo_uri) == [
-        encode(record).document(index) for index, record in enumerate(make_records(100) + make_records(100, 1))
+        encode(record).document(index, 0) for index, record in enumerate(make_records(100) + make_records(100, 1))
     ]  # fmt: skip
     assert (here.digest, here.outcome, here.events) == (there.digest, {"repaired": 10, "rejected": 0}, 10)
     assert verified(mongo_uri) == here.digest
@@ -250,7 +251,7 @@ def test_a_destination_that_is_taken_is_noticed_before_anything_is_written(tmp_p
 def test_damage_leaves_every_destination_as_it_was(tmp_path: Path) -> None:
     make(tmp_path / "all.lmdb")
     old = write(tmp_path / "t.lmdb", [0])
-    document = documents(tmp_path / "all.lmdb")[200]
+    document = value_at(tmp_path / "all.lmdb", RECORDS, record_key(200))
     tamper(tmp_path / "all.lmdb", RECORDS, record_key(200), document[:-30] + b"\0" + document[-29:])
     for seed in range(2):
         with pytest.raises(DamagedRecordError, match=r"record 200 .* is damaged"):

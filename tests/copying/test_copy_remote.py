@@ -31,6 +31,7 @@ from dbloader.errors import (
 )
 from dbloader.stores.lmdb.shard_table import ShardTable
 from dbloader.stores.open import open_store
+from tests.contracts.records import stored
 from tests.support.http_proxy import CUT, EXPIRED, LOST, SLOW_DOWN, HTTPProxy, flip, shorten
 from tests.support.images import plant_photos
 from tests.support.object_store import (
@@ -87,7 +88,7 @@ def test_a_store_is_put_there_and_brought_back(
         assert [path.name for path in tmp_path.iterdir() if ".copy" in path.name] == []
     with open_store(stores / "one.lmdb") as one, open_store(tmp_path / "shards.lmdb") as back:
         assert [*one.names()] == [*back.names()]
-        assert one.documents(range(12)) == back.documents(range(12))
+        assert stored(one, range(12)) == stored(back, range(12))
 
 
 def test_verify_says_how_to_bring_a_store_from_there_and_that_helps(

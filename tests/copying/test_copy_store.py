@@ -13,13 +13,14 @@ import pytest
 import dbloader.stores.writer as writing
 from dbloader import Record, copy_store, create_store, open_store
 from dbloader.errors import DamagedRecordError, DamagedStoreError, StoreExistsError, StoreNotFoundError
-from dbloader.records.columns import DTYPES, seal_chunk
+from dbloader.records.columns import DTYPES
 from dbloader.records.manifest import Manifest
 from dbloader.records.record import encode
-from dbloader.stores.lmdb.keys import META, RECORDS, column_key, record_key
+from dbloader.stores.lmdb.keys import RECORDS, record_key
 from dbloader.stores.mongo.uri import parse
-from tests.contracts.records import documents_of, make_records
+from tests.contracts.records import documents_of, make_records, salt_of, stored
 from tests.support.children import in_child
+from tests.support.lmdb_files import put_chunk
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +44,7 @@ def make(place: str | Path, length: int = LENGTH, *, seed: int = 0, **options: A
 def check_same(place: str | Path, other: str | Path) -> None:
     with open_store(place) as store, open_store(other) as copy:
         assert copy.manifest == replace(store.manifest, created_by=copy.manifest.created_by)
-        assert copy.documents(range(len(store))) == store.documents(range(len(store)))
+        assert stored(copy, range(len(store))) == stored(store, range(len(store)))
         assert list(copy.events()) == list(store.events())
         assert list(copy.names()) == list(store.names())
         for name in DTYPES:
@@ -70,7 +71,7 @@ def test_a_copy_to_a_server_and_back_is_the_same_store(tmp_path: Path, source: P
     check_same(source, back)
     assert first == second
     with open_store(back) as store:
-        assert store.documents(range(LENGTH)) == documents_of(make_records(LENGTH))
+        assert stored(store, range(LENGTH)) == documents_of(make_records(LENGTH))
         assert list(store.events()) == EVENTS
         assert (store.manifest.created, store.manifest.classes) == ("then", ("ä", "b", "c"))
         assert store.manifest.outcome == {"repaired": 5, "rejected": 0}
@@ -196,7 +197,7 @@ def test_a_copy_is_not_taken_for_a_conversion_and_resumed(tmp_path: Path, source
 def test_a_damaged_record_ends_the_copy_and_leaves_the_destination_as_it_was(
     tmp_path: Path, source: Path, mongo_uri: str, overwrite: bool
 ) -> None:
-    document = documents_of(make_records(LENGTH))[200]
+    document = documents_of(make_records(LENGTH), salt_of(source))[200]
     tamper(source, RECORDS, record_key(200), document[:-30] + b"\0" + document[-29:])
     for place in (tmp_path / "copy.lmdb", mongo_uri):
         old = make(place, 10, seed=1) if overwrite else None
@@ -214,7 +215,7 @@ def test_a_damaged_record_ends_the_copy_and_leaves_the_destination_as_it_was(
 def test_a_record_that_was_exchanged_for_a_whole_one_ends_the_copy(tmp_path: Path, source: Path) -> None:
     record = make_records(LENGTH)[200]
     record.label = 1
-    tamper(source, RECORDS, record_key(200), encode(record).document(200))
+    tamper(source, RECORDS, record_key(200), encode(record).document(200, salt_of(source)))
     old = make(tmp_path / "copy.lmdb", 10, seed=1)
     told = rf"^{source}: record 200 \(class 2/ä 200\.jpg\) has been exchanged for another one$"
     with pytest.raises(DamagedStoreError, match=told):
@@ -226,7 +227,7 @@ def test_a_record_that_was_exchanged_for_a_whole_one_ends_the_copy(tmp_path: Pat
 def test_columns_that_do_not_tell_of_the_records_end_the_copy(tmp_path: Path, source: Path) -> None:
     with open_store(source) as store:
         crcs = store.column("crc32").astype("<u4").tobytes()
-    tamper(source, META, column_key("crc32", 0), seal_chunk("crc32", 0, crcs[:-1] + bytes([crcs[-1] ^ 1])))
+    put_chunk(source, "crc32", 0, crcs[:-1] + bytes([crcs[-1] ^ 1]))
     with pytest.raises(DamagedStoreError, match=r"its column crc32 does not tell of the records that its digest is of"):
         copy_store(source, tmp_path / "copy.lmdb")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source.lmdb"]

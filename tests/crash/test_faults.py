@@ -22,6 +22,7 @@ from dbloader import LMDBDataset, create_store
 from dbloader.conversion.convert import convert
 from dbloader.errors import NotAStoreError, StoreError, StoreNotFoundError
 from dbloader.stores.open import open_store
+from tests.contracts.records import stored
 from tests.support.crash import (
     check_nothing_is_lost,
     check_resumed,
@@ -278,7 +279,7 @@ def read_on(place: str, done: Any, sender: Any, seed: int) -> None:
                 digest = store.manifest.digest
                 seen = hashlib.sha256()
                 for start in range(0, len(store), 7):
-                    documents = store.documents(range(start, min(start + 7, len(store))))
+                    documents = stored(store, range(start, min(start + 7, len(store))))
                     seen.update(b"".join(documents))
                     time.sleep(generator.uniform(0, 0.01))
                 assert store.verify() == digest

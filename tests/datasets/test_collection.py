@@ -23,6 +23,7 @@ from dbloader.errors import (
     StoreNotFoundError,
 )
 from dbloader.stores.mongo.uri import parse
+from tests.contracts.records import stored
 from tests.support.images import encoded
 
 if TYPE_CHECKING:
@@ -236,7 +237,7 @@ def test_a_collection_is_converted_into_another_one(old: Old, monkeypatch: pytes
     convert(old.uri, f"{old.uri}.new", listing=old.listing)
     convert(old.uri, "out.lmdb", listing=old.listing)
     with open_store(f"{old.uri}.new") as store, open_store("out.lmdb") as other:
-        assert store.documents(range(COUNT)) == other.documents(range(COUNT))
+        assert stored(store, range(COUNT)) == stored(other, range(COUNT))
         assert store.verify() == other.verify()
 
 

@@ -107,7 +107,7 @@ def test_an_array_may_be_gray_read_only_or_a_view_and_is_left_alone(decoder: Dec
     random_numbers = np.random.default_rng(1).random(decoder.draws)
     expected = pixels(decoder(rgb, random_numbers)).copy()
     kept = Record(image=rgb, label=0)
-    read_only = decode(encode(kept).document(0), 0).image
+    read_only = decode(encode(kept).document(0, 0), 0, 0).image
     assert read_only is not None
     backwards = np.ascontiguousarray(rgb[::-1, ::-1])[::-1, ::-1]
     for given in (gray, read_only, backwards, np.asfortranarray(rgb)):

@@ -8,6 +8,7 @@ import pytest
 
 from dbloader import convert, export_store, open_store
 from dbloader.exports.export import FORMATS
+from tests.contracts.records import stored
 from tests.support.images import plant
 from tests.support.sources import FILES, SOURCES
 
@@ -30,7 +31,7 @@ def test_a_store_comes_back_the_same_from_any_export(
     assert not export_store(tmp_path / "before.lmdb", tmp_path / "export", format=format).warnings
     after = convert(tmp_path / "export", tmp_path / "after.lmdb")
     with open_store(tmp_path / "before.lmdb") as one, open_store(tmp_path / "after.lmdb") as other:
-        assert one.documents(range(len(one))) == other.documents(range(len(other)))  # byte for byte
+        assert stored(one, range(len(one))) == stored(other, range(len(other)))  # byte for byte
         assert one.manifest.classes == other.manifest.classes
         assert {*one.manifest.file_fields} == {*other.manifest.file_fields}
         assert not [*other.events()]

@@ -16,6 +16,7 @@ from dbloader.errors import ConversionError, ExportError, SourceError
 from dbloader.exports import parquet
 from dbloader.exports.export import export_store
 from dbloader.records.record import encode
+from tests.contracts.records import stored
 from tests.support.conversion import records
 from tests.support.hugging_face import run_datasets
 from tests.support.images import encoded, photo, plant_photos
@@ -214,7 +215,7 @@ def test_arrays_come_back_byte_for_byte(tmp_path: Path) -> None:
     assert rules["fixed"] == {"dtype": "int16", "shape": [0, 3]}
     assert convert(tmp_path / "out", tmp_path / "again.lmdb").digest == digest
     with open_store(tmp_path / "s.lmdb") as one, open_store(tmp_path / "again.lmdb") as other:
-        assert one.documents(range(5)) == other.documents(range(5))
+        assert stored(one, range(5)) == stored(other, range(5))
 
 
 @pytest.mark.parametrize(

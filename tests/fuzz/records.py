@@ -23,31 +23,31 @@ from dbloader.records.record import Record, encode
 if TYPE_CHECKING:
     from pathlib import Path
 
-_INDEX = 7
+_INDEX, _SALT = 7, 0
 
 
 def record(data: bytes, _: Path) -> None:
     """The first byte says whether the rest is a document, or elements of which one with a right CRC-32 is made."""
     document = data[1:] if data[:1] < b"\x80" else _record_of(data[1:])
     try:
-        found = encode(decode(document, _INDEX)).document(_INDEX)
+        found = encode(decode(document, _INDEX, _SALT)).document(_INDEX, _SALT)
     except DamagedRecordError:
         return
     except FieldError:  # another program wrote a field that none may have
         found = b""
-    view = decode(memoryview(document), _INDEX, view=True)
+    view = decode(memoryview(document), _INDEX, _SALT, view=True)
     with suppress(FieldError):
-        assert encode(view).document(_INDEX) == found
+        assert encode(view).document(_INDEX, _SALT) == found
     with suppress(DamagedRecordError):
-        given = decode_values(bson.decode(document), _INDEX)
+        given = decode_values(bson.decode(document), _INDEX, _SALT)
         with suppress(FieldError):
-            assert encode(given).document(_INDEX) == found
+            assert encode(given).document(_INDEX, _SALT) == found
     if found:
-        assert encode(decode(found, _INDEX)).document(_INDEX) == found
+        assert encode(decode(found, _INDEX, _SALT)).document(_INDEX, _SALT) == found
 
 
 def _record_of(elements: bytes) -> bytes:
-    crc = bound_crc32(crc32(elements), _INDEX)
+    crc = bound_crc32(crc32(elements), _INDEX, _SALT)
     length = HEAD.size + len(elements) + TAIL.size
     return HEAD.pack(length, ID, _INDEX) + elements + TAIL.pack(CRC32, crc, 0)
 
@@ -61,7 +61,7 @@ def record_seeds() -> list[bytes]:
         Record(fields={"d": np.zeros(2, [("a", "<i4"), ("ü", "U2")]), "t": np.array(["2020"], "M8[D]")}),
         Record(),
     ]
-    documents = [encode(record).document(_INDEX) for record in records]
+    documents = [encode(record).document(_INDEX, _SALT) for record in records]
     found = b"\xff\x05image\0\xfe\xff\xff\xff\0\x02\0\x01\0\0\0\0"  # by fuzzing: an image of -2 bytes
     return [found, *(part for whole in documents for part in (b"\0" + whole, b"\xff" + whole[HEAD.size : -TAIL.size]))]
 
@@ -93,7 +93,7 @@ def manifest(data: bytes, _: Path) -> None:
                     assert name_at(data[2:], position) == joined[position] == name.decode()
     else:
         column, length = COLUMNS[kind[0] % len(COLUMNS)], int.from_bytes(data[:2], "little")
-        chunk = whole_chunk(column, 0, seal_chunk(column, 0, data[2:]), length)
+        chunk = whole_chunk(column, 0, seal_chunk(column, 0, data[2:]), length, _SALT)
         if chunk is not None and column in DTYPES:
             assert join_values(iter([chunk]), column, length).tobytes() == data[2:]
 

@@ -23,6 +23,8 @@ from dbloader.records.columns import (
 from dbloader.records.names import pack_names
 from dbloader.records.record import encode
 
+SALT = 0x9E3779B9
+
 
 def test_a_chunk_is_laid_out_byte_by_byte_as_documented() -> None:
     chunk = ColumnChunk()
@@ -126,8 +128,8 @@ def test_a_sealed_chunk_opens_as_what_it_was(kind: type) -> None:
 
 
 def test_the_seal_of_a_chunk_is_laid_out_byte_by_byte_as_documented() -> None:
-    crc = zlib.crc32(b"width" + struct.pack(">Q", 258) + b"0123")
-    assert seal_chunk("width", 258, b"0123") == b"0123" + struct.pack("<I", crc)
+    crc = zlib.crc32(b"width" + struct.pack(">Q", 258) + b"0123") ^ SALT
+    assert seal_chunk("width", 258, b"0123", SALT) == b"0123" + struct.pack("<I", crc)
 
 
 def test_each_flipped_bit_of_a_sealed_chunk_is_found() -> None:
@@ -140,10 +142,12 @@ def test_each_flipped_bit_of_a_sealed_chunk_is_found() -> None:
         assert unseal_chunk("name", 3, sealed[:length]) is None
 
 
-def test_a_chunk_is_not_taken_for_one_of_another_column_or_number() -> None:
-    sealed = seal_chunk("width", 3, bytes(8))
-    assert unseal_chunk("height", 3, sealed) is None
-    assert unseal_chunk("width", 4, sealed) is None
+def test_a_chunk_is_not_taken_for_one_of_another_column_number_or_store() -> None:
+    sealed = seal_chunk("width", 3, bytes(8), SALT)
+    assert unseal_chunk("width", 3, sealed, SALT) is not None
+    assert unseal_chunk("height", 3, sealed, SALT) is None
+    assert unseal_chunk("width", 4, sealed, SALT) is None
+    assert unseal_chunk("width", 3, sealed, SALT ^ 1) is None
 
 
 @pytest.mark.parametrize("stored", [None, b"", b"abc", "text", 7])
@@ -153,6 +157,6 @@ def test_what_is_no_chunk_at_all_is_not_one(stored: object) -> None:
 
 def test_a_whole_chunk_has_as_many_records_as_its_store_gives_it() -> None:
     sealed = seal_chunk("width", 1, bytes(3 * 4))
-    assert whole_chunk("width", 1, sealed, CHUNK + 3) is not None
-    assert whole_chunk("width", 1, sealed, CHUNK + 2) is None
-    assert whole_chunk("width", 1, sealed, CHUNK + 4) is None
+    assert whole_chunk("width", 1, sealed, CHUNK + 3, 0) is not None
+    assert whole_chunk("width", 1, sealed, CHUNK + 2, 0) is None
+    assert whole_chunk("width", 1, sealed, CHUNK + 4, 0) is None

@@ -29,6 +29,8 @@ from tests.support.values import ARRAYS, FIELD_NAMES, TEXT, UINT32, VALUES, same
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+SALT = 0x9E3779B9
+
 
 @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
 @pytest.mark.parametrize("dtype", ["|V0", "<f8"])
@@ -43,7 +45,7 @@ def test_an_array_that_says_that_it_has_more_elements_than_bytes_is_damaged_at_o
     npy = b"\x93NUMPY" + bytes(version) + struct.pack("<H" if version == (1, 0) else "<I", len(header)) + header
     element = bson.encode({"image" if as_image else "mask": Binary(npy, 0x80)})[4:-1]
     with pytest.raises(DamagedRecordError, match="one of its arrays"):
-        decode(with_elements(element), 0)
+        decode(with_elements(element), 0, SALT)
 
 
 @pytest.mark.parametrize(
@@ -70,9 +72,9 @@ def test_a_value_that_no_record_has_is_damage_even_under_the_right_checksum(
 ) -> None:
     document = with_elements(bson.encode(values)[4:-1])
     with pytest.raises(DamagedRecordError, match=f"^{message}$"):
-        decode(document, 0)
+        decode(document, 0, SALT)
     with pytest.raises(DamagedRecordError, match=f"^{message}$"):
-        decode_values(bson.decode(document), 0)
+        decode_values(bson.decode(document), 0, SALT)
 
 
 def test_an_element_that_ends_like_a_checksum_is_none() -> None:
@@ -81,17 +83,17 @@ def test_an_element_that_ends_like_a_checksum_is_none() -> None:
         size = struct.pack("<iB", 15, 0)
         head = before + b"\x05x\0" + size
         tail = b"\x12crc32\0"
-        crc = zlib.crc32(head) ^ number
+        crc = zlib.crc32(head) ^ number ^ SALT
         return head + tail + struct.pack("<q", crc) + b"\0"
 
     inner = ends_like_a_checksum(0, b"")
     sealed = struct.pack("<i", 4 + len(inner)) + inner
     with pytest.raises(ValueError, match=r"^it has no crc32$|BSON"):
-        open_sealed(sealed)
+        open_sealed(sealed, 0, SALT)
     content = ends_like_a_checksum(5, b"")
     document = struct.pack("<i5sq", 17 + len(content), b"\x12_id\0", 5) + content
     with pytest.raises(DamagedRecordError, match=r"^it has no _id or no crc32$|BSON"):
-        decode(document, 5)
+        decode(document, 5, SALT)
 
 
 def test_documents_within_documents_without_end_are_damage() -> None:
@@ -99,11 +101,11 @@ def test_documents_within_documents_without_end_are_damage() -> None:
     for _ in range(3000):
         deep = struct.pack("<i", len(deep) + 8) + b"\x03a\0" + deep + b"\0"
     with pytest.raises(DamagedRecordError, match="its BSON cannot be decoded"):
-        decode(with_elements(deep[4:-1]), 0)
+        decode(with_elements(deep[4:-1]), 0, SALT)
 
 
 RECORD = Record("a/b.png", 3, b"image", 4, 5, "PNG", fields={"x": [1.5, "ü"], "mask": np.arange(3)})
-DOCUMENT = encode(RECORD).document(6)
+DOCUMENT = encode(RECORD).document(6, SALT)
 
 
 @pytest.mark.parametrize("change", [1, 0x80, 0xFF])
@@ -112,22 +114,27 @@ def test_a_changed_byte_is_noticed_wherever_it_is(change: int) -> None:
         document = bytearray(DOCUMENT)
         document[position] ^= change
         with pytest.raises(DamagedRecordError, match=r"^its CRC-32 is|^it is record|^it does not (begin|end) with its"):
-            decode(bytes(document), 6)
+            decode(bytes(document), 6, SALT)
 
 
-def test_a_document_of_another_length_or_index_is_noticed() -> None:
+def test_a_document_of_another_length_index_or_store_is_noticed() -> None:
     with pytest.raises(DamagedRecordError, match=r"^it does not begin with its length of .* bytes and its _id$"):
-        decode(DOCUMENT + b"\0", 6)
+        decode(DOCUMENT + b"\0", 6, SALT)
     with pytest.raises(DamagedRecordError, match=r"^it is record 6$"):
-        decode(DOCUMENT, 5)
+        decode(DOCUMENT, 5, SALT)
+    for decode_one in (decode, decode_encoded):
+        with pytest.raises(DamagedRecordError, match=r"^its CRC-32 is \w+, not \w+$"):
+            decode_one(DOCUMENT, 6, SALT ^ 1)
+    with pytest.raises(DamagedRecordError, match=r"^its CRC-32 is \w+, not \w+$"):
+        decode_values(bson.decode(DOCUMENT), 6, SALT ^ 1)
     for length in range(len(DOCUMENT)):
         with pytest.raises(DamagedRecordError, match=rf"^it (has only {length} bytes$|does not begin with its length)"):
-            decode(DOCUMENT[:length], 6)
+            decode(DOCUMENT[:length], 6, SALT)
 
 
 def with_elements(elements: bytes) -> bytes:
     """A document that is whole, of elements that may make no sense."""
-    return EncodedRecord((elements,), zlib.crc32(elements), None, None, None, None, 0, None, ()).document(0)
+    return EncodedRecord((elements,), zlib.crc32(elements), None, None, None, None, 0, None, ()).document(0, SALT)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +147,7 @@ def with_elements(elements: bytes) -> bytes:
 )
 def test_what_cannot_be_decoded_is_damage_even_under_the_right_checksum(elements: bytes, message: str) -> None:
     with pytest.raises(DamagedRecordError, match=message):
-        decode(with_elements(elements), 0)
+        decode(with_elements(elements), 0, SALT)
 
 
 class Bomb:
@@ -153,12 +160,12 @@ def test_nothing_that_was_pickled_is_ever_loaded() -> None:
     np.lib.format.write_array(file, np.array([Bomb()]), allow_pickle=True)
     document = with_elements(bson.encode({"mask": Binary(file.getvalue(), 0x80)})[4:-1])
     with pytest.raises(DamagedRecordError, match=r"^one of its arrays cannot be read: Object arrays cannot be loaded"):
-        decode(document, 0)
+        decode(document, 0, SALT)
 
 
 def test_a_document_is_decoded_wherever_it_lies() -> None:
     for document in (DOCUMENT, bytearray(DOCUMENT), memoryview(DOCUMENT), memoryview(bytearray(DOCUMENT))):
-        back = decode(document, 6)  # type: ignore[arg-type]  # a bytearray, too
+        back = decode(document, 6, SALT)  # type: ignore[arg-type]  # a bytearray, too
         assert back.name == RECORD.name
         assert type(back.image) is bytes
         assert same(back.fields, RECORD.fields)
@@ -169,7 +176,7 @@ def test_binaries_of_other_subtypes_are_bytes() -> None:
     document = with_elements(
         bson.encode({"a": Binary(b"x", 4 - 1), "b": Int64(3), "c": {"d": [Binary(b"y", 5)]}})[4:-1]
     )
-    assert same(decode(document, 0).fields, {"a": b"x", "b": 3, "c": {"d": [b"y"]}})
+    assert same(decode(document, 0, SALT).fields, {"a": b"x", "b": 3, "c": {"d": [b"y"]}})
 
 
 def plain(record: Record) -> Any:
@@ -192,19 +199,19 @@ def test_a_decoded_document_and_its_bytes_are_the_same_record(
 ) -> None:
     record = Record(name, label, image, width, width, resized_from=resized_from, fields=fields)
     written = encode(record)
-    document = written.document(index)
+    document = written.document(index, SALT)
     values = bson.decode(document)
-    assert same(plain(decode_values(values, index)), plain(decode(document, index)))
+    assert same(plain(decode_values(values, index, SALT)), plain(decode(document, index, SALT)))
     assert crc32_of_values(values) == written.crc32
-    again = decode_encoded(document, index)
-    assert again.document(index) == document
+    again = decode_encoded(document, index, SALT)
+    assert again.document(index, SALT) == document
     assert again[1:] == written[1:]
-    assert again.document(5) == written.document(5)
+    assert again.document(5, SALT) == written.document(5, SALT)
 
 
 def whole_values() -> dict[str, Any]:
     record = Record("a", 1, b"abc", 2, 3, "PNG", fields={"caption": "x", "n": 7})
-    return dict(bson.decode(encode(record).document(4)))
+    return dict(bson.decode(encode(record).document(4, SALT)))
 
 
 @pytest.mark.parametrize(
@@ -226,7 +233,7 @@ def whole_values() -> dict[str, Any]:
 )
 def test_a_decoded_document_that_is_not_what_was_written_is_damage(change: dict[str, Any], message: str) -> None:
     with pytest.raises(DamagedRecordError, match=rf"^{message}"):
-        decode_values({**whole_values(), **change}, 4)
+        decode_values({**whole_values(), **change}, 4, SALT)
 
 
 @pytest.mark.parametrize("missing", ["_id", "crc32", "label", "image", "caption"])
@@ -234,29 +241,29 @@ def test_a_decoded_document_that_lacks_something_is_damage(missing: str) -> None
     values = whole_values()
     del values[missing]
     with pytest.raises(DamagedRecordError, match=r"^(its CRC-32 is |it does not begin with its _id )"):
-        decode_values(values, 4)
+        decode_values(values, 4, SALT)
 
 
 def test_a_decoded_document_in_another_order_is_damage() -> None:
     values = whole_values()
     first, name, label, *rest = values
     with pytest.raises(DamagedRecordError, match=r"^its CRC-32 is "):
-        decode_values({key: values[key] for key in (first, label, name, *rest)}, 4)
+        decode_values({key: values[key] for key in (first, label, name, *rest)}, 4, SALT)
     with pytest.raises(DamagedRecordError, match=r"^it does not begin with its _id"):
-        decode_values({}, 4)
+        decode_values({}, 4, SALT)
 
 
 def test_a_damaged_document_is_not_stored_once_more() -> None:
-    document = encode(Record("a", 1, b"abc")).document(4)
+    document = encode(Record("a", 1, b"abc")).document(4, SALT)
     for wrong, index in ((document[:-20] + b"?" + document[-19:], 4), (document, 5), (document[:-1], 4)):
         with pytest.raises(DamagedRecordError, match=r"^it"):
-            decode_encoded(wrong, index)
+            decode_encoded(wrong, index, SALT)
 
 
 @pytest.mark.parametrize(("name", "told"), [("cat/\u00e4.jpg", "cat/\u00e4.jpg"), (None, "without a name")])
 @pytest.mark.parametrize("way", [decode, decode_encoded, decode_values])
 def test_a_lack_of_memory_is_not_called_damage(way: Callable[..., Any], name: str | None, told: str) -> None:
-    document = encode(Record(name=name, fields={"mask": bytes(100 * 2**20)})).document(5)
+    document = encode(Record(name=name, fields={"mask": bytes(100 * 2**20)})).document(5, SALT)
     given = bson.decode(document) if way is decode_values else document
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
@@ -267,6 +274,6 @@ def test_a_lack_of_memory_is_not_called_damage(way: Callable[..., Any], name: st
             while True:
                 held.append(bytearray(2**23))
         with pytest.raises(MemoryError, match=rf"^there is not enough memory to decode record 5 \({told}\)$"):
-            way(given, 5)
+            way(given, 5, SALT)
 
     assert in_child(decode_limited) == 0

@@ -26,12 +26,12 @@ from tests.support.values import ARRAYS, FIELD_NAMES, TEXT, UINT32, VALUES, same
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-HEAD, TAIL = 4 + 5 + 8, 7 + 8 + 1
+HEAD, TAIL, SALT = 4 + 5 + 8, 7 + 8 + 1, 0x9E3779B9
 
 
 def stored(record: Record, index: int = 0) -> Record:
     """Return a record as it comes back."""
-    return decode(encode(record).document(index), index)
+    return decode(encode(record).document(index, 0), index, 0)
 
 
 def stored_field(value: Any) -> Any:
@@ -65,7 +65,7 @@ def test_the_standard_fields_come_back_as_they_were(
 ) -> None:
     record = Record(name, label, image, width, height, image_format, damaged, resized_from)
     encoded = encode(record)
-    back = decode(encoded.document(7), 7)
+    back = decode(encoded.document(7, 0), 7, 0)
     assert same(back.image, image)
     back.image = record.image = None
     record.index = 7
@@ -176,7 +176,7 @@ def test_the_size_of_an_image_counts_all_that_is_stored_of_it() -> None:
     assert encode(Record(image=b"")).nbytes == 0
     assert encode(Record(image=b"abc")).nbytes == 3
     encoded = encode(Record(image=np.zeros(4, "u1")))
-    assert encoded.nbytes == len(bson.decode(encoded.document(0))["image"]) == 128 + 4
+    assert encoded.nbytes == len(bson.decode(encoded.document(0, 0))["image"]) == 128 + 4
 
 
 def test_a_document_is_laid_out_byte_by_byte_as_documented() -> None:
@@ -210,11 +210,11 @@ def test_a_document_is_laid_out_byte_by_byte_as_documented() -> None:
         ]
     )
     encoded = encode(record)
-    assert encoded.document(2**40) == whole
+    assert encoded.document(2**40, 0) == whole
     assert b"".join(encoded.elements) == expected
     assert encoded.crc32 == zlib.crc32(expected)
     record.index = 2**40
-    assert decode(whole, 2**40) == record
+    assert decode(whole, 2**40, 0) == record
     assert list(bson.decode(whole)) == ["_id", *STANDARD_FIELDS, "n", "x", "t", "none", "s", "crc32"]
 
 
@@ -228,14 +228,14 @@ def test_an_array_is_laid_out_as_a_npy_file_in_a_binary_of_the_user_defined_subt
     assert encoded.nbytes == len(npy)
 
 
-def test_the_checksum_is_of_everything_and_binds_it_to_its_index() -> None:
+def test_the_checksum_is_of_everything_and_binds_it_to_index_and_store() -> None:
     encoded = encode(Record(name="a", image=b"abc"))
-    documents = {index: encoded.document(index) for index in (0, 1, 2**32 + 5, 2**63 - 1)}
+    documents = {index: encoded.document(index, SALT) for index in (0, 1, 2**32 + 5, 2**63 - 1)}
     assert {document[HEAD:-TAIL] for document in documents.values()} == {documents[0][HEAD:-TAIL]}
     assert {crc32_of(document) for document in documents.values()} == {encoded.crc32}
     assert encoded.crc32 == zlib.crc32(documents[0][HEAD:-TAIL])
     for index, document in documents.items():
-        assert bson.decode(document)["crc32"] == encoded.crc32 ^ index % 2**32
+        assert bson.decode(document)["crc32"] == encoded.crc32 ^ index % 2**32 ^ SALT
     others = (
         Record(name="b", image=b"abc"),
         Record(name="a", image=b"abd"),
@@ -401,9 +401,9 @@ def test_a_field_may_be_nested_as_deep_as_mongodb_promises_to_store(wrap: Callab
 
 def test_a_record_beyond_the_size_of_a_document_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     record = Record(name="a", image=bytes(100), fields={"x": "y"})
-    size = len(encode(record).document(0))
+    size = len(encode(record).document(0, 0))
     monkeypatch.setattr("dbloader.records.record.MAX_DOCUMENT", size)
-    assert len(encode(record).document(0)) == size
+    assert len(encode(record).document(0, 0)) == size
     monkeypatch.setattr("dbloader.records.record.MAX_DOCUMENT", size - 1)
     with pytest.raises(FieldError, match=rf"^record 'a' has {size} bytes; a document has at most {size - 1}$"):
         encode(record)

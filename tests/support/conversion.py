@@ -14,6 +14,7 @@ from dbloader.conversion import parallel
 from dbloader.conversion.convert import convert
 from dbloader.conversion.memory_budget import return_large_blocks
 from dbloader.stores.open import open_store
+from tests.contracts.records import stored
 from tests.support.children import from_child
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def records(place: str | os.PathLike[str]) -> list[Record]:
 
 def documents(place: str | os.PathLike[str]) -> list[bytes]:
     with open_store(place) as store:
-        return store.documents(range(len(store)))
+        return stored(store, range(len(store)))
 
 
 def events(place: str | os.PathLike[str]) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from dbloader.cli import main
 from dbloader.conversion.convert import convert
 from dbloader.errors import NotAStoreError, StoreExistsError, StoreNotFoundError
 from dbloader.stores.open import open_store
+from tests.contracts.records import stored
 from tests.support.conversion import documents
 from tests.support.images import WAIT_S, plant_kinds, plant_photos
 
@@ -57,7 +58,7 @@ def make_whole(folder: Path) -> Whole:
 def check_whole(whole: Whole, place: str | Path) -> None:
     with open_store(place) as store:
         assert store.verify() == store.manifest.digest == whole.digest
-        assert store.documents(range(len(store))) == whole.documents
+        assert stored(store, range(len(store))) == whole.documents
         assert [json.dumps(event, ensure_ascii=False) for event in store.events()] == whole.report.splitlines()
 
 

@@ -169,6 +169,10 @@ class Tampering:
         with self._env.begin(write=True, db=self._databases[database]) as txn:
             txn.put(key, value) if value is not None else txn.delete(key)
 
+    @property
+    def salt(self) -> int:
+        return int(open_sealed(self.get(b"meta", b"manifest"))["salt"])
+
     def close(self) -> None:
         self._env.close()
 
@@ -256,16 +260,16 @@ def lie_in_a_record(store: Tampering, rng: random.Random) -> None:
     if rng.random() < 0.1:
         values = dict(rng.sample(sorted(values.items(), key=str), len(values)))
     index = int.from_bytes(key, "big")
-    crc = int.from_bytes(seal(values, index)[-9:-1], "little")  # where a sealed document has it too
+    crc = int.from_bytes(seal(values, index, store.salt)[-9:-1], "little")  # where a sealed document has it too
     store.put(b"records", key, bson.encode({"_id": Int64(index), **values, "crc32": Int64(crc)}))
 
 
 def lie_in_an_event(store: Tampering, rng: random.Random) -> None:
     key = rng.choice([key for key in store.keys(b"meta") if key.startswith(b"event/")])
     number = int.from_bytes(key[-8:], "big")
-    event = open_sealed(store.get(b"meta", key), number)
+    event = open_sealed(store.get(b"meta", key), number, store.salt)
     event[rng.choice([*event, "new"])] = _lie(rng)
-    store.put(b"meta", key, seal(event, number))
+    store.put(b"meta", key, seal(event, number, store.salt))
 
 
 def lie_in_a_column(store: Tampering, rng: random.Random) -> None:
@@ -274,7 +278,7 @@ def lie_in_a_column(store: Tampering, rng: random.Random) -> None:
     chunk = bytearray(store.get(b"meta", key)[:-4])
     for _ in range(rng.choice([1, 1, 3, 20])):
         chunk[rng.randrange(len(chunk))] = rng.choice([0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)])
-    store.put(b"meta", key, seal_chunk(column, 0, bytes(chunk)))
+    store.put(b"meta", key, seal_chunk(column, 0, bytes(chunk), store.salt))
 
 
 DAMAGE: dict[str, Callable[[Tampering, random.Random], None]] = {

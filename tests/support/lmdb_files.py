@@ -54,14 +54,19 @@ def change_manifest(place: Path, **changes: object) -> None:
 
 def put_chunk(place: Path, column: str, number: int, chunk: bytes) -> None:
     """Give a store another chunk of a column, with the right CRC-32."""
-    tamper(place, b"meta", {column_key(column, number): seal_chunk(column, number, chunk)})
+    sealed = seal_chunk(column, number, chunk, _salt_of(place))
+    tamper(place, b"meta", {column_key(column, number): sealed})
 
 
 def chunk_at(place: Path, column: str, number: int) -> bytes:
     """Return a chunk of a column."""
-    chunk = unseal_chunk(column, number, value_at(place, b"meta", column_key(column, number)))
+    chunk = unseal_chunk(column, number, value_at(place, b"meta", column_key(column, number)), _salt_of(place))
     assert chunk is not None
     return bytes(chunk)
+
+
+def _salt_of(place: Path) -> int:
+    return int(open_sealed(value_at(place, b"meta", b"manifest"))["salt"])
 
 
 def open_descriptors(path: str | Path) -> int:

@@ -43,13 +43,15 @@ _CHUNKS_KEPT = 256  # in the memory of this process; those of names are 40 MB
 class LMDBHandle:
     """An open store: the environment, shared with other stores on the file, its sub-databases and the manifest.
 
-    ``digest`` is that of the only store that the file may be; OtherStoreError says that it is another one. ``of`` is
-    the key of the part of a store, one of ``_PARTS``, that the file must be instead of a whole one.
+    Args:
+        path: The file.
+        place: The file in messages.
+        digest: The digest that it must have, else OtherStoreError; None for any.
+        index_of: The manifest of the sharded store whose index it must be, else OtherStoreError; None for a store.
     """
 
-    def __init__(self, path: str, place: str, *, digest: str | None = None, of: bytes | None = None) -> None:
+    def __init__(self, path: str, place: str, *, digest: str | None = None, index_of: Manifest | None = None) -> None:
         self.place = place
-        self._of = of
         self._chunks_read = 0
         # Transactions stay open, for a store does not change: a new one costs as much as reading a record.
         self._idle: list[lmdb.Transaction] = []
@@ -65,12 +67,12 @@ class LMDBHandle:
         release = weakref.finalize(self, env.release, self.shared)
         release.atexit = False
         try:
-            self._read_header(status.st_size, digest)
+            self._read_header(status.st_size, digest, index_of)
         except BaseException:
             release()  # now: a caller that keeps the error would keep the file open
             raise
 
-    def _read_header(self, size: int, digest: str | None) -> None:
+    def _read_header(self, size: int, digest: str | None, index_of: Manifest | None) -> None:
         opened, place = self.shared.env, self.place
         used = (opened.info()["last_pgno"] + 1) * opened.stat()["psize"]
         if size < used:
@@ -88,7 +90,7 @@ class LMDBHandle:
         with opened.begin() as txn:
             data = txn.get(MANIFEST, db=self.meta)
             found = [key for key in _PARTS if txn.get(key, db=self.meta) is not None]
-        if found and found != [self._of]:
+        if found and not (found == [SHARD_INDEX] and index_of):
             raise NotAStoreError(f"{place} is not a whole store, but {_PARTS[found[0]]}")
         if data is None:
             raise NotAStoreError(
@@ -97,6 +99,8 @@ class LMDBHandle:
             )
         self.manifest = Manifest.decode(data, place)
         if digest not in (None, self.manifest.digest):
+            raise OtherStoreError
+        if index_of and (index_of.digest, index_of.salt) != (self.manifest.digest, self.manifest.salt):
             raise OtherStoreError
 
     @property
@@ -163,7 +167,8 @@ class LMDBHandle:
         if not self._chunks_read % _CHUNKS_KEPT:
             # Read through the map, the columns of ten million records would stay in this process's memory: 580 MB.
             self.shared.release_pages()
-        chunk = whole_chunk(column, number, self.get(column_key(column, number)), self.manifest.length)
+        stored = self.get(column_key(column, number))
+        chunk = whole_chunk(column, number, stored, self.manifest.length, self.manifest.salt)
         if chunk is None:
             raise DamagedStoreError(
                 f"{self.place}: chunk {number} of its column {column} is missing or damaged; "

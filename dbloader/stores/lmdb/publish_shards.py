@@ -30,6 +30,7 @@ def index_shards(
     classes: Sequence[str] = (),
     source: Mapping[str, Any] | None = None,
     created: str | None = None,
+    salt: int | None = None,
     grows: tuple[Path, ShardTable] | None = None,
     index: str = "",
 ) -> ShardTable:
@@ -44,6 +45,7 @@ def index_shards(
         classes: Name of each label from 0 on.
         source: Where the records came from, for people to read.
         created: UTC, ISO 8601; None for now.
+        salt: Of the manifest; None for a random one.
         grows: Folder and table of the store that the shards are added to; None for a new store.
         index: File name of the index; "" for a new one.
 
@@ -72,7 +74,9 @@ def index_shards(
     # LMDB writes on a local disk, and other folders get whole files.
     with refusals(str(folder)), tempfile.TemporaryDirectory(prefix="dbloader-") as local:
         path = Path(local) / index
-        manifest = write_index(str(path), stores(), str(folder), classes=classes, source=source, created=created)
+        salt = secrets.randbits(32) if salt is None else salt
+        facts: dict[str, Any] = {"salt": salt, "classes": classes, "source": source, "created": created}
+        manifest = write_index(str(path), stores(), str(folder), **facts)
         copy_durably(path, folder / index)
     return ShardTable(manifest, index, shards, "" if grows is None else grows[1].index_file)
 

@@ -33,6 +33,7 @@ def write_index(
     shards: Iterable[Store],
     place: str,
     *,
+    salt: int,
     classes: Sequence[str],
     source: Mapping[str, Any] | None,
     created: str | None,
@@ -43,6 +44,7 @@ def write_index(
         path: The file, which comes to its place when it is whole.
         shards: The shards, in order. Each is opened when it is taken.
         place: That of the sharded store, for messages.
+        salt: Of the manifest.
         classes: Name of each label from 0 on.
         source: Where the records came from, for the manifest.
         created: UTC, ISO 8601; None for now.
@@ -57,7 +59,7 @@ def write_index(
         file.clear()
         file.open()
         try:
-            manifest = _write(file, shards, place, classes=classes, source=source, created=created)
+            manifest = _write(file, shards, place, salt, classes=classes, source=source, created=created)
             file.sync()
         finally:
             file.env.close()
@@ -70,7 +72,7 @@ def write_index(
     return manifest
 
 
-def _write(file: PartialFile, shards: Iterable[Store], place: str, **facts: Any) -> Manifest:
+def _write(file: PartialFile, shards: Iterable[Store], place: str, salt: int, **facts: Any) -> Manifest:
     totals, summary, length = Totals(), Summary(), 0
     pending: list[tuple[bytes, bytes]] = []
 
@@ -89,7 +91,7 @@ def _write(file: PartialFile, shards: Iterable[Store], place: str, **facts: Any)
         for shard in shards:
             with shard:
                 for event in shard.events():
-                    add(event_key(totals.events), seal(event, totals.events))
+                    add(event_key(totals.events), seal(event, totals.events, salt))
                     totals.events += 1
                 length += len(shard)
                 for name in _COUNTERS:
@@ -99,8 +101,8 @@ def _write(file: PartialFile, shards: Iterable[Store], place: str, **facts: Any)
     for number, chunk in enumerate(_cut(pieces())):
         summary.add(chunk)
         for name, packed in chunk.items():
-            add(column_key(name, number), seal_chunk(name, number, packed))
-    manifest = totals.manifest(place, length, summary, **facts)
+            add(column_key(name, number), seal_chunk(name, number, packed, salt))
+    manifest = totals.manifest(place, length, summary, salt=salt, **facts)
     add(SHARD_INDEX, b"")
     add(MANIFEST, manifest.encode(), most=0)
     return manifest

@@ -8,7 +8,7 @@ import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from contextlib import contextmanager, suppress
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import TYPE_CHECKING
 
 import lmdb
@@ -18,12 +18,12 @@ from dbloader.records.document import move_document
 from dbloader.stores.lmdb import env
 from dbloader.stores.lmdb.errors import translate
 from dbloader.stores.lmdb.handle import LMDBHandle, OtherStoreError
-from dbloader.stores.lmdb.keys import SHARD_INDEX
 from dbloader.stores.lmdb.shard_table import COPY_AGAIN, MANIFEST_FILE, SHARD_FOLDER, ShardTable, kept_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from dbloader.records.manifest import Manifest
     from dbloader.stores.lmdb.shard_table import Shard
 
 # Descriptors of an open shard: LMDB's and that of ReadAhead.
@@ -82,13 +82,13 @@ class ShardedHandle:
     def _index(self) -> LMDBHandle:
         with env.gate, self._lock:  # in this order, so that no fork finds the lock held
             if self._index_handle is None:
-                self._index_handle = self._open(self._table.index_file, digest=self.manifest.digest, of=SHARD_INDEX)
+                self._index_handle = self._open(self._table.index_file, index_of=self.manifest)
             return self._index_handle
 
-    def _open(self, *names: str, digest: str, of: bytes | None = None) -> LMDBHandle:
+    def _open(self, *names: str, digest: str | None = None, index_of: Manifest | None = None) -> LMDBHandle:
         path, place = os.path.join(self._path, *names), os.path.join(self.place, *names)  # noqa: PTH118
         try:
-            return LMDBHandle(path, place, digest=digest, of=of)
+            return LMDBHandle(path, place, digest=digest, index_of=index_of)
         except FileNotFoundError as error:
             raise DamagedStoreError(f"{place} is missing: {_REMEDY}") from error
         except OtherStoreError as error:
@@ -155,27 +155,28 @@ class ShardedHandle:
 
     @contextmanager
     def borrow(self, indices: Sequence[int]) -> Iterator[Iterator[bytes | None]]:
-        """Yield the documents of records, each a copy with its index in the whole store; None for a missing one."""
+        """Yield the documents of records, each a copy with the whole store's index and salt; None if missing."""
         yield self._look_up(indices)
 
     def _look_up(self, indices: Sequence[int]) -> Iterator[bytes | None]:
         for begin in range(0, len(indices), _COPIED):
             part = indices[begin : begin + _COPIED]
             found: list[bytes | None] = [None] * len(part)
-            for position, at, document in self.each(part):
+            for position, at, salt, document in self.each(part):
                 if document is not None:
-                    found[position] = move_document(document, at, part[position])
+                    to, to_salt = part[position], self.manifest.salt
+                    found[position] = move_document(document, at, salt, to=to, to_salt=to_salt)
             yield from found
 
-    def each(self, indices: Sequence[int]) -> Iterator[tuple[int, int, memoryview | None]]:
-        """Yield records shard by shard: position in ``indices``, index in the shard, and document, or None.
+    def each(self, indices: Sequence[int]) -> Iterator[tuple[int, int, int, memoryview | None]]:
+        """Yield records shard by shard: position in ``indices``, index in the shard, its salt, and document, or None.
 
         A document is a view into the map that is valid until the next one is taken.
         """
         for number, positions in self._by_shard(indices).items():
             inside = [indices[position] - self._starts[number] for position in positions]
             handle = self._shard(number)
-            yield from zip(positions, inside, handle.look_up(inside), strict=True)
+            yield from zip(positions, inside, repeat(handle.manifest.salt), handle.look_up(inside))
 
     def _by_shard(self, indices: Sequence[int]) -> dict[int, list[int]]:
         """Return the shards that have these records: positions in ``indices`` by the number of the shard."""

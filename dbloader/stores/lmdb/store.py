@@ -53,9 +53,9 @@ class LMDBStore(Store):
         handle = self._open()
         if isinstance(handle, ShardedHandle):
             return self._read_shards(handle, indices)
-        with self.borrow_documents(indices) as documents:
+        with self._borrow(handle, indices) as documents:
             # Each document is decoded in the map. Only the values of the record are copied.
-            return [self._decode(document, index) for document, index in documents]
+            return [self._decode(document, index, handle.manifest.salt) for document, index in documents]
 
     def _read_shards(self, handle: ShardedHandle, indices: Sequence[int]) -> list[Record]:
         """Decode each document in the map of its shard, where it has another index."""
@@ -63,12 +63,12 @@ class LMDBStore(Store):
             self._check_index(index)
         records: dict[int, Record] = {}
         with env.gate:
-            for position, at, document in handle.each(indices):
+            for position, at, salt, document in handle.each(indices):
                 index = indices[position]
                 if document is None:
                     raise self._damaged(index, "it is missing")
                 try:
-                    record = records[position] = decode(document, at)
+                    record = records[position] = decode(document, at, salt)
                 except DamagedRecordError as error:
                     raise self._damaged(index, str(error)) from error
                 record.index = int(index)
@@ -95,8 +95,9 @@ class LMDBStore(Store):
     @override
     @contextmanager
     def borrow(self, indices: Sequence[int]) -> Iterator[Iterator[Record]]:
-        with self.borrow_documents(indices) as documents:
-            yield (self._decode(document, index, view=True) for document, index in documents)
+        handle = self._open()
+        with self._borrow(handle, indices) as documents:
+            yield (self._decode(document, index, handle.manifest.salt, view=True) for document, index in documents)
 
     @override
     def documents(self, indices: Sequence[int]) -> list[bytes]:
@@ -149,7 +150,13 @@ class LMDBStore(Store):
     @override
     @contextmanager
     def borrow_documents(self, indices: Sequence[int]) -> Iterator[Iterator[tuple[bytes | memoryview, int]]]:
-        handle = self._open()
+        with self._borrow(self._open(), indices) as documents:
+            yield documents
+
+    @contextmanager
+    def _borrow(
+        self, handle: LMDBHandle | ShardedHandle, indices: Sequence[int]
+    ) -> Iterator[Iterator[tuple[bytes | memoryview, int]]]:
         with env.gate, handle.borrow(indices) as documents:
             yield self._found(documents, indices, handle.manifest.length)
 

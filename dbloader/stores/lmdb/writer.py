@@ -154,7 +154,7 @@ class LMDBWriter(Writer):
                 for name, packed in chunk.items():
                     txn.put(column_key(name, number), packed, db=meta)
             for number, event in enumerate(commit.events, progress["events"] - len(commit.events)):
-                txn.put(event_key(number), seal(event, number), db=meta)
+                txn.put(event_key(number), seal(event, number, self.salt), db=meta)
             txn.put(PROGRESS, seal(progress), db=meta)
 
         self._partial.write(put)
@@ -164,7 +164,8 @@ class LMDBWriter(Writer):
     def _stored_chunk(self, number: int) -> dict[str, bytes]:
         chunks: dict[str, bytes] = {}
         for name in COLUMNS:
-            chunk = whole_chunk(name, number, self._partial.get(column_key(name, number)), self.length)
+            stored = self._partial.get(column_key(name, number))
+            chunk = whole_chunk(name, number, stored, self.length, self.salt)
             if chunk is None:
                 raise self._damaged(f"its column {name} is damaged")
             chunks[name] = bytes(chunk)

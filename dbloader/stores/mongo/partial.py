@@ -103,7 +103,7 @@ class PartialStore:
             for name, packed in chunk.items()
         ]
         beside += [
-            {"_id": event_key(self._id, number), "event": bson.decode(seal(event, number))}
+            {"_id": event_key(self._id, number), "event": bson.decode(seal(event, number, progress["salt"]))}
             for number, event in enumerate(commit.events, progress["events"] - len(commit.events))
         ]
 
@@ -183,11 +183,11 @@ class PartialStore:
             raise
 
     @retried
-    def chunk(self, number: int, length: int) -> dict[str, bytes] | None:
+    def chunk(self, number: int, length: int, salt: int) -> dict[str, bytes] | None:
         """Return the packed columns of one chunk of a store of so many records; None if any is missing or damaged."""
         keys = {column_key(self._id, name, number): name for name in COLUMNS}
         stored = {keys[found["_id"]]: found.get("data") for found in self._meta.find({"_id": {"$in": list(keys)}})}
-        chunks = {name: unseal_chunk(name, number, sealed) for name, sealed in stored.items()}
+        chunks = {name: unseal_chunk(name, number, sealed, salt) for name, sealed in stored.items()}
         packed = {name: bytes(chunk) for name, chunk in chunks.items() if chunk is not None}
         count = min(CHUNK, length - number * CHUNK)
         if len(packed) < len(COLUMNS):
@@ -199,7 +199,7 @@ class PartialStore:
         return packed if all(is_whole(name, value, count) for name, value in packed.items()) else None
 
     @retried
-    def has_records(self, number: int, crcs: bytes) -> bool:
+    def has_records(self, number: int, crcs: bytes, salt: int) -> bool:
         """Tell whether the server has the records of one chunk, by their packed CRC-32."""
         expected = np.frombuffer(crcs, DTYPES["crc32"])
         indices = number * CHUNK + np.arange(len(expected))
@@ -213,18 +213,18 @@ class PartialStore:
         if len(answer) != len(expected) * ID_CRC_DTYPE.itemsize:
             return False
         stored = np.frombuffer(answer, ID_CRC_DTYPE)
-        crc32 = bound_crc32(expected.astype(np.int64), indices)
+        crc32 = bound_crc32(expected.astype(np.int64), indices, salt)
         return np.array_equal(stored["_id"], indices) and np.array_equal(stored["crc32"], crc32)
 
     @retried
-    def has_file(self, index: int) -> bool:
+    def has_file(self, index: int, salt: int) -> bool:
         """Tell whether a record in GridFS is whole. Its stub's CRC-32 does not prove that, so the file is read."""
         found = self._records.find_one({"_id": index}, {STUB: 1, "crc32": 1}) or {}
         if STUB not in found:
             return True  # a writer that was overtaken left the file
         try:
             document = self.large.get(found[STUB])
-            verify(document, index)
+            verify(document, index, salt)
         except (LostError, DamagedRecordError):
             return False
         return stored_crc32(document) == found.get("crc32")

@@ -140,7 +140,8 @@ class MongoReader:
                 lambda: {found["_id"]: found.get("data") for found in self.meta.find({"_id": {"$in": keys}})}  # noqa: B023
             )
             for number, key in zip(part, keys, strict=True):
-                chunk = whole_chunk(column, number, found.pop(key, None), self.manifest.length)
+                stored = found.pop(key, None)
+                chunk = whole_chunk(column, number, stored, self.manifest.length, self.manifest.salt)
                 if chunk is None:
                     raise self._lost(f"chunk {number} of its column {column} is missing or damaged")
                 yield chunk

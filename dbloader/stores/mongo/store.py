@@ -63,7 +63,8 @@ class MongoStore(Store):
             found = self._find(reader, indices)
         except DamagedStoreError:
             # The driver cannot decode one of the documents: decode each by itself to name it.
-            return [self._decode(document, int(index)) for index, document in zip(indices, self.documents(indices))]  # noqa: B905
+            salt, documents = reader.manifest.salt, self.documents(indices)
+            return [self._decode(document, int(index), salt) for index, document in zip(indices, documents)]  # noqa: B905
         return [self._to_record(reader, int(index), found.get(index)) for index in indices]
 
     @override
@@ -139,7 +140,8 @@ class MongoStore(Store):
             raise self._damaged(index, "it is missing")
         large = self._read_large(reader, index, values[STUB]) if STUB in values else None
         try:
-            return decode_values(values, index) if large is None else decode(large, index)
+            salt = reader.manifest.salt
+            return decode_values(values, index, salt) if large is None else decode(large, index, salt)
         except DamagedRecordError as error:
             raise self._damaged(index, str(error)) from error
 

@@ -121,7 +121,7 @@ class MongoWriter(Writer):
 
     @override
     def _stored_chunk(self, number: int) -> dict[str, bytes]:
-        packed = self._partial.chunk(number, self.length)
+        packed = self._partial.chunk(number, self.length, self.salt)
         if packed is None:
             raise self._damaged("a chunk of a column is missing or damaged")
         return packed
@@ -129,11 +129,11 @@ class MongoWriter(Writer):
     @override
     def _publish(self, manifest: Manifest) -> None:
         for number in range(-(-self.length // CHUNK)):
-            if not self._partial.has_records(number, self._stored_chunk(number)["crc32"]):
+            if not self._partial.has_records(number, self._stored_chunk(number)["crc32"], self.salt):
                 raise self._damaged("the server does not have all of its records as they were sent")
         for index in self._connection.retry(self._partial.large.list_indices):
             # Beyond the last record there may be leftovers of earlier writers.
-            if index < self.length and not self._partial.has_file(index):
+            if index < self.length and not self._partial.has_file(index, self.salt):
                 raise self._damaged(f"the server does not have record {index} in GridFS as it was sent")
         replaces = self._find_replaceable()
         self._connection.retry(self._lease.check)

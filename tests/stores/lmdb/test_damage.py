@@ -14,7 +14,7 @@ from dbloader.records.columns import CHUNK, COLUMNS, seal_chunk
 from dbloader.records.document import seal
 from dbloader.records.record import encode
 from dbloader.stores.lmdb.keys import column_key, event_key, record_key
-from tests.contracts.records import documents_of, make_records, small_records, write
+from tests.contracts.records import documents_of, make_records, salt_of, small_records, stored, write
 from tests.support.children import in_child
 from tests.support.lmdb_files import change_manifest, chunk_at, put_chunk, tamper, value_at
 
@@ -94,7 +94,7 @@ def test_a_damaged_column_is_noticed_by_whatever_reads_it(place: Path, name: str
             for read in readers_of(store, name):
                 with pytest.raises(DamagedStoreError, match=f"chunk 0 of its column {name} is missing or damaged"):
                     read()
-            assert store.documents(range(20)) == documents_of(make_records(20))
+            assert stored(store, range(20)) == documents_of(make_records(20))
         tamper(place, b"meta", {key: value})
 
 
@@ -169,7 +169,7 @@ def test_a_damaged_line_of_the_report_is_found_when_it_is_read(tmp_path: Path, c
         "missing": None,
         "exchanged": value_at(place, b"meta", event_key(2)),
         "empty": b"",
-        "something else": seal({"event": "rejected"}, 1),
+        "something else": seal({"event": "rejected"}, 1, salt_of(place)),
     }[change]
     tamper(place, b"meta", {event_key(1): new})
     with open_store(place) as store:
@@ -197,7 +197,7 @@ def test_a_manifest_that_lies_about_its_length_takes_no_memory(tmp_path: Path) -
     write(place, small_records(3))
     last = -(-length // CHUNK) - 1
     for column in COLUMNS:
-        tamper(place, b"meta", {column_key(column, last): seal_chunk(column, last, b"")})
+        tamper(place, b"meta", {column_key(column, last): seal_chunk(column, last, b"", salt_of(place))})
     change_manifest(place, length=length)
     with open_store(place) as store:
         for read in (lambda: store.column("label"), store.names, lambda: store.find("x")):

@@ -18,7 +18,7 @@ from dbloader.errors import NotAStoreError
 from dbloader.stores.lmdb import env
 from dbloader.stores.lmdb.handle import LMDBHandle
 from dbloader.stores.lmdb.store import LMDBStore
-from tests.contracts.records import WAIT_S, documents_of, make_records
+from tests.contracts.records import WAIT_S, documents_of, make_records, stored
 from tests.support.children import in_child
 from tests.support.lmdb_files import ONE_ENVIRONMENT, open_descriptors, tamper
 
@@ -64,7 +64,7 @@ def test_a_link_to_a_store_is_the_same_store(place: Path, tmp_path: Path, link: 
         other.symlink_to(place)
     with open_store(place) as one, open_store(other) as two:
         assert shared(one) is shared(two)
-        assert one.documents(range(20)) == two.documents(range(20))
+        assert stored(one, range(20)) == stored(two, range(20))
 
 
 @pytest.mark.parametrize("end", ["close", "with", "del", "garbage"])
@@ -131,7 +131,7 @@ def test_an_environment_that_is_closed_while_it_is_found_is_opened_again(
     with open_store(place) as one, open_store(place) as two:
         before = shared(one)
         assert shared(two) is not before
-        assert two.documents(range(20)) == documents_of(make_records(20))
+        assert stored(two, range(20)) == documents_of(make_records(20))
         assert open_descriptors(place) == ONE_ENVIRONMENT
 
 
@@ -142,7 +142,7 @@ def test_a_forked_child_closes_what_it_inherited(place: Path) -> None:
 
         def look() -> None:
             assert open_descriptors(place) == 0
-            assert used.documents(range(20)) == documents_of(make_records(20))
+            assert stored(used, range(20)) == documents_of(make_records(20))
             assert shared(used) is not before
             assert shared(used).pid == os.getpid()
             assert open_descriptors(place) == ONE_ENVIRONMENT
@@ -151,7 +151,7 @@ def test_a_forked_child_closes_what_it_inherited(place: Path) -> None:
             assert open_descriptors(place) == 0
 
         assert in_child(look) == 0
-        assert used.documents(range(20)) == documents_of(make_records(20))
+        assert stored(used, range(20)) == documents_of(make_records(20))
         assert shared(used) is before
 
 
@@ -161,7 +161,7 @@ def test_a_child_that_is_forked_while_a_store_is_read_can_fork_and_read_itself(p
 
         def read_in_thread() -> None:
             with ThreadPoolExecutor(1) as pool:
-                assert pool.submit(store.documents, [3]).result(WAIT_S) == documents_of(make_records(20))[3:4]
+                assert pool.submit(stored, store, [3]).result(WAIT_S) == documents_of(make_records(20))[3:4]
 
         def read_and_fork() -> None:
             read_in_thread()

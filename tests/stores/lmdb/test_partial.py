@@ -17,7 +17,7 @@ from dbloader.errors import DamagedStoreError, StoreAccessError, StoreError, Sto
 from dbloader.records.record import encode
 from dbloader.stores.lmdb import partial
 from dbloader.stores.lmdb.partial import PartialFile
-from tests.contracts.records import check_is, check_resumes, documents_of, write, write_nothing, write_partial
+from tests.contracts.records import check_is, check_resumes, documents_of, stored, write, write_nothing, write_partial
 from tests.support.children import in_child
 from tests.support.lmdb_files import fill_disk
 
@@ -36,7 +36,7 @@ def test_the_map_grows_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             writer.write([encode(record)])
         manifest = writer.finish()
     with open_store(place) as store:
-        assert store.documents(range(9)) == documents_of(records)
+        assert stored(store, range(9)) == documents_of(records)
         assert store.verify() == manifest.digest
         size = place.stat().st_size
         assert 3 * 9**7 < size < 4 * 9**7

@@ -18,7 +18,7 @@ from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardT
 from dbloader.stores.lmdb.store import LMDBStore
 from tests.contracts.processes import ProcessesContract
 from tests.contracts.reading import ReadingContract
-from tests.contracts.records import make_records
+from tests.contracts.records import make_records, salt_of
 from tests.contracts.threads import ThreadsContract
 from tests.contracts.verifying import VerifyingContract
 from tests.support.lmdb_files import tamper_with_records
@@ -95,8 +95,10 @@ class TestShardedStore(ProcessesContract, ThreadsContract, ReadingContract, Veri
         for index, document in documents.items():
             number = max(number for number, start in enumerate(starts) if start <= index)
             inside = index - starts[number]
-            moved = None if document is None else move_document(document, index, inside)
-            tamper_with_records(Path(place) / SHARD_FOLDER / f"{number:05}.lmdb", {inside: moved})
+            shard = Path(place) / SHARD_FOLDER / f"{number:05}.lmdb"
+            salts = {"salt": salt_of(place), "to_salt": salt_of(shard)}
+            moved = None if document is None else move_document(document, index, to=inside, **salts)
+            tamper_with_records(shard, {inside: moved})
         # The files became longer, which a reader would notice before it comes to the records.
         manifest = Path(place) / MANIFEST_FILE
         table = ShardTable.decode(manifest.read_bytes(), place)

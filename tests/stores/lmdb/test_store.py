@@ -31,6 +31,7 @@ from tests.contracts.records import (
     WAIT_S,
     documents_of,
     make_records,
+    stored,
     write,
     write_nothing,
     write_one_by_one,
@@ -144,7 +145,7 @@ def test_a_place_may_have_any_name(tmp_path: Path, name: str) -> None:
         write(place, make_records(5))
         with open_store(place) as store:
             assert store.place == str(place)
-            assert store.documents(range(5)) == documents_of(make_records(5))
+            assert stored(store, range(5)) == documents_of(make_records(5))
     assert len(list(folder.iterdir())) == 2
 
 

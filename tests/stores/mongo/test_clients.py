@@ -15,7 +15,7 @@ import pytest
 from dbloader import create_store, open_store
 from dbloader.errors import PlaceError, StoreAccessError
 from dbloader.stores.mongo.uri import parse
-from tests.contracts.records import documents_of, make_records, write
+from tests.contracts.records import documents_of, make_records, stored, write
 from tests.support.children import from_child
 from tests.support.images import command, plant_photos, running
 from tests.support.shell import Shell
@@ -47,12 +47,12 @@ def test_many_stores_share_one_client(mongod: Mongod, mongod_uri: str) -> None:
         before, threads = connections(client), threading.active_count()
         stores = [open_store(mongod_uri) for _ in range(100)]
         for store in stores:
-            assert store.documents([1]) == documents_of(RECORDS)[1:2]
+            assert stored(store, [1]) == documents_of(RECORDS)[1:2]
         assert threading.active_count() <= threads + 2
         assert connections(client) <= before + 3
     for store in stores[:-1]:
         store.close()
-    assert stores[-1].documents([2]) == documents_of(RECORDS)[2:3]  # the others have not closed it
+    assert stored(stores[-1], [2]) == documents_of(RECORDS)[2:3]  # the others have not closed it
     del stores, store
     gc.collect()
     for thread in [thread for thread in threading.enumerate() if "pymongo" in thread.name]:
@@ -65,7 +65,7 @@ def test_a_forked_child_makes_its_own_client_and_leaves_its_parents_alone(mongod
     with open_store(mongod_uri) as one, open_store(mongod_uri) as other:
         assert len(one) == len(other) == 4
         assert from_child(lambda: documents_and_close(one)) == documents_of(RECORDS)
-        assert other.documents(range(4)) == one.documents(range(4)) == documents_of(RECORDS)
+        assert stored(other, range(4)) == stored(one, range(4)) == documents_of(RECORDS)
 
 
 def documents_and_close(store: Store) -> list[bytes]:
@@ -89,7 +89,7 @@ def test_a_password_comes_from_the_environment_or_a_file(
         with monkeypatch.context() as patch:
             patch.setenv("DBLOADER_MONGODB_PASSWORD_FILE", str(file))
             with open_store(place) as store:
-                assert store.documents(range(4)) == documents_of(RECORDS)
+                assert stored(store, range(4)) == documents_of(RECORDS)
                 assert PASSWORD not in repr(store) + str(store.__getstate__())
             file.chmod(0o640)
             with (

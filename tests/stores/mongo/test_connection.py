@@ -14,7 +14,7 @@ from dbloader import MongoDataset, Record, create_store, open_store
 from dbloader.errors import StoreError, StoreUnreachableError
 from dbloader.records.record import encode
 from dbloader.stores.mongo import connection
-from tests.contracts.records import WAIT_S, check_resumes, documents_of, make_records, write, write_one_by_one
+from tests.contracts.records import WAIT_S, check_resumes, documents_of, make_records, stored, write, write_one_by_one
 from tests.support.mongo import Proxy
 from tests.support.mongo_stores import database_of, records_in, wait_until
 
@@ -39,7 +39,7 @@ def proxy(mongod: Mongod) -> Iterator[Proxy]:
 def test_reading_and_opening_end_in_time(proxy: Proxy, mongod_uri: str) -> None:
     write(mongod_uri, RECORDS)
     with open_store(f"{proxy.through(mongod_uri)}?{SHORT}") as store:
-        assert store.documents([3]) == documents_of(RECORDS)[3:4]
+        assert stored(store, [3]) == documents_of(RECORDS)[3:4]
         proxy.stall()
         place = f"{proxy.through(mongod_uri)}?{SHORT}"
         for use in (
@@ -54,7 +54,7 @@ def test_reading_and_opening_end_in_time(proxy: Proxy, mongod_uri: str) -> None:
                 use()
             assert time.monotonic() - began < 10  # of which 1 to 4 were waited for
         proxy.flow()
-        assert store.documents([5]) == documents_of(RECORDS)[5:6]
+        assert stored(store, [5]) == documents_of(RECORDS)[5:6]
 
 
 @pytest.mark.slow
@@ -82,7 +82,7 @@ def test_one_silent_connection_costs_its_time_and_no_more(proxy: Proxy, mongod_u
         len(store)
         proxy.forget()  # as a firewall does: what is open leads nowhere, and what is opened now does
         began = time.monotonic()
-        assert store.documents([3]) == documents_of(RECORDS)[3:4]
+        assert stored(store, [3]) == documents_of(RECORDS)[3:4]
         assert time.monotonic() - began < 20
 
 
@@ -102,7 +102,7 @@ def test_reading_over_a_slow_line_takes_its_time(mongod: Mongod, mongod_uri: str
         open_store(f"{proxy.through(mongod_uri)}?{SLOW}") as store,
     ):
         for _ in range(2):
-            assert store.documents(range(8)) == documents_of(slow_records())
+            assert stored(store, range(8)) == documents_of(slow_records())
         # What was not whole came once more for the first batch; the second is given its time at once.
         assert proxy.bytes_to_client < 3.5 * 2e6
 
@@ -118,7 +118,7 @@ def test_writing_over_a_slow_line_takes_its_time(mongod: Mongod, mongod_uri: str
             writer.commit()
         writer.finish()
     with open_store(mongod_uri) as store:
-        assert store.documents(range(8)) == documents_of(slow_records())
+        assert stored(store, range(8)) == documents_of(slow_records())
         assert len(store) == 16
         assert store.verify() == store.manifest.digest
 

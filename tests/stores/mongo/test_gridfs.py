@@ -15,7 +15,7 @@ from dbloader.records.record import encode
 from dbloader.stores.mongo import connection, partial
 from dbloader.stores.mongo.gridfs import LargeRecords
 from dbloader.stores.mongo.schema import MAX_ON_SERVER
-from tests.contracts.records import check_is, documents_of, write, write_nothing, write_one_by_one
+from tests.contracts.records import check_is, documents_of, stored, write, write_nothing, write_one_by_one
 from tests.support.mongo import Proxy
 from tests.support.mongo_stores import check_alone, database_of, fault, insert_late, records_in, write_through_fault
 
@@ -34,7 +34,7 @@ def _small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_records_over_the_limit_come_back_as_they_were(mongo_server: Server, mongo_uri: str) -> None:
     fits = Record(name="fits", label=1)
-    fits.image = bytes(MAX_ON_SERVER - len(encode(Record(name="fits", label=1, image=b"")).document(1)))
+    fits.image = bytes(MAX_ON_SERVER - len(encode(Record(name="fits", label=1, image=b"")).document(1, 0)))
     over = Record(name="over", label=1, image=bytes(len(fits.image) + 1))
     huge = Record(name="huge", label=2, image=random.Random(3).randbytes(20 * 2**20), width=5, fields={"caption": "c"})
     records = [Record(name="a", image=b"a"), fits, over, huge, Record(name="z", label=2, fields={"caption": "d"})]
@@ -43,7 +43,7 @@ def test_records_over_the_limit_come_back_as_they_were(mongo_server: Server, mon
     write(mongo_uri, records)
     with open_store(mongo_uri) as store, database_of(mongo_server, mongo_uri) as database:
         assert database[f"{records_in(database).name}.large.files"].count_documents({}) == 2
-        assert store.documents([3, 1, 2, 3]) == [documents[index] for index in (3, 1, 2, 3)]
+        assert stored(store, [3, 1, 2, 3]) == [documents[index] for index in (3, 1, 2, 3)]
         assert [record.name for record in store.read([4, 2, 3])] == ["z", "over", "huge"]
         assert store.read([3])[0].fields == {"caption": "c"}
         assert (store.find("huge"), store.name(3)) == (3, "huge")
@@ -56,7 +56,7 @@ def test_records_over_the_limit_come_back_as_they_were(mongo_server: Server, mon
                 ]
         # They go with their store.
         write(mongo_uri, records[:1], overwrite=True)
-        assert store.documents([3]) == documents[3:4]
+        assert stored(store, [3]) == documents[3:4]
         write_nothing(mongo_uri, overwrite=True)
         check_alone(database)
 
@@ -79,7 +79,7 @@ def test_damage_to_a_large_record_is_noticed(mongo_server: Server, mongo_uri: st
                     use()
         with pytest.raises(DamagedRecordError, match="record 1"):
             store.verify()
-        assert store.documents([0, 4]) == [documents_of(LARGE)[index] for index in (0, 4)]
+        assert stored(store, [0, 4]) == [documents_of(LARGE)[index] for index in (0, 4)]
 
 
 @pytest.mark.usefixtures("_small_limit")
@@ -126,7 +126,7 @@ def test_a_store_whose_large_records_the_server_lost_is_not_published(
             elif change == "lost chunk":
                 database[f"{records.name}.large.chunks"].delete_one({"n": 1})
             else:  # whole, and of the same index, as from a writer that was overtaken
-                other = LargeRecords(database, *records.name.split(".")).put(0, *documents_of(LARGE[1:2]))
+                other = LargeRecords(database, *records.name.split(".")).put(0, *documents_of(LARGE[1:2], writer.salt))
                 assert records.update_one({"_id": 0}, {"$set": {"gridfs": other}}).modified_count == 1
         with pytest.raises(DamagedStoreError, match=r"does not have record 0 in GridFS as it was sent"):
             writer.finish()
@@ -140,7 +140,7 @@ def test_leftovers_in_gridfs_after_the_last_record_may_be_damaged(mongo_server: 
         with database_of(mongo_server, mongo_uri) as database:
             name = records_in(database).name
             file = LargeRecords(database, *name.split(".")).put(2, documents_of(LARGE)[2])
-            insert_late(database, {2: encode(Record(name="2")).document(2)})
+            insert_late(database, {2: encode(Record(name="2")).document(2, writer.salt)})
             assert database[f"{name}.large.chunks"].delete_one({"files_id": file, "n": 1}).deleted_count == 1
         writer.finish()
     check_is(mongo_uri, LARGE[:2])
@@ -162,7 +162,7 @@ def test_each_large_record_has_time_of_its_own_to_be_checked(
         proxy.bytes_per_s = 6e5  # half a second for each, which is silence, and three for all
         writer.finish()
     with open_store(mongod_uri) as store:
-        assert store.documents(range(6)) == documents_of(records)
+        assert stored(store, range(6)) == documents_of(records)
 
 
 @pytest.mark.slow
@@ -179,4 +179,4 @@ def test_a_large_record_survives_what_passes(mongod: Mongod, mongod_uri: str, co
             assert files.count_documents({}) >= 5  # an attempt that was cut off leaves its own
         for code_of_reads in (None, 43, 91):
             with fault(mongod, "find", code=code_of_reads, times=2):
-                assert store.documents(range(5)) == documents_of(LARGE)
+                assert stored(store, range(5)) == documents_of(LARGE)

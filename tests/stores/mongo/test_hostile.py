@@ -38,7 +38,7 @@ from dbloader.records.document import seal
 from dbloader.stores.mongo.connection import Connection
 from dbloader.stores.mongo.schema import INDEXES
 from dbloader.stores.mongo.uri import parse
-from tests.contracts.records import documents_of, make_records, write_one_by_one
+from tests.contracts.records import documents_of, make_records, stored, write_one_by_one
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -274,7 +274,7 @@ def trained(place: str) -> list[Any]:
 def copied(place: str, folder: Path) -> list[bytes]:
     copy_store(place, folder / "copy.lmdb", overwrite=True)
     with open_store(folder / "copy.lmdb") as store:
-        return store.documents(range(len(store)))
+        return stored(store, range(len(store)))
 
 
 def used(function: Callable[[Any], Any]) -> Callable[[str, Path], Any]:
@@ -324,7 +324,7 @@ def resumed(place: str, **options: bool) -> list[bytes]:
         writer.finish()
     with open_store(place) as store:
         store.verify()
-        return store.documents(range(len(store)))
+        return stored(store, range(len(store)))
 
 
 WRITES: dict[str, Callable[[str, Path], Any]] = {

@@ -83,7 +83,7 @@ def test_a_writer_that_was_overtaken_neither_mixes_nor_publishes_nor_removes(
         write_and_commit(writer, RECORDS[:20])
         # It comes before the other with one record and after it with others.
         with database_of(mongo_server, mongo_uri) as database:
-            insert_late(database, {25: documents_of(OTHERS)[25]})
+            insert_late(database, {25: documents_of(OTHERS, writer.salt)[25]})
         with pytest.raises(StoreLockedError, match=OVERTAKEN):
             write_and_commit(silent, OTHERS[:40])
         leave(silent)

@@ -15,7 +15,7 @@ from dbloader import Record, create_store, open_store
 from dbloader.errors import DamagedStoreError, NotAStoreError, StoreError, StoreFullError, StoreUnreachableError
 from dbloader.stores.mongo import clients, connection
 from dbloader.stores.mongo.uri import parse
-from tests.contracts.records import check_is, documents_of, make_records, write, write_nothing, write_one_by_one
+from tests.contracts.records import check_is, documents_of, make_records, stored, write, write_nothing, write_one_by_one
 from tests.support.mongo import Proxy
 from tests.support.mongo_stores import check_alone, database_of, fault, records_in
 
@@ -46,7 +46,7 @@ def test_reading_survives_what_passes(mongod: Mongod, mongod_uri: str, command: 
             with fault(mongod, command, code=code, times=2):
                 assert [record.name for record in store.read(indices)] == [records[index].name for index in indices]
             with fault(mongod, command, code=code, times=2) as count:
-                assert store.documents(indices) == [expected[index] for index in indices]
+                assert stored(store, indices) == [expected[index] for index in indices]
                 assert count() == (2 if command == "find" else 1)  # the rest is one answer
 
 
@@ -67,7 +67,7 @@ def test_after_a_cut_only_what_is_missing_is_asked_for_again(mongod: Mongod, mon
         cutter = threading.Thread(target=cut_twice)
         cutter.start()
         try:
-            assert store.documents(range(40)) == documents_of(records)
+            assert stored(store, range(40)) == documents_of(records)
         finally:
             done.set()
             cutter.join()
@@ -129,14 +129,14 @@ def test_a_server_that_stays_away_is_one_clear_error(
             pytest.raises(StoreUnreachableError, match=r"^the server of .*store was away for too long \("),
         ):
             store.read([3])
-        assert store.documents([3]) == documents_of(RECORDS)[3:4]
+        assert stored(store, [3]) == documents_of(RECORDS)[3:4]
         mongod.kill()
         began = time.monotonic()
         with pytest.raises(StoreUnreachableError, match=r"was away for too long \(.*refused"):
             store.read([3])
         assert time.monotonic() - began < 3
         mongod.start()
-        assert store.documents([3]) == documents_of(RECORDS)[3:4]
+        assert stored(store, [3]) == documents_of(RECORDS)[3:4]
 
 
 def test_a_failure_after_a_long_success_is_tried_again(
@@ -182,7 +182,7 @@ def test_members_that_lag_behind_are_not_taken_for_damaged(
         write_one_by_one(writer, RECORDS)
         writer.finish()
         with open_store(f"{three_members_uri}&readPreference=secondary") as store:
-            assert store.documents(range(60)) == documents_of(RECORDS)
+            assert stored(store, range(60)) == documents_of(RECORDS)
             assert store.find(str(RECORDS[50].name)) == 50
             assert store.matching({"label": 1}).tolist() == [i for i, one in enumerate(RECORDS) if one.label == 1]  # type: ignore[attr-defined]
             assert store.verify() == store.manifest.digest
@@ -209,7 +209,7 @@ def test_a_replaced_store_stays_readable_until_the_next_writer_removes_it(mongo_
     with open_store(mongo_uri) as store:
         len(store)
         write(mongo_uri, new, overwrite=True)
-        assert store.documents(range(5)) == documents_of(old)
+        assert stored(store, range(5)) == documents_of(old)
         assert store.find(str(old[2].name)) == 2
         assert store.matching({"label": {"$gte": 0}}).tolist() == [0, 1, 2, 3, 4]  # type: ignore[attr-defined]
         assert store.verify() == store.manifest.digest

@@ -21,6 +21,7 @@ from tests.contracts.records import (
     documents_of,
     make_records,
     small_records,
+    stored,
     write,
     write_partial,
 )
@@ -147,7 +148,7 @@ def test_a_cursor_that_a_shard_has_killed_is_opened_again(router: StandInRouter,
 def test_records_that_come_twice_count_once(router: StandInRouter, router_uri: str) -> None:
     write(router_uri, RECORDS)
     with router.behaving(double=True), MongoStore(router_uri) as store:
-        assert store.documents(range(60)) == documents_of(RECORDS)
+        assert stored(store, range(60)) == documents_of(RECORDS)
         assert [record.index for record in store.read([7, 3, 7])] == [7, 3, 7]
         assert store.matching({"label": 1}).tolist() == [n for n in range(60) if RECORDS[n].label == 1]
     cats = MongoDataset(router_uri, query={"width": {"$gte": 40}})

@@ -141,7 +141,8 @@ def test_a_store_whose_indexes_somebody_drops_is_written_nevertheless(
         write_one_by_one(writer, RECORDS[:40])
         writer.commit()
         records_in(database).drop_indexes()
-        insert_late(database, dict(list(enumerate(documents_of(RECORDS)))[40:50]))  # records that are there already
+        there_already = dict(list(enumerate(documents_of(RECORDS, writer.salt)))[40:50])
+        insert_late(database, there_already)
         write_one_by_one(writer, RECORDS)
         writer.finish()
     check_is(mongo_uri, RECORDS, digest)
