@@ -130,12 +130,13 @@ class ReadingContract(Backend):
                 if isinstance(value, np.ndarray):
                     assert owner_of(value) is None
                     assert value.flags.writeable
+        salt = store.manifest.salt
         store.close()
         del store
         self.remove(place)
         gc.collect()
         assert [facts(record) for record in read] == [facts(record) for record in records]
-        assert documents == documents_of(records)
+        assert documents == documents_of(records, salt)
         assert list(names) == [record.name or "" for record in records]
         assert columns["nbytes"].sum() == sum(encode(record).nbytes for record in records)
 

@@ -69,7 +69,7 @@ def test_a_forked_child_makes_its_own_client_and_leaves_its_parents_alone(mongod
 
 
 def documents_and_close(store: Store) -> list[bytes]:
-    documents = store.documents(range(4))
+    documents = stored(store, range(4))
     store.close()
     gc.collect()
     return documents
