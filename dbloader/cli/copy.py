@@ -86,7 +86,7 @@ def copy_command(
 ) -> None:
     """Make at DESTINATION the same store that is at SOURCE, each a file or a mongodb:// place.
 
-    SOURCE may be a folder of shards too. The records are the same, byte for byte, and each is checked on its way.
+    SOURCE may be a folder of shards too. The records keep their content, byte for byte, and each is checked on its way.
 
     Several SOURCEs become one store, their classes united by name. With options the copy holds the records that fulfil
     all of --select, --drop, --class and --where, in their order, or has other labels. Sources never change.

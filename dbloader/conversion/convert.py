@@ -74,7 +74,7 @@ def convert(
                               v
                           report (<destination>.report.jsonl)
 
-    The records are the same, byte for byte, for any number of workers and for an interrupted and resumed conversion.
+    The records have the same content for any number of workers and for an interrupted and resumed conversion.
     An interruption leaves the destination as it was; ``resume`` continues after the last commit. With ``shards``, the
     same call continues with the parts that are missing; one with ``overwrite`` only if it has ``resume`` too.
 

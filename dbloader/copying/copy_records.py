@@ -1,4 +1,4 @@
-"""Copy the records that a plan names, byte for byte, and the lines of the report that are about them."""
+"""Copy the content of the records that a plan names, byte for byte, and the lines of the report that are about them."""
 
 from __future__ import annotations
 
