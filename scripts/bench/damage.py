@@ -29,6 +29,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
+from dbloader import LMDBDataset, convert
+
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
 if TYPE_CHECKING:
@@ -58,8 +60,6 @@ def draw(folder: Path) -> list[bytes]:
 def prepare(loader: str, source: Path, place: Path) -> None:
     """Make a loader's form of a folder of JPEGs, in a folder."""
     if loader == "dbloader":
-        from dbloader import convert
-
         place.mkdir()
         convert(source, place / "store.lmdb")
     else:
@@ -69,8 +69,6 @@ def prepare(loader: str, source: Path, place: Path) -> None:
 def samples(loader: str, place: Path) -> Iterator[tuple[bytes, int]]:
     """Yield all samples in their order: the bytes of each image, and its label."""
     if loader == "dbloader":
-        from dbloader import LMDBDataset
-
         dataset = LMDBDataset(place / "store.lmdb", decode=None)
         yield from (dataset[index] for index in range(len(dataset)))
         return
