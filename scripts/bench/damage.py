@@ -104,6 +104,7 @@ def run(loader: str, place: Path) -> tuple[Counter[bytes], str]:
     receiver, sender = FORK.Pipe(duplex=False)
     process = FORK.Process(target=read, args=(loader, place, sender))
     process.start()
+    assert process.pid is not None
     sender.close()
     found, ended, deadline = Counter[bytes](), "hangs", time.monotonic() + SECONDS
     try:
