@@ -3,8 +3,8 @@
     python scripts/parts/drawings.py
 
 A diagram is the text below: columns, each with a title that says who runs it; boxes, each in a column and a row; and
-arrows between boxes with what flows. The chart shows a table of docs/benchmarks.md. The colors can be read on a light
-and on a dark page.
+arrows between boxes with what flows. The chart shows a table of scripts/bench/figures.md. The colors can be read on a
+light and on a dark page.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def main() -> None:
     folder = HERE / "docs" / "images"
     for name, source in (("convert", CONVERT), ("create-loader", LOADER), ("stores", STORES)):
         (folder / f"{name}.svg").write_text(diagram(source), encoding="utf-8")
-    page = (HERE / "docs" / "benchmarks.md").read_text(encoding="utf-8").partition("## Training batches")[2]
+    page = (HERE / "scripts" / "bench" / "figures.md").read_text(encoding="utf-8").partition("## Training batches")[2]
     (folder / "training-speed.svg").write_text(chart(page), encoding="utf-8")
 
 

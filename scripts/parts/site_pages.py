@@ -28,6 +28,8 @@ ELSEWHERE = {
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
     "scripts/bench/README.md": "bench.md",
+    "scripts/bench/figures.md": "figures.md",
+    "scripts/bench/training.svg": "training.svg",
 }
 _CODE_OR_LINK = re.compile(r"^```.*?^```$|(?<=\]\()(?P<path>[^)#\s:]+)(?=[)#])", re.MULTILINE | re.DOTALL)
 

@@ -42,7 +42,12 @@ if TYPE_CHECKING:
     import click
 
 HERE = Path(__file__).resolve().parents[2]
-OUTSIDE = [HERE / "README.md", HERE / "CONTRIBUTING.md", HERE / "scripts" / "bench" / "README.md"]
+OUTSIDE = [
+    HERE / "README.md",
+    HERE / "CONTRIBUTING.md",
+    HERE / "scripts" / "bench" / "README.md",
+    HERE / "scripts" / "bench" / "figures.md",
+]
 PAGES = [*OUTSIDE, *sorted((HERE / "docs").rglob("*.md"))]
 BIN = Path(sys.executable).parent
 WAIT_S = 100
