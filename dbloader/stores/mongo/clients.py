@@ -15,7 +15,7 @@ from urllib.parse import quote_plus
 import pymongo
 from pymongo import uri_parser
 
-from dbloader.errors import StoreAccessError
+from dbloader.errors import PlaceError, StoreAccessError
 
 if TYPE_CHECKING:
     from dbloader.stores.mongo.uri import MongoURI
@@ -89,7 +89,12 @@ os.register_at_fork(after_in_child=_begin_child)
 
 
 def add_password(place: MongoURI) -> MongoURI:
-    """Return a place with the password of its user, if it has none and the environment gives one."""
+    """Return a place with the password of its user: if it has none, the one in the environment.
+
+    Raises:
+        PlaceError: There is none.
+        StoreAccessError: The file with it cannot be read, or others may read it.
+    """
     user, password = place.credentials
     if not user or password is not None or not place.takes_password:
         return place
@@ -97,7 +102,10 @@ def add_password(place: MongoURI) -> MongoURI:
     if found is None and (file := os.environ.get(PASSWORD_FILE)):
         found = _read_password(Path(file))
     if found is None:
-        return place
+        raise PlaceError(
+            f"{place.redacted} is given with a user and no password: set the environment variable {PASSWORD} to it, or "
+            f"{PASSWORD_FILE} to the path of a file with it (mode 0600)"
+        )
     scheme, _, rest = place.uri.partition("://")
     return place._replace(uri=f"{scheme}://{user}:{quote_plus(found)}@{rest.partition('@')[2]}")
 

@@ -31,6 +31,8 @@ _OUT_OF_DISK_SPACE = 14031
 # The operating system's message within another error, and Atlas's.
 _DISK_FULL = re.compile(r"no space left on device|over your space quota|disk quota exceeded", re.IGNORECASE)
 _DUPLICATE_KEY = 11000
+# A whole command, in a refusal of the server.
+_COMMAND = re.compile(r"execute command \{ (\w+):.*", re.DOTALL)
 
 
 def is_transient(error: errors.PyMongoError) -> bool:
@@ -73,16 +75,25 @@ def translate(error: errors.PyMongoError, place: MongoURI, *, waited: float | No
             f"users are looked up in the database {place.database!r} unless the place ends in ?authSource=..."
         )
     if _UNAUTHORIZED in codes:
-        remedy = "; a password is not pickled: make the store again from its place" if place.stripped else ""
-        return StoreAccessError(f"{name}: this user has not the right to do that ({text}){remedy}")
+        remedy = "training needs the role read on the database, converting readWrite"
+        if place.stripped:
+            remedy = "a password is not pickled: make the store again from its place"
+        what = _COMMAND.sub(r"execute \1", text)
+        return StoreAccessError(f"{name}: this user has not the right to do that ({what}); {remedy}")
     if isinstance(error, errors.ConfigurationError) and _is_of_dns(error):
         return StoreUnreachableError(f"the name server does not know {name} ({text}): is the host right?")
     if isinstance(error, (errors.ConfigurationError, errors.InvalidURI, errors.InvalidName)):
         return PlaceError(f"{name} cannot be used: {text}")
+    if isinstance(error, errors.ConnectionFailure) and waited is not None and "SSL" in text:
+        return StoreUnreachableError(
+            f"no TLS connection is made to {name} ({text}): is tlsCAFile=FILE in the place, with the certificate that "
+            "signs the server's, and does the server use TLS?"
+        )
     if isinstance(error, errors.ConnectionFailure) and waited is not None:
+        tls = ", does it want TLS (tls=true, tlsCertificateKeyFile=FILE in the place)" * ("connection closed" in text)
         return StoreUnreachableError(
             f"no server answers at {name} within {waited:g} s ({text}): "
-            "is the host right, is the server running, may it be reached from here?"
+            f"is the host right, is the server running, may it be reached from here{tls}?"
         )
     if is_transient(error):
         return StoreUnreachableError(f"the server of {name} was away for too long ({text})")

@@ -1,0 +1,79 @@
+"""A server that uses TLS: what is wrong with a place is said, with the option that mends it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dbloader import open_store
+from dbloader.errors import StoreUnreachableError
+from tests.contracts.records import documents_of, make_records, write
+from tests.support.mongo import Mongod, needing_a_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A key, and a certificate for this machine that it has signed itself."""
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl, to make a certificate")
+    path = tmp_path_factory.mktemp("tls") / "server.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(path), "-out", f"{path}.crt"]
+    subprocess.run(command, check=True, capture_output=True)
+    with path.open("ab") as file:
+        file.write(path.with_name("server.pem.crt").read_bytes())
+    return path
+
+
+@pytest.fixture(scope="module")
+def server_with_tls(certificate: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mongod]:
+    # Preferred, not required: the tests' own client uses none.
+    options = ["--tlsMode", "preferTLS", "--tlsCertificateKeyFile", str(certificate)]
+    with needing_a_server(), Mongod(tmp_path_factory.mktemp("server") / "mongod", options=options) as server:
+        yield server
+
+
+def require_tls(server: Mongod, mode: str) -> None:
+    with server.client() as client:
+        client.admin.command("setParameter", 1, tlsMode=mode)
+
+
+def test_a_store_is_written_and_read_with_the_file_of_its_certificate(
+    server_with_tls: Mongod, certificate: Path
+) -> None:
+    place = f"{server_with_tls.place('tls')}?tls=true&tlsCAFile={certificate}"
+    records = make_records(3)
+    write(place, records)
+    with open_store(place) as store:
+        assert store.documents(range(3)) == documents_of(records)
+
+
+def test_a_certificate_that_is_not_trusted_is_named_with_the_option(server_with_tls: Mongod) -> None:
+    what = r"no TLS connection is made to .* certificate verify failed: self-signed .*: is tlsCAFile=FILE in the place"
+    with (
+        open_store(f"{server_with_tls.place('tls')}?tls=true") as store,
+        pytest.raises(StoreUnreachableError, match=what),
+    ):
+        len(store)
+
+
+def test_a_server_without_tls_is_not_said_to_be_away(mongod: Mongod) -> None:
+    what = r"no TLS connection is made to .*SSL.*, and does the server use TLS\?$"
+    with open_store(f"{mongod.place('tls')}?tls=true") as store, pytest.raises(StoreUnreachableError, match=what):
+        len(store)
+
+
+def test_a_server_that_closes_connections_without_tls_may_want_it(server_with_tls: Mongod) -> None:
+    require_tls(server_with_tls, "requireTLS")
+    what = r"connection closed.*, does it want TLS \(tls=true, tlsCertificateKeyFile=FILE in the place\)\?$"
+    with open_store(server_with_tls.place("tls")) as store, pytest.raises(StoreUnreachableError, match=what):
+        len(store)
