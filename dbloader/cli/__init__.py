@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 FAILED = 2
+# What the loader of libraries and Python's threads say, whose errors are an ImportError and a RuntimeError.
+_NO_MEMORY = re.compile("failed to map segment|[Cc]annot allocate memory|can't start new thread")
 INTERRUPTED = 130  # 128 + SIGINT, as shells return it
 
 # Each command is in the module of its name, which is imported when the command is used: bench needs torch.
@@ -126,7 +129,9 @@ def _run(arguments: list[str]) -> int:
         except OSError:
             _silence(sys.stdout)  # else Python tries to write the rest again at exit
         return status
-    except Exception:
+    except Exception as error:
+        if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
+            return _fail(f"no memory is left ({str(error) or 'MemoryError'}): allow this process more (ulimit -v)")
         # A bug in dbloader. Python itself would print the traceback unescaped, and exit with status 1.
         for line in traceback.format_exc().splitlines():
             say(line, err=True)

@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dbloader._spawn import shielded
 from dbloader.errors import DamagedStoreError, StoreError
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ def isolated(function: str, place: str, *arguments: Any, **options: Any) -> Any:
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_run, args=(sender, function, (place, *arguments), options, [*calls]), daemon=True)
-    process.start()
+    with shielded():  # a terminal sends SIGINT to both processes, and this one ends the other
+        process.start()
     sender.close()
     last = ""
     try:
@@ -79,7 +81,6 @@ def isolated(function: str, place: str, *arguments: Any, **options: Any) -> Any:
 def _run(
     sender: Connection, function: str, arguments: tuple[Any, ...], options: dict[str, Any], calls: list[str]
 ) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to this process too; the command ends it
     signal.signal(signal.SIGTERM, _end_once)  # so that what was written aside is removed
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # where LMDB prints its failed assertions

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import sys
 import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -11,6 +13,9 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import override
+
+from dbloader._spawn import shielded
 from dbloader.conversion.make_plan import plan_conversion
 from dbloader.conversion.plan import target_of
 from dbloader.conversion.publish import list_parts, publish
@@ -63,7 +68,7 @@ def convert_shards(
     if executor is None:
         # Not forked: the calling program may have threads.
         processes = min(workers, plan.parts)
-        executor = own = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _end_with_parent)
+        executor = own = _Workers(processes, multiprocessing.get_context("spawn"), _begin_worker)
         workers = max(1, workers // plan.parts)
     place = os.path.abspath(destination)  # noqa: PTH100 - tasks may run in another working directory
     try:
@@ -88,8 +93,20 @@ def _check_same(plan: Plan, plan_id: str) -> None:
         )
 
 
-def _end_with_parent() -> None:
-    """End this process when its parent is gone: a worker of a killed conversion would wait for parts forever."""
+class _Workers(ProcessPoolExecutor):
+    """Processes that are started, with all that belongs to them, before Ctrl-C can interrupt that."""
+
+    @override
+    def submit(self, *call: Any, **options: Any) -> Any:
+        with shielded():
+            return super().submit(*call, **options)
+
+
+def _begin_worker() -> None:
+    """End this process, without a word, at Ctrl-C; and when its parent is gone: it would wait for parts forever."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # for one that came while this process imported
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(1))  # removes what a part has written aside
     parent = multiprocessing.parent_process()
 
     def wait() -> None:

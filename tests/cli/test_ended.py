@@ -1,0 +1,61 @@
+"""Commands that Ctrl-C or a lack of memory ends: one line, and an exit status."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.engine_kills import descendants
+from tests.support.images import WAIT_S, command, run, running, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _is_worker(pid: int) -> bool:
+    try:
+        return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def _has_numpy(pid: int) -> bool:
+    try:
+        return _is_worker(pid) and "numpy" in Path(f"/proc/{pid}/maps").read_text()
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("began", [_is_worker, _has_numpy], ids=["at its start", "while it imports"])
+@pytest.mark.parametrize("arguments", [["convert", "images", "new.lmdb", "--shards", "4"], ["verify", "out.lmdb"]])
+def test_ctrl_c_while_a_worker_starts_prints_one_line(
+    store: Path, arguments: list[str], began: Callable[[int], bool]
+) -> None:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with running(command(*arguments), cwd=store.parent, start_new_session=True, **pipes) as process:
+        assert wait_until(process, lambda: any(map(began, descendants(process.pid))))
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal sends it
+        _, stderr = process.communicate(timeout=WAIT_S)
+    assert (process.returncode, len(stderr.splitlines())) == (130, 1), stderr
+    assert stderr.startswith("Interrupted")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("megabytes", range(140, 400, 20))
+@pytest.mark.parametrize("arguments", [["convert", "images", "new.lmdb", "-q"], ["verify", "out.lmdb", "-q"]])
+def test_a_process_without_enough_memory_prints_one_line(store: Path, arguments: list[str], megabytes: int) -> None:
+    outcome = run(
+        *arguments,
+        cwd=store.parent,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # which else ends the process itself
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (megabytes * 10**6,) * 2),
+    )
+    assert outcome.status in (0, 2), outcome
+    assert len(outcome.stderr.splitlines()) == (outcome.status != 0), outcome.stderr
