@@ -91,7 +91,9 @@ def _print(place: str, manifest: Manifest, shards: int) -> None:
 
 def _fields(manifest: Manifest) -> Iterator[str]:
     for name, count in manifest.fields.items():
-        yield f"{name} ({count:,}{', image files' if name in manifest.file_fields else ''})"
+        is_named = any(part.split(".")[0] == name for part in manifest.field_classes)
+        what = ", image files" if name in manifest.file_fields else ", named classes" if is_named else ""
+        yield f"{name} ({count:,}{what})"
 
 
 def _pixels(least: int, most: int) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dbloader.conversion.plan import partial_folder, target_of
-from dbloader.conversion.stored_records import common_file_fields, common_values
+from dbloader.conversion.stored_records import common_values, describe_fields
 from dbloader.errors import OptionError, SourceError, StoreNotFoundError
 from dbloader.sources.boxes import LABELS
 from dbloader.stores.lmdb.partial import close_locked, open_locked
@@ -116,4 +116,4 @@ def join_sources(manifests: Sequence[Manifest]) -> dict[str, Any]:
     old, new, *_ = (manifest.source for manifest in manifests)
     source = common_values([old, new])
     places = dict.fromkeys([*str(old.get("path", "")).split(", "), new["path"]])
-    return {**source, "path": ", ".join(filter(None, places)), **common_file_fields(manifests)}
+    return {**source, "path": ", ".join(filter(None, places)), **describe_fields(manifests)}

@@ -11,7 +11,7 @@ from dbloader.conversion.file_to_record import FileConverter
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.errors import OptionError
 from dbloader.images.pillow import max_pixels
-from dbloader.records.manifest import FILE_FIELDS
+from dbloader.records.manifest import FIELD_CLASSES, FILE_FIELDS
 from dbloader.records.record import checked_file_fields
 from dbloader.sources.base import full_path
 from dbloader.sources.open import open_source
@@ -96,4 +96,6 @@ class Settings(NamedTuple):
         place: dict[str, Any] = {"path": found.place, "listing": None if listing is None else full_path(listing)}
         if found.file_fields:
             place[FILE_FIELDS] = [*found.file_fields]
+        if found.field_classes:
+            place[FIELD_CLASSES] = found.field_classes
         return {**place, "shuffle": self.shuffle, **self.converter.settings()}

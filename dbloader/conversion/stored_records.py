@@ -12,7 +12,7 @@ from operator import index as as_index
 from typing import TYPE_CHECKING, Any
 
 from dbloader.errors import OptionError
-from dbloader.records.manifest import FILE_FIELDS
+from dbloader.records.manifest import FIELD_CLASSES, FILE_FIELDS
 from dbloader.records.record import STANDARD_FIELDS, Record
 from dbloader.stores.base import Store
 
@@ -83,7 +83,7 @@ def common_source(samples: Any) -> dict[str, Any]:
         return {"kind": "samples"}
     manifests = [part.manifest for part in parts]
     common = common_values([manifest.source for manifest in manifests])
-    return {**common, "kind": "records", **common_file_fields(manifests)}
+    return {**common, "kind": "records", **describe_fields(manifests)}
 
 
 def common_values(sources: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -92,8 +92,16 @@ def common_values(sources: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {key: value for key, value in first.items() if all(key in other and other[key] == value for other in others)}
 
 
-def common_file_fields(manifests: Sequence[Manifest]) -> dict[str, Any]:
-    """Return the part of a manifest's ``source`` that names the fields of several stores that are image files."""
+def describe_fields(manifests: Sequence[Manifest]) -> dict[str, Any]:
+    """Return the part of a manifest's ``source`` that describes the further fields of several stores."""
+    classes: dict[str, list[str]] = {}
+    for manifest in manifests:
+        for name, those in manifest.field_classes.items():
+            if classes.setdefault(name, those) != those:
+                raise OptionError(
+                    f"the numbers in the field {name!r} have other names in one store than in another: make one of the "
+                    "two again with another name for the field"
+                )
     names = {name: manifest for manifest in manifests for name in manifest.file_fields}
     for name in names:
         if any(name in manifest.fields and name not in manifest.file_fields for manifest in manifests):
@@ -101,7 +109,7 @@ def common_file_fields(manifests: Sequence[Manifest]) -> dict[str, Any]:
                 f"the field {name!r} has image files in one store, and other values in another: make one of the "
                 "two again with another name for the field"
             )
-    return {FILE_FIELDS: [*names]} if names else {}
+    return {**({FILE_FIELDS: [*names]} if names else {}), **({FIELD_CLASSES: classes} if classes else {})}
 
 
 def find_classes(samples: Any) -> tuple[str, ...]:

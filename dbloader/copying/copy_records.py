@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dbloader.conversion.stored_records import common_file_fields, common_values
+from dbloader.conversion.stored_records import common_values, describe_fields
 from dbloader.conversion.write_store import count_depth
 from dbloader.copying.copy_plan import Plan, make_plan
 from dbloader.copying.name_listing import RecordNames
@@ -69,7 +69,7 @@ class RecordCopier:
             return self._manifests[0].source
         common = common_values([manifest.source for manifest in self._manifests])
         common.pop("listing", None)
-        common |= common_file_fields(self._manifests)
+        common |= describe_fields(self._manifests)
         places = [store.place if is_mongo(store.place) else full_path(store.place) for store in self._stores]
         copied = {**self._chosen, "part": number, "stores": places, **self.settings(number)}
         return {**common, "path": ", ".join(places), "copy": copied}

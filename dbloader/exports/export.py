@@ -99,7 +99,12 @@ def export_store(
             remedy = "free some space, or choose" if error.errno in _NO_ROOM else "choose"
             what = f"{target} cannot be written: {error.strerror or error}; {remedy} another destination"
             raise ExportError(what) from error
-    return ExportReport(str(target), total, nbytes, (*exporter.warnings,))
+    warnings = [*exporter.warnings]
+    if format != "parquet" and (named := store.manifest.field_classes):
+        warnings.append(
+            f"the names of the classes in {', '.join(map(repr, named))} are not written: Parquet keeps them"
+        )
+    return ExportReport(str(target), total, nbytes, (*warnings,))
 
 
 def _begin(target: Path) -> tuple[Path, int]:

@@ -88,12 +88,12 @@ class ParquetExporter(Exporter):
         if manifest.labelled or manifest.classes:
             columns.append(("label", pa.int64()))
             names = {"names": [*manifest.classes], "_type": "ClassLabel"}
-            features["label"] = names if manifest.classes else _feature(pa.int64())
+            features["label"] = names if manifest.classes else _feature(pa.int64(), "", {})
         self._arrays = {name: kind for name, kind in self._types.items() if isinstance(kind, ArrayRule)}
         types = {name: _without_null(getattr(kind, "type", kind)) for name, kind in self._types.items()}
         columns += types.items()
         self._files = [name for name in manifest.file_fields if types.get(name) == _IMAGE]
-        features |= {name: _feature(kind) for name, kind in types.items()}
+        features |= {name: _feature(kind, name, manifest.field_classes) for name, kind in types.items()}
         features |= {name: {"_type": "Image"} for name in self._files}
         arrays = {name: rule._asdict() for name, rule in self._arrays.items()}
         own = {"absent": self._absent, "arrays": arrays, "files": self._files}
@@ -224,12 +224,14 @@ def _without_null(kind: Any) -> Any:
     return pa.string() if pa.types.is_null(kind) else kind
 
 
-def _feature(kind: Any) -> Any:
-    """Return the feature of Hugging Face for a type."""
+def _feature(kind: Any, part: str, classes: dict[str, list[str]]) -> Any:
+    """Return the feature of Hugging Face for the type of a part of a field, whose numbers may have names."""
     if pa.types.is_list(kind):
-        return [_feature(kind.value_type)]
+        return [_feature(kind.value_type, part, classes)]
     if pa.types.is_struct(kind):
-        return {field.name: _feature(field.type) for field in kind}
+        return {field.name: _feature(field.type, f"{part}.{field.name}", classes) for field in kind}
+    if part in classes and pa.types.is_integer(kind):
+        return {"names": classes[part], "_type": "ClassLabel"}
     return {"dtype": _DTYPES.get(str(kind), str(kind)), "_type": "Value"}
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FORMAT = "dbloader"
 VERSION = 1
-FILE_FIELDS = "file_fields"  # of `source`
+FILE_FIELDS, FIELD_CLASSES = "file_fields", "field_classes"  # of `source`
 
 _MAX_DEPTH = 20  # of dicts and lists in `source`
 
@@ -49,7 +49,8 @@ class Manifest:
         fields: Records by further field.
         outcome: Files by what the conversion did with them: ``repaired``, ``rejected`` and others.
         events: Lines of the conversion's report.
-        source: Where the records came from, and the options of the conversion; ``file_fields`` is one of them.
+        source: Where the records came from, and the options of the conversion; also ``file_fields`` and
+            ``field_classes``.
         created: UTC, ISO 8601.
         created_by: Program and version.
         version: Version of the format.
@@ -79,6 +80,11 @@ class Manifest:
     def file_fields(self) -> tuple[str, ...]:
         """Further fields whose values are image files, such as masks: bytes, as the records' images are."""
         return tuple(self.source.get(FILE_FIELDS) or ())
+
+    @property
+    def field_classes(self) -> dict[str, list[str]]:
+        """Names of the numbers in further fields, in order: by field, or by its part, such as ``objects.category``."""
+        return dict(self.source.get(FIELD_CLASSES) or {})
 
     def encode(self) -> bytes:
         """Return the manifest as a BSON document that ends with its CRC-32."""
@@ -168,7 +174,13 @@ _IS_VALID: dict[str, Callable[[Any], bool]] = {
     "digest": lambda value: isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef"),
     "classes": lambda value: isinstance(value, list) and all(map(_is_text, value)),
     "label_counts": lambda value: value is None or (isinstance(value, bytes) and len(value) % 16 == 0),
-    "source": lambda value: isinstance(value, dict) and _is_plain(value) and _are_names(value.get(FILE_FIELDS)),
+    "source": lambda value: (
+        isinstance(value, dict)
+        and _is_plain(value)
+        and _are_names(value.get(FILE_FIELDS))
+        and isinstance(value.get(FIELD_CLASSES) or {}, dict)
+        and all(map(_are_names, (value.get(FIELD_CLASSES) or {}).values()))
+    ),
 }
 
 

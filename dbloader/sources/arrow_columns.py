@@ -11,12 +11,17 @@ from pyarrow import types
 from dbloader.errors import FieldError, SourceError
 from dbloader.records.record import checked_field_name
 from dbloader.sources.arrow_arrays import read_rule
+from dbloader.sources.boxes import BOXES
+from dbloader.sources.boxes import LABELS as BOX_LABELS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 IMAGES = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "photo", "image_bytes", "bytes")
 LABELS = ("label", "labels", "class", "target", "cls")
+OBJECTS = "objects"
+"""The column of detection's data sets, such as CPPE-5: ``bbox`` and ``category`` of the objects in an image."""
+
 OWN = b"dbloader"
 """Key of a schema's metadata in what dbloader wrote: nothing about its columns has to be guessed."""
 
@@ -37,6 +42,8 @@ class Columns(NamedTuple):
     absent: frozenset[str]  # columns in which null says that the record has no such field
     is_own: bool
     files: tuple[str, ...]  # columns of further images, whose bytes are the fields
+    field_classes: dict[str, list[str]]  # as of a Manifest
+    objects: tuple[str, str] | None  # column of the objects in an image, and its part with their classes
     warnings: tuple[str, ...]
 
 
@@ -90,17 +97,67 @@ def find_columns(schema: Any, where: str, file_fields: Sequence[str] = ()) -> Co
         if fields[name][0] != name:
             warnings.append(f"the column {name!r} became the field {fields[name][0]!r}: no field may have its name")
     absent = _metadata(schema, OWN).get("absent")
+    field_classes = {
+        part: of for name, (field, _) in fields.items() for part, of in _named_parts(features.get(name), field)
+    }
+    classes_of = names if isinstance(names, list) else []
+    objects = None if is_own or label else _find_objects(kinds)
+    if objects is not None and objects[0] in fields:
+        classes_of = field_classes.pop(".".join(objects), [])
+        warnings.append(
+            f"the column {objects[0]!r} became 'boxes' and 'box_labels': its 'bbox' was read as x, y, width, height in "
+            "pixels, as in COCO; if it is another, rename the column, which keeps it as it is"
+        )
     return Columns(
         image,
         image if types.is_string(kinds[image]) else f"{image}.path" if _has_path(kinds[image]) else None,
         label,
-        tuple(map(str, names)) if isinstance(names, list) else (),
+        tuple(map(str, classes_of)),
         fields,
         frozenset(map(str, absent)) if isinstance(absent, list) else frozenset(),
         is_own,
         files,
+        field_classes,
+        objects,
         tuple(warnings),
     )
+
+
+def _named_parts(feature: Any, path: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the parts of a feature of Hugging Face that are a ClassLabel, and the names of their classes."""
+    if isinstance(feature, list):
+        for inner in feature[:1]:
+            yield from _named_parts(inner, path)
+    elif isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
+        names = feature.get("names")
+        if isinstance(names, list) and all(isinstance(name, str) for name in names):
+            yield path, names
+    elif isinstance(feature, dict) and isinstance(feature.get("_type"), str):  # a Sequence or List
+        yield from _named_parts(feature.get("feature"), path)
+    elif isinstance(feature, dict):
+        for name, inner in feature.items():
+            yield from _named_parts(inner, f"{path}.{name}")
+
+
+def _find_objects(kinds: dict[str, Any]) -> tuple[str, str] | None:
+    """Return the column with the boxes of objects, and its part with their classes; None if no column is one."""
+    kind = kinds.get(OBJECTS)
+    if kind is None or kinds.keys() & {BOXES, BOX_LABELS}:
+        return None
+    is_list = types.is_list(kind) and types.is_struct(kind.value_type)  # a struct of lists, or a list of structs
+    struct = kind.value_type if is_list else kind
+    parts = {field.name: field.type for field in struct} if types.is_struct(struct) else {}
+    if not is_list:
+        parts = {name: of.value_type for name, of in parts.items() if _is_list(of)}
+    label = next((name for name in ("category", "categories", "label", "labels") if name in parts), "")
+    box = parts.get("bbox")
+    if box is None or not label or not types.is_integer(parts[label]) or not _is_list(box):
+        return None
+    return (OBJECTS, label) if types.is_integer(box.value_type) or types.is_floating(box.value_type) else None
+
+
+def _is_list(kind: Any) -> bool:
+    return bool(types.is_list(kind) or types.is_fixed_size_list(kind) or types.is_large_list(kind))
 
 
 def _of_feature(features: dict[str, Any], feature: str, kinds: dict[str, Any], fits: Any) -> list[str]:

@@ -19,6 +19,7 @@ from dbloader.sources.arrow_arrays import ArrayRule, from_lists
 from dbloader.sources.arrow_columns import find_columns
 from dbloader.sources.arrow_files import UNREADABLE, Files, check_machine, why
 from dbloader.sources.base import Entry, FieldFile, Problem, Source, full_path, problem_of, readable
+from dbloader.sources.boxes import OWN_SIZE, box_fields, coco_corners
 from dbloader.sources.labels import number_labels
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class ArrowSource(Source):
         self._paths, self._columns, self._files = paths, columns, files
         self._labels, self._distinct = labels, distinct
         self.file_fields = tuple(columns.fields[name][0] for name in columns.files)
+        self.field_classes = columns.field_classes
 
     @override
     def entries(self) -> Iterator[Entry | Problem]:
@@ -121,7 +123,8 @@ class ArrowSource(Source):
             if (found := fields.get(field)) is not None:
                 title = found["path"] or f"of row {span[1]}"
                 files[field], fields[field] = FieldFile(title, b"%s\0%s" % (column.encode(), path), span), None
-        return Entry(name, path, label, fields, span, files=files)
+        boxes_in = None if self._columns.objects is None else OWN_SIZE
+        return Entry(name, path, label, fields, span, boxes_in, files)
 
     def _rows(self, batch: Any, where: str, number: int) -> Iterator[tuple[str, int | Problem | None, dict[str, Any]]]:
         """Yield the name, the label, or a problem instead of it, and the fields of each row."""
@@ -137,7 +140,27 @@ class ArrowSource(Source):
             fields = {field: column[at] for field, absent, column in values if not absent or column[at] is not None}
             if columns.is_own and path is None:
                 fields["name"] = None
-            yield name, self._label(label, name), fields
+            wrong = None if columns.objects is None else self._take_boxes(fields, name, *columns.objects)
+            yield name, wrong or self._label(label, name), fields
+
+    def _take_boxes(self, fields: dict[str, Any], name: str, field: str, part: str) -> Problem | None:
+        """Put the boxes and labels of a row's objects into fields of their own, or return why they are none."""
+        objects = fields.pop(field) or {}
+        if isinstance(objects, list):
+            objects = {key: [one and one[key] for one in objects] for key in objects[0] or {}}
+        boxes, labels = (objects.pop(key, None) or [] for key in ("bbox", part))
+        try:
+            if len(boxes) != len(labels):
+                raise ValueError(f"there are {len(boxes)} boxes and {len(labels)} classes")  # noqa: TRY301
+            for label in labels:
+                if label is None or (self.classes and not 0 <= label < len(self.classes)):
+                    raise ValueError(f"one has the class {label}, and there are {len(self.classes)}")  # noqa: TRY301
+            fields |= box_fields([coco_corners(box) for box in boxes], labels)
+        except ValueError as error:
+            return Problem(name, f"its {field} cannot be read: {error}")
+        if objects:
+            fields[field] = objects
+        return None
 
     def _label(self, label: int | str | None, name: str) -> int | Problem | None:
         if isinstance(label, str):
@@ -170,7 +193,9 @@ class ArrowSource(Source):
             elif found is None:
                 yield Problem(entry.name, "has neither bytes nor a path")
             elif os.path.isabs(found) or ".." in Path(found).parts or "\0" in found:  # noqa: PTH117
-                yield Problem(entry.name, f"has only a path, {found!r}, which is not below {readable(self.root)}")
+                start = f"and paths start from {readable(self.root)}"
+                way = "embed the images with embed_table_storage of Hugging Face's datasets (docs/parquet.md)"
+                yield Problem(entry.name, f"has only a path, {found!r}, {start}: {way}")
             else:
                 yield from super().read([entry._replace(path=found.encode(), span=None)], hold)
 

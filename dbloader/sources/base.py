@@ -119,6 +119,7 @@ class Source(ABC):
         self.hidden = 0
         self.stores: tuple[Store, ...] = ()  # whose records are the files
         self.file_fields: tuple[str, ...] = ()  # further fields whose values are image files
+        self.field_classes: dict[str, list[str]] = {}  # as of a Manifest
         self.beside: tuple[str, ...] = ()  # files and folders at the place that this kind of source does not read
         self.compressed = ""  # the first file that each process would have to decompress
 

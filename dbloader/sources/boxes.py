@@ -37,6 +37,14 @@ def box_fields(boxes: Sequence[Sequence[float]], labels: Sequence[int]) -> dict[
     return {BOXES: np.array(boxes, np.float32).reshape(-1, 4), LABELS: np.array(labels, np.int64)}
 
 
+def coco_corners(box: Any) -> tuple[float, float, float, float]:
+    """Return the corners of a box of COCO: x, y, width, height; ValueError if it is none."""
+    if not isinstance(box, list) or len(box) != 4 or not all(map(is_number, box)):
+        raise ValueError(f"must have a bbox of four numbers, got {short_repr(box, 50)}")
+    x, y, width, height = box
+    return x, y, x + width, y + height
+
+
 def relabel_boxes(labels: Any, table: Mapping[int, int]) -> Any:
     """Return the labels of boxes, an array or a list, by a table of new ones; KeyError if it lacks one.
 

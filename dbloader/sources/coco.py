@@ -19,7 +19,7 @@ from typing_extensions import override
 from dbloader._describe import short_repr
 from dbloader.errors import SourceError
 from dbloader.sources.base import Entry, Problem, Source, readable
-from dbloader.sources.boxes import OWN_SIZE, box_fields, is_number
+from dbloader.sources.boxes import OWN_SIZE, box_fields, coco_corners, is_number
 from dbloader.sources.listing import PATH_COLUMNS
 from dbloader.sources.paths import encoded_path, name_below, prefix_of
 
@@ -117,17 +117,14 @@ class CocoSource(Source):
             return Problem(f"image {number}", f"its file_name is no path: {short_repr(image.get('file_name'), 50)}")
         name, boxes, labels = name_below(path, self._prefix), [], []
         for annotation in annotations:
-            box, category = annotation.get("bbox"), annotation.get("category_id")
-            if not isinstance(box, list) or len(box) != 4 or not all(map(is_number, box)):
-                reason = f"must have a bbox of four numbers, got {short_repr(box, 50)}"
-            elif type(category) is not int or category not in self._labels:
-                reason = f"has a category_id that no category has: {short_repr(category, 50)}"
-            else:
-                x, y, width, height = box
-                boxes.append((x, y, x + width, y + height))
+            category = annotation.get("category_id")
+            try:
+                boxes.append(coco_corners(annotation.get("bbox")))
+                if type(category) is not int or category not in self._labels:
+                    raise ValueError(f"has a category_id that no category has: {short_repr(category, 50)}")  # noqa: TRY301
                 labels.append(self._labels[category])
-                continue
-            return Problem(name, f"its annotation {annotation['id']} {reason}")
+            except ValueError as error:
+                return Problem(name, f"its annotation {annotation['id']} {error}")
         crowds = np.array([bool(annotation.get("iscrowd")) for annotation in annotations], np.int64)
         fields = {**box_fields(boxes, labels), "iscrowd": crowds, "image_id": number, "annotations": text}
         size: Any = image.get("width"), image.get("height")

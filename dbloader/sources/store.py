@@ -55,7 +55,7 @@ class StoreSource(Source):
         """Read what is known of all records; SourceError if they are not files."""
         manifest = self._store.manifest
         self.classes, self._is_tiled = manifest.classes, bool(manifest.source.get("tile"))
-        self.file_fields = manifest.file_fields
+        self.file_fields, self.field_classes = manifest.file_fields, manifest.field_classes
         if self._is_tiled:
             what = "they lose their tiles without tile (--tile); dbloader copy keeps them"
             self.warnings = (f"the store is of tiled images: {what}",)

@@ -14,6 +14,7 @@ import pytest
 
 from dbloader import convert, open_store
 from dbloader.errors import SourceError
+from dbloader.exports.export import export_store
 from dbloader.sources import arrow_files
 from dbloader.sources.base import Entry, Problem
 from dbloader.sources.parquet import find_parquet, read_parquet
@@ -181,6 +182,71 @@ def test_of_two_columns_of_classes_one_is_the_label(tmp_path: Path) -> None:
     )
 
 
+def test_class_names_of_fields_come_back(tmp_path: Path) -> None:
+    names = {"fine": ["a", "b"], "coarse": ["c"], "tags": ["x", "y"], "parts.kind": ["p", "q"], "old.kind": ["r"]}
+    of = {name: {"_type": "ClassLabel", "names": classes} for name, classes in names.items()}
+    features = {
+        **{name: of[name] for name in ("fine", "coarse")},
+        "tags": {"_type": "Sequence", "feature": of["tags"]},
+        "parts": {"_type": "List", "feature": {"kind": of["parts.kind"]}},
+        "old": {"kind": {"_type": "Sequence", "feature": of["old.kind"]}},
+    }
+    columns = {"fine": [0, 1], "coarse": [0, 0], "tags": [[1, 0], []], "parts": [[{"kind": 1}], []]}
+    made = table(features, image=images(2), old=[{"kind": [0]}, {"kind": []}], **columns)
+    write(tmp_path / "x.parquet", made)
+    convert(tmp_path / "x.parquet", tmp_path / "first.lmdb")
+    convert(tmp_path / "first.lmdb", tmp_path / "copy.lmdb")
+    export_store(tmp_path / "copy.lmdb", tmp_path / "out", format="parquet")
+    convert(tmp_path / "out", tmp_path / "again.lmdb")
+    for place in ("first", "copy", "again"):
+        with open_store(tmp_path / f"{place}.lmdb") as store:
+            assert store.manifest.classes == ("a", "b")
+            assert store.manifest.field_classes == {name: of for name, of in names.items() if name != "fine"}
+    (warning,) = export_store(tmp_path / "copy.lmdb", tmp_path / "folder").warnings
+    assert warning.endswith("are not written: Parquet keeps them")
+
+
+@pytest.mark.slow
+def test_datasets_reads_the_class_names_of_fields(tmp_path: Path) -> None:
+    of = {name: {"_type": "ClassLabel", "names": names} for name, names in (("fine", ["a"]), ("coarse", ["c", "d"]))}
+    made = table(of, image=images(2), fine=[0, 0], coarse=[0, 1])
+    convert(write(tmp_path / "x.parquet", made), tmp_path / "x.lmdb")
+    export_store(tmp_path / "x.lmdb", tmp_path / "out", format="parquet")
+    code = "print(load_dataset('parquet', data_files='out/data/*')['train'].features['coarse'].names)"
+    assert "['c', 'd']" in run_datasets(tmp_path, code)
+
+
+@pytest.mark.parametrize("is_list", [False, True])
+def test_objects_of_detection_become_boxes(tmp_path: Path, is_list: bool) -> None:
+    """As in CPPE-5: a struct of lists, and with List of datasets 4 a list of structs."""
+    category = {"_type": "ClassLabel", "names": ["Coverall", "Mask"]}
+    rows: list[Any] = [
+        {"id": [7, 8], "bbox": [[1.0, 2, 3, 4], [10, 20, 30, 10]], "category": [1, 0]},
+        {"id": [], "bbox": [], "category": []},
+        {"id": [9], "bbox": [[1, 2, 300, 4]], "category": [1]},
+        {"id": [9], "bbox": [[1, 2, 3, 4]], "category": [2]},
+    ]
+    features: Any = {"category": {"_type": "Sequence", "feature": category}}
+    kind: Any = pa.struct([("id", pa.list_(pa.int64())), ("bbox", pa.list_(pa.list_(pa.float32()))),
+                           ("category", pa.list_(pa.int64()))])  # fmt: skip
+    if is_list:
+        rows = [[dict(zip(row, values, strict=True)) for values in zip(*row.values(), strict=True)] for row in rows]
+        kind = pa.list_(pa.struct([(field.name, field.type.value_type) for field in kind]))
+        features = {"_type": "List", "feature": {"category": category}}
+    made = table({"objects": features}, image=images(4), objects=pa.array(rows, kind))
+    report = convert(write(tmp_path / "x.parquet", made), tmp_path / "x.lmdb")
+    assert report.warnings[0].startswith("the column 'objects' became 'boxes' and 'box_labels': its 'bbox' was read as")
+    with open_store(tmp_path / "x.lmdb") as store:
+        assert (store.manifest.classes, store.manifest.field_classes) == (("Coverall", "Mask"), {})
+        reasons = {event["name"]: event["reason"] for event in store.events()}
+        first, second = store
+    assert first.fields["boxes"].tolist() == [[1, 2, 4, 6], [10, 20, 40, 30]]
+    assert (first.fields["box_labels"].tolist(), first.fields["objects"]) == ([1, 0], {"id": [7, 8]})
+    assert second.fields["boxes"].shape == (0, 4)
+    assert "is not within its 40 x 30 pixels" in reasons["2.jpg"]
+    assert reasons["3.jpg"] == "its objects cannot be read: one has the class 2, and there are 2"
+
+
 def test_a_label_without_a_class_is_a_problem(tmp_path: Path) -> None:
     made = table({"label": {"_type": "ClassLabel", "names": ["a"]}}, image=images(3), label=[0, -1, 1])
     source = source_of(write(tmp_path / "x.parquet", made))
@@ -207,6 +273,7 @@ def test_images_may_be_files_below_the_folder(tmp_path: Path) -> None:
     plant(tmp_path, {"secret.jpg": b"x"})
     paths = ["b/1.jpg", "b/2.jpg", "../secret.jpg", f"{tmp_path}/secret.jpg"]
     structs = [{"bytes": None, "path": path} for path in paths]
+    way = "embed the images with embed_table_storage of Hugging Face's datasets (docs/parquet.md)"
     for kind, column in (("structs", [*structs, None]), ("texts", [*paths, None])):
         made = (
             pa.table({"image": pa.array(column, pa.struct([("bytes", pa.binary()), ("path", pa.string())]))})
@@ -218,7 +285,7 @@ def test_images_may_be_files_below_the_folder(tmp_path: Path) -> None:
         assert first == photo(1)
         assert problems == [
             ("b/2.jpg", "cannot be read: No such file or directory"),
-            *((path, f"has only a path, {path!r}, which is not below {tmp_path / 'a'}") for path in paths[2:]),
+            *((path, f"has only a path, {path!r}, and paths start from {tmp_path / 'a'}: {way}") for path in paths[2:]),
             (f"{kind}/000004", "has neither bytes nor a path"),
         ]
 
