@@ -18,7 +18,8 @@ from dbloader.exports.export import FORMATS, export_store
 Examples:
   dbloader export train.lmdb images/
   dbloader export train.lmdb train-shards/ --format webdataset
-  dbloader export train.lmdb train-parquet/ --format parquet""",
+  dbloader export train.lmdb train-parquet/ --format parquet
+  dbloader export boxes.lmdb train-coco/ --format coco""",
 )
 @click.argument("place", type=PlaceArgument())
 @click.argument("destination", type=click.Path())
@@ -27,7 +28,7 @@ Examples:
     type=click.Choice([*FORMATS]),
     default="folder",
     show_default=True,
-    help="What to write: an image folder, tar files for WebDataset, or Parquet files.",
+    help="What to write: an image folder, tar files for WebDataset, Parquet files, or boxes as COCO or YOLO.",
 )
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the facts as JSON.")
@@ -41,7 +42,8 @@ def export_command(
 ) -> None:
     """Write all records of the store PLACE as files into the new folder DESTINATION.
 
-    dbloader convert DESTINATION makes the same store again. The folder appears when it is complete.
+    dbloader convert DESTINATION makes the same store again. The folder appears when it is complete. Boxes are read from
+    DESTINATION/images, with --list DESTINATION/annotations.json (coco) or DESTINATION/data.yaml (yolo).
     """
     with Meter("Exporting", "records", quiet=quiet or as_json) as meter:
         report = export_store(place, destination, format=format, progress=meter.update)

@@ -67,6 +67,7 @@ class SampleEncoder:
         standard = {key: named.pop(key) for key in STANDARD_FIELDS if key in named}
         record = Record(**standard, fields=named)
         record.label = _label(record.label)
+        _check_channels(record.image)
         if isinstance(record.image, bytes) and (record.width, record.height, record.format) == (None, None, None):
             with suppress(NotAnImageError):  # a format that only the user's ``decode`` knows
                 record.format, record.width, record.height = read_facts(record.image)[:3]
@@ -113,6 +114,17 @@ def _label(value: Any) -> Any:
         f"field 'label' must be an int, or the name of a class, got {short_repr(value)}: put it into a field of its "
         "own, say 'target'"
     )
+
+
+def _check_channels(image: Any) -> None:
+    """Raise FieldError for pixels whose channels come first, which no decoder takes."""
+    if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3:
+        return
+    if image.shape[0] == 3 and image.shape[2] != 3:
+        raise FieldError(
+            f"field 'image' is an array of the shape {image.shape}, with its channels first, and decoders take "
+            "(height, width, 3): give image.transpose(1, 2, 0), or of a tensor image.permute(1, 2, 0)"
+        )
 
 
 def _array(key: str, tensor: Any) -> np.ndarray[Any, Any]:

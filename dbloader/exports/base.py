@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import posixpath
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 REMEDY = "choose another format (--format)"
+# Errors caused by the name of a file.
+OF_THE_NAME = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
+_TRIED_NAMES = 100
 _EXTENSIONS = {"JPEG": ".jpg", "JPEG2000": ".jp2", "HEIF": ".heic"}  # those of other formats are called like them
 
 
@@ -88,3 +92,27 @@ def new_file(folder: Path, name: str) -> BinaryIO:
         os.makedirs(posixpath.dirname(path), exist_ok=True)  # noqa: PTH103 - bytes
         descriptor = os.open(path, flags, 0o666)
     return os.fdopen(descriptor, "wb")
+
+
+def save_file(folder: Path, paths: list[str], made_up: str, extension: str, data: bytes) -> str:
+    """Write a file below a folder, and return its path: the first of some that it can have, or a made-up one."""
+    paths = [*paths, f"{made_up}{extension}", *(f"{made_up}-{number}{extension}" for number in range(_TRIED_NAMES))]
+    for path in filter(is_safe, paths):
+        try:
+            file = new_file(folder, path)
+        except OSError as error:
+            if error.errno not in OF_THE_NAME:
+                raise
+            continue
+        with file:
+            file.write(data)
+        return path
+    raise ExportError(f"{made_up}{extension} and {_TRIED_NAMES} more names are taken")
+
+
+def is_safe(name: str) -> bool:
+    """Return whether every program takes a name for that of a file below the folder.
+
+    Hugging Face's datasets take a backslash for a slash. Hidden files, and ``..`` with them, are left out by many.
+    """
+    return not any(part[:1] in ("", ".") for part in name.split("/")) and not {"\\", "\0"} & {*name}

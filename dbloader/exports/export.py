@@ -22,7 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 # Each format's class is in the module of its name, which is imported when it is used: Parquet needs pyarrow.
-FORMATS = {"folder": "FolderExporter", "webdataset": "WebDatasetExporter", "parquet": "ParquetExporter"}
+FORMATS = {
+    "folder": "FolderExporter",
+    "webdataset": "WebDatasetExporter",
+    "parquet": "ParquetExporter",
+    "coco": "COCOExporter",
+    "yolo": "YOLOExporter",
+}
 _MARKER = ".dbloader-export"  # in a folder that is not complete; locked as long as a process writes there
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -59,7 +65,8 @@ def export_store(
     Args:
         place: Place of the store.
         destination: Folder to make. It may exist if it is empty.
-        format: ``"folder"``, ``"webdataset"`` or ``"parquet"``.
+        format: ``"folder"``, ``"webdataset"`` or ``"parquet"``; of a store with boxes also ``"coco"`` or ``"yolo"``,
+            which ``convert`` reads with a listing, and which have no place for labels and other fields.
         progress: Called with the number of records written, and of all records.
 
     Raises:

@@ -7,7 +7,6 @@ are left out if the folder alone gives the same store again. docs/exporting.md d
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import posixpath
@@ -19,7 +18,17 @@ from bson.json_util import RELAXED_JSON_OPTIONS, dumps
 from typing_extensions import override
 
 from dbloader.errors import ExportError, NotAnImageError
-from dbloader.exports.base import REMEDY, Exporter, describe, extension_of, image_file, new_file
+from dbloader.exports.base import (
+    OF_THE_NAME,
+    REMEDY,
+    Exporter,
+    describe,
+    extension_of,
+    image_file,
+    is_safe,
+    new_file,
+    save_file,
+)
 from dbloader.images.info import read_facts
 from dbloader.records.values import pack
 from dbloader.sources.file_columns import SUFFIX
@@ -35,9 +44,6 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 METADATA = "metadata.jsonl"
-# Errors that another name would not have.
-_OF_THE_NAME = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
-_TRIED_NAMES = 100
 
 
 class FolderExporter(Exporter):
@@ -101,12 +107,12 @@ class FolderExporter(Exporter):
 
     def _made(self, name: str) -> bool:
         """Make the folder of a class; return False if a folder cannot have its name."""
-        if "/" in name or not _is_safe(name):
+        if "/" in name or not is_safe(name):
             return False
         try:
             os.mkdir(posixpath.join(os.fsencode(self.folder), name.encode()))  # noqa: PTH102 - bytes
         except OSError as error:
-            if error.errno not in _OF_THE_NAME:
+            if error.errno not in OF_THE_NAME:
                 raise
             return False
         return True
@@ -134,7 +140,7 @@ class FolderExporter(Exporter):
             wanted += extension
         paths = [wanted] if record.name else []
         paths += [f"{self._class_of(record)}/{made_up}{extension}"]
-        return self._write(paths, made_up, extension, data)
+        return save_file(self.folder, paths, made_up, extension, data)
 
     def _saved_field(self, record: Record, field: str, data: bytes) -> str:
         """Write the file of a further field and return its path: the record's name, in a folder of the field."""
@@ -142,34 +148,10 @@ class FolderExporter(Exporter):
         self._unknown += facts is None
         extension = extension_of(facts.format) if facts else ""
         paths = [f"{field}/{posixpath.splitext(record.name or '')[0]}{extension}"] if record.name else []
-        return self._write(paths, f"{field}/{record.index:09}", extension, data)
-
-    def _write(self, paths: list[str], made_up: str, extension: str, data: bytes) -> str:
-        """Write a file under the first of some paths that it can have, or under a made-up one."""
-        paths += [f"{made_up}{extension}"]
-        paths += [f"{made_up}-{number}{extension}" for number in range(_TRIED_NAMES)]
-        for path in filter(_is_safe, paths):
-            try:
-                file = new_file(self.folder, path)
-            except OSError as error:
-                if error.errno not in _OF_THE_NAME:
-                    raise
-                continue
-            with file:
-                file.write(data)
-            return path
-        raise ExportError(f"{made_up}{extension} and {_TRIED_NAMES} more names are taken")
+        return save_file(self.folder, paths, f"{field}/{record.index:09}", extension, data)
 
 
 def _facts(data: bytes) -> Facts | None:
     with suppress(NotAnImageError):
         return read_facts(data)
     return None
-
-
-def _is_safe(name: str) -> bool:
-    """Return whether a name is that of a file below the folder, for every program.
-
-    Hugging Face's datasets take a backslash for a slash. Hidden files, and ``..`` with them, are left out by many.
-    """
-    return not any(part[:1] in ("", ".") for part in name.split("/")) and not {"\\", "\0"} & {*name}

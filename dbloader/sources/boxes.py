@@ -33,8 +33,11 @@ def read_annotation(path: bytes) -> bytes:
 
 
 def box_fields(boxes: Sequence[Sequence[float]], labels: Sequence[int]) -> dict[str, Any]:
-    """Return the fields of some boxes (x_min, y_min, x_max, y_max) and the labels of their classes."""
-    return {BOXES: np.array(boxes, np.float32).reshape(-1, 4), LABELS: np.array(labels, np.int64)}
+    """Return the fields of some boxes (x_min, y_min, x_max, y_max) and the labels of their classes.
+
+    The boxes are float64, so ``fit_boxes`` rounds fractions only once.
+    """
+    return {BOXES: np.array(boxes, np.float64).reshape(-1, 4), LABELS: np.array(labels, np.int64)}
 
 
 def coco_corners(box: Any) -> tuple[float, float, float, float]:
@@ -76,7 +79,7 @@ def fit_boxes(
     """
     given, boxes_in = np.asarray(fields[BOXES]), (boxes_in[0], boxes_in[1])  # a list, from the list of files
     if not len(given):
-        return fields
+        return {**fields, BOXES: given.astype(np.float32)} if given.shape == (0, 4) else fields
     if given.ndim != 2 or given.shape[1] != 4 or given.dtype.kind not in "iuf":
         raise FieldError(f"its field {BOXES!r} must be an array of shape (boxes, 4), got {short_repr(fields[BOXES])}")
     if boxes_in not in (FRACTIONS, OWN_SIZE, size):

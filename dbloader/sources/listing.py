@@ -13,6 +13,7 @@ an empty label is no label. In JSON text is a name. In a CSV or TSV, which has o
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,15 +24,16 @@ from dbloader._describe import short_repr
 from dbloader.errors import FieldError, SourceError
 from dbloader.records.record import checked_field_name
 from dbloader.sources.base import Entry, FieldFile, Problem, Source, checked_root, readable
+from dbloader.sources.boxes import BOXES
+from dbloader.sources.boxes import LABELS as BOX_LABELS
 from dbloader.sources.file_columns import empty_files, find_file_columns
-from dbloader.sources.folder import first_warnings
+from dbloader.sources.folder import EXTENSIONS, first_warnings
 from dbloader.sources.labels import CLASSES, number_labels, read_classes
 from dbloader.sources.metadata import FILE_NAME, RECORD_COLUMNS, Listed, top_folder
 from dbloader.sources.paths import encoded_path, name_below, path_below, prefix_of
 from dbloader.sources.rows import is_text, read_header, read_rows
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterator
 
 PATH_COLUMNS = ("path", "image", "file", "filename")
@@ -102,6 +104,13 @@ def read_listing(
         if first_problem is None:
             _check_header(read_header(listing), where, kind)
         raise SourceError(f"{where}: no row of it can be used: {': '.join(first_problem or ['there are none'])}")
+    for column in {BOXES, BOX_LABELS} & first.fields.keys() if is_text(listing) else ():
+        raise SourceError(
+            f"{where}: its column {column!r} is text, and boxes are lists of numbers: write a .jsonl, or use "
+            "annotations of COCO, VOC or YOLO"
+        )
+    if make is None:
+        _check_extension(first, root, where)
     classes = read_classes(listing.parent) if kind.is_metadata else None
     if classes is None and not has_labels and len(folders) > 1 and "" not in folders:
         kind, first_of, unlabelled = kind._replace(by_folder=True), folders, 0
@@ -128,12 +137,26 @@ def read_listing(
     return (make or ListingSource)(root, classes, warnings, listing, labels, kind, (*file_fields,))
 
 
+def _check_extension(first: _Row, root: Path, where: str) -> None:
+    """Raise SourceError if the file of the first row is there only with an extension, which its path lacks."""
+    path = os.path.join(os.fsencode(root), first.path)  # noqa: PTH118 - bytes
+    found = next((end for end in EXTENSIONS if os.path.exists(path + end.encode())), None)  # noqa: PTH110 - bytes
+    if found and not os.path.exists(path):  # noqa: PTH110
+        name = readable(first.path)
+        raise SourceError(
+            f"{where}, row {first.number}: there is no file {name!r} in {readable(root)}, but {name + found!r}: write "
+            "the paths with their extensions"
+        )
+
+
 def _why_unlabelled(row: _Row) -> str:
     for column in row.columns:
         if column in LABEL_COLUMNS:
             return f"as the column {column!r} is empty"
     columns, names = (", ".join(map(repr, some)) for some in (row.columns, LABEL_COLUMNS))
-    return f"as none of the columns {columns} is called one of {names}"
+    binary = sum(value in ("0", "1") for value in row.fields.values())
+    way = "; columns of 0 and 1 are fields: write the class of each row into a column 'label'" if binary > 1 else ""
+    return f"as none of the columns {columns} is called one of {names}{way}"
 
 
 class ListingSource(Source):
@@ -232,7 +255,8 @@ def _checked_columns(columns: tuple[str, ...], where: str, kind: Kind) -> tuple[
         try:
             checked_field_name(column)
         except FieldError as error:
-            raise SourceError(f"{where}: rename the column {column!r}: {error}") from error
+            index = "; if it is pandas' index, write the table with to_csv(index=False)" if not column else ""
+            raise SourceError(f"{where}: rename the column {column!r}: {error}{index}") from error
         if column != column.strip():
             raise SourceError(f"{where}: rename the column {column!r}: it is padded with spaces")
     return chosen[0], chosen[1]

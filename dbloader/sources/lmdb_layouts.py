@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from dbloader._describe import short_repr
-from dbloader.errors import SourceError
+from dbloader.errors import FieldError, SourceError
 from dbloader.sources.base import Entry, Problem, readable
 from dbloader.sources.lmdb_pairs import Layout, key_text
 from dbloader.sources.lmdb_values import image_of, image_of_datum, label_of, read_datum, unpickled
@@ -157,7 +157,7 @@ def _pickled_entries(pairs: Pairs) -> Entries:
             else:
                 label, fields = label_of(unpickled(value))
                 yield Entry(key_text(key), key, label, fields)
-        except ValueError as error:
+        except (FieldError, ValueError) as error:
             yield Problem(key_text(key), f"cannot be read: {error}")
     with suppress(ValueError):
         said = unpickled(pairs.get(b"__len__") or b"")

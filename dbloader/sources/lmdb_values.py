@@ -11,19 +11,26 @@ import pickle
 import pickletools
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 
 from dbloader._describe import short_repr
+from dbloader.records.record import checked_field_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _MOST_INSTRUCTIONS = 1000
 """Of a pickle. Bytes and a label have 10, an array and a label about 60; values nested without end have more."""
 
+# Keys of a dict.
+_IMAGES, _LABELS = ("image", "img", "data", "jpg", "jpeg", "png"), ("label", "class", "target", "cls")
+
 _ALLOWED = re.compile(
     "PROTO|FRAME|STOP|MARK|NONE|NEW(TRUE|FALSE)|BININT[12]?|LONG1|BINFLOAT|(SHORT_)?BINUNICODE|(SHORT_)?BINBYTES|BINBYTES8|"
-    "BYTEARRAY8|(EMPTY_)?TUPLE|TUPLE[123]|EMPTY_LIST|APPENDS?|(STACK_)?GLOBAL|REDUCE|BUILD|MEMOIZE|(LONG_)?BIN(PUT|GET)"
+    "BYTEARRAY8|(EMPTY_)?DICT|SETITEMS?|(EMPTY_)?TUPLE|TUPLE[123]|EMPTY_LIST|APPENDS?|(STACK_)?GLOBAL|REDUCE|BUILD|MEMOIZE|(LONG_)?BIN(PUT|GET)"
 )
 # What pickle and pickletools raise for data that lie.
 _WRONG = (
@@ -35,18 +42,23 @@ _WRONG = (
 def unpickled(data: bytes) -> Any:
     """Return the value of a pickle, with ndarrays; ValueError if it wants more than plain values and uint8 arrays."""
     try:
+        used = set()
         for number, (code, argument, _) in enumerate(pickletools.genops(data)):
+            used.add(code.name)
             if not _ALLOWED.fullmatch(code.name):
                 raise ValueError(f"it has the instruction {code.name}, which plain values and arrays do not need")
             if number >= _MOST_INSTRUCTIONS or ("PUT" in code.name and int(argument or 0) >= _MOST_INSTRUCTIONS):
-                what = "load it yourself, and hand the image to dbloader.write_store"
-                raise ValueError(f"it has more than {_MOST_INSTRUCTIONS:,} instructions: {what}")
+                raise ValueError(f"it has more than {_MOST_INSTRUCTIONS:,} instructions")
+        # BUILD sets attributes of a function, which the next pickle would find, to the values of a dict.
+        if "BUILD" in used and {"DICT", "EMPTY_DICT"} & used:
+            raise ValueError("it has both a dict and an array")
         value = _Unpickler(data).load()
         if isinstance(value, (tuple, list)):
             return tuple(part.array() if isinstance(part, _Array) else part for part in value)
         return value.array() if isinstance(value, _Array) else value
     except _WRONG as error:
-        raise ValueError(f"its pickle is refused: {error}") from error
+        way = "load it yourself, and hand its image to dbloader.write_store"
+        raise ValueError(f"its pickle is refused: {error}; {way}") from error
 
 
 class _Type:
@@ -131,6 +143,8 @@ class _Unpickler(pickle.Unpickler):  # noqa: TID251 - of allowed instructions on
 
 def image_of(value: Any) -> bytes:
     """Return the image file in an unpickled value: its bytes, or an array of pixels, RGB if it has colors, as PNG."""
+    if isinstance(value, dict):
+        value = value.get(_first_of(_IMAGES, value))
     if isinstance(value, tuple) and value:
         value = value[0]
     if isinstance(value, (bytes, bytearray)):
@@ -144,14 +158,26 @@ def image_of(value: Any) -> bytes:
     return _png(value)
 
 
-def label_of(value: Any) -> tuple[int | None, dict[str, str]]:
-    """Return the label and fields of an unpickled value; ValueError if what is beside the image is no label."""
+def label_of(value: Any) -> tuple[int | None, dict[str, Any]]:
+    """Return the label and fields of an unpickled value; ValueError if what is beside the image is no label.
+
+    The values of a dict become fields, but for the image and an integer that is called like a label.
+    """
+    if isinstance(value, dict):
+        known = _first_of(_IMAGES, value), _first_of(_LABELS, value)
+        fields = {checked_field_name(name): part for name, part in value.items() if name not in known}
+        number, text = label_of((b"", value.get(known[1] or "")))
+        return number, {**fields, **text}
     if not isinstance(value, tuple) or len(value) < 2:
         return None, {}
     label = value[1]
     if len(value) > 2 or not isinstance(label, (int, str, type(None))):
         raise ValueError(f"it is not an image and a label, but {', '.join(type(part).__name__ for part in value[:9])}")
     return (None, {"text": label}) if isinstance(label, str) else (label, {})
+
+
+def _first_of(names: Sequence[str], value: dict[Any, Any]) -> str | None:
+    return next((name for name in names if name in value), None)
 
 
 def _png(pixels: np.ndarray[Any, Any]) -> bytes:

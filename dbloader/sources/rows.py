@@ -23,7 +23,8 @@ def read_rows(listing: Path) -> Iterator[tuple[int, dict[str, Any]] | Problem]:
     """Yield the number and columns of each row, or the reason why it cannot be used."""
     extension = listing.suffix.lower()
     if extension not in _READERS:
-        raise SourceError(f"{readable(listing)}: a listing is one of {', '.join(_READERS)}, got {extension!r}")
+        rename = "" if extension else ": rename it"
+        raise SourceError(f"{readable(listing)}: a listing is one of {', '.join(_READERS)}, got {extension!r}{rename}")
     for row in _READERS[extension](listing):
         if not isinstance(row, Problem) and not isinstance(row[1], dict):
             where = f"{readable(listing)}, row {row[0]}"
@@ -49,8 +50,9 @@ def read_header(listing: Path) -> tuple[str, ...]:
 
 
 def _split_lines(listing: Path) -> Any:
-    delimiter = "\t" if listing.suffix.lower() == ".tsv" else ","
-    return csv.reader(_lines(listing), delimiter=delimiter, strict=True)
+    header = next(_lines(listing), "")
+    of_csv = ";" if ";" in header and "," not in header else ","  # as spreadsheets write it where 1,5 is a number
+    return csv.reader(_lines(listing), delimiter="\t" if listing.suffix.lower() == ".tsv" else of_csv, strict=True)
 
 
 def _read_csv(listing: Path) -> Iterator[Row]:

@@ -97,7 +97,7 @@ class YOLOSource(Source):
 
     def _read(self, file: bytes) -> tuple[list[list[float]], list[int]]:
         boxes, labels = [], []
-        text = read_annotation(posixpath.join(self._labels, file)).decode()
+        text = read_annotation(posixpath.join(self._labels, file)).decode("utf-8-sig")
         for number, line in enumerate(text.splitlines(), 1):
             values = line.split()
             if not values:

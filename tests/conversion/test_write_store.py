@@ -208,3 +208,11 @@ def test_writing_needs_no_torch(tmp_path: Path) -> None:
     )
     subprocess.run([sys.executable, "-c", program, tmp_path / "s.lmdb"], check=True, timeout=100)
     assert (tmp_path / "s.lmdb").exists()
+
+
+@pytest.mark.parametrize("image", [np.zeros((3, 5, 4), np.uint8), torch.zeros(3, 5, 4, dtype=torch.uint8)])
+def test_channels_that_come_first_are_refused(tmp_path: Path, image: Any) -> None:
+    with pytest.raises(FieldError, match=r"sample 0: .* its channels first, .*: give image\.transpose\(1, 2, 0\)"):
+        write_store([(image, 1)], tmp_path / "x.lmdb")
+    for other in (image[:, :, :3], image.astype("f4") if isinstance(image, np.ndarray) else image.float()):
+        write_store([(other, 1)], tmp_path / "x.lmdb", overwrite=(tmp_path / "x.lmdb").exists())

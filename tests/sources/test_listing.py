@@ -415,3 +415,36 @@ def test_a_listing_or_root_that_is_not_there_is_an_error(tmp_path: Path) -> None
     assert caught.type is SourceError
     with pytest.raises(SourceNotFoundError, match=r"nowhere: there is no such folder or file$"):
         read_listing(tmp_path / "a.csv", tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("list", "path\na.jpg\n", r"a listing is one of \.csv, .*, got '': rename it"),
+        (
+            "list.csv",
+            "path,label\ncat/a,1\n",
+            r"row 2: there is no file 'cat/a' in .*, but 'cat/a\.jpg': write",
+        ),
+        ("list.csv", ",path,label\n0,cat/a.jpg,1\n", r"rename the column '': .* to_csv\(index=False\)"),
+        ("list.csv", 'path,boxes\ncat/a.jpg,"[[1, 2, 3, 4]]"\n', r"its column 'boxes' is text, .*: write a \.jsonl"),
+    ],
+)
+def test_a_listing_that_is_refused_names_the_remedy(tmp_path: Path, name: str, text: str, message: str) -> None:
+    (tmp_path / "images" / "cat").mkdir(parents=True)
+    (tmp_path / "images" / "cat" / "a.jpg").touch()
+    (tmp_path / name).write_text(text)
+    with pytest.raises(SourceError, match=message):
+        read_listing(tmp_path / name, tmp_path / "images")
+
+
+def test_semicolons_separate_columns(tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text("path;label;size\na.jpg;cat;1,5\n")
+    source = read_listing(tmp_path / "list.csv", tmp_path)
+    assert [*source.entries()] == [Entry("a.jpg", b"a.jpg", 0, {"size": "1,5"})]
+
+
+def test_columns_of_0_and_1_are_no_labels(tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text("path,cat,dog\na.jpg,0,1\n")
+    (warning,) = read_listing(tmp_path / "list.csv", tmp_path).warnings
+    assert warning.endswith("columns of 0 and 1 are fields: write the class of each row into a column 'label'")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import io
 import multiprocessing
 import os
@@ -229,7 +230,11 @@ def test_labels_are_numbers_of_numpy_in_any_byte_order(source_of: SourceOf, orde
     source = source_of({**folder2lmdb([(photo(1), label) for label in labels]), b"2": wrong})
     assert [entry.label for entry in entries(source)] == [-2, 77777]
     assert problems(source) == [
-        ("2", "cannot be read: its pickle is refused: its number is of type 'f4', not an integer")
+        (
+            "2",
+            "cannot be read: its pickle is refused: its number is of type 'f4', not an integer; load it yourself, and "
+            "hand its image to dbloader.write_store",
+        )
     ]
 
 
@@ -262,7 +267,8 @@ HOSTILE = [
         "it asks for 'numpy.f2py.diagnose.x', which may run any code",
     ),
     (b"\x80\x04\x8c\x05numpy\x8c\x04load\x93.", "it asks for 'numpy.load', which may run any code"),
-    (pickle.dumps({"a": 1}), "it has the instruction EMPTY_DICT, which plain values and arrays do not need"),
+    (pickle.dumps({1, 2}), "it has the instruction EMPTY_SET, which plain values and arrays do not need"),
+    (pickle.dumps({"image": np.zeros((2, 2), np.uint8)}), "it has both a dict and an array"),
     (nested(10**6), "it has more than 1,000 instructions"),
     (b"\x80\x04r\xff\xff\xff\x7f.", "it has more than 1,000 instructions"),  # room for 2**31 values
     (b"\x80\x04\x8e" + HUGE + b"\x01.", "expected"),
@@ -271,7 +277,7 @@ HOSTILE = [
     (b"\x80\x04cnumpy.core.multiarray\n_reconstruct\n)RK\x01b.", "cannot unpack"),
     (b"\x80\x04cnumpy.core.multiarray\n_reconstruct\nN(K\x01K\x02tb.", "state is not a dictionary"),
     (pickle.dumps((np.zeros((2, 2, 3), np.float32), 1)), "its array is of type 'f4', not uint8"),
-    (pickle.dumps(np.array([{}], object)), "it has the instruction EMPTY_DICT"),
+    (pickle.dumps(np.array([{}], object)), "it has both a dict and an array"),
     (b"\x80\x04.", "stack underflow"),
     # A text of 1 MiB of which bytes are made 150 times, and a dtype whose repr has 2**60 elements.
     (
@@ -307,12 +313,13 @@ def test_a_hostile_pickle_is_refused_and_named(
 
 def test_a_pickle_cannot_change_what_reads_the_next(source_of: SourceOf) -> None:
     pixels = np.zeros((2, 2), np.uint8)
-    # BUILD with a pair (None, state) sets attributes of any object, also of a function; here the state is no dict.
+    # BUILD with a pair (None, state) sets attributes of any object, also of a function.
     for target in (b"numpy.core.multiarray\n_reconstruct\n", b"numpy\ndtype\n", b"numpy\nndarray\n"):
-        attack = b"\x80\x04c" + target + b"N(\x8c\x0c__defaults__K\x01t\x86b."
-        source = source_of(folder2lmdb([attack, (pixels, 1)], dumps_but(attack)))
-        assert [name for name, _ in problems(source)] == ["0"]
-        assert [entry.label for entry in entries(source)] == [1]
+        for state in (b"(\x8c\x0c__defaults__K\x01t", b"}\x8c\x0c__defaults__K\x01s"):
+            attack = b"\x80\x04c" + target + b"N" + state + b"\x86b."
+            source = source_of(folder2lmdb([attack, (pixels, 1)], dumps_but(attack)))
+            assert [name for name, _ in problems(source)] == ["0"]
+            assert [entry.label for entry in entries(source)] == [1]
 
 
 @pytest.mark.parametrize(
@@ -437,3 +444,22 @@ def test_the_images_that_meta_info_names(tmp_path: Path) -> None:
         "1 other value of the file left out: it was read as the images that meta_info.txt names",
     )
     source.close()
+
+
+def test_pickled_dicts_have_an_image_a_label_and_fields(source_of: SourceOf) -> None:
+    items = [
+        {"image": photo(1), "label": 3, "caption": "a cat", "tags": ["x", {"y": None}]},
+        {"data": photo(2), "class": "cat"},
+        {"image": photo(1), "name": "x.jpg"},
+        {"label": 1},
+        {"image": photo(1), "when": datetime.date(2020, 1, 1)},
+    ]
+    source = source_of({b"%d" % n: pickle.dumps(item) for n, item in enumerate(items)})
+    found = [(entry.label, entry.fields) for entry in entries(source)]
+    assert found == [(3, {"caption": "a cat", "tags": ["x", {"y": None}]}), (None, {"text": "cat"}), (1, {})]
+    first, second, nothing = contents(source)
+    assert (first, second) == (photo(1), photo(2))
+    assert isinstance(nothing, Problem)
+    reserved, refused = problems(source)
+    assert "'name' is a field of every record's own" in reserved.reason
+    assert refused.reason.endswith("load it yourself, and hand its image to dbloader.write_store")

@@ -1,0 +1,123 @@
+"""COCO's layout: ``images``, and ``annotations.json`` with lists of images, annotations and categories.
+
+The annotations of a store that came from COCO are written as they were, with their segmentations, if they still
+describe all of its boxes. Otherwise each box becomes an annotation.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from array import array
+from typing import TYPE_CHECKING
+
+import numpy as np
+from typing_extensions import override
+
+from dbloader.exports.detection import DetectionExporter
+from dbloader.sources.boxes import BOXES, LABELS, coco_corners
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dbloader.records.record import Record
+    from dbloader.stores.base import Store
+
+ANNOTATIONS = "annotations.json"
+
+
+class COCOExporter(DetectionExporter):
+    """Writes COCO's layout, after reading all records once for their original annotations."""
+
+    kept = frozenset({BOXES, LABELS, "iscrowd", "image_id", "annotations"})
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        super().__init__(store, folder)
+        self._ids = _original_ids(store) or []
+        self._is_original = bool(self._ids)
+        self._ids = self._ids or [*range(1, len(self.classes) + 1)]
+        self._written, self._begun = 0, False  # annotations
+        self._images = (folder / ANNOTATIONS).open("w", encoding="utf-8")
+        self._annotations = tempfile.TemporaryFile("w+", encoding="utf-8", dir=folder)  # noqa: SIM115 - closed below
+
+    @override
+    def write(self, record: Record) -> None:
+        boxes, labels = self.boxes(record)
+        size = {"width": record.width, "height": record.height} if record.width and record.height else {}
+        number = record.fields["image_id"] if self._is_original else int(record.index or 0) + 1
+        image = {"id": number, "file_name": self.save(record), **size}
+        begin = "," if record.index else '{"images": ['
+        self._images.write(f"{begin}\n{json.dumps(image)}")
+        if self._is_original:
+            annotations = record.fields["annotations"].strip()[1:-1].strip()
+        else:
+            crowds = np.resize(np.asarray(record.fields.get("iscrowd", 0)), len(labels)).tolist()
+            rows = zip(boxes.tolist(), labels, crowds, strict=True)
+            annotations = ",\n".join(self._annotation(number, *row) for row in rows)
+        if annotations:
+            begin, self._begun = "," * self._begun, True
+            self._annotations.write(f"{begin}\n{annotations}")
+
+    def _annotation(self, image: int, corners: list[float], label: int, crowd: int) -> str:
+        self._written += 1
+        left, top, right, bottom = corners
+        box = [left, top, right - left, bottom - top]
+        about = {"id": self._written, "image_id": image, "category_id": self._ids[label]}
+        return json.dumps({**about, "bbox": box, "area": box[2] * box[3], "iscrowd": int(bool(crowd))})
+
+    @override
+    def finish(self) -> None:
+        super().finish()
+        if not len(self.store):
+            self._images.write('{"images": [')
+        self._images.write('],\n"annotations": [')
+        self._annotations.seek(0)
+        shutil.copyfileobj(self._annotations, self._images)
+        pairs = zip(self._ids, self.classes, strict=True)
+        categories = [{"id": number, "name": name} for number, name in pairs]
+        self._images.write(f'],\n"categories": {json.dumps(categories)}}}\n')
+        self.close()
+
+    @override
+    def close(self) -> None:
+        self._images.close()
+        self._annotations.close()
+
+
+def _original_ids(store: Store) -> list[int] | None:
+    """Return the id of each category, if every record has annotations of COCO that describe its boxes; else None."""
+    images, annotations, known = array("q"), array("q"), dict[int, int]()
+    for record in store:
+        found = _original(record)
+        if found is None:
+            return None
+        images.append(record.fields["image_id"])
+        for annotation, label in zip(found, record.fields[LABELS].tolist(), strict=True):
+            annotations.append(annotation["id"])
+            if known.setdefault(label, annotation["category_id"]) != annotation["category_id"]:
+                return None
+    ids: list[int] = []  # from the last; those of classes without a box fit between the others
+    count, last = len(store.manifest.classes), max(known, default=-1)
+    above = known.get(last, 0) + count - last
+    for label in reversed(range(count)):
+        above = known.get(label, above - 1)
+        ids.append(above)
+    distinct = all(len(np.unique(np.frombuffer(part, np.int64))) == len(part) for part in (images, annotations))
+    return ids[::-1] if distinct and ids == sorted({*ids}, reverse=True) else None
+
+
+def _original(record: Record) -> list[dict[str, int]] | None:
+    """Return the annotations of COCO that a record was made of, if they describe its boxes."""
+    if not (record.width and record.height) or record.resized_from is not None:
+        return None
+    try:
+        found: list[dict[str, int]] = json.loads(record.fields["annotations"])
+        corners = np.array([coco_corners(one["bbox"]) for one in found], np.float32).reshape(-1, 4)
+        same = np.array_equal(np.clip(corners, 0, [record.width, record.height] * 2), record.fields[BOXES])
+        numbers = [record.fields["image_id"], *(one[key] for one in found for key in ("id", "category_id"))]
+        is_whole = all(type(number) is int and abs(number) < 2**63 for number in numbers)
+        same = same and len(record.fields[LABELS]) == len(found) and all(one["image_id"] == numbers[0] for one in found)
+    except (KeyError, TypeError, ValueError):
+        return None
+    return found if same and is_whole else None

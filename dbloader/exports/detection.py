@@ -1,0 +1,94 @@
+"""What the formats for boxes have in common: a folder ``images``, and annotations beside it."""
+
+from __future__ import annotations
+
+import posixpath
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import numpy as np
+from typing_extensions import override
+
+from dbloader._describe import counted
+from dbloader.errors import ExportError, NotAnImageError
+from dbloader.exports.base import REMEDY, Exporter, describe, extension_of, image_file, save_file
+from dbloader.images.info import read_facts
+from dbloader.sources.boxes import BOXES, LABELS
+from dbloader.sources.folder import EXTENSIONS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dbloader.records.record import Record
+    from dbloader.stores.base import Store
+
+IMAGES = "images"
+
+
+class DetectionExporter(Exporter):
+    """Writes the images of a store with boxes."""
+
+    kept = frozenset({BOXES, LABELS})
+    """Further fields that the format has a place for."""
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        super().__init__(store, folder)
+        self.classes = store.manifest.classes
+        if len({*self.classes}) < len(self.classes):
+            raise ExportError(f"{store.place}: two of its classes have the same name: {REMEDY}")
+        (folder / IMAGES).mkdir()
+        self._left: Counter[str] = Counter()
+        self._renamed = self._raw = 0
+
+    def save(self, record: Record) -> str:
+        """Write the image of a record, and return its path below ``images``."""
+        data = image_file(record)
+        self._raw += isinstance(record.image, np.ndarray)
+        extension = ""
+        with suppress(NotAnImageError):
+            extension = extension_of(read_facts(data).format)
+        name = record.name or ""
+        wanted = name if name.lower().endswith(EXTENSIONS) else name + extension
+        paths = [wanted] if name and self.is_free(wanted) else []
+        path = save_file(self.folder / IMAGES, paths, f"{record.index:09}", extension, data)
+        self._renamed += path != name
+        noted = {"damaged": record.damaged, "resized_from": record.resized_from, "label": record.label}
+        self._left.update(name for name, value in noted.items() if value is not None)
+        self._left.update(record.fields.keys() - self.kept)
+        return path
+
+    def is_free(self, path: str) -> bool:
+        """Return whether no other image has the annotations that an image of this path would have."""
+        del path
+        return True
+
+    def boxes(self, record: Record) -> tuple[np.ndarray, list[int]]:
+        """Return the boxes of a record, float64, shape (n, 4), x_min, y_min, x_max, y_max in pixels; and their labels.
+
+        Raises:
+            ExportError: The record has none, or their labels have no names.
+        """
+        boxes, labels = record.fields.get(BOXES), record.fields.get(LABELS)
+        if not (isinstance(boxes, np.ndarray) and isinstance(labels, np.ndarray) and boxes.shape == (len(labels), 4)):
+            raise ExportError(f"{describe(record)} has no arrays {BOXES!r} and {LABELS!r} of one length: {REMEDY}")
+        for label in labels.tolist():
+            if type(label) is not int or not 0 <= label < len(self.classes):
+                what = f"has a box with the label {label}, and the store has {len(self.classes)} classes"
+                raise ExportError(f"{describe(record)} {what}: {REMEDY}")
+        return boxes.astype(np.float64), labels.tolist()
+
+    @override
+    def finish(self) -> None:
+        for name, count in self._left.items():
+            self.warnings.append(f"{name!r} of {counted(count, 'record')} is left out: other formats keep it")
+        if self._renamed:
+            what = "no image file can have their names, or another has them"
+            self.warnings.append(f"{counted(self._renamed, 'record')} got other names: {what}")
+        if self._raw:
+            self.warnings.append(f"records stored as pixels and written as PNG: {self._raw:,} (see convert --raw)")
+
+
+def stem(path: str) -> str:
+    """Return a path without its extension."""
+    return posixpath.splitext(path)[0]
