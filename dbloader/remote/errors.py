@@ -22,6 +22,7 @@ _NO_CREDENTIALS = re.compile(r"169\.254\.|metadata\.google|token request|/oauth2
 _BAD_CREDENTIALS = re.compile("service account|Invalid Access Key")
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired")
 _OTHER_REGION = re.compile("redirect without LOCATION|PermanentRedirect|AuthorizationHeaderMalformed")
+_BAD_KEY = re.compile(r'object with invalid path: Error parsing Path "(.*?)": ', re.DOTALL)
 _CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN, if they are temporary)",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS (the path of a file)",
@@ -86,6 +87,10 @@ def translate(error: BaseException, place: RemotePlace, key: str = "") -> StoreE
         return ObjectChangedError(f"{where} was changed after it was listed")
     if status in (404, 410) or isinstance(error, FileNotFoundError):
         return StoreNotFoundError(f"{where} does not exist{how}")
+    if bad := _BAD_KEY.search(text):
+        return StoreError(
+            f"{where}: the key {bad[1]!r} has a character that cannot be listed: rename or remove this object"
+        )
     if "Could not parse path" in text:
         return StoreNotFoundError(f"{where} does not exist: no key in object storage is written like this")
     if status in (408, 429) or status >= 500:

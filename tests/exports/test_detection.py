@@ -12,6 +12,7 @@ from PIL import Image
 
 from dbloader import ImageFormat, convert, export_store, open_store, write_store
 from dbloader.errors import ExportError
+from tests.contracts.records import stored
 from tests.support.images import photo, plant
 
 if TYPE_CHECKING:
@@ -49,9 +50,9 @@ def yolo(root: Path, tmp_path: Path) -> Path:
 LAYOUTS = {"coco": (coco, "annotations.json"), "yolo": (yolo, "data.yaml")}
 
 
-def facts(place: Path) -> tuple[Any, list[bytes]]:
+def facts(place: Path) -> tuple[Any, ...]:
     with open_store(place) as store:
-        return (store.manifest.digest, store.manifest.classes), store.documents(range(len(store)))
+        return store.manifest.digest, store.manifest.classes, stored(store, range(len(store)))
 
 
 @pytest.mark.parametrize("format", LAYOUTS)

@@ -87,7 +87,7 @@ def test_a_conversion_and_its_parts_give_the_digest_of_the_folder(
     outside(put_folder, place, root)
     expected = convert(root, tmp_path / "expected.lmdb", shuffle=3)
     report = outside(convert, f"{place}/", tmp_path / "one.lmdb", shuffle=3)
-    assert (report.digest, report.records, report.rejected) == (expected.digest, expected.records, 1)
+    assert (report.digest, report.records, report.rejected) == (expected.digest, expected.records, 2)
     assert any("cat/metadata.csv is not used" in warning for warning in report.warnings)
     outside(plan_conversion, place, parts, 3, shuffle=3)
     for part in range(3):
@@ -95,6 +95,13 @@ def test_a_conversion_and_its_parts_give_the_digest_of_the_folder(
     assert outside(publish, parts).digest == expected.digest
     with open_store(parts) as store:
         assert store.manifest.source["path"] == place
+
+
+def test_a_key_that_cannot_be_listed_is_named(object_store: ObjectStore, outside: Outside, tmp_path: Path) -> None:
+    place = object_store.place("train")
+    object_store.put_any(place, "cat/a\nb.jpg", photo(1))
+    with pytest.raises(SourceError, match=r"train/cat/a\\nb\.jpg' has a character .*: rename or remove this object"):
+        outside(convert, place, tmp_path / "out.lmdb")
 
 
 def test_an_object_that_changes_after_it_was_listed_is_named(
