@@ -1,7 +1,6 @@
 """Write screenshots of the viewer, in a real browser, on stores of drawn images.
 
 python scripts/parts/screenshots.py FOLDER [NAME ...]
-python scripts/parts/screenshots.py --demo FOLDER      two pictures of the stores that scripts/demo made there
 """
 
 from __future__ import annotations
@@ -129,9 +128,4 @@ def main(target: Path, names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--demo":  # the folder of scripts/demo
-        stores = ("train.lmdb", "test.lmdb")
-        shots = {name: SHOTS[name]._replace(stores=stores) for name in ("viewer", "viewer-training")}
-        take_all(Path(sys.argv[2]), shots, Path(sys.argv[2]))
-    else:
-        main(Path(sys.argv[1]), sys.argv[2:])
+    main(Path(sys.argv[1]), sys.argv[2:])
