@@ -1,4 +1,4 @@
-"""The columns of a store in as few bytes as they need, and a memory of recent results."""
+"""The columns of a store, packed narrowly in memory, and a cache of recent results."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-BLOCK = 2**20  # records that are computed at a time, so that no temporary array has 8 bytes for each of all
+BLOCK = 2**20  # records to compute at a time. Temporary arrays then stay small
 _NAME_BYTES = 2**24
-_MOST_CHUNKS = 8  # that are read for a few records
+_MOST_CHUNKS = 8  # to read for a few records; for more, the whole column is read
 
 
 class Recent(Generic[T]):
-    """Results of the last calls, up to some bytes in all. Equal calls at the same time do the work once.
+    """A cache of the most recent results, up to a number of bytes. Equal calls at the same time do the work once.
 
-    The last result is kept whatever its size is. ``nbytes`` are those of all.
+    The last result is kept whatever its size is. ``nbytes`` is the size of all kept results.
     """
 
     def __init__(self, most_bytes: int, size: Callable[[T], int]) -> None:
         self._most_bytes, self._size, self.nbytes = most_bytes, size, 0
         self._lock = threading.Lock()
         self._kept: OrderedDict[Any, Future[T]] = OrderedDict()
-        self._sizes: dict[Any, int] = {}  # of those that are made
+        self._sizes: dict[Any, int] = {}  # of the results that are finished
 
     def get(self, key: object, make: Callable[[], T]) -> T:
-        """Return the result for a key, which ``make`` makes unless it is kept; an error is not kept."""
+        """Return the kept result for a key, or the result of ``make``. An error is not kept."""
         with self._lock:
             future = self._kept.get(key)
             is_new = future is None
@@ -87,7 +87,7 @@ class Columns:
         return values
 
     def some(self, column: str, indices: Array) -> list[int | None]:
-        """Return the values of a few records, None for no label or size; from their chunks until the column is read."""
+        """Return the values of a few records, None for no label or size. It reads only a few chunks."""
         numbers, which = np.unique(indices // CHUNK, return_inverse=True)
         if not len(indices):
             return []

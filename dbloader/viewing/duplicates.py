@@ -1,4 +1,4 @@
-"""The duplicates of a store, as ``dbloader duplicates`` has kept them."""
+"""The groups of duplicates that the last ``dbloader duplicates`` has found in a store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def list_groups(store: Store, start: int, count: int) -> dict[str, Any]:
     """Return ``total`` and some ``groups``: at most 100, each with at most 60 of its ``count`` duplicates.
 
     Raises:
-        OptionError: These records were not searched for duplicates; the message names the command that does it.
+        OptionError: This store was not searched for duplicates. The message has the command for it.
     """
     kept = load_groups(store)
     if kept is None:

@@ -1,4 +1,4 @@
-"""Who may ask the viewer's server: only a browser that came with its link, from the page of this server."""
+"""Refuse all requests but those of a browser that has opened the viewer's link, from the viewer's own page."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>dbloader<
 <p>A link works in one browser. If yours was used before, the terminal where <code>dbloader view</code> runs shows a new
 link. In a notebook, <code>viewer.url</code> is always an unused link.</p>
 """
-# A cookie of SameSite=Strict is not sent along when a page of another site leads here. The browser sends it when this
-# page, which is then the one that asks, leads to itself.
+# A browser that follows a link of another site sends no cookie of SameSite=Strict. This page loads itself again, and
+# then the browser sends the cookie.
 _ASK_AGAIN = '<!doctype html><meta http-equiv="refresh" content="0"><title>dbloader</title>'
 
 
@@ -59,13 +59,13 @@ def _refusal(message: str, *, is_page: bool) -> Response:
 
 
 class Guard:
-    """An ASGI application in front of another one, which gets only the requests that may be answered.
+    """An ASGI application that passes only permitted requests on to another one.
 
     The link from ``link`` works once: it gives the browser a cookie, which each further request must have. A second
     browser needs another link. All answers, errors too, get the headers of ``HEADERS``.
 
     Args:
-        app: What answers the requests that pass.
+        app: The application that answers permitted requests.
         host: The host that the server listens on. It is a valid ``Host`` of requests, next to the loopback ones.
         port: The port that it listens on.
         is_public: Whether other machines can reach it. Then all addresses are valid, too.
@@ -87,13 +87,13 @@ class Guard:
         self._lock = threading.Lock()
 
     def link(self) -> str:
-        """Return the URL that opens the page, once. Its token is another one if the last one was used."""
+        """Return a URL that opens the page once. After it was used, the next call returns a new one."""
         with self._lock:
             self._token = self._token or secrets.token_urlsafe(_TOKEN_BYTES)
             return f"{self._address}/?{_TOKEN}={self._token}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or have the application answer it."""
+        """Refuse a request, or pass it on to the application."""
         if scope["type"] != "http":
             return
 
@@ -106,20 +106,20 @@ class Guard:
         await (refused or self._app)(scope, receive, send_with_headers)
 
     def _refuse(self, scope: Scope) -> Response | None:
-        """Return the answer to a request that the application must not see, None if it may."""
-        asked = HTTPConnection(scope)
-        host = self._checked_host(asked.headers.getlist("host"))
+        """Return the answer to a request that is not passed on, or None to pass it on."""
+        request = HTTPConnection(scope)
+        host = self._checked_host(request.headers.getlist("host"))
         is_page = scope["path"] == "/"
         if host is None:
             return _refusal(f"this server answers only to its own name: {_OPEN}", is_page=is_page)
         if scope["method"] not in ("GET", "HEAD"):
             return error_response(405, "this server only shows: it takes GET and HEAD", {"Allow": "GET, HEAD"})
-        is_foreign = asked.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
-        navigates = (asked.headers.get("sec-fetch-mode"), asked.headers.get("sec-fetch-dest")) == _NAVIGATION
+        is_foreign = request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+        navigates = (request.headers.get("sec-fetch-mode"), request.headers.get("sec-fetch-dest")) == _NAVIGATION
         if is_foreign and not (is_page and navigates):
             return _refusal(f"a page of another site asked for this: {_OPEN}", is_page=is_page)
         cookie = f"dbloader-{host['port'] or 80}"
-        is_known = _equal(asked.cookies.get(cookie, ""), self._cookie)
+        is_known = _equal(request.cookies.get(cookie, ""), self._cookie)
         token, rest = _take_token(scope["query_string"]) if is_page else (None, "")
         if token is not None and (is_known or (scope["method"] == "GET" and self._use(token))):
             headers = {"Location": f"/?{rest}" if rest else "/", "Cache-Control": "no-store"}
@@ -142,7 +142,7 @@ class Guard:
             return None
         host = match["ipv6"] or match["name"]
         address = _address(host)
-        # An address, unlike a name, cannot have been made to point here.
+        # Another site can make its name point here, but not an address.
         valid = host.lower() in self._names or (address is not None and (self._is_public or address.is_loopback))
         return match.groupdict() if valid else None
 

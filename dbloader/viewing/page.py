@@ -14,9 +14,9 @@ import numpy as np
 from dbloader._describe import counted, printable, size
 from dbloader.errors import DamagedRecordError, ImageError, OptionError
 from dbloader.stores.open import open_store
-from dbloader.viewing.facts import count
 from dbloader.viewing.report import ConversionReport
 from dbloader.viewing.selection import Selections
+from dbloader.viewing.summary import count
 from dbloader.viewing.thumbnails import Thumbnails
 
 if TYPE_CHECKING:

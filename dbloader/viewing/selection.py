@@ -51,7 +51,7 @@ class Selections:
 
     Attributes:
         columns: The columns of the store.
-        facts: What ``facts.count`` has counted.
+        counts: The last results of ``summary.count``.
         report: The conversion's report.
     """
 
@@ -61,7 +61,7 @@ class Selections:
         self.report = ConversionReport(store)
         self._seconds = seconds
         self._kept = Recent[Selection](_MOST_BYTES, lambda found: 1_000 + getattr(found.indices, "nbytes", 0))
-        self.facts = Recent[dict[str, Any]](_MOST_BYTES, lambda facts: 10_000 + 200 * len(facts["labels"]))
+        self.counts = Recent[dict[str, Any]](_MOST_BYTES, lambda counts: 10_000 + 200 * len(counts["labels"]))
         self._events: Recent[dict[str, Array]] = Recent(2**63, len)
 
     def select(self, text: str) -> Selection:

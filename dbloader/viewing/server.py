@@ -1,4 +1,4 @@
-"""Run the viewer: ``dbloader view`` in the foreground, ``dbloader.view`` next to a notebook."""
+"""Run the viewer: in the foreground for ``dbloader view``, in the background for ``dbloader.view``."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ PORT = 7878
 _PORTS_TRIED = 100
 _OWN_ADDRESS = "it must be an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all of them"
 _PRIVILEGED = "ports below 1024 may need more rights: choose another port"
-_CLOSING_S = 1  # for answers that are being made when the server ends
-_SILENCE_MS = 10_000  # of a MongoDB server, before the page says that it is away; a training waits for a minute
+_CLOSING_S = 1  # time for unfinished answers when the server ends
+_SILENCE_MS = 10_000  # timeoutMS of MongoDB places, so that the page soon says why it waits; the default is a minute
 
 
 class View:
@@ -53,9 +53,9 @@ class View:
             import uvicorn
 
             from dbloader.viewing.app import create_app
-            from dbloader.viewing.asked import Shown
             from dbloader.viewing.connection import Connection
             from dbloader.viewing.guard import Guard
+            from dbloader.viewing.request import Shared
         except ModuleNotFoundError as error:
             if error.name not in ("starlette", "uvicorn"):
                 raise
@@ -65,7 +65,7 @@ class View:
             server = opened.enter_context(_listen(host, port))
             self.address, self.port = server.getsockname()[:2]
             self.is_public = not ipaddress.ip_address(self.address).is_loopback
-            app = create_app(Shown(stores, tell, transform))
+            app = create_app(Shared(stores, tell, transform))
             self._guard = Guard(app, host, self.port, is_public=self.is_public, tell=tell)
             # The routes report their own errors. uvicorn would also log each answer that close() interrupts.
             config = uvicorn.Config(
@@ -80,7 +80,7 @@ class View:
 
     @property
     def url(self) -> str:
-        """The link that opens the page. It works once, for one browser: after that, this is another one."""
+        """A link that opens the page in one browser, once. It is always an unused link."""
         return self._guard.link()
 
     def wait(self) -> None:
@@ -88,7 +88,7 @@ class View:
         self._thread.join()
 
     def close(self) -> None:
-        """End the server, and close the stores. Answers that are being made end by themselves."""
+        """End the server, and close the stores. Unfinished answers are cut off after a second."""
         self._server.should_exit = True
         self._thread.join()
         self._opened.close()
@@ -168,7 +168,7 @@ def serve(
 
 
 def _open(place: str | os.PathLike[str]) -> Store:
-    """Open a store, so that a place without one is an error now, not in the page."""
+    """Open a store and read its manifest. A place without a store is then an error here, not in the page."""
     if is_mongo(place) and parse(place).options.isdisjoint(("timeoutms", "serverselectiontimeoutms")):
         place = f"{place}{'&' if '?' in str(place) else '?'}timeoutMS={_SILENCE_MS}"
     store = open_store(place)
@@ -201,7 +201,7 @@ def _listen(host: str, port: int | None) -> socket.socket:
 
 
 def _has_display() -> bool:
-    """Return whether a browser that is opened here appears before the person who asked for it."""
+    """Return whether a browser opened here appears on the user's own display."""
     display = sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     return bool(display) and "SSH_CONNECTION" not in os.environ
 

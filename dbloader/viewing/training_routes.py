@@ -1,4 +1,4 @@
-"""What the training view asks for; here and in ``training`` only is torch imported, when it is needed."""
+"""The routes of the training view. They import torch when they are first used."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from starlette.responses import Response
 from dbloader.errors import OptionError
 
 if TYPE_CHECKING:
-    from dbloader.viewing.asked import Asked
+    from dbloader.viewing.request import ViewerRequest
 
 _MOST = 2**63 - 1
 
 
-def answer(asked: Asked, function: str, *given: int) -> Any:
-    """Return what a function of ``training`` makes of the options that were asked for."""
+def answer(request: ViewerRequest, function: str, *given: int) -> Any:
+    """Call a function of ``training`` with the options in a request."""
     try:
         from dbloader.viewing import training
     except ModuleNotFoundError as error:
@@ -23,14 +23,14 @@ def answer(asked: Asked, function: str, *given: int) -> Any:
             raise
         raise OptionError("this page needs torch, which is not installed here: pip install torch") from error
     usual = training.Options()._asdict()
-    options: Any = {name: asked.text(name, usual.pop(name)) for name in ("size", "state")}
-    options["drop_last"] = asked.integer("drop_last", int(usual.pop("drop_last")), most=1) == 1
+    options: Any = {name: request.text(name, usual.pop(name)) for name in ("size", "state")}
+    options["drop_last"] = request.integer("drop_last", int(usual.pop("drop_last")), most=1) == 1
     for name, value in usual.items():
-        options[name] = asked.integer(name, value, least=-_MOST if name == "seed" else 0)
-    return getattr(training, function)(asked.store, *given, training.Options(**options), asked.shown.transform)
+        options[name] = request.integer(name, value, least=-_MOST if name == "seed" else 0)
+    return getattr(training, function)(request.store, *given, training.Options(**options), request.shared.transform)
 
 
-def answer_image(asked: Asked) -> Response:
+def answer_image(request: ViewerRequest) -> Response:
     """Return an image as the network gets it; the header X-Values says how its values are shown."""
-    data, note = answer(asked, "show_image", asked.integer("index"), asked.integer("position"))
+    data, note = answer(request, "show_image", request.integer("index"), request.integer("position"))
     return Response(data, media_type="image/png", headers={"Cache-Control": "no-store", "X-Values": note})

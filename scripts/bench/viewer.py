@@ -107,17 +107,17 @@ def measure(place: str) -> None:
     try:
         with ThreadPoolExecutor(3) as browser:
             started, cpu = time.perf_counter(), server.cpu()
-            paths = ("/api/stores", "/api/0/rows?q=&start=0&count=200", "/api/0/facts?q=")
+            paths = ("/api/stores", "/api/0/rows?q=&start=0&count=200", "/api/0/summary?q=")
             (seconds, _, stores), (rows, *_), (facts, *_) = browser.map(server.timed, paths)
             total = time.perf_counter() - started
         parts = f"{seconds:.3f}, {rows:.3f} and {facts:.3f} s; {server.memory()}"
         print(f"| the first page: stores, rows and facts at once | {total:.3f} | {server.cpu() - cpu:.2f} | {parts} |")
         show("the last 200 rows", f"/api/0/rows?q=&start={stores[0]['records'] - 200}&count=200")
-        show("facts again", "/api/0/facts?q=")
+        show("facts again", "/api/0/summary?q=")
         for query, what in QUERIES:
             text = quote(query)
             found = show(f"`{query}` ({what})", f"/api/0/select?q={text}")
-            show("- its histograms and counts", f"/api/0/facts?q={text}")
+            show("- its histograms and counts", f"/api/0/summary?q={text}")
             show("- its last 200 rows", f"/api/0/rows?q={text}&start={max(0, found['count'] - 200)}&count=200")
         show("the next class", "/api/0/position?q=&from=0&class=next")
         print(f"\nmemory of the server: {server.memory()}")

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 ALL = sum(CLASSES.values())
 # Some refused requests belong to the record that is damaged, some to searches that are wrong.
-REFUSED = r"/thumb/0/3\?|/(select|facts)\?q=(width|color)"
+REFUSED = r"/thumb/0/3\?|/(select|summary)\?q=(width|color)"
 
 
 @pytest.fixture

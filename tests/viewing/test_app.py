@@ -17,14 +17,14 @@ from dbloader import convert
 from dbloader._machine import cpu_count
 from dbloader.stores.open import open_store
 from dbloader.viewing.app import ROUTES, STATIC, create_app
-from dbloader.viewing.asked import Shown
+from dbloader.viewing.request import Shared
 from tests.support.images import WAIT_S, plant_photos
 from tests.support.viewer import ask, browser, viewer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dbloader.viewing.asked import Asked
+    from dbloader.viewing.request import ViewerRequest
     from tests.support.mongo import Mongod
     from tests.viewing.conftest import Opened
 
@@ -32,9 +32,9 @@ HUGE = "9" * 5000  # more digits than Python makes an int of
 
 
 @contextmanager
-def served(shown: Shown, *routes: Any) -> Iterator[tuple[int, list[str]]]:
+def served(shared: Shared, *routes: Any) -> Iterator[tuple[int, list[str]]]:
     """Serve an application without its guard; yields the port, and the paths of the requests that have begun."""
-    app, begun = create_app(shown, routes or ROUTES), []
+    app, begun = create_app(shared, routes or ROUTES), []
 
     async def counted(scope: Any, receive: Any, send: Any) -> None:
         begun.append(scope["path"])
@@ -126,7 +126,7 @@ def test_a_store_that_is_not_there_is_named(opened: Opened) -> None:
     "query",
     ["q=%FF%FE", "q=%00", "q=%ED%A0%80", "q=<script>alert(1)</script>", "q=" + "a" * 60_000, "q=1&q=2", "&&=&", "q=%"],
 )
-@pytest.mark.parametrize("path", ["/", "/api/stores", "/api/0/select", "/api/0/facts"])
+@pytest.mark.parametrize("path", ["/", "/api/stores", "/api/0/select", "/api/0/summary"])
 def test_any_query_is_answered_or_refused_in_one_line(opened: Opened, path: str, query: str) -> None:
     answer = opened.ask(f"{path}?{query}")
     assert answer.status in (200, 400)
@@ -145,8 +145,8 @@ def test_what_is_too_long_or_no_request_is_refused_and_the_next_one_answered(
 
 def test_a_bug_is_a_sentence_in_the_page_and_a_traceback_at_the_terminal() -> None:
     told: list[str] = []
-    shown = Shown([], told.append)
-    with served(shown, ("/bug", lambda _: 1 / 0, False)) as (port, _):
+    shared = Shared([], told.append)
+    with served(shared, ("/bug", lambda _: 1 / 0, False)) as (port, _):
         answer = ask(port, "/bug")
     error = "this is a bug of dbloader: ZeroDivisionError: division by zero"
     assert (answer.status, json.loads(answer.body)) == (500, {"error": error})
@@ -198,9 +198,9 @@ class Blocked:
         self.inside = self.most = 0
         self.may_end = threading.Event()
 
-    def __call__(self, asked: Asked) -> None:
+    def __call__(self, request: ViewerRequest) -> None:
         with self.changed:
-            self.entered.append(asked.integer("index"))
+            self.entered.append(request.integer("index"))
             self.inside += 1
             self.most = max(self.most, self.inside)
             self.changed.notify_all()
@@ -216,7 +216,7 @@ class Blocked:
 def test_as_many_images_are_decoded_at_a_time_as_there_are_cores_and_other_answers_do_not_wait() -> None:
     blocked, cores = Blocked(), cpu_count()
     routes: Any = (("/decoded/{index}", blocked, True), ("/other", lambda _: {}, False))
-    with served(Shown([]), *routes) as (port, begun), ThreadPoolExecutor(3 * cores) as clients:
+    with served(Shared([]), *routes) as (port, begun), ThreadPoolExecutor(3 * cores) as clients:
         answers = [clients.submit(ask, port, f"/decoded/{n}") for n in range(3 * cores)]
         blocked.wait_for(cores)
         while sum(path != "/other" for path in begun) < 3 * cores:
@@ -230,7 +230,7 @@ def test_as_many_images_are_decoded_at_a_time_as_there_are_cores_and_other_answe
 def test_what_nobody_waits_for_any_more_is_not_decoded() -> None:
     blocked, cores = Blocked(), cpu_count()
     routes: Any = (("/decoded/{index}", blocked, True), ("/other", lambda _: {}, False))
-    with served(Shown([]), *routes) as (port, begun), ThreadPoolExecutor(cores) as clients:
+    with served(Shared([]), *routes) as (port, begun), ThreadPoolExecutor(cores) as clients:
         answers = [clients.submit(ask, port, f"/decoded/{n}") for n in range(cores)]
         blocked.wait_for(cores)
         with socket.create_connection(("127.0.0.1", port)) as gone:
@@ -264,7 +264,7 @@ def test_a_store_on_a_server_that_is_replaced_stays_as_it_was_and_the_page_can_s
 
 def check_replaced(tmp_path: Path, place: str) -> None:
     convert(plant_photos(tmp_path / "old", 3), place)
-    with open_store(place) as store, served(Shown([store])) as (port, _):
+    with open_store(place) as store, served(Shared([store])) as (port, _):
         before = [ask(port, f"/image/0/{index}").body for index in range(3)]
         assert note(port) is None
         convert(plant_photos(tmp_path / "new", 5, width=80), place, overwrite=True)

@@ -15,10 +15,10 @@ from dbloader import Record, convert, create_store, open_store
 from dbloader.errors import NotAnImageError, OptionError, RecordIndexError
 from dbloader.records.record import encode
 from dbloader.viewing.app import create_app
-from dbloader.viewing.asked import Shown
 from dbloader.viewing.files import media_type, shown_orientation, stored_file
 from dbloader.viewing.record import show_record
 from dbloader.viewing.report import ConversionReport
+from dbloader.viewing.request import Shared
 from tests.support import jpegs
 from tests.support.damaged import flip
 from tests.support.images import encoded, multi_picture, photo, plant, plant_kinds
@@ -241,9 +241,9 @@ def test_the_routes_give_pictures_that_browsers_keep(tmp_path: Path) -> None:
     store_of(place, Record(name="0.jpg", image=photo(1)), Record(image=SVG), Record(image=photo(3))).close()
     flip(place, photo(3))
     with open_store(place) as store:
-        client = TestClient(create_app(Shown([store])))
+        client = TestClient(create_app(Shared([store])))
         (started,) = (each["started"] for each in client.get("/api/stores").json())
-        assert TestClient(create_app(Shown([store]))).get("/api/stores").json()[0]["started"] != started
+        assert TestClient(create_app(Shared([store]))).get("/api/stores").json()[0]["started"] != started
         for path in ("/thumb/0/0?px=160", "/image/0/0?"):
             answer = client.get(f"{path}&v={started}")
             assert (answer.status_code, answer.content) == (200, photo(1))

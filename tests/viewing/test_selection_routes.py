@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from dbloader import copy_store, open_store
-from dbloader.viewing import facts
+from dbloader.viewing import summary
 from dbloader.viewing.selection import Selections
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ def test_the_routes_of_a_selection_answer_as_the_functions_do(opened: Opened, st
             selections = Selections(store)
             for text in ("", "jpg width>1", "-jpg", "label:none index:0-2"):
                 q = quote(text)
-                assert get(opened, f"/api/{number}/select?q={q}") == facts.select(selections, text)
-                assert get(opened, f"/api/{number}/rows?q={q}&start=1&count=2") == facts.rows(selections, text, 1, 2)
-                plain = json.loads(json.dumps(facts.count(selections, text)))
-                assert get(opened, f"/api/{number}/facts?q={q}") == plain
+                assert get(opened, f"/api/{number}/select?q={q}") == summary.select(selections, text)
+                assert get(opened, f"/api/{number}/rows?q={q}&start=1&count=2") == summary.rows(selections, text, 1, 2)
+                plain = json.loads(json.dumps(summary.count(selections, text)))
+                assert get(opened, f"/api/{number}/summary?q={q}") == plain
     assert get(opened, "/api/0/position?q=-index:1&index=1") == {"position": 1}
     assert get(opened, "/api/0/position?q=-index:1&index=9") == {"position": None}
     assert get(opened, "/api/0/position?q=&from=0&class=previous") == {"position": None}
@@ -43,7 +43,7 @@ def test_the_routes_of_a_selection_answer_as_the_functions_do(opened: Opened, st
     ("path", "error"),
     [
         ("/api/0/rows?q=&start=0&count=501", "count from 0 to 500, got 0 and 501"),
-        ("/api/0/facts?q=width%3Cnan", "letter 1: width< needs a number"),
+        ("/api/0/summary?q=width%3Cnan", "letter 1: width< needs a number"),
         ("/api/0/select?q=%22", "letter 1: a quote is opened and not closed"),
         ("/api/0/position?q=&from=0&class=first", "class must be next or previous, got 'first'"),
         ("/api/0/position?q=&from=99&class=next", "no position 99 in the selection"),

@@ -112,7 +112,7 @@ def test_the_password_of_a_server_is_in_no_line_page_or_error(tmp_path: Path, mo
     convert(plant_photos(tmp_path / "images", 3), place)
     try:
         with viewer(place, "--port", "0", **NO_DISPLAY) as running, browser(running.link) as client:
-            paths = ("/", "/api/stores", "/api/0/select?q=x", "/api/0/facts", "/api/0/record/0", "/api/0/note")
+            paths = ("/", "/api/stores", "/api/0/select?q=x", "/api/0/summary", "/api/0/record/0", "/api/0/note")
             answers = [client.get(path) for path in (*paths, "/image/0/9", "/api/0/rows?start=x", f"/{password}")]
             assert [answer.status_code for answer in answers] == [*[200] * len(paths), 404, 400, 404]
             status, rest = running.stop()

@@ -67,7 +67,7 @@ class Sidebar extends HTMLElement {
       go({q: all.filter((_, other) => other !== place).join(" "), at: null})}, escaped(word), make("span", {ariaHidden: "true"}, " ×"))));
     this.facts.ariaBusy = "true";
     try {
-      const facts = await api(`/api/${now.store}/facts`, {q: now.q}, signal);
+      const facts = await api(`/api/${now.store}/summary`, {q: now.q}, signal);
       if (signal.aborted) return;
       this.draw(now, facts);
     } catch (error) {

@@ -1,4 +1,4 @@
-"""What the page shows of a selection: its rows, its counts by label, and histograms."""
+"""Rows, counts by label and event, and histograms of a selection."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 500
 _BINS = 40
-_SAMPLED = 100_000  # values that the edges of a histogram are chosen by; all are counted
-_WIDE = 20  # ratio of values above which they are shown by their logarithms
+_SAMPLED = 100_000  # values from which the edges of a histogram are chosen. All values are counted
+_WIDE = 20  # the edges are logarithmic if the values differ by more than this factor
 
 
 def select(selections: Selections, text: str) -> dict[str, Any]:
-    """Return the ``count`` of records that a query finds ``of`` all; ``first``: how many it looked at, None for all."""
+    """Return ``count``, the records that a query finds, ``of`` all; ``first``: how many were searched, None for all."""
     found = selections.select(text)
     return {"count": len(found.indices), "of": len(selections.store), "first": found.first}
 
@@ -51,7 +51,7 @@ def count(selections: Selections, text: str) -> dict[str, Any]:
     edge is the least value and the last edge the greatest. Records of unknown size are left out.
     ``formats`` is None where it would take reading records; ``problem`` says why there are no events.
     """
-    return selections.facts.get(text.strip(), lambda: _count(selections, selections.select(text)))
+    return selections.counts.get(text.strip(), lambda: _count(selections, selections.select(text)))
 
 
 def _count(selections: Selections, found: Selection) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a request asks for: integers and texts, checked. A path never reaches the disk."""
+"""A request to the viewer: its values, checked, and the stores that it is about. No value becomes a path on disk."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ _MOST = 2**63 - 1
 _INTEGER = re.compile("-?[0-9]{1,19}")
 
 
-class Shown:
-    """What all requests to a viewer share.
+class Shared:
+    """The stores, thumbnails and selections that all requests to a viewer share.
 
     Args:
         stores: One store or two, which several threads read.
         tell: Called with a text for the person who started the viewer.
-        transform: The user's own, for what the training sees; None for that of `create_loader`.
+        transform: The user's transform, for the page of what the training sees; None for the one of `create_loader`.
 
     Attributes:
-        started: What the addresses of pictures have, so that a browser keeps none for the next viewer on this port.
+        started: A random text in the addresses of pictures. Without it, a browser would show pictures that it has kept
+            from an earlier viewer on this port.
     """
 
     def __init__(
@@ -45,16 +46,16 @@ class Shown:
         self.started = secrets.token_hex(4)
 
 
-class Asked:
+class ViewerRequest:
     """One request.
 
     Attributes:
-        shown: What it shares with the others.
-        headers: Its headers, by lower-case name.
+        shared: What all requests share.
+        headers: The headers, by lower-case name.
     """
 
-    def __init__(self, shown: Shown, request: Request) -> None:
-        self.shown = shown
+    def __init__(self, shared: Shared, request: Request) -> None:
+        self.shared = shared
         self.headers = request.headers
         self._values = {**request.query_params, **request.path_params}
 
@@ -65,12 +66,12 @@ class Asked:
 
     @property
     def selections(self) -> Selections:
-        """The selections of that store."""
-        return self.shown.selections[self._number]
+        """The selections of the store with the number ``s``."""
+        return self.shared.selections[self._number]
 
     @property
     def _number(self) -> int:
-        return self.integer("s", most=len(self.shown.stores) - 1)
+        return self.integer("s", most=len(self.shared.stores) - 1)
 
     def text(self, name: str, default: str = "") -> str:
         """Return a value of the query or the path."""
@@ -80,7 +81,7 @@ class Asked:
         """Return an integer of the query or the path.
 
         Raises:
-            OptionError: It is not from ``least`` to ``most``, is no integer, or is missing and has no default.
+            OptionError: The value is not an integer from ``least`` to ``most``, or is missing and has no default.
         """
         given = self._values.get(name)
         if given is None and default is not None:

@@ -14,7 +14,7 @@ import pytest
 from dbloader import Record, open_store
 from dbloader.errors import OptionError
 from dbloader.stores.lmdb.keys import event_key
-from dbloader.viewing import facts
+from dbloader.viewing import summary
 from dbloader.viewing.selection import Selections
 from tests.support.hostile import Tampering
 from tests.viewing.stores import random_query, some_events, some_records, write_records
@@ -38,14 +38,14 @@ def histograms(tmp_path: Path, records: list[Record]) -> dict[str, Any]:
     write_records(place, records, classes=())
     with open_store(place) as store:
         selections = Selections(store)
-        found: dict[str, Any] = facts.count(selections, "")["histograms"]
+        found: dict[str, Any] = summary.count(selections, "")["histograms"]
         for what, value_of in SIZES.items():
             check_histogram(found[what], [value_of(record) for record in records])
             edges, counts = found[what]["edges"], found[what]["counts"]
             for number in range(0, len(counts), 9):
                 low = f"{what}>={edges[number]!r}" if number else ""  # what a click on a bar asks
                 high = f"{what}<{edges[number + 1]!r}" if number < len(counts) - 1 else f"{what}>0"
-                assert facts.select(selections, f"{low} {high}")["count"] == counts[number]
+                assert summary.select(selections, f"{low} {high}")["count"] == counts[number]
     return found
 
 
@@ -70,18 +70,18 @@ def test_counts_are_those_of_the_records_selected(tmp_path: Path) -> None:
         selections = Selections(store, seconds=60)
         for text, holds in [("", lambda *_: True), *(random_query(rng, len(records), events) for _ in range(60))]:
             chosen = [record for index, record in enumerate(records) if holds(index, record)]
-            found = json.loads(json.dumps(facts.count(selections, text), allow_nan=False))
-            assert found["count"] == len(chosen) == facts.select(selections, text)["count"]
+            found = json.loads(json.dumps(summary.count(selections, text), allow_nan=False))
+            assert found["count"] == len(chosen) == summary.select(selections, text)["count"]
             assert dict(found["labels"]) == Counter(record.label for record in chosen)
             for event, count in found["events"].items():
                 names = {line["name"] for line in events if line["event"] == event}
                 assert count == sum(record.name in names for record in chosen)
             for what, value_of in SIZES.items():
                 check_histogram(found["histograms"][what], [value_of(record) for record in chosen])
-        everything = facts.count(selections, "")
+        everything = summary.count(selections, "")
         assert everything["formats"] == Counter(record.format for record in records if record.format)
         assert {"damaged", "repaired", "rejected", "odd"} == everything["events"].keys()
-        assert facts.count(selections, "index:0-9")["formats"] is None
+        assert summary.count(selections, "index:0-9")["formats"] is None
 
 
 def test_rows_are_those_of_the_records_selected(tmp_path: Path) -> None:
@@ -99,11 +99,11 @@ def test_rows_are_those_of_the_records_selected(tmp_path: Path) -> None:
                 if holds(at, one)
             ]
             for start in (0, 3, max(0, len(expected) - 5), len(expected), 10**12):
-                found = json.loads(json.dumps(facts.rows(selections, text, start, 500)))
+                found = json.loads(json.dumps(summary.rows(selections, text, start, 500)))
                 assert found == {"start": start, "rows": expected[start : start + 500]}
         for start, count in ((-1, 5), (0, 501), (0, -1)):
             with pytest.raises(OptionError, match="count from 0 to 500"):
-                facts.rows(selections, "", start, count)
+                summary.rows(selections, "", start, count)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_damaged_report_leaves_all_other_counts(tmp_path: Path) -> None:
     tampering.put(b"meta", event_key(1), b"\xff")
     tampering.close()
     with open_store(tmp_path / "s.lmdb") as store:
-        found = facts.count(Selections(store), "")
+        found = summary.count(Selections(store), "")
         assert (found["count"], found["events"]) == (20, {})
         assert "event 1 of its report is damaged" in found["problem"]
 
@@ -151,20 +151,20 @@ def test_a_damaged_report_leaves_all_other_counts(tmp_path: Path) -> None:
 def test_labels_of_too_many_kinds_are_not_listed(tmp_path: Path) -> None:
     write_records(tmp_path / "s.lmdb", [Record(label=number) for number in range(65_540)], classes=())
     with open_store(tmp_path / "s.lmdb") as store:
-        found = facts.count(Selections(store), "label:7")
+        found = summary.count(Selections(store), "label:7")
         assert (found["count"], found["labels"]) == (1, [])
 
 
 def test_a_single_record_without_a_label_is_counted(tmp_path: Path) -> None:
     write_records(tmp_path / "s.lmdb", [Record(label=1), Record()], classes=())
     with open_store(tmp_path / "s.lmdb") as store:
-        assert facts.count(Selections(store), "")["labels"] == [[None, 1], [1, 1]]
+        assert summary.count(Selections(store), "")["labels"] == [[None, 1], [1, 1]]
 
 
 def test_one_format_is_known_of_every_selection(tmp_path: Path) -> None:
     write_records(tmp_path / "s.lmdb", [Record(name=f"{n}", format="PNG") for n in range(20)], classes=())
     with open_store(tmp_path / "s.lmdb") as store:
-        assert facts.count(Selections(store), "index:0-4")["formats"] == {"PNG": 5}
+        assert summary.count(Selections(store), "index:0-4")["formats"] == {"PNG": 5}
     write_records(tmp_path / "t.lmdb", [Record(format="PNG"), Record()], classes=())
     with open_store(tmp_path / "t.lmdb") as store:
-        assert facts.count(Selections(store), "index:0")["formats"] is None  # a record must be read to know
+        assert summary.count(Selections(store), "index:0")["formats"] is None  # a record must be read to know
