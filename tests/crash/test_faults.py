@@ -20,7 +20,7 @@ from pymongo.errors import PyMongoError
 
 from dbloader import LMDBDataset, create_store
 from dbloader.conversion.convert import convert
-from dbloader.errors import NotAStoreError, StoreError, StoreNotFoundError
+from dbloader.errors import NotAStoreError, StoreError, StoreFullError, StoreNotFoundError
 from dbloader.stores.open import open_store
 from tests.contracts.records import stored
 from tests.support.crash import (
@@ -153,6 +153,18 @@ def test_a_server_whose_disk_is_full_loses_nothing(
             len(open_store(place))
         convert(whole.root, place, resume=True)
     check_whole(whole, place)
+
+
+def test_a_server_whose_disk_is_nearly_full_is_not_written_to(
+    whole: Whole, mongod_on_small_disk: tuple[Mongod, Path]
+) -> None:
+    server, folder = mongod_on_small_disk
+    filler = fill_disk(folder, 2**16)
+    os.truncate(filler, filler.stat().st_size - 8 * 2**20)
+    with pytest.raises(StoreFullError, match=r"no room is left for mongodb:.*: the disk of the server has .* MB left$"):
+        convert(whole.root, server.place("full"))
+    with server.client() as client:
+        assert client.admin.command("ping")["ok"]
 
 
 @pytest.fixture

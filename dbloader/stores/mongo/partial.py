@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
@@ -11,9 +12,10 @@ import bson
 import numpy as np
 from bson.raw_bson import RawBSONDocument
 from pymongo import ReplaceOne
-from pymongo.errors import BulkWriteError, DuplicateKeyError
+from pymongo.errors import BulkWriteError, DuplicateKeyError, OperationFailure
 
-from dbloader.errors import DamagedRecordError, FieldError
+from dbloader._describe import size
+from dbloader.errors import DamagedRecordError, FieldError, StoreFullError
 from dbloader.records.columns import CHUNK, COLUMNS, DTYPES, ColumnChunk, is_whole, unseal_chunk
 from dbloader.records.document import bound_crc32, seal, verify
 from dbloader.stores.mongo.connection import retried
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
 # answer must come in time also where records are tiny: indexing 30,000 took a busy server over 10 s.
 BATCH_BYTES, BATCH_RECORDS = 8 * 2**20, CHUNK
 IN_FLIGHT = 3
+# Bytes that a server needs besides those of a commit, which it writes into its journal too.
+_ROOM = 16 * 2**20
 _MAX_CHUNK = MAX_ON_SERVER - 2**10  # its document has a few more fields
 
 
@@ -78,6 +82,7 @@ class PartialStore:
         What was stored after the last commit stays: a late delete could remove newer records.
         """
         self._lease.check()
+        self._check_room(0)
         if new:
             shard_records(self.connection, self._records)
         for name, keys in INDEXES.items():
@@ -109,11 +114,21 @@ class PartialStore:
 
         def write() -> None:
             self._lease.check()
+            self._check_room(sum(map(len, commit.documents)))
             self._insert(commit)
             self._write_beside(beside)
             self._catalog.commit(self._id, bson.decode(seal(progress)))
 
         self.connection.retry(write)
+
+    def _check_room(self, nbytes: int) -> None:
+        """Raise StoreFullError if the server's disk has no room for some bytes: when it is full, the server ends."""
+        with suppress(OperationFailure):  # the user may write, and not ask this
+            found = self.connection.database.command("dbStats")
+            left = found.get("fsTotalSize", math.inf) - found.get("fsUsedSize", 0)  # a router does not say
+            if left < 2 * nbytes + _ROOM:
+                where = self.connection.place.redacted
+                raise StoreFullError(f"no room is left for {where}: the disk of the server has {size(left)} left")
 
     def _check_size(self, chunk: bytes, number: int) -> bytes:
         if len(chunk) > _MAX_CHUNK:
