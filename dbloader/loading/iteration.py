@@ -135,8 +135,8 @@ class Iteration(Iterator[BatchInTransit]):
         if hasattr(iterator, "close"):
             iterator.close()
         elif hasattr(iterator, "_shutdown_workers") and not getattr(iterator, "_persistent_workers", False):
-            # A DataLoader's iterator has no close(). One that raised stays in a cycle with its error; when the garbage
-            # collector finds it, it waits 5 s for each worker, in whatever thread that happens.
+            # A DataLoader's iterator has no close(). One that raised stays in a cycle with its error until the garbage
+            # collector finds it.
             iterator._shutdown_workers()
 
 

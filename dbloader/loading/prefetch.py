@@ -15,6 +15,7 @@ from dbloader.loading.iteration import BackgroundBatches, Iteration, Synchronous
 from dbloader.loading.known_loaders import check_shared, find_checkpoint
 from dbloader.loading.loader_proxy import LoaderProxy
 from dbloader.loading.stats import Clock
+from dbloader.loading.workers import own_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -160,6 +161,7 @@ class PrefetchLoader(LoaderProxy, Generic[T]):
             if isinstance(error, StopIteration):
                 raise LoaderError("iter() of the loader raised StopIteration, which would end the epoch") from error
             raise
+        own_workers(iterator)
         if self.preparation is not None:
             position.draw_seed()
         return iterator, position

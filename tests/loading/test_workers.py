@@ -1,0 +1,118 @@
+"""A loader that is dropped ends its worker processes at once, wherever that happens."""
+
+import gc
+import multiprocessing
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.utils.data import DataLoader
+
+from dbloader import PrefetchLoader, create_loader
+from tests.support.children import in_child
+from tests.support.loaders import Numbers
+
+
+def deaf(index: int) -> int:
+    """Make a sample in a worker that ignores the signal with which torch ends a worker that does not answer."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    return index
+
+
+def stuck_at_7(index: int) -> int:
+    while deaf(index) == 7:
+        signal.pause()
+    return index
+
+
+def created(dataset: Any, depth: int) -> PrefetchLoader[Any]:
+    options: dict[str, Any] = {"transform": None, "mean": None, "std": None, "device": None}
+    return create_loader(dataset, batch_size=2, num_workers=2, workers="processes", use_prefetcher=depth > 0, **options)
+
+
+def over_torch(dataset: Any, depth: int) -> PrefetchLoader[Any]:
+    return PrefetchLoader(DataLoader(dataset, 2, num_workers=2, persistent_workers=True), depth=depth)
+
+
+def collect_in_a_thread() -> None:
+    thread = threading.Thread(target=gc.collect)
+    thread.start()
+    thread.join()
+
+
+LOADERS = pytest.mark.parametrize("make", [created, over_torch])
+Make = Callable[[Any, int], PrefetchLoader[Any]]
+
+
+@LOADERS
+@pytest.mark.parametrize("collect", [gc.collect, collect_in_a_thread])
+@pytest.mark.parametrize("stuck", [False, True], ids=["idle", "stuck"])
+def test_collected_loader_ends_its_workers(
+    make: Make, collect: Callable[[], Any], stuck: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = multiprocessing.active_children()
+    gc.disable()
+    try:
+        cycle: list[Any] = [make(Numbers(20, stuck_at_7 if stuck else deaf), 0 if stuck else 2)]
+        iterator = iter(cycle[0])
+        taken = [next(iterator) for _ in range(3)] if stuck else list(iterator)
+        cycle += [iterator, cycle]
+        assert len(multiprocessing.active_children()) == len(before) + 2
+        assert len(taken) == (3 if stuck else 10)
+        del cycle, iterator
+        collect()
+        assert multiprocessing.active_children() == before
+    finally:
+        gc.enable()
+    assert capfd.readouterr().err == ""
+
+
+@LOADERS
+def test_loader_dropped_in_a_forked_child_keeps_its_workers(make: Make, capfd: pytest.CaptureFixture[str]) -> None:
+    holder = [make(Numbers(), 2)]
+    first = list(holder[0])
+    assert in_child(holder.clear) == 0
+    assert len(list(holder[0])) == len(first)
+    assert capfd.readouterr().err == ""
+
+
+PROGRAM = """
+import gc, multiprocessing, signal, sys
+from tests.loading.test_workers import created, deaf
+from tests.support.loaders import Numbers
+
+if __name__ == "__main__":
+    multiprocessing.set_start_method(sys.argv[1])
+    signal.signal(signal.SIGTERM, lambda *_: None)  # as Lightning does; forked workers inherit it
+    cycle = [created(Numbers(20, deaf), 2)]
+    assert len(list(cycle[0])) == 10
+    cycle.append(cycle)
+    del cycle
+    gc.collect()
+    print(len(multiprocessing.active_children()))
+    kept = created(Numbers(20, deaf), 2)
+    next(iter(kept))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
+def test_workers_end_with_the_program(method: str, tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(PROGRAM)
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, file, method],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+        env={"PYTHONPATH": str(root), "PATH": ""},
+    )
+    # The pipes end when the last process that has them has ended.
+    assert (done.stdout, done.stderr, done.returncode) == ("0\n", "", 0)
