@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -90,12 +91,23 @@ class ResumableSampler(RankSampler, ABC):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next ``iter()``, which starts at its beginning unless it was resumed in that epoch.
 
+        After ``load_state_dict`` in the middle of another epoch, it warns that the rest of that epoch is left out.
+
         Raises:
             OptionError: The epoch is negative.
             TypeError: It is not an int.
         """
         epoch = whole_number("epoch", epoch, 0)
         if epoch != self.epoch:
+            if self._held is None and 0 < self._position < self.length:
+                warnings.warn(
+                    f"set_epoch({epoch}) leaves out the rest of epoch {self.epoch}: the loaded state is at position "
+                    f"{self._position} of {self.length} there. To train on the rest, call set_epoch({self.epoch}). "
+                    "Lightning calls set_epoch, and counts an epoch that max_steps ended as whole: resume from a "
+                    "checkpoint that ModelCheckpoint(every_n_train_steps=...) saved before the end of fit()",
+                    UserWarning,
+                    stacklevel=2,
+                )
             self._position = 0
         self.epoch = epoch
         self._begun = None

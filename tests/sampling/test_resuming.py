@@ -149,15 +149,19 @@ def test_the_iteration_after_the_one_that_went_on_is_whole(make: Callable[..., R
     assert [list(sampler), list(sampler)] == [order[4:], order]
 
 
-def test_choosing_the_epoch_that_was_resumed_keeps_the_position_and_another_does_not() -> None:
+def test_set_epoch_keeps_the_loaded_position_of_its_epoch_and_warns_of_another() -> None:
     sampler = ShuffleSampler(range(LENGTH))
     sampler.set_epoch(5)
     state = sampler.state_after(4)
-    for epoch, remaining in ((5, LENGTH - 4), (6, LENGTH), (0, LENGTH)):
+    sampler.load_state_dict(state)
+    sampler.set_epoch(5)
+    assert sampler.remaining == LENGTH - 4 == len(list(sampler))
+    for epoch in (6, 0):
         sampler.load_state_dict(state)
-        sampler.set_epoch(epoch)
-        assert sampler.remaining == remaining == len(list(sampler))
-    sampler.set_epoch(0)
+        with pytest.warns(UserWarning, match=rf"set_epoch\({epoch}\) leaves out the rest of epoch 5: .* position 4 of"):
+            sampler.set_epoch(epoch)
+        assert sampler.remaining == LENGTH == len(list(sampler))
+    sampler.set_epoch(1)
     assert sampler.remaining == LENGTH
 
 
@@ -175,7 +179,8 @@ def test_a_state_counts_from_where_the_iteration_began() -> None:
     sampler.load_state_dict({**sampler.state_after(), "position": 12})
     assert sampler.state_after(2)["position"] == 16
     since = sampler.state_after()
-    sampler.set_epoch(2)
+    with pytest.warns(UserWarning, match="leaves out the rest of epoch 1"):
+        sampler.set_epoch(2)
     assert sampler.state_after(2) == {**sampler.state_after(), "epoch": 2, "position": 4}
     assert sampler.state_after(2, since=since)["position"] == 16
 

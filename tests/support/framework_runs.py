@@ -177,7 +177,9 @@ def refused(what: str, attempt: Callable[[], Any], word: str) -> Check:
 # Lightning
 
 
-def lightning_fit(make: Callable[[], Any], checkpoint: Path | None, folder: Path, *, each_step: bool = True) -> Batches:
+def lightning_fit(
+    make: Callable[[], Any], checkpoint: Path | None, folder: Path, *, each_step: bool = True, max_steps: int = -1
+) -> Batches:
     import lightning
 
     class Model(lightning.LightningModule):
@@ -212,6 +214,7 @@ def lightning_fit(make: Callable[[], Any], checkpoint: Path | None, folder: Path
         devices=WORLD,
         strategy="ddp" if WORLD > 1 else "auto",
         max_epochs=EPOCHS,
+        max_steps=max_steps,
         enable_progress_bar=False,
         callbacks=[Save()],
         **options,
@@ -227,6 +230,14 @@ def of_lightning(folder: Path) -> Iterator[Check]:
     # Lightning keeps no state of this one, but sets the epoch.
     what = "DataLoader, at each epoch's end"
     yield compare(what, partial(lightning_fit, bare, each_step=False), folder / what)
+    # Lightning counts an epoch that max_steps cut short as finished, and sets the next one.
+    make, cut = EVERY_LOADER["PrefetchLoader(DataLoader)"], folder / "cut"
+    lightning_fit(make, None, cut, each_step=False, max_steps=STEPS - 1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        seen = lightning_fit(make, cut / f"{STEPS - 1:02}-epoch", folder / "after the cut", each_step=False)
+    warned = any("set_epoch(1) leaves out the rest of epoch 0" in str(warning.message) for warning in caught)
+    yield Check("max_steps within an epoch: warned", 1, [] if warned else [f"no warning, but {seen}"])
     if WORLD > 1:
         shuffled = lambda: PrefetchLoader(DataLoader(Numbers(), BATCH, shuffle=True))  # noqa: E731
         yield refused(
