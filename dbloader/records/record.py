@@ -6,6 +6,7 @@ before the order of the records is known; ``EncodedRecord.document`` adds the in
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -58,6 +59,34 @@ class Record:
     resized_from: tuple[int, int] | None = None
     fields: dict[str, Any] = field(default_factory=dict)
     index: int | None = None
+
+    def __repr__(self) -> str:
+        values = {name: getattr(self, name) for name in ("index", *self.__slots__)}
+        if not self.fields:
+            del values["fields"]
+        shown = (f"{name}={_SHORT.repr(value)}" for name, value in values.items() if value is not None)
+        return f"Record({', '.join(shown)})"
+
+
+class _ShortRepr(reprlib.Repr):
+    """The repr of a value in one line: bytes and arrays by their sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 100
+        self.maxdict = 10
+
+    def repr_bytes(self, value: bytes, _: int) -> str:
+        return f"<{len(value):,} bytes>"
+
+    def repr_memoryview(self, value: memoryview, _: int) -> str:
+        return f"<{value.nbytes:,} bytes>"
+
+    def repr_ndarray(self, value: np.ndarray[Any, Any], _: int) -> str:
+        return f"<array of {value.dtype}, shape {value.shape}>"
+
+
+_SHORT = _ShortRepr()
 
 
 class EncodedRecord(NamedTuple):

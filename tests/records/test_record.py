@@ -419,3 +419,20 @@ def test_fields_that_bson_cannot_hold_together_are_refused(monkeypatch: pytest.M
     monkeypatch.setattr("dbloader.records.record.bson.encode", refuse)
     with pytest.raises(FieldError, match=r"^record 'a' cannot be stored: Document would overflow BSON size limit$"):
         encode(Record(name="a"))
+
+
+def test_repr_is_one_short_line() -> None:
+    fields = {
+        "mask": bytes(3000),
+        "depth": np.zeros((40, 50), np.float32),
+        "caption": "a\nb",
+        "boxes": [[1.5] * 4] * 90,
+    }
+    text = repr(Record("a/b.jpg", 3, bytes(150_000), 500, 375, "JPEG", fields=fields, index=7))
+    assert text.startswith("Record(index=7, name='a/b.jpg', label=3, image=<150,000 bytes>, width=500, height=375, ")
+    assert "'depth': <array of float32, shape (40, 50)>" in text
+    assert r"'caption': 'a\nb'" in text
+    assert len(text) < 400
+    assert "\n" not in text
+    assert repr(Record(image=memoryview(bytes(9)))) == "Record(image=<9 bytes>)"
+    assert repr(Record(image=np.zeros((2, 2), np.uint8))) == "Record(image=<array of uint8, shape (2, 2)>)"
