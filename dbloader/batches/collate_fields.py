@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch.utils.data import default_collate
 
 from dbloader._describe import short_repr
@@ -109,7 +110,7 @@ def collate(
     ``names`` are those of a tuple's elements.
 
     Raises:
-        OptionError: A sample has None where others have a value, or fields differ in length or shape. It names them.
+        OptionError: A sample has None or a PIL image in a field, or fields differ in length or shape. It names them.
     """
     function: Any = default_collate
     if rule is not None or isinstance(dataset, StoreDataset):
@@ -123,6 +124,13 @@ def collate(
         missing = next(_find_missing(samples, names), None)
         if missing is not None:
             raise OptionError(_describe_missing(dataset, indices[missing[0]], missing[1])) from error
+        picture = next(_find_picture(samples, names), None)
+        if picture is not None:
+            raise OptionError(
+                f"{picture[1]!r} of {_describe_sample(dataset, indices[picture[0]])} is a PIL image, which torch "
+                "cannot collate: pass a transform or a decode that returns tensors, such as RandomResizedCrop(224), or "
+                "a collate_fn that takes PIL images"
+            ) from error
         ragged = next(_find_ragged(samples, names, function), None)
         if ragged is None:
             raise
@@ -138,13 +146,26 @@ def _find_missing(samples: list[Any], names: Sequence[str]) -> Iterator[tuple[in
         yield from ((position, name) for name, value in sample.items() if value is None and name not in texts)
 
 
+def _find_picture(samples: list[Any], names: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Yield the position and the field of each PIL image in samples."""
+    for position, sample in enumerate(samples):
+        named = sample if isinstance(sample, dict) else dict(zip(names, sample, strict=False))
+        yield from ((position, name) for name, value in named.items() if isinstance(value, Image.Image))
+
+
+def _describe_sample(dataset: Any, index: int) -> str:
+    if isinstance(dataset, StoreDataset):
+        return dataset._describe(dataset.records([index])[0])
+    return f"sample {index} of {type(dataset).__name__}"
+
+
 def _describe_missing(dataset: Any, index: int, name: str) -> str:
-    remedy = "leave it out with a Subset, or pass a collate_fn that takes None"
-    if not isinstance(dataset, StoreDataset):
-        return f"sample {index} of {type(dataset).__name__} has no {name}, which torch cannot collate: {remedy}"
-    record = dataset._describe(dataset.records([index])[0])
     fields = "('image',)" if name != "image" else "('name', 'label')"
-    return f"{record} has no {name}, which torch cannot collate: choose fields without it, as fields={fields}, {remedy}"
+    choose = f"choose fields without it, as fields={fields}, " if isinstance(dataset, StoreDataset) else ""
+    return (
+        f"{_describe_sample(dataset, index)} has no {name}, which torch cannot collate: {choose}"
+        "leave it out with a Subset, or pass a collate_fn that takes None"
+    )
 
 
 def _find_ragged(
@@ -170,11 +191,7 @@ def _shape(value: Any) -> Any:
 
 
 def _describe_ragged(dataset: Any, indices: Sequence[int], name: str, position: int, shape: Any, first: Any) -> str:
-    of_store = isinstance(dataset, StoreDataset)
-    where = [
-        dataset._describe(dataset.records([index])[0]) if of_store else f"sample {index} of {type(dataset).__name__}"
-        for index in (indices[0], indices[position])
-    ]
+    where = [_describe_sample(dataset, index) for index in (indices[0], indices[position])]
     decoder = "pass transform=RandomResizedCrop(224) or another Decoder with a size, or " if name == "image" else ""
     return (
         f"{name!r} of {where[1]} has the shape {shape}, and that of {where[0]} {first}, so they cannot be one tensor: "

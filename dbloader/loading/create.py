@@ -41,7 +41,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 def create_loader(
     dataset: Any,
-    input_size: int | Sequence[int] = 224,
+    input_size: int | Sequence[int] | None = None,
     batch_size: int | None = None,
     *,
     is_training: bool = False,
@@ -93,7 +93,8 @@ def create_loader(
             (docs/masks.md). (A ConcatDataset needs a random Decoder as ``transform``:
             as the ``decode`` of a part it would not know the position in the epoch.)
         input_size: Height and width of the images in pixels: one number for both, two, or timm's three of which the
-            first is 3. In evaluation, the output's longer side shows ``crop_pct`` of an image's shorter side.
+            first is 3; 224 if None. In evaluation, the output's longer side shows ``crop_pct`` of an image's shorter
+            side. It is an error with a dataset that has a ``transform`` or ``decode`` of its own.
         batch_size: Samples in a batch of this process; it must be given.
         is_training: Shuffle, crop at random and flip; otherwise keep the order, resize and crop the center.
         interpolation: With what ``transform="auto"`` resizes: "bilinear", "bicubic" or another of RandomResizedCrop's.
@@ -150,7 +151,7 @@ def create_loader(
     use_prefetcher = checked_flag("use_prefetcher", use_prefetcher)
     drop_last = checked_flag("drop_last", drop_last, none=True)
     distributed = checked_flag("distributed", distributed, none=True)
-    size = height_and_width(input_size)
+    size = height_and_width(224 if input_size is None else input_size)
     check_choice("workers", workers, ("auto", "threads", "processes"))
     check_choice("on_error", on_error, ("raise", "skip"))
     max_skipped = real_number("max_skipped", max_skipped, most=1)
@@ -164,6 +165,11 @@ def create_loader(
         transform = default_transform(
             dataset, size, is_training=is_training, interpolation=interpolation, crop_pct=crop_pct, crop_mode=crop_mode
         )
+        if transform is None and input_size is not None:
+            raise OptionError(
+                f"the dataset's own transform or decode wins over input_size={input_size!r}, and nothing is cropped or "
+                "flipped besides: leave input_size out, or pass transform=RandomResizedCrop(...) or another Decoder"
+            )
     decoded, transform = with_transform(dataset, transform)
     batches = create_batch_sampler(
         dataset,

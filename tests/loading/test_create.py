@@ -1,5 +1,6 @@
 """create_loader: the same batches whoever makes them, its defaults, and each of its options checked when it is made."""
 
+import io
 import itertools
 import multiprocessing
 import random
@@ -24,7 +25,7 @@ from torch.utils.data import (
 )
 
 from dbloader import LMDBDataset, Record, open_store, write_store
-from dbloader.decoding import RandomCrop, RandomResizedCrop, ResizeCenterCrop
+from dbloader.decoding import RandomCrop, RandomResizedCrop, ResizeCenterCrop, decode_unchanged
 from dbloader.device import Normalize, Preparation, RandomErasing
 from dbloader.errors import LoaderError, OptionError
 from dbloader.loading.create import IMAGENET_MEAN, IMAGENET_STD, create_loader
@@ -45,7 +46,8 @@ from tests.support.images import encoded
 from tests.support.samples import same
 
 LENGTH = 22
-CPU: dict[str, Any] = {"device": None, "batch_size": 4, "input_size": 16, "num_workers": 0}
+SIZELESS: dict[str, Any] = {"device": None, "batch_size": 4, "num_workers": 0}
+CPU: dict[str, Any] = {**SIZELESS, "input_size": 16}
 ERASING = RandomErasing(0.7, mode="pixel", max_count=2)
 RANDOM: dict[str, Any] = {**CPU, "is_training": True, "preparation": ERASING}
 
@@ -185,8 +187,8 @@ def to_floats(image: Image.Image) -> torch.Tensor:
 def test_a_transform_of_the_datasets_own_counts_and_floats_are_not_normalized_again(place: Path) -> None:
     for dataset in (Folder(to_floats), LMDBDataset(place, to_floats), Subset(Folder(to_floats), range(8))):
         with pytest.raises(OptionError, match=r"must come as uint8 to be normalized, got torch\.float32.*mean=None"):
-            next(iter(create_loader(dataset, **CPU)))
-        images, _ = next(iter(create_loader(dataset, mean=None, std=None, **CPU)))
+            next(iter(create_loader(dataset, **SIZELESS)))
+        images, _ = next(iter(create_loader(dataset, mean=None, std=None, **SIZELESS)))
         assert torch.equal(images, torch.stack([to_floats(photo(n)) for n in range(4)]))
 
 
@@ -195,8 +197,32 @@ def test_a_decoder_of_the_datasets_own_counts_wherever_it_is(place: Path) -> Non
     part: Any = Subset(Subset(store, range(9)), range(8))
     datasets: list[Any] = [store, Subset(store, range(8)), part, ConcatDataset([store])]
     for dataset in datasets:
-        images, _ = next(iter(create_loader(dataset, **CPU)))
+        images, _ = next(iter(create_loader(dataset, **SIZELESS)))
         assert images.shape == (4, 3, 8, 8)
+
+
+def test_own_transform_refuses_an_input_size(place: Path) -> None:
+    store = LMDBDataset(place, decode=decode_unchanged)
+    for dataset in (store, Subset(store, range(8)), LMDBDataset(place, to_floats), Folder(to_floats)):
+        with pytest.raises(OptionError, match=r"own transform or decode wins over input_size=16.*leave input_size out"):
+            create_loader(dataset, **CPU)
+    images, _ = next(iter(create_loader(store, transform=ResizeCenterCrop(8), **CPU)))
+    assert images.shape == (4, 3, 8, 8)
+
+
+def decode_to_picture(data: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(data))
+
+
+@pytest.mark.parametrize("engine", [{"num_workers": 0}, {"num_workers": 2, "workers": "processes"}])
+def test_pil_images_are_refused_by_name(place: Path, engine: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
+    for dataset, options in ((LMDBDataset(place, decode=decode_to_picture), {}), (Folder(), {"transform": None})):
+        loader = create_loader(dataset, **{**SIZELESS, **options, **engine})
+        where = r"record 0 \(0\.png\) of" if isinstance(dataset, LMDBDataset) else "sample 0 of Folder"
+        with pytest.raises(OptionError, match=rf"'image' of {where}.* is a PIL image.*pass a transform or a decode"):
+            next(iter(loader))
+        loader.close()
+    assert capfd.readouterr().err == ""
 
 
 def test_datasets_put_together_are_transformed_like_one(place: Path) -> None:
