@@ -103,7 +103,7 @@ def test_boxes_of_several_stores_are_an_error_that_names_the_field(place: Path) 
     dataset = LMDBDataset(place, fields=("image", "boxes"), decode=RandomResizedCrop(16))
     both: ConcatDataset[Any] = ConcatDataset([dataset] * 2)
     with pytest.raises(OptionError, match=r"^'boxes' of sample \d of ConcatDataset has the shape .*: pass collate_fn="):
-        next(iter(loader(both)))
+        next(iter(loader(both, input_size=None)))
 
 
 def test_images_that_differ_are_an_error_that_names_a_decoder() -> None:
@@ -137,7 +137,7 @@ def test_the_label_may_be_a_list(place: Path) -> None:
 def test_with_collate_images_are_still_decoded_into_their_batch(place: Path) -> None:
     dataset = LMDBDataset(place, decode=RandomResizedCrop(16))
     assert type(create_fetcher(dataset, Collate(lists=("label",)))) is TensorBatchFetcher
-    images, _ = next(iter(loader(dataset, mean=None, std=None, collate_fn=Collate(lists=("image",)))))
+    images, _ = next(iter(loader(dataset, input_size=None, mean=None, std=None, collate_fn=Collate(lists=("image",)))))
     assert [image.shape for image in images] == [(3, 16, 16)] * 4
 
 

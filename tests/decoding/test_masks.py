@@ -52,7 +52,7 @@ def store(place: Path, **values: Any) -> Path:
 
 
 def loader(dataset: Any, **options: Any) -> Any:
-    return create_loader(dataset, batch_size=3, input_size=16, device=None, **{"num_workers": 1, **options})
+    return create_loader(dataset, batch_size=3, device=None, **{"num_workers": 1, "input_size": 16, **options})
 
 
 IMAGE = photo()
@@ -83,14 +83,14 @@ def test_other_values_pass() -> None:
 @pytest.mark.parametrize("is_training", [True, False])
 def test_a_mask_that_would_stay_as_it_is_is_refused(tmp_path: Path, is_training: bool) -> None:
     place = store(tmp_path / "s.lmdb", mask=MASKS["array"])
-    for dataset in (
-        LMDBDataset(place, fields=("image", "label", "mask")),
-        Subset(LMDBDataset(place, fields=("mask", "image")), [4, 2, 0]),
-        LMDBDataset(place, decode=RandomResizedCrop(16), fields=("image", "mask")),
-        LMDBDataset(place, transform=RandomResizedCrop(16), fields=("image", "mask")),
+    for dataset, size in (
+        (LMDBDataset(place, fields=("image", "label", "mask")), 16),
+        (Subset(LMDBDataset(place, fields=("mask", "image")), [4, 2, 0]), 16),
+        (LMDBDataset(place, decode=RandomResizedCrop(16), fields=("image", "mask")), None),
+        (LMDBDataset(place, transform=RandomResizedCrop(16), fields=("image", "mask")), None),
     ):
         with pytest.raises(OptionError, match=r"'mask' of record . .* is as large as its image, 30 x 40 pixels"):
-            next(iter(loader(dataset, is_training=is_training)))
+            next(iter(loader(dataset, is_training=is_training, input_size=size)))
 
 
 @pytest.mark.parametrize(("workers", "collate_fn"), [("threads", None), ("processes", None), ("threads", list)])

@@ -564,7 +564,7 @@ class Thousand(LMDBDataset):
 def test_what_a_subclass_of_a_dataset_makes_is_what_comes(place: Path, kind: Any, added: int, workers: Any) -> None:
     dataset = kind(place, decode=ResizeCenterCrop(8))
     expected = dataset.__getitems__([0, 1, 2, 3])
-    loader = create_loader(dataset, mean=None, std=None, workers=workers, **CPU)
+    loader = create_loader(dataset, mean=None, std=None, workers=workers, **SIZELESS)
     images, labels = next(iter(loader))
     assert torch.equal(images, torch.stack([image for image, _ in expected]))
     assert labels.tolist() == [label for _, label in expected]
@@ -634,7 +634,7 @@ def test_an_error_of_lmdb_in_the_callers_code_stays_what_it_is(place: Path) -> N
 
     dataset = LMDBDataset(place, target_transform=look_up, decode=ResizeCenterCrop(8))
     with pytest.raises(lmdb.NotFoundError, match="my own database"):
-        next(iter(create_loader(dataset, **CPU)))
+        next(iter(create_loader(dataset, **SIZELESS)))
 
 
 def test_a_sampler_and_distributed_exclude_each_other(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -200,12 +200,13 @@ def test_damaged_and_missing_records_in_mongodb_are_replaced_too(mongo_server: S
     with database_of(mongo_server, mongo_uri) as database:
         records_in(database).update_one({"_id": FLIPPED}, {"$set": {"label": 5}})
         records_in(database).delete_one({"_id": CUT})
+    options = {**SKIP, "input_size": None}
     with MongoDataset(mongo_uri, decode=RandomResizedCrop(16)) as dataset:  # its own, so the loader makes no copy
         for engine in ({}, {"num_workers": 2, "workers": "threads"}):
-            loader = create_loader(dataset, **{**SKIP, **engine})
+            loader = create_loader(dataset, **{**options, **engine})
             assert same(all_of(loader), expected(0))
             reasons = {sample.index: sample.reason for sample in loader.stats().skipped_samples}
-        loader = create_loader(dataset, **SKIP, use_prefetcher=False)
+        loader = create_loader(dataset, **options, use_prefetcher=False)
         batches = iter(loader)
         begun = [[*next(batches)]]
         write_store([Record("other.jpg", 0, photo(0))], mongo_uri, overwrite=True)
