@@ -39,6 +39,7 @@ OF_ANY_ITERABLE = (
     "loading.loader_proxy",
     "loading.prefetch",
     "loading.stats",
+    "loading.workers",
     "device.transfer",
     "device.preparation",
 )
