@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from dbloader.batches.collate_fields import Collate as Collate
     from dbloader.checking.diff_stores import diff_stores as diff_stores
     from dbloader.checking.duplicates import find_duplicates as find_duplicates
-    from dbloader.checking.repair_store import repair_store as repair_store
     from dbloader.checking.verify_store import verify_store as verify_store
     from dbloader.conversion.convert import convert as convert
     from dbloader.conversion.transcode import ImageFormat as ImageFormat
@@ -55,7 +54,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "export_store": "exports.export",
         "find_duplicates": "checking.duplicates",
         "open_store": "stores.open",
-        "repair_store": "checking.repair_store",
         "verify_store": "checking.verify_store",
         "view": "viewing.server",
         "write_store": "conversion.write_store",

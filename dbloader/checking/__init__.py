@@ -1,1 +1,1 @@
-"""Whether a store is right: verify, compare and repair it, and find images that are in it twice."""
+"""Whether a store is right: verify and compare it, and find images that are in it twice."""

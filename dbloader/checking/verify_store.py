@@ -103,7 +103,7 @@ def verify_store(
         readable = done == total  # or its length is not to be believed
         for batch in examine_images(store) if decode and readable else ():
             for image in batch:
-                if image.event and not image.is_document:
+                if image.reason:
                     reason = f"record {image.index} ({image.name or 'without a name'}) of {store.place} {image.reason}"
                     findings.add("undecodable", index=image.index, name=image.name, reason=reason)
             progress("Decoding", batch[-1].index + 1, total)

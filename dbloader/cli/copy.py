@@ -7,15 +7,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dbloader._describe import counted, size
+from dbloader.cli.isolated import isolated
 from dbloader.cli.meter import Meter
 from dbloader.cli.places import PlaceArgument
-from dbloader.cli.text import say, say_json, say_next
+from dbloader.cli.text import complain, say, say_json, say_next
 from dbloader.copying.copy_store import copy_store
+from dbloader.records.manifest import Manifest
 from dbloader.remote.places import is_remote
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+SOME_LEFT_OUT = 1
+_NAMED = 10
 
 
 @click.command(
@@ -36,7 +41,8 @@ Examples:
   dbloader copy all.lmdb clean.lmdb --drop bad.txt --where 'width>=32'
   dbloader copy all.lmdb cats.lmdb --class cat
   dbloader copy all.lmdb pets.lmdb --rename-class cat=pet --rename-class dog=pet
-  dbloader copy all.lmdb fixed.lmdb --labels labels.csv""",
+  dbloader copy all.lmdb fixed.lmdb --labels labels.csv
+  dbloader copy damaged.lmdb rest.lmdb --skip-damaged""",
 )
 @click.argument("sources", metavar="SOURCE...", nargs=-1, type=PlaceArgument())
 @click.argument("destination", type=PlaceArgument())
@@ -70,6 +76,9 @@ Examples:
 )
 @click.option("--seed", metavar="N", type=int, help="Seed of --split.  [default: 0]")
 @click.option("--overwrite", is_flag=True, help="Replace the store at DESTINATION once the copy is finished.")
+@click.option(
+    "--skip-damaged", is_flag=True, help="Leave out damaged records of the one SOURCE; the copy's report names them."
+)
 @click.option("--resume", is_flag=True, help="Continue an interrupted copy; begin if none was interrupted.")
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the facts as a JSON list, one item for each destination.")
@@ -80,11 +89,14 @@ def copy_command(
     rename_class: Sequence[str],
     split: str | None,
     seed: int | None,
+    skip_damaged: bool,
     quiet: bool,
     as_json: bool,
     **options: Any,
-) -> None:
+) -> int:
     """Make at DESTINATION the same store that is at SOURCE, each a file or a mongodb:// place.
+
+    With --skip-damaged the copy holds the records of SOURCE that are intact; the exit status is 1 if some are not.
 
     SOURCE may be a folder of shards too. The records keep their content, byte for byte, and each is checked on its way.
 
@@ -106,18 +118,23 @@ def copy_command(
         )
         raise click.UsageError(f"{wanted}, got {counted(len(places), 'argument')}")
     targets: Any = places[-count:]
+    options |= {"rename_classes": _renamed(rename_class), "split": fractions, "seed": seed or 0}
+    left_out: list[str] = []
     try:
         with Meter("Copying", "records", quiet=quiet or as_json) as meter:
-            made: Any = copy_store(
-                places[:-count],
-                targets if fractions else destination,
-                rename_classes=_renamed(rename_class),
-                split=fractions,
-                seed=seed or 0,
-                progress=meter.update,
-                **options,
-            )
+            made: Any
+            if skip_damaged and len(places) == 2:
+                function = "copying.copy_store.copy_store"
+                options |= {"skip_damaged": left_out.append, "progress": meter.update}
+                made = Manifest(**isolated(function, sources[0], destination, **options))
+            else:
+                options["skip_damaged"] = left_out.append if skip_damaged else None
+                made = copy_store(
+                    places[:-count], targets if fractions else destination, progress=meter.update, **options
+                )
     except KeyboardInterrupt as error:
+        if skip_damaged:
+            raise
         if any(map(is_remote, places)):
             error.args = ("what was copied whole is kept; the same command goes on with the rest",)
         else:
@@ -139,6 +156,11 @@ def copy_command(
         say_json(facts, indent=2)
     elif not quiet and not is_remote(targets[0] if fractions else destination):
         say_next("Look at it", "dbloader", "view", *(str(fact["place"]) for fact in facts[:2]))
+    for reason in left_out[:_NAMED]:
+        complain(reason)
+    if len(left_out) > _NAMED:
+        complain(f"{counted(len(left_out), 'problem')}; see all with dbloader info {facts[0]['place']} --report")
+    return SOME_LEFT_OUT if left_out else 0
 
 
 def _fractions(split: str) -> list[float]:

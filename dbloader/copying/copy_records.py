@@ -26,7 +26,7 @@ from dbloader.stores.mongo.uri import is_mongo
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from dbloader.records.record import EncodedRecord
+    from dbloader.records.record import EncodedRecord, Record
     from dbloader.stores.base import Store
     from dbloader.stores.writer import Writer
 
@@ -40,7 +40,7 @@ class RecordCopier:
         self._stores = stores
         self._names = RecordNames(stores)
         self._manifests = [store.manifest for store in stores]
-        self._checksums = np.concatenate([_checksums(store) for store in stores])
+        self._checksums = np.concatenate([verified_checksums(store) for store in stores])
         used = {name: value for name, value in options.items() if value and name != "seed"}
         if "split" in used:
             used["seed"] = options["seed"]
@@ -114,8 +114,7 @@ class RecordCopier:
                 if not self.plan.complete:
                     whole = decode(document, index, store.manifest.salt, view=True)
                     depths.update(count_depth(whole))
-                    if whole.resized_from:
-                        files["reencoded" if whole.resized_from == (whole.width, whole.height) else "resized"] += 1
+                    files.update(count_change(whole))
                 label = record.label if self.plan.labels is None else int(self.plan.labels[position])
                 label = None if label == NO_LABEL else label
                 boxes = self._box_labels(number, document, index) if LABELS in record.fields else {}
@@ -152,6 +151,13 @@ class RecordCopier:
                 yield event
 
 
+def count_change(record: Record) -> dict[str, int]:
+    """Return ``{"resized": 1}`` or ``{"reencoded": 1}`` if the conversion did that to a record's image, else ``{}``."""
+    if not record.resized_from:
+        return {}
+    return {"reencoded" if record.resized_from == (record.width, record.height) else "resized": 1}
+
+
 def _contains(part: Any, position: int) -> bool:
     at = int(np.searchsorted(part, position))
     return at < len(part) and bool(part[at] == position)
@@ -162,7 +168,7 @@ def _plain(value: Any) -> Any:
     return full_path(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
 
 
-def _checksums(store: Store) -> np.ndarray[Any, Any]:
+def verified_checksums(store: Store) -> np.ndarray[Any, Any]:
     """Return the CRC-32 of each record, checked against the store's digest."""
     checksums = store.column("crc32")
     if hashlib.sha256(checksums.astype("<u4").tobytes()).hexdigest() != store.manifest.digest:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from dbloader._options import check_path, checked_flag, whole_number
 from dbloader.conversion.sample_encoder import checked_names
+from dbloader.copying.copy_intact import copy_intact
 from dbloader.copying.copy_records import RecordCopier
 from dbloader.copying.copy_remote import copy_remote
 from dbloader.errors import OptionError, StoreError
@@ -44,6 +45,7 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
     seed: int = 0,
     overwrite: bool = False,
     resume: bool = False,
+    skip_damaged: Callable[[str], object] | None = None,
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> Manifest | list[Manifest]:
     """Copy a store, a selection of its records, or several stores into one, or divide them among several.
@@ -76,6 +78,9 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
         overwrite: Replace the store at a destination, once the copy is finished.
         resume: Continue an interrupted copy; begin if none was interrupted. Refused if the sources have changed, or an
             option that decides the records. A copy to or from object storage goes on without it.
+        skip_damaged: Leave out the damaged records of a single source, and call this function with the reason for each,
+            such as ``print``. The report of the copy has the reasons too. Images are not decoded: ``convert`` a store
+            that was made with ``check="none"`` to check them.
         progress: Called with the number of records copied, and of all that will be.
 
     Returns:
@@ -88,6 +93,7 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
         SourceError: A listing cannot be read, or names a record that is not there.
         StoreError: A source cannot be read, or a destination cannot be written, or is taken.
         DamagedRecordError: A record of a source is damaged.
+        ConversionError: No record is intact, with ``skip_damaged``.
         DamagedStoreError: A record is not damaged, but differs from its source's columns or digest.
     """
     sources, places = _each("source", source), _each("destination", destination)
@@ -110,6 +116,16 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
         "split": None if split is None else tuple(map(float, split)),
         "seed": whole_number("seed", seed),
     }
+    if skip_damaged is not None:
+        unfit = {**options, "resume": resume, "several sources": len(sources) > 1}
+        unfit["object storage"] = any(map(is_remote, (*sources, *places)))
+        wrong = [name for name, value in unfit.items() if value]
+        if wrong:
+            raise OptionError(
+                f"skip_damaged (--skip-damaged) copies one store, without {', '.join(wrong)}: choose from the copy"
+            )
+        with open_store(sources[0]) as store, create_store(places[0], overwrite=overwrite) as writer:
+            return copy_intact(store, writer, skip_damaged, progress)
     if any(map(is_remote, (*sources, *places))):
         checked_flag("resume", resume)  # it goes on in any case
         wrong = [name for name, value in options.items() if value] + ["several sources"] * (len(sources) > 1)

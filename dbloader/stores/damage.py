@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dbloader.records.manifest import Manifest
     from dbloader.stores.handle import Handle
 
-REMEDY = "convert again, or copy the store again from the original"
+REMEDY = "convert again, or copy the store again from the original; dbloader copy --skip-damaged keeps the rest"
 
 READ_AT_ONCE = 64
 """Records per call where all records are read: enough to hide the cost of a call or a round trip."""
@@ -81,7 +81,7 @@ def find_damage(store: Readable, progress: Callable[[int], object]) -> Iterator[
         for first in range(start, stop, READ_AT_ONCE):
             indices = range(first, min(first + READ_AT_ONCE, stop))
             store.prefetch(range(indices.stop, min(indices.stop + READ_AT_ONCE, length)))
-            for record in _read(store, indices):
+            for record, _ in read_records(store, indices):
                 if isinstance(record, Damage):
                     yield record
                     lost.append(len(chunk))
@@ -121,25 +121,25 @@ def find_damage(store: Readable, progress: Callable[[int], object]) -> Iterator[
             yield Damage(DamagedStoreError(f"{store.place}: {what}; {REMEDY}"))
 
 
-def _read(store: Readable, indices: range) -> Iterator[EncodedRecord | Damage]:
-    """Yield each record, or why it cannot be read; valid until the next one."""
+def read_records(store: Readable, indices: range) -> Iterator[tuple[EncodedRecord | Damage, int]]:
+    """Yield each record, or why it cannot be read, and its index; a record is valid until the next one."""
     done = 0
     try:
         with store.borrow_documents(indices) as documents:
             for document, index in documents:
-                yield store.verified(document, index)
+                yield store.verified(document, index), index
                 done += 1
     except (DamagedRecordError, DamagedStoreError) as error:
         if len(indices) > 1:  # each by itself: the first may hide others
             for index in indices[done:]:
-                yield from _read(store, range(index, index + 1))
+                yield from read_records(store, range(index, index + 1))
             return
         index, name = indices[0], None
         with suppress(DamagedRecordError, DamagedStoreError):
             name = store.name(index)
         if isinstance(error, DamagedStoreError):  # LMDB's, which does not know which record was wanted
             error = DamagedStoreError(f"record {index} ({name or 'without a name'}) cannot be read: {error}")
-        yield Damage(error, index, name)
+        yield Damage(error, index, name), index
 
 
 def _agree(column: str, packed: bytes, stored: bytes | memoryview, lost: list[int]) -> bool:

@@ -20,7 +20,6 @@ ARGUMENTS = {
     "show": ("STORE", "0"),
     "copy": ("STORE", "NEW"),
     "diff": ("STORE", "STORE"),
-    "repair": ("STORE", "NEW"),
     "export": ("STORE", "NEW"),
     "plan": ("FOLDER", "NEW", "--shards", "2"),
     "part": ("PLAN", "0"),

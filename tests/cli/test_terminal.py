@@ -34,7 +34,7 @@ def test_commands_that_make_a_store_end_with_the_command_that_shows_it(
         (["convert", root, "a b.lmdb"], "'a b.lmdb'"),
         (["copy", "a b.lmdb", "c.lmdb"], "c.lmdb"),
         (["copy", "c.lmdb", "train.lmdb", "val.lmdb", "--split", "0.5,0.5"], "train.lmdb val.lmdb"),
-        (["repair", "c.lmdb", "d.lmdb"], "d.lmdb"),
+        (["copy", "c.lmdb", "d.lmdb", "--skip-damaged"], "d.lmdb"),
     ):
         shown = on_terminal(*arguments, output=True)
         assert shown.status == 0

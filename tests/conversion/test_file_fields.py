@@ -26,7 +26,6 @@ from dbloader import (
     create_store,
     export_store,
     open_store,
-    repair_store,
     verify_store,
     write_store,
 )
@@ -328,25 +327,24 @@ def unchecked(tmp_path: Path) -> Path:
     return tmp_path / "scenes.lmdb"
 
 
-def test_damaged_files_are_found_by_verify_and_left_out_by_repair(tmp_path: Path) -> None:
+def test_verify_finds_damaged_files_and_convert_rejects_them(tmp_path: Path) -> None:
     place = unchecked(tmp_path)
     assert not verify_store(place).problems
     report = verify_store(place, decode=True)
     assert report.problems == {"undecodable": 1}
     assert report.first[0]["name"] == "images/b.jpg"
     assert "its mask is damaged" in report.first[0]["reason"]
-    assert convert(place, tmp_path / "again.lmdb").rejected == 1
-    repaired = repair_store(place, tmp_path / "repaired.lmdb")
-    assert (repaired.records, repaired.rejected) == (1, 1)
-    with open_store(tmp_path / "repaired.lmdb") as store:
+    again = convert(place, tmp_path / "again.lmdb")
+    assert (again.records, again.rejected) == (1, 1)
+    with open_store(tmp_path / "again.lmdb") as store:
         assert store.manifest.file_fields == ("mask",)
 
 
-def test_repair_appends_an_end_marker_to_a_file(tmp_path: Path) -> None:
-    place = made(tmp_path / "a.lmdb", {**SAMPLE, "mask": photo(5)[:-2]}, {"mask": photo(6)[:-2], "label": 1})
-    assert repair_store(place, tmp_path / "b.lmdb").repaired == 2
+def test_converting_a_store_appends_an_end_marker_to_a_file(tmp_path: Path) -> None:
+    place = made(tmp_path / "a.lmdb", {**SAMPLE, "mask": photo(5)[:-2]})
+    assert convert(place, tmp_path / "b.lmdb").repaired == 1
     with open_store(tmp_path / "b.lmdb") as store:
-        assert [record.fields["mask"] for record in store] == [photo(5), photo(6)]
+        assert [record.fields["mask"] for record in store] == [photo(5)]
 
 
 def test_files_are_compared_with_those_of_the_source(tmp_path: Path) -> None:
