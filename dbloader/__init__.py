@@ -9,7 +9,6 @@ from dbloader._lazy import lazy_exports
 if TYPE_CHECKING:
     from dbloader._version import __version__ as __version__
     from dbloader.batches.collate_fields import Collate as Collate
-    from dbloader.checking.diff_stores import diff_stores as diff_stores
     from dbloader.checking.duplicates import find_duplicates as find_duplicates
     from dbloader.checking.verify_store import verify_store as verify_store
     from dbloader.conversion.convert import convert as convert
@@ -50,7 +49,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "copy_store": "copying.copy_store",
         "create_loader": "loading.create",
         "create_store": "stores.open",
-        "diff_stores": "checking.diff_stores",
         "export_store": "exports.export",
         "find_duplicates": "checking.duplicates",
         "open_store": "stores.open",

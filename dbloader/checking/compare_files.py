@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dbloader.checking.findings import Findings
     from dbloader.conversion.memory_budget import MemoryBudget
     from dbloader.conversion.parallel import Hold
+    from dbloader.records.record import Record
     from dbloader.sources.base import Source
     from dbloader.stores.base import Store
 
@@ -37,7 +38,7 @@ def compare_files(
     Returns the counts of ``VerifyReport.compared``.
     """
     names, compared = store.names(), Counter[str]()
-    rejected = {event["name"] for event in store.events() if event["event"] == "rejected"}
+    rejected = rejected_names(store)
     left = np.ones(len(store), bool)
     matcher = RecordMatcher(store.column("name_hash"), left)
     data = tempfile.TemporaryFile()  # noqa: SIM115 - the list closes it
@@ -82,6 +83,23 @@ def compare_files(
     return dict(compared)
 
 
+def rejected_names(store: Store) -> set[str]:
+    """Return the names of the files that the conversion of a store has rejected."""
+    return {event["name"] for event in store.events() if event["event"] == "rejected"}
+
+
+def compare_images(record: Record, image: object) -> str:
+    """Return how a record's image compares with what it was made of: same, changed, repaired or bytes."""
+    one = record.image
+    if isinstance(one, np.ndarray) and isinstance(image, np.ndarray):
+        return "same" if one.dtype == image.dtype and np.array_equal(one, image) else "bytes"
+    if type(one) is type(image) and one == image:
+        return "same"
+    if not isinstance(one, bytes) or record.resized_from is not None or TILES in record.fields:
+        return "changed"
+    return "repaired" if isinstance(image, bytes) and _is_repaired(one, image) else "bytes"
+
+
 def _compare(store: Store, index: int, item: Entry | Problem, data: object) -> tuple[str, str]:
     """Return the kind of a comparison, and what is wrong; "" if nothing is."""
     if not isinstance(data, bytes):
@@ -96,13 +114,10 @@ def _compare(store: Store, index: int, item: Entry | Problem, data: object) -> t
     for name, (path, *_) in item.files.items():
         if (stored := record.fields.get(name)) != (file := item.fields[name]) and not _is_repaired(stored, file):
             return "bytes", f"has other bytes in {name!r} than the file {path}"
-    if record.image == data:
-        return "same", ""
-    if not isinstance(record.image, bytes) or record.resized_from is not None or TILES in record.fields:
-        return "changed", ""
-    if _is_repaired(record.image, data):
-        return "repaired", ""
-    return "bytes", f"has {len(record.image):,} bytes that are not the {len(data):,} of its file"
+    kind = compare_images(record, data)
+    if kind == "bytes":
+        return kind, f"has {len(record.image or b''):,} bytes that are not the {len(data):,} of its file"
+    return kind, ""
 
 
 def _is_repaired(stored: object, data: bytes) -> bool:

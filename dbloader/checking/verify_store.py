@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dbloader.checking.compare_files import compare_files
+from dbloader.checking.compare_stores import compare_stores
 from dbloader.checking.findings import Findings
 from dbloader.checking.stored_images import examine_images
 from dbloader.conversion.memory_budget import return_large_blocks
 from dbloader.errors import DamagedRecordError, DamagedStoreError, OptionError
 from dbloader.sources.open import open_source
+from dbloader.sources.other_lmdb import find_lmdb, is_store
 from dbloader.stores.damage import find_damage
 from dbloader.stores.lmdb.publish_shards import unnamed_warning
 from dbloader.stores.lmdb.shard_table import is_sharded
+from dbloader.stores.mongo.uri import is_mongo
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
@@ -33,11 +36,11 @@ class VerifyReport:
         digest: Its content digest.
         records: Its records.
         problems: Problems by kind: ``damaged`` (a record, a column, the report or the manifest), ``undecodable``, and
-            of a comparison ``missing``, ``extra``, ``bytes`` and ``label``.
+            of a comparison ``missing``, ``extra``, ``bytes``, ``label``, and with a store ``fields`` and ``classes``.
         first: The first thousand: ``index``, ``name``, ``difference`` (the kind), ``reason``.
         compared: Files of a comparison: ``same``, ``repaired`` (the same but for the end marker), ``rejected`` (not
-            stored, as the store's report says), ``damaged`` (the record) and ``changed`` (resized, tiled or raw: only
-            names and labels are compared).
+            stored, as the store's report says), ``damaged`` (the record), ``changed`` (resized, tiled or raw: only
+            names and labels are compared) and ``moved`` (the same record at another index of the other store).
         notes: Sentences about a folder of shards, for people: files that its manifest does not name.
     """
 
@@ -68,7 +71,8 @@ def verify_store(
         place: Place of the store.
         decode: Decode every image too, and the images in file fields, such as masks.
         against: The source that the store was converted from, of any kind that ``convert`` takes, whose files are
-            compared with the records of the same names. It may be another store, too.
+            compared with the records of the same names. Or another store: only records whose checksums differ are
+            read there.
         listing: Listing of that source, if it needs one.
         output: New file of JSON lines, one for each problem.
         found: Called with each of the first thousand problems, when it is found.
@@ -84,12 +88,18 @@ def verify_store(
     return_large_blocks()
     with ExitStack() as opened:
         store = opened.enter_context(open_store(place))
-        source = None
-        if against is not None:  # first: a misspelled place should be an error at once
+        compare, source_place = None, ""
+        # The source is opened first: a misspelled place should be an error at once.
+        if against is not None and listing is None and _is_store(against):
+            other = opened.enter_context(open_store(against))
+            len(other)
+            compare, source_place = partial(compare_stores, store, other), other.place
+        elif against is not None:
             files = store.manifest.file_fields if listing is not None else ()
             source = opened.enter_context(
                 closing(open_source(against, listing, name_field=None, image_field=None, file_fields=files))
             )
+            compare, source_place = partial(compare_files, store, source), source.place
         findings = opened.enter_context(Findings(output, found))
         total, done = len(store), 0
 
@@ -108,11 +118,11 @@ def verify_store(
                     findings.add("undecodable", index=image.index, name=image.name, reason=reason)
             progress("Decoding", batch[-1].index + 1, total)
         compared = {}
-        if source and readable:
+        if readable and compare is not None:
             try:
-                compared = compare_files(store, source, findings, partial(progress, "Comparing"))
+                compared = compare(findings, partial(progress, "Comparing"))
             except (DamagedRecordError, DamagedStoreError) as error:  # the problems so far must not be lost
-                what = f"{store.place} could not be compared with {source.place}"
+                what = f"{store.place} could not be compared with {source_place}"
                 findings.add("damaged", index=None, name=None, reason=f"{what}: {error}")
     return VerifyReport(
         place=store.place,
@@ -123,3 +133,10 @@ def verify_store(
         compared=compared,
         notes=unnamed_warning(Path(place)) if is_sharded(place) else [],
     )
+
+
+def _is_store(place: str | os.PathLike[str]) -> bool:
+    if is_mongo(place) or is_sharded(place):
+        return True
+    file = find_lmdb(Path(place))
+    return file is not None and is_store(file)

@@ -31,7 +31,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells return it
 
 # Each command is in the module of its name, which is imported when the command is used: bench needs torch.
 _COMMANDS = (
-    "convert", "info", "ls", "show", "view", "verify", "diff", "duplicates", "copy", "export",
+    "convert", "info", "ls", "show", "view", "verify", "duplicates", "copy", "export",
     "bench", "doctor", "plan", "part", "parts", "publish",
 )  # fmt: skip
 

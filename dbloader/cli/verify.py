@@ -28,7 +28,8 @@ be opened.
 Examples:
   dbloader verify train.lmdb
   dbloader verify train.lmdb --decode
-  dbloader verify train.lmdb --against imagefolder/""",
+  dbloader verify train.lmdb --against imagefolder/
+  dbloader verify train.lmdb --against mongodb://server/images.train""",
 )
 @click.argument("place", type=PlaceArgument())
 @click.option("--decode", is_flag=True, help="Decode every image too.")
@@ -36,7 +37,7 @@ Examples:
     "--against",
     metavar="SOURCE",
     type=PlaceArgument(),
-    help="Compare names, labels and bytes with the files that the store was converted from.",
+    help="Compare with the files that the store was converted from, or with another store.",
 )
 @click.option("--list", "listing", metavar="FILE", type=click.Path(), help="Listing of SOURCE, if it needs one.")
 @click.option(

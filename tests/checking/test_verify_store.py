@@ -165,4 +165,4 @@ def test_a_store_is_compared_with_another_one(tmp_path: Path, mongo_uri: str) ->
     (root / "cat" / "0000.jpg").unlink()
     convert(root, f"{mongo_uri}.train", overwrite=True)
     report = verify_store(tmp_path / "store.lmdb", against=f"{mongo_uri}.train")
-    assert (report.problems, report.compared) == ({"extra": 1}, {"same": 9})
+    assert (report.problems, report.compared) == ({"extra": 1}, {"moved": 9})

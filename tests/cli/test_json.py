@@ -19,7 +19,6 @@ ARGUMENTS = {
     "convert": ("FOLDER", "NEW"),
     "show": ("STORE", "0"),
     "copy": ("STORE", "NEW"),
-    "diff": ("STORE", "STORE"),
     "export": ("STORE", "NEW"),
     "plan": ("FOLDER", "NEW", "--shards", "2"),
     "part": ("PLAN", "0"),

@@ -70,14 +70,13 @@ def test_what_differs_from_another_store_is_named(shell: Shell, root: Path, stor
     other = store.with_name("other.lmdb")
     convert(root, other)
     outcome = shell("verify", store, "--against", other)
-    assert outcome.stderr.splitlines()[0] == "Error: record 0 (cat/0000.jpg) belongs to no file of the source"
+    assert outcome.stderr.splitlines()[0] == f"Error: record 0 (cat/0000.jpg) is not in {other}"
     assert (outcome.status, len(outcome.stderr.splitlines())) == (1, 2)
 
 
 def test_output_never_replaces_a_file(shell: Shell, store: Path) -> None:
     before = store.read_bytes()
-    for arguments in (("verify", store), ("diff", store, store)):
-        check_error(shell(*arguments, "--output", store), r"must be a new file, and .*out\.lmdb exists", 2)
+    check_error(shell("verify", store, "--output", store), r"must be a new file, and .*out\.lmdb exists", 2)
     assert store.read_bytes() == before
     assert not store.with_name("out.lmdb.partial").exists()
 
