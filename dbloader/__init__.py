@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from dbloader.conversion.transcode import ImageFormat as ImageFormat
     from dbloader.conversion.write_store import write_store as write_store
     from dbloader.copying.copy_store import copy_store as copy_store
-    from dbloader.datasets.clips import ClipDataset as ClipDataset
     from dbloader.datasets.lmdb import LMDBDataset as LMDBDataset
     from dbloader.datasets.mongo import MongoDataset as MongoDataset
     from dbloader.decoding.center_crop import ResizeCenterCrop as ResizeCenterCrop
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "ClipDataset": "datasets.clips",
         "Collate": "batches.collate_fields",
         "DBLoaderError": "errors",
         "ImageFormat": "conversion.transcode",

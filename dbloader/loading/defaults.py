@@ -15,7 +15,6 @@ from torch.utils.data import ConcatDataset, IterableDataset, Subset
 from dbloader._machine import cpu_count
 from dbloader._options import check_choice, number_from_environment
 from dbloader.batches.shared_memory import SharedBatchPool
-from dbloader.datasets.clips import ClipDataset
 from dbloader.datasets.store import StoreDataset
 from dbloader.decoding.center_crop import ResizeCenterCrop
 from dbloader.decoding.decoder import Decoder, check_size
@@ -102,8 +101,6 @@ def _has_transform(dataset: Any) -> bool:
         return any(map(_has_transform, dataset.datasets))
     if isinstance(dataset, StoreDataset) and dataset.decode is not decode_pil:
         return True
-    if isinstance(dataset, ClipDataset) and _has_transform(dataset.dataset):
-        return True
     return any(getattr(dataset, name, None) is not None for name in ("transform", "transforms"))
 
 
@@ -112,9 +109,6 @@ def with_transform(dataset: Any, transform: Callable[..., Any] | None) -> tuple[
     if type(dataset) is Subset:
         inner, transform = with_transform(dataset.dataset, transform)
         return Subset(inner, dataset.indices), transform
-    if isinstance(dataset, ClipDataset) and isinstance(transform, Decoder):
-        inner, transform = with_transform(dataset.dataset, transform)
-        return dataset.with_dataset(inner), transform
     if transform is None or not isinstance(dataset, StoreDataset) or dataset._makes_its_own_samples:
         return dataset, transform  # not a copy: attributes that are set on it later must take effect
     dataset = copy.copy(dataset)  # the caller's must not change
