@@ -12,7 +12,7 @@ from dbloader._describe import short_repr
 from dbloader.errors import FieldError, SourceError
 from dbloader.sources.base import Entry, Problem, readable
 from dbloader.sources.lmdb_pairs import Layout, key_text
-from dbloader.sources.lmdb_values import image_of, image_of_datum, label_of, read_datum, unpickled
+from dbloader.sources.lmdb_values import image_of, label_of, unpickled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -85,32 +85,6 @@ def _shortage(key: str, said: int, count: int) -> Iterator[Problem]:
         yield Problem(key, f"says {said:,}, but the file has only {count:,} values")
 
 
-# --- StyleGAN2 in PyTorch: length, and 256-00000 for each size --------------------------------------------------------
-
-
-def _stylegan(pairs: Pairs) -> Layout | None:
-    """Of the sizes of each image, the largest is taken."""
-    if _number(pairs, b"length") is None:
-        return None
-    sizes = [size for size in (2**exponent for exponent in range(2, 14)) if pairs.size(b"%d-00000" % size) is not None]
-    if not sizes:
-        return None
-    what = f"images of {sizes[-1]} pixels (length, {sizes[-1]}-00000)"
-    return Layout(what, partial(_stylegan_entries, sizes[-1]))
-
-
-def _stylegan_entries(size: int, pairs: Pairs) -> Entries:
-    count, left = pairs.count(), pairs.count() - 1
-    said = _number(pairs, b"length") or 0
-    for number in range(min(said, count)):
-        key = b"%d-%05d" % (size, number)
-        there = pairs.size(key) is not None
-        left -= there
-        yield Entry(key_text(key), key, None, {}) if there else Problem(key_text(key), "is not in the file")
-    yield from _shortage("length", said, count)
-    return left
-
-
 # --- pickles, and other values under __keys__ and __len__ -------------------------------------------------------------
 
 _ABOUT = (b"__keys__", b"__len__")
@@ -170,29 +144,6 @@ def _pickled_image(value: bytes) -> bytes:
     return image_of(unpickled(value))
 
 
-# --- Caffe: Datum under 00000000_name ---------------------------------------------------------------------------------
-
-
-def _caffe(pairs: Pairs) -> Layout | None:
-    value = pairs.get(next(pairs.keys(), b"\0"))
-    if value is None or _is_image(value):
-        return None
-    try:
-        image_of_datum(value)
-    except ValueError:
-        return None
-    return Layout("Datums of Caffe", _caffe_entries, image_of_datum)
-
-
-def _caffe_entries(pairs: Pairs) -> Entries:
-    for key in pairs.keys():  # noqa: SIM118 - not a dict
-        try:
-            yield Entry(key_text(key), key, read_datum(pairs.get(key) or b"").label, {})
-        except ValueError as error:
-            yield Problem(key_text(key), f"cannot be read: {error}")
-    return 0
-
-
 # --- BasicSR: meta_info.txt beside data.mdb ---------------------------------------------------------------------------
 
 
@@ -236,9 +187,7 @@ def _plain_entries(pairs: Pairs) -> Entries:
 
 _LAYOUTS: tuple[Callable[[Pairs], Layout | None], ...] = (
     _ocr,
-    _stylegan,
     _serialized,
     _basicsr,
     _plain,
-    _caffe,
 )

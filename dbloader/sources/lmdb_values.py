@@ -1,4 +1,4 @@
-"""Values of other programs' LMDB files that are more than an image file: pickles, and Caffe's Datum.
+"""Pickled values of other programs' LMDB files.
 
 A pickle is a program. Here a few instructions are allowed, which make plain values, and in place of numpy's functions
 there are stand-ins that only keep what they are given.
@@ -10,7 +10,6 @@ import io
 import pickle
 import pickletools
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -188,67 +187,3 @@ def _png(pixels: np.ndarray[Any, Any]) -> bytes:
     file = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(pixels)).save(file, "PNG", compress_level=1)
     return file.getvalue()
-
-
-@dataclass
-class Datum:
-    """Caffe's Datum (caffe.proto)."""
-
-    channels: int = 0
-    height: int = 0
-    width: int = 0
-    data: bytes = b""
-    label: int | None = None
-    floats: bool = False
-    encoded: bool = False
-
-
-def read_datum(value: bytes) -> Datum:
-    """Return a Datum from its protobuf message; ValueError if it is not one."""
-    datum, at = Datum(), 0
-    while at < len(value):
-        tag, at = _varint(value, at)
-        field, kind = tag >> 3, tag & 7
-        if kind == 0 and field in (1, 2, 3, 5, 7):
-            number, at = _varint(value, at)
-            number -= 2**64 if number >= 2**63 else 0
-            setattr(datum, {1: "channels", 2: "height", 3: "width", 5: "label", 7: "encoded"}[field], number)
-        elif kind == 2 and field in (4, 6):
-            size, at = _varint(value, at)
-            if at + size > len(value):
-                raise ValueError("it is cut short")
-            if field == 4:
-                datum.data = value[at : at + size]
-            datum.floats |= field == 6
-            at += size
-        elif kind == 5 and field == 6:
-            datum.floats, at = True, at + 4
-        else:
-            raise ValueError(f"it is not a Datum: it has the field {field} of kind {kind}")
-    return datum
-
-
-def _varint(value: bytes, at: int) -> tuple[int, int]:
-    """Return an integer of a protobuf message, and the byte after it."""
-    number = 0
-    for length in range(10):
-        if at + length >= len(value):
-            raise ValueError("it is cut short")
-        byte = value[at + length]
-        number |= (byte & 127) << 7 * length
-        if byte < 128:
-            return number, at + length + 1
-    raise ValueError("a number has more than 10 bytes")
-
-
-def image_of_datum(value: bytes) -> bytes:
-    """Return the image file in a Datum, or its pixels as PNG; Caffe stores colors as BGR."""
-    datum = read_datum(value)
-    if datum.encoded:
-        return datum.data
-    if datum.floats:
-        raise ValueError("it has floats, not bytes")
-    shape = datum.channels, datum.height, datum.width
-    if datum.channels not in (1, 3) or len(datum.data) != datum.channels * datum.height * datum.width:
-        raise ValueError(f"{len(datum.data):,} bytes are no image of {shape} (channels, height, width)")
-    return _png(np.frombuffer(datum.data, np.uint8).reshape(shape)[::-1].transpose(1, 2, 0))

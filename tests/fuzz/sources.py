@@ -18,7 +18,7 @@ from dbloader.errors import FieldError, SourceError
 from dbloader.records.record import Record, encode
 from dbloader.sources.base import MAX_BYTES, Entry, Problem
 from dbloader.sources.listing import read_listing
-from dbloader.sources.lmdb_values import image_of, image_of_datum, label_of, unpickled
+from dbloader.sources.lmdb_values import image_of, label_of, unpickled
 from dbloader.sources.other_lmdb import read_lmdb
 from dbloader.sources.tar import read_tars
 from dbloader.sources.zip import read_zips
@@ -139,16 +139,13 @@ def zip_seeds() -> list[bytes]:
 
 
 def other_lmdb(data: bytes, folder: Path) -> None:
-    """The first byte says whether the rest is a pickle, a Datum, or keys and values, each after its length."""
+    """The first byte says whether the rest is a pickle, or keys and values, each after its length."""
     kind, data = data[:1], data[1:]
     if kind < b"\x60":
         with suppress(ValueError):
             label_of(unpickled(data))
         with suppress(ValueError):
             image_of(unpickled(data))
-    elif kind < b"\x90":
-        with suppress(ValueError):
-            image_of_datum(data)
     else:
         path = folder / "old.lmdb"
         path.unlink(missing_ok=True)
@@ -182,14 +179,12 @@ def other_lmdb_seeds() -> list[bytes]:
     pixels = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
     values: list[Any] = [(b"image", 3), (pixels, "text"), [pixels[0], None], np.asfortranarray(pixels), np.int64(3)]
     pickles = [pickle.dumps(value, protocol) for value in values for protocol in (2, 4, 5)]
-    datum = b"\x08\x03\x10\x02\x18\x02\x22\x0c" + pixels.tobytes() + b"\x28\x05"
     files = [
         {b"num-samples": b"1", b"image-000000001": b"\xff\xd8\xff", b"label-000000001": b"text"},
-        {b"length": b"2", b"4-00000": b"\xff\xd8\xff", b"4-00001": b"x"},
         {b"0": pickles[0], b"1": pickles[1], b"__len__": pickle.dumps(2), b"__keys__": pickle.dumps([b"0", b"1"])},
-        {b"00000000_a": datum}, {b"a": b"\x89PNG", b"\xff": b"x"}, {b"__len__": b"\0\0\0\0"}, {b"__keys__": b"\x93"},
+        {b"a": b"\x89PNG", b"\xff": b"x"}, {b"__len__": b"\0\0\0\0"}, {b"__keys__": b"\x93"},
     ]  # fmt: skip
-    return [*(b"\0" + data for data in pickles), b"\x60" + datum, *map(_packed, files)]
+    return [*(b"\0" + data for data in pickles), *map(_packed, files)]
 
 
 def _check_entries(source: Source, items: list[Any]) -> None:

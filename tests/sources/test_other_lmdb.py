@@ -367,65 +367,6 @@ def test_what_pyarrow_or_msgpack_wrote_is_named(source_of: SourceOf, about: byte
         source_of({b"00000000": value, b"__keys__": about})
 
 
-# --- StyleGAN2 --------------------------------------------------------------------------------------------------------
-
-
-def test_of_the_sizes_of_stylegan_the_largest_is_taken(source_of: SourceOf) -> None:
-    values = {}
-    for number in range(3):  # as prepare_data.py does
-        for size in (128, 256):
-            values[f"{size}-{str(number).zfill(5)}".encode()] = photo(number, width=size // 8, height=size // 8)
-    source = source_of({**values, b"length": b"3"})
-    assert [entry.name for entry in entries(source)] == ["256-00000", "256-00001", "256-00002"]
-    assert contents(source) == [values[b"256-0000%d" % number] for number in range(3)]
-    what = "images of 256 pixels (length, 256-00000)"
-    assert source.warnings == (f"3 other values of the file left out: it was read as {what}",)
-    del values[b"256-00001"]
-    source = source_of({**values, b"length": b"99"})
-    assert problems(source)[0] == ("256-00001", "is not in the file")
-    assert problems(source)[-1] == ("length", "says 99, but the file has only 6 values")
-
-
-# --- Caffe ------------------------------------------------------------------------------------------------------------
-
-
-def varint(number: int) -> bytes:
-    number %= 2**64
-    return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + varint(number >> 7)
-
-
-def datum(data: bytes, label: int, shape: tuple[int, int, int] = (0, 0, 0), *, encoded: bool = False) -> bytes:
-    """As protobuf writes the fields of caffe.proto: channels, height, width, data, label, encoded."""
-    dimensions = b"".join(varint(field << 3) + varint(size) for field, size in enumerate(shape, 1) if size)
-    return dimensions + b"\x22" + varint(len(data)) + data + b"\x28" + varint(label) + b"\x38\x01" * encoded
-
-
-def test_datums_of_caffe(source_of: SourceOf) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (5, 4, 3), dtype=np.uint8)
-    values = {
-        b"00000000_cat/1.jpg": datum(photo(1), 300, encoded=True),
-        b"00000001_cat/2.jpg": datum(pixels[:, :, ::-1].transpose(2, 0, 1).tobytes(), -1, (3, 5, 4)),
-        b"00000002_dog/3.jpg": datum(pixels[:, :, 0].tobytes(), 0, (1, 5, 4)),
-        b"00000003_dog/4.jpg": b"\x08\x01\x28\x02" + b"\x35\0\0\x80\x3f" * 3,
-        b"00000004_dog/5.jpg": datum(b"123", 1, (3, 5, 4)),
-        b"00000005_dog/6.jpg": datum(b"123456", 1)[:-4],
-    }
-    source = source_of(values)
-    assert [(entry.name, entry.label) for entry in entries(source)] == [
-        (key.decode(), label) for key, label in zip(values, (300, -1, 0, 2, 1), strict=False)
-    ]
-    assert problems(source) == [("00000005_dog/6.jpg", "cannot be read: it is cut short")]
-    file, color, gray, *wrong = contents(source)
-    assert file == photo(1)
-    for data, expected in ((color, pixels), (gray, pixels[:, :, 0])):
-        assert isinstance(data, bytes)
-        assert np.array_equal(np.asarray(Image.open(io.BytesIO(data))), expected)
-    assert [item.reason for item in wrong if isinstance(item, Problem)] == [
-        "holds no image: it has floats, not bytes",
-        "holds no image: 3 bytes are no image of (3, 5, 4) (channels, height, width)",
-    ]
-
-
 # --- BasicSR ----------------------------------------------------------------------------------------------------------
 
 
