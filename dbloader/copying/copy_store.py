@@ -124,8 +124,10 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
             raise OptionError(
                 f"skip_damaged (--skip-damaged) copies one store, without {', '.join(wrong)}: choose from the copy"
             )
-        with open_store(sources[0]) as store, create_store(places[0], overwrite=overwrite) as writer:
-            return copy_intact(store, writer, skip_damaged, progress)
+        with open_store(sources[0]) as store:
+            check_destination(places[0], [store])
+            with create_store(places[0], overwrite=overwrite) as writer:
+                return copy_intact(store, writer, skip_damaged, progress)
     if any(map(is_remote, (*sources, *places))):
         checked_flag("resume", resume)  # it goes on in any case
         wrong = [name for name, value in options.items() if value] + ["several sources"] * (len(sources) > 1)

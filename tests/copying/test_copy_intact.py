@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from dbloader import Record, convert, copy_store, create_store, open_store, verify_store, write_store
+from dbloader import Record, convert, copy_store, open_store, verify_store, write_store
 from dbloader.errors import ConversionError, DamagedStoreError, OptionError
 from dbloader.records.record import encode
 from dbloader.stores.lmdb.keys import record_key
+from dbloader.stores.open import create_store
 from tests.contracts.records import salt_of
 from tests.support.conversion import documents, events, records
 from tests.support.images import command, photo, picture, plant, run, running, wait_until
@@ -130,6 +131,13 @@ def test_a_store_that_promises_records_without_end_is_refused(tmp_path: Path, so
     with pytest.raises(DamagedStoreError, match="its manifest"):
         copy_store(source, tmp_path / "new.lmdb", skip_damaged=print)
     assert not list(tmp_path.glob("new*"))
+
+
+def test_a_damaged_store_is_never_replaced_by_its_own_copy(tmp_path: Path, source: Path) -> None:
+    before = source.read_bytes()
+    with pytest.raises(OptionError, match="would replace or change its own source"):
+        copy_store(source, source, skip_damaged=print, overwrite=True)
+    assert source.read_bytes() == before
 
 
 def test_a_choice_of_records_and_skip_damaged_exclude_each_other(tmp_path: Path, source: Path) -> None:
