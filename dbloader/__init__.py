@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from dbloader.loading.prefetch import PrefetchLoader as PrefetchLoader
     from dbloader.loading.threads import ThreadLoader as ThreadLoader
     from dbloader.records.record import Record as Record
-    from dbloader.stores.open import create_store as create_store
     from dbloader.stores.open import open_store as open_store
     from dbloader.viewing.server import view as view
 
@@ -46,7 +45,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "convert": "conversion.convert",
         "copy_store": "copying.copy_store",
         "create_loader": "loading.create",
-        "create_store": "stores.open",
         "export_store": "exports.export",
         "find_duplicates": "checking.duplicates",
         "open_store": "stores.open",

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image
 
-from dbloader import Record, create_store
+from dbloader import Record
 from dbloader.records.record import encode
+from dbloader.stores.open import create_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -25,8 +25,9 @@ from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 from torch.utils.data import DataLoader
 
-from dbloader import LMDBDataset, MongoDataset, Record, convert, copy_store, create_store, open_store
+from dbloader import LMDBDataset, MongoDataset, Record, convert, copy_store, open_store
 from dbloader.records.record import encode
+from dbloader.stores.open import create_store
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.support.mongo import Mongod, Proxy, records_of

@@ -15,8 +15,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dbloader import Record, create_store
+from dbloader import Record
 from dbloader.records.record import encode
+from dbloader.stores.open import create_store
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.support.mongo import Mongod

@@ -15,8 +15,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dbloader import LMDBDataset, Record, create_store
+from dbloader import LMDBDataset, Record
 from dbloader.records.record import encode
+from dbloader.stores.open import create_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import expect
 
-from dbloader import Record, create_store, find_duplicates
+from dbloader import Record, find_duplicates
 from dbloader.records.record import encode
+from dbloader.stores.open import create_store
 from dbloader.viewing.page import write_html
 from tests.browser.tabs import Site
 from tests.support.images import encoded, scene

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
-from dbloader import Record, create_store
+from dbloader import Record
 from dbloader.records.record import encode
+from dbloader.stores.open import create_store
 from tests.browser.tabs import Site
 from tests.support.images import large_png, photo
 from tests.support.viewer import viewer

@@ -11,8 +11,9 @@ import pytest
 from PIL import Image
 from playwright.sync_api import expect
 
-from dbloader import Record, convert, create_store
+from dbloader import Record, convert
 from dbloader.records.record import encode
+from dbloader.stores.open import create_store
 from tests.browser.tabs import Site
 from tests.support.damaged import flip
 from tests.support.images import encoded, photo, plant

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from dbloader import Record, convert, copy_store, create_store, verify_store
+from dbloader import Record, convert, copy_store, verify_store
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.errors import SourceNotFoundError
+from dbloader.stores.open import create_store
 from tests.contracts.records import make_records, small_records, write
 from tests.support.conversion import records
 from tests.support.images import plant_photos

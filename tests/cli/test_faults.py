@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dbloader import Record, create_store, open_store
+from dbloader import Record, open_store
 from dbloader.records.record import encode
 from dbloader.stores.lmdb.keys import record_key
+from dbloader.stores.open import create_store
 from tests.support.images import photo, run
 from tests.support.lmdb_files import tamper_with_records
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dbloader import ImageFormat, Record, convert, create_store, open_store
+from dbloader import ImageFormat, Record, convert, open_store
 from dbloader.records.record import encode
+from dbloader.stores.open import create_store
 from tests.support.images import plant_kinds, plant_photos
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dbloader import Record, convert, create_store, open_store
+from dbloader import Record, convert, open_store
 from dbloader.records.record import encode
+from dbloader.stores.open import create_store
 from tests.support.images import command
 from tests.support.shell import check_error
 

@@ -12,8 +12,9 @@ import pytest
 from PIL import Image
 from PIL.TiffImagePlugin import IFDRational
 
-from dbloader import ImageFormat, Record, convert, create_store, open_store
+from dbloader import ImageFormat, Record, convert, open_store
 from dbloader.records.record import encode
+from dbloader.stores.open import create_store
 from tests.support import jpegs
 from tests.support.images import command, encoded, photo, plant
 from tests.support.shell import check_error, on_terminal

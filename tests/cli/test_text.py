@@ -16,9 +16,10 @@ import lmdb
 import pytest
 
 import dbloader.cli
-from dbloader import Record, create_store
+from dbloader import Record
 from dbloader._describe import counted, printable, size
 from dbloader.records.record import encode
+from dbloader.stores.open import create_store
 from tests.support.images import photo, plant
 from tests.support.shell import on_terminal
 

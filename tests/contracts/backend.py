@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dbloader import create_store, open_store
+from dbloader import open_store
 from dbloader.errors import NotAStoreError, StoreNotFoundError
 from dbloader.records.columns import DTYPES
 from dbloader.records.record import encode
+from dbloader.stores.open import create_store
 from tests.contracts.records import documents_of, stored, write_one_by_one
 
 if TYPE_CHECKING:

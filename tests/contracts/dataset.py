@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from dbloader import Record, copy_store, create_store, write_store
+from dbloader import Record, copy_store, write_store
 from dbloader.errors import (
     DamagedRecordError,
     NotAStoreError,
@@ -27,6 +27,7 @@ from dbloader.errors import (
 )
 from dbloader.records.columns import NO_LABEL
 from dbloader.records.record import encode
+from dbloader.stores.open import create_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dbloader import Record, create_store, open_store
+from dbloader import Record, open_store
 from dbloader.records.record import encode
+from dbloader.stores.open import create_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Sequence

@@ -23,7 +23,6 @@ from dbloader import (
     Record,
     convert,
     copy_store,
-    create_store,
     export_store,
     open_store,
     verify_store,
@@ -33,6 +32,7 @@ from dbloader.errors import ConversionError, ExportError, FieldError, OptionErro
 from dbloader.records.record import encode
 from dbloader.sources.base import Entry, Loaded
 from dbloader.sources.open import open_source
+from dbloader.stores.open import create_store
 from tests.support.conversion import documents, interrupt, verified
 from tests.support.images import encoded, photo, picture, plant, run
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from dbloader import ImageFormat, Record, convert, copy_store, create_store, open_store
+from dbloader import ImageFormat, Record, convert, copy_store, open_store
 from dbloader.errors import OptionError, SourceError
 from dbloader.records.record import encode
+from dbloader.stores.open import create_store
 from tests.support.conversion import documents, events, records, verified
 from tests.support.images import photo, plant, plant_kinds, plant_photos
 

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 import dbloader.stores.writer as writing
-from dbloader import Record, convert, copy_store, create_store, open_store, write_store
+from dbloader import Record, convert, copy_store, open_store, write_store
 from dbloader.errors import DamagedRecordError, OptionError, StoreExistsError
 from dbloader.records.manifest import Manifest
 from dbloader.records.record import encode
 from dbloader.stores.lmdb.keys import RECORDS, record_key
+from dbloader.stores.open import create_store
 from tests.contracts.records import make_records
 from tests.copying.test_copy_store import make, tamper
 from tests.support.children import in_child

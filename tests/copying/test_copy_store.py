@@ -11,13 +11,14 @@ import lmdb
 import pytest
 
 import dbloader.stores.writer as writing
-from dbloader import Record, copy_store, create_store, open_store
+from dbloader import Record, copy_store, open_store
 from dbloader.errors import DamagedRecordError, DamagedStoreError, StoreExistsError, StoreNotFoundError
 from dbloader.records.columns import DTYPES
 from dbloader.records.manifest import Manifest
 from dbloader.records.record import encode
 from dbloader.stores.lmdb.keys import RECORDS, record_key
 from dbloader.stores.mongo.uri import parse
+from dbloader.stores.open import create_store
 from tests.contracts.records import documents_of, make_records, salt_of, stored
 from tests.support.children import in_child
 from tests.support.lmdb_files import put_chunk

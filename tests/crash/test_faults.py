@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pymongo.errors import PyMongoError
 
-from dbloader import LMDBDataset, create_store
+from dbloader import LMDBDataset
 from dbloader.conversion.convert import convert
 from dbloader.errors import NotAStoreError, StoreError, StoreFullError, StoreNotFoundError
-from dbloader.stores.open import open_store
+from dbloader.stores.open import create_store, open_store
 from tests.contracts.records import stored
 from tests.support.crash import (
     check_nothing_is_lost,

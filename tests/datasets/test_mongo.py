@@ -14,7 +14,7 @@ import pytest
 from bson.int64 import Int64
 from typing_extensions import override
 
-from dbloader import MongoDataset, Record, create_store, write_store
+from dbloader import MongoDataset, Record, write_store
 from dbloader.errors import (
     DamagedRecordError,
     DamagedStoreError,
@@ -28,6 +28,7 @@ from dbloader.loading.threads import ThreadLoader
 from dbloader.records.record import encode
 from dbloader.stores.mongo.store import MongoStore
 from dbloader.stores.mongo.uri import parse
+from dbloader.stores.open import create_store
 from tests.contracts.dataset import (
     CLASSES,
     EXPECTED,

@@ -11,11 +11,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from dbloader import ImageFormat, Record, convert, create_store, open_store
+from dbloader import ImageFormat, Record, convert, open_store
 from dbloader.errors import ConversionError, ExportError, SourceError
 from dbloader.exports import parquet
 from dbloader.exports.export import export_store
 from dbloader.records.record import encode
+from dbloader.stores.open import create_store
 from tests.contracts.records import stored
 from tests.support.conversion import records
 from tests.support.hugging_face import run_datasets

@@ -62,6 +62,7 @@ SCRIPT = """
 import os, sys, tempfile
 from torch.utils.data import DataLoader
 from dbloader import *
+from dbloader.stores.open import create_store
 from dbloader.loading.compat import BackgroundGenerator
 
 PLACE, MONGO, *cases = sys.argv[1:]

@@ -140,7 +140,8 @@ def test_torch_is_not_imported_where_it_is_not_needed() -> None:
     program = """
 import dbloader, dbloader.cli, dbloader.loading.prefetch, dbloader.loading.compat
 dbloader.__version__, dir(dbloader)
-from dbloader import DBLoaderError, Record, convert, create_store, open_store, write_store
+from dbloader import DBLoaderError, Record, convert, open_store, write_store
+from dbloader.stores.open import create_store
 """
     assert not {"torch", "torchvision"} & loaded(program)
 

@@ -15,9 +15,10 @@ import lmdb
 import numpy as np
 import pytest
 
-from dbloader import Record, create_store, open_store
+from dbloader import Record, open_store
 from dbloader.records.manifest import Manifest
 from dbloader.records.record import encode
+from dbloader.stores.open import create_store
 from tests.contracts.records import facts
 
 GOLDEN = Path(__file__).with_name("golden.json")

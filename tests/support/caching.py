@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dbloader import Record, create_store
+from dbloader import Record
 from dbloader.records.record import encode
 from dbloader.stores.lmdb.publish_shards import index_shards, put_manifest
+from dbloader.stores.open import create_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -11,10 +11,11 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dbloader import LMDBDataset, Record, copy_store, create_loader, create_store, export_store, open_store
+from dbloader import LMDBDataset, Record, copy_store, create_loader, export_store, open_store
 from dbloader.errors import DBLoaderError
 from dbloader.records.record import encode
 from dbloader.stores.lmdb.publish_shards import index_shards, put_manifest
+from dbloader.stores.open import create_store
 from dbloader.viewing.record import show_record
 from tests.support.children import from_child
 from tests.support.images import photo

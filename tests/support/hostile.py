@@ -21,12 +21,13 @@ import numpy as np
 from bson.binary import Binary
 from bson.int64 import Int64
 
-from dbloader import Record, create_store, open_store
+from dbloader import Record, open_store
 from dbloader.cli import main
 from dbloader.errors import DBLoaderError
 from dbloader.records.columns import COLUMNS, DTYPES, seal_chunk
 from dbloader.records.document import open_sealed, seal
 from dbloader.records.record import encode
+from dbloader.stores.open import create_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable

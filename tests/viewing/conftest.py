@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from dbloader import Record, convert, create_store
+from dbloader import Record, convert
 from dbloader.records.record import encode
+from dbloader.stores.open import create_store
 from tests.support.images import photo, plant_photos
 from tests.support.viewer import ask, viewer
 

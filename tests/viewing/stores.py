@@ -6,8 +6,9 @@ import operator
 import random
 from typing import TYPE_CHECKING, Any
 
-from dbloader import Record, create_store
+from dbloader import Record
 from dbloader.records.record import encode
+from dbloader.stores.open import create_store
 from dbloader.viewing.query import EVENTS
 
 if TYPE_CHECKING:

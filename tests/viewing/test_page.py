@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from typing_extensions import override
 
-from dbloader import Record, convert, create_store
+from dbloader import Record, convert
 from dbloader.errors import OptionError, StoreNotFoundError
 from dbloader.records.record import encode
+from dbloader.stores.open import create_store
 from dbloader.viewing.page import write_html
 from tests.contracts.records import write
 from tests.support.images import WAIT_S, photo, plant, run

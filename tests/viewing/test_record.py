@@ -11,9 +11,10 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from dbloader import Record, convert, create_store, open_store
+from dbloader import Record, convert, open_store
 from dbloader.errors import NotAnImageError, OptionError, RecordIndexError
 from dbloader.records.record import encode
+from dbloader.stores.open import create_store
 from dbloader.viewing.app import create_app
 from dbloader.viewing.files import media_type, shown_orientation, stored_file
 from dbloader.viewing.record import show_record

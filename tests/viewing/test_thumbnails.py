@@ -17,10 +17,11 @@ import pillow_heif
 import pytest
 from PIL import Image, ImageOps
 
-from dbloader import ImageFormat, Record, convert, create_store, open_store
+from dbloader import ImageFormat, Record, convert, open_store
 from dbloader.errors import DamagedRecordError, ImageError, OptionError, RecordIndexError
 from dbloader.records.record import encode
 from dbloader.stores.lmdb.keys import record_key
+from dbloader.stores.open import create_store
 from dbloader.viewing.thumbnails import SIDES, Thumbnails
 from tests.support import jpegs
 from tests.support.hostile import Tampering

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dbloader import create_store, open_store
+from dbloader import open_store
 from dbloader.errors import DamagedRecordError, DamagedStoreError, NotAStoreError
 from dbloader.records.columns import CHUNK, COLUMNS, seal_chunk
 from dbloader.records.document import seal
 from dbloader.records.record import encode
 from dbloader.stores.lmdb.keys import column_key, event_key, record_key
+from dbloader.stores.open import create_store
 from tests.contracts.records import documents_of, make_records, salt_of, small_records, stored, write
 from tests.support.children import in_child
 from tests.support.lmdb_files import change_manifest, chunk_at, put_chunk, tamper, value_at

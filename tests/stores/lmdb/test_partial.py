@@ -12,11 +12,12 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from dbloader import Record, create_store, open_store
+from dbloader import Record, open_store
 from dbloader.errors import DamagedStoreError, StoreAccessError, StoreError, StoreFullError
 from dbloader.records.record import encode
 from dbloader.stores.lmdb import partial
 from dbloader.stores.lmdb.partial import PartialFile
+from dbloader.stores.open import create_store
 from tests.contracts.records import check_is, check_resumes, documents_of, stored, write, write_nothing, write_partial
 from tests.support.children import in_child
 from tests.support.lmdb_files import fill_disk

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typing_extensions import override
 
-from dbloader import create_store, open_store
+from dbloader import open_store
 from dbloader.errors import DamagedStoreError, StoreError
 from dbloader.records.document import move_document
 from dbloader.records.record import encode
 from dbloader.stores.lmdb.publish_shards import index_shards, put_manifest
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
 from dbloader.stores.lmdb.store import LMDBStore
+from dbloader.stores.open import create_store
 from tests.contracts.processes import ProcessesContract
 from tests.contracts.reading import ReadingContract
 from tests.contracts.records import make_records, salt_of

@@ -13,7 +13,7 @@ import lmdb
 import numpy as np
 import pytest
 
-from dbloader import Record, create_store, open_store, write_store
+from dbloader import Record, open_store, write_store
 from dbloader.errors import (
     DamagedStoreError,
     NotAStoreError,
@@ -27,6 +27,7 @@ from dbloader.records.record import encode
 from dbloader.stores.lmdb import env
 from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.lmdb.writer import LMDBWriter
+from dbloader.stores.open import create_store
 from tests.contracts.records import (
     WAIT_S,
     documents_of,

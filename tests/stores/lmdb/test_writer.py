@@ -14,7 +14,7 @@ import bson
 import lmdb
 import pytest
 
-from dbloader import create_store, open_store
+from dbloader import open_store
 from dbloader.errors import (
     DamagedStoreError,
     NotAStoreError,
@@ -27,6 +27,7 @@ from dbloader.records.record import encode
 from dbloader.stores.lmdb import partial
 from dbloader.stores.lmdb.keys import column_key
 from dbloader.stores.lmdb.partial import PartialFile
+from dbloader.stores.open import create_store
 from tests.contracts.records import check_is, make_records, write, write_nothing, write_one_by_one, write_partial
 from tests.support.children import in_child
 from tests.support.images import NOBODY, as_nobody

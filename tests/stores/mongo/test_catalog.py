@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dbloader import Record, create_store
+from dbloader import Record
 from dbloader.errors import PlaceError, StoreExistsError
 from dbloader.stores.mongo import catalog, connection, partial
 from dbloader.stores.mongo.uri import parse
+from dbloader.stores.open import create_store
 from tests.contracts.records import check_is, make_records, write, write_nothing, write_one_by_one
 from tests.support.children import in_child
 from tests.support.mongo_stores import database_of, document_of, records_in

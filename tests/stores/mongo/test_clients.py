@@ -12,9 +12,10 @@ from urllib.parse import quote_plus
 
 import pytest
 
-from dbloader import create_store, open_store
+from dbloader import open_store
 from dbloader.errors import PlaceError, StoreAccessError
 from dbloader.stores.mongo.uri import parse
+from dbloader.stores.open import create_store
 from tests.contracts.records import documents_of, make_records, stored, write
 from tests.support.children import from_child
 from tests.support.images import command, plant_photos, running

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dbloader import MongoDataset, Record, create_store, open_store
+from dbloader import MongoDataset, Record, open_store
 from dbloader.errors import StoreError, StoreUnreachableError
 from dbloader.records.record import encode
 from dbloader.stores.mongo import connection
+from dbloader.stores.open import create_store
 from tests.contracts.records import WAIT_S, check_resumes, documents_of, make_records, stored, write, write_one_by_one
 from tests.support.mongo import Proxy
 from tests.support.mongo_stores import database_of, records_in, wait_until

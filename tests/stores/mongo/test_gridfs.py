@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from bson.int64 import Int64
 
-from dbloader import MongoDataset, Record, create_store, open_store
+from dbloader import MongoDataset, Record, open_store
 from dbloader.errors import DamagedRecordError, DamagedStoreError
 from dbloader.records.record import encode
 from dbloader.stores.mongo import connection, partial
 from dbloader.stores.mongo.gridfs import LargeRecords
 from dbloader.stores.mongo.schema import MAX_ON_SERVER
+from dbloader.stores.open import create_store
 from tests.contracts.records import check_is, documents_of, stored, write, write_nothing, write_one_by_one
 from tests.support.mongo import Proxy
 from tests.support.mongo_stores import check_alone, database_of, fault, insert_late, records_in, write_through_fault

@@ -31,13 +31,14 @@ from bson.timestamp import Timestamp
 from click.testing import CliRunner
 from pymongo.errors import PyMongoError
 
-from dbloader import MongoDataset, copy_store, create_store, open_store
+from dbloader import MongoDataset, copy_store, open_store
 from dbloader.cli import group
 from dbloader.errors import DBLoaderError
 from dbloader.records.document import seal
 from dbloader.stores.mongo.connection import Connection
 from dbloader.stores.mongo.schema import INDEXES
 from dbloader.stores.mongo.uri import parse
+from dbloader.stores.open import create_store
 from tests.contracts.records import documents_of, make_records, stored, write_one_by_one
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dbloader import Record, create_store
+from dbloader import Record
+from dbloader.stores.open import create_store
 from tests.contracts.records import check_is, make_records, write_one_by_one, write_partial
 from tests.support.mongo_stores import wait_until
 

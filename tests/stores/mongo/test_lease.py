@@ -13,9 +13,9 @@ import pytest
 from bson.max_key import MaxKey
 from bson.timestamp import Timestamp
 
-from dbloader import create_store
 from dbloader.errors import StoreError, StoreExistsError, StoreLockedError
 from dbloader.stores.mongo import catalog, lease
+from dbloader.stores.open import create_store
 from tests.contracts.records import (
     check_is,
     documents_of,

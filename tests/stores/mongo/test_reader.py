@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pymongo.write_concern import WriteConcern
 
-from dbloader import Record, create_store, open_store
+from dbloader import Record, open_store
 from dbloader.errors import DamagedStoreError, NotAStoreError, StoreError, StoreFullError, StoreUnreachableError
 from dbloader.stores.mongo import clients, connection
 from dbloader.stores.mongo.uri import parse
+from dbloader.stores.open import create_store
 from tests.contracts.records import check_is, documents_of, make_records, stored, write, write_nothing, write_one_by_one
 from tests.support.mongo import Proxy
 from tests.support.mongo_stores import check_alone, database_of, fault, records_in

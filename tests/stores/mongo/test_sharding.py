@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dbloader import convert, create_store
+from dbloader import convert
 from dbloader.datasets.mongo import MongoDataset
 from dbloader.records.record import encode
 from dbloader.stores.mongo.store import MongoStore
 from dbloader.stores.mongo.uri import parse
+from dbloader.stores.open import create_store
 from tests.contracts.mongo import MongoBackend
 from tests.contracts.reading import ReadingContract
 from tests.contracts.records import (

@@ -13,12 +13,12 @@ import pymongo
 import pytest
 from pymongo.monitoring import CommandListener
 
-from dbloader import create_store
 from dbloader.errors import StoreExistsError, StoreLockedError
 from dbloader.stores.mongo import lease
 from dbloader.stores.mongo.connection import Connection
 from dbloader.stores.mongo.schema import is_records_collection
 from dbloader.stores.mongo.uri import parse
+from dbloader.stores.open import create_store
 from tests.contracts.records import check_is, make_records, write, write_nothing, write_one_by_one, write_partial
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from urllib.parse import quote_plus
 
 import pytest
 
-from dbloader import create_store, open_store
+from dbloader import open_store
 from dbloader.errors import (
     DBLoaderError,
     NotAStoreError,
@@ -27,6 +27,7 @@ from dbloader.errors import (
 from dbloader.stores.mongo.connection import Connection
 from dbloader.stores.mongo.reader import MongoReader
 from dbloader.stores.mongo.uri import is_mongo, parse
+from dbloader.stores.open import create_store
 from tests.contracts.records import WAIT_S, make_records, write, write_nothing, write_partial
 from tests.support.images import plant_photos
 from tests.support.shell import Shell

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 from bson.int64 import Int64
 
-from dbloader import create_store, open_store
+from dbloader import open_store
 from dbloader.errors import DamagedStoreError, FieldError, StoreError, StoreFullError, StoreUnreachableError
 from dbloader.records.record import encode
 from dbloader.stores.mongo import clients, connection
+from dbloader.stores.open import create_store
 from tests.contracts.records import (
     check_is,
     check_resumes,
