@@ -84,7 +84,7 @@ def verify_store(
         SourceError: The source cannot be read.
     """
     if listing is not None and against is None:
-        raise OptionError("listing (--list) belongs to a source to compare with: give that too (--against)")
+        raise OptionError("listing (--listing) belongs to a source to compare with: give that too (--against)")
     return_large_blocks()
     with ExitStack() as opened:
         store = opened.enter_context(open_store(place))

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 _OPTIONS = (
     click.option(
-        "--list",
-        "listing",
+        "--listing",
         metavar="FILE",
         type=click.Path(),
         help="Take files, labels and further fields from a .json, .jsonl, .csv or .tsv file; its paths start "
@@ -90,7 +89,10 @@ _OPTIONS = (
         "EXIF is dropped and its orientation not applied; of 16 bits a value the upper 8 are kept.",
     ),
     click.option(
-        "--shuffle", metavar="SEED", type=int, help="Store the records in a random order, the same for the same SEED."
+        "--shuffle-seed",
+        metavar="N",
+        type=int,
+        help="Store the records in a random order; the same N always gives the same order.",
     ),
 )
 

@@ -43,14 +43,14 @@ Examples:
   dbloader convert imagenet/train/ train.lmdb
   dbloader convert imagenet/train/ small.lmdb --short-side 256 --quality 90
   dbloader convert imagenet/train/ tiled.lmdb --tile
-  dbloader convert photos/ captions.lmdb --list captions.csv
-  dbloader convert scenes/ scenes.lmdb --list scenes.csv --file-field mask --file-field depth
+  dbloader convert photos/ captions.lmdb --listing captions.csv
+  dbloader convert scenes/ scenes.lmdb --listing scenes.csv --file-field mask --file-field depth
   dbloader convert 'shards/train-{000..146}.tar' train.lmdb
   dbloader convert photos.zip photos.lmdb
   dbloader convert train.lmdb small.lmdb --short-side 256
   dbloader convert imagenet/train/ mongodb://server/images.train
-  dbloader convert mongodb://server/images.old train.lmdb --list listing.json
-  dbloader convert coco/train2017/ train.lmdb --list coco/annotations/instances_train2017.json
+  dbloader convert mongodb://server/images.old train.lmdb --listing listing.json
+  dbloader convert coco/train2017/ train.lmdb --listing coco/annotations/instances_train2017.json
   dbloader convert imagenet/train/ train.lmdb --shards 64
   dbloader convert new-images/ train.lmdb --append
   dbloader convert imagenet/train/ train.lmdb --dry-run
@@ -63,8 +63,8 @@ Examples:
     "--workers",
     metavar="N",
     type=int,
-    help="Threads (with --shards: processes; with --engine: threads of each part) that read and check.  "
-    "[default: one per CPU; with --engine, 1]",
+    help="Threads (with --shards: processes; with --executor: threads of each part) that read and check.  "
+    "[default: one per CPU; with --executor, 1]",
 )
 @click.option(
     "--shards",
@@ -73,8 +73,7 @@ Examples:
     help="Make DESTINATION a folder of N LMDB files, by --workers processes: the same records and digest.",
 )
 @click.option(
-    "--engine",
-    "executor",
+    "--executor",
     type=click.Choice(["ray"]),
     help="Make the shards as tasks of the Ray cluster that runs here, or that RAY_ADDRESS names; else start Ray here.",
 )
@@ -108,9 +107,9 @@ def convert_command(*, dry_run: bool, quiet: bool, as_json: bool, **options: Any
     files are shards of WebDataset, an image folder in a tar, or a tar of one tar for each class; a zip is an image
     folder. It may be a folder that save_to_disk of Hugging Face's datasets wrote; an LMDB file of another program, or
     the folder with its data.mdb; or a store, whose records keep all their fields. Or it is a collection in MongoDB that
-    has a document with the bytes of each file which --list names.
+    has a document with the bytes of each file which --listing names.
 
-    SOURCE may be an image folder in object storage: s3://, gs:// or az://bucket/folder. With --list, it is the place
+    SOURCE may be an image folder in object storage: s3://, gs:// or az://bucket/folder. With --listing, it is the place
     that its paths start from, which may be a web server's (https://).
     """
     images = pop_image_format(options)

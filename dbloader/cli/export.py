@@ -43,7 +43,7 @@ def export_command(
     """Write all records of the store PLACE as files into the new folder DESTINATION.
 
     dbloader convert DESTINATION makes the same store again. The folder appears when it is complete. Boxes are read from
-    DESTINATION/images, with --list DESTINATION/annotations.json (coco) or DESTINATION/data.yaml (yolo).
+    DESTINATION/images, with --listing DESTINATION/annotations.json (coco) or DESTINATION/data.yaml (yolo).
     """
     with Meter("Exporting", "records", quiet=quiet or as_json) as meter:
         report = export_store(place, destination, format=format, progress=meter.update)

@@ -14,7 +14,7 @@ from dbloader.stores.mongo.uri import is_mongo
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# What may stand before a user and a password: mongodb://, mongodb:/, mongo://, mongodb//, //, --list=mongodb://.
+# What may stand before a user and a password: mongodb://, mongodb:/, mongo://, mongodb//, //, --listing=mongodb://.
 _SCHEME = re.compile(r"(?is)^.*?(?://+|[:;]/+|mongo[^/@:;]*[:;]?/*)")
 _DELIMITERS = re.compile(r"[:/@?#=&;,\s]+")
 # A port that is no number is a password without the "@host" that should follow. IPv6 addresses are in brackets.

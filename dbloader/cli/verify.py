@@ -39,7 +39,7 @@ Examples:
     type=PlaceArgument(),
     help="Compare with the files that the store was converted from, or with another store.",
 )
-@click.option("--list", "listing", metavar="FILE", type=click.Path(), help="Listing of SOURCE, if it needs one.")
+@click.option("--listing", metavar="FILE", type=click.Path(), help="Listing of SOURCE, if it needs one.")
 @click.option(
     "--output", "-o", metavar="FILE", type=click.Path(), help="Write all problems to the new file FILE, as JSON lines."
 )

@@ -48,7 +48,7 @@ def convert(
     check: str = "decode",
     on_bad: str = "reject",
     on_damaged: str = "reject",
-    shuffle: int | None = None,
+    shuffle_seed: int | None = None,
     shards: int | None = None,
     executor: Any = None,
     append: bool = False,
@@ -104,7 +104,7 @@ def convert(
         on_bad: What to do with a file that cannot be read or is no image: ``"reject"`` (and report) it or ``"fail"``.
         on_damaged: What to do with a truncated image: ``"reject"``, ``"fail"``, or ``"keep"``: store it with a field
             ``damaged``. One that has this field in a store keeps it.
-        shuffle: Seed of a random order of the records; None for the source's order.
+        shuffle_seed: Seed of a random order of the records; None for the source's order.
         shards: Make a folder of so many LMDB files; None for one file, or for MongoDB. The records and the digest are
             those of one file.
         executor: With ``shards``: runs the parts, in place of this machine's processes. ``"ray"`` for tasks of Ray
@@ -129,20 +129,20 @@ def convert(
     """
     options: dict[str, Any] = {"listing": listing, "name_field": name_field, "image_field": image_field}
     options |= {"file_fields": file_fields, "images": images, "check": check, "on_bad": on_bad}
-    settings = Settings.checked(source, **options, on_damaged=on_damaged, shuffle=shuffle)
+    settings = Settings.checked(source, **options, on_damaged=on_damaged, shuffle_seed=shuffle_seed)
     checked_flag("overwrite", overwrite)
     checked_flag("resume", resume)
     workers = whole_number("workers", workers, 1, none=True) or (1 if executor is not None else cpu_count())
     if checked_flag("append", append) and overwrite:
         raise OptionError("append (--append) adds to a store and overwrite (--overwrite) replaces it: give one of them")
     if shards is not None or append:
-        options |= {"on_damaged": on_damaged, "shuffle": shuffle, "append": append, "progress": progress}
+        options |= {"on_damaged": on_damaged, "shuffle_seed": shuffle_seed, "append": append, "progress": progress}
         options |= {"workers": workers, "executor": executor, "overwrite": overwrite, "resume": resume}
         with adding_to(destination) if append else nullcontext():
             return convert_shards(source, destination, 1 if shards is None else shards, **options)
     if executor is not None:
         raise OptionError(
-            "an executor (--engine) makes the parts of shards: give their number, such as shards=64 (--shards 64), too"
+            "executor (--executor) makes the parts of shards: also give their number, such as shards=64 (--shards 64)"
         )
     started = time.monotonic()
     return_large_blocks()
@@ -192,6 +192,6 @@ def convert(
 
 def _named(settings: Settings) -> dict[str, Any]:
     """Return the settings that a resumed conversion must share, by their names in Python and on the command line."""
-    values = {**settings.converter.settings(), "shuffle": settings.shuffle}
+    values = {**settings.converter.settings(), "shuffle_seed": settings.shuffle_seed}
     values["on_damaged"] = "keep" if values.pop("keep_damaged") else "not keep"
     return {f"{name} (--{name.replace('_', '-')})": value for name, value in values.items()}

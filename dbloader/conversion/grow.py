@@ -76,7 +76,7 @@ def join_classes(base: Manifest, found: Source, place: str) -> tuple[list[str], 
     if (base.labelled or LABELS in base.fields) and not base.classes:
         raise OptionError(
             f"the labels of {place} are integers, those of {found.place} have class names: give the new images "
-            "integers by a listing (--list)"
+            "integers by a listing (--listing)"
         )
     for names, where in ((base.classes, place), (found.classes, found.place)):
         if len({*names}) < len(names):
@@ -97,7 +97,7 @@ def check_agreement(base: Manifest, found: Source, files: FileList, place: str) 
         if item := next((item for item in labelled if getattr(item, "label", None) is not None), None):
             raise SourceError(
                 f"{found.place}: the label of {item.name} is an integer, those of {place} have class names: give the "
-                "new images the names of their classes, by a listing (--list)"
+                "new images the names of their classes, by a listing (--listing)"
             )
     for name in {*found.file_fields} - {*base.file_fields}:
         if name in base.fields:

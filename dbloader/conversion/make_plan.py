@@ -66,7 +66,7 @@ def plan_conversion(
         append: Add the records to the sharded store at the destination.
         overwrite: Replace another plan at the destination, and the parts that are made of it.
         progress: Called with the number of files found so far.
-        **options: Those of `convert` that decide the records, from ``listing`` to ``shuffle``.
+        **options: Those of `convert` that decide the records, from ``listing`` to ``shuffle_seed``.
 
     Raises:
         StoreExistsError: Another plan is at the destination.

@@ -101,7 +101,7 @@ class Plan:
         options = {name: self.described[name] for name in ("check", "keep_damaged")}
         labels = None if self.labels is None else tuple(self.labels)
         converter = FileConverter(**options, images=images, labels=labels)
-        return Settings(self.place, converter, tuple(self.fail_on), self.described["shuffle"])
+        return Settings(self.place, converter, tuple(self.fail_on), self.described["shuffle_seed"])
 
     def part_length(self, number: int) -> int:
         """Return how many files a part converts."""

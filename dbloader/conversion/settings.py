@@ -32,13 +32,13 @@ class Settings(NamedTuple):
         place: The arguments of `open_source`, by their names.
         converter: Makes the records.
         fail_on: Kinds of rejected files that end the conversion: "bad" and "damaged".
-        shuffle: Seed of a random order; None for the source's order.
+        shuffle_seed: Seed of a random order; None for the source's order.
     """
 
     place: dict[str, Any]
     converter: FileConverter
     fail_on: tuple[str, ...]
-    shuffle: int | None
+    shuffle_seed: int | None
 
     @classmethod
     def checked(
@@ -53,7 +53,7 @@ class Settings(NamedTuple):
         check: str = "decode",
         on_bad: str = "reject",
         on_damaged: str = "reject",
-        shuffle: int | None = None,
+        shuffle_seed: int | None = None,
     ) -> Self:
         """Return the settings for arguments of `convert`; TypeError or OptionError if one is wrong."""
         place: dict[str, Any] = {"source": source, "listing": listing}
@@ -61,9 +61,9 @@ class Settings(NamedTuple):
         place["file_fields"] = checked_file_fields(file_fields)
         check_choice("on_bad", on_bad, ("reject", "fail"))
         check_choice("on_damaged", on_damaged, ("reject", "keep", "fail"))
-        shuffle = whole_number("shuffle", shuffle, none=True)
-        if shuffle is not None and not -(2**63) <= shuffle < 2**63:
-            raise OptionError(f"shuffle must be a seed of 64 bits, got {shuffle}")
+        shuffle_seed = whole_number("shuffle_seed", shuffle_seed, none=True)
+        if shuffle_seed is not None and not -(2**63) <= shuffle_seed < 2**63:
+            raise OptionError(f"shuffle_seed must be a seed of 64 bits, got {shuffle_seed}")
         if images is not None and not isinstance(images, ImageFormat):
             raise TypeError(
                 f"images must be an ImageFormat, such as ImageFormat(short_side=256), got {short_repr(images)}"
@@ -71,7 +71,7 @@ class Settings(NamedTuple):
         max_pixels()  # raises if the environment variable is wrong
         converter = FileConverter(check=check, keep_damaged=on_damaged == "keep", images=images or ImageFormat())
         fail_on = [kind for kind, value in (("bad", on_bad), ("damaged", on_damaged)) if value == "fail"]
-        return cls(place, converter, tuple(fail_on), shuffle)
+        return cls(place, converter, tuple(fail_on), shuffle_seed)
 
     def open(self) -> Source:
         """Open the source, if its further files fit the images as these will be."""
@@ -88,7 +88,7 @@ class Settings(NamedTuple):
 
     def order(self, files: int) -> range | np.ndarray[Any, Any]:
         """Return the position in the list of each of so many files, in the order of the records."""
-        return range(files) if self.shuffle is None else permutation(files, self.shuffle)
+        return range(files) if self.shuffle_seed is None else permutation(files, self.shuffle_seed)
 
     def describe(self, found: Source) -> dict[str, Any]:
         """Return the ``source`` of a manifest: where the records came from, and the options that decided them."""
@@ -98,4 +98,4 @@ class Settings(NamedTuple):
             place[FILE_FIELDS] = [*found.file_fields]
         if found.field_classes:
             place[FIELD_CLASSES] = found.field_classes
-        return {**place, "shuffle": self.shuffle, **self.converter.settings()}
+        return {**place, "shuffle_seed": self.shuffle_seed, **self.converter.settings()}

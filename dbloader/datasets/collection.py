@@ -51,7 +51,7 @@ class CollectionDataset(StoreDataset):
     Args:
         place: ``mongodb://host/database.collection``.
         listing: File that names the images and their labels, in the order of the dataset: ``{"path_list": [...],
-            "label_list": [...]}`` in a .json, or any other listing that ``dbloader convert --list`` takes.
+            "label_list": [...]}`` in a .json, or any other listing that ``dbloader convert --listing`` takes.
         transform, target_transform, decode, transforms, fields, drop_empty_boxes: As in LMDBDataset.
         name_field: Field of a document with the file's name as in the listing.
         image_field: Field with its bytes. A missing end marker of a JPEG is added.
@@ -120,7 +120,7 @@ class CollectionStore(Store):
             if entry.fields:
                 raise SourceError(
                     f"{readable(listing)} has further fields ({', '.join(entry.fields)}), which a collection that is "
-                    "read in place does not give: drop them, or convert (dbloader convert with --list)",
+                    "read in place does not give: drop them, or convert (dbloader convert with --listing)",
                 )
             paths.append(entry.path)
             labels.append(NO_LABEL if entry.label is None else entry.label)

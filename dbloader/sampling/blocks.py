@@ -135,7 +135,7 @@ class BlockShuffleSampler(ResumableSampler):
             what = "shards" if self.shard_lengths is not None else f"blocks of {self.block_size} records"
             warnings.warn(
                 f"most {what} have records of one class only, so batches of a block shuffle have few classes: "
-                "store the records in a random order (dbloader convert --shuffle)",
+                "store the records in a random order (dbloader convert --shuffle-seed)",
                 UserWarning,
                 stacklevel=3,
             )

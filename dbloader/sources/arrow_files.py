@@ -200,7 +200,7 @@ class Files:
                 self._times[key] += shared.is_large
                 if self._times[key] > _TIMES:
                     what = f"its row groups, such as {block} of {shared.size:,} bytes, are too large for a random order"
-                    raise SourceError(f"{readable(path)}: {what}: leave shuffle (--shuffle) out")
+                    raise SourceError(f"{readable(path)}: {what}: leave shuffle_seed (--shuffle-seed) out")
             self._blocks[key] = shared
             for is_large, limit in ((False, _IN_MEMORY), (True, _ON_DISK)):
                 kept = [key for key, held in self._blocks.items() if held.is_large == is_large]

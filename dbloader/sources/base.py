@@ -228,7 +228,7 @@ def checked_root(folder: str | os.PathLike[str]) -> Path:
     if not stat.S_ISDIR(mode):
         raise SourceError(
             f"{readable(root)}: is a file, not a folder of images, and not one that can be converted: those "
-            "are tar, zip, Parquet and LMDB files, without a listing (--list)"
+            "are tar, zip, Parquet and LMDB files, without a listing (--listing)"
         )
     return root
 

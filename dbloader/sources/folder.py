@@ -73,7 +73,7 @@ def scan(folder: str | os.PathLike[str]) -> FolderSource:
         found = "; ".join([f"{loose} directly in it", *map(": ".join, contents.problems[:1])])
         raise SourceError(
             f"{readable(root)}: there are no folders in it, one for each class ({found}): "
-            "put each class in a folder of its own or use --list FILE"
+            "put each class in a folder of its own or use --listing FILE"
         )
     contents.problems.extend(Problem(readable(name), OUTSIDE) for name in contents.images)
     return FolderSource(root, identity, contents, tally)
@@ -258,7 +258,7 @@ def describe_unused(path: str) -> str:
     """Return the warning that a metadata file is not used."""
     return (
         f"{path} is not used, as only metadata.csv or metadata.jsonl directly in the folder, with a column file_name, "
-        "would be: to take its values, join them with the labels in a listing (--list)"
+        "would be: to take its values, join them with the labels in a listing (--listing)"
     )
 
 

@@ -41,8 +41,8 @@ _ETAG = b"\0"  # after the key in the path of an entry: no key has it
 _CLASSES_AT_ONCE = 16
 _NOT_READ = (*TARS, *ZIPS, ".parquet", ".arrow", ".mdb", ".lmdb", ".bson")
 _WHAT_IS_READ = (
-    "of object storage, folders of image files are read, and files that a listing names (--list): copy it to a disk, "
-    "and convert it there"
+    "of object storage, folders of image files are read, and files that a listing names (--listing): copy it to a "
+    "disk, and convert it there"
 )
 
 
@@ -56,8 +56,8 @@ def scan_objects(place: str | os.PathLike[str]) -> ObjectFolder:
     where = str(bucket.place)
     if bucket.place.scheme.startswith("http"):
         raise SourceError(
-            f"{where}: a web server does not list its files: name them in a listing (--list), whose paths start from "
-            "this place"
+            f"{where}: a web server does not list its files: name them in a listing (--listing), whose paths start "
+            "from this place"
         )
     with _source_errors():
         folders, loose = bucket.folders()
@@ -73,7 +73,7 @@ def scan_objects(place: str | os.PathLike[str]) -> ObjectFolder:
         what = f"{images} images lie directly in it" if images else "nothing is there"
         raise SourceError(
             f"{where}: there are no folders in it, one for each class ({what}): put each class in a folder of its own "
-            "or use --list FILE"
+            "or use --listing FILE"
         )
     return ObjectFolder(bucket, classes, loose)
 

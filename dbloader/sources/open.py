@@ -55,7 +55,7 @@ def open_source(
         found.close()
         raise OptionError(
             f"file_fields (--file-field) {missing}: {place} has no such files: give the name of a column of a listing "
-            "(--list) or of a Parquet file; in tar files, 'mask' stands for files such as 17.mask.png"
+            "(--listing) or of a Parquet file; in tar files, 'mask' stands for files such as 17.mask.png"
         )
     return found
 
@@ -71,7 +71,7 @@ def _open(
     if (name_field is not None or image_field is not None) and (listing is None or not is_mongo(source)):
         raise OptionError(
             "name_field (--name-field) and image_field (--image-field) are for a collection in MongoDB: give a "
-            "mongodb:// place as the source, with a listing (--list), or leave them out"
+            "mongodb:// place as the source, with a listing (--listing), or leave them out"
         )
     if is_mongo(source) and listing is not None:
         from dbloader.sources.collection import read_collection  # importing pymongo takes longer than all the rest
@@ -88,7 +88,7 @@ def _open(
             return read_store(source)
         except NotAStoreError as error:
             raise OptionError(
-                f"{error}; a collection of files needs a listing of those to take and their labels: give one (--list)"
+                f"{error}; a collection of files needs a listing with their names and labels: give one (--listing)"
             ) from error
     if is_remote(source):
         from dbloader.sources.objects import read_listed_objects, scan_objects

@@ -38,5 +38,5 @@ def path_below(path: bytes) -> bytes | str:
     """Return a path normalized, or why it is not below the folder of its metadata, which strangers may have made."""
     path = posixpath.normpath(path)
     if path.startswith((b"/", b"../")) or path in (b".", b".."):
-        return f"its path leaves the folder: {short_repr(readable(path), 50)}; give a listing (--list) to take it"
+        return f"its path leaves the folder: {short_repr(readable(path), 50)}; give a listing (--listing) to take it"
     return path

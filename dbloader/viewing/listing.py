@@ -1,4 +1,4 @@
-"""A selection as a listing, which ``dbloader copy --select`` and ``--drop`` and ``dbloader convert --list`` take."""
+"""A selection as a listing, which ``dbloader copy --select`` and ``--drop`` and ``dbloader convert --listing`` take."""
 
 from __future__ import annotations
 

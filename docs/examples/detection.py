@@ -38,7 +38,7 @@ def make_store(folder: Path, split: str, images: int, seed: int) -> Path:
                 box = {"bbox": [left, top, right - left, bottom - top], "category_id": label, "iscrowd": 0}
                 coco["annotations"].append({"id": len(coco["annotations"]), "image_id": number, **box})
         (folder / f"{split}.json").write_text(json.dumps(coco))
-        run_dbloader("convert", folder / split, place, "--list", folder / f"{split}.json")
+        run_dbloader("convert", folder / split, place, "--listing", folder / f"{split}.json")
     return place
 
 

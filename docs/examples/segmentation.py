@@ -35,7 +35,7 @@ def make_store(folder: Path, split: str, images: int, seed: int) -> Path:
             scene.mask.save(folder / split / f"masks/{number}.png")
             rows.append(f"images/{number}.jpg,masks/{number}.png")
         (folder / f"{split}.csv").write_text("\n".join(rows) + "\n")
-        run_dbloader("convert", folder / split, place, "--list", folder / f"{split}.csv", "--file-field", "mask")
+        run_dbloader("convert", folder / split, place, "--listing", folder / f"{split}.csv", "--file-field", "mask")
     return place
 
 

@@ -35,7 +35,7 @@ def make_store(folder: Path, split: str, images: int, seed: int) -> Path:
             large.resize((SIDE, SIDE), Image.Resampling.BICUBIC).save(folder / split / f"small/{number}.png")
             rows.append(f"small/{number}.png,large/{number}.png")
         (folder / f"{split}.csv").write_text("\n".join(rows) + "\n")
-        run_dbloader("convert", folder / split, place, "--list", folder / f"{split}.csv", "--file-field", "large")
+        run_dbloader("convert", folder / split, place, "--listing", folder / f"{split}.csv", "--file-field", "large")
     return place
 
 

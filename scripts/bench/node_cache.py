@@ -128,7 +128,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     store, cache = folder / "store.lmdb", (options.cache or folder) / "dbloader-node-cache"
     if not store.exists():
-        convert(options.corpus, store, shards=SHARDS, workers=2, check="none", shuffle=0)
+        convert(options.corpus, store, shards=SHARDS, workers=2, check="none", shuffle_seed=0)
     bring_into_memory(store)
     print(describe_machine())
     print(

@@ -60,9 +60,9 @@ def make_stores(folder: Path) -> None:
     lines = (folder / "drawn" / "images.jsonl").read_text().splitlines()
     for name, part in (("train", lines[:1000]), ("val", lines[1000:])):
         (folder / "drawn" / f"{name}.jsonl").write_text("\n".join(part) + "\n")
-        options = ["--list", f"drawn/{name}.jsonl", "--file-field", "mask", "--tile", "--quiet"]
+        options = ["--listing", f"drawn/{name}.jsonl", "--file-field", "mask", "--tile", "--quiet"]
         run("-m", "dbloader", "convert", "drawn", f"{name}.lmdb", *options)
-    run("-m", "dbloader", "convert", "drawn", "coco.lmdb", "--list", "drawn/coco.json", "--tile", "--quiet")
+    run("-m", "dbloader", "convert", "drawn", "coco.lmdb", "--listing", "drawn/coco.json", "--tile", "--quiet")
 
 
 @contextmanager

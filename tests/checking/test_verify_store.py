@@ -120,7 +120,7 @@ def test_images_that_were_repaired_tiled_or_made_arrays_decode(tmp_path: Path) -
 def test_a_store_is_compared_with_its_folder(tmp_path: Path) -> None:
     root = plant_photos(tmp_path / "images", 40)
     plant(root, {"cat/no end.jpg": photo(77)[:-2], "cat/bad.jpg": b"no image"})
-    convert(root, tmp_path / "store.lmdb", shuffle=1)
+    convert(root, tmp_path / "store.lmdb", shuffle_seed=1)
     report = verify_store(tmp_path / "store.lmdb", against=root)
     assert report.problems == {}
     assert report.compared == {"rejected": 1, "same": 40, "repaired": 1}

@@ -140,12 +140,9 @@ def test_every_option_reaches_the_conversion(shell: Shell, monkeypatch: pytest.M
     places = {"source": "images", "destination": "out.lmdb"}
     options = {
         "listing": "all.csv", "name_field": "a", "image_field": "b", "workers": 3, "check": "structure",
-        "on_bad": "fail", "on_damaged": "keep", "shuffle": -7, "shards": 8, "executor": "ray",
+        "on_bad": "fail", "on_damaged": "keep", "shuffle_seed": -7, "shards": 8, "executor": "ray",
     }  # fmt: skip
-    line = [
-        f"--{name.replace('_', '-').replace('listing', 'list').replace('executor', 'engine')}={value}"
-        for name, value in options.items()
-    ]
+    line = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
     line += ["--file-field=mask", "--file-field", "depth"]
     assert shell("convert", *places.values(), *line, "--append", "--overwrite", "--resume").status == 0
     others = {

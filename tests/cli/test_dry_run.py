@@ -46,11 +46,11 @@ def test_a_dry_run_counts_classes_and_names_what_is_left_out(shell: Shell, root:
 def test_a_dry_run_counts_boxes_by_class_and_labels_without_names(shell: Shell, tmp_path: Path) -> None:
     root = plant_coco(tmp_path / "coco")
     listing = root / "annotations" / "instances_train2017.json"
-    outcome = shell("convert", root / "train2017", tmp_path / "o.lmdb", "--list", listing, "--dry-run")
+    outcome = shell("convert", root / "train2017", tmp_path / "o.lmdb", "--listing", listing, "--dry-run")
     assert outcome.status == 0
     assert "3 files with 2 boxes would be read" in outcome.stdout
     (tmp_path / "plain.csv").write_text("path,label\na,7\nb,-1\nc,\nd,7\n")
-    arguments = ("convert", root, tmp_path / "o.lmdb", "--list", tmp_path / "plain.csv", "--dry-run")
+    arguments = ("convert", root, tmp_path / "o.lmdb", "--listing", tmp_path / "plain.csv", "--dry-run")
     found = json.loads(shell(*arguments, "--json").stdout)
     assert (found["files"], found["labels"]) == (4, {"-1": 1, "7": 2})
     assert found["warnings"] == ["1 of 4 rows have no label"]
@@ -60,7 +60,7 @@ def test_a_dry_run_counts_boxes_by_class_and_labels_without_names(shell: Shell, 
 def test_a_dry_run_names_ten_problems_and_classes(shell: Shell, tmp_path: Path) -> None:
     rows = "".join(f"x,class {number:02}\n" for number in range(12)) + "y\n" * 12
     (tmp_path / "many.csv").write_text("path,label\n" + rows)
-    outcome = shell("convert", tmp_path, tmp_path / "o.lmdb", "--list", tmp_path / "many.csv", "--dry-run")
+    outcome = shell("convert", tmp_path, tmp_path / "o.lmdb", "--listing", tmp_path / "many.csv", "--dry-run")
     assert outcome.stdout.count("class 0") == 10
     assert "  and 2 more classes (--json gives all)\n" in outcome.stdout
     assert outcome.stdout.count("the header has 2 fields") == 10

@@ -80,8 +80,8 @@ SUGGESTION = r" Did you mean 'convert'\?" if hasattr(click, "NoSuchCommand") els
         (["convrt"], rf"No such command 'convrt'\.{SUGGESTION} \(see dbloader --help\)"),
         (["old.lmdb"], r"No such command 'old.lmdb'. \(see dbloader --help\)"),
         (
-            [*NEW, "--shuffle"],
-            r"Option '--shuffle' requires an argument\. Write --shuffle SEED \(see dbloader convert --help",
+            [*NEW, "--shuffle-seed"],
+            r"Option '--shuffle-seed' requires an argument\. Write --shuffle-seed N \(see dbloader convert --help",
         ),
         (["--quiet"], "No such option:? '?--quiet'?"),
     ],

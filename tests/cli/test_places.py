@@ -28,7 +28,7 @@ LINES = [
     ["verify", PLACE], ["verify", "--quiet", PLACE], ["bench", PLACE],
     ["doctor", PLACE], ["doctor", PLACE, "--json"], ["doctor", f"--json={PLACE}"],
     ["copy", PLACE, "x.lmdb"], ["copy", "old.lmdb", PLACE], ["copy", PLACE, PLACE],
-    ["convert", "images", PLACE], ["convert", PLACE, "x.lmdb"], ["convert", PLACE, "x.lmdb", "--list", "all.csv"],
+    ["convert", "images", PLACE], ["convert", PLACE, "x.lmdb"], ["convert", PLACE, "x.lmdb", "--listing", "all.csv"],
     ["convert", "images", PLACE, "--overwrite"], ["convert", "images", PLACE, "--resume"],
     # A command that is missing, mistyped or in the wrong place.
     [PLACE], [PLACE, "info"], ["inf", PLACE], [f"info={PLACE}"], ["--version-", PLACE], ["-x", PLACE], ["--", PLACE],
@@ -41,14 +41,15 @@ LINES = [
     *(
         ["convert", "images", "x.lmdb", *option]
         for name in (
-            "--check", "--on-bad", "--on-damaged", "--list", "--workers", "--max-side", "--short-side", "--quality",
-            "--tile-width", "--shuffle", "--name-field", "--image-field",
+            "--check", "--on-bad", "--on-damaged", "--listing", "--workers", "--max-side", "--short-side", "--quality",
+            "--tile-width", "--shuffle-seed", "--name-field", "--image-field",
         )
         for option in ([name, PLACE], [f"{name}={PLACE}"])
     ),
     *(["bench", "old.lmdb", name, PLACE] for name in ("--workers", "--size", "--seconds", "--rounds", "--batch-size")),
     ["bench", "old.lmdb", f"--workers={PLACE}"],
-    ["convert", PLACE, "x.lmdb", "--list", PLACE], ["convert", PLACE, "x.lmdb", "--list", PLACE, "--name-field", PLACE],
+    ["convert", PLACE, "x.lmdb", "--listing", PLACE],
+    ["convert", PLACE, "x.lmdb", "--listing", PLACE, "--name-field", PLACE],
     # As the name of an option.
     ["info", f"--{PLACE}"], ["info", f"--json={PLACE}"], ["info", f"-{PLACE}"], [f"--{PLACE}"],
     ["verify", f"-q{PLACE}"],
@@ -77,7 +78,7 @@ MISTYPED = [
 AROUND = [
     ["info"], ["doctor"], ["verify"], ["bench"], [], ["copy", "old.lmdb"], ["convert", "images"],
     ["info", "more"],
-    ["convert", "images", "x.lmdb", "--list"], ["convert", "images", "x.lmdb", "--check"],
+    ["convert", "images", "x.lmdb", "--listing"], ["convert", "images", "x.lmdb", "--check"],
 ]  # fmt: skip
 
 

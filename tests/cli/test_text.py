@@ -110,14 +110,14 @@ def test_a_folder_full_of_commands_is_converted_and_printed_without(run: Safe, t
     run("info", f"o{name}.lmdb")
     listing = Path(f"l{name}.csv")
     listing.write_text(f'path,label,"{name}"\nk{NOT_UTF8}/none.jpg,"{name}",1\n', errors="surrogateescape")
-    run("convert", root, "l.lmdb", "--list", str(listing), status=2)
+    run("convert", root, "l.lmdb", "--listing", str(listing), status=2)
 
 
 def hostile_listing(folder: Path) -> tuple[str, ...]:
     plant(folder, {f"images/a{HOSTILE}.jpg": photo(), "images/b.jpg": b"text"})
     rows = [{"path": f"a{HOSTILE}.jpg", "label": f"k{HOSTILE}"}, {"path": "b.jpg", "label": "z"}, {"path": HOSTILE}]
     Path("l.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    return "images", "--list", "l.jsonl"
+    return "images", "--listing", "l.jsonl"
 
 
 def hostile_tar(folder: Path) -> tuple[str, ...]:
@@ -153,7 +153,7 @@ def test_a_source_full_of_commands_is_converted_and_printed_without(
 @pytest.mark.slow
 def test_a_machine_is_looked_at_and_a_store_measured_without_obeying_names(run: Safe, tmp_path: Path) -> None:
     name = f"o{HOSTILE}.lmdb"
-    run("convert", *hostile_listing(tmp_path)[:1], name, "--list", "l.jsonl", status=1)
+    run("convert", *hostile_listing(tmp_path)[:1], name, "--listing", "l.jsonl", status=1)
     for options in ((), ("--json",)):
         run("bench", name, "--workers", "1", "--seconds", "0.1", "--rounds", "1", "--batch-size", "1", *options)
         assert run.shell("doctor", name, *options).status in (0, 1)
@@ -170,7 +170,8 @@ def test_the_bar_on_a_terminal_shows_no_names(tmp_path: Path, monkeypatch: pytes
 
 ARGUMENTS = [
     ["info"], ["verify"], ["copy", "x.lmdb"], ["convert", "x"], ["bench"], ["convert"], [],
-    ["info", "x", "y"], ["convert", "a", "b", "--check"], ["convert", "a", "b", "--list"], ["bench", "x", "--workers"],
+    ["info", "x", "y"], ["convert", "a", "b", "--check"], ["convert", "a", "b", "--listing"],
+    ["bench", "x", "--workers"],
     ["convert", "a", "b", "--workers"], ["convert", "mongodb://h/a.b", "x", "--name-field"],
 ]  # fmt: skip
 

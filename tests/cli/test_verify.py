@@ -82,4 +82,4 @@ def test_output_never_replaces_a_file(shell: Shell, store: Path) -> None:
 
 
 def test_a_listing_needs_a_source_to_compare_with(shell: Shell, store: Path) -> None:
-    check_error(shell("verify", store, "--list", "x.csv"), r"give that too \(--against\)", 2)
+    check_error(shell("verify", store, "--listing", "x.csv"), r"give that too \(--against\)", 2)

@@ -54,7 +54,7 @@ def test_records_are_the_files_in_the_order_of_the_source_byte_for_byte(root: Pa
         assert store.manifest.source["path"] == str(root)
 
 
-@pytest.mark.parametrize("options", [{}, {"shuffle": 5, "images": ImageFormat(max_side=16)}, {"check": "none"}])
+@pytest.mark.parametrize("options", [{}, {"shuffle_seed": 5, "images": ImageFormat(max_side=16)}, {"check": "none"}])
 def test_the_number_of_workers_changes_nothing(root: Path, tmp_path: Path, options: dict[str, Any]) -> None:
     plant_photos(root, 40)
     plant_kinds(root, *KINDS)
@@ -66,7 +66,9 @@ def test_the_number_of_workers_changes_nothing(root: Path, tmp_path: Path, optio
 
 def test_a_seed_shuffles_the_records_and_loses_none(root: Path, tmp_path: Path) -> None:
     plant_photos(root, 30)
-    stores = {seed: records(convert(root, tmp_path / f"{seed}.lmdb", shuffle=seed).place) for seed in (0, 2**63 - 1)}
+    stores = {
+        seed: records(convert(root, tmp_path / f"{seed}.lmdb", shuffle_seed=seed).place) for seed in (0, 2**63 - 1)
+    }
     plain = records(convert(root, tmp_path / "plain.lmdb").place)
     orders = {seed: [record.name for record in store] for seed, store in stores.items()}
     assert orders[0] != orders[2**63 - 1]
@@ -74,7 +76,7 @@ def test_a_seed_shuffles_the_records_and_loses_none(root: Path, tmp_path: Path) 
         assert sorted(store, key=str) != store
         assert {(r.name, r.label, r.image) for r in store} == {(r.name, r.label, r.image) for r in plain}
         assert [record.index for record in store] == [*range(30)]
-    again = convert(root, tmp_path / "again.lmdb", shuffle=0)
+    again = convert(root, tmp_path / "again.lmdb", shuffle_seed=0)
     assert [record.name for record in records(again.place)] == orders[0]
 
 
@@ -246,11 +248,11 @@ def test_if_no_file_can_be_stored_the_destination_is_as_before(root: Path, place
             r"which a damaged image lacks: leave on_damaged='keep' \(--on-damaged keep\) out",
         ),
         ({"workers": 0}, OptionError, "workers must be at least 1, got 0"),
-        ({"shuffle": 2**63}, OptionError, f"shuffle must be a seed of 64 bits, got {2**63}"),
+        ({"shuffle_seed": 2**63}, OptionError, f"shuffle_seed must be a seed of 64 bits, got {2**63}"),
         ({"listing": 5}, TypeError, "listing must be a str or a path, or None, got int"),
         ({"listing": 5, "shards": 2}, TypeError, "listing must be a str or a path, got int"),
         ({"workers": "2"}, TypeError, "workers must be an int or None, got '2'"),
-        ({"shuffle": "2"}, TypeError, "shuffle must be an int or None, got '2'"),
+        ({"shuffle_seed": "2"}, TypeError, "shuffle_seed must be an int or None, got '2'"),
         ({"overwrite": "no"}, TypeError, "overwrite must be True or False, got 'no'"),
         ({"resume": "no"}, TypeError, "resume must be True or False, got 'no'"),
         ({"images": {"raw": True}}, TypeError, r"images must be an ImageFormat, such as .*, got {'raw': True}"),

@@ -141,7 +141,7 @@ def test_columns_of_a_listing_become_files_in_their_order(tmp_path: Path, worker
     assert first.fields["depth"] == (root / "depth/a.tif").read_bytes()
     assert second.fields == {"before": "3", "mask": (root / "masks/b.png").read_bytes(), "after": "4", "depth": None}
     assert report.bytes_read == sum(path.stat().st_size for path in root.glob("*/*.*"))
-    assert report.digest == converted(root, shuffle=None, workers=4)[0].digest
+    assert report.digest == converted(root, shuffle_seed=None, workers=4)[0].digest
 
 
 def test_a_column_that_is_named_like_a_label_is_a_file_if_it_is_said_to_be(tmp_path: Path) -> None:
@@ -285,11 +285,11 @@ def test_an_interrupted_conversion_with_files_is_resumed_to_the_same_store(tmp_p
     root = plant(tmp_path / "many", {f"{n:02}.jpg": photo(n) for n in range(60)})
     plant(root, {f"{n:02}.png": picture("PNG", n) for n in range(60)})
     (root / "all.csv").write_text("path,mask\n" + "".join(f"{n:02}.jpg,{n:02}.png\n" for n in range(60)))
-    options: dict[str, Any] = {"listing": root / "all.csv", "file_fields": ("mask",), "shuffle": 1}
+    options: dict[str, Any] = {"listing": root / "all.csv", "file_fields": ("mask",), "shuffle_seed": 1}
     whole = convert(root, tmp_path / "whole.lmdb", **options)
     interrupt(root, tmp_path / "out.lmdb", 30, **options, workers=1)
     with pytest.raises(StoreExistsError, match="begun with another list of files"):
-        convert(root, tmp_path / "out.lmdb", listing=root / "all.csv", shuffle=1, resume=True)
+        convert(root, tmp_path / "out.lmdb", listing=root / "all.csv", shuffle_seed=1, resume=True)
     report = convert(root, tmp_path / "out.lmdb", **options, resume=True)
     assert 0 < report.resumed_at < 60
     assert report.digest == whole.digest == verified(tmp_path / "out.lmdb")

@@ -121,10 +121,10 @@ def test_a_bad_or_damaged_file_can_end_the_conversion(
     check=st.sampled_from(["decode", "structure", "none"]),
     keep=st.booleans(),
     workers=st.none() | st.integers(1, 4),
-    shuffle=st.none() | st.integers(-5, 5),
+    shuffle_seed=st.none() | st.integers(-5, 5),
 )
 def test_any_mixture_of_files_is_accounted_for(
-    kinds: list[str], check: str, keep: bool, workers: int | None, shuffle: int | None
+    kinds: list[str], check: str, keep: bool, workers: int | None, shuffle_seed: int | None
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "images"
@@ -132,8 +132,10 @@ def test_any_mixture_of_files_is_accounted_for(
         on_damaged = "keep" if keep and check != "none" else "reject"
         report = convert(root, Path(folder) / "out.lmdb", check=check, on_damaged=on_damaged, workers=workers)
         check_accounts(root, report, planted, check, on_damaged)
-        if shuffle is not None:
-            shuffled = convert(root, Path(folder) / "s.lmdb", check=check, on_damaged=on_damaged, shuffle=shuffle)
+        if shuffle_seed is not None:
+            shuffled = convert(
+                root, Path(folder) / "s.lmdb", check=check, on_damaged=on_damaged, shuffle_seed=shuffle_seed
+            )
             assert sorted(map(str, events(shuffled.place))) == sorted(map(str, events(report.place)))
             assert {r.name for r in records(shuffled.place)} == {r.name for r in records(report.place)}
 

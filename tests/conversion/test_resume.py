@@ -23,7 +23,7 @@ from tests.support.images import KINDS, photo, plant, plant_kinds, plant_photos,
 
 
 @pytest.mark.usefixtures("frequent_commits")
-@pytest.mark.parametrize("options", [{"shuffle": 3}, {"images": ImageFormat(max_side=20)}, {"overwrite": True}])
+@pytest.mark.parametrize("options", [{"shuffle_seed": 3}, {"images": ImageFormat(max_side=20)}, {"overwrite": True}])
 def test_a_resumed_conversion_gives_the_same_store(root: Path, place: Path, options: dict[str, Any]) -> None:
     plant_photos(root, 80)
     kinds = plant_kinds(root, *KINDS)
@@ -100,7 +100,7 @@ def test_an_unfinished_conversion_is_neither_read_nor_silently_begun_anew(root: 
             {"images": ImageFormat(max_side=9, quality=50)},
             r"another quality \(--quality\) \(None, now 50\)",
         ),
-        ({}, {"shuffle": 1}, r"another shuffle \(--shuffle\) \(None, now 1\)"),
+        ({}, {"shuffle_seed": 1}, r"another shuffle_seed \(--shuffle-seed\) \(None, now 1\)"),
         ({"on_damaged": "keep"}, {}, r"another on_damaged \(--on-damaged\) \(keep, now not keep\)"),
     ],
 )

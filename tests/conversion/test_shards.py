@@ -70,14 +70,14 @@ def check_same(place: Path, other: Path) -> None:
         assert [*store.names()] == [*expected.names()]
 
 
-@pytest.mark.parametrize("shuffle", [None, 5])
+@pytest.mark.parametrize("shuffle_seed", [None, 5])
 @pytest.mark.parametrize("shards", [1, 3, 64])
 def test_shards_have_the_records_and_the_report_of_one_file(
-    root: Path, place: Path, tmp_path: Path, shards: int, shuffle: int | None
+    root: Path, place: Path, tmp_path: Path, shards: int, shuffle_seed: int | None
 ) -> None:
     plant_kinds(root, *KINDS)
-    one = convert(root, tmp_path / "one.lmdb", shuffle=shuffle)
-    report = convert(root, place, shuffle=shuffle, shards=shards, executor=Here())
+    one = convert(root, tmp_path / "one.lmdb", shuffle_seed=shuffle_seed)
+    report = convert(root, place, shuffle_seed=shuffle_seed, shards=shards, executor=Here())
     check_same(place, tmp_path / "one.lmdb")
     assert replace(report, place="", seconds=0.0, report_file="") == replace(one, place="", seconds=0.0, report_file="")
     assert Path(report.report_file).read_text() == Path(one.report_file).read_text()
@@ -226,7 +226,7 @@ def test_another_plan_is_refused_unless_it_is_to_be_replaced(root: Path, place: 
     convert_part(place, 0)
     assert plan_conversion(root, place, 2).id == first.id
     assert list_parts(place).missing == [1]
-    for option in ({"shuffle": 1}, {"on_bad": "fail"}, {"check": "structure"}):
+    for option in ({"shuffle_seed": 1}, {"on_bad": "fail"}, {"check": "structure"}):
         with pytest.raises(StoreExistsError, match="has the plan of another conversion"):
             plan_conversion(root, place, 2, **option)
     with pytest.raises(SourceError, match="the path of a folder is wanted"):
@@ -375,7 +375,7 @@ def test_exchanged_shards_of_a_store_are_found(root: Path, place: Path) -> None:
 def test_receipts_of_another_plan_or_part_are_refused(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 8)
     plan = plan_conversion(root, place, 2)
-    other = plan_conversion(root, tmp_path / "other.lmdb", 2, shuffle=3)
+    other = plan_conversion(root, tmp_path / "other.lmdb", 2, shuffle_seed=3)
     convert_part(place, 0)
     convert_part(tmp_path / "other.lmdb", 1)
     shutil.copytree(other.folder / "shards", plan.folder / "shards", dirs_exist_ok=True)
@@ -428,7 +428,7 @@ def test_a_part_of_a_plan_that_is_replaced_meanwhile_is_an_error_and_leaves_noth
     plan_conversion(root, place, 2)
 
     def replace_plan(*paths: Path) -> None:
-        plan_conversion(root, place, 2, shuffle=1, overwrite=True)
+        plan_conversion(root, place, 2, shuffle_seed=1, overwrite=True)
         copy_durably(*paths)
 
     monkeypatch.setattr("dbloader.conversion.part.copy_durably", replace_plan)
@@ -527,7 +527,7 @@ def test_a_destination_that_is_taken_is_refused_before_the_parts_are_made(root: 
 
 def test_a_plan_that_is_cut_short_is_refused(root: Path, place: Path) -> None:
     plant_photos(root, 4)
-    path = plan_conversion(root, place, 1, shuffle=1).folder / "files.spans"
+    path = plan_conversion(root, place, 1, shuffle_seed=1).folder / "files.spans"
     path.write_bytes(path.read_bytes()[:-8])
     with pytest.raises(DamagedStoreError, match="cut short"):
         convert_part(place, 0)
@@ -623,7 +623,7 @@ def test_all_that_a_store_is_made_of_is_on_the_disk_before_its_manifest_is_there
     monkeypatch.setattr(Path, "replace", renamed)
     for append in (False, True):
         synced.clear()
-        folder = plan_conversion(root, place, 2, shuffle=1, append=append).folder
+        folder = plan_conversion(root, place, 2, shuffle_seed=1, append=append).folder
         for part in range(2):
             convert_part(place, part)
         made = [path for path in folder.rglob("*") if path.is_file()]
@@ -653,12 +653,12 @@ def test_tasks_know_the_destination_in_any_folder(root: Path, place: Path, monke
 @pytest.mark.parametrize("name", ["files", "files.spans"])
 def test_a_list_of_files_that_is_damaged_is_refused_by_parts(root: Path, place: Path, name: str) -> None:
     plant_photos(root, 6)
-    path = plan_conversion(root, place, 2, shuffle=1).folder / name
+    path = plan_conversion(root, place, 2, shuffle_seed=1).folder / name
     whole = path.read_bytes()
     places = (0, len(whole) // 2, len(whole) - 1)
     damaged = [whole[:at] + bytes([whole[at] ^ 16]) + whole[at + 1 :] for at in places]
     for data in damaged:
-        plan_conversion(root, place, 2, shuffle=1, overwrite=True)
+        plan_conversion(root, place, 2, shuffle_seed=1, overwrite=True)
         path.write_bytes(data)
         with ThreadPoolExecutor(1) as pool, pytest.raises(DamagedStoreError, match=r"damaged.*plan again"):
             [*pool.map(convert_part, [place] * 2, range(2))]
@@ -668,16 +668,16 @@ def test_a_list_of_files_that_is_damaged_is_refused_by_parts(root: Path, place: 
     assert publish(place).records == 6
 
 
-@pytest.mark.parametrize("shuffle", [None, 1])
+@pytest.mark.parametrize("shuffle_seed", [None, 1])
 def test_a_late_attempt_of_a_replaced_plan_does_not_hinder_the_new_one(
-    root: Path, place: Path, shuffle: int | None
+    root: Path, place: Path, shuffle_seed: int | None
 ) -> None:
     plant_photos(root, 4)
     old = plan_conversion(root, place, 2)
     receipt = convert_part(place, 0)
     kept = receipt_path(old, 0).read_bytes()
     shard = (old.folder / "shards" / receipt.shard).read_bytes()
-    plan_conversion(root, place, 2, shuffle=shuffle, overwrite=True)
+    plan_conversion(root, place, 2, shuffle_seed=shuffle_seed, overwrite=True)
     receipt_path(old, 0).write_bytes(kept)  # as if it ended only now
     (old.folder / "shards" / receipt.shard).write_bytes(shard)
     assert list_parts(place).missing == [0, 1]

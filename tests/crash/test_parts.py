@@ -82,7 +82,7 @@ def test_a_publisher_killed_at_any_moment_leaves_a_store_or_the_parts(
     place = tmp_path / "out.lmdb"
     old = ""
     if replacing:
-        plan_conversion(whole.root, place, 2, shuffle=1)
+        plan_conversion(whole.root, place, 2, shuffle_seed=1)
         for part in range(2):
             convert_part(place, part)
         old = publish(place).digest

@@ -59,7 +59,7 @@ exec "$PYTHON" -m dbloader "$@"
 def test_the_batch_file_of_slurm_makes_what_is_missing_when_it_is_run_again(tmp_path: Path) -> None:
     root = plant_photos(tmp_path / "my images", 9)
     plant_kinds(root, "text")
-    one = convert(root, tmp_path / "one.lmdb", shuffle=1)
+    one = convert(root, tmp_path / "one.lmdb", shuffle_seed=1)
     programs = tmp_path / "programs"
     programs.mkdir()
     for name, text in (("sbatch", SBATCH), ("dbloader", DBLOADER)):
@@ -79,7 +79,7 @@ def test_the_batch_file_of_slurm_makes_what_is_missing_when_it_is_run_again(tmp_
     printed = []
     for published in (False, True):
         done = subprocess.run(
-            [EXAMPLES / "convert.sbatch", "--shuffle", "1"],
+            [EXAMPLES / "convert.sbatch", "--shuffle-seed", "1"],
             env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr

@@ -24,7 +24,7 @@ def pixels(folder: Path) -> list[str]:
 
 def csv_field(folder: Path) -> list[str]:
     (folder / "l.csv").write_text(f"path,caption\n0.jpg,{'x' * 200_000}\n")
-    return ["i", "--list", "l.csv"]
+    return ["i", "--listing", "l.csv"]
 
 
 def tar_field(folder: Path) -> list[str]:
@@ -44,7 +44,7 @@ def pickled(folder: Path) -> list[str]:
 def levels(folder: Path) -> list[str]:
     rows = [{"path": "0.jpg", "boxes": 1}, {"path": "0.jpg", "boxes": json.loads("[" * 120 + "]" * 120)}]
     (folder / "l.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    return ["i", "--list", "l.jsonl"]
+    return ["i", "--listing", "l.jsonl"]
 
 
 REACHED = [

@@ -296,7 +296,7 @@ def test_blocks_of_one_class_are_warned_about(labels: list[int], is_warned: bool
         BlockShuffleSampler(dataset, 20)
     message = (
         "most blocks of 20 records have records of one class only, so batches of a block shuffle have few classes: "
-        "store the records in a random order (dbloader convert --shuffle)"
+        "store the records in a random order (dbloader convert --shuffle-seed)"
     )
     assert [str(warning.message) for warning in caught] == [message] * is_warned
     assert all(warning.filename == __file__ for warning in caught)

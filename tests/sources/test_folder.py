@@ -371,7 +371,7 @@ def test_names_that_would_become_the_same_text_are_not_both_converted(tmp_path: 
 
 def test_a_folder_without_classes_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     plant(tmp_path, "1.jpg", "2.jpg", "3.txt", ".git/")
-    remedy = "put each class in a folder of its own or use --list FILE"
+    remedy = "put each class in a folder of its own or use --listing FILE"
     with pytest.raises(SourceError, match=rf"no folders in it, .* \(2 images lie directly in it\): {remedy}$"):
         scan(tmp_path)
 

@@ -85,11 +85,11 @@ def test_a_conversion_and_its_parts_give_the_digest_of_the_folder(
 ) -> None:
     place, parts = object_store.place("train"), tmp_path / "parts.lmdb"
     outside(put_folder, place, root)
-    expected = convert(root, tmp_path / "expected.lmdb", shuffle=3)
-    report = outside(convert, f"{place}/", tmp_path / "one.lmdb", shuffle=3)
+    expected = convert(root, tmp_path / "expected.lmdb", shuffle_seed=3)
+    report = outside(convert, f"{place}/", tmp_path / "one.lmdb", shuffle_seed=3)
     assert (report.digest, report.records, report.rejected) == (expected.digest, expected.records, 2)
     assert any("cat/metadata.csv is not used" in warning for warning in report.warnings)
-    outside(plan_conversion, place, parts, 3, shuffle=3)
+    outside(plan_conversion, place, parts, 3, shuffle_seed=3)
     for part in range(3):
         outside(convert_part, parts, part)
     assert outside(publish, parts).digest == expected.digest

@@ -324,15 +324,15 @@ def test_row_groups_of_any_size_and_order_give_the_same_records(
         label=[int("dog" in name) for name in names],
     )
     expected = convert(folder, tmp_path / "a.lmdb").digest
-    shuffled = convert(folder, tmp_path / "b.lmdb", shuffle=1).digest
+    shuffled = convert(folder, tmp_path / "b.lmdb", shuffle_seed=1).digest
     write(tmp_path / "x.parquet", made, rows=7)
     for large in (2**30, 1):  # the second one decodes into temporary files
         monkeypatch.setattr(arrow_files, "_LARGE", large)
         for rows in (7, 60):
             write(tmp_path / "x.parquet", made, rows=rows)
             assert convert(tmp_path / "x.parquet", tmp_path / "c.lmdb", overwrite=True, workers=3).digest == expected
-        interrupt(tmp_path / "x.parquet", tmp_path / "d.lmdb", 32, shuffle=1, overwrite=True)
-        report = convert(tmp_path / "x.parquet", tmp_path / "d.lmdb", shuffle=1, overwrite=True, resume=True)
+        interrupt(tmp_path / "x.parquet", tmp_path / "d.lmdb", 32, shuffle_seed=1, overwrite=True)
+        report = convert(tmp_path / "x.parquet", tmp_path / "d.lmdb", shuffle_seed=1, overwrite=True, resume=True)
         assert report.digest == shuffled
 
 
@@ -340,8 +340,8 @@ def test_many_large_row_groups_in_a_random_order_are_refused(tmp_path: Path, mon
     monkeypatch.setattr(arrow_files, "_LARGE", 1)
     monkeypatch.setattr(arrow_files, "_ON_DISK", 1)
     write(tmp_path / "x.parquet", image=images(240), rows=80)  # more than two workers read at once
-    with pytest.raises(SourceError, match=r"too large for a random order: leave shuffle \(--shuffle\) out"):
-        convert(tmp_path / "x.parquet", tmp_path / "out.lmdb", shuffle=1)
+    with pytest.raises(SourceError, match=r"too large for a random order: leave shuffle_seed \(--shuffle-seed\) out"):
+        convert(tmp_path / "x.parquet", tmp_path / "out.lmdb", shuffle_seed=1)
     assert convert(tmp_path / "x.parquet", tmp_path / "out.lmdb", workers=2, overwrite=True).records == 240
 
 

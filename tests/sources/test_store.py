@@ -94,10 +94,10 @@ def test_tiles_are_made_again_or_named_as_lost(tmp_path: Path) -> None:
 def test_an_interrupted_conversion_goes_on_unless_the_store_is_another_one(tmp_path: Path) -> None:
     root = plant(plant_photos(tmp_path / "images", 60), {"cat/0000.jpg": photo() + bytes(8)})
     whole = convert(root, tmp_path / "a.lmdb")
-    interrupt(tmp_path / "a.lmdb", tmp_path / "b.lmdb", 20, shuffle=3)
-    shuffled = convert(tmp_path / "a.lmdb", tmp_path / "c.lmdb", shuffle=3, workers=1)
+    interrupt(tmp_path / "a.lmdb", tmp_path / "b.lmdb", 20, shuffle_seed=3)
+    shuffled = convert(tmp_path / "a.lmdb", tmp_path / "c.lmdb", shuffle_seed=3, workers=1)
     assert shuffled.digest != whole.digest
-    assert convert(tmp_path / "a.lmdb", tmp_path / "b.lmdb", shuffle=3, resume=True).digest == shuffled.digest
+    assert convert(tmp_path / "a.lmdb", tmp_path / "b.lmdb", shuffle_seed=3, resume=True).digest == shuffled.digest
     interrupt(tmp_path / "a.lmdb", tmp_path / "d.lmdb", 20)
     plant(root, {"cat/0000.jpg": photo() + b"\1" * 8})  # of the same size
     convert(root, tmp_path / "a.lmdb", overwrite=True)

@@ -162,7 +162,7 @@ def test_every_tar_of_a_folder_is_read(tmp_path: Path) -> None:
     report = convert(folder, tmp_path / "out.lmdb")
     assert (report.records, report.rejected, report.warnings, report.digest) == (40, 0, (), expected.digest)
     assert convert(plain / "*.tar", tmp_path / "named.lmdb").digest == expected.digest
-    assert convert(folder, tmp_path / "shuffled.lmdb", shuffle=1).records == 40
+    assert convert(folder, tmp_path / "shuffled.lmdb", shuffle_seed=1).records == 40
     assert verify_store(tmp_path / "out.lmdb", against=folder).problems == {}
 
 

@@ -107,9 +107,9 @@ def test_a_range_that_no_memory_holds_is_refused(tmp_path: Path, place: str) -> 
 
 def test_a_conversion_that_was_interrupted_goes_on(tmp_path: Path) -> None:
     packed = pack(tmp_path / "x.zip", {f"{n % 3}/{n:02}.jpg": photo(n) for n in range(60)})
-    whole = convert(packed, tmp_path / "whole.lmdb", shuffle=1)
-    interrupt(packed, tmp_path / "again.lmdb", 20, shuffle=1)
-    assert convert(packed, tmp_path / "again.lmdb", resume=True, shuffle=1, workers=3).digest == whole.digest
+    whole = convert(packed, tmp_path / "whole.lmdb", shuffle_seed=1)
+    interrupt(packed, tmp_path / "again.lmdb", 20, shuffle_seed=1)
+    assert convert(packed, tmp_path / "again.lmdb", resume=True, shuffle_seed=1, workers=3).digest == whole.digest
 
 
 def test_zips_of_over_4_gb_and_behind_a_program_are_read(tmp_path: Path) -> None:

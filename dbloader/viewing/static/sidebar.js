@@ -101,7 +101,7 @@ class Sidebar extends HTMLElement {
     const events = Object.entries(facts.events).filter(([, count]) => count).map(([event, count]) => button(event, event, count));
     this.kinds.replaceChildren(make("h2", {}, "Files"), make("div", {class: "chips"}, ...kinds, ...events), make("p", {class: "error"}, escaped(facts.problem ?? "")));
     this.files.replaceChildren(make("h2", {}, "Download the list"), make("p", {class: "row"}, ...listings(now.store, now.q)),
-      make("p", {class: "muted"}, `${counted(facts.count)} records${ofFirst(facts.first)}, for convert --list and copy --select or --drop.`));
+      make("p", {class: "muted"}, `${counted(facts.count)} records${ofFirst(facts.first)}, for convert --listing and copy --select or --drop.`));
   }
 
   /** Show the classes that are searched, in an order: "label" or "count". */
