@@ -234,8 +234,10 @@ def test_the_examples_of_a_command_run(command: click.Command, shop: Path, mongo
                 convert_part(words[1], part)
         else:
             convert("imagefolder", words[1], overwrite=True)
-            if words[0] in ("diff", "duplicates", "view") and words[2:] and not words[2].startswith("--"):
+            if words[0] in ("duplicates", "view") and words[2:] and not words[2].startswith("--"):
                 convert("imagefolder", words[2], overwrite=True)
+            if words[2:3] == ["--against"] and words[3].startswith("mongodb://"):
+                convert("imagefolder", words[3], overwrite=True)
         if words[0] == "view" and "--html" not in words:
             with viewer(*words[1:]) as shown, browser(shown.link) as client:
                 assert client.get("/").status_code == 200
