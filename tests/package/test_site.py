@@ -110,6 +110,7 @@ def address(site: Path) -> Iterator[str]:
 
 @pytest.mark.slow
 def test_a_browser_finds_all_it_needs_in_the_site_and_searches_in_it(address: str) -> None:
+    executable = needing_a_browser()
     asked: list[str] = []
     problems: list[str] = []
 
@@ -117,7 +118,7 @@ def test_a_browser_finds_all_it_needs_in_the_site_and_searches_in_it(address: st
         asked.append(request.url)
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=needing_a_browser(), args=QUIET)
+        browser = playwright.chromium.launch(executable_path=executable, args=QUIET)
         page = browser.new_page()
         page.on("request", note)
         page.on("requestfailed", lambda request: problems.append(request.url))
