@@ -149,7 +149,7 @@ def test_a_server_whose_disk_is_full_loses_nothing(
     if status == 2:
         assert len(said.splitlines()) == 1
         assert "no room is left" in said or "server" in said, said
-        with pytest.raises((NotAStoreError, StoreNotFoundError), match=r"unfinished conversion|does not exist|nothing"):
+        with pytest.raises((NotAStoreError, StoreNotFoundError), match=r"is not a finished store|does not exist"):
             len(open_store(place))
         convert(whole.root, place, resume=True)
     check_whole(whole, place)
