@@ -294,8 +294,9 @@ def test_a_stop_iteration_on_the_way_to_a_sample_is_an_error_and_no_short_epoch(
             with pytest.raises(LoaderError, match=told):
                 _ = [dataset[index] for index in range(20)] if how != "subclass" else dataset.__getitems__([7])
             begun = iter(range(7))
+        context = "fork" if workers else None  # others cannot pickle these functions
         with pytest.raises(LoaderError, match=told):
-            list(DataLoader(dataset, 2, num_workers=workers, collate_fn=list))
+            list(DataLoader(dataset, 2, num_workers=workers, collate_fn=list, multiprocessing_context=context))
 
 
 # Fields

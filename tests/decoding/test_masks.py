@@ -123,6 +123,10 @@ def test_fields_without_the_size_of_the_image_are_batched(tmp_path: Path) -> Non
     assert batch["matrix"].shape == (3, 4, 4)
 
 
+def both(samples: list[Any]) -> Any:
+    return torch.stack([torch.from_numpy(np.dstack([np.array(s["image"]), s["mask"]])) for s in samples])
+
+
 def test_what_is_not_cropped_may_have_its_mask(tmp_path: Path) -> None:
     place = store(tmp_path / "s.lmdb", mask=MASKS["array"])
     fields = ("image", "mask")
@@ -132,10 +136,6 @@ def test_what_is_not_cropped_may_have_its_mask(tmp_path: Path) -> None:
         HEIGHT,
         WIDTH,
     )
-
-    def both(samples: list[Any]) -> Any:
-        return torch.stack([torch.from_numpy(np.dstack([np.array(s["image"]), s["mask"]])) for s in samples])
-
     batches = loader(LMDBDataset(place, fields=fields), transform=None, collate_fn=both, mean=None, std=None)
     assert next(iter(batches)).shape == (3, HEIGHT, WIDTH, 4)
 

@@ -278,7 +278,8 @@ def test_a_forked_process_can_iterate_anew() -> None:
     iterator = iter(prefetched)
     next(iterator)
     # A worker is a forked process too, and inherits the loader with its live iterator.
-    sums = DataLoader(Numbers(3, lambda _: sum(batch.sum().item() for batch in prefetched)), num_workers=1)
+    numbers = Numbers(3, lambda _: sum(batch.sum().item() for batch in prefetched))
+    sums = DataLoader(numbers, num_workers=1, multiprocessing_context="fork")
     assert [batch.item() for batch in sums] == [15, 15, 15]
     assert [batch.tolist() for batch in iterator] == [[2, 3], [4, 5]]
 
