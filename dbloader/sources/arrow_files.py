@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 from array import array
-from collections import Counter, OrderedDict
-from contextlib import contextmanager
+from collections import Counter, OrderedDict, deque
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import types
 
+from dbloader._machine import cpu_count
 from dbloader.errors import SourceError
 from dbloader.sources.base import NOT_THE_FILE, readable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Sequence
     from pathlib import Path
 
 UNREADABLE = (pa.ArrowException, OSError, ValueError, TypeError, LookupError, MemoryError, RecursionError)
@@ -25,10 +25,10 @@ UNREADABLE = (pa.ArrowException, OSError, ValueError, TypeError, LookupError, Me
 
 # https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format
 _END = b"\xff\xff\xff\xff\0\0\0\0"
-_LARGE = 64 * 2**20  # bytes of the images of a block that are decoded into a temporary file, not into memory
-_PIECE = 2**20  # of those that are decoded at once
-_IN_MEMORY, _ON_DISK = 96 * 2**20, 8 * 2**30  # bytes of decoded images that are kept of all blocks
-_TIMES = 3  # that a large block is decoded
+_KEPT = 64 * 2**20  # bytes of decoded images that are kept; a larger block is decoded in pieces
+_PIECE = 2**20
+_ROWS_AHEAD = 16 * max(9, 2 * cpu_count() + 1)  # files that conversion/parallel.py has under way at once
+_PASSES = 3  # through a block in pieces
 _FILES = 4  # whose headers are kept
 
 
@@ -47,7 +47,7 @@ class ParquetFile:
         parts = map(group.column, range(group.num_columns))
         return sum(int(part.total_uncompressed_size) for part in parts if part.path_in_schema.startswith(column))
 
-    def batches(self, block: int, columns: Sequence[str], rows: int) -> Iterator[Any]:
+    def batches(self, block: int, columns: Sequence[str], rows: int) -> Generator[Any]:
         """Yield columns of a block, so many rows at once; ``image.path`` is a part of a column."""
         # Without buffer_size, all of a column is read before its first row.
         options = {"buffer_size": 2**20, "pre_buffer": False, "page_checksum_verification": True}
@@ -78,7 +78,7 @@ class ArrowFile:
         del block, column
         return 0
 
-    def batches(self, block: int, columns: Sequence[str], rows: int) -> Iterator[Any]:
+    def batches(self, block: int, columns: Sequence[str], rows: int) -> Generator[Any]:
         """Yield the columns of a block which ``columns`` names or has parts of, so many rows at once."""
         message = pa.ipc.read_message(pa.BufferReader(self._data.slice(self._starts[block])))
         batch = pa.ipc.read_record_batch(message, self.schema)
@@ -90,58 +90,48 @@ class ArrowFile:
 
 
 class _Block:
-    """The images of a block, decoded at the first use: into memory, or into a temporary file if they are large."""
+    """The images of a block, decoded in one pass; a row that is behind needs another pass."""
 
-    def __init__(self, file: ParquetFile | ArrowFile, block: int, column: str) -> None:
-        self.size = file.image_bytes(block, column)
-        self.is_large = self.size > _LARGE
-        rows = file.rows[block]
-        self._rows = max(1, int(rows * _PIECE // self.size) if self.is_large else rows)  # of a batch
-        self._batches: Iterator[Any] | None = file.batches(block, [column], self._rows)
+    def __init__(
+        self, file: ParquetFile | ArrowFile, block: int, column: str, count_pass: Callable[[int], None]
+    ) -> None:
+        size, self._count = file.image_bytes(block, column), file.rows[block]
+        self.is_large = size > _KEPT
+        self.size = min(size, _KEPT)
+        self._rows = max(1, int(self._count * _PIECE // size)) if self.is_large else self._count  # of a batch
+        self._start = partial(file.batches, block, [column], self._rows)
+        self._begin = partial(count_pass, size)
+        self._batches: Generator[Any] | None = None
+        self._last: deque[Any] = deque(maxlen=1 + -(-_ROWS_AHEAD // self._rows))
+        self._end = 0  # batches that were decoded
         self._lock, self._error = threading.Lock(), ""
-        self._decoded: Callable[[int], Any] | None = None
 
     def read(self, row: int, hold: Callable[[int], object]) -> bytes | str | None:
         """Return the bytes or the path in a row; None if it has neither. One of ``UNREADABLE`` if it is damaged."""
         with self._lock:
-            if self._batches is not None:
-                batches, self._batches = self._batches, None
-                try:
-                    self._decoded = _spill(batches, self.size) if self.is_large else [*batches].__getitem__
-                except UNREADABLE as error:
-                    check_machine(error)
-                    self._error = why(error)
-            if self._decoded is None:
+            number = row // self._rows
+            if self._error:
                 raise ValueError(self._error)
-            batch = self._decoded(row // self._rows)
+            if self._batches is None or number < self._end - len(self._last):
+                if self.is_large:
+                    self._begin()
+                self._batches, self._end = self._start(), 0
+                self._last.clear()
+            try:
+                while self._end <= number:
+                    batch = next(self._batches, ())
+                    if len(batch) != min(self._rows, self._count - self._end * self._rows):
+                        raise ValueError("it has fewer rows than its header says")
+                    self._last.append(batch)
+                    self._end += 1
+                if self._end * self._rows >= self._count:
+                    self._batches.close()
+            except UNREADABLE as error:
+                check_machine(error)
+                self._error = why(error)
+                raise
+            batch = self._last[number - self._end]
         return _content(batch.column(0)[row % self._rows], hold)
-
-
-def _spill(batches: Iterator[Any], size: int) -> Callable[[int], Any]:
-    """Write batches into a temporary file; return what reads one of them."""
-    with _room(size):
-        named = tempfile.NamedTemporaryFile()  # noqa: SIM115
-    writer = None
-    with named:  # deleted at the end, and there as long as its reader
-        for batch in batches:
-            with _room(size):
-                writer = writer or pa.ipc.new_file(named.name, batch.schema)
-                writer.write_batch(batch)
-        if writer is None:
-            raise ValueError("it has no rows")
-        with _room(size):
-            writer.close()
-        read: Callable[[int], Any] = pa.ipc.open_file(pa.OSFile(named.name)).get_batch
-        return read
-
-
-@contextmanager
-def _room(size: int) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        where = f"{tempfile.gettempdir()}: cannot hold a row group of {size:,} bytes"
-        raise SourceError(f"{where}: {error.strerror or error}; set TMPDIR to a folder with room") from error
 
 
 def _content(value: Any, hold: Callable[[int], object]) -> bytes | str | None:
@@ -165,7 +155,7 @@ class Files:
         self._lock = threading.Lock()
         self._files: OrderedDict[Path, ParquetFile | ArrowFile] = OrderedDict()
         self._blocks: OrderedDict[tuple[Path, int, str], _Block] = OrderedDict()
-        self._times: Counter[tuple[Path, int, str]] = Counter()  # that a large block was decoded
+        self._passes: Counter[tuple[Path, int, str]] = Counter()  # through a large block
 
     def __reduce__(self) -> tuple[type[Files], tuple[()]]:
         return Files, ()
@@ -196,17 +186,18 @@ class Files:
         with self._lock:
             shared = self._blocks.pop(key, None)
             if shared is None:
-                shared = _Block(self._open(path), block, column)
-                self._times[key] += shared.is_large
-                if self._times[key] > _TIMES:
-                    what = f"its row groups, such as {block} of {shared.size:,} bytes, are too large for a random order"
-                    raise SourceError(f"{readable(path)}: {what}: leave shuffle_seed (--shuffle-seed) out")
+                shared = _Block(self._open(path), block, column, partial(self._count_pass, key))
             self._blocks[key] = shared
-            for is_large, limit in ((False, _IN_MEMORY), (True, _ON_DISK)):
-                kept = [key for key, held in self._blocks.items() if held.is_large == is_large]
-                while len(kept) > 2 and sum(self._blocks[key].size for key in kept) > limit:
-                    del self._blocks[kept.pop(0)]
+            kept = [other for other in self._blocks if other[2] == column]
+            while len(kept) > 2 and sum(self._blocks[other].size for other in kept) > _KEPT:
+                del self._blocks[kept.pop(0)]
         return shared.read(row, hold)
+
+    def _count_pass(self, key: tuple[Path, int, str], size: int) -> None:
+        self._passes[key] += 1
+        if self._passes[key] > _PASSES:
+            what = f"its row groups, such as {key[1]} of {size:,} bytes, are too large for a random order"
+            raise SourceError(f"{readable(key[0])}: {what}: leave shuffle_seed (--shuffle-seed) out")
 
     def close(self) -> None:
         """Close all files; the next use opens them again."""

@@ -1,7 +1,7 @@
 """COCO's annotations: a JSON object with lists of images, annotations and categories.
 
-Such a file may have hundreds of MB. It is scanned once for where each object lies, and 32 bytes of each are kept. An
-image and its annotations are decoded when their turn has come.
+Such a file may have hundreds of MB. It is read once to find where each object is: memory holds the file while it is
+read, and then 32 bytes of each object. An image and its annotations are decoded when it is their turn.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import re
 from array import array
 from codecs import BOM_UTF8
+from mmap import ACCESS_READ, mmap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     _Array = np.ndarray[Any, np.dtype[np.int64]]
     _Rows = dict[str, _Array]
 
-_WINDOW = 2**20  # characters that are decoded at a time; more for a larger object
-_SPACES = re.compile(r"[ \t\r\n]*")
+_BOM = BOM_UTF8.decode("latin-1")
+_MARK = re.compile(r"[ \t\r\n]*([{}\[\]:,])[ \t\r\n]*")
 _LISTS = ("images", "annotations", "categories")
 _decode = json.JSONDecoder().raw_decode
 
@@ -43,7 +44,8 @@ def read_coco(listing: Path, root: Path) -> CocoSource | None:
     images_of, names = array("q"), dict[int, str]()
     with listing.open("rb") as file:
         try:
-            for key, value, begin, end in _members(_Scanner(file.fileno())):
+            # Latin-1: each byte is a character, and JSON's structure is ASCII.
+            for key, value, begin, end in _members(str(mmap(file.fileno(), 0, access=ACCESS_READ), "latin-1")):
                 keys.add(key)
                 if key.removesuffix("_list") in PATH_COLUMNS:
                     return None
@@ -131,68 +133,31 @@ class CocoSource(Source):
         return Entry(name, path, None, fields, boxes_in=size if all(map(is_number, size)) else OWN_SIZE)
 
 
-class _Scanner:
-    """Reads JSON a window at a time, as Latin-1: each byte is a character, and JSON's structure is ASCII."""
-
-    def __init__(self, file: int) -> None:
-        self._file, self._size = file, os.fstat(file).st_size
-        self._begin = len(BOM_UTF8) if os.pread(file, len(BOM_UTF8), 0) == BOM_UTF8 else 0  # byte of the file
-        self._text, self._at = "", 0
-
-    def _read_on(self) -> bool:
-        """Drop the text that is behind, and double the rest; return False at the end of the file."""
-        ahead = len(self._text) - self._at
-        self._begin, self._at = self._begin + self._at, 0
-        self._text = os.pread(self._file, max(_WINDOW, 2 * ahead), self._begin).decode("latin-1")
-        return len(self._text) > ahead
-
-    def peek(self) -> str:
-        """Return the next character that is no space; "" at the end of the file."""
-        while True:
-            self._at = _SPACES.match(self._text, self._at).end()  # type: ignore[union-attr] # it matches anything
-            if self._at < len(self._text):
-                return self._text[self._at]
-            if not self._read_on():
-                return ""
-
-    def take(self, characters: str) -> str:
-        """Return the next character, which must be one of these."""
-        found = self.peek()
-        if not found or found not in characters:
-            raise ValueError(f"one of {characters!r} is wanted at byte {self._begin + self._at:,}, not {found!r}")
-        self._at += 1
-        return found
-
-    def value(self) -> tuple[Any, int, int]:
-        """Return the next value, and its first byte and the one behind it."""
-        self.peek()
-        while True:
-            try:
-                value, end = _decode(self._text, self._at)
-            except ValueError as error:
-                if not self._read_on():
-                    raise ValueError(f"{error} of what begins at byte {self._begin:,}") from error
-                continue
-            if end < len(self._text) or self._begin + end >= self._size:
-                begin, self._at = self._at, end
-                return value, self._begin + begin, self._begin + end
-            self._read_on()  # a number may go on
-
-
-def _members(scanner: _Scanner) -> Iterator[tuple[str, Any, int, int]]:
-    """Yield each key of an object; with its value, or each item of its list, and where that begins and ends."""
-    scanner.take("{")
-    while scanner.peek() != "}":
-        key = str(scanner.value()[0])
-        scanner.take(":")
+def _members(text: str) -> Iterator[tuple[str, Any, int, int]]:
+    """Yield each key of a JSON object, then its value, or each item of its list, and where that begins and ends."""
+    mark, at = _take(text, len(_BOM) * text.startswith(_BOM), "{")
+    while mark != "}":
+        key, at = _decode(text, at)
         yield key, None, 0, 0
-        if scanner.peek() != "[":
-            yield key, *scanner.value()
-        elif scanner.take("[") and scanner.peek() == "]":
-            scanner.take("]")
+        _, at = _take(text, at, ":")
+        if text.startswith("[", at):
+            mark, at = _take(text, at, "[")
+            if text.startswith("]", at):
+                mark, at = _take(text, at, "]")
+            while mark != "]":
+                value, end = _decode(text, at)
+                yield key, value, at, end
+                mark, at = _take(text, end, ",]")
         else:
-            yield key, *scanner.value()
-            while scanner.take(",]") == ",":
-                yield key, *scanner.value()
-        if scanner.peek() != "}":
-            scanner.take(",")
+            value, end = _decode(text, at)
+            yield key, value, at, end
+            at = end
+        mark, at = _take(text, at, ",}")
+
+
+def _take(text: str, at: int, marks: str) -> tuple[str, int]:
+    """Return the mark that comes next, and where the text after it goes on; ValueError unless it is one of some."""
+    found = _MARK.match(text, at)
+    if found is None or found[1] not in marks:
+        raise ValueError(f"one of {marks!r} is wanted at byte {at:,}")
+    return found[1], found.end()

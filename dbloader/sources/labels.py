@@ -23,7 +23,6 @@ _MAX_BYTES = 2**26
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")  # 18 digits fit into 64 bits; longer ones are identifiers
 _NUMBER = re.compile(r"\s*[+-]?[0-9]{1,18}(?:\.[0-9]*)?\s*")
 _ANY_INTEGER = re.compile(r"-?[0-9]{1,19}")
-_DIGITS = re.compile(r"[0-9]+")
 
 
 def number_labels(
@@ -75,14 +74,14 @@ def look_up_labels(first: dict[str, str], classes: tuple[str, ...]) -> dict[str,
 def _are_integers(first: dict[str, str], where: str) -> bool:
     """Return whether the labels of a table, which has only text, are integers; SourceError if they may be either.
 
-    They are integers if all are plain integers, and names if none looks like a number, or if all are digits of one
-    length (``001`` to ``120``). ``first`` says where each label is first.
+    They are integers if all are plain integers, and names if none looks like a number. ``first`` says where each label
+    is first.
     """
     odd = [label for label in first if not _INTEGER.fullmatch(label)]
     if not odd:
         return True
     numbers = [label for label in first if _NUMBER.fullmatch(label)]
-    if not numbers or (all(map(_DIGITS.fullmatch, first)) and len({*map(len, first)}) == 1):
+    if not numbers:
         return False
     label = odd[0] if len(odd) < len(first) else numbers[0]
     labels = [f"the label of {first[label]} is {short_repr(label, 50)}"]

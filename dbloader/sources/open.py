@@ -15,7 +15,7 @@ from dbloader.sources.labels import CLASSES, FILE_FIELDS
 from dbloader.sources.listing import LISTING, METADATA, read_listing
 from dbloader.sources.metadata import find_metadata
 from dbloader.sources.other_lmdb import find_lmdb, is_store, read_lmdb
-from dbloader.sources.parquet import find_parquet, has_images, read_parquet
+from dbloader.sources.parquet import SAVED, find_parquet, has_images, read_parquet
 from dbloader.sources.shards import expand_range, find_shards, names_beside
 from dbloader.sources.store import read_store
 from dbloader.sources.tar import read_tars
@@ -115,7 +115,7 @@ def _open(
     if len(found := [kind for kind, paths in kinds.items() if paths]) > 1:
         raise SourceError(f"{readable(source)}: holds {' and '.join(found)}: put each kind into a folder of its own")
     if tables:
-        return _alone(read_parquet(source, tables, file_fields), source, tables, ())
+        return _alone(read_parquet(source, tables, file_fields), source, tables, SAVED)
     if tars:
         return _alone(read_tars(source, tars, file_fields), source, tars, (CLASSES, FILE_FIELDS))
     if zips:

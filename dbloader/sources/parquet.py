@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from dbloader.sources.base import Source
 
+SAVED = ("dataset_dict.json", "dataset_info.json", "state.json")
+"""Names of the files that ``save_to_disk`` writes beside the images."""
+
 _EXTENSIONS = (".parquet", ".arrow")
 _SHARD = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})(?:-[0-9a-f]+)?\.parquet")
 _WORD = re.compile(r"[A-Za-z]*")

@@ -184,6 +184,7 @@ def test_integers_are_labels_as_they_are(tmp_path: Path, content: Any, expected:
         *(("10", label) for label in ("x", "N/A", "-", "007", "+3", "-0", "1.0", " 3", "1_0", "٣", "3\n", "1" * 19)),
         *(("cat", label) for label in ("1.0", "1.5", "007", " 3")),
         *((f"{label}0", label) for label in ("007", "1.", "+1", " 3")),
+        ("001", "120"),
     ],
 )
 def test_in_a_table_labels_that_are_neither_all_integers_nor_all_names_are_an_error(
@@ -198,9 +199,7 @@ def shown(label: str) -> str:
     return re.escape(repr(label))
 
 
-@pytest.mark.parametrize(
-    "found", [["010", "009", "120"], ["2" * 19, "1" * 20], ["n01440764", "n01443537"], ["1_0", "٣"]]
-)
+@pytest.mark.parametrize("found", [["2" * 19, "1" * 20], ["n01440764", "n01443537"], ["1_0", "٣"]])
 def test_in_a_table_identifiers_are_names(tmp_path: Path, found: list[str]) -> None:
     source = listed(tmp_path, "a.csv", "\n".join(["path,label", *(f"{label}.jpg,{label}" for label in found)]))
     assert source.classes == tuple(sorted(found))

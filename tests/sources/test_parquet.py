@@ -326,8 +326,9 @@ def test_row_groups_of_any_size_and_order_give_the_same_records(
     expected = convert(folder, tmp_path / "a.lmdb").digest
     shuffled = convert(folder, tmp_path / "b.lmdb", shuffle_seed=1).digest
     write(tmp_path / "x.parquet", made, rows=7)
-    for large in (2**30, 1):  # the second one decodes into temporary files
-        monkeypatch.setattr(arrow_files, "_LARGE", large)
+    for large in (2**30, 2**16):  # with the second one, row groups are decoded in pieces
+        monkeypatch.setattr(arrow_files, "_KEPT", large)
+        monkeypatch.setattr(arrow_files, "_PIECE", large // 16)
         for rows in (7, 60):
             write(tmp_path / "x.parquet", made, rows=rows)
             assert convert(tmp_path / "x.parquet", tmp_path / "c.lmdb", overwrite=True, workers=3).digest == expected
@@ -337,8 +338,7 @@ def test_row_groups_of_any_size_and_order_give_the_same_records(
 
 
 def test_many_large_row_groups_in_a_random_order_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrow_files, "_LARGE", 1)
-    monkeypatch.setattr(arrow_files, "_ON_DISK", 1)
+    monkeypatch.setattr(arrow_files, "_KEPT", 1)
     write(tmp_path / "x.parquet", image=images(240), rows=80)  # more than two workers read at once
     with pytest.raises(SourceError, match=r"too large for a random order: leave shuffle_seed \(--shuffle-seed\) out"):
         convert(tmp_path / "x.parquet", tmp_path / "out.lmdb", shuffle_seed=1)
