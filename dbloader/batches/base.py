@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from typing_extensions import override
 
 from dbloader._describe import stop_iteration_error
-from dbloader.batches.collate_fields import ELEMENTS, collate
 from dbloader.datasets.store import StoreDataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from dbloader.batches.collate_fields import Collate
     from dbloader.batches.shared_memory import SharedBatchPool
     from dbloader.batches.timed import TimedBatch
 
@@ -88,14 +86,6 @@ class OuterBatchFetcher(BatchFetcher):
         self._fetcher.pin_memory = self.pin_memory
         self._fetcher.shared_pool = self.shared_pool
         return self._fetcher.begin(indices, submit, size)
-
-
-def collate_with_images(
-    dataset: StoreDataset, indices: Sequence[int], images: Any, rest: list[Any], rule: Collate | None = None
-) -> Any:
-    """Return the batch of collated images and the rest of the samples; raises like ``collate``."""
-    batch = dataset._joined(images, collate(dataset, indices, rest, ELEMENTS[1:], rule))
-    return [*batch] if isinstance(batch, tuple) else batch
 
 
 def split(length: int, size: int) -> list[slice]:

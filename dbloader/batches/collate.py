@@ -58,7 +58,7 @@ class RecordBatchFetcher(_CollatingFetcher):
     def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
         began = now()
         records = self.dataset.records(indices)
-        random_numbers = self.dataset._random_numbers(indices)
+        random_numbers = self.dataset.random_numbers(indices)
         read = now() - began
         futures = [
             submit(self._samples, records[part], None if random_numbers is None else random_numbers[part])
@@ -69,7 +69,7 @@ class RecordBatchFetcher(_CollatingFetcher):
     def _samples(self, records: list[Record], random_numbers: np.ndarray[Any, Any] | None) -> Part:
         began = now()
         rows = [None] * len(records) if random_numbers is None else random_numbers
-        samples = [self.dataset._sample(record, row) for record, row in zip(records, rows, strict=True)]
+        samples = [self.dataset.sample(record, row) for record, row in zip(records, rows, strict=True)]
         return samples, 0.0, now() - began
 
 

@@ -14,6 +14,7 @@ from torch.utils.data import default_collate
 
 from dbloader._describe import short_repr
 from dbloader.datasets.fields import has_row_for_each_box, names_of
+from dbloader.datasets.noted_errors import describe_record
 from dbloader.datasets.store import StoreDataset
 from dbloader.errors import OptionError
 
@@ -155,7 +156,7 @@ def _find_picture(samples: list[Any], names: Sequence[str]) -> Iterator[tuple[in
 
 def _describe_sample(dataset: Any, index: int) -> str:
     if isinstance(dataset, StoreDataset):
-        return dataset._describe(dataset.records([index])[0])
+        return describe_record(dataset.records([index])[0], dataset.root)
     return f"sample {index} of {type(dataset).__name__}"
 
 

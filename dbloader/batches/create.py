@@ -32,7 +32,7 @@ def create_fetcher(
     """
     if type(dataset) is Subset:  # a subclass may choose its samples in another way
         return SubsetBatchFetcher(dataset, create_fetcher(dataset.dataset, collate_fn, transform=transform))
-    if transform is None and isinstance(dataset, StoreDataset) and not dataset._makes_its_own_samples:
+    if transform is None and isinstance(dataset, StoreDataset) and not dataset.makes_own_samples:
         if isinstance(collate_fn, Collate) and "image" not in collate_fn.lists and TensorBatchFetcher.suits(dataset):
             return TensorBatchFetcher(dataset, collate_fn)
         if collate_fn is None and TensorBatchFetcher.suits(dataset):

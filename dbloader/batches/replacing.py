@@ -132,5 +132,7 @@ def find_store(fetcher: BatchFetcher, index: int = 0) -> tuple[StoreDataset | No
 def _find_name(fetcher: BatchFetcher, index: int) -> str | None:
     store, index = find_store(fetcher, index)
     with suppress(DBLoaderError):  # the name is damaged too
-        return None if store is None else store.store.name(store._positions([index])[0])
+        if store is not None:
+            opened, (position,) = store.locate([index])
+            return opened.name(position)
     return None

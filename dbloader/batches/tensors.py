@@ -11,10 +11,12 @@ import torch
 from torch.utils.data import get_worker_info
 from typing_extensions import override
 
-from dbloader.batches.base import BatchFetcher, collate_with_images, split
+from dbloader.batches.base import BatchFetcher, split
+from dbloader.batches.collate_fields import ELEMENTS, collate
 from dbloader.batches.memory import BatchMemory
 from dbloader.batches.shared_memory import TensorByValue, send_small_by_value
 from dbloader.batches.timed import TimedBatch, Work, now
+from dbloader.datasets.fields import has_image, join_image
 from dbloader.datasets.noted_errors import NotedErrors
 from dbloader.datasets.store import StoreDataset
 from dbloader.decoding.decoder import Decoder
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from dbloader.batches.collate_fields import Collate
     from dbloader.decoding.decoder import Plan
     from dbloader.records.record import Record
+    from dbloader.stores.base import Store
 
 # Bytes of image files that a thread plans to decode at a time: a plan may hold a copy of nearly a whole file.
 PLANNED_NBYTES = 2**21
@@ -56,37 +59,39 @@ class TensorBatchFetcher(BatchFetcher):
             and dataset.decode.can_plan
             and dataset.decode.size is not None
             and dataset.transform is dataset.transforms is None
-            and dataset._has_image
-            and not dataset._makes_its_own_samples
+            and has_image(dataset.fields)
+            and not dataset.makes_own_samples
         )
 
     @override
     def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
         began = now()
-        random_numbers = self.dataset._random_numbers(indices)
+        rows = self.dataset.random_numbers(indices)
         images, pixels = self._allocate(len(indices))
-        records: Sequence[Any] = indices
-        if self.dataset.store.has_views:  # each decoding thread reads its own
-            self.dataset._prefetch(indices)
+        store, places = self.dataset.locate(indices)
+        records: Sequence[Any] = places
+        if store.has_views:  # each decoding thread reads its own
+            store.prefetch(places)
         else:  # all are read at once, in one round trip
-            records = self.dataset.records(indices)
+            records = store.read(places)
         read = now() - began
         futures = [
-            submit(self._decode, pixels[part], records[part], None if random_numbers is None else random_numbers[part])
+            submit(self._decode, store, pixels[part], records[part], None if rows is None else rows[part])
             for part in split(len(indices), size)
         ]
         return functools.partial(self._finish, images, indices, futures, read)
 
     def _decode(
-        self, pixels: np.ndarray[Any, Any], records: Sequence[Any], random_numbers: np.ndarray[Any, Any] | None
+        self, store: Store, pixels: np.ndarray[Any, Any], records: Sequence[Any], rows: np.ndarray[Any, Any] | None
     ) -> tuple[list[Any], Work]:
-        """Decode some images into their pixels; first plan many, which holds the GIL (see ``Decoder.plan``).
+        """Decode the images of some records, or of those at some indices of a store with views, into their pixels.
 
-        Return what the samples have beside their images, and the time that it took to make them.
+        Plan many of them first, which holds the GIL (see ``Decoder.plan``). Return the rest of each sample, and the
+        time that it took to make them.
         """
         rest: list[Any] = []
         work, began = Work(), now()
-        with self.dataset._borrow(records) if self.dataset.store.has_views else nullcontext(iter(records)) as borrowed:
+        with store.borrow(records) if store.has_views else nullcontext(iter(records)) as borrowed:
             while len(rest) < len(pixels):
                 some, failure = _take_some(borrowed)
                 if not some and failure is None:
@@ -94,9 +99,9 @@ class TensorBatchFetcher(BatchFetcher):
                 read, plans, first = now(), [], len(rest)
                 try:
                     for record in some:
-                        plan = self._plan(record, None if random_numbers is None else random_numbers[len(rest)])
+                        plan = self._plan(record, None if rows is None else rows[len(rest)])
                         plans.append(plan)
-                        rest.append(self.dataset._others(record, plan))
+                        rest.append(self.dataset.rest(record, plan))
                 except Exception as error:
                     failure = error
                 try:
@@ -115,7 +120,7 @@ class TensorBatchFetcher(BatchFetcher):
     def _plan(self, record: Record, random_numbers: np.ndarray[Any, Any] | None) -> Plan:
         if record.image is None:
             raise LoaderError(f"a batch of images needs one in each record, got none in record {record.index}")
-        return self.dataset._plan(record, random_numbers)
+        return self.dataset.plan(record, random_numbers)
 
     def _finish(
         self, images: Any, indices: Sequence[int], futures: list[Future[tuple[list[Any], Work]]], read: float
@@ -123,7 +128,9 @@ class TensorBatchFetcher(BatchFetcher):
         parts = [future.result() for future in futures]
         began = now()
         others = [one for rest, _ in parts for one in rest]
-        batch = collate_with_images(self.dataset, indices, images, others, self.rule)
+        others = collate(self.dataset, indices, others, ELEMENTS[1:], self.rule)
+        batch = join_image(self.dataset.fields, images, others)
+        batch = [*batch] if isinstance(batch, tuple) else batch
         if not isinstance(images, torch.Tensor):
             batch = send_small_by_value(batch)
         serial = Work(read, 0.0, now() - began)

@@ -1,6 +1,6 @@
 """Find the stored records behind datasets, so that they are copied instead of decoded and encoded again.
 
-A dataset whose samples are the records of a store says so by its property ``_gives_records``.
+A dataset whose samples are the records of a store says so by its property ``gives_records``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def is_torch(value: Any, module: str, name: str) -> bool:
 def gives_records(dataset: Any) -> bool:
     """Return whether the samples of a dataset are the records of a store, unchanged."""
     # Asked of the class: a wrapper around a dataset may pass on its attributes, but not its samples.
-    return isinstance(dataset, Store) or (hasattr(type(dataset), "_gives_records") and dataset._gives_records)
+    return isinstance(dataset, Store) or (hasattr(type(dataset), "gives_records") and dataset.gives_records)
 
 
 def is_divisible(samples: Any) -> bool:

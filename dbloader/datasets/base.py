@@ -21,8 +21,7 @@ from dbloader.datasets.samples import Samples
 from dbloader.errors import NotAStoreError, OptionError, RecordIndexError, RecordNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Mapping, Sequence
 
     from dbloader.records.manifest import Manifest
     from dbloader.records.names import Names
@@ -128,19 +127,15 @@ class RecordDataset(Dataset[Any]):
             RecordIndexError: An index is not from -len to len - 1.
             DamagedRecordError: A record is not what was written.
         """
-        return self._same_store().read(self._positions(indices))
+        store, positions = self.locate(indices)
+        return store.read(positions)
 
-    def _labels_at(self, indices: Sequence[int]) -> list[int]:
-        store = self._same_store()
-        return [store.label(index) for index in self._positions(indices)]
+    def labels_at(self, indices: Sequence[int]) -> list[int]:
+        """Return the labels of a few records by one lookup each; ``targets`` reads those of all."""
+        store, positions = self.locate(indices)
+        return [store.label(position) for position in positions]
 
-    def _borrow(self, indices: Sequence[int]) -> AbstractContextManager[Iterator[Record]]:
-        return self._same_store().borrow(self._positions(indices))
-
-    def _prefetch(self, indices: Sequence[int]) -> None:
-        self._same_store().prefetch(self._positions(indices))
-
-    def _expect_order(self, sampler: ResumableSampler, since: Mapping[str, Any], *, margin: int, check: bool) -> None:
+    def expect_order(self, sampler: ResumableSampler, since: Mapping[str, Any], *, margin: int, check: bool) -> None:
         """Have the cache, if there is one, fetch shards in the order of an iteration that begins.
 
         Args:
@@ -194,8 +189,13 @@ class RecordDataset(Dataset[Any]):
         for name in _CACHED:
             self.__dict__.pop(name, None)
 
-    def _positions(self, indices: Sequence[int]) -> list[int]:
-        """Return the store's indices of the samples at some indices, which may be negative."""
+    def locate(self, indices: Sequence[int]) -> tuple[Store, list[int]]:
+        """Return the store, which is still the one of this dataset, and where in it some samples are.
+
+        Raises:
+            RecordIndexError: An index is not from -len to len - 1.
+            TypeError: An index is not an int.
+        """
         length = len(self)
         try:
             positions = [as_index(index) for index in indices]  # also NumPy's and torch's integers, but not 1.5
@@ -206,7 +206,7 @@ class RecordDataset(Dataset[Any]):
                 raise RecordIndexError(f"no record {index} in {self.root}, which has {length}")
             if index < 0:
                 positions[at] = index + length
-        return positions if self._indices is None else self._indices[positions].tolist()
+        return self._same_store(), positions if self._indices is None else self._indices[positions].tolist()
 
     def __len__(self) -> int:
         return self.manifest.length if self._indices is None else len(self._indices)
@@ -220,9 +220,6 @@ class RecordDataset(Dataset[Any]):
     def __getstate__(self) -> dict[str, Any]:
         # The columns are not sent to workers, which seldom need them.
         return {key: value for key, value in self.__dict__.items() if key not in _CACHED}
-
-    def _describe(self, record: Record) -> str:
-        return f"record {record.index} ({record.name or 'without a name'}) of {self.root}"
 
     def _same_store(self) -> Store:
         """Return the store, after checking that it is still the one that the dataset was made of."""

@@ -96,8 +96,8 @@ class CollectionDataset(StoreDataset):
         )
 
     @override
-    def _others(self, record: Record, plan: Plan | None = None) -> Any:
-        others = super()._others(record, plan)
+    def rest(self, record: Record, plan: Plan | None = None) -> Any:
+        others = super().rest(record, plan)
         return (*others, record.index) if self.with_index else others
 
 

@@ -12,6 +12,7 @@ from torch.utils.data import ConcatDataset, Subset
 
 from dbloader._describe import short_repr
 from dbloader.datasets.base import RecordDataset
+from dbloader.datasets.noted_errors import describe_record
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.fields import crop_boxes, crop_field, decode_field
 from dbloader.decoding.masks import changes_size, refuse_masks
@@ -19,6 +20,8 @@ from dbloader.errors import ImageError, OptionError
 from dbloader.records.record import STANDARD_FIELDS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dbloader.decoding.decoder import Plan
     from dbloader.records.manifest import Manifest
     from dbloader.records.record import Record
@@ -89,27 +92,34 @@ def lies_over_image(dataset: Any) -> bool:
     return "image" in fields and not fields.isdisjoint((_BOXES, *dataset.manifest.file_fields))
 
 
-def plans(decode: object) -> bool:
-    """Return whether this is a Decoder whose plan does all of its work."""
-    return isinstance(decode, Decoder) and decode.can_plan
+def has_image(fields: tuple[str, ...] | dict[str, str] | None) -> bool:
+    """Return whether a sample has the image."""
+    return "image" in names_of(fields).values()
 
 
-def others_of(dataset: Any, record: Record, plan: Plan | None) -> dict[str, Any]:
-    """Return all fields of a sample but its image, under their names in it.
+def join_image(fields: tuple[str, ...] | dict[str, str] | None, image: Any, rest: Any) -> Any:
+    """Return the image and the rest of a sample as one, or the images and the collated rest of a batch."""
+    if fields is None:
+        return (image, *rest)
+    return {name: image if field == "image" else rest[name] for name, field in names_of(fields).items()}
+
+
+def others_of(dataset: Any, record: Record, plan: Plan | None, value: Callable[[Record, str], Any]) -> dict[str, Any]:
+    """Return all fields of a sample but its image, under their names in it; ``value`` returns the one of a field.
 
     With the ``plan`` of the image's Decoder, files and boxes are cropped as the image is.
     """
     names = {name: field for name, field in names_of(dataset.fields).items() if field != "image"}
-    values = {field: dataset._field(record, field) for field in names.values()}
-    crops = dataset._has_image and (changes_size(dataset.decode) or changes_size(dataset.transform))
+    values = {field: value(record, field) for field in names.values()}
+    crops = has_image(dataset.fields) and (changes_size(dataset.decode) or changes_size(dataset.transform))
     there = {name for name, value in values.items() if value is not None}
     files = [] if dataset.decode is None else [name for name in dataset.manifest.file_fields if name in there]
     if plan is None:
         if files and (crops or isinstance(dataset.decode, Decoder)):
             raise OptionError(
-                f"field {files[0]!r} of {dataset._describe(record)} would not be cropped together with its image: that "
-                "takes the field 'image' too, and a Decoder of one crop, such as RandomResizedCrop(224), as decode= or "
-                "as transform= of create_loader; or pass decode=None"
+                f"field {files[0]!r} of {describe_record(record, dataset.root)} would not be cropped together with its "
+                "image: that takes the field 'image' too, and a Decoder of one crop, such as RandomResizedCrop(224), "
+                "as decode= or as transform= of create_loader; or pass decode=None"
             )
         cropped: dict[str, Any] = {name: _read_file(name, decode_field, values[name]) for name in files}
     else:
@@ -120,7 +130,7 @@ def others_of(dataset: Any, record: Record, plan: Plan | None) -> dict[str, Any]
             cropped |= _boxes_and_rows(values, placed, drop_empty=dataset.drop_empty_boxes)
     if crops:
         rest = {name: value for name, value in values.items() if name not in cropped and name not in _OWN_FIELDS}
-        refuse_masks(record.image, rest, dataset._describe(record))
+        refuse_masks(record.image, rest, describe_record(record, dataset.root))
     values |= cropped
     return {name: values[field] for name, field in names.items()}
 

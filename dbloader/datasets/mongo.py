@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from dbloader.caching.store import with_cache
 from dbloader.datasets.collection import CollectionDataset
+from dbloader.datasets.fields import check_fields
 from dbloader.datasets.store import StoreDataset, checked_place
 from dbloader.decoding.open import decode_pil
 from dbloader.errors import NotAStoreError, OptionError, RecordNotFoundError
@@ -112,7 +113,7 @@ class MongoDataset(StoreDataset):
         origin = copy.copy(self._origin)  # iterators that have begun keep the old one
         store = self._store_of(origin)
         manifest = store.manifest
-        self._check_fields(manifest)
+        check_fields(self, manifest)
         indices = self._matching(origin, manifest)
         self._forget()
         self._origin, self.store, self.manifest, self._indices = origin, store, manifest, indices

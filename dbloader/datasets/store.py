@@ -15,24 +15,23 @@ from dbloader.datasets.describe import describe
 from dbloader.datasets.fields import (
     check_fields,
     checked_fields,
+    has_image,
+    join_image,
     lies_over_image,
-    names_of,
     others_of,
-    plans,
     value_of,
 )
-from dbloader.datasets.noted_errors import NotedErrors
+from dbloader.datasets.noted_errors import NotedErrors, check_whole, describe_record
 from dbloader.datasets.transforms import apply_to_pair, apply_transform, is_albumentations, random_numbers_for
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.lazy import RESIZES, open_lazy
 from dbloader.decoding.open import decode_pil
-from dbloader.errors import DamagedImageError, OptionError
+from dbloader.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from dbloader.decoding.decoder import Plan
-    from dbloader.records.manifest import Manifest
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
@@ -70,13 +69,10 @@ class StoreDataset(RecordDataset):
         self.resize = resize
         self.fields = checked_fields(fields)
         self.drop_empty_boxes = checked_flag("drop_empty_boxes", drop_empty_boxes)
-        self._check_fields(self.manifest)
+        check_fields(self, self.manifest)
 
-    @property
-    def _has_image(self) -> bool:
-        return self.fields is None or "image" in names_of(self.fields).values()
-
-    def _random_numbers(self, indices: Sequence[int]) -> np.ndarray[Any, Any] | None:
+    def random_numbers(self, indices: Sequence[int]) -> np.ndarray[Any, Any] | None:
+        """Return what decides the samples at some indices: float64, shape (indices, n); None if nothing is random."""
         return random_numbers_for(self.decode, indices, self.transforms if self.transform is None else self.transform)
 
     @override
@@ -98,41 +94,42 @@ class StoreDataset(RecordDataset):
             raise stop_iteration_error(f"sample {index} of {self.root}") from stop
 
     @property
-    def _makes_its_own_samples(self) -> bool:
-        names = ("__getitem__", "__getitems__", "_sample", "_joined", "_image")
+    def makes_own_samples(self) -> bool:
+        """Whether a subclass overrides ``__getitem__``, ``__getitems__`` or ``sample``: its samples come from these."""
+        names = ("__getitem__", "__getitems__", "sample")
         return any(getattr(type(self), name) is not getattr(StoreDataset, name) for name in names)
 
     @property
-    def _gives_records(self) -> bool:
+    def gives_records(self) -> bool:
         """Whether samples are the records, at most decoded: ``write_store`` then copies these."""
         return (
             self.transform is self.target_transform is self.transforms is None
             and (self.decode is None or self.decode is decode_pil)
             and not isinstance(self.fields, dict)  # other names
             and "index" not in (self.fields or ())
-            and not self._makes_its_own_samples
+            and not self.makes_own_samples
             and not hasattr(self, "__iter__")
         )
 
     def _batch(self, indices: Sequence[int]) -> list[Any]:
-        random_numbers = self._random_numbers(indices)
+        random_numbers = self.random_numbers(indices)
         records = self.records(indices)
         return [
-            self._sample(record, None if random_numbers is None else random_numbers[at])
+            self.sample(record, None if random_numbers is None else random_numbers[at])
             for at, record in enumerate(records)
         ]
 
     def __repr__(self) -> str:
         return describe(self)
 
-    def _sample(self, record: Record, random_numbers: np.ndarray[Any, Any] | None = None) -> Any:
-        """Return the sample of a record, with its row of ``_random_numbers``."""
-        if not self._has_image:
-            return self._transformed(record, self._others(record), random_numbers)
-        options: dict[str, Any] = {}  # none for subclasses that make their images themselves
-        if lies_over_image(self) and plans(self.decode) and record.image is not None:
-            options["plan"] = self._plan(record, random_numbers)
-        sample = self._joined(self._image(record, random_numbers, **options), self._others(record, **options))
+    def sample(self, record: Record, random_numbers: np.ndarray[Any, Any] | None = None) -> Any:
+        """Return the sample of a record, with its row of ``random_numbers``."""
+        if not has_image(self.fields):
+            return self._transformed(record, self.rest(record), random_numbers)
+        decode: Any = self.decode
+        planned = lies_over_image(self) and isinstance(decode, Decoder) and decode.can_plan and record.image is not None
+        plan = self.plan(record, random_numbers) if planned else None
+        sample = join_image(self.fields, self._image(record, random_numbers, plan), self.rest(record, plan))
         return self._transformed(record, sample, random_numbers)
 
     def _transformed(self, record: Record, sample: Any, random_numbers: np.ndarray[Any, Any] | None) -> Any:
@@ -145,22 +142,14 @@ class StoreDataset(RecordDataset):
                 return (apply_transform(self.transforms, sample[0], random_numbers), *sample[1:])
             return (*apply_to_pair(self.transforms, *sample[:2]), *sample[2:])
 
-    def _plan(self, record: Record, random_numbers: np.ndarray[Any, Any] | None) -> Plan:
-        """Return how the Decoder decodes the image of a record."""
+    def plan(self, record: Record, random_numbers: np.ndarray[Any, Any] | None) -> Plan:
+        """Return how ``decode``, a Decoder, decodes the image of a record, with its row of ``random_numbers``."""
         decode: Any = self.decode
         with NotedErrors(self, record):
             plan: Plan = decode.plan(record.image, _drawn_for(decode, random_numbers), **self._known(record))
         return plan
 
-    def _joined(self, image: Any, others: Any) -> Any:
-        """Return a sample of the results of ``_image`` and ``_others``, or a batch of those of many, collated."""
-        if self.fields is None:
-            return (image, *others)
-        return {name: image if field == "image" else others[name] for name, field in names_of(self.fields).items()}
-
-    def _image(
-        self, record: Record, random_numbers: np.ndarray[Any, Any] | None = None, plan: Plan | None = None
-    ) -> Any:
+    def _image(self, record: Record, random_numbers: np.ndarray[Any, Any] | None, plan: Plan | None) -> Any:
         with NotedErrors(self, record):
             image = self._decoded(record, random_numbers) if plan is None else plan.tensor()
             if is_albumentations(self.transform) and lies_over_image(self):
@@ -168,30 +157,23 @@ class StoreDataset(RecordDataset):
                     "transform= changes the image alone, which its masks and boxes would no longer fit: pass this "
                     "transform of albumentations as transforms=, which gets the whole sample"
                 )
-            return (
-                image
-                if self.transform is None or image is None
-                else apply_transform(self.transform, image, random_numbers)
-            )
+            unchanged = self.transform is None or image is None
+            return image if unchanged else apply_transform(self.transform, image, random_numbers)
 
-    def _others(self, record: Record, plan: Plan | None = None) -> Any:
+    def rest(self, record: Record, plan: Plan | None = None) -> Any:
         """Return the rest of a sample: a tuple of the label, or a dict of all fields but the image.
 
         ``plan`` is the image's, if a Decoder decodes it.
         """
         with NotedErrors(self, record):
-            return (self._label(record),) if self.fields is None else others_of(self, record, plan)
-
-    def _check_whole(self, record: Record) -> None:
-        """Raise DamagedImageError if the image of a record was damaged when it was stored."""
-        if record.damaged is not None:
-            raise DamagedImageError(
-                f"{self._describe(record)} was stored damaged: {record.damaged}; "
-                "convert without on_damaged='keep', or pass decode=None to get its bytes",
+            return (
+                (self._field(record, "label"),) if self.fields is None else others_of(self, record, plan, self._field)
             )
 
     def _field(self, record: Record, name: str) -> Any:
-        return self._label(record) if name == "label" else value_of(record, name)
+        value = value_of(record, name)
+        transform = self.target_transform if name == "label" else None
+        return value if transform is None or value is None else transform(value)
 
     def _decoded(self, record: Record, random_numbers: np.ndarray[Any, Any] | None) -> Any:
         image: Any = record.image
@@ -201,8 +183,9 @@ class StoreDataset(RecordDataset):
         if image is None or decode is None or isinstance(image, np.ndarray):
             return image
         if decode is decode_pil:
-            return open_lazy(image, **self._known(record), resize=self.resize, note=f"in {self._describe(record)}")
-        self._check_whole(record)
+            note = f"in {describe_record(record, self.root)}"
+            return open_lazy(image, **self._known(record), resize=self.resize, note=note)
+        check_whole(record, self.root)
         return decode(image)
 
     @property
@@ -219,18 +202,11 @@ class StoreDataset(RecordDataset):
         """Return what conversion found out about an image, for a Decoder, after checking that it is not damaged."""
         if isinstance(record.image, np.ndarray):
             return {}
-        self._check_whole(record)
+        check_whole(record, self.root)
         source = self.manifest.source
         tiles = record.fields.get("tiles") if source.get("tile") else None  # else it is a field of the listing
         # An image that conversion has decoded, and whose CRC is right, has no damage that decoding could find.
         return {"tiles": tiles, "known_intact": source.get("check") == "decode"}
-
-    def _label(self, record: Record) -> Any:
-        label = record.label
-        return label if self.target_transform is None or label is None else self.target_transform(label)
-
-    def _check_fields(self, manifest: Manifest) -> None:
-        check_fields(self, manifest)
 
 
 def _drawn_for(decode: Decoder, random_numbers: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any] | None:

@@ -140,7 +140,7 @@ class SamplerCheckpoint:
             start = self._sampler._next_state()
         else:
             start = self._latest.next_start()
-        expect_order = getattr(self._dataset, "_expect_order", None)
+        expect_order = getattr(self._dataset, "expect_order", None)
         if expect_order is not None:
             # Later epochs are of the same kind: that their shards have other sizes must not end a training.
             first = self._latest is None

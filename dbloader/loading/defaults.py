@@ -109,7 +109,7 @@ def with_transform(dataset: Any, transform: Callable[..., Any] | None) -> tuple[
     if type(dataset) is Subset:
         inner, transform = with_transform(dataset.dataset, transform)
         return Subset(inner, dataset.indices), transform
-    if transform is None or not isinstance(dataset, StoreDataset) or dataset._makes_its_own_samples:
+    if transform is None or not isinstance(dataset, StoreDataset) or dataset.makes_own_samples:
         return dataset, transform  # not a copy: attributes that are set on it later must take effect
     dataset = copy.copy(dataset)  # the caller's must not change
     if isinstance(transform, Decoder):

@@ -85,7 +85,7 @@ class BlockShuffleSampler(ResumableSampler):
             self.block_size = BLOCK_SIZE if block_size is None else whole_number("block_size", block_size, 1)
         self.buffer_blocks = whole_number("buffer_blocks", buffer_blocks, 1)
         self.lanes = whole_number("lanes", lanes, 1, none=True)
-        labels_at = getattr(dataset, "_labels_at", None)
+        labels_at = getattr(dataset, "labels_at", None)
         if labels_at is not None and os.environ.get("RANK", "0") == "0":
             with suppress(IndexError):
                 self._warn_of_classes(labels_at)

@@ -14,6 +14,7 @@ import numpy as np
 
 from dbloader._describe import short_repr
 from dbloader._options import whole_number
+from dbloader.datasets.noted_errors import check_whole
 from dbloader.datasets.store import StoreDataset
 from dbloader.datasets.transforms import is_albumentations
 from dbloader.decoding.decoder import Decoder
@@ -188,8 +189,8 @@ def _sample(dataset: StoreDataset, indices: SeededIndices) -> dict[str, Any]:
     try:
         record = dataset.record(indices[0])
         sample |= {"name": record.name, "label": record.label}
-        dataset._check_whole(record)
-        rows = dataset._random_numbers(indices)
+        check_whole(record, dataset.root)
+        rows = dataset.random_numbers(indices)
         return sample | _crop(dataset, record, () if rows is None else rows[0])
     except StoreUnreachableError:
         raise
@@ -213,7 +214,7 @@ def _crop(dataset: StoreDataset, record: Record, row: Any) -> dict[str, Any]:
     if record.width and record.height and record.format != "TIFF" and not decode.exif_transpose:
         crop = decode.choose_crop(row, record.width, record.height)
     else:  # only the file knows which side is up
-        plan = dataset._plan(record, row)
+        plan = dataset.plan(record, row)
         crop, found["size"] = plan.crop, [plan.width, plan.height]
     box: list[float] = [crop.left, crop.top, crop.width, crop.height]
     if crop.resized is not None and decode.size is not None:  # the output shows a window on the resized part

@@ -156,7 +156,7 @@ def test_large_files_are_planned_a_few_at_a_time(place: Path, planned: int, monk
 def test_a_store_that_gives_too_few_records_is_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = LMDBDataset(place, decode=RandomResizedCrop(8))
     records = dataset.records([0, 1])
-    monkeypatch.setattr(dataset, "_borrow", lambda _: nullcontext(iter(records)))
+    monkeypatch.setattr(dataset.store, "borrow", lambda _: nullcontext(iter(records)))
     with pytest.raises(LoaderError, match="gave fewer records than it was asked for"):
         create_fetcher(dataset).__getitems__([0, 1, 2])
 

@@ -549,8 +549,8 @@ def test_a_free_threaded_python_takes_threads_for_all(monkeypatch: pytest.Monkey
 class Negative(LMDBDataset):
     """Overrides a part of how samples are made."""
 
-    def _sample(self, record: Record, random_numbers: Any = None) -> Any:
-        image, label = super()._sample(record, random_numbers)
+    def sample(self, record: Record, random_numbers: Any = None) -> Any:
+        image, label = super().sample(record, random_numbers)
         return 255 - image, label + 100
 
 
@@ -594,10 +594,11 @@ def test_a_training_without_a_whole_batch_is_refused(place: Path) -> None:
 
 
 class Scaled(LMDBDataset):
-    """Overrides the image alone, with one that uint8 cannot hold."""
+    """Makes images that uint8 cannot hold."""
 
-    def _image(self, record: Record, random_numbers: Any = None, plan: Any = None) -> Any:
-        return super()._image(record, random_numbers, plan).float() / 255
+    def sample(self, record: Record, random_numbers: Any = None) -> Any:
+        image, label = super().sample(record, random_numbers)
+        return image.float() / 255, label
 
 
 def test_an_image_that_a_subclass_makes_keeps_its_values(place: Path) -> None:
