@@ -17,7 +17,6 @@ from click.shell_completion import shell_complete
 from typing_extensions import override
 
 from dbloader._version import __version__
-from dbloader.cli.places import remember
 from dbloader.cli.text import complain, say
 from dbloader.errors import DBLoaderError
 
@@ -88,7 +87,6 @@ def main() -> None:
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: say(f"Warning: {message}", err=True)
         try:
-            remember(sys.argv[1:])
             status = _run(sys.argv[1:])
         except OSError:
             status = FAILED  # an error occurred, and stderr cannot be written

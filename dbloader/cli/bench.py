@@ -10,7 +10,6 @@ import click
 
 from dbloader._describe import counted, size
 from dbloader.cli.meter import Meter
-from dbloader.cli.places import PlaceArgument
 from dbloader.cli.text import say, say_json
 
 
@@ -31,7 +30,7 @@ Examples:
   dbloader bench train.lmdb --workers 1,2 --size 384
   dbloader bench mongodb://server/images.train --json | jq -r .verdict""",
 )
-@click.argument("place", type=PlaceArgument())
+@click.argument("place", type=click.Path())
 @click.option("--batch-size", metavar="N", type=int, default=64, show_default=True, help="Images in a batch.")
 @click.option(
     "--size", metavar="PX", type=int, default=224, show_default=True, help="Height and width of the cropped images."

@@ -15,7 +15,6 @@ from dbloader._describe import counted, size
 from dbloader.cli.conversion_options import conversion_options, pop_image_format
 from dbloader.cli.dry_run import print_left_out, show_dry_run
 from dbloader.cli.meter import Meter
-from dbloader.cli.places import PlaceArgument
 from dbloader.cli.text import say, say_json, say_next
 from dbloader.conversion.convert import convert
 from dbloader.conversion.report import REMARKS
@@ -56,8 +55,8 @@ Examples:
   dbloader convert imagenet/train/ train.lmdb --dry-run
   dbloader convert imagenet/train/ train.lmdb --resume""",
 )
-@click.argument("source", type=PlaceArgument())
-@click.argument("destination", type=PlaceArgument())
+@click.argument("source", type=click.Path())
+@click.argument("destination", type=click.Path())
 @conversion_options
 @click.option(
     "--workers",

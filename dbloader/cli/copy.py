@@ -9,7 +9,6 @@ import click
 from dbloader._describe import counted, size
 from dbloader.cli.isolated import isolated
 from dbloader.cli.meter import Meter
-from dbloader.cli.places import PlaceArgument
 from dbloader.cli.text import complain, say, say_json, say_next
 from dbloader.copying.copy_store import copy_store
 from dbloader.records.manifest import Manifest
@@ -44,8 +43,8 @@ Examples:
   dbloader copy all.lmdb fixed.lmdb --labels labels.csv
   dbloader copy damaged.lmdb rest.lmdb --skip-damaged""",
 )
-@click.argument("sources", metavar="SOURCE...", nargs=-1, type=PlaceArgument())
-@click.argument("destination", type=PlaceArgument())
+@click.argument("sources", metavar="SOURCE...", nargs=-1, type=click.Path())
+@click.argument("destination", type=click.Path())
 @click.option("--select", metavar="LISTING", type=click.Path(), help="Copy the records that a listing names.")
 @click.option("--drop", metavar="LISTING", type=click.Path(), help="Leave out the records that a listing names.")
 @click.option(

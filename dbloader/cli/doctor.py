@@ -6,7 +6,6 @@ from dataclasses import asdict
 
 import click
 
-from dbloader.cli.places import PlaceArgument
 from dbloader.cli.text import say, say_json
 from dbloader.loading.doctor import examine_machine, examine_place
 
@@ -25,7 +24,7 @@ Examples:
   dbloader doctor mongodb://server/images.train
   dbloader doctor train.lmdb --json | jq -r .state""",
 )
-@click.argument("place", type=PlaceArgument(), required=False)
+@click.argument("place", type=click.Path(), required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def doctor_command(place: str | None, *, as_json: bool) -> int:
     """Look for what stops or slows a training on this machine, or with the store PLACE, and tell what to do about it.

@@ -11,7 +11,6 @@ from dbloader.checking.duplicates import DISTANCE
 from dbloader.checking.similar import MAX_DISTANCE
 from dbloader.cli.isolated import isolated
 from dbloader.cli.meter import Meter
-from dbloader.cli.places import PlaceArgument
 from dbloader.cli.text import complain, say, say_json
 
 FOUND = 1
@@ -31,8 +30,8 @@ Examples:
   dbloader duplicates train.lmdb --output twice.jsonl
   dbloader duplicates val.lmdb train.lmdb --output leaks.jsonl""",
 )
-@click.argument("place", type=PlaceArgument())
-@click.argument("other", type=PlaceArgument(), required=False)
+@click.argument("place", type=click.Path())
+@click.argument("other", type=click.Path(), required=False)
 @click.option(
     "--distance",
     metavar="BITS",

@@ -6,7 +6,6 @@ import click
 
 from dbloader._describe import counted, size
 from dbloader.cli.meter import Meter
-from dbloader.cli.places import PlaceArgument
 from dbloader.cli.text import say, say_json
 from dbloader.exports.export import FORMATS, export_store
 
@@ -21,7 +20,7 @@ Examples:
   dbloader export train.lmdb train-parquet/ --format parquet
   dbloader export boxes.lmdb train-coco/ --format coco""",
 )
-@click.argument("place", type=PlaceArgument())
+@click.argument("place", type=click.Path())
 @click.argument("destination", type=click.Path())
 @click.option(
     "--format",

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import click
 
 from dbloader._describe import counted, printable, size
-from dbloader.cli.places import PlaceArgument
 from dbloader.cli.text import say, say_json
 from dbloader.copying.copy_remote import read_table
 from dbloader.remote.places import is_remote
@@ -33,7 +32,7 @@ Examples:
   dbloader info train.lmdb --json | jq -r .digest
   dbloader info train.lmdb --report""",
 )
-@click.argument("place", type=PlaceArgument())
+@click.argument("place", type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON, with all classes.")
 @click.option(
     "--report",

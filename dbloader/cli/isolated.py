@@ -10,7 +10,6 @@ import threading
 from dataclasses import asdict, is_dataclass
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dbloader._spawn import shielded
@@ -38,7 +37,8 @@ def isolated(function: str, place: str, *arguments: Any, **options: Any) -> Any:
         DamagedStoreError: The process was ended by a signal of a crash.
         StoreError: Another signal ended it.
     """
-    if not any(map(os.path.exists, (place, *arguments, options.get("against") or place))):  # no URI is a path
+    files = [*filter(os.path.exists, (place, *arguments, options.get("against") or ""))]  # no URI is a path
+    if not files:
         return _plain(_find(function)(place, *arguments, **options))
     calls = {name: option for name, option in options.items() if callable(option)}
     options = {name: option for name, option in options.items() if name not in calls}
@@ -67,10 +67,9 @@ def isolated(function: str, place: str, *arguments: Any, **options: Any) -> Any:
         code = process.exitcode or 0
         name = signal.Signals(-code).name if code < 0 else f"status {code}"
         if -code in _CRASHES:
-            files = " or ".join(one for one in (place, *arguments) if Path(one).is_file())
-            what = f"{files} is damaged: {last}reading it ended the process with {name}"
+            what = f"{' or '.join(files)} is damaged: {last}reading it ended the process with {name}"
             raise DamagedStoreError(f"{what}; copy it again from the original") from None
-        raise StoreError(f"the process that read {place} was ended {last}by {name}") from None
+        raise StoreError(f"the process that read {' or '.join(files)} was ended {last}by {name}") from None
     finally:
         receiver.close()
         process.terminate()

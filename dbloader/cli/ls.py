@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dbloader.cli.places import PlaceArgument
 from dbloader.cli.text import say, say_json
 from dbloader.stores.open import open_store
 from dbloader.stores.rows import class_of, list_records
@@ -27,7 +26,7 @@ Examples:
   dbloader ls train.lmdb --class cat
   dbloader ls train.lmdb --json""",
 )
-@click.argument("place", type=PlaceArgument())
+@click.argument("place", type=click.Path())
 @click.option("--class", "class_name", metavar="NAME", help="List only the records of a class, or with a label.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object in each line.")
 def ls_command(place: str, *, class_name: str | None, as_json: bool) -> None:

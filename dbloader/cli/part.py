@@ -9,7 +9,6 @@ from dataclasses import asdict
 import click
 
 from dbloader._describe import counted, size
-from dbloader.cli.places import PlaceArgument
 from dbloader.cli.text import say, say_json
 from dbloader.conversion.part import convert_part
 
@@ -24,7 +23,7 @@ _VARIABLES = ("SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX", "PBS_ARRAY_INDEX", 
 Examples:
   dbloader part train.lmdb 17""",
 )
-@click.argument("destination", type=PlaceArgument())
+@click.argument("destination", type=click.Path())
 @click.argument("number", type=int, required=False)
 @click.option("--workers", metavar="N", type=int, default=1, show_default=True, help="Threads that read and check.")
 @click.option(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from dbloader.cli.places import PlaceArgument
 from dbloader.cli.text import say, say_json
 from dbloader.conversion.publish import list_parts, slurm_ranges
 
@@ -21,7 +20,7 @@ Exit status: 0 all parts are made, 1 some are missing, 2 it failed.
 Examples:
   dbloader parts train.lmdb""",
 )
-@click.argument("destination", type=PlaceArgument())
+@click.argument("destination", type=click.Path())
 @click.option(
     "--missing", "only_missing", is_flag=True, help="Print only the numbers of the missing parts: 3,17,40-42."
 )

@@ -9,7 +9,6 @@ import click
 from dbloader._describe import counted
 from dbloader.cli.conversion_options import conversion_options, pop_image_format
 from dbloader.cli.meter import Meter
-from dbloader.cli.places import PlaceArgument
 from dbloader.cli.text import say, say_json
 from dbloader.conversion.make_plan import plan_conversion
 
@@ -22,8 +21,8 @@ Examples:
   dbloader plan imagenet/train/ train.lmdb --shards 512
   dbloader plan imagenet/train/ train.lmdb --shards 512 --short-side 256 --quality 90""",
 )
-@click.argument("source", type=PlaceArgument())
-@click.argument("destination", type=PlaceArgument())
+@click.argument("source", type=click.Path())
+@click.argument("destination", type=click.Path())
 @click.option("--shards", metavar="N", type=int, required=True, help="Number of parts, each of which makes one shard.")
 @conversion_options
 @click.option("--append", is_flag=True, help="Add the images to the folder of shards DESTINATION.")

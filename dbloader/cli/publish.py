@@ -7,7 +7,6 @@ from dataclasses import asdict
 import click
 
 from dbloader.cli.convert import SOME_REJECTED, print_report
-from dbloader.cli.places import PlaceArgument
 from dbloader.cli.text import say_json
 from dbloader.conversion.publish import publish
 
@@ -22,7 +21,7 @@ Exit status: 0 all files are in, 1 some were rejected, 2 it failed.
 Examples:
   dbloader publish train.lmdb""",
 )
-@click.argument("destination", type=PlaceArgument())
+@click.argument("destination", type=click.Path())
 @click.option("--overwrite", is_flag=True, help="Replace the store of shards at DESTINATION.")
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")

@@ -12,7 +12,6 @@ import numpy as np
 from PIL import Image
 
 from dbloader._describe import size
-from dbloader.cli.places import PlaceArgument
 from dbloader.cli.text import can_draw, draw, say, say_json
 from dbloader.errors import DamagedImageError
 from dbloader.images.pillow import open_pillow, scale_to_8_bits, translate_errors
@@ -39,7 +38,7 @@ Examples:
   dbloader show train.lmdb cat/000.jpg --json | jq -r .format
   dbloader show train.lmdb 0 --output first.jpg""",
 )
-@click.argument("place", type=PlaceArgument())
+@click.argument("place", type=click.Path())
 @click.argument("record")
 @click.option(
     "--output", "-o", metavar="FILE", type=click.Path(), help="Write the image into a new file, as it is stored."

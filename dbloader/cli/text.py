@@ -11,17 +11,16 @@ from typing import Any
 import click
 
 from dbloader._describe import printable
-from dbloader.cli.places import redacted
 
 
 def say(line: str, *, err: bool = False) -> None:
-    """Print one line; on stderr, without the credentials that were given as arguments."""
-    click.echo(printable(redacted(line) if err else line), err=err)
+    """Print one line."""
+    click.echo(printable(line), err=err)
 
 
 def complain(message: str) -> None:
     """Print an error on stderr, as one line."""
-    say(f"Error: {' '.join(redacted(message).splitlines())}", err=True)
+    say(f"Error: {' '.join(message.splitlines())}", err=True)
 
 
 def say_next(what: str, *words: str) -> None:

@@ -9,7 +9,6 @@ import click
 from dbloader._describe import counted
 from dbloader.cli.isolated import isolated
 from dbloader.cli.meter import Meter
-from dbloader.cli.places import PlaceArgument
 from dbloader.cli.text import complain, say, say_json
 from dbloader.errors import DamagedRecordError, DamagedStoreError, DBLoaderError
 
@@ -31,12 +30,12 @@ Examples:
   dbloader verify train.lmdb --against imagefolder/
   dbloader verify train.lmdb --against mongodb://server/images.train""",
 )
-@click.argument("place", type=PlaceArgument())
+@click.argument("place", type=click.Path())
 @click.option("--decode", is_flag=True, help="Decode every image too.")
 @click.option(
     "--against",
     metavar="SOURCE",
-    type=PlaceArgument(),
+    type=click.Path(),
     help="Compare with the files that the store was converted from, or with another store.",
 )
 @click.option("--listing", metavar="FILE", type=click.Path(), help="Listing of SOURCE, if it needs one.")

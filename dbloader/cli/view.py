@@ -8,7 +8,6 @@ import click
 
 from dbloader._describe import counted, size
 from dbloader.cli.isolated import isolated
-from dbloader.cli.places import PlaceArgument, redacted
 from dbloader.cli.text import say
 
 HOST = "127.0.0.1"
@@ -24,8 +23,8 @@ Examples:
   dbloader view train.lmdb --port 8000 --no-open
   dbloader view train.lmdb --html report.html""",
 )
-@click.argument("place", type=PlaceArgument())
-@click.argument("other", type=PlaceArgument(), required=False)
+@click.argument("place", type=click.Path())
+@click.argument("other", type=click.Path(), required=False)
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -76,4 +75,4 @@ def view_command(
         return
     places = [place] if other is None else [place, other]
     options: Any = {"host": host, "port": port, "transform": transform, "open_browser": not no_open}
-    isolated("viewing.server.serve", *places, **options, tell=lambda line: say(redacted(line)))
+    isolated("viewing.server.serve", *places, **options, tell=say)

@@ -17,7 +17,7 @@ An error is one line on stderr and exit status 2. `convert`, `publish` and `veri
 rejected or records are damaged. Ctrl-C is exit status 130. `dbloader` and `python -m dbloader` are the same program.
 Progress is shown on stderr: as a bar on a terminal, elsewhere (and with `TERM=dumb`) as a line every 30 s; `--quiet`
 turns it off. Colors are only in the picture that `show` draws, and not with `NO_COLOR`. Control characters in names
-and places are printed escaped (`\\x1b`), and the password in a place is never printed.
+and places are printed escaped (`\\x1b`).
 
 To complete commands, options and paths with the Tab key, add one of these lines to the file that your shell reads when
 it starts:

@@ -185,17 +185,16 @@ def test_an_error_shows_arguments_without_the_commands_in_them(
         assert run(*arguments, name, status=2).startswith("Error: ")
 
 
-def test_a_bug_in_dbloader_is_shown_in_full_without_commands_and_passwords(
+def test_bug_in_dbloader_prints_its_traceback_without_control_characters(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(_: object) -> NoReturn:
-        raise RuntimeError(HOSTILE + "mongodb://u:s3cret@h/a.b")
+        raise RuntimeError(HOSTILE)
 
     monkeypatch.setattr("dbloader.cli.info.open_store", broken)
-    outcome = shell("info", "mongodb://u:s3cret@h/a.b")
+    outcome = shell("info", "a.lmdb")
     assert (outcome.status, outcome.stdout) == (2, "")
     assert check(outcome.stderr).startswith("Traceback")
-    assert "s3cret" not in outcome.stderr
 
 
 def test_every_command_character_is_escaped_and_no_letter_is() -> None:
