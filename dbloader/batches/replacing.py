@@ -101,7 +101,7 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
     def _find_next(self, indices: SeededIndices, at: int, damage: SkippedSample) -> int:
         """Return the index of the sample that takes a place in the batch, where the one there is damaged."""
         sampler, first = self._limit.sampler, [damage]
-        order = sampler._order(indices.seed, indices.epoch)
+        order = sampler.order(indices.seed, indices.epoch)
         for count in itertools.count(1):
             self._limit.check(count, sampler.length, first)  # after a whole epoch, it raises an error
             index = int(order(np.array([(indices.positions[at] + count) % sampler.length]))[0])

@@ -55,7 +55,7 @@ def needs_of(
     def seen(positions: range) -> Iterator[tuple[int, int]]:
         """Yield each shard when it is first seen, and how many samples come before that."""
         unseen = np.array(lengths) > 0
-        order = sampler._order(since["seed"], since["epoch"])
+        order = sampler.order(since["seed"], since["epoch"])
         for at in range(0, len(positions), _COMPUTED):
             part = positions[at : at + _COMPUTED]
             indices = order(np.arange(part.start, part.stop, part.step, dtype=np.int64) % sampler.length)

@@ -136,8 +136,8 @@ class SamplerCheckpoint:
     def begin(self) -> Position:
         """Return the position of the iteration that begins now."""
         # Where another PrefetchLoader in front holds the sampler, that one decides.
-        if self._latest is None or self._was_chosen or self._sampler._is_held:
-            start = self._sampler._next_state()
+        if self._latest is None or self._was_chosen or self._sampler.is_held:
+            start = self._sampler.next_state()
         else:
             start = self._latest.next_start()
         expect_order = getattr(self._dataset, "expect_order", None)
@@ -151,12 +151,12 @@ class SamplerCheckpoint:
     @property
     def _was_chosen(self) -> bool:
         """Whether ``set_epoch`` or ``load_state_dict`` was called since the last batch was received."""
-        return self._latest is not None and self._sampler._times_chosen != self._latest.times_chosen
+        return self._latest is not None and self._sampler.times_chosen != self._latest.times_chosen
 
     def state(self) -> State:
         """Return the state of the consumer, or of the epoch or state that was chosen since."""
         if self._latest is None or self._was_chosen:
-            return {**self._sampler._next_state(), **self._digest()}
+            return {**self._sampler.next_state(), **self._digest()}
         return {**self._latest.state(), **self._digest()}
 
     def load(self, state: Any) -> None:
@@ -190,20 +190,20 @@ class _SamplerPosition(Position):
         self._start = start
         self._batch_size = batch_size
         self._ended = False
-        self.times_chosen = sampler._times_chosen
+        self.times_chosen = sampler.times_chosen
         self._positions = sampler.positions(start)
         self._samples = len(self._positions)
         if drop_last:
             self._samples -= self._samples % batch_size
-        self._holds = not sampler._is_held
+        self._holds = not sampler.is_held
         if self._holds:
-            sampler._hold(start)
+            sampler.hold(start)
 
     def _release(self, *, received: bool) -> None:
-        self.times_chosen = self._sampler._times_chosen
+        self.times_chosen = self._sampler.times_chosen
         if self._holds:
             self._holds = False
-            self._sampler._release(received=received)
+            self._sampler.release(received=received)
 
     @property
     @override

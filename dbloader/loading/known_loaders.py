@@ -19,7 +19,7 @@ def find_checkpoint(loader: Any) -> Checkpoint | None:
     """Return how a loader is resumed, or None if it cannot be."""
     batches: Any = getattr(loader, "batch_sampler", Ellipsis)
     sampler: Any = getattr(loader if batches is None else batches, "sampler", None)
-    if all(hasattr(sampler, name) for name in ("positions", "_hold", "load_state_dict")):
+    if all(hasattr(sampler, name) for name in ("positions", "hold", "load_state_dict")):
         ahead = max(1, getattr(loader, "num_workers", 0)) * (getattr(loader, "prefetch_factor", None) or 1)
         of: dict[str, Any] = {"dataset": dataset_of(loader), "ahead": ahead}
         if batches is None:  # a DataLoader with batch_size=None: each sample is a batch

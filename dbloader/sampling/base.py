@@ -44,6 +44,7 @@ class ResumableSampler(RankSampler, ABC):
         population: Length of the dataset that the indices are of, or None if unknown.
         seed: The seed of all epochs.
         epoch: The epoch of the next ``iter()``.
+        times_chosen: Calls of ``set_epoch`` and ``load_state_dict``.
     """
 
     def __init__(
@@ -60,13 +61,13 @@ class ResumableSampler(RankSampler, ABC):
         self.population = population
         self.seed = whole_number("seed", seed)
         self.epoch = 0
-        self._times_chosen = 0  # calls of set_epoch and load_state_dict
+        self.times_chosen = 0
         self._position = 0  # where the next iter() starts
         self._begun: Start | None = None  # where the last iter() started, unless an epoch or state was chosen since
         self._held: Start | None = None  # where each iter() starts while a loader holds the sampler
 
     @abstractmethod
-    def _order(self, seed: int, epoch: int) -> Callable[[Array], Array]:
+    def order(self, seed: int, epoch: int) -> Callable[[Array], Array]:
         """Return the function from positions to indices: int64, shape (positions,)."""
 
     def _options(self) -> dict[str, int]:
@@ -111,7 +112,7 @@ class ResumableSampler(RankSampler, ABC):
             self._position = 0
         self.epoch = epoch
         self._begun = None
-        self._times_chosen += 1
+        self.times_chosen += 1
 
     def state_after(self, consumed: int = 0, *, since: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the state of an iteration of which some samples have been consumed: ints and a str.
@@ -146,26 +147,26 @@ class ResumableSampler(RankSampler, ABC):
         """
         self.seed, self.epoch, self._position = self._read(state_dict)
         self._begun = None
-        self._times_chosen += 1
+        self.times_chosen += 1
 
-    def _next_state(self) -> dict[str, Any]:
+    def next_state(self) -> dict[str, Any]:
         """Return the state where the next ``iter()`` starts: ints and a str."""
         return self._state(self._held or self._next())
 
     @property
-    def _is_held(self) -> bool:
+    def is_held(self) -> bool:
         """Whether a loader in front decides where ``iter()`` starts."""
         return self._held is not None
 
-    def _hold(self, since: Mapping[str, Any]) -> None:
-        """Start each ``iter()`` at a state until ``_release``, even if another epoch is chosen meanwhile.
+    def hold(self, since: Mapping[str, Any]) -> None:
+        """Start each ``iter()`` at a state until ``release``, even if another epoch is chosen meanwhile.
 
-        PrefetchLoader calls this before it makes the iterator of the loader behind it, and ``_release`` when its
+        PrefetchLoader calls this before it makes the iterator of the loader behind it, and ``release`` when its
         consumer has the first batch, since some loaders set an epoch of their own counting in between.
         """
         self._held, self._begun = self._read(since), None
 
-    def _release(self, *, received: bool) -> None:
+    def release(self, *, received: bool) -> None:
         """Start ``iter()`` again where ``set_epoch`` and ``load_state_dict`` say.
 
         Args:
@@ -173,10 +174,10 @@ class ResumableSampler(RankSampler, ABC):
                 iteration starts at the same position.
 
         Raises:
-            LoaderError: The consumer has received something, but ``iter()`` was not called since ``_hold``.
+            LoaderError: The consumer has received something, but ``iter()`` was not called since ``hold``.
         """
         held, self._held = self._held, None
-        assert held is not None, "_release without _hold"
+        assert held is not None, "release without hold"
         self.seed, self.epoch, self._position = held._replace(position=0) if received else held
         if received and self._begun != held:
             raise LoaderError(
@@ -194,16 +195,16 @@ class ResumableSampler(RankSampler, ABC):
     def _next(self) -> Start:
         return Start(self.seed, self.epoch, self._position)
 
-    def _facts(self) -> dict[str, Any]:
-        """Return what a state says of the order: the class, length and options of the sampler."""
+    def facts(self) -> dict[str, Any]:
+        """Return the entries of a state that describe the order: the class, length and options of the sampler."""
         return {"sampler": type(self).__name__, "length": self.length, **self._options()}
 
     def _state(self, start: Start) -> dict[str, Any]:
-        return {**self._facts(), **start._asdict()}
+        return {**self.facts(), **start._asdict()}
 
     def _read(self, state: Mapping[str, Any]) -> Start:
         """Return where an iteration from a state starts; raise the errors of ``load_state_dict``."""
-        return read_start(state, self._facts())
+        return read_start(state, self.facts())
 
 
 class _Indices(Iterator[int]):
@@ -220,13 +221,13 @@ class _Indices(Iterator[int]):
     def _begin(self, start: Start) -> None:
         sampler = self._sampler
         self._since = sampler._state(start)
-        self._times_chosen = None if sampler._is_held else sampler._times_chosen
+        self._times_chosen = None if sampler.is_held else sampler.times_chosen
         self._count = 0
-        self._indices = _compute(sampler._share(start.position), sampler.length, sampler._order(*start[:2]))
+        self._indices = _compute(sampler.positions(self._since), sampler.length, sampler.order(*start[:2]))
 
     @override
     def __next__(self) -> int:
-        if not self._count and self._times_chosen == self._sampler._times_chosen:
+        if not self._count and self._times_chosen == self._sampler.times_chosen:
             # Not before the first sample: a DataLoader with workers makes two iterators and takes nothing from one.
             self._sampler._position = 0
         index = next(self._indices)
@@ -244,7 +245,7 @@ class _Indices(Iterator[int]):
         """
         start = self._sampler._read(state_dict)
         self._sampler.seed = start.seed
-        self._sampler._begun = None if self._sampler._is_held else start
+        self._sampler._begun = None if self._sampler.is_held else start
         self._begin(start)
 
 

@@ -110,7 +110,7 @@ class BlockShuffleSampler(ResumableSampler):
         seed, epoch, position = self._next() if since is None else self._read(since)
         world_size = self.num_replicas
         chosen = {whole_number("rank", rank, 0, world_size - 1) for rank in ([self.rank] if ranks is None else ranks)}
-        order = self._order(seed, epoch)
+        order = self.order(seed, epoch)
         if chosen and position < self.length:
             yield from order.ahead(position, [position + rank for rank in chosen], world_size)
             padding = range(self.length, self._end(position))
@@ -147,7 +147,7 @@ class BlockShuffleSampler(ResumableSampler):
         return super().__iter__()
 
     @override
-    def _order(self, seed: int, epoch: int) -> BlockOrder:
+    def order(self, seed: int, epoch: int) -> BlockOrder:
         blocks = (
             EqualBlocks(self.length, self.block_size, seed, epoch)
             if self.shard_lengths is None
@@ -166,11 +166,11 @@ class BlockShuffleSampler(ResumableSampler):
         }  # fmt: skip
 
     @override
-    def _facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         if self.shard_lengths is None:
-            return super()._facts()
+            return super().facts()
         # The digest of a store, which a loader checks, is the same for any number of shards.
-        return {**super()._facts(), "shards_crc32": crc32(np.array(self.shard_lengths, "<i8").tobytes())}
+        return {**super().facts(), "shards_crc32": crc32(np.array(self.shard_lengths, "<i8").tobytes())}
 
 
 def _warn_of_reading(lanes: int, world_size: int) -> None:

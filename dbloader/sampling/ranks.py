@@ -105,7 +105,8 @@ def resolve_ranks(num_replicas: int | None, rank: int | None) -> tuple[int, int]
 def check_shared_once(name: str, num_replicas: int) -> None:
     """Raise OptionError if a caller shares the samples of a sampler, named here, that shares them already.
 
-    A sampler is not told which object iterates over it, so this looks for such an object among the callers.
+    ``iter()`` has no argument for the object that calls it, and Accelerate makes that object after the sampler. So this
+    looks for it among the callers.
     """
     module = sys.modules.get(_MODULE)
     if module is None or num_replicas == 1:

@@ -58,7 +58,7 @@ class ShuffleSampler(ResumableSampler):
         super().__init__(length, length, num_replicas, rank, seed=seed, drop_last=drop_last)
 
     @override
-    def _order(self, seed: int, epoch: int) -> Callable[[Array], Array]:
+    def order(self, seed: int, epoch: int) -> Callable[[Array], Array]:
         return Permutation(self.length, seed, epoch)
 
 
@@ -78,7 +78,7 @@ class OrderedSampler(ResumableSampler):
         super().__init__(length, length, num_replicas, rank)
 
     @override
-    def _order(self, seed: int, epoch: int) -> Callable[[Array], Array]:
+    def order(self, seed: int, epoch: int) -> Callable[[Array], Array]:
         return lambda positions: positions
 
     @override

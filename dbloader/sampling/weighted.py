@@ -62,7 +62,7 @@ class WeightedSampler(ResumableSampler):
         self._sums = np.cumsum(values / values.max())  # the division keeps the sum from overflow and underflow
 
     @override
-    def _order(self, seed: int, epoch: int) -> Callable[[Array], Array]:
+    def order(self, seed: int, epoch: int) -> Callable[[Array], Array]:
         key = derive_keys(2, "weighted", seed, epoch)
         return lambda positions: self.draw(uniform(positions, key))
 
@@ -73,8 +73,8 @@ class WeightedSampler(ResumableSampler):
         return indices
 
     @override
-    def _facts(self) -> dict[str, Any]:
-        return {**super()._facts(), "weights_crc32": self._checksum}
+    def facts(self) -> dict[str, Any]:
+        return {**super().facts(), "weights_crc32": self._checksum}
 
     @cached_property
     def _checksum(self) -> int:

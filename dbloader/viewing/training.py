@@ -73,7 +73,7 @@ def show_batch(store: Store, options: Options, transform: Any = None) -> dict[st
     indices: SeededIndices = next(iter(batches))
     return {
         "seed": str(indices.seed), "epoch": indices.epoch, "step": options.step, "steps": steps, "indices": [*indices],
-        "order": sampler._facts(),
+        "order": sampler.facts(),
         "next_epoch": _state_of(state, indices.epoch + 1), **_told(transform),
         "samples": [
             _sample(dataset, SeededIndices([index], indices.seed, indices.epoch, range(position, position + 1)))
@@ -96,15 +96,15 @@ def show_epochs(store: Store, index: int, options: Options, transform: Any = Non
     whole_number("index", index, 0, len(dataset) - 1)
     entries = []
     for epoch in range(options.epoch, options.epoch + EPOCHS):
-        order: Any = sampler._order(sampler.seed, epoch)
+        order: Any = sampler.order(sampler.seed, epoch)
         first = int(order.inverse(np.array([index]))[0])
-        for position in range(first, sampler._end(0), len(dataset)):  # repeats fill up the ranks' shares
+        for position in range(first, len(sampler) * options.world_size, len(dataset)):  # ranks repeat some
             at, rank = divmod(position, options.world_size)
             step = at // options.batch_size
             sample = _sample(dataset, SeededIndices([index], sampler.seed, epoch, range(position, position + 1)))
             place = {"epoch": epoch, "rank": rank, "step": step if step < len(batches) else None}
             entries.append({**sample, **place, "state": _state_of(state, epoch)})
-    return {"seed": str(sampler.seed), "order": sampler._facts(), "epochs": entries, **_told(transform)}
+    return {"seed": str(sampler.seed), "order": sampler.facts(), "epochs": entries, **_told(transform)}
 
 
 def show_image(store: Store, index: int, position: int, options: Options, transform: Any = None) -> tuple[bytes, str]:

@@ -45,7 +45,7 @@ def test_all_indices_come_once_for_any_small_length_block_buffer_and_number_of_l
         sampler = BlockShuffleSampler(range(length), size, buffer, 1, 0, lanes=lanes)
         order = list(sampler)
         assert sorted(order) == list(range(length)), (length, size, buffer, lanes)
-        places = sampler._order(0, 0).inverse(np.array(order, np.int64))
+        places = sampler.order(0, 0).inverse(np.array(order, np.int64))
         assert places.tolist() == list(range(length)), (length, size, buffer, lanes)
 
 
@@ -57,7 +57,7 @@ def test_each_lane_reads_one_piece_of_the_shards_in_their_order(
     length = sum(lengths)
     assert sorted(order) == list(range(length))
     # Without buffers of more than one sample the lanes, one after the other, are the shards in some order.
-    blocks = sampler_of(lengths, lanes, buffer, seed=seed)._order(seed, 0).blocks
+    blocks = sampler_of(lengths, lanes, buffer, seed=seed).order(seed, 0).blocks
     shuffled = blocks.indices(np.arange(length)).tolist()
     begin = 0
     size = max(1, -(-length // max(1, len(lengths)))) * max(1, buffer // lanes)
