@@ -92,7 +92,7 @@ class CachedStore(LMDBStore):
         """
         if self._reader_pid != os.getpid():  # a rank that inherited the dataset has an order of its own
             self._reader, self._reader_pid, self.handle = secrets.token_hex(8), os.getpid(), None
-        handle = self._open()
+        handle = self.open_handle()
         with env.gate:
             handle.ask("the order", expect=list(needs), check=check)
 
@@ -102,7 +102,7 @@ class CachedStore(LMDBStore):
         return self._origin if isinstance(self._origin, str) else self._origin.uri
 
     @override
-    def _open(self) -> CachedHandle:
+    def open_handle(self) -> CachedHandle:
         handle = self.handle
         if not isinstance(handle, CachedHandle) or handle.pid != os.getpid():
             opening = {"place": self._uri, "limit": self.max_bytes, "known": self._digest is not None}
@@ -133,7 +133,7 @@ class CachedStore(LMDBStore):
 
     @override
     def _damaged(self, index: int, what: str) -> DamagedRecordError:
-        file = self._open().file_of(index)
+        file = self.open_handle().file_of(index)
         return super()._damaged(index, f"{what} (in the cache: {file}; remove that file to have it fetched again)")
 
     def __repr__(self) -> str:

@@ -84,6 +84,6 @@ def _check_length(store: Store) -> None:
     """Raise DamagedStoreError if no column has as many records as the manifest: there would be no end of them."""
     for name in COLUMNS[:-1]:
         with suppress(DamagedStoreError):
-            store._open().chunks(name)
+            store.open_handle().chunks(name)
             return
-    store._open().chunks(COLUMNS[-1])
+    store.open_handle().chunks(COLUMNS[-1])

@@ -183,7 +183,7 @@ class CollectionStore(Store):
         self._source.close()
 
     @override
-    def _open(self) -> Handle:
+    def open_handle(self) -> Handle:
         raise StoreError(f"{self.place} was not made by dbloader, so that there is nothing to verify it by")
 
     def _record(self, index: int, name: str, data: bytes | None) -> Record:

@@ -49,7 +49,7 @@ class Store(ABC):
             StoreVersionError: The store has a newer format.
             DamagedStoreError: The store is cut short or corrupted.
         """
-        return self._open().manifest
+        return self.open_handle().manifest
 
     @property
     def shard_lengths(self) -> Sequence[int] | None:
@@ -98,23 +98,23 @@ class Store(ABC):
         """
         if name not in DTYPES:
             raise ValueError(f"a column is one of {', '.join(DTYPES)}, got {name!r}")
-        handle = self._open()
+        handle = self.open_handle()
         return join_values(handle.chunks(name), name, handle.manifest.length)
 
     def names(self) -> Names:
         """Return the names of all records, packed; the empty string for a record without one."""
-        handle = self._open()
+        handle = self.open_handle()
         return join_names(handle.chunks("name"), handle.manifest.length)
 
     def name(self, index: int) -> str | None:
         """Return the name of one record, by one lookup."""
         self._check_index(index)
-        return name_at(self._open().chunk("name", index // CHUNK), index % CHUNK) or None
+        return name_at(self.open_handle().chunk("name", index // CHUNK), index % CHUNK) or None
 
     def label(self, index: int) -> int:
         """Return the label of one record, by one lookup; NO_LABEL without one."""
         self._check_index(index)
-        return int(np.frombuffer(self._open().chunk("label", index // CHUNK), DTYPES["label"])[index % CHUNK])
+        return int(np.frombuffer(self.open_handle().chunk("label", index // CHUNK), DTYPES["label"])[index % CHUNK])
 
     @abstractmethod
     def find(self, name: str) -> int:
@@ -187,7 +187,7 @@ class Store(ABC):
             raise self._damaged(index, str(error)) from error
 
     @abstractmethod
-    def _open(self) -> Handle:
+    def open_handle(self) -> Handle:
         """Return this process's handle, which is opened if need be."""
 
     def _decode(self, document: bytes | memoryview, index: int, salt: int, *, view: bool = False) -> Record:

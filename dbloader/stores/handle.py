@@ -1,6 +1,6 @@
 """What a process opens of a store at its first use.
 
-It is an LMDBHandle (lmdb/handle.py) or a MongoReader (mongo/reader.py). ``Store._open`` returns it.
+It is an LMDBHandle (lmdb/handle.py) or a MongoReader (mongo/reader.py). ``Store.open_handle`` returns it.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class Row(NamedTuple):
 
 def list_records(store: Store, label: int | None = None) -> Iterator[Row]:
     """Yield all records of a store, or those with a label, in their order; chunk by chunk, as they are asked for."""
-    handle = store._open()
+    handle = store.open_handle()
 
     def values(column: str, number: int) -> list[Any]:
         chunk = handle.chunk(column, number)

@@ -94,7 +94,7 @@ class Columns:
         if self._columns.has(column) or len(numbers) > _MOST_CHUNKS:
             values = self.get(column)[indices]
         else:
-            chunks = (self.store._open().chunk(column, number) for number in numbers.tolist())
+            chunks = (self.store.open_handle().chunk(column, number) for number in numbers.tolist())
             read = np.concatenate([np.frombuffer(chunk, DTYPES[column]) for chunk in chunks])
             values = read[which * CHUNK + indices % CHUNK]
         missing = np.iinfo(values.dtype).min  # of unsigned ones 0
@@ -103,7 +103,7 @@ class Columns:
     def name(self, index: int) -> str:
         """Return the name of a record; "" without one."""
         number = index // CHUNK
-        return name_at(self._names.get(number, lambda: self.store._open().chunk("name", number)), index % CHUNK)
+        return name_at(self._names.get(number, lambda: self.store.open_handle().chunk("name", number)), index % CHUNK)
 
     def values(self, what: str, indices: Any) -> Array:
         """Return the width, height, aspect (width / height, float64) or bytes of some records; 0 if unknown.
@@ -121,7 +121,7 @@ class Columns:
         return aspect
 
     def _read(self, column: str) -> Array:
-        handle = self.store._open()
+        handle = self.store.open_handle()
         dtype = self._dtype(column)
         unlabelled = np.iinfo(dtype).min
         values = np.empty(handle.manifest.length, dtype)
@@ -154,7 +154,7 @@ def blocks(count: int) -> Iterator[slice]:
 
 def find_names(store: Store, names: Collection[str]) -> Iterator[tuple[int, str]]:
     """Yield the index and the name of each record that has one of some names, by a scan of the column ``name_hash``."""
-    handle = store._open()
+    handle = store.open_handle()
     hashes = np.unique(np.array([name_hash(name.encode(errors="replace")) for name in names], np.uint32))
     may_be = np.zeros(2**16, bool)  # by the lower half of a hash: a table is 10 times as fast as a search
     may_be[hashes & 0xFFFF] = True

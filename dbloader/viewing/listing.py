@@ -86,7 +86,7 @@ def _needs_index(selections: Selections, indices: Any) -> bool:
 
 def _by_chunk(selections: Selections, indices: Any) -> Iterator[tuple[memoryview | bytes, Array]]:
     """Yield chunks of names, and where in them the names of a selection are."""
-    handle = selections.store._open()
+    handle = selections.store.open_handle()
     for part in blocks(len(indices)):
         some = np.asarray(indices[part], np.int64)
         for group in np.split(some, np.flatnonzero(np.diff(some // CHUNK)) + 1):

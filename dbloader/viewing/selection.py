@@ -168,7 +168,7 @@ class Selections:
         if not words:
             return
         parts = [(word.value.encode("utf-8", "surrogatepass"), word.negated) for word in words]
-        for number, chunk in enumerate(self.store._open().chunks("name")):
+        for number, chunk in enumerate(self.store.open_handle().chunks("name")):
             here = keep[number * CHUNK : (number + 1) * CHUNK]
             for part, negated in parts if here.any() else ():
                 here &= names_with(chunk, part) != negated
@@ -201,7 +201,7 @@ class Selections:
         """Return whether records have a format: bool, shape (indices,). Damaged ones have none."""
         if isinstance(self.store, MongoStore):  # which would send the images with the documents
             query = {"_id": {"$in": indices.tolist()}, "format": wanted}
-            return np.isin(indices, find_indices(self.store._open(), query))
+            return np.isin(indices, find_indices(self.store.open_handle(), query))
         try:
             with self.store.borrow(indices.tolist()) as records:
                 return np.array([record.format == wanted for record in records])

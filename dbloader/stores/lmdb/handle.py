@@ -1,7 +1,7 @@
 """The open handle of an LMDB store.
 
-``LMDBStore._open`` makes it at the first use of the store in each process. A forked child does not use the one that it
-inherited: its first use makes a new one, and env.py closes the inherited environment before that.
+``LMDBStore.open_handle`` makes it at the first use of the store in each process. A forked child does not use the handle
+that it inherited: its first use makes a new one, and env.py closes the inherited environment before that.
 """
 
 from __future__ import annotations

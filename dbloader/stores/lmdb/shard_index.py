@@ -110,7 +110,7 @@ def _write(file: PartialFile, shards: Iterable[Store], place: str, salt: int, **
 
 def _chunks(shard: Store) -> Iterator[dict[str, Any]]:
     """Yield the columns of a shard, chunk by chunk: an array of each, and the names as a list."""
-    handle = shard._open()
+    handle = shard.open_handle()
     for number in range(-(-len(shard) // CHUNK)):
         values: dict[str, Any] = {
             name: np.frombuffer(handle.chunk(name, number), dtype) for name, dtype in DTYPES.items()

@@ -50,7 +50,7 @@ class LMDBStore(Store):
 
     @override
     def read(self, indices: Sequence[int]) -> list[Record]:
-        handle = self._open()
+        handle = self.open_handle()
         if isinstance(handle, ShardedHandle):
             return self._read_shards(handle, indices)
         with self._borrow(handle, indices) as documents:
@@ -77,25 +77,25 @@ class LMDBStore(Store):
     @property
     @override
     def shard_lengths(self) -> Sequence[int] | None:
-        handle = self._open()
+        handle = self.open_handle()
         return handle.shard_lengths if isinstance(handle, ShardedHandle) else None
 
     @override
     def prefetch(self, indices: Sequence[int]) -> None:
-        handle = self._open()
+        handle = self.open_handle()
         with env.gate:
             handle.prefetch(indices)
 
     def release_pages(self) -> None:
         """Take what was read through the map out of this process's memory; it stays in the page cache."""
-        self._open().release_pages()
+        self.open_handle().release_pages()
 
     has_views = True
 
     @override
     @contextmanager
     def borrow(self, indices: Sequence[int]) -> Iterator[Iterator[Record]]:
-        handle = self._open()
+        handle = self.open_handle()
         with self._borrow(handle, indices) as documents:
             yield (self._decode(document, index, handle.manifest.salt, view=True) for document, index in documents)
 
@@ -109,7 +109,7 @@ class LMDBStore(Store):
         if not isinstance(name, str):
             raise TypeError(f"find takes the name of a record, a str, got {short_repr(name)}")
         hashed = np.uint32(name_hash(name.encode(errors="replace")))  # no stored name has what UTF-8 cannot hold
-        handle = self._open()
+        handle = self.open_handle()
         # 4 bytes a record: a million are searched in 3 ms.
         for number, chunk in enumerate(handle.chunks("name_hash") if name else ()):
             for position in np.flatnonzero(np.frombuffer(chunk, DTYPES["name_hash"]) == hashed).tolist():
@@ -119,7 +119,7 @@ class LMDBStore(Store):
 
     @override
     def events(self) -> Iterator[dict[str, Any]]:
-        handle = self._open()
+        handle = self.open_handle()
         for number in range(handle.manifest.events):
             yield self._event(handle.get(event_key(number)), number)
 
@@ -132,14 +132,14 @@ class LMDBStore(Store):
 
     @override
     def open_older(self, digest: str) -> None:
-        handle = self._open()
+        handle = self.open_handle()
         if isinstance(handle, ShardedHandle):
             with env.gate:
                 self.handle = handle.before(digest) or handle
 
     @override
     def check_files(self) -> None:
-        handle = self._open()
+        handle = self.open_handle()
         if isinstance(handle, ShardedHandle):
             handle.check_files()
 
@@ -150,7 +150,7 @@ class LMDBStore(Store):
     @override
     @contextmanager
     def borrow_documents(self, indices: Sequence[int]) -> Iterator[Iterator[tuple[bytes | memoryview, int]]]:
-        with self._borrow(self._open(), indices) as documents:
+        with self._borrow(self.open_handle(), indices) as documents:
             yield documents
 
     @contextmanager
@@ -172,7 +172,7 @@ class LMDBStore(Store):
             yield document, index
 
     @override
-    def _open(self) -> LMDBHandle | ShardedHandle:
+    def open_handle(self) -> LMDBHandle | ShardedHandle:
         handle = self.handle
         if handle is None or handle.pid != os.getpid():
             is_folder = os.path.isdir(self._path)  # noqa: PTH112 - the path may be any str
@@ -188,7 +188,7 @@ class LMDBStore(Store):
     @property
     def files(self) -> list[str]:
         """The paths of the store's files."""
-        return self._open().files
+        return self.open_handle().files
 
     def _absent(self, error: OSError) -> Exception:
         if isinstance(error, PermissionError):

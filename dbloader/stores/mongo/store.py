@@ -58,7 +58,7 @@ class MongoStore(Store):
 
     @override
     def read(self, indices: Sequence[int]) -> list[Record]:
-        reader = self._open()
+        reader = self.open_handle()
         try:
             found = self._find(reader, indices)
         except DamagedStoreError:
@@ -69,7 +69,7 @@ class MongoStore(Store):
 
     @override
     def documents(self, indices: Sequence[int]) -> list[bytes]:
-        reader = self._open()
+        reader = self.open_handle()
         found = self._find(reader, indices, raw=True)
         return [self._to_bytes(reader, int(index), found.get(index)) for index in indices]
 
@@ -80,7 +80,7 @@ class MongoStore(Store):
                 f"find takes the name of a record, a str, got {name!r:.100}; "
                 "MongoDataset(place, query=...) finds records by a query"
             )
-        reader = self._open()
+        reader = self.open_handle()
         found: dict[str, Any] | None = None
         if _is_name(name):
             query = {"name": name, "_id": {"$gte": 0, "$lt": reader.manifest.length}}
@@ -99,7 +99,7 @@ class MongoStore(Store):
     def events(self) -> Iterator[dict[str, Any]]:
         number = 0
         while number < self.manifest.events:
-            events = self._open().events(number)
+            events = self.open_handle().events(number)
             if not events:
                 self._event(None, number)
             for event in events:
@@ -112,17 +112,17 @@ class MongoStore(Store):
         A query that compares only name, label, width and height is answered from an index, without reading documents,
         unless it uses ``$or``, ``$exists`` or ``$not``.
         """
-        return find_matching(self._open(), query)
+        return find_matching(self.open_handle(), query)
 
     def named(self, name: str) -> np.ndarray[Any, Any]:
         """Return the indices of all records with a name: int64, shape (records,), ascending."""
         if not _is_name(name):
             return np.zeros(0, np.int64)
-        return find_indices(self._open(), {"name": name})
+        return find_indices(self.open_handle(), {"name": name})
 
     def check_counts(self) -> None:
         """Raise DamagedStoreError unless the server has as many records as the manifest says."""
-        check_counts(self._open(), by_label=False)
+        check_counts(self.open_handle(), by_label=False)
 
     @override
     def close(self) -> None:
@@ -170,16 +170,16 @@ class MongoStore(Store):
     def is_at(self, place: str | os.PathLike[str]) -> bool:
         if not is_mongo(place):
             return False
-        own = self._open().store
+        own = self.open_handle().store
         with (
             suppress(StoreNotFoundError, NotAStoreError, StoreVersionError, DamagedStoreError),
             MongoStore(place) as other,
         ):
-            return other.place == self.place or other._open().store == own
+            return other.place == self.place or other.open_handle().store == own
         return False
 
     @override
-    def _open(self) -> MongoReader:
+    def open_handle(self) -> MongoReader:
         reader = self._handle
         if reader is None or reader.pid != os.getpid():
             reader = self._handle = MongoReader(self._place)
