@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dbloader.checking.findings import Findings
-    from dbloader.conversion.memory_budget import MemoryBudget
-    from dbloader.conversion.parallel import Hold
+    from dbloader.conversion.parallel import Hold, MemoryBudget
     from dbloader.records.record import Record
     from dbloader.sources.base import Source
     from dbloader.stores.base import Store
@@ -41,8 +40,8 @@ def compare_files(
     rejected = rejected_names(store)
     left = np.ones(len(store), bool)
     matcher = RecordMatcher(store.column("name_hash"), left)
-    data = tempfile.TemporaryFile()  # noqa: SIM115 - the list closes it
-    with FileList.of_source(source, data, lambda count: progress(0, count)) as files:
+    with tempfile.TemporaryFile() as data:
+        files = FileList.of_source(source, data, lambda count: progress(0, count))
         records = np.full(len(files), -1)  # by the position of the file
         for position in range(len(files)):
             name = files[position].name

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dbloader.checking.findings import Findings
-    from dbloader.conversion.memory_budget import MemoryBudget
-    from dbloader.conversion.parallel import Hold
+    from dbloader.conversion.parallel import Hold, MemoryBudget
     from dbloader.records.names import Array
     from dbloader.stores.base import Store
 

@@ -16,8 +16,7 @@ from PIL import Image
 
 from dbloader._machine import cpu_count
 from dbloader.checking.fingerprint_file import FINGERPRINT, Fingerprints
-from dbloader.conversion.memory_budget import return_large_blocks
-from dbloader.conversion.parallel import work_in_order
+from dbloader.conversion.parallel import return_large_blocks, work_in_order
 from dbloader.conversion.resize import load_pixels, resizing_bytes
 from dbloader.errors import DamagedRecordError, ImageError, PixelRangeError
 from dbloader.images.info import read_facts
@@ -26,8 +25,7 @@ from dbloader.images.pillow import max_pixels
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from dbloader.conversion.memory_budget import MemoryBudget
-    from dbloader.conversion.parallel import Hold
+    from dbloader.conversion.parallel import Hold, MemoryBudget
     from dbloader.records.names import Array
     from dbloader.records.record import Record
     from dbloader.stores.base import Store

@@ -15,8 +15,7 @@ from dbloader.sources.base import Entry, Problem
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dbloader.conversion.memory_budget import MemoryBudget
-    from dbloader.conversion.parallel import Hold
+    from dbloader.conversion.parallel import Hold, MemoryBudget
     from dbloader.stores.base import Store
 
 

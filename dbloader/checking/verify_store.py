@@ -12,7 +12,7 @@ from dbloader.checking.compare_files import compare_files
 from dbloader.checking.compare_stores import compare_stores
 from dbloader.checking.findings import Findings
 from dbloader.checking.stored_images import examine_images
-from dbloader.conversion.memory_budget import return_large_blocks
+from dbloader.conversion.parallel import return_large_blocks
 from dbloader.errors import DamagedRecordError, DamagedStoreError, OptionError
 from dbloader.sources.open import open_source
 from dbloader.sources.other_lmdb import find_lmdb, is_store

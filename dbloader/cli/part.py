@@ -10,7 +10,7 @@ import click
 
 from dbloader._describe import counted, size
 from dbloader.cli.text import say, say_json
-from dbloader.conversion.part import convert_part
+from dbloader.conversion.parts.part import convert_part
 
 # The number of a task of Slurm, a Kubernetes Indexed Job, PBS and AWS Batch.
 _VARIABLES = ("SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX", "PBS_ARRAY_INDEX", "AWS_BATCH_JOB_ARRAY_INDEX")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from dbloader.cli.text import say, say_json
-from dbloader.conversion.publish import list_parts, slurm_ranges
+from dbloader.conversion.parts.part import list_parts, slurm_ranges
 
 SOME_MISSING = 1
 

@@ -10,7 +10,7 @@ from dbloader._describe import counted
 from dbloader.cli.conversion_options import conversion_options, pop_image_format
 from dbloader.cli.meter import Meter
 from dbloader.cli.text import say, say_json
-from dbloader.conversion.make_plan import plan_conversion
+from dbloader.conversion.parts.make_plan import plan_conversion
 
 
 @click.command(

@@ -8,7 +8,7 @@ import click
 
 from dbloader.cli.convert import SOME_REJECTED, print_report
 from dbloader.cli.text import say_json
-from dbloader.conversion.publish import publish
+from dbloader.conversion.parts.publish import publish
 
 
 @click.command(

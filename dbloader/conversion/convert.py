@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from contextlib import ExitStack, closing, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dbloader._machine import cpu_count
 from dbloader._options import checked_flag, whole_number
-from dbloader.conversion.convert_shards import convert_shards
+from dbloader.conversion.convert_files import FileWriter
 from dbloader.conversion.file_list import FileList
-from dbloader.conversion.grow import adding_to
-from dbloader.conversion.memory_budget import return_large_blocks
+from dbloader.conversion.parallel import return_large_blocks
+from dbloader.conversion.parts.append import adding_to
+from dbloader.conversion.parts.make_plan import make_plan
+from dbloader.conversion.parts.part import list_parts
+from dbloader.conversion.parts.plan import target_of
+from dbloader.conversion.parts.publish import publish
+from dbloader.conversion.parts.run import check_executor, local_processes, run_parts
 from dbloader.conversion.report import (
     FILE_COUNTS,
     Progress,
@@ -24,14 +31,14 @@ from dbloader.conversion.report import (
     write_report,
 )
 from dbloader.conversion.settings import Settings
-from dbloader.conversion.write_results import FileWriter
-from dbloader.errors import ConversionError, OptionError
+from dbloader.errors import ConversionError, OptionError, StoreExistsError
+from dbloader.stores.lmdb.publish_shards import check_target
 from dbloader.stores.open import check_destination, create_store
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Sequence
 
+    from dbloader.conversion.parts.plan import Plan
     from dbloader.conversion.transcode import ImageFormat
 
 
@@ -127,23 +134,58 @@ def convert(
         StoreError: The destination cannot be written, or is taken.
         ConversionError: A file is bad, and ``on_bad`` or ``on_damaged`` is ``"fail"``; or no file could be stored.
     """
-    options: dict[str, Any] = {"listing": listing, "name_field": name_field, "image_field": image_field}
-    options |= {"file_fields": file_fields, "images": images, "check": check, "on_bad": on_bad}
-    settings = Settings.checked(source, **options, on_damaged=on_damaged, shuffle_seed=shuffle_seed)
+    settings = Settings.checked(
+        source,
+        listing,
+        name_field,
+        image_field,
+        file_fields,
+        images=images,
+        check=check,
+        on_bad=on_bad,
+        on_damaged=on_damaged,
+        shuffle_seed=shuffle_seed,
+    )
     checked_flag("overwrite", overwrite)
     checked_flag("resume", resume)
     workers = whole_number("workers", workers, 1, none=True) or (1 if executor is not None else cpu_count())
     if checked_flag("append", append) and overwrite:
         raise OptionError("append (--append) adds to a store and overwrite (--overwrite) replaces it: give one of them")
-    if shards is not None or append:
-        options |= {"on_damaged": on_damaged, "shuffle_seed": shuffle_seed, "append": append, "progress": progress}
-        options |= {"workers": workers, "executor": executor, "overwrite": overwrite, "resume": resume}
-        with adding_to(destination) if append else nullcontext():
-            return convert_shards(source, destination, 1 if shards is None else shards, **options)
+    if shards is None and not append:
+        if executor is not None:
+            raise OptionError(
+                "executor (--executor) makes the parts of shards: also give their number, such as shards=64 "
+                "(--shards 64)"
+            )
+        return _convert(settings, destination, workers, progress, overwrite=overwrite, resume=resume)
     if executor is not None:
-        raise OptionError(
-            "executor (--executor) makes the parts of shards: also give their number, such as shards=64 (--shards 64)"
+        check_executor(executor)
+    with adding_to(destination) if append else nullcontext():
+        if not append:
+            check_target(target_of(destination), overwrite=overwrite)
+        return _convert_in_parts(
+            settings,
+            destination,
+            1 if shards is None else shards,
+            workers,
+            executor,
+            progress,
+            append=append,
+            overwrite=overwrite,
+            resume=resume,
         )
+
+
+def _convert(
+    settings: Settings,
+    destination: str | os.PathLike[str],
+    workers: int,
+    progress: Callable[[Progress], object],
+    *,
+    overwrite: bool,
+    resume: bool,
+) -> Report:
+    """Convert in this process, into one file or MongoDB."""
     started = time.monotonic()
     return_large_blocks()
     # The errors of the source come before a partial store is replaced.
@@ -151,22 +193,20 @@ def convert(
     with closing(found), ExitStack() as stack:
         check_destination(destination, found.stores)
         writer = stack.enter_context(create_store(destination, overwrite=overwrite, resume=resume, resumable=True))
-        data = tempfile.TemporaryFile(dir=writer.scratch)  # noqa: SIM115 - the list closes it
-        with FileList.of_source(found, data, lambda count: progress(Progress(count, None, 0))) as files:
-            writer.check_settings(
-                {**_named(settings), "list of files": f"{len(files):,} files, SHA-256 {files.digest}"}
-            )
-            writer.commit()  # from here on a killed conversion can be resumed
-            resumed_at = writer.position
-            into = FileWriter(writer, settings.converter, found, settings.fail_on)
+        data = stack.enter_context(tempfile.TemporaryFile(dir=writer.scratch))
+        files = FileList.of_source(found, data, lambda count: progress(Progress(count, None, 0)))
+        writer.check_settings({**settings.named(), "list of files": f"{len(files):,} files, SHA-256 {files.digest}"})
+        writer.commit()  # from here on a killed conversion can be resumed
+        resumed_at = writer.position
+        into = FileWriter(writer, settings, found)
 
-            def show() -> None:
-                progress(Progress(len(files), writer.position, into.bytes_read))
+        def show() -> None:
+            progress(Progress(len(files), writer.position, into.bytes_read))
 
-            show()
-            into.write(files, settings.order(len(files))[resumed_at:], workers, show)
+        show()
+        into.write(files, settings.order(len(files))[resumed_at:], workers, show)
         if not writer.length:
-            writer.resumable = False
+            writer.discard()
             raise ConversionError(nothing_stored(len(files), into.first_rejected))
         manifest = writer.finish(classes=found.classes, source=settings.describe(found))
     facts = {**left_out(found), **{name: manifest.outcome.get(name, 0) for name in FILE_COUNTS}}
@@ -190,8 +230,52 @@ def convert(
     )
 
 
-def _named(settings: Settings) -> dict[str, Any]:
-    """Return the settings that a resumed conversion must share, by their names in Python and on the command line."""
-    values = {**settings.converter.settings(), "shuffle_seed": settings.shuffle_seed}
-    values["on_damaged"] = "keep" if values.pop("keep_damaged") else "not keep"
-    return {f"{name} (--{name.replace('_', '-')})": value for name, value in values.items()}
+def _convert_in_parts(
+    settings: Settings,
+    destination: str | os.PathLike[str],
+    shards: int,
+    workers: int,
+    executor: Any,
+    progress: Callable[[Progress], object],
+    *,
+    append: bool,
+    overwrite: bool,
+    resume: bool,
+) -> Report:
+    """Plan, make all missing parts by the executor or by processes of this machine, and publish."""
+    started = time.monotonic()
+    plan = make_plan(
+        settings,
+        destination,
+        shards,
+        append=append,
+        overwrite=overwrite and not resume,
+        progress=lambda count: progress(Progress(count, None, 0)),
+    )
+    found, receipts, missing = list_parts(destination)
+    _check_same(plan, found.id)
+    done = [plan.part_length(receipt.part) for receipt in receipts]
+    resumed_at, nbytes = sum(done), 0
+    progress(Progress(plan.files, resumed_at, 0))
+    if executor is None:
+        running: Any = local_processes(min(workers, plan.parts))
+        workers = max(1, workers // plan.parts)
+    else:
+        running = nullcontext(executor)
+    place = os.path.abspath(destination)  # noqa: PTH100 - tasks may run in another working directory
+    with running as executor, closing(run_parts(place, missing, executor, workers)) as made:
+        for receipt in made:
+            _check_same(plan, receipt.plan)
+            done.append(plan.part_length(receipt.part))
+            nbytes += receipt.bytes_read
+            progress(Progress(plan.files, sum(done), nbytes))
+    report = publish(destination, overwrite=overwrite)
+    return replace(report, resumed_at=resumed_at, bytes_read=nbytes, seconds=time.monotonic() - started)
+
+
+def _check_same(plan: Plan, plan_id: str) -> None:
+    """Raise StoreExistsError if a plan has another id than the plan of this conversion."""
+    if plan_id != plan.id:
+        raise StoreExistsError(
+            f"{plan.folder} has another plan than before: another conversion to the same place has replaced it"
+        )

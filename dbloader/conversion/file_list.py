@@ -47,23 +47,19 @@ class FileList:
     def of_source(cls, source: Source, data: IO[bytes], progress: Callable[[int], object]) -> FileList:
         """Write the list of a source into a new file, about 150 bytes for each entry.
 
-        ``progress`` is called with the number of entries found so far, every thousand entries. The file is closed if
-        that fails.
+        ``progress`` is called with the number of entries found so far, every thousand entries. The caller closes the
+        file.
         """
         ends, digest = array("Q", [0]), hashlib.sha256()
-        try:
-            for item in source.entries():
-                line = _encoded(item)
-                digest.update(line)
-                sealed = seal_chunk("file", 0, line)
-                data.write(sealed)
-                ends.append(ends[-1] + len(sealed))
-                if (len(ends) - 1) % 1000 == 0:
-                    progress(len(ends) - 1)
-            data.flush()
-        except BaseException:
-            data.close()
-            raise
+        for item in source.entries():
+            line = _encoded(item)
+            digest.update(line)
+            sealed = seal_chunk("file", 0, line)
+            data.write(sealed)
+            ends.append(ends[-1] + len(sealed))
+            if (len(ends) - 1) % 1000 == 0:
+                progress(len(ends) - 1)
+        data.flush()
         bounds = np.asarray(ends)
         return cls(data, bounds[:-1], bounds[1:], digest.hexdigest())
 

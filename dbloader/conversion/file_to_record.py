@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dbloader._describe import short_repr
 from dbloader._options import check_choice
-from dbloader.conversion.memory_budget import reserved
+from dbloader.conversion.parallel import reserved
 from dbloader.conversion.report import describe_depth, describe_frames
 from dbloader.conversion.transcode import TILES, ImageFormat, Stored
 from dbloader.errors import DamagedImageError, FieldError, ImageError, NotAnImageError, OptionError, RecordError

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from dbloader._describe import short_repr
-from dbloader._options import check_choice, whole_number
+from dbloader._options import check_choice, check_path, whole_number
 from dbloader.conversion.file_list import permutation
 from dbloader.conversion.file_to_record import FileConverter
 from dbloader.conversion.transcode import ImageFormat
@@ -17,7 +18,6 @@ from dbloader.sources.base import full_path
 from dbloader.sources.open import open_source
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
 
     import numpy as np
@@ -56,6 +56,8 @@ class Settings(NamedTuple):
         shuffle_seed: int | None = None,
     ) -> Self:
         """Return the settings for arguments of `convert`; TypeError or OptionError if one is wrong."""
+        check_path("source", source)
+        check_path("listing", listing, none=True)
         place: dict[str, Any] = {"source": source, "listing": listing}
         place |= {"name_field": name_field, "image_field": image_field}
         place["file_fields"] = checked_file_fields(file_fields)
@@ -72,6 +74,11 @@ class Settings(NamedTuple):
         converter = FileConverter(check=check, keep_damaged=on_damaged == "keep", images=images or ImageFormat())
         fail_on = [kind for kind, value in (("bad", on_bad), ("damaged", on_damaged)) if value == "fail"]
         return cls(place, converter, tuple(fail_on), shuffle_seed)
+
+    def absolute(self) -> Self:
+        """Return the settings with paths that are right in any working directory."""
+        paths = {name: self.place[name] and _absolute(self.place[name]) for name in ("source", "listing")}
+        return self._replace(place={**self.place, **paths})
 
     def open(self) -> Source:
         """Open the source, if its further files fit the images as these will be."""
@@ -99,3 +106,14 @@ class Settings(NamedTuple):
         if found.field_classes:
             place[FIELD_CLASSES] = found.field_classes
         return {**place, "shuffle_seed": self.shuffle_seed, **self.converter.settings()}
+
+    def named(self) -> dict[str, Any]:
+        """Return the options that a resumed conversion must share, by their names in Python and on the command line."""
+        values = {**self.converter.settings(), "shuffle_seed": self.shuffle_seed}
+        values["on_damaged"] = "keep" if values.pop("keep_damaged") else "not keep"
+        return {f"{name} (--{name.replace('_', '-')})": value for name, value in values.items()}
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    text = os.fspath(path)
+    return text if "://" in text else os.path.join(os.getcwd(), text)  # noqa: PTH109, PTH118 - any str

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dbloader._describe import short_repr
-from dbloader.conversion.sample_encoder import RecordBatch, SampleEncoder, checked_names
+from dbloader.conversion.sample_to_record import RecordBatch, SampleEncoder, checked_names
 from dbloader.conversion.stored_records import (
     common_source,
     contains_store,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from dbloader._options import check_path, checked_flag, whole_number
-from dbloader.conversion.sample_encoder import checked_names
+from dbloader.conversion.sample_to_record import checked_names
 from dbloader.copying.copy_intact import copy_intact
 from dbloader.copying.copy_records import RecordCopier
 from dbloader.copying.copy_remote import copy_remote

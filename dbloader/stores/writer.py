@@ -195,6 +195,10 @@ class Writer(WriterBackend):
         if self._finished:
             raise StoreError(f"{self.place} is finished: nothing can be written to it any more")
 
+    def discard(self) -> None:
+        """Keep nothing of this store if the block is left without ``finish``."""
+        self.resumable = False
+
     def finish(
         self, *, classes: Sequence[str] = (), source: Mapping[str, Any] | None = None, created: str | None = None
     ) -> Manifest:

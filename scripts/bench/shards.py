@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import simplejpeg
 
 from dbloader import LMDBDataset, Record, convert, open_store
-from dbloader.conversion.make_plan import plan_conversion
+from dbloader.conversion.parts.make_plan import plan_conversion
 from dbloader.records.record import encode
 from dbloader.stores.lmdb.publish_shards import index_shards, put_manifest
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable

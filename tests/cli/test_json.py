@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dbloader.conversion.make_plan import plan_conversion
-from dbloader.conversion.part import convert_part
+from dbloader.conversion.parts.make_plan import plan_conversion
+from dbloader.conversion.parts.part import convert_part
 from tests.support.images import run, subcommands
 
 if TYPE_CHECKING:

@@ -250,7 +250,7 @@ def test_if_no_file_can_be_stored_the_destination_is_as_before(root: Path, place
         ({"workers": 0}, OptionError, "workers must be at least 1, got 0"),
         ({"shuffle_seed": 2**63}, OptionError, f"shuffle_seed must be a seed of 64 bits, got {2**63}"),
         ({"listing": 5}, TypeError, "listing must be a str or a path, or None, got int"),
-        ({"listing": 5, "shards": 2}, TypeError, "listing must be a str or a path, got int"),
+        ({"listing": 5, "shards": 2}, TypeError, "listing must be a str or a path, or None, got int"),
         ({"workers": "2"}, TypeError, "workers must be an int or None, got '2'"),
         ({"shuffle_seed": "2"}, TypeError, "shuffle_seed must be an int or None, got '2'"),
         ({"overwrite": "no"}, TypeError, "overwrite must be True or False, got 'no'"),

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from typing_extensions import override
 
 from dbloader import LMDBDataset, convert, create_loader, write_store
-from dbloader.conversion.sample_encoder import SampleEncoder
+from dbloader.conversion.sample_to_record import SampleEncoder
 from dbloader.errors import FieldError, OptionError
 from tests.support.samples import IMAGE, Items, Sample, Stream, image_of, noise, same, written
 

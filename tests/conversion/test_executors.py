@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dbloader import convert
-from dbloader.conversion.make_plan import plan_conversion
-from dbloader.conversion.run_parts import run_parts
+from dbloader.conversion.parts.make_plan import plan_conversion
+from dbloader.conversion.parts.run import run_parts
 from dbloader.errors import ConversionError, OptionError, StoreNotFoundError
 from tests.support.images import plant, plant_kinds, plant_photos
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typing_extensions import override
 
-from dbloader.conversion.memory_budget import MemoryBudget, reserved
+from dbloader.conversion.parallel import MemoryBudget, reserved
 
 if TYPE_CHECKING:
     from collections.abc import Callable

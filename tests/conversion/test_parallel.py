@@ -9,7 +9,7 @@ import pytest
 
 from dbloader.conversion.convert import convert
 from dbloader.conversion.file_to_record import FileConverter, FileResult
-from dbloader.conversion.memory_budget import MemoryBudget
+from dbloader.conversion.parallel import MemoryBudget
 from tests.support.images import plant_photos
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dbloader import ImageFormat, LMDBDataset, convert, open_store
-from dbloader.conversion.make_plan import plan_conversion
-from dbloader.conversion.part import convert_part, read_receipt, receipt_path
-from dbloader.conversion.publish import list_parts, publish, slurm_ranges
+from dbloader.conversion.parts.make_plan import plan_conversion
+from dbloader.conversion.parts.part import convert_part, list_parts, read_receipt, receipt_path, slurm_ranges
+from dbloader.conversion.parts.publish import publish
 from dbloader.errors import (
     ConversionError,
     DamagedStoreError,
@@ -44,8 +44,8 @@ from tests.support.sources import FILES, SOURCES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dbloader.conversion.part import Receipt
-    from dbloader.conversion.plan import Plan
+    from dbloader.conversion.parts.part import PartReceipt
+    from dbloader.conversion.parts.plan import Plan
 
 
 class Here(Executor):
@@ -262,12 +262,12 @@ def test_a_publisher_whose_parts_another_publishes_meanwhile_finds_the_store(
     plan_conversion(root, place, 1)
     convert_part(place, 0)
 
-    def late(plan: Plan, part: int) -> Receipt | None:
+    def late(plan: Plan, part: int) -> PartReceipt | None:
         monkeypatch.undo()
         publish(place)
         return read_receipt(plan, part)
 
-    monkeypatch.setattr("dbloader.conversion.publish.read_receipt", late)
+    monkeypatch.setattr("dbloader.conversion.parts.part.read_receipt", late)
     assert (publish(place).records, publish(place).files) == (4, 0)
 
 
@@ -283,7 +283,7 @@ def test_a_plan_that_is_made_while_another_is_published_is_kept(
         plan_conversion(root, place, 1, overwrite=True)
         return table
 
-    monkeypatch.setattr("dbloader.conversion.publish.index_shards", late)
+    monkeypatch.setattr("dbloader.conversion.parts.publish.index_shards", late)
     with pytest.raises(StoreExistsError, match="was planned again meanwhile"):
         publish(place)
     assert not place.exists()
@@ -431,7 +431,7 @@ def test_a_part_of_a_plan_that_is_replaced_meanwhile_is_an_error_and_leaves_noth
         plan_conversion(root, place, 2, shuffle_seed=1, overwrite=True)
         copy_durably(*paths)
 
-    monkeypatch.setattr("dbloader.conversion.part.copy_durably", replace_plan)
+    monkeypatch.setattr("dbloader.conversion.parts.part.copy_durably", replace_plan)
     with pytest.raises(ConversionError, match="has another plan than when part 0 began: make the part again"):
         convert_part(place, 0)
     monkeypatch.undo()

@@ -13,7 +13,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, random_
 from typing_extensions import override
 
 from dbloader import ImageFormat, LMDBDataset, MongoDataset, convert, copy_store, write_store
-from dbloader.conversion.make_plan import plan_conversion
+from dbloader.conversion.parts.make_plan import plan_conversion
 from dbloader.decoding import DecodeTensor, decode_pil
 from dbloader.errors import DamagedImageError, FieldError, OptionError
 from dbloader.stores.open import open_store

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dbloader.conversion.convert import convert
-from dbloader.conversion.make_plan import plan_conversion
-from dbloader.conversion.part import convert_part
-from dbloader.conversion.publish import publish
+from dbloader.conversion.parts.make_plan import plan_conversion
+from dbloader.conversion.parts.part import convert_part
+from dbloader.conversion.parts.publish import publish
 from dbloader.copying.copy_remote import read_table
 from dbloader.copying.copy_store import copy_store
 from dbloader.errors import (

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dbloader import convert
-from dbloader.conversion.make_plan import plan_conversion
-from dbloader.conversion.part import convert_part
-from dbloader.conversion.publish import list_parts, publish
+from dbloader.conversion.parts.make_plan import plan_conversion
+from dbloader.conversion.parts.part import convert_part, list_parts
+from dbloader.conversion.parts.publish import publish
 from dbloader.errors import NotAStoreError, StoreExistsError, StoreNotFoundError
 from dbloader.stores.open import open_store
 from tests.support.crash import check_whole, kill, make_whole

@@ -28,8 +28,8 @@ import pytest
 
 from dbloader import convert
 from dbloader.cli import group
-from dbloader.conversion.make_plan import plan_conversion
-from dbloader.conversion.part import convert_part
+from dbloader.conversion.parts.make_plan import plan_conversion
+from dbloader.conversion.parts.part import convert_part
 from dbloader.stores.mongo.uri import parse
 from tests.support.children import run_script
 from tests.support.images import photo, plant, plant_coco, plant_photos, subcommands

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dbloader import LMDBDataset, convert, open_store
-from dbloader.conversion.make_plan import plan_conversion
-from dbloader.conversion.part import convert_part
-from dbloader.conversion.publish import publish
+from dbloader.conversion.parts.make_plan import plan_conversion
+from dbloader.conversion.parts.part import convert_part
+from dbloader.conversion.parts.publish import publish
 from dbloader.errors import PlaceError, SourceError
 from dbloader.sources.base import Entry
 from dbloader.sources.open import open_source

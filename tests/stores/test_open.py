@@ -10,7 +10,7 @@ import pytest
 from torch.utils.data import DataLoader, Subset
 
 from dbloader import LMDBDataset, convert, copy_store, write_store
-from dbloader.conversion.make_plan import plan_conversion
+from dbloader.conversion.parts.make_plan import plan_conversion
 from dbloader.errors import OptionError
 from dbloader.stores.open import open_store
 from tests.support.conversion import siblings, verified

@@ -12,7 +12,7 @@ import pytest
 
 from dbloader.conversion import parallel
 from dbloader.conversion.convert import convert
-from dbloader.conversion.memory_budget import return_large_blocks
+from dbloader.conversion.parallel import return_large_blocks
 from dbloader.stores.open import open_store
 from tests.contracts.records import stored
 from tests.support.children import from_child

@@ -159,9 +159,9 @@ def listed(source: str) -> tuple[list[Any], tuple[str, ...], dict[str, int]]:
 
 def plan_then_change(place: str, destination: Path, changes: dict[str, bytes]) -> None:
     """Make a store of one shard of a source that changes after the plan is made."""
-    from dbloader.conversion.make_plan import plan_conversion
-    from dbloader.conversion.part import convert_part
-    from dbloader.conversion.publish import publish
+    from dbloader.conversion.parts.make_plan import plan_conversion
+    from dbloader.conversion.parts.part import convert_part
+    from dbloader.conversion.parts.publish import publish
 
     plan_conversion(place, destination, 1)
     put(place, changes)

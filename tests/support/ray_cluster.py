@@ -109,8 +109,8 @@ def signal_all(pids: list[int], number: signal.Signals) -> None:
 def main(root: Path, place: Path, folder: Path) -> None:
     """Convert a folder on two nodes with one CPU, one of which dies, and print what came of it."""
     from dbloader import convert
-    from dbloader.conversion.make_plan import plan_conversion
-    from dbloader.conversion.run_parts import run_parts
+    from dbloader.conversion.parts.make_plan import plan_conversion
+    from dbloader.conversion.parts.run import run_parts
     from dbloader.errors import OptionError
 
     with ray_nodes(folder, 2) as (cluster, nodes):

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dbloader.conversion.plan import partial_folder, target_of
+from dbloader.conversion.parts.plan import partial_folder, target_of
 from dbloader.conversion.stored_records import common_values, describe_fields
 from dbloader.errors import OptionError, SourceError, StoreNotFoundError
 from dbloader.sources.boxes import LABELS

@@ -17,9 +17,9 @@ import pytest
 
 from dbloader import LMDBDataset, convert, copy_store, open_store, write_store
 from dbloader.checking.verify_store import verify_store
-from dbloader.conversion.make_plan import plan_conversion
-from dbloader.conversion.part import convert_part
-from dbloader.conversion.publish import list_parts, publish
+from dbloader.conversion.parts.make_plan import plan_conversion
+from dbloader.conversion.parts.part import convert_part, list_parts
+from dbloader.conversion.parts.publish import publish
 from dbloader.errors import (
     ConversionError,
     NotAStoreError,

@@ -1,4 +1,4 @@
-"""Publish a conversion in parts: check that every part is there, and make a store of all of them, at once."""
+"""Publish a conversion in parts: check that all parts are made, and make one store of them in one step."""
 
 from __future__ import annotations
 
@@ -8,12 +8,20 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from dbloader._describe import counted
-from dbloader.conversion.grow import join_sources
-from dbloader.conversion.part import read_receipt, receipt_path
-from dbloader.conversion.plan import LIST_FILE, PLAN_FILE, RECEIPT_FOLDER, SPANS_FILE, Plan, remove_plan, target_of
+from dbloader.conversion.parts.append import join_sources
+from dbloader.conversion.parts.part import list_parts, receipt_path, slurm_ranges
+from dbloader.conversion.parts.plan import (
+    LIST_FILE,
+    PLAN_FILE,
+    RECEIPT_FOLDER,
+    SPANS_FILE,
+    Plan,
+    remove_plan,
+    target_of,
+)
 from dbloader.conversion.report import FILE_COUNTS, Report, image_warnings, nothing_stored, repeat_warning, write_report
 from dbloader.errors import (
     ConversionError,
@@ -40,40 +48,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from dbloader.conversion.part import Receipt
+    from dbloader.conversion.parts.part import PartReceipt
     from dbloader.records.manifest import Manifest
-
-
-class Parts(NamedTuple):
-    """How far the parts of a conversion are.
-
-    Attributes:
-        plan: The plan.
-        receipts: Of the parts that are made, in order.
-        missing: Numbers of the others, ascending.
-    """
-
-    plan: Plan
-    receipts: list[Receipt]
-    missing: list[int]
-
-
-def list_parts(destination: str | os.PathLike[str]) -> Parts:
-    """Return which parts of a planned conversion are made.
-
-    Each receipt is opened by its name: the listing of a folder on a network may be old.
-
-    Raises:
-        StoreNotFoundError: The destination has no plan.
-        DamagedStoreError: A receipt is damaged, or of another plan.
-    """
-    plan = Plan.open(destination)
-    for name in (RECEIPT_FOLDER, SHARD_FOLDER):
-        with suppress(OSError), os.scandir(plan.folder / name):
-            pass  # NFS may remember for a while that a file was not there, until its folder is opened again
-    receipts = [read_receipt(plan, part) for part in range(plan.parts)]
-    missing = [part for part, receipt in enumerate(receipts) if receipt is None]
-    return Parts(plan, [receipt for receipt in receipts if receipt is not None], missing)
 
 
 def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> Report:
@@ -160,7 +136,7 @@ def _report_path(target: Path) -> Path:
     return target.with_name(f"{target.name}.report.jsonl")
 
 
-def _made_of(target: Path, receipts: Sequence[Receipt]) -> ShardTable | None:
+def _made_of(target: Path, receipts: Sequence[PartReceipt]) -> ShardTable | None:
     """Return the table of the store at a place if it has shards of these receipts, else None."""
     with suppress(OSError, StoreError):
         table = ShardTable.read(target)
@@ -192,7 +168,7 @@ def _done_before(destination: str | os.PathLike[str], table: ShardTable, started
 
 
 def _make(
-    plan: Plan, receipts: Sequence[Receipt], target: Path, base: ShardTable | None, *, replaces: bool
+    plan: Plan, receipts: Sequence[PartReceipt], target: Path, base: ShardTable | None, *, replaces: bool
 ) -> Manifest:
     """Make a store of the parts of a plan, at its place."""
     shards = [receipt.shard for receipt in receipts]
@@ -230,14 +206,3 @@ def _remove_files(target: Path, names: set[str]) -> None:
     with suppress(OSError):
         for name in sorted(names, key=lambda name: name == PLAN_FILE):
             (target / name).unlink(missing_ok=True)
-
-
-def slurm_ranges(numbers: Sequence[int]) -> str:
-    """Return ascending numbers as Slurm's ``--array`` takes them: "3,17,40-42"."""
-    ranges: list[list[int]] = []
-    for number in numbers:
-        if ranges and ranges[-1][1] == number - 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
-    return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in ranges)

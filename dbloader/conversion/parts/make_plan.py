@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import bson
 import numpy as np
 
-from dbloader._options import check_path, checked_flag, whole_number
+from dbloader._options import checked_flag, whole_number
 from dbloader.conversion.file_list import FileList
-from dbloader.conversion.grow import check_agreement, join_classes, read_base
-from dbloader.conversion.plan import (
+from dbloader.conversion.parts.append import check_agreement, join_classes, read_base
+from dbloader.conversion.parts.plan import (
     LIST_FILE,
     PLAN_FILE,
     RECEIPT_FOLDER,
@@ -75,9 +75,22 @@ def plan_conversion(
         OptionError: An option is out of its range, or two exclude each other; or the destination is the source.
         TypeError: An option has the wrong type.
     """
-    if options.get("listing") is not None:
-        options["listing"] = _absolute("listing", options["listing"])
-    settings = Settings.checked(_absolute("source", source), **options)
+    return make_plan(
+        Settings.checked(source, **options), destination, shards, append=append, overwrite=overwrite, progress=progress
+    )
+
+
+def make_plan(
+    settings: Settings,
+    destination: str | os.PathLike[str],
+    shards: int,
+    *,
+    append: bool,
+    overwrite: bool,
+    progress: Callable[[int], object],
+) -> Plan:
+    """Make a plan with settings that are checked already; see `plan_conversion`."""
+    settings = settings.absolute()
     parts = whole_number("shards", shards, 1, _MOST_PARTS)
     checked_flag("overwrite", overwrite)
     base = read_base(destination) if checked_flag("append", append) else None
@@ -98,8 +111,8 @@ def plan_conversion(
         try:
             for new in (aside, aside / SHARD_FOLDER, aside / RECEIPT_FOLDER):
                 new.mkdir()
-            data = (aside / LIST_FILE).open("x+b")  # the list closes it
-            with FileList.of_source(found, data, progress) as files:
+            with (aside / LIST_FILE).open("x+b") as data:
+                files = FileList.of_source(found, data, progress)
                 os.fsync(data.fileno())
                 if base is not None:
                     check_agreement(base.manifest, found, files, os.fspath(destination))
@@ -120,7 +133,7 @@ def plan_conversion(
             }
             values |= {"id": _id_of(values, files.digest), "token": secrets.token_hex(4)}
             write_durably(aside / PLAN_FILE, seal(values))
-            if is_mongo(source):  # its place may have a password in it
+            if is_mongo(settings.place["source"]):  # its place may have a password in it
                 (aside / PLAN_FILE).chmod((aside / PLAN_FILE).stat().st_mode & 0o770)
             return _put(aside, destination, values["id"], overwrite=overwrite)
         finally:
@@ -154,10 +167,3 @@ def _id_of(values: Mapping[str, Any], digest: str) -> str:
     decisive = {name: values[name] for name in names}
     decisive["fields"] = [values["place"][name] for name in ("name_field", "image_field")]
     return hashlib.sha256(digest.encode() + bson.encode(decisive)).hexdigest()
-
-
-def _absolute(name: str, path: str | os.PathLike[str]) -> str:
-    """Return a path that other working directories know too; a URI, and "", as they are."""
-    check_path(name, path)
-    text = os.fspath(path)
-    return text if "://" in text or not text else os.path.join(os.getcwd(), text)  # noqa: PTH109, PTH118 - any str

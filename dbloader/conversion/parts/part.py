@@ -1,4 +1,4 @@
-"""Make one part of a planned conversion: a shard, and a receipt that says so."""
+"""Make a part of a planned conversion: a shard, and a receipt for it. List the parts that are made."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import tempfile
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from dbloader._options import whole_number
-from dbloader.conversion.memory_budget import return_large_blocks
-from dbloader.conversion.plan import RECEIPT_FOLDER, Plan
-from dbloader.conversion.write_results import FileWriter
+from dbloader.conversion.convert_files import FileWriter
+from dbloader.conversion.parallel import return_large_blocks
+from dbloader.conversion.parts.plan import RECEIPT_FOLDER, Plan
 from dbloader.errors import ConversionError, DamagedStoreError, OptionError, StoreNotFoundError
 from dbloader.records.document import open_sealed, seal
 from dbloader.stores.lmdb.errors import refusals
@@ -21,23 +22,26 @@ from dbloader.stores.lmdb.publish_shards import copy_durably, write_durably
 from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
 from dbloader.stores.lmdb.writer import LMDBWriter
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt:
-    """What a part has made.
+class PartReceipt:
+    """A part that is made.
 
     Attributes:
-        plan: The id of the plan.
-        part: The number of the part, from 0.
-        shard: The file name of the shard.
-        digest: The shard's.
-        nbytes: The shard's, of the file.
-        records: In the shard.
-        rejected: Files that are not in it.
-        first_rejected: The first of them, and why; "" without one.
-        bytes_read: Bytes of the files.
-        host: The machine.
-        repeats: Requests to the source that were repeated.
+        plan: Id of the plan.
+        part: Number of the part, from 0.
+        shard: File name of the shard.
+        digest: Content digest of the shard.
+        nbytes: Size of the shard's file.
+        records: Number of records in the shard.
+        rejected: Number of files that are not in the shard.
+        first_rejected: Name of the first rejected file, and the reason; "" if there is none.
+        bytes_read: Bytes of the files that were read.
+        host: Name of the machine.
+        repeats: Number of repeated requests to the source.
     """
 
     plan: str
@@ -59,11 +63,11 @@ def convert_part(
     *,
     workers: int = 1,
     scratch: str | os.PathLike[str] | None = None,
-) -> Receipt:
-    """Make a part of the conversion that was planned for a destination, unless it is made already.
+) -> PartReceipt:
+    """Make a part of a planned conversion, unless it is made already.
 
-    The shard is made in a local folder, copied next to the plan, and renamed; the receipt comes last. So a part that
-    is killed leaves nothing that counts, and of several attempts at once each may win: all make the same records.
+    The shard is made in a local folder, and copied into the folder of the plan. The receipt is written last. So a
+    killed part leaves nothing that is used, and several processes may make the same part: all make the same records.
 
     Args:
         destination: Place of the store that will be.
@@ -74,8 +78,8 @@ def convert_part(
     Raises:
         StoreNotFoundError: The destination has no plan.
         OptionError: The plan has no such part; or an option is out of its range.
-        ConversionError: A file was rejected that the conversion must fail on; this machine has other versions of the
-            libraries than the plan; or the plan was replaced while the part was made.
+        ConversionError: A file is rejected, and the plan has ``on_bad`` or ``on_damaged`` ``"fail"``; this machine has
+            other versions of the libraries than the plan; or the plan was replaced while the part was made.
         StoreError: The shard cannot be written.
     """
     plan = Plan.open(destination)
@@ -93,18 +97,18 @@ def convert_part(
 
 def _make(
     plan: Plan, destination: str | os.PathLike[str], part: int, workers: int, scratch: str | os.PathLike[str] | None
-) -> Receipt:
+) -> PartReceipt:
     settings = plan.settings
     shard = f"{part:05}-{secrets.token_hex(4)}.lmdb"
     with tempfile.TemporaryDirectory(prefix="dbloader-", dir=scratch) as local:
         path = Path(local) / shard
         with closing(settings.open()) as found, plan.open_part(part) as files, LMDBWriter(path) as writer:
-            into = FileWriter(writer, settings.converter, found, settings.fail_on, in_parts=True)
+            into = FileWriter(writer, settings, found, in_parts=True)
             into.write(files, range(len(files)), workers)
             manifest = writer.finish(classes=plan.classes, source=plan.described)
             repeats = found.repeats
         copy_durably(path, plan.folder / SHARD_FOLDER / shard)
-    receipt = Receipt(
+    receipt = PartReceipt(
         plan=plan.id,
         part=part,
         shard=shard,
@@ -131,19 +135,19 @@ def _make(
 
 def receipt_path(plan: Plan, part: int) -> Path:
     """Return where the receipt of a part is."""
-    # With the token: an attempt at a part of an older plan, which ends late, leaves nothing that counts.
+    # The name has the token of the plan: a late receipt for a part of an older plan is never taken for a newer one.
     return plan.folder / RECEIPT_FOLDER / f"{part:05}-{plan.token}.bson"
 
 
-def read_receipt(plan: Plan, part: int) -> Receipt | None:
-    """Return the receipt of a part; None if it is not made, or its shard is not there any more.
+def read_receipt(plan: Plan, part: int) -> PartReceipt | None:
+    """Return the receipt of a part; None if the part is not made, or its shard is missing.
 
     Raises:
-        DamagedStoreError: The receipt is damaged, or is one of another plan.
+        DamagedStoreError: The receipt is damaged, or belongs to another plan.
     """
     path = receipt_path(plan, part)
     try:
-        receipt = Receipt(**open_sealed(path.read_bytes(), part))
+        receipt = PartReceipt(**open_sealed(path.read_bytes(), part))
         size = (plan.folder / SHARD_FOLDER / receipt.shard).stat().st_size
     except FileNotFoundError:
         return None
@@ -152,3 +156,46 @@ def read_receipt(plan: Plan, part: int) -> Receipt | None:
     if receipt.plan != plan.id:
         raise DamagedStoreError(f"{path} is of another plan; remove it, and make part {part} again")
     return receipt if size == receipt.nbytes else None
+
+
+class Parts(NamedTuple):
+    """The state of a conversion in parts.
+
+    Attributes:
+        plan: The plan.
+        receipts: Receipts of the parts that are made, in order.
+        missing: Numbers of the other parts, ascending.
+    """
+
+    plan: Plan
+    receipts: list[PartReceipt]
+    missing: list[int]
+
+
+def list_parts(destination: str | os.PathLike[str]) -> Parts:
+    """Return which parts of a planned conversion are made.
+
+    Each receipt is opened by its name, since a network file system may list a folder's old content.
+
+    Raises:
+        StoreNotFoundError: The destination has no plan.
+        DamagedStoreError: A receipt is damaged, or of another plan.
+    """
+    plan = Plan.open(destination)
+    for name in (RECEIPT_FOLDER, SHARD_FOLDER):
+        with suppress(OSError), os.scandir(plan.folder / name):
+            pass  # NFS may remember for a while that a file was not there, until its folder is opened again
+    receipts = [read_receipt(plan, part) for part in range(plan.parts)]
+    missing = [part for part, receipt in enumerate(receipts) if receipt is None]
+    return Parts(plan, [receipt for receipt in receipts if receipt is not None], missing)
+
+
+def slurm_ranges(numbers: Sequence[int]) -> str:
+    """Return ascending numbers as Slurm's ``--array`` takes them: "3,17,40-42"."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in ranges)
