@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dbloader._machine import cpu_count
-from dbloader.conversion.file_to_record import FileConverter, FileResult
+from dbloader.conversion.file_to_record import FileConverter
 from dbloader.conversion.parallel import work_in_order
 from dbloader.errors import DamagedRecordError, DamagedStoreError, ImageError
 from dbloader.records.decode import decode
-from dbloader.sources.base import Entry, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,12 +49,12 @@ def _examine(store: Store, index: int, converter: FileConverter, hold: Hold) -> 
         record = decode(document, index, store.manifest.salt)
     except (DamagedRecordError, DamagedStoreError):
         return Examined(index)
-    files = [name for name in store.manifest.file_fields if name in record.fields]
-    result = FileResult(Problem(record.name or "", ""))
+    names = [name for name in store.manifest.file_fields if name in record.fields]
+    repaired = ""
     try:
         if isinstance(record.image, bytes):
-            converter._check(result, record.image, hold)
-        converter._check_files(result, Entry("", b"", None, record.fields), files, hold)
+            repaired = converter.check_image(record.image, hold).repaired
+        _, more = converter.check_fields(record.fields, names, hold, {})
     except ImageError as error:
         return Examined(index, record.name, str(error))
-    return Examined(index, record.name, result.events.get("repaired", ""))
+    return Examined(index, record.name, "; ".join(filter(None, (repaired, more))))

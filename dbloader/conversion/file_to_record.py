@@ -1,67 +1,76 @@
-"""Make a record of one file: check it, repair it, transcode it and encode the record, or say why it is rejected."""
+"""Make a record of one file: check, repair and transcode the image, and encode the record; or reject the file."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dbloader._describe import short_repr
 from dbloader._options import check_choice
 from dbloader.conversion.parallel import reserved
-from dbloader.conversion.report import describe_depth, describe_frames
-from dbloader.conversion.transcode import TILES, ImageFormat, Stored
+from dbloader.conversion.transcode import TILES, ImageFormat, Stored, transcode, transcoding_bytes
 from dbloader.errors import DamagedImageError, FieldError, ImageError, NotAnImageError, OptionError, RecordError
 from dbloader.images.info import UNREAD_TIFF, check_decodes, read_facts
 from dbloader.images.jpeg import State, examine, repair
-from dbloader.images.pillow import decoding_bytes
+from dbloader.images.pillow import EIGHT_BITS, KNOWN_RANGE, decoding_bytes
 from dbloader.records.record import Record, encode
 from dbloader.records.values import unpack
 from dbloader.sources.base import KEPT_FIELDS, Unreadable, count_bytes
 from dbloader.sources.boxes import BOXES, LABELS, OWN_SIZE, fit_boxes, relabel_boxes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from dbloader.images.info import Facts
     from dbloader.records.record import EncodedRecord
-    from dbloader.sources.base import Entry, Problem
+    from dbloader.sources.base import Entry, FieldFile, Problem
 
-# First bytes of formats that share four or more in all their files. (JPEGs are examined.)
+    Hold = Callable[[int], object]
+
+# First bytes of formats whose files all begin with the same four bytes or more. JPEGs are examined instead.
 _BEGINNINGS = (b"\x89PNG", b"GIF8", b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 
 @dataclass(slots=True)
 class FileResult:
-    """What became of one file: a record, or why it was rejected."""
+    """The result of one file: its record, or why it is rejected."""
 
     item: Entry | Problem
     record: EncodedRecord | None = None  # None if the file is rejected
-    # The lines of the report: a reason, in words that follow the file's name and a colon, by the kind of event:
-    # "rejected", "damaged" (and stored nevertheless), "repaired", or a remark (`REMARKS`).
+    # The lines of the report: for each kind of event ("rejected"; "damaged", and stored nevertheless; "repaired"; or
+    # one of REMARKS) the reason, in words that continue the file's name and a colon.
     events: dict[str, str] = field(default_factory=dict)
-    bad: bool = False  # whether a rejected file is no image at all, or cannot be read
+    bad: bool = False  # whether a rejected file is unreadable or no image
     unreadable: bool = False  # whether the file system may fail for all files
     changes: tuple[str, ...] = ()  # "resized" if the image was made smaller, "reencoded" if encoded again in its size
-    depth: str = ""  # bits and type of the values of the stored image; "" if unknown
-    nbytes: int = 0  # read
+    depth: str = ""  # bits and type of the stored image's values; "" if unknown
+    nbytes: int = 0  # bytes read
 
     @classmethod
     def rejected(cls, item: Entry | Problem, problem: Problem) -> FileResult:
-        """Return the result of something that cannot be read."""
+        """Return the result of a file that cannot be read."""
         unreadable = isinstance(problem, Unreadable)
         return cls(item, events={"rejected": problem.reason}, bad=True, unreadable=unreadable)
 
 
+class CheckedImage(NamedTuple):
+    """An image file without damage."""
+
+    data: bytes  # with its end marker, if only that was missing
+    facts: Facts | None  # None for a file in an unknown format, which only ``check="none"`` accepts
+    repaired: str  # what was repaired, "" for nothing
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileConverter:
-    """Makes records of files, by settings that ``dbloader.convert`` describes; checks itself."""
+    """Makes records of files; ``dbloader.convert`` describes the options."""
 
     check: str = "decode"
     keep_damaged: bool = False
     images: ImageFormat = field(default_factory=ImageFormat)
-    labels: tuple[int, ...] | None = None  # by the label in the source, the label in the store; None for the same
+    labels: tuple[int, ...] | None = None  # label in the store of each label in the source; None if they are equal
 
     def __post_init__(self) -> None:
         check_choice("check", self.check, ("decode", "structure", "none"))
@@ -78,14 +87,12 @@ class FileConverter:
         """Return all settings that the bytes of the records depend on."""
         return {"check": self.check, "keep_damaged": self.keep_damaged, **asdict(self.images)}
 
-    def convert(
-        self, entry: Entry, data: bytes, hold: Callable[[int], object], file_fields: Sequence[str] = ()
-    ) -> FileResult:
-        """Check the bytes of a file, and those in some fields of its entry, and return its record.
+    def convert(self, entry: Entry, data: bytes, hold: Hold, file_fields: Sequence[str] = ()) -> FileResult:
+        """Return the record of a file, or why it is rejected.
 
-        ``hold`` is called with a number of bytes before they are allocated, and with a negative number after they are
-        freed; pixels that are stored are not freed here. An OSError (memory, ``jpegtran`` killed) or OptionError
-        (``jpegtran`` gone) is not the file's fault.
+        ``hold`` is called with a number of bytes before they are allocated, and with its negative after they are
+        freed. Bytes of stored pixels are not given back here. An OSError (no memory, ``jpegtran`` killed) or
+        OptionError (``jpegtran`` gone) is raised, since it is not caused by the file.
         """
         files = [name for name in file_fields if name in entry.fields]
         result = FileResult(entry, nbytes=len(data) + count_bytes(entry.fields, files))
@@ -99,8 +106,60 @@ class FileConverter:
             result.bad = not isinstance(error, DamagedImageError)
         return result
 
+    def check_image(self, data: bytes, hold: Hold) -> CheckedImage:
+        """Check an image file, and append its end marker if only that is missing; ImageError if it is bad."""
+        if self.check == "none":
+            # To store pixels, the format must be known.
+            return CheckedImage(data, _facts(data) if self.images.raw else _facts_or_none(data), "")
+        structure, repaired = examine(data), ""
+        if structure.state is State.DAMAGED:
+            raise DamagedImageError(f"is damaged: {structure.reason}")
+        if structure.state is State.NO_END:
+            with reserved(hold, structure.coefficient_bytes):
+                data = repair(data, structure)
+            repaired = "its end marker was missing: appended FF D9"
+        facts = _facts(data)
+        if self.check == "decode":
+            pixels = decoding_bytes(facts.format) * facts.width * facts.height
+            with reserved(hold, pixels if structure.state is State.NOT_JPEG else structure.coefficient_bytes):
+                check_decodes(data, facts)
+        return CheckedImage(data, facts, repaired)
+
+    def check_fields(
+        self, fields: Mapping[str, Any], names: Sequence[str], hold: Hold, files: Mapping[str, FieldFile]
+    ) -> tuple[dict[str, Any], str]:
+        """Check and repair the image files in some fields of a record, as `check_image` does.
+
+        Args:
+            fields: All further fields of a record.
+            names: Names of the fields that are image files; None is allowed as their value.
+            hold: As in `convert`.
+            files: For messages, the file of each field, if the fields were read from files.
+
+        Returns:
+            The fields, with repaired files, and what was repaired: "" for nothing.
+
+        Raises:
+            ImageError: One of the fields is bad; the message names it.
+        """
+        fields, repaired = dict(fields), []
+        for name in names:
+            if fields[name] is None:
+                continue
+            title = " ".join(("its", name, *files.get(name, ())[:1]))
+            try:
+                if not isinstance(fields[name], bytes):
+                    raise NotAnImageError(f"is no image file, but {short_repr(fields[name])}")
+                checked = self.check_image(fields[name], hold)
+            except ImageError as error:
+                raise type(error)(f"{title} {error}") from error
+            fields[name] = checked.data
+            if checked.repaired:
+                repaired.append(f"{title}: {checked.repaired}")
+        return fields, "; ".join(repaired)
+
     def _relabeled(self, entry: Entry) -> Entry:
-        """Return an entry with the labels of the store, also those of its boxes."""
+        """Return an entry with the labels of the store, also for its boxes."""
         if self.labels is None:
             return entry
         fields, known = entry.fields, dict(enumerate(self.labels))  # no list: -1 is no label
@@ -112,40 +171,40 @@ class FileConverter:
             raise FieldError(f"has the label {error}, which is not that of a class") from error
         return entry._replace(label=label, fields=fields)
 
-    def _fill(
-        self, result: FileResult, entry: Entry, data: bytes, files: Sequence[str], hold: Callable[[int], object]
-    ) -> None:
-        marked = entry.fields.get("damaged")  # when it was stored before
+    def _fill(self, result: FileResult, entry: Entry, data: bytes, files: Sequence[str], hold: Hold) -> None:
+        damage = entry.fields.get("damaged")  # of a record that was stored before
         try:
-            if marked:
-                raise DamagedImageError(marked)  # noqa: TRY301
-            data, image = self._check(result, data, hold)
+            if damage:
+                raise DamagedImageError(damage)  # noqa: TRY301
+            data, image, repaired = self.check_image(data, hold)
             if files:
-                entry = entry._replace(fields=self._check_files(result, entry, files, hold))
-            temporary, kept = self.images._memory(image) if image else (0, 0)
+                fields, more = self.check_fields(entry.fields, files, hold, entry.files)
+                entry, repaired = entry._replace(fields=fields), "; ".join(filter(None, (repaired, more)))
+            temporary, kept = transcoding_bytes(image, self.images) if image else (0, 0)
             if kept:
                 hold(kept)
             with reserved(hold, temporary):
                 if image:
-                    stored = self.images._transcode(data, image)
+                    stored = transcode(data, image, self.images)
                 else:
                     stored = Stored(data, None, untiled="is in no known image format" if self.images.tile else "")
                 record = _record(entry, stored, image)
                 if image and stored.reencoded:
                     record.resized_from = record.resized_from or (image.width, image.height)
                 result.record = encode(record)
-            remarks = {
+            reasons = {
+                "repaired": repaired,
                 "untiled": stored.untiled,
-                "deep": describe_depth(image, stored.facts),
-                "frames": describe_frames(image, stored),
+                "deep": _describe_depth(image, stored.facts),
+                "frames": _describe_frames(image, stored),
             }
-            result.events |= {event: reason for event, reason in remarks.items() if reason}
+            result.events = {event: reason for event, reason in reasons.items() if reason}
             result.depth = stored.facts.depth if stored.facts else ""
             if image and stored.reencoded:
                 resized = (image.width, image.height) != (record.width, record.height)
                 result.changes = ("resized",) if resized else ("reencoded",)
         except DamagedImageError as error:
-            if self.images.raw or not (marked or self.keep_damaged):
+            if self.images.raw or not (damage or self.keep_damaged):
                 raise
             result.events = {"damaged": f"{error} (stored nevertheless)"}
             facts = _facts_or_none(data)
@@ -154,54 +213,16 @@ class FileConverter:
             record.damaged = str(error)
             result.record = encode(record)
 
-    def _check_files(
-        self, result: FileResult, entry: Entry, files: Sequence[str], hold: Callable[[int], object]
-    ) -> dict[str, Any]:
-        """Return the fields of an entry, with those that are files checked and repaired as the image is."""
-        fields = dict(entry.fields)
-        for name in files:
-            if fields[name] is None:
-                continue
-            part = FileResult(entry)
-            title = " ".join(("its", name, *entry.files.get(name, ())[:1]))
-            try:
-                if not isinstance(fields[name], bytes):
-                    raise NotAnImageError(f"is no image file, but {short_repr(fields[name])}")
-                fields[name], _ = self._check(part, fields[name], hold)
-            except ImageError as error:
-                raise type(error)(f"{title} {error}") from error
-            for event, reason in part.events.items():
-                result.events[event] = "; ".join(filter(None, (result.events.get(event), f"{title}: {reason}")))
-        return fields
-
-    def _check(self, result: FileResult, data: bytes, hold: Callable[[int], object]) -> tuple[bytes, Facts | None]:
-        """Return the image file, with its end marker if only that was missing, and what its header says."""
-        if self.check == "none":
-            return data, _facts(data) if self.images.raw else _facts_or_none(data)  # raw: without an image no pixels
-        structure = examine(data)
-        if structure.state is State.DAMAGED:
-            raise DamagedImageError(f"is damaged: {structure.reason}")
-        if structure.state is State.NO_END:
-            with reserved(hold, structure.coefficient_bytes):
-                data = repair(data, structure)
-            result.events["repaired"] = "its end marker was missing: appended FF D9"
-        image = _facts(data)
-        if self.check == "decode":
-            pixels = decoding_bytes(image.format) * image.width * image.height
-            with reserved(hold, pixels if structure.state is State.NOT_JPEG else structure.coefficient_bytes):
-                check_decodes(data, image)
-        return data, image
-
 
 def _record(entry: Entry, stored: Stored, image: Facts | None) -> Record:
     tiles = {} if stored.lengths is None else {TILES: stored.lengths}
     image_format, width, height = stored.facts[:3] if stored.facts else ("", None, None)
-    fields = {**unpack(entry.fields), **tiles}  # from a list of files arrays come as in BSON
+    fields = {**unpack(entry.fields), **tiles}  # arrays are packed in a list of files
     kept = {name: fields.pop(name) for name in KEPT_FIELDS if name in fields}
     if kept.get("name", "") == "":  # a CSV has no other way to leave it out
         kept["name"] = entry.name
     boxes_in = entry.boxes_in
-    if boxes_in is None and stored.reencoded and {BOXES, LABELS} <= fields.keys():  # of a store that is made smaller
+    if boxes_in is None and stored.reencoded and {BOXES, LABELS} <= fields.keys():  # a store is made smaller
         boxes_in = OWN_SIZE
     if boxes_in is not None and image and stored.facts:
         fields = fit_boxes(fields, boxes_in, image[1:3], stored.facts[1:3])
@@ -214,7 +235,7 @@ def _record(entry: Entry, stored: Stored, image: Facts | None) -> Record:
 
 
 def _facts(data: bytes) -> Facts:
-    """Return what the header says; DamagedImageError if it is that of a truncated image."""
+    """Return the facts in an image file's header; DamagedImageError if the file begins as an image, and is cut off."""
     try:
         return read_facts(data)
     except NotAnImageError as error:
@@ -231,3 +252,22 @@ def _facts_or_none(data: bytes) -> Facts | None:
     with suppress(NotAnImageError):
         return read_facts(data)
     return None
+
+
+def _describe_depth(image: Facts | None, stored: Facts | None) -> str:
+    """Return the remark on values of more than 8 bits or of unknown range; "" if there are no such values."""
+    if image is None or stored is None or image.depth == EIGHT_BITS:
+        return ""
+    if stored.depth != image.depth:
+        return f"has {image.depth} values, and is stored with {stored.depth} values"
+    if image.depth not in KNOWN_RANGE:
+        return f"has {image.depth} values of no known range: it is stored with them, and needs a decode= of your own"
+    return f"has {image.depth} values, and is stored with all of their bits; decoded images have 8"
+
+
+def _describe_frames(image: Facts | None, stored: Stored) -> str:
+    """Return the remark on a file of several frames; "" if it has one."""
+    if image is None or not image.frames:
+        return ""
+    lost = stored.reencoded or not isinstance(stored.image, bytes)
+    return f"has several frames or pages: only the first is {'stored' if lost else 'decoded'}"

@@ -10,7 +10,6 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dbloader._describe import counted
-from dbloader.images.pillow import EIGHT_BITS, KNOWN_RANGE
 from dbloader.sources.base import readable
 from dbloader.sources.folder import named
 from dbloader.stores.open import open_store
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     import os
     from pathlib import Path
 
-    from dbloader.conversion.transcode import Stored
-    from dbloader.images.info import Facts
     from dbloader.records.manifest import Manifest
     from dbloader.sources.base import Source
 
@@ -168,22 +165,3 @@ def image_warnings(manifest: Manifest, *, raw: bool) -> list[str]:
         what = f"{frames:,} file{' has' if frames == 1 else 's have'} several frames or pages"
         warnings.append(f"{what}, of which the first is decoded; pixels, and images made smaller, are the first alone")
     return warnings
-
-
-def describe_depth(image: Facts | None, stored: Facts | None) -> str:
-    """Return the remark on values of more than 8 bits or of unknown range; "" if there are no such values."""
-    if image is None or stored is None or image.depth == EIGHT_BITS:
-        return ""
-    if stored.depth != image.depth:
-        return f"has {image.depth} values, and is stored with {stored.depth} ones"
-    if image.depth not in KNOWN_RANGE:
-        return f"has {image.depth} values of no known range: it is stored with them, and needs a decode= of your own"
-    return f"has {image.depth} values, and is stored with all of their bits; decoded images have 8"
-
-
-def describe_frames(image: Facts | None, stored: Stored) -> str:
-    """Return the remark on a file of several frames; "" if it has one."""
-    if image is None or not image.frames:
-        return ""
-    lost = stored.reencoded or not isinstance(stored.image, bytes)
-    return f"has several frames or pages: {'stored' if lost else 'decoded'} is the first"

@@ -14,9 +14,9 @@ from PIL import ExifTags, Image
 from dbloader._describe import short_repr
 from dbloader._options import whole_number
 from dbloader.conversion.stored_records import is_torch
-from dbloader.errors import DamagedImageError, FieldError, ImageError, NotAnImageError, OptionError
+from dbloader.errors import FieldError, ImageError, NotAnImageError, OptionError
 from dbloader.images.info import read_facts
-from dbloader.images.pillow import FORMATS, open_pillow, value_depth
+from dbloader.images.pillow import FORMATS, open_pillow, translate_errors, value_depth
 from dbloader.records.record import STANDARD_FIELDS, Record
 
 if TYPE_CHECKING:
@@ -147,10 +147,8 @@ def _number(value: np.ndarray[Any, Any] | np.generic) -> Any:
 
 
 def _encoded(key: str, image: Image.Image, image_format: str, options: Mapping[str, Any]) -> bytes:
-    try:
+    with translate_errors(f"field {key!r} is an image that does not decode"):
         image.load()
-    except Exception as error:  # a Pillow plugin raises whatever its parsing meets
-        raise DamagedImageError(f"field {key!r} is an image that does not decode: {error}") from error
     file = io.BytesIO()
     kept = {name: image.info[name] for name in ("icc_profile", "exif") if image.info.get(name)}
     if image_format == "TIFF" and "exif" in kept:
@@ -159,7 +157,7 @@ def _encoded(key: str, image: Image.Image, image_format: str, options: Mapping[s
         image.save(file, image_format, **{**kept, **options})
         with open_pillow(file) as written:
             lost = _lost(image, written)
-    except Exception as error:  # as above
+    except Exception as error:  # a Pillow plugin raises whatever its encoding meets
         raise _unwritable(key, image, image_format, str(error)) from error
     if lost:
         raise _unwritable(key, image, image_format, f"that loses its {lost}")

@@ -1,6 +1,7 @@
-"""Find the stored records behind datasets, so that they are copied instead of decoded and encoded again.
+"""Find the stored records behind datasets, to copy them instead of decoding and encoding images again.
 
-A dataset whose samples are the records of a store says so by its property ``gives_records``.
+A dataset whose samples are the records of a store has a true property ``gives_records``. This room may not import
+datasets, and torch only if the program has.
 """
 
 from __future__ import annotations
@@ -21,30 +22,30 @@ if TYPE_CHECKING:
 
     from dbloader.records.manifest import Manifest
 
-# Records read at once: fewer than READ_AT_ONCE, as images may be large and other samples are held too.
+# Records read at once. Few, since images may be large, and other samples are in memory too.
 _READ_AT_ONCE = 16
-# Fields that describe the image, and are copied with it.
+# Fields that describe the image; they are copied with the image.
 _IMAGE_FIELDS = ("width", "height", "format", "damaged", "resized_from")
 
 
 def is_torch(value: Any, module: str, name: str) -> bool:
-    """Return whether a value is an instance of a class of torch's, without importing torch."""
+    """Return whether a value is an instance of a class of torch, without importing torch."""
     return module in sys.modules and isinstance(value, getattr(sys.modules[module], name))
 
 
 def gives_records(dataset: Any) -> bool:
     """Return whether the samples of a dataset are the records of a store, unchanged."""
-    # Asked of the class: a wrapper around a dataset may pass on its attributes, but not its samples.
+    # Looked up in the class: a wrapper may pass on a dataset's attributes, but change its samples.
     return isinstance(dataset, Store) or (hasattr(type(dataset), "gives_records") and dataset.gives_records)
 
 
 def is_divisible(samples: Any) -> bool:
-    """Return whether samples are records of a store, or torch's own Subset or ConcatDataset of any datasets."""
+    """Return whether `divide` can find the records behind samples."""
     return gives_records(samples) or _is_exactly(samples, "Subset") or _is_exactly(samples, "ConcatDataset")
 
 
 def contains_store(samples: Any) -> bool:
-    """Return whether some of the samples are records of a Store, which are files already."""
+    """Return whether some of the samples come from a Store itself, whose images are files already."""
     return any(isinstance(part, Store) for part in _parts(samples))
 
 
@@ -61,7 +62,7 @@ def find_stores(samples: Any) -> Iterator[Store]:
 
 
 def divide(samples: Any) -> Iterator[Any]:
-    """Yield the samples of a store, dataset, Subset or ConcatDataset in order; records of a store as Records."""
+    """Yield the samples of a store, or of torch's Subset or ConcatDataset, in order; records of a store as Records."""
     located = (_locate(samples, position) for position in range(len(samples)))
     for _, run in groupby(located, lambda pair: id(pair[0])):
         while block := list(islice(run, _READ_AT_ONCE)):
@@ -77,7 +78,7 @@ def divide(samples: Any) -> Iterator[Any]:
 
 
 def common_source(samples: Any) -> dict[str, Any]:
-    """Return the ``source`` of a manifest: of records, what the manifests of all their stores have in common."""
+    """Return the ``source`` of the manifest: what the manifests of all stores that the samples come from share."""
     parts = list(_parts(samples))
     if not all(map(gives_records, parts)):
         return {"kind": "samples"}
@@ -87,7 +88,7 @@ def common_source(samples: Any) -> dict[str, Any]:
 
 
 def common_values(sources: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return what some manifests' ``source`` have in common, such as how the images were checked."""
+    """Return the entries that several ``source`` mappings share, such as how the images were checked."""
     first, *others = sources
     return {key: value for key, value in first.items() if all(key in other and other[key] == value for other in others)}
 
@@ -96,8 +97,8 @@ def describe_fields(manifests: Sequence[Manifest]) -> dict[str, Any]:
     """Return the part of a manifest's ``source`` that describes the further fields of several stores."""
     classes: dict[str, list[str]] = {}
     for manifest in manifests:
-        for name, those in manifest.field_classes.items():
-            if classes.setdefault(name, those) != those:
+        for name, names_there in manifest.field_classes.items():
+            if classes.setdefault(name, names_there) != names_there:
                 raise OptionError(
                     f"the numbers in the field {name!r} have other names in one store than in another: make one of the "
                     "two again with another name for the field"
@@ -167,7 +168,7 @@ def _locate(samples: Any, index: int) -> tuple[Any, int]:
 
 
 def _select_fields(record: Record, fields: Sequence[str] | None) -> Record:
-    """Return a record with only these fields, and those that describe its image; all fields for None."""
+    """Return a record with only these fields, and with the image also what describes it; all fields for None."""
     if fields is None:
         return record
     names = {*fields, *(_IMAGE_FIELDS if "image" in fields else ())}

@@ -1,4 +1,4 @@
-"""Transcode images into the form in which they are stored: as the file is, smaller, tiled, or as pixels."""
+"""Transcode images into the form in which they are stored: the file itself, a smaller one, a tiled one, or pixels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 TILES = "tiles"
-"""The field of a record that has the lengths of its image's tiles."""
+"""Field of a record with the lengths of its image's tiles."""
 
 
 def _option(name: str) -> str:
@@ -27,22 +27,22 @@ def _option(name: str) -> str:
 _MAX_SIDE, _SHORT_SIDE = _option("max_side"), _option("short_side")
 _SUBSAMPLINGS = ("4:4:4", "4:2:2", "4:2:0")  # by Pillow's numbers
 
-# Bytes a pixel. `tile` compares two arrays of 3 by a third one; jpegtran, before that, holds 6.
-_TILING = 9
-# Pillow's image has 4, libjpeg's input 2.
-_ENCODING = 6
-# Stored pixels: the array, which is kept; Pillow's image, from which it is made; gray of 16 bits while it becomes 8.
-_RGB, _PILLOW, _RAW_DEEP = 3, 4, 5
+# Bytes a pixel.
+_TILING = 9  # `tile` compares two arrays of 3 bytes by a third; before that, jpegtran takes 6
+_ENCODING = 6  # Pillow's image has 4, and libjpeg's input 2
+_RGB = 3  # the array of stored pixels
+_PILLOW = 4  # Pillow's image, from which the array is made
+_RAW_DEEP = 5  # further bytes while 16 bits become 8
 
 
 class Stored(NamedTuple):
     """An image as it is to be stored."""
 
     image: bytes | npt.NDArray[np.uint8]  # the file; or uint8, shape (height, width, 3), RGB
-    facts: Facts | None  # format "" for pixels; None of a file in an unknown format
-    lengths: bytes | None = None  # of its tiles; None if it is not tiled
-    untiled: str = ""  # the reason why it could not be tiled; "" if it was, or was not to be
-    reencoded: bool = False  # whether its pixels differ from the file's: it was made smaller or given a quality
+    facts: Facts | None  # format "" for pixels; None for a file in an unknown format
+    lengths: bytes | None = None  # lengths of the tiles; None if the image is not tiled
+    untiled: str = ""  # why the image could not be tiled; "" if it is tiled, or need not be
+    reencoded: bool = False  # whether the pixels differ from the file's: made smaller, or encoded with a quality
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,15 +53,15 @@ class ImageFormat:
         short_side: Make images smaller whose shorter side has more pixels than this.
         max_side: Make images smaller whose longer side has more pixels than this.
         quality: JPEG and WebP quality, 1 to 100, of images made smaller; default 95. With ``tile``, of all JPEGs.
-        tile: Store JPEGs tiled, so that crops are decoded without the rest (`dbloader.images.tiled`), with the
-            lengths of their tiles in the field ``tiles``. JPEGs that are made smaller, or all if there is a
-            ``quality``, are encoded tiled. The others are tiled without loss by the program ``jpegtran``. Bytes after
+        tile: Store JPEGs tiled (`dbloader.images.tiled`), so a crop is decoded without the rest of its image. The
+            field ``tiles`` has the lengths of the tiles. JPEGs that are made smaller, or all JPEGs with a
+            ``quality``, are encoded tiled. The program ``jpegtran`` tiles the others without loss. Bytes after
             the end of a JPEG, such as a second picture, are left out. An image that cannot be tiled is stored
             untiled, and reported.
         tile_width: Target width of tiles in pixels; default 32.
         raw: Store pixels instead of files: uint8 arrays of shape (height, width, 3), RGB, as ``decode_pil`` returns
-            them. They take about six times the bytes of photographs in JPEG. Values of unknown range, such as floats,
-            are rejected.
+            them. They take about six times as many bytes as photographs in JPEG. Images with values of unknown range,
+            such as floats, are rejected.
 
     Raises:
         TypeError: A value has the wrong type.
@@ -99,80 +99,84 @@ class ImageFormat:
         if self.tile and self.quality is None:
             find_jpegtran()
 
-    def _new_size(self, facts: Facts) -> tuple[int, int] | None:
-        """Return the width and height that an image is made smaller to; None if it keeps its size."""
-        side, limit = max(facts.width, facts.height), self.max_side
-        if self.short_side is not None:
-            side, limit = min(facts.width, facts.height), self.short_side
-        if limit is None or side <= limit:
-            return None
-        return max(1, round(facts.width * limit / side)), max(1, round(facts.height * limit / side))
 
-    def _memory(self, facts: Facts) -> tuple[int, int]:
-        """Return the bytes that ``_transcode`` and the encoding of the record take: for their time, and as a result."""
-        size, pixels = self._new_size(facts), facts.width * facts.height
-        smaller = resizing_bytes(facts, size) if size else 0
-        if self.raw:
-            stored = size[0] * size[1] if size else pixels
-            deep = 0 if facts.depth == EIGHT_BITS else _RAW_DEEP
-            a_pixel = deep + (_PILLOW if size else decoding_bytes(facts.format))
-            return max(smaller - _RGB * stored, a_pixel * stored), _RGB * stored
-        if size:
-            return smaller, 0
-        if self.tile and facts.format == "JPEG":
-            return (_TILING if self.quality is None else _ENCODING) * pixels, 0
-        return 0, 0
+def new_size(facts: Facts, images: ImageFormat) -> tuple[int, int] | None:
+    """Return the width and height that an image is made smaller to; None if it keeps its size."""
+    side, limit = max(facts.width, facts.height), images.max_side
+    if images.short_side is not None:
+        side, limit = min(facts.width, facts.height), images.short_side
+    if limit is None or side <= limit:
+        return None
+    return max(1, round(facts.width * limit / side)), max(1, round(facts.height * limit / side))
 
-    def _transcode(self, data: bytes, facts: Facts) -> Stored:
-        """Return an image file as it is to be stored.
 
-        Raises:
-            DamagedImageError: It does not decode, or cannot be encoded again.
-            PixelRangeError: It is to be stored as pixels, but its values are of unknown range.
-            OSError: ``jpegtran`` could not be run.
-        """
-        size, untiled = self._new_size(facts), ""
-        if self.raw:
-            try:
-                pixels = load_pixels(data, size)
-            except PixelRangeError as error:
-                raise PixelRangeError(
-                    f"its values are {facts.depth}: their range is not known, so they cannot be stored as pixels of 8 "
-                    "bits; leave raw (--raw) out to store the file"
-                ) from error
-            height, width, _ = pixels.shape
-            return Stored(pixels, Facts("", width, height), reencoded=size is not None)
-        if self.tile:
-            try:
-                return self._tiled(data, facts, size)
-            except NotTiledError as error:
-                untiled = str(error)
-        if size is None:
-            return Stored(data, facts, untiled=untiled)
-        data, smaller = resize(data, size, quality=self.quality or DEFAULT_QUALITY)
-        return Stored(data, smaller, untiled=untiled, reencoded=True)
+def transcoding_bytes(facts: Facts, images: ImageFormat) -> tuple[int, int]:
+    """Return the most bytes that transcoding an image and encoding its record take: temporarily, and as a result."""
+    size, pixels = new_size(facts, images), facts.width * facts.height
+    smaller = resizing_bytes(facts, size) if size else 0
+    if images.raw:
+        stored = size[0] * size[1] if size else pixels
+        deep = 0 if facts.depth == EIGHT_BITS else _RAW_DEEP
+        a_pixel = deep + (_PILLOW if size else decoding_bytes(facts.format))
+        return max(smaller - _RGB * stored, a_pixel * stored), _RGB * stored
+    if size:
+        return smaller, 0
+    if images.tile and facts.format == "JPEG":
+        return (_TILING if images.quality is None else _ENCODING) * pixels, 0
+    return 0, 0
 
-    def _tiled(self, data: bytes, facts: Facts, size: tuple[int, int] | None) -> Stored:
-        if facts.format != "JPEG":
-            raise NotTiledError(f"is a {facts.format}, not a JPEG")
-        tile_width = self.tile_width or TILE_WIDTH
-        if size is None and self.quality is None:
-            try:
-                jpeg, lengths = tile(data, tile_width=tile_width)
-            except DamagedImageError as error:
-                # jpegtran stops at more than a check does, such as padding before the end marker.
-                raise NotTiledError(str(error)) from error
-            return Stored(jpeg, facts, lengths)
-        picture = load_image(data, size)
+
+def transcode(data: bytes, facts: Facts, images: ImageFormat) -> Stored:
+    """Return an image file as it is to be stored.
+
+    Raises:
+        DamagedImageError: The file does not decode, or the image cannot be encoded again.
+        PixelRangeError: The image is to be stored as pixels, but its values have no known range.
+        OSError: ``jpegtran`` could not be run.
+    """
+    size, untiled = new_size(facts, images), ""
+    if images.raw:
         try:
-            jpeg, lengths = encode_tiled(
-                picture.pixels,
-                quality=self.quality or DEFAULT_QUALITY,
-                subsampling=_SUBSAMPLINGS[picture.subsampling],
-                icc_profile=picture.options.get("icc_profile"),
-                exif=picture.options.get("exif"),
-                tile_width=tile_width,
-            )
-        except OSError as error:
-            raise DamagedImageError(f"cannot be encoded again: {error}") from error
-        return Stored(jpeg, Facts("JPEG", *picture.pixels.size), lengths, reencoded=True)
+            pixels = load_pixels(data, size)
+        except PixelRangeError as error:
+            raise PixelRangeError(
+                f"its values are {facts.depth}: their range is not known, so they cannot be stored as pixels of 8 "
+                "bits; leave raw (--raw) out to store the file"
+            ) from error
+        height, width, _ = pixels.shape
+        return Stored(pixels, Facts("", width, height), reencoded=size is not None)
+    if images.tile:
+        try:
+            return _tiled(data, facts, images, size)
+        except NotTiledError as error:
+            untiled = str(error)
+    if size is None:
+        return Stored(data, facts, untiled=untiled)
+    data, smaller = resize(data, size, quality=images.quality or DEFAULT_QUALITY)
+    return Stored(data, smaller, untiled=untiled, reencoded=True)
+
+
+def _tiled(data: bytes, facts: Facts, images: ImageFormat, size: tuple[int, int] | None) -> Stored:
+    if facts.format != "JPEG":
+        raise NotTiledError(f"is a {facts.format}, not a JPEG")
+    tile_width = images.tile_width or TILE_WIDTH
+    if size is None and images.quality is None:
+        try:
+            jpeg, lengths = tile(data, tile_width=tile_width)
+        except DamagedImageError as error:
+            # jpegtran refuses more than a check does, such as padding before the end marker.
+            raise NotTiledError(str(error)) from error
+        return Stored(jpeg, facts, lengths)
+    picture = load_image(data, size)
+    try:
+        jpeg, lengths = encode_tiled(
+            picture.pixels,
+            quality=images.quality or DEFAULT_QUALITY,
+            subsampling=_SUBSAMPLINGS[picture.subsampling],
+            icc_profile=picture.options.get("icc_profile"),
+            exif=picture.options.get("exif"),
+            tile_width=tile_width,
+        )
+    except OSError as error:
+        raise DamagedImageError(f"cannot be encoded again: {error}") from error
+    return Stored(jpeg, Facts("JPEG", *picture.pixels.size), lengths, reencoded=True)

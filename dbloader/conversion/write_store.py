@@ -1,4 +1,4 @@
-"""Write a store from samples in memory: those of a dataset, a DataLoader or a generator."""
+"""Write a store of samples in memory, from a dataset, a DataLoader or a generator."""
 
 from __future__ import annotations
 
@@ -151,7 +151,8 @@ def _loaded(loader: Any, encoder: SampleEncoder) -> Iterator[Record | DBLoaderEr
     kind = type(loader).__name__
     is_batched = loader.batch_sampler is not None
     loader = copy.copy(loader)
-    loader._iterator = None  # persistent workers belong to the original, and have its collate_fn
+    # Persistent workers belong to the original, and have its collate_fn. torch refuses to set the attribute itself.
+    vars(loader)["persistent_workers"] = False
     if is_batched:
         loader.collate_fn = encoder
     iterator = iter(loader)
@@ -168,7 +169,7 @@ def _loaded(loader: Any, encoder: SampleEncoder) -> Iterator[Record | DBLoaderEr
                 )
     finally:
         if hasattr(iterator, "_shutdown_workers"):
-            # A reference cycle with its error would keep the iterator and its workers alive.
+            # After an error, its traceback keeps the iterator alive, and torch has no public way to end the workers.
             iterator._shutdown_workers()
 
 
@@ -187,7 +188,7 @@ def _each(samples: Any) -> Iterator[Any]:
 
 
 def _check_files(record: Record, names: Sequence[str]) -> None:
-    """Raise FieldError if a file field of a record has something else than an image file."""
+    """Raise FieldError if a value in ``file_fields`` is no image file."""
     for name in names:
         value = record.fields.get(name)
         if value is None:
@@ -204,7 +205,7 @@ def _check_files(record: Record, names: Sequence[str]) -> None:
 
 
 def count_depth(record: Record) -> dict[str, int]:
-    """Return the depth of a record's image and the count 1; empty without an image of a known format."""
+    """Return ``{depth: 1}`` for the depth of a record's image; {} without an image of a known format."""
     image = record.image
     if isinstance(image, np.ndarray):
         return {array_depth(image): 1}

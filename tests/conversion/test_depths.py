@@ -69,7 +69,7 @@ def test_raw_scales_what_has_a_range_says_so_and_rejects_the_others(root: Path, 
     np.testing.assert_array_equal(stored["cat/gray.png"], np.repeat(UPPER[..., None], 3, axis=2))
     assert report.warnings[-1].startswith("2 images have more than 8 bits a value, of which the stored pixels are the")
     reasons = {line["name"]: line["reason"] for line in report_lines(report)}
-    assert reasons["cat/gray.png"] == "has 16-bit values, and is stored with 8-bit ones"
+    assert reasons["cat/gray.png"] == "has 16-bit values, and is stored with 8-bit values"
     assert reasons["cat/float.tif"] == (
         "its values are 32-bit float: their range is not known, so they cannot be stored as pixels of 8 bits; "
         "leave raw (--raw) out to store the file"
@@ -84,7 +84,7 @@ def test_made_smaller_gray_keeps_its_bits_and_colors_say_that_they_do_not(root: 
     with open_store(place) as store:
         assert store.manifest.depths == {"8-bit": 2, "16-bit": 1, "32-bit float": 1}
     reasons = {line["name"]: line["reason"] for line in report_lines(report)}
-    assert reasons["cat/colors.png"] == "has 16-bit values, and is stored with 8-bit ones"
+    assert reasons["cat/colors.png"] == "has 16-bit values, and is stored with 8-bit values"
     assert "all of their bits" in reasons["cat/gray.png"]
     smaller = {record.name: record.image for record in records(place)}["cat/float.tif"]
     assert isinstance(smaller, bytes)
@@ -153,8 +153,8 @@ def test_of_several_frames_the_first_is_decoded_and_that_is_said(
     )
     (line,) = report_lines(report)
     assert (line["name"], line["event"]) == (f"cat/{name}", "frames")
-    assert line["reason"] == "has several frames or pages: decoded is the first"
+    assert line["reason"] == "has several frames or pages: only the first is decoded"
     assert records(place)[0].image == data
     for images in (ImageFormat(raw=True), ImageFormat(max_side=5)):
         (line,) = report_lines(convert(folder, place, overwrite=True, images=images))
-        assert line["reason"] == "has several frames or pages: stored is the first"
+        assert line["reason"] == "has several frames or pages: only the first is stored"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageCms
 
 from dbloader.conversion.resize import load_pixels, resize
-from dbloader.conversion.transcode import ImageFormat
+from dbloader.conversion.transcode import ImageFormat, new_size
 from dbloader.decoding import decode_pil
 from dbloader.errors import DamagedImageError, PixelRangeError
 from dbloader.images.info import Facts, check_decodes, read_facts
@@ -84,7 +84,7 @@ def centers(image: Image.Image) -> Array:
 def test_the_side_becomes_the_limit_and_nothing_becomes_larger(width: int, height: int, limit: int) -> None:
     for side, images in ((max, ImageFormat(max_side=limit)), (min, ImageFormat(short_side=limit))):
         before = (width, height)
-        size = images._new_size(Facts("PNG", *before))
+        size = new_size(Facts("PNG", *before), images)
         assert (size is None) is (side(before) <= limit)
         if size is not None:
             assert side(size) == limit
@@ -111,7 +111,7 @@ def test_the_side_becomes_the_limit_and_nothing_becomes_larger(width: int, heigh
 def test_sizes_are_rounded_to_the_nearest(
     before: tuple[int, int], limits: dict[str, int], after: tuple[int, int] | None
 ) -> None:
-    assert ImageFormat(**limits)._new_size(Facts("JPEG", *before)) == after  # type: ignore[arg-type]
+    assert new_size(Facts("JPEG", *before), ImageFormat(**limits)) == after  # type: ignore[arg-type]
 
 
 # Pixels
