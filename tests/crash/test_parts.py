@@ -20,6 +20,7 @@ from dbloader.conversion.parts.part import convert_part, list_parts
 from dbloader.conversion.parts.publish import publish
 from dbloader.errors import NotAStoreError, StoreExistsError, StoreNotFoundError
 from dbloader.stores.open import open_store
+from tests.contracts.records import stored
 from tests.support.crash import check_whole, kill, make_whole
 from tests.support.engine_kills import descendants
 from tests.support.images import WAIT_S
@@ -120,7 +121,7 @@ def test_a_store_that_grows_is_the_old_or_the_new_one_at_every_moment(
         convert_part(place, part)
     publish(place)
     with open_store(place) as reader:
-        old = reader.documents(range(len(reader)))
+        old = stored(reader, range(len(reader)))
         plan_conversion(whole.root, place, PARTS, append=True)
         for part in range(PARTS):
             convert_part(place, part)
@@ -132,14 +133,14 @@ def test_a_store_that_grows_is_the_old_or_the_new_one_at_every_moment(
             publisher.close()
             with open_store(place) as store:
                 assert store.verify() == store.manifest.digest
-                assert store.documents(range(len(old))) == old
+                assert stored(store, range(len(old))) == old
                 assert len(store) in (len(old), 2 * len(old))
                 seen.add(len(store))
         try:
             publish(place)
         except StoreNotFoundError:
             assert 2 * len(old) in seen  # it was finished
-        assert reader.documents(range(len(old))) == old
+        assert stored(reader, range(len(old))) == old
         assert len([*reader.names()]) == len(old)
     with open_store(place) as store:
         assert store.verify() == store.manifest.digest
