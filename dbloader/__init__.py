@@ -9,6 +9,7 @@ from dbloader._lazy import lazy_exports
 if TYPE_CHECKING:
     from dbloader._version import __version__ as __version__
     from dbloader.batches.collate_fields import Collate as Collate
+    from dbloader.batches.skipped import Skip as Skip
     from dbloader.checking.duplicates import find_duplicates as find_duplicates
     from dbloader.checking.verify_store import verify_store as verify_store
     from dbloader.conversion.convert import convert as convert
@@ -40,6 +41,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "RandomResizedCrop": "decoding.random_crop",
         "Record": "records.record",
         "ResizeCenterCrop": "decoding.center_crop",
+        "Skip": "batches.skipped",
         "ThreadLoader": "loading.threads",
         "__version__": "_version",
         "convert": "conversion.convert",

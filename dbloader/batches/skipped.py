@@ -6,12 +6,35 @@ import dataclasses
 import warnings
 from typing import TYPE_CHECKING
 
+from dbloader._options import real_number
 from dbloader.errors import LoaderError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dbloader.sampling.base import ResumableSampler
+
+
+@dataclasses.dataclass(frozen=True)
+class Skip:
+    """Replaces damaged samples by undamaged ones, up to a share: ``create_loader(on_error=Skip(0.05))``.
+
+    The next undamaged sample of the order takes the place, with the place's random numbers. So batches keep their
+    number and size. The loader warns once about each damaged sample, and ``stats()`` counts and lists them. A sample is
+    damaged if it raises DamagedRecordError, DamagedImageError or NotAnImageError. All other errors end the epoch.
+
+    Args:
+        share: Largest share, 0 to 1, of a process's samples of an epoch that may be damaged.
+
+    Raises:
+        OptionError: ``share`` is out of range.
+        TypeError: ``share`` is not a number.
+    """
+
+    share: float = 0.01
+
+    def __post_init__(self) -> None:
+        real_number("share", self.share, most=1)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,13 +55,13 @@ class SkipLimit:
 
     Args:
         sampler: The order of the samples.
-        max_skipped: The largest share, 0 to 1.
+        skip: The largest share.
         place: Where the store of the samples is; None if they come from elsewhere.
     """
 
-    def __init__(self, sampler: ResumableSampler, max_skipped: float, place: str | None) -> None:
+    def __init__(self, sampler: ResumableSampler, skip: Skip, place: str | None) -> None:
         self.sampler = sampler
-        self._max_skipped = max_skipped
+        self._share = skip.share
         self._remedy = "" if place is None else f"; dbloader verify {place} --decode names all damaged records"
         self._warned: set[int] = set()
 
@@ -53,9 +76,9 @@ class SkipLimit:
 
     def check(self, count: int, total: int, first: Sequence[SkippedSample]) -> None:
         """Raise LoaderError if ``count`` of ``total`` samples, the first of which are given, are all or too many."""
-        if count / total > self._max_skipped or count == total:
+        if count / total > self._share or count == total:
             raise LoaderError(
                 f"too many samples are damaged, {count:,} of the {total:,} of an epoch ({100 * count / total:.3g} %, "
-                f"max_skipped={self._max_skipped:g}), such as {'; '.join(map(str, first[:3]))}{self._remedy}; "
-                "convert the images again without them, or pass a larger max_skipped"
+                f"on_error=Skip({self._share:g})), such as {'; '.join(map(str, first[:3]))}{self._remedy}; "
+                "convert the images again without them, or pass a larger share to Skip"
             )

@@ -103,7 +103,7 @@ class MongoDataset(StoreDataset):
         """Take over a new store at the place, and a new answer to the query.
 
         Call it between epochs, and then make the loaders again, since their samplers have the old length. An epoch of
-        ``create_loader`` or a ThreadLoader that has begun ends with the old samples, and so does one in worker
+        ``create_loader`` that has begun ends with the old samples, and so does one in worker
         processes; a DataLoader without workers would mix old and new ones. If it fails, the dataset stays as it was.
 
         Raises:

@@ -30,11 +30,11 @@ class Normalize(nn.Module):
     exactly defined, so a GPU gives the bits that the CPU gives.
 
     Args:
-        mean: One number for each channel, 0 to 1, as torchvision and timm give them.
-        std: One number for each channel, above 0 and at most 1.
-        dtype: Of the result: torch.float32, torch.float16 or torch.bfloat16.
-        channels_last: Whether the result has the memory format torch.channels_last; otherwise it is contiguous. The
-            shape is the same, and it costs no pass of its own.
+        mean: One number from 0 to 1 for each channel; ImageNet's by default.
+        std: One number above 0 and at most 1 for each channel; ImageNet's by default.
+        dtype: Data type of the result: torch.float32, torch.float16 or torch.bfloat16.
+        channels_last: Return the result in the memory format torch.channels_last; otherwise it is contiguous. The shape
+            is the same, and it costs no pass of its own.
 
     Raises:
         OptionError: ``mean`` or ``std`` is out of its range, they have different lengths, or ``dtype`` is another. From
@@ -46,8 +46,8 @@ class Normalize(nn.Module):
 
     def __init__(
         self,
-        mean: Sequence[float],
-        std: Sequence[float],
+        mean: Sequence[float] = (0.485, 0.456, 0.406),
+        std: Sequence[float] = (0.229, 0.224, 0.225),
         *,
         dtype: torch.dtype = torch.float32,
         channels_last: bool = False,

@@ -130,7 +130,7 @@ def measure(
         }
         for count in sorted(counts):
             for kind in ("threads", "processes"):
-                run = partial(_run_loader, dataset, order, kind, count, batch_size, size, seconds)
+                run = partial(_run_loader, dataset, order, kind, count, batch_size, seconds)
                 contenders[f"worker {kind}: {count}"] = run
         rates: dict[str, list[float]] = {name: [] for name in contenders}
         work = dict.fromkeys(contenders, Work())
@@ -193,17 +193,14 @@ def _run_loader(
     kind: Literal["threads", "processes"],
     count: int,
     batch_size: int,
-    size: int,
     seconds: float,
 ) -> tuple[float, Work]:
     with create_loader(
         dataset,
         batch_size=batch_size,
-        input_size=size,
         is_training=True,
         device=None,
-        mean=None,
-        std=None,
+        normalize=None,
         sampler=order,
         num_workers=count,
         workers=kind,

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-
-from dbloader._options import check_choice, checked_flag, real_number, whole_number
+from dbloader._options import check_choice, checked_flag, whole_number
 from dbloader.batches.create import create_fetcher
 from dbloader.batches.replacing import ReplacingBatchFetcher, find_store
-from dbloader.batches.skipped import SkipLimit
+from dbloader.batches.skipped import Skip, SkipLimit
 from dbloader.datasets.fields import image_and_label
+from dbloader.device.normalize import Normalize
 from dbloader.device.preparation import Preparation
 from dbloader.device.transfer import resolve_device
 from dbloader.errors import OptionError
 from dbloader.loading.defaults import (
     check_dataset,
+    check_uint8,
     cpu_share,
     create_batch_sampler,
-    create_normalization,
     default_transform,
     height_and_width,
     suits_threads,
@@ -32,11 +31,10 @@ from dbloader.sampling.base import ResumableSampler
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    import torch
     from torch.utils.data import Sampler
 
-# Of the images of ImageNet's training set, as in torchvision and timm.
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
+_IMAGENET = Normalize()
 
 
 def create_loader(
@@ -45,28 +43,19 @@ def create_loader(
     batch_size: int | None = None,
     *,
     is_training: bool = False,
-    interpolation: str = "bilinear",
-    crop_pct: float | None = None,
-    crop_mode: Literal["center"] | None = None,
     transform: Callable[..., Any] | Literal["auto"] | None = "auto",
     collate_fn: Callable[[list[Any]], Any] | None = None,
     device: torch.device | str | int | None = "auto",
-    mean: Sequence[float] | None = IMAGENET_MEAN,
-    std: Sequence[float] | None = IMAGENET_STD,
-    dtype: torch.dtype | str = torch.float32,
-    channels_last: bool = False,
+    normalize: Normalize | None = _IMAGENET,
     preparation: Callable[..., Any] | None = None,
     sampler: Sampler[int] | Iterable[int] | None = None,
     distributed: bool | None = None,
     seed: int = 0,
     drop_last: bool | None = None,
-    on_error: Literal["raise", "skip"] = "raise",
-    max_skipped: float = 0.01,
+    on_error: Literal["raise"] | Skip = "raise",
     num_workers: int | None = None,
     workers: Literal["auto", "threads", "processes"] = "auto",
-    persistent_workers: bool = True,
     prefetch_factor: int | None = None,
-    use_prefetcher: bool = True,
 ) -> PrefetchLoader[Any]:
     """Return a PrefetchLoader of batches (images, labels) that are ready for a network, like timm's create_loader.
 
@@ -93,14 +82,10 @@ def create_loader(
             (docs/masks.md). (A ConcatDataset needs a random Decoder as ``transform``:
             as the ``decode`` of a part it would not know the position in the epoch.)
         input_size: Height and width of the images in pixels: one number for both, two, or timm's three of which the
-            first is 3; 224 if None. In evaluation, the output's longer side shows ``crop_pct`` of an image's shorter
-            side. It is an error with a dataset that has a ``transform`` or ``decode`` of its own.
+            first is 3; 224 if None. In evaluation, the output's longer side shows 0.875 of an image's shorter side. It
+            is an error with a dataset that has a ``transform`` or ``decode`` of its own.
         batch_size: Samples in a batch of this process; it must be given.
         is_training: Shuffle, crop at random and flip; otherwise keep the order, resize and crop the center.
-        interpolation: With what ``transform="auto"`` resizes: "bilinear", "bicubic" or another of RandomResizedCrop's.
-        crop_pct: Share of a resized image's shorter side that ``transform="auto"`` shows in evaluation; 0.875 if None.
-        crop_mode: The part that it shows: only "center", which is also None. These three are what
-            ``timm.data.resolve_data_config`` returns besides the size, mean and std.
         transform: Applied to each image: a Decoder, or a callable that takes PIL images. ``"auto"`` is
             RandomResizedCrop(input_size) or ResizeCenterCrop(input_size), unless the dataset has a ``transform`` or
             ``decode`` of its own, which is then used. One given here takes the place of that of a store's dataset, and
@@ -108,10 +93,8 @@ def create_loader(
         collate_fn: Makes a batch of a list of samples; None is torch's and, for the stores' datasets, `Collate`, which
             is the fastest: boxes become lists of tensors, and lists of numbers one tensor.
         device: Where the batches go, as in PrefetchLoader; None leaves them where they are made.
-        mean: Of each channel, for images in 0 to 1; None does not normalize, and the images stay uint8.
-        std: Likewise.
-        dtype: Of the normalized images: float32, float16 or bfloat16.
-        channels_last: Whether the normalized images have that memory format.
+        normalize: Turns the uint8 images into floats on the device: a ``dbloader.device.Normalize``, which has mean,
+            std, dtype and memory format. The default has ImageNet's mean and std. None leaves the images uint8.
         preparation: What else to do with each batch on the device, after normalizing: a callable that takes the images,
             such as ``RandomErasing(0.25)``, or a Preparation of several.
         sampler: The order, in place of ShuffleSampler or OrderedSampler. One of dbloader's must be made for a dataset
@@ -121,40 +104,34 @@ def create_loader(
         distributed: Whether the processes of torch.distributed share the samples; None: if it is initialized.
         seed: Of the order and all random numbers; the same in all processes.
         drop_last: Leave out the last batch if it has fewer samples; None: in training.
-        on_error: ``"raise"`` the error of a damaged record or image, or ``"skip"`` it: the next sample of the order
-            that is not damaged takes its place, with the place's random numbers, so batches keep their number and size.
-            Each one is warned about once, and ``stats()`` counts and lists them. Skipped is what raises
-            DamagedRecordError, DamagedImageError or NotAnImageError; all other errors are raised. See docs/loading.md.
-        max_skipped: Largest share, 0 to 1, of this process's samples of an epoch that ``"skip"`` accepts.
+        on_error: ``"raise"`` raises the error of a damaged record or image. With ``dbloader.Skip(share)`` another
+            sample takes its place.
         num_workers: None for one per CPU that this process may use (in a container, of its quota), shared by
             torchrun's processes on a machine. 0 makes the batches in the background thread.
         workers: ``"threads"`` start at once, need little memory, and suit the stores' datasets with decoders, which
             release the GIL; ``"processes"`` suit transforms in Python, and many workers. ``"auto"`` takes threads for
             such datasets with up to 4 workers, and where processes are not forked. Processes keep the dataset as it was
             when they started.
-        persistent_workers: Keep worker processes from one epoch to the next.
         prefetch_factor: Batches ahead for each worker process, or for all threads together; 2 if None.
-        use_prefetcher: False makes and sends each batch when it is asked for, without a thread: to compare and debug.
 
     Raises:
         OptionError: An option is out of its range or does not fit another; the dataset has no samples; the device is
             not present. From ``next()``: a record without a label in a batch of (image, label).
-        LoaderError: From ``next()``: more samples were skipped than ``max_skipped`` accepts.
+        LoaderError: From ``next()``: more samples were skipped than ``Skip`` accepts.
         TypeError: An option has the wrong type, such as a str or a number in place of True or False.
     """
     if batch_size is None:
         raise TypeError("batch_size must be given: create_loader(dataset, input_size, batch_size), or by its name")
     check_dataset(dataset)
     is_training = checked_flag("is_training", is_training)
-    channels_last = checked_flag("channels_last", channels_last)
-    persistent_workers = checked_flag("persistent_workers", persistent_workers)
-    use_prefetcher = checked_flag("use_prefetcher", use_prefetcher)
     drop_last = checked_flag("drop_last", drop_last, none=True)
     distributed = checked_flag("distributed", distributed, none=True)
     size = height_and_width(224 if input_size is None else input_size)
     check_choice("workers", workers, ("auto", "threads", "processes"))
-    check_choice("on_error", on_error, ("raise", "skip"))
-    max_skipped = real_number("max_skipped", max_skipped, most=1)
+    if on_error != "raise" and not isinstance(on_error, Skip):
+        raise OptionError(f"on_error must be 'raise' or dbloader.Skip(share), got {on_error!r}")
+    if normalize is not None and not isinstance(normalize, Normalize):
+        raise TypeError(f"normalize must be a dbloader.device.Normalize or None, got {normalize!r}")
     if transform is not None and transform != "auto" and not callable(transform):
         raise TypeError(f"transform must be 'auto', a callable or None, got {transform!r}")
     if collate_fn is not None and not callable(collate_fn):
@@ -162,9 +139,7 @@ def create_loader(
     num_workers = cpu_share() if num_workers is None else whole_number("num_workers", num_workers, 0)
     prefetch_factor = 2 if prefetch_factor is None else whole_number("prefetch_factor", prefetch_factor, 1)
     if isinstance(transform, str):
-        transform = default_transform(
-            dataset, size, is_training=is_training, interpolation=interpolation, crop_pct=crop_pct, crop_mode=crop_mode
-        )
+        transform = default_transform(dataset, size, is_training=is_training)
         if transform is None and input_size is not None:
             raise OptionError(
                 f"the dataset's own transform or decode wins over input_size={input_size!r}, and nothing is cropped or "
@@ -182,17 +157,17 @@ def create_loader(
     )
     fetcher = create_fetcher(decoded, collate_fn, transform=transform)
     skip_limit = None
-    if on_error == "skip":
+    if isinstance(on_error, Skip):
         if not isinstance(batches.sampler, ResumableSampler):
             name = type(batches.sampler).__name__
             raise OptionError(
-                f"on_error='skip' needs one of dbloader's samplers, which know the next index, got {name}"
+                f"on_error={on_error} needs one of dbloader's samplers, which know the next index, got {name}"
             )
         store, _ = find_store(fetcher)
-        skip_limit = SkipLimit(batches.sampler, max_skipped, None if store is None else store.root)
+        skip_limit = SkipLimit(batches.sampler, on_error, None if store is None else store.root)
         # The tester collates one sample to its number, whatever collate_fn makes of several.
         fetcher = ReplacingBatchFetcher(fetcher, create_fetcher(decoded, len, transform=transform), skip_limit)
-    steps: list[Any] = create_normalization(mean, std, dtype, channels_last=channels_last)
+    steps: list[Any] = [] if normalize is None else [check_uint8, normalize]
     if preparation is not None:
         steps.append(preparation)
     loader: Any
@@ -213,13 +188,10 @@ def create_loader(
             num_workers,
             source_dataset=dataset,
             prefetch_factor=prefetch_factor,
-            persistent_workers=persistent_workers,
-            held_batches=3 if use_prefetcher else 0,
         )
     prefetched: PrefetchLoader[Any] = PrefetchLoader(
         loader,
         device,
-        2 if use_prefetcher else 0,
         preparation=Preparation(*steps, **image_and_label(dataset)) if steps else None,
     )
     prefetched._skip_limit = skip_limit

@@ -13,14 +13,13 @@ import torch
 from torch.utils.data import ConcatDataset, IterableDataset, Subset
 
 from dbloader._machine import cpu_count
-from dbloader._options import check_choice, number_from_environment
+from dbloader._options import number_from_environment
 from dbloader.batches.shared_memory import SharedBatchPool
 from dbloader.datasets.store import StoreDataset
 from dbloader.decoding.center_crop import ResizeCenterCrop
 from dbloader.decoding.decoder import Decoder, check_size
 from dbloader.decoding.open import decode_pil
 from dbloader.decoding.random_crop import RandomResizedCrop
-from dbloader.device.normalize import Normalize
 from dbloader.errors import OptionError
 from dbloader.sampling.base import ResumableSampler
 from dbloader.sampling.batches import CountedBatchSampler, SeededBatchSampler
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from torch.utils.data import Sampler
 
     from dbloader.batches.base import BatchFetcher
-
-_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 def suits_threads(fetcher: BatchFetcher, num_workers: int) -> bool:
@@ -70,28 +67,14 @@ def check_dataset(dataset: Any) -> None:
         raise OptionError(f"dataset must have samples, got {type(dataset).__name__} of length 0")
 
 
-def default_transform(
-    dataset: Any,
-    size: tuple[int, int],
-    *,
-    is_training: bool,
-    interpolation: str = "bilinear",
-    crop_pct: float | None = None,
-    crop_mode: str | None = None,
-) -> Decoder | None:
+def default_transform(dataset: Any, size: tuple[int, int], *, is_training: bool) -> Decoder | None:
     """Return the decoder for a dataset that has no transform of its own, else None."""
     if _has_transform(dataset):
         return None
-    if crop_mode not in (None, "center"):
-        raise OptionError(
-            f"crop_mode must be 'center' or None, got {crop_mode!r}: for timm's other modes pass "
-            "transform=timm.data.create_transform(..., use_prefetcher=True)"
-        )
     if is_training:
-        return RandomResizedCrop(size, interpolation=interpolation)
+        return RandomResizedCrop(size)
     # The longer side of the output decides, so that no part of it stays black.
-    square = ResizeCenterCrop(max(size), crop_pct)
-    return ResizeCenterCrop(size, resize=square.resize, interpolation=interpolation)
+    return ResizeCenterCrop(size, resize=ResizeCenterCrop(max(size)).resize)
 
 
 def _has_transform(dataset: Any) -> bool:
@@ -167,33 +150,16 @@ def cpu_share() -> int:
     return max(1, cpu_count() // max(1, number_from_environment("LOCAL_WORLD_SIZE", 1)))
 
 
-def create_normalization(
-    mean: Sequence[float] | None, std: Sequence[float] | None, dtype: torch.dtype | str, *, channels_last: bool
-) -> list[Callable[..., Any]]:
-    """Return the first steps of a preparation: a check of the images and their normalization; none without a mean."""
-    if (mean is None) != (std is None):
-        raise OptionError(f"mean and std must both be given, or both be None, got mean={mean} and std={std}")
-    if isinstance(dtype, str):
-        check_choice("dtype", dtype, [*_DTYPES])
-        dtype = _DTYPES[dtype]
-    if mean is None or std is None:
-        if channels_last or dtype is not torch.float32:
-            name = "channels_last" if channels_last else "dtype"
-            raise OptionError(f"{name} needs normalized images, got mean=None: pass mean and std, or leave {name} out")
-        return []
-    return [_check_uint8, Normalize(mean, std, dtype=dtype, channels_last=channels_last)]
-
-
-def _check_uint8(images: Any) -> torch.Tensor:
+def check_uint8(images: Any) -> torch.Tensor:
     """Return uint8 images, and refuse floats, which a transform may already have normalized."""
     if not isinstance(images, torch.Tensor):
         raise OptionError(
             f"a batch must have a tensor of images, first or as 'image', to be normalized, got "
-            f"{type(images).__name__} there: pass mean=None and std=None to take batches as collate_fn makes them"
+            f"{type(images).__name__} there: pass normalize=None to take batches as collate_fn makes them"
         )
     if images.dtype is not torch.uint8:
         raise OptionError(
             f"images must come as uint8 to be normalized, got {images.dtype}, as a transform may have normalized "
-            "them: pass mean=None and std=None to leave them so (and preparation=Normalize(...) to normalize them)"
+            "them: pass normalize=None to leave them so (and preparation=Normalize(...) to normalize them)"
         )
     return images

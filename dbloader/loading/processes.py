@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 # too: reentrant, it lets a loader that a forked worker makes fail with torch's error, where it would wait forever.
 _starting = threading.RLock()
 
+# Batches in use: three of the PrefetchLoader, and two of its consumer, which works on one and may still hold the last.
+_HELD_BATCHES = 5
+
 
 class ProcessLoader(DataLoader[Any]):
     """A DataLoader for the batches of a BatchFetcher, made in memory that its workers share with it and reuse.
 
-    ``source_dataset`` is the dataset whose samples are in the batches. ``held_batches`` are held in front of this
-    loader, beside those that the consumer works on.
+    ``source_dataset`` is the dataset whose samples are in the batches.
     """
 
     whole_batches = True
@@ -40,22 +42,18 @@ class ProcessLoader(DataLoader[Any]):
         *,
         source_dataset: Any,
         prefetch_factor: int,
-        persistent_workers: bool,
-        held_batches: int,
     ) -> None:
         super().__init__(
             fetcher,  # type: ignore[arg-type] # torch calls its __getitems__
             batch_sampler=batch_sampler,
             num_workers=num_workers,
             collate_fn=_forget_serial,
-            persistent_workers=persistent_workers and num_workers > 0,
+            persistent_workers=num_workers > 0,
             prefetch_factor=prefetch_factor if num_workers else None,
         )
         self.source_dataset = source_dataset
         self._fetcher = fetcher
         self._largest_batch: int = batch_sampler.batch_size
-        # The consumer has two: the one it works on, and the one before while it asks for the next.
-        self._held_batches = held_batches + 2
 
     @override
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override] # torch names a private class
@@ -64,7 +62,7 @@ class ProcessLoader(DataLoader[Any]):
         if not self.num_workers or nbytes is None or self._iterator is not None or not SharedBatchPool.is_supported():
             return super().__iter__()
         # For each worker: the batches it has made and nobody has asked for, and its share of those handed over.
-        slots = int(self.prefetch_factor or 1) + -(-self._held_batches // self.num_workers)
+        slots = int(self.prefetch_factor or 1) + -(-_HELD_BATCHES // self.num_workers)
         # One pool for each run: another run that is still going on has workers with the same numbers.
         with _starting:
             try:

@@ -26,7 +26,7 @@ class Stats:
     Attributes:
         batches: Batches received.
         samples: Samples in them, or None where that is not known.
-        skipped: Damaged samples that were skipped, with ``create_loader(on_error="skip")``.
+        skipped: Damaged samples that were skipped, with ``create_loader(on_error=Skip())``.
         skipped_samples: The first 100 of them, each with its index, name and reason.
         steps: Batches that the consumer has finished its work with.
         first_s: Seconds until the first batch was there: the start of the workers, which is not counted as waiting.

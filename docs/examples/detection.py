@@ -132,7 +132,7 @@ def main() -> None:
     # Boxes follow the crop, the size and the flip; those that are left without an area are gone, with their labels.
     common: dict[str, Any] = {"is_training": True, "transform": RandomResizedCrop(INPUT, scale=(0.5, 1.0))}
     if options.picture:
-        raw = create_loader(train, batch_size=8, mean=None, std=None, device="cpu", **common)
+        raw = create_loader(train, batch_size=8, normalize=None, device="cpu", **common)
         side_by_side(draw(next(iter(raw))), options.picture)
     loader = create_loader(train, batch_size=8, **common)
     center = ResizeCenterCrop(INPUT, crop_pct=1.0)

@@ -65,7 +65,7 @@ def main(place: Path, picture: Path) -> None:
         write_store(map(scene, range(24)), place, classes=("nothing", "disc", "bar"), file_fields=("mask",))
     dataset = LMDBDataset(place, fields=("image", "mask", "boxes", "box_labels"))
     loader = create_loader(
-        dataset, batch_size=COUNT, input_size=SIDE, is_training=True, collate_fn=list, mean=None, std=None, device=None
+        dataset, batch_size=COUNT, input_size=SIDE, is_training=True, collate_fn=list, normalize=None, device=None
     )
     drawn = [draw(sample) for sample in next(iter(loader))]
     whole = Image.new("RGB", (COUNT * (SIDE + 4) - 4, 2 * SIDE + 4), "white")

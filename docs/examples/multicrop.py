@@ -107,7 +107,7 @@ def main() -> None:
     crops = MultiCrop([(2, large), (4, small)])
     loader = create_loader(train, batch_size=50, is_training=True, transform=crops, preparation=recolor)
     if options.picture:
-        raw = create_loader(train, batch_size=8, is_training=True, transform=crops, mean=None, std=None, device="cpu")
+        raw = create_loader(train, batch_size=8, is_training=True, transform=crops, normalize=None, device="cpu")
         images, _ = next(iter(raw))
         drawn = [Image.fromarray(one.permute(1, 2, 0).numpy()) for crop in images for one in crop]
         side_by_side([one.resize((64, 64)) for one in drawn], options.picture)

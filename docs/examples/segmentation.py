@@ -88,7 +88,7 @@ def main() -> None:
 
     crop = RandomResizedCrop(CROP, scale=(0.4, 1.0))
     if options.picture:
-        raw = create_loader(train, batch_size=8, is_training=True, transform=crop, mean=None, std=None, device="cpu")
+        raw = create_loader(train, batch_size=8, is_training=True, transform=crop, normalize=None, device="cpu")
         batch = next(iter(raw))
         drawn = [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in batch["image"]]
         drawn += [Image.fromarray(np.array(COLORS, np.uint8)[mask]) for mask in batch["mask"].numpy()]

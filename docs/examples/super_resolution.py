@@ -90,7 +90,7 @@ def main() -> None:
     val = LMDBDataset(make_store(options.folder, "val", 50, 1), fields=fields)
 
     # Nothing is resized: the large image is cropped at the same place, and comes out twice as large.
-    common: dict[str, Any] = {"mean": None, "std": None}
+    common: dict[str, Any] = {"normalize": None}
     loader = create_loader(train, batch_size=8, is_training=True, transform=RandomCrop(CROP), **common)
     evaluation = create_loader(val, batch_size=25, transform=ResizeCenterCrop(SIDE, crop_pct=1.0), **common)
     model = Doubled().to(loader.device)

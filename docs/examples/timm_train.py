@@ -15,7 +15,8 @@ from timm.optim import create_optimizer_v2
 from torch import nn
 
 from dbloader import LMDBDataset, create_loader
-from dbloader.device import RandomErasing
+from dbloader.decoding import RandomResizedCrop, ResizeCenterCrop
+from dbloader.device import Normalize, RandomErasing
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("train", help="store to train on")
@@ -38,9 +39,13 @@ def main() -> None:
     optimizer = create_optimizer_v2(model, opt="adamw", lr=1e-3, weight_decay=0.02)
     # Size, interpolation, mean, std and share of the center that this model was made for.
     config = resolve_model_data_config(model, {"img_size": options.input_size})
-    common: dict[str, Any] = {"batch_size": options.batch_size, "device": device, **config}
-    loader = create_loader(train, is_training=True, preparation=RandomErasing(0.25), **common)
-    evaluation = create_loader(LMDBDataset(options.val), **common)
+    size, interpolation = config["input_size"][1:], config["interpolation"]
+    crop = RandomResizedCrop(size, interpolation=interpolation)
+    center = ResizeCenterCrop(size, config["crop_pct"], interpolation=interpolation)
+    normalize = Normalize(config["mean"], config["std"])
+    common: dict[str, Any] = {"batch_size": options.batch_size, "device": device, "normalize": normalize}
+    loader = create_loader(train, is_training=True, transform=crop, preparation=RandomErasing(0.25), **common)
+    evaluation = create_loader(LMDBDataset(options.val), transform=center, **common)
     if options.resume:
         saved = torch.load(options.checkpoint, map_location=device, weights_only=True)
         model.load_state_dict(saved["model"])

@@ -38,8 +38,7 @@ def main() -> None:
         batch_size=16,
         is_training=True,
         transform=RandomResizedCrop(176, interpolation="bicubic"),
-        mean=None,  # the augmentation takes bytes, and is followed by the normalization
-        std=None,
+        normalize=None,  # the augmentation takes bytes, and is followed by the normalization
         preparation=Preparation(each(augment), Normalize(MEAN, STD), mix),
     )
     for _, (images, targets) in zip(range(options.batches), loader, strict=False):

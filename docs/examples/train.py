@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import nn
 
 from dbloader import LMDBDataset, MongoDataset, create_loader
-from dbloader.device import RandomErasing
+from dbloader.device import Normalize, RandomErasing
 
 
 def main() -> None:
@@ -34,7 +34,7 @@ def main() -> None:
         "num_workers": options.workers,
         "device": device,
         "seed": options.seed,
-        "channels_last": True,
+        "normalize": Normalize(channels_last=True),
     }
     loader = create_loader(train, is_training=True, preparation=RandomErasing(0.1), **common)
     evaluation = create_loader(open_dataset(options.val), **common) if options.val else None

@@ -1,8 +1,8 @@
 """TrivialAugment and mixup for whole batches on a device, with torch alone; see docs/recipes.md.
 
     loader = create_loader(
-        dataset, batch_size=64, is_training=True, mean=None, std=None,
-        preparation=Preparation(trivial_augment, Normalize(IMAGENET_MEAN, IMAGENET_STD), Mixup(classes)),
+        dataset, batch_size=64, is_training=True, normalize=None,
+        preparation=Preparation(trivial_augment, Normalize(), Mixup(classes)),
     )
 
 TrivialAugment (Müller and Hutter: TrivialAugment: Tuning-free Yet State-of-the-Art Data Augmentation, ICCV 2021)

@@ -65,7 +65,7 @@ def train(began: float, dataset: LMDBDataset, training_mbs: float, image_bytes: 
     """Train some epochs, of which the first one began with opening the dataset, at ``began``."""
     sampler = BlockShuffleSampler(dataset, None, LANES, lanes=LANES, drop_last=True)
     loader: Any = create_loader(
-        dataset, 1, BATCH, sampler=sampler, transform=None, collate_fn=list, device=None, mean=None, std=None,
+        dataset, 1, BATCH, sampler=sampler, transform=None, collate_fn=list, device=None, normalize=None,
         num_workers=4, workers="threads",
     )  # fmt: skip
     found = []

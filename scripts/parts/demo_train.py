@@ -14,6 +14,7 @@ from PIL import Image, ImageDraw
 from torch import nn
 
 from dbloader import LMDBDataset, create_loader
+from dbloader.device import Normalize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from dbloader import PrefetchLoader
 
 PIXELS = 64  # height and width of the network's images
-MEAN = STD = (0.5, 0.5, 0.5)  # the network gets values from -1 to 1
+NORMALIZE = Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))  # the network gets values from -1 to 1
 
 
 def network(classes: int) -> nn.Module:
@@ -70,8 +71,8 @@ def main() -> None:
     train = LMDBDataset(options.train)
     test = LMDBDataset(options.test)
     print(train)
-    loader = create_loader(train, PIXELS, 64, is_training=True, mean=MEAN, std=STD)  # random crops and flips
-    test_loader = create_loader(test, PIXELS, 64, mean=MEAN, std=STD)  # center crops
+    loader = create_loader(train, PIXELS, 64, is_training=True, normalize=NORMALIZE)  # random crops and flips
+    test_loader = create_loader(test, PIXELS, 64, normalize=NORMALIZE)  # center crops
 
     model = network(len(train.classes)).to(loader.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)

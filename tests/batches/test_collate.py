@@ -79,7 +79,7 @@ def test_fields_under_other_names_keep_their_rule(place: Path) -> None:
 
 
 def test_numbers_keep_their_type(place: Path) -> None:
-    batch = next(iter(loader(LMDBDataset(place, fields=("classes", "shares", "yes")), mean=None, std=None)))
+    batch = next(iter(loader(LMDBDataset(place, fields=("classes", "shares", "yes")), normalize=None)))
     assert {name: values.dtype for name, values in batch.items()} == {
         "classes": torch.int64, "shares": torch.float64, "yes": torch.bool
     }  # fmt: skip
@@ -116,8 +116,8 @@ def test_images_that_differ_are_an_error_that_names_a_decoder() -> None:
 
     message = r"^'image' of sample 1 of Sizes has the shape \(3, 5, 4\), .*: pass transform=RandomResizedCrop\(224\) or"
     with pytest.raises(OptionError, match=message):
-        next(iter(loader(Sizes(), transform=None, mean=None, std=None)))
-    options = {"transform": None, "mean": None, "std": None, "collate_fn": Collate(lists=("image",))}
+        next(iter(loader(Sizes(), transform=None, normalize=None)))
+    options = {"transform": None, "normalize": None, "collate_fn": Collate(lists=("image",))}
     images, labels = next(iter(loader(Sizes(), **options)))
     assert [image.shape[1] for image in images] == [4, 5, 6, 7]
     assert labels.tolist() == [0, 1, 2, 3]
@@ -137,7 +137,7 @@ def test_the_label_may_be_a_list(place: Path) -> None:
 def test_with_collate_images_are_still_decoded_into_their_batch(place: Path) -> None:
     dataset = LMDBDataset(place, decode=RandomResizedCrop(16))
     assert type(create_fetcher(dataset, Collate(lists=("label",)))) is TensorBatchFetcher
-    images, _ = next(iter(loader(dataset, input_size=None, mean=None, std=None, collate_fn=Collate(lists=("image",)))))
+    images, _ = next(iter(loader(dataset, input_size=None, normalize=None, collate_fn=Collate(lists=("image",)))))
     assert [image.shape for image in images] == [(3, 16, 16)] * 4
 
 

@@ -48,14 +48,14 @@ def size_of(origin: Path, shards: int) -> int:
 
 def created(dataset: LMDBDataset, sampler: ResumableSampler) -> PrefetchLoader[Any]:
     return create_loader(
-        dataset, 1, 4, sampler=sampler, transform=None, collate_fn=list, device=None, mean=None, std=None,
-        num_workers=2, workers="processes", persistent_workers=False,
+        dataset, 1, 4, sampler=sampler, transform=None, collate_fn=list, device=None, normalize=None,
+        num_workers=2, workers="processes",
     )  # fmt: skip
 
 
 def threaded(dataset: LMDBDataset, sampler: ResumableSampler) -> PrefetchLoader[Any]:
     return create_loader(
-        dataset, 1, 4, sampler=sampler, transform=None, collate_fn=list, device=None, mean=None, std=None,
+        dataset, 1, 4, sampler=sampler, transform=None, collate_fn=list, device=None, normalize=None,
         num_workers=2, workers="threads",
     )  # fmt: skip
 
@@ -97,6 +97,7 @@ def test_an_epoch_over_a_cache_of_a_third_fetches_every_shard_once(
                 assert SHARDS * 2 // 3 <= fetched <= SHARDS  # what is there from the epoch before is used again
                 assert number or fetched == SHARDS
                 assert len(shards_in(cache)) <= SHARDS // 3
+        del loader  # ends its worker processes
     wait_until_ended(cache)
 
 

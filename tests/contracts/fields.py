@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LENGTH = 8
 FILES = ("mask", "depth", "disparity", "large")
-CPU: dict[str, Any] = {"batch_size": 4, "input_size": (20, 16), "device": None, "mean": None, "std": None}
+CPU: dict[str, Any] = {"batch_size": 4, "input_size": (20, 16), "device": None, "normalize": None}
 
 
 class Framed(Decoder):

@@ -102,7 +102,7 @@ def test_an_image_of_another_name_is_an_error(place: Path) -> None:
 
 
 def batches(dataset: Any, epochs: int = 1, **options: Any) -> list[torch.Tensor]:
-    common: dict[str, Any] = {"is_training": True, "batch_size": 4, "device": None, "mean": None, "std": None}
+    common: dict[str, Any] = {"is_training": True, "batch_size": 4, "device": None, "normalize": None}
     with create_loader(dataset, **common, **options) as loader:
         return [images for _ in range(epochs) for images, _ in loader]
 
@@ -123,7 +123,7 @@ def test_what_it_draws_is_a_function_of_seed_epoch_and_position(place: Path) -> 
 
 
 def test_it_draws_the_same_after_resuming(place: Path) -> None:
-    options: dict[str, Any] = {"is_training": True, "batch_size": 4, "device": None, "mean": None, "std": None}
+    options: dict[str, Any] = {"is_training": True, "batch_size": 4, "device": None, "normalize": None}
     with create_loader(LMDBDataset(place, transform=crop()), **options, num_workers=0) as loader:
         iterator = iter(loader)
         next(iterator)

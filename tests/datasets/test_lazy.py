@@ -59,7 +59,7 @@ def test_exact_transforms_give_what_they_gave_and_others_nearly_that(place: Path
         dataset = LMDBDataset(place, corner, resize=resize)
         for loader in (
             DataLoader(dataset, 4),
-            create_loader(dataset, 20, 4, transform=corner, num_workers=0, mean=None, std=None),
+            create_loader(dataset, 20, 4, transform=corner, num_workers=0, normalize=None),
         ):
             batches = torch.cat([batch[0] for batch in loader]).int()
             assert (batches - expected).abs().max() <= most

@@ -142,7 +142,7 @@ def test_an_unpickled_subset_knows_its_length_before_it_asks_the_server(place: s
 
 # Queries
 
-AS_STORED: dict[str, Any] = {"transform": None, "mean": None, "std": None, "device": None}  # for create_loader
+AS_STORED: dict[str, Any] = {"transform": None, "normalize": None, "device": None}  # for create_loader
 QUERIES: list[tuple[dict[str, Any], Callable[[Record], bool]]] = [
     ({"label": 3}, lambda record: record.label == 3),
     (

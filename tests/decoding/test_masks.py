@@ -98,7 +98,7 @@ def test_a_mask_of_a_later_record_is_refused_where_it_comes(tmp_path: Path, work
     records = [{"image": photo(n), "label": n, "mask": MASKS["array"] if n == 4 else 0} for n in range(6)]
     write_store(records, tmp_path / "s.lmdb")
     dataset = LMDBDataset(tmp_path / "s.lmdb", fields=("image", "mask"))
-    batches = loader(dataset, workers=workers, collate_fn=collate_fn, mean=None, std=None)
+    batches = loader(dataset, workers=workers, collate_fn=collate_fn, normalize=None)
     iterator = iter(batches)
     next(iterator)
     with pytest.raises(OptionError, match="'mask' of record 4 "):
@@ -136,7 +136,7 @@ def test_what_is_not_cropped_may_have_its_mask(tmp_path: Path) -> None:
         HEIGHT,
         WIDTH,
     )
-    batches = loader(LMDBDataset(place, fields=fields), transform=None, collate_fn=both, mean=None, std=None)
+    batches = loader(LMDBDataset(place, fields=fields), transform=None, collate_fn=both, normalize=None)
     assert next(iter(batches)).shape == (3, HEIGHT, WIDTH, 4)
 
 
@@ -147,7 +147,7 @@ def test_a_collate_fn_that_makes_no_tensor_of_images_needs_no_normalization(tmp_
         OptionError, match="a batch must have a tensor of images, first or as 'image', to be normalized"
     ):
         next(iter(loader(dataset, collate_fn=list)))
-    samples = next(iter(loader(dataset, collate_fn=list, mean=None, std=None)))
+    samples = next(iter(loader(dataset, collate_fn=list, normalize=None)))
     assert len(samples) == 3
     assert (samples[0]["image"] if fields else samples[0][0]).shape == (3, 16, 16)
 

@@ -99,9 +99,7 @@ def test_v2_crops_flips_and_resizes_all_together(place: Path) -> None:
                 for box, label in zip(sample["boxes"].numpy(), sample["box_labels"].tolist(), strict=True):
                     assert np.abs(box - extent(sample["mask"], label)).max() <= 1.5
         assert min(counts) < 3
-        loader = create_loader(
-            dataset, batch_size=LENGTH, mean=None, std=None, device=None, collate_fn=list, num_workers=2
-        )
+        loader = create_loader(dataset, batch_size=LENGTH, normalize=None, device=None, collate_fn=list, num_workers=2)
         (batch,) = loader
         assert len(batch) == LENGTH
         loader.close()

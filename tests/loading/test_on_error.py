@@ -1,4 +1,4 @@
-"""create_loader(on_error="skip"): what takes the place of damaged samples."""
+"""create_loader(on_error=Skip()): what takes the place of damaged samples."""
 
 import gc
 import multiprocessing
@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import Subset
 
-from dbloader import LMDBDataset, MongoDataset, Record, create_loader, write_store
+from dbloader import LMDBDataset, MongoDataset, Record, Skip, create_loader, write_store
 from dbloader.conversion.convert import convert
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.decoding import DecodeTensor, RandomResizedCrop
@@ -118,7 +118,7 @@ def test_in_any_other_order_of_ours_the_next_of_that_order_takes_the_place(place
     order = [*sampler]
     wanted = [next(i for i in order[n:] + order if i not in DAMAGED) for n in range(len(order))]
     with LMDBDataset(place) as dataset:
-        loader = create_loader(dataset, sampler=sampler, **{**SKIP, "drop_last": False, "max_skipped": 0.5})
+        loader = create_loader(dataset, sampler=sampler, **{**SKIP, "drop_last": False, "on_error": Skip(0.5)})
         assert [label for _, labels in loader for label in labels.tolist()] == wanted
         assert loader.stats().skipped == sum(index in DAMAGED for index in order) > 0
 
@@ -168,7 +168,7 @@ def test_masks_and_raw_images_of_any_size_are_replaced_too(tmp_path: Path) -> No
     write_store(records, tmp_path / "s.lmdb")
     flip(tmp_path / "s.lmdb", np.ascontiguousarray(pixels[1, ..., 3]).tobytes())
     flip(tmp_path / "s.lmdb", np.ascontiguousarray(pixels[2, ..., :3]).tobytes())
-    options = {**SKIP, "is_training": False, "batch_size": 3, "max_skipped": 0.5, "transform": DecodeTensor()}
+    options = {**SKIP, "is_training": False, "batch_size": 3, "on_error": Skip(0.5), "transform": DecodeTensor()}
     with LMDBDataset(tmp_path / "s.lmdb", fields=("image", "mask", "index")) as dataset:
         for engine in ({}, {"num_workers": 2, "workers": "threads"}):
             loader = create_loader(dataset, **{**options, **engine})
@@ -189,7 +189,7 @@ def test_the_memory_of_a_batch_with_a_damaged_sample_is_free_at_once(place: Path
     try:
         before = tensors()
         with LMDBDataset(place) as dataset:
-            assert len([*create_loader(dataset, **SKIP, use_prefetcher=False, workers="threads")]) == LENGTH // 4
+            assert len([*create_loader(dataset, **SKIP, workers="threads")]) == LENGTH // 4
         assert tensors() == before
     finally:
         gc.enable()
@@ -206,7 +206,7 @@ def test_damaged_and_missing_records_in_mongodb_are_replaced_too(mongo_server: S
             loader = create_loader(dataset, **{**options, **engine})
             assert same(all_of(loader), expected(0))
             reasons = {sample.index: sample.reason for sample in loader.stats().skipped_samples}
-        loader = create_loader(dataset, **options, use_prefetcher=False)
+        loader = create_loader(dataset, **options)
         batches = iter(loader)
         begun = [[*next(batches)]]
         write_store([Record("other.jpg", 0, photo(0))], mongo_uri, overwrite=True)

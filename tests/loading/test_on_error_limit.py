@@ -1,4 +1,4 @@
-"""create_loader(on_error="skip"): which samples are skipped, who is told, and where it ends."""
+"""create_loader(on_error=Skip()): which samples are skipped, who is told, and where it ends."""
 
 import warnings
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, Subset
 
-from dbloader import LMDBDataset, Record, create_loader, write_store
+from dbloader import LMDBDataset, Record, Skip, create_loader, write_store
 from dbloader.batches.skipped import SkippedSample
 from dbloader.errors import (
     DamagedImageError,
@@ -68,18 +68,16 @@ def test_the_stats_count_and_list_what_was_skipped_of_all_workers(place: Path, e
 def test_each_damaged_sample_is_warned_about_once_in_one_line(place: Path) -> None:
     with LMDBDataset(place) as dataset, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        for use_prefetcher in (True, False):
-            caught.clear()
-            loader = create_loader(dataset, **SKIP, use_prefetcher=use_prefetcher)
-            for _ in range(2):
-                for _ in loader:
-                    pass
-            assert [warning.filename for warning in caught] == [__file__] * 3
-            for index, warning in zip(DAMAGED, caught, strict=True):
-                text = str(warning.message)
-                assert text.startswith(f"skipped the damaged sample {index} ({name_of(index)}): ")
-                assert text.endswith(f"; dbloader verify {place} --decode names all damaged records")
-                assert "\n" not in text
+        loader = create_loader(dataset, **SKIP)
+        for _ in range(2):
+            for _ in loader:
+                pass
+        assert [warning.filename for warning in caught] == [__file__] * 3
+        for index, warning in zip(DAMAGED, caught, strict=True):
+            text = str(warning.message)
+            assert text.startswith(f"skipped the damaged sample {index} ({name_of(index)}): ")
+            assert text.endswith(f"; dbloader verify {place} --decode names all damaged records")
+            assert "\n" not in text
 
 
 def test_a_name_with_control_characters_does_not_reach_the_terminal() -> None:
@@ -101,11 +99,11 @@ def test_at_most_a_hundred_samples_are_listed() -> None:
 @pytest.mark.parametrize("engine", ENGINES, ids=str)
 def test_above_the_share_the_batch_is_an_error_at_its_place(place: Path, engine: Any) -> None:
     with LMDBDataset(place) as dataset:
-        loader: Any = create_loader(dataset, **{**SKIP, **engine, "max_skipped": 2 / LENGTH})
+        loader: Any = create_loader(dataset, **{**SKIP, **engine, "on_error": Skip(2 / LENGTH)})
         batches = iter(loader)
         assert same([[*next(batches)] for _ in range(5)], expected(0)[:5])
         message = (
-            rf"too many samples are damaged, 3 of the 24 of an epoch \(12.5 %, max_skipped=0.0833\d*\), such as "
+            rf"too many samples are damaged, 3 of the 24 of an epoch \(12.5 %, on_error=Skip\(0.0833\d*\)\), such as "
             rf"sample {CUT} .*; sample {UNKNOWN} .*; sample {FLIPPED} .*; dbloader verify {place} --decode names all"
         )
         with pytest.raises(LoaderError, match=message):
@@ -117,13 +115,11 @@ def test_above_the_share_the_batch_is_an_error_at_its_place(place: Path, engine:
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=str)
-@pytest.mark.parametrize("max_skipped", [0, 0.5, 1])
-def test_a_store_with_nothing_but_damaged_records_ends_with_an_error(
-    tmp_path: Path, engine: Any, max_skipped: float
-) -> None:
+@pytest.mark.parametrize("share", [0, 0.5, 1])
+def test_a_store_with_nothing_but_damaged_records_ends_with_an_error(tmp_path: Path, engine: Any, share: float) -> None:
     write_store([Record(name_of(n), n, b"no image") for n in range(8)], tmp_path / "s.lmdb")
     with LMDBDataset(tmp_path / "s.lmdb") as dataset:
-        loader = create_loader(dataset, **{**SKIP, **engine, "max_skipped": max_skipped})
+        loader = create_loader(dataset, **{**SKIP, **engine, "on_error": Skip(share)})
         with pytest.raises(LoaderError, match=r"too many samples are damaged, [158] of the 8 of an epoch"):
             next(iter(loader))
         loader.close()
@@ -131,7 +127,7 @@ def test_a_store_with_nothing_but_damaged_records_ends_with_an_error(
 
 def test_the_count_begins_again_with_each_epoch(place: Path) -> None:
     with LMDBDataset(place) as dataset:
-        loader = create_loader(dataset, **{**SKIP, "max_skipped": 3 / LENGTH})
+        loader = create_loader(dataset, **{**SKIP, "on_error": Skip(3 / LENGTH)})
         for _ in range(3):
             assert len([*loader]) == 6
 
@@ -139,7 +135,7 @@ def test_the_count_begins_again_with_each_epoch(place: Path) -> None:
 def test_where_nothing_is_damaged_nothing_changes(place: Path) -> None:
     with LMDBDataset(place) as store:
         part = Subset(store, [index for index in range(LENGTH) if index not in DAMAGED])
-        skipping = create_loader(part, **{**SKIP, "max_skipped": 0})
+        skipping = create_loader(part, **{**SKIP, "on_error": Skip(0)})
         raising = create_loader(part, **{**SKIP, "on_error": "raise"})
         assert same(all_of(skipping), all_of(raising))
         assert skipping.stats().skipped == 0
@@ -197,13 +193,23 @@ def test_a_bug_of_a_transform_is_raised_in_a_batch_with_damage_too(place: Path) 
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"on_error": "ignore"}, OptionError, "on_error must be one of raise, skip, got 'ignore'"),
-        ({"max_skipped": 1.5}, OptionError, "max_skipped must be at least 0 and at most 1, got 1.5"),
-        ({"max_skipped": True}, TypeError, "max_skipped must be a number, got True"),
-        ({"sampler": [1, 2]}, OptionError, "on_error='skip' needs one of dbloader's samplers, .*, got list"),
+        ({"on_error": "skip"}, OptionError, r"on_error must be 'raise' or dbloader\.Skip\(share\), got 'skip'"),
+        ({"sampler": [1, 2]}, OptionError, r"on_error=Skip\(.*\) needs one of dbloader's samplers, .*, got list"),
     ],
     ids=str,
 )
 def test_what_cannot_be_right_is_refused(place: Path, options: Any, error: type[Exception], message: str) -> None:
     with LMDBDataset(place) as dataset, pytest.raises(error, match=message):
         create_loader(dataset, **{**SKIP, "drop_last": False, **options})
+
+
+@pytest.mark.parametrize(
+    ("share", "error", "message"),
+    [
+        (1.5, OptionError, r"^share must be at least 0 and at most 1, got 1\.5$"),
+        (True, TypeError, "^share must be a number, got True$"),
+    ],
+)
+def test_skip_refuses_a_share_out_of_range(share: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Skip(share)

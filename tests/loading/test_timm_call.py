@@ -1,6 +1,5 @@
-"""create_loader takes the dataset, the size and the batch size in timm's order, and the configuration of a model."""
+"""create_loader takes the dataset, the size and the batch size in timm's order."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -8,20 +7,9 @@ import pytest
 import torch
 
 from dbloader import LMDBDataset, Record, create_loader, write_store
-from dbloader.decoding import RandomResizedCrop, ResizeCenterCrop
 from dbloader.errors import OptionError
 from tests.support import jpegs
 from tests.support.images import encoded
-
-# What timm.data.resolve_data_config returns for one of its models.
-CONFIG: dict[str, Any] = {
-    "input_size": (3, 16, 16),
-    "interpolation": "bicubic",
-    "mean": (0.5, 0.4, 0.3),
-    "std": (0.2, 0.3, 0.4),
-    "crop_pct": 0.5,
-    "crop_mode": "center",
-}
 
 
 @pytest.fixture(scope="module")
@@ -43,34 +31,6 @@ def test_size_and_batch_size_stand_where_they_stand_in_timms_call(dataset: LMDBD
     for arguments in ((dataset,), (dataset, 32)):
         with pytest.raises(TypeError, match=r"^batch_size must be given: create_loader\(dataset, input_size, batc"):
             create_loader(*arguments)
-
-
-def test_the_data_config_of_a_model_decides_how_images_are_resized_and_cropped(dataset: LMDBDataset) -> None:
-    common: dict[str, Any] = {"batch_size": 4, "mean": CONFIG["mean"], "std": CONFIG["std"]}
-    evaluation = ResizeCenterCrop(16, 0.5, interpolation="bicubic")
-    assert torch.equal(first(dataset, batch_size=4, **CONFIG), first(dataset, transform=evaluation, **common))
-    training = RandomResizedCrop(16, interpolation="bicubic")
-    expected = first(dataset, transform=training, is_training=True, **common)
-    assert torch.equal(first(dataset, batch_size=4, is_training=True, **CONFIG), expected)
-    assert not torch.equal(
-        expected, first(dataset, batch_size=4, is_training=True, **{**CONFIG, "interpolation": "bilinear"})
-    )
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"crop_mode": "squash"},
-            "crop_mode must be 'center' or None, got 'squash': for timm's other modes pass",
-        ),
-        ({"crop_pct": 1.5}, "crop_pct must be"),
-        ({"interpolation": "random"}, "interpolation must be one of"),
-    ],
-)
-def test_what_our_decoders_do_not_do_is_refused(dataset: LMDBDataset, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(OptionError, match="^" + re.escape(message)):
-        create_loader(dataset, **{"batch_size": 4, **CONFIG, **options})
 
 
 def test_the_files_of_a_store_are_named_as_timms_datasets_name_theirs(tmp_path: Path) -> None:

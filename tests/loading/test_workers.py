@@ -31,8 +31,9 @@ def stuck_at_7(index: int) -> int:
 
 
 def created(dataset: Any, depth: int) -> PrefetchLoader[Any]:
-    options: dict[str, Any] = {"transform": None, "mean": None, "std": None, "device": None}
-    return create_loader(dataset, batch_size=2, num_workers=2, workers="processes", use_prefetcher=depth > 0, **options)
+    options: dict[str, Any] = {"transform": None, "normalize": None, "device": None}
+    loader = create_loader(dataset, batch_size=2, num_workers=2, workers="processes", **options)
+    return loader if depth else PrefetchLoader(loader.wrapped_loader, depth=0)
 
 
 def over_torch(dataset: Any, depth: int) -> PrefetchLoader[Any]:

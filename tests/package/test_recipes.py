@@ -73,7 +73,7 @@ def test_the_recipe_gives_the_same_batches_by_any_workers_and_targets_for_a_loss
     write_store((Record(str(n), n % 3, encoded(draw(40, 30, seed=n), "PNG")) for n in range(12)), place)
     preparation = Preparation(recipe.trivial_augment, Normalize((0.5,) * 3, (0.25,) * 3), recipe.Mixup(3))
     options: dict[str, Any] = {"batch_size": 4, "input_size": 16, "is_training": True, "device": "cpu"}
-    options |= {"mean": None, "std": None, "preparation": preparation}
+    options |= {"normalize": None, "preparation": preparation}
     epochs = []
     for workers in (0, 2):
         with create_loader(LMDBDataset(place), num_workers=workers, **options) as loader:

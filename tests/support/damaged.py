@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+from dbloader.batches.skipped import Skip
 from dbloader.conversion.convert import convert
 from dbloader.decoding.random_crop import RandomResizedCrop
 from dbloader.sampling.rng import SampleRNG
@@ -23,13 +24,13 @@ ORDER = [*ShuffleSampler(range(LENGTH), seed=SEED)]
 CUT, UNKNOWN, FLIPPED = ORDER[5], ORDER[6], ORDER[-1]
 DAMAGED = (CUT, UNKNOWN, FLIPPED)
 SKIP: dict[str, Any] = {
-    "batch_size": 4, "input_size": 16, "device": None, "mean": None, "std": None, "is_training": True, "seed": SEED,
-    "num_workers": 0, "on_error": "skip", "max_skipped": 0.2,
+    "batch_size": 4, "input_size": 16, "device": None, "normalize": None, "is_training": True, "seed": SEED,
+    "num_workers": 0, "on_error": Skip(0.2),
 }  # fmt: skip
 ENGINES = [
     {"workers": "threads", "num_workers": 0},
     {"workers": "threads", "num_workers": 2},
-    {"workers": "processes", "num_workers": 0, "use_prefetcher": False},
+    {"workers": "processes", "num_workers": 0},
     pytest.param({"workers": "processes", "num_workers": 2}, marks=pytest.mark.slow),
 ]
 

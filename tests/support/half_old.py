@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dbloader import LMDBDataset, Record, copy_store, create_loader, export_store, open_store
+from dbloader import LMDBDataset, Record, Skip, copy_store, create_loader, export_store, open_store
 from dbloader.errors import DBLoaderError
 from dbloader.records.record import encode
 from dbloader.stores.lmdb.publish_shards import index_shards, put_manifest
@@ -148,7 +148,7 @@ def _epoch(place: Path, **options: Any) -> Iterator[Any]:
 
 
 def _skipping(place: Path) -> Iterator[Any]:
-    yield from _epoch(place, on_error="skip", max_skipped=1.0)
+    yield from _epoch(place, on_error=Skip(1.0))
 
 
 def _exported(place: Path) -> Iterator[Any]:

@@ -47,7 +47,6 @@ def process_loader(
     *,
     num_workers: int = 0,
     batch_sampler: Any = None,
-    persistent_workers: bool = False,
     **options: Any,
 ) -> ProcessLoader:
     """The loader of worker processes that create_loader makes; the options are those of create_fetcher."""
@@ -57,6 +56,4 @@ def process_loader(
         num_workers,
         source_dataset=dataset,
         prefetch_factor=2,
-        persistent_workers=persistent_workers,
-        held_batches=3,
     )

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from dbloader import LMDBDataset, create_loader
+from dbloader.decoding import ResizeCenterCrop
+from dbloader.device import Normalize
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,12 +44,15 @@ def test_evaluation_with_a_models_config_shows_what_timms_loader_shows(place: Pa
     config = timm_data.resolve_data_config({"img_size": 32, "interpolation": interpolation}, model=model)
     options = {"batch_size": 12, "device": torch.device("cpu"), **config}
     theirs = timm_data.create_loader(LMDBDataset(place), num_workers=0, persistent_workers=False, **options)
-    ours = create_loader(LMDBDataset(place), num_workers=0, **options)
+    center = ResizeCenterCrop(32, config["crop_pct"], interpolation=interpolation)
+    normalize = Normalize(config["mean"], config["std"])
+    store = LMDBDataset(place)
+    ours = create_loader(store, batch_size=12, transform=center, normalize=normalize, device="cpu", num_workers=0)
     (images, labels), (their_images, their_labels) = next(iter(ours)), next(iter(theirs))
     assert torch.equal(labels, their_labels)
     levels = (images - their_images).abs() * 255 * np.array(config["std"]).mean()
     assert levels.mean() < 0.5  # torch's filters and Pillow's differ by a level here and there
-    positional = create_loader(LMDBDataset(place), (3, 32, 32), 12, device=options["device"])
+    positional = create_loader(store, (3, 32, 32), 12, device="cpu")
     assert next(iter(positional))[0].shape == images.shape
 
 

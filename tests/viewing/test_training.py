@@ -67,8 +67,7 @@ def loader_of(place: Any, transform: Any = "auto", order: str = "shuffle", **opt
         transform=transform,
         sampler=sampler_of(order, dataset, **ranks),
         drop_last=options["drop_last"],
-        mean=None,
-        std=None,
+        normalize=None,
         device=None,
         num_workers=0,
     )

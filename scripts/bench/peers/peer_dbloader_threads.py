@@ -20,8 +20,7 @@ def batches(place: Path, workers: int, kind: Literal["threads", "processes"] = "
         input_size=SIZE,
         is_training=True,
         device=None,
-        mean=None,
-        std=None,
+        normalize=None,
         num_workers=workers,
         workers=kind,
     )

@@ -23,7 +23,7 @@ def batches(
     """Return a loader; ``scaled`` decodes large images smaller, which the other crops of training do not."""
     dataset = LMDBDataset(place)
     training = RandomResizedCrop(SIZE, scaled=scaled)
-    normalized: dict[str, Any] = {} if task.kind == "float32" else {"mean": None, "std": None}
+    normalized: dict[str, Any] = {} if task.kind == "float32" else {"normalize": None}
     return create_loader(
         dataset,
         batch_size=task.batch,
