@@ -55,7 +55,7 @@ REACHED = [
         1,
         "more than 1,048,576: extract the tar and convert the folder, or hand its samples to dbloader.write",
     ),
-    (pickled, 1, "more than 1,000 instructions: load it yourself, and hand the image to dbloader.write_store"),
+    (pickled, 1, "more than 1,000 instructions; load it yourself, and hand its image to dbloader.write_store"),
     (levels, 1, "field 'boxes' has more than 99 levels"),  # as MongoDB
 ]
 
