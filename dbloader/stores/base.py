@@ -68,12 +68,13 @@ class Store(ABC):
         """
 
     @contextmanager
-    def borrow(self, indices: Sequence[int]) -> Iterator[Iterator[Record]]:
+    def borrow(self, indices: Sequence[int], *, prefetched: bool = False) -> Iterator[Iterator[Record]]:
         """Yield records like ``read``, valid only until the ``with`` block ends.
 
         A record's image may be a memoryview or a read-only array into the store. Using it after the block could crash
-        the process.
+        the process. ``prefetched`` says that ``prefetch`` was called for these records.
         """
+        del prefetched
         yield iter(self.read(indices))
 
     def prefetch(self, indices: Sequence[int]) -> None:
@@ -85,8 +86,11 @@ class Store(ABC):
         """Return the BSON documents of records, unverified; otherwise like ``read``."""
 
     @contextmanager
-    def borrow_documents(self, indices: Sequence[int]) -> Iterator[Iterator[tuple[bytes | memoryview, int]]]:
+    def borrow_documents(
+        self, indices: Sequence[int], *, prefetched: bool = False
+    ) -> Iterator[Iterator[tuple[bytes | memoryview, int]]]:
         """Yield documents like ``documents``, each with its index, valid only until the ``with`` block ends."""
+        del prefetched
         yield zip(self.documents(indices), indices, strict=True)
 
     def column(self, name: str) -> np.ndarray[Any, Any]:

@@ -41,7 +41,7 @@ class Readable(Protocol):
     def name(self, index: int) -> str | None: ...
     def prefetch(self, indices: Sequence[int]) -> None: ...
     def borrow_documents(
-        self, indices: Sequence[int]
+        self, indices: Sequence[int], *, prefetched: bool = False
     ) -> AbstractContextManager[Iterator[tuple[bytes | memoryview, int]]]: ...
     def verified(self, document: bytes | memoryview, index: int) -> EncodedRecord: ...
     def events(self) -> Iterator[dict[str, Any]]: ...
@@ -76,6 +76,7 @@ def find_damage(store: Readable, progress: Callable[[int], object]) -> Iterator[
         yield Damage(error)
         return
     summary, totals, found = Summary(), Totals(), 0
+    store.prefetch(range(min(READ_AT_ONCE, length)))
     for number, start in enumerate(range(0, length, CHUNK)):
         chunk, stop, lost = ColumnChunk(), min(start + CHUNK, length), []
         for first in range(start, stop, READ_AT_ONCE):
@@ -125,7 +126,7 @@ def read_records(store: Readable, indices: range) -> Iterator[tuple[EncodedRecor
     """Yield each record, or why it cannot be read, and its index; a record is valid until the next one."""
     done = 0
     try:
-        with store.borrow_documents(indices) as documents:
+        with store.borrow_documents(indices, prefetched=True) as documents:
             for document, index in documents:
                 yield store.verified(document, index), index
                 done += 1

@@ -15,7 +15,7 @@ from page_cache import bring_into_memory, empty_cache
 
 import dbloader.stores.lmdb.env
 from dbloader import open_store
-from dbloader.stores.lmdb.env import Environment
+from dbloader.stores.lmdb.readahead import ReadAhead
 
 BATCH = 64
 
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     place = options.bench / "out.lmdb"
-    hint = Environment.prefetch
+    hint = ReadAhead.prefetch
     results: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
     for number in range(options.rounds):
         for cache in ("cold", "warm"):
@@ -51,7 +51,7 @@ def main() -> None:
                 for hinted in ("no", "yes"):
                     # The two things that dbloader decides itself.
                     dbloader.stores.lmdb.env.fits_memory = lambda _, on=reading == "on": on  # type: ignore[misc]
-                    Environment.prefetch = hint if hinted == "yes" else lambda *_: None  # type: ignore[method-assign]
+                    ReadAhead.prefetch = hint if hinted == "yes" else lambda *_: None  # type: ignore[method-assign]
                     if cache == "cold":
                         empty_cache(place)
                     else:

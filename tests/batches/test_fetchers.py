@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import Subset, default_collate
 
-from dbloader import LMDBDataset, Record, write_store
+from dbloader import LMDBDataset, Record, convert, write_store
 from dbloader.batches.base import call_now, split, split_size
 from dbloader.batches.collate import RecordBatchFetcher, SampleBatchFetcher
 from dbloader.batches.create import SubsetBatchFetcher, create_fetcher
@@ -26,6 +26,7 @@ from dbloader.errors import (
 )
 from dbloader.loading.threads import ThreadLoader
 from dbloader.sampling.rng import SeededIndices
+from dbloader.stores.lmdb.readahead import ReadAhead
 from tests.support.images import photo
 
 LENGTH = 10
@@ -153,10 +154,23 @@ def test_large_files_are_planned_a_few_at_a_time(place: Path, planned: int, monk
     assert (max(ahead) > 0) == (planned > 0)
 
 
+@pytest.mark.parametrize("shards", [None, 2])
+def test_the_kernel_is_asked_once_for_each_record_of_a_decoded_batch(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: int | None
+) -> None:
+    read_from = tmp_path / "store"
+    convert(place, read_from, shards=shards)
+    asked: list[int] = []
+    monkeypatch.setattr(ReadAhead, "prefetch", lambda _, indices: asked.extend(indices))
+    with LMDBDataset(read_from, decode=RandomResizedCrop(8)) as dataset:
+        create_fetcher(dataset).__getitems__([*range(LENGTH)])
+    assert len(asked) == LENGTH
+
+
 def test_a_store_that_gives_too_few_records_is_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = LMDBDataset(place, decode=RandomResizedCrop(8))
     records = dataset.records([0, 1])
-    monkeypatch.setattr(dataset.store, "borrow", lambda _: nullcontext(iter(records)))
+    monkeypatch.setattr(dataset.store, "borrow", lambda *_, **__: nullcontext(iter(records)))
     with pytest.raises(LoaderError, match="gave fewer records than it was asked for"):
         create_fetcher(dataset).__getitems__([0, 1, 2])
 

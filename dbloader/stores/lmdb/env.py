@@ -11,15 +11,11 @@ import ctypes
 import os
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import lmdb
 
 from dbloader._machine import total_memory
 from dbloader.stores.lmdb.readahead import ReadAhead
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _DONTNEED = 4  # MADV_DONTNEED
 
@@ -42,11 +38,7 @@ class Environment:
             map_size=0,
             readahead=fits_memory(size),
         )
-        self._ahead = ReadAhead(path, key, b"records")
-
-    def prefetch(self, indices: Sequence[int]) -> None:
-        """Ask the kernel to read the records at some indices, without waiting."""
-        self._ahead.prefetch(indices)
+        self.ahead = ReadAhead(path, key, b"records")
 
     def release_pages(self) -> None:
         """Take the pages that were read out of this process's memory; they stay in the page cache."""
@@ -61,7 +53,7 @@ class Environment:
     def close(self) -> None:
         """Close the environment; in a forked child, close the inherited copy."""
         self.env.close()
-        self._ahead.close()
+        self.ahead.close()
 
 
 class ForkGate:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import stat
 import weakref
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import lmdb
@@ -24,8 +23,6 @@ from dbloader.stores.lmdb.keys import CACHE, MANIFEST, META, RECORDS, SHARD_INDE
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# Records prefetched at a time: as many as a large batch has, and little memory.
-_PREFETCHED = 128
 # Files that have what a store has, and are none.
 _PARTS = {
     CACHE: "a cache of one in MongoDB that an earlier version made: remove it",
@@ -115,16 +112,11 @@ class LMDBHandle:
 
     def prefetch(self, indices: Sequence[int]) -> None:
         """Ask the kernel to read the records at some indices, without waiting."""
-        self.shared.prefetch(indices)
+        self.shared.ahead.prefetch(indices)
 
     def release_pages(self) -> None:
         """Take what was read through the map out of this process's memory; it stays in the page cache."""
         self.shared.release_pages()
-
-    @contextmanager
-    def borrow(self, indices: Sequence[int]) -> Iterator[Iterator[memoryview | None]]:
-        """Yield the documents of records, views into the map that are valid in the ``with`` block; None if missing."""
-        yield self.look_up(indices)
 
     def look_up(self, indices: Sequence[int]) -> Iterator[memoryview | None]:
         """Yield the documents of records, views into the map that are valid while this object is; None if missing."""
@@ -134,9 +126,7 @@ class LMDBHandle:
             txn = self.begin()
         get, records, usable = txn.get, self.records, True
         try:
-            for position, index in enumerate(indices):
-                if not position % _PREFETCHED:
-                    self.shared.prefetch(indices[position : position + _PREFETCHED])
+            for index in indices:
                 document: Any = get(record_key(index), None, records)
                 yield document
         except lmdb.Error as error:

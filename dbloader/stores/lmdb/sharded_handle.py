@@ -7,8 +7,8 @@ import resource
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from contextlib import contextmanager, suppress
-from itertools import accumulate, repeat
+from contextlib import suppress
+from itertools import accumulate, islice, repeat
 from typing import TYPE_CHECKING
 
 import lmdb
@@ -142,8 +142,8 @@ class ShardedHandle:
         return self._index().chunks(column)
 
     def prefetch(self, indices: Sequence[int]) -> None:
-        """Ask the kernel to read the records at some indices, without waiting."""
-        for number, positions in self._by_shard(indices).items():
+        """Ask the kernel to read the records at some indices, without waiting, in as many shards as may be open."""
+        for number, positions in islice(self._by_shard(indices).items(), self._most_opened):
             start = self._starts[number]
             self._shard(number).prefetch([indices[position] - start for position in positions])
 
@@ -153,12 +153,8 @@ class ShardedHandle:
             for handle in self._opened.values():
                 handle.release_pages()
 
-    @contextmanager
-    def borrow(self, indices: Sequence[int]) -> Iterator[Iterator[bytes | None]]:
+    def look_up(self, indices: Sequence[int]) -> Iterator[bytes | None]:
         """Yield the documents of records, each a copy with the whole store's index and salt; None if missing."""
-        yield self._look_up(indices)
-
-    def _look_up(self, indices: Sequence[int]) -> Iterator[bytes | None]:
         for begin in range(0, len(indices), _COPIED):
             part = indices[begin : begin + _COPIED]
             found: list[bytes | None] = [None] * len(part)

@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
 
 
+# Records prefetched at a time: as many as a large batch has, and little memory.
+_PREFETCHED = 128
+
+
 class LMDBStore(Store):
     """A store in one LMDB file, or in a folder of several, its shards.
 
@@ -63,6 +67,7 @@ class LMDBStore(Store):
             self._check_index(index)
         records: dict[int, Record] = {}
         with env.gate:
+            handle.prefetch(indices)
             for position, at, salt, document in handle.each(indices):
                 index = indices[position]
                 if document is None:
@@ -94,9 +99,9 @@ class LMDBStore(Store):
 
     @override
     @contextmanager
-    def borrow(self, indices: Sequence[int]) -> Iterator[Iterator[Record]]:
+    def borrow(self, indices: Sequence[int], *, prefetched: bool = False) -> Iterator[Iterator[Record]]:
         handle = self.open_handle()
-        with self._borrow(handle, indices) as documents:
+        with self._borrow(handle, indices, prefetched=prefetched) as documents:
             yield (self._decode(document, index, handle.manifest.salt, view=True) for document, index in documents)
 
     @override
@@ -149,21 +154,27 @@ class LMDBStore(Store):
 
     @override
     @contextmanager
-    def borrow_documents(self, indices: Sequence[int]) -> Iterator[Iterator[tuple[bytes | memoryview, int]]]:
-        with self._borrow(self.open_handle(), indices) as documents:
+    def borrow_documents(
+        self, indices: Sequence[int], *, prefetched: bool = False
+    ) -> Iterator[Iterator[tuple[bytes | memoryview, int]]]:
+        with self._borrow(self.open_handle(), indices, prefetched=prefetched) as documents:
             yield documents
 
     @contextmanager
     def _borrow(
-        self, handle: LMDBHandle | ShardedHandle, indices: Sequence[int]
+        self, handle: LMDBHandle | ShardedHandle, indices: Sequence[int], *, prefetched: bool = False
     ) -> Iterator[Iterator[tuple[bytes | memoryview, int]]]:
-        with env.gate, handle.borrow(indices) as documents:
-            yield self._found(documents, indices, handle.manifest.length)
+        with env.gate:
+            yield self._found(handle, indices, prefetched=prefetched)
 
     def _found(
-        self, documents: Iterator[bytes | memoryview | None], indices: Sequence[int], length: int
+        self, handle: LMDBHandle | ShardedHandle, indices: Sequence[int], *, prefetched: bool
     ) -> Iterator[tuple[bytes | memoryview, int]]:
-        for index in indices:
+        documents: Iterator[bytes | memoryview | None] = handle.look_up(indices)
+        length = handle.manifest.length
+        for position, index in enumerate(indices):
+            if not prefetched and not position % _PREFETCHED:
+                handle.prefetch(indices[position : position + _PREFETCHED])
             if not 0 <= index < length:
                 self._check_index(index)
             document = next(documents)

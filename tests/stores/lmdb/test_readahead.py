@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dbloader import Record, write_store
-from dbloader.stores.lmdb.env import Environment
 from dbloader.stores.lmdb.readahead import ReadAhead
 from dbloader.stores.open import open_store
 from tests.support.images import WAIT_S
@@ -135,7 +134,7 @@ def test_after_a_record_that_is_not_in_memory_all_are_hinted_for_a_while(
 
 def test_a_store_asks_for_a_batch_before_it_reads_the_first_of_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[int]] = []
-    monkeypatch.setattr(Environment, "prefetch", lambda _, indices: asked.append(list(indices)))
+    monkeypatch.setattr(ReadAhead, "prefetch", lambda _, indices: asked.append(list(indices)))
     with open_store(place) as store:
         store.read([5, 50, 3])
         store.documents(range(300))
