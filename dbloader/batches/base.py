@@ -72,20 +72,20 @@ class OuterBatchFetcher(BatchFetcher):
 
     def __init__(self, dataset: Any, fetcher: BatchFetcher) -> None:
         self.dataset = dataset
-        self._fetcher = fetcher
+        self.inner = fetcher
         self.releases_gil = fetcher.releases_gil
         self.image_nbytes = fetcher.image_nbytes
 
     @override
     def snapshot(self) -> BatchFetcher:
         fetcher = copy.copy(self)
-        fetcher._fetcher = self._fetcher.snapshot()
+        fetcher.inner = self.inner.snapshot()
         return fetcher
 
     def _begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
-        self._fetcher.pin_memory = self.pin_memory
-        self._fetcher.shared_pool = self.shared_pool
-        return self._fetcher.begin(indices, submit, size)
+        self.inner.pin_memory = self.pin_memory
+        self.inner.shared_pool = self.shared_pool
+        return self.inner.begin(indices, submit, size)
 
 
 def split(length: int, size: int) -> list[slice]:

@@ -55,7 +55,7 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
     @override
     def snapshot(self) -> BatchFetcher:
         fetcher = copy.copy(self)
-        fetcher._fetcher, fetcher._tester = self._fetcher.snapshot(), self._tester.snapshot()
+        fetcher.inner, fetcher._tester = self.inner.snapshot(), self._tester.snapshot()
         return fetcher
 
     @override
@@ -125,7 +125,7 @@ def _try(function: Callable[..., T], *arguments: Any) -> T | None:
 def find_store(fetcher: BatchFetcher, index: int = 0) -> tuple[StoreDataset | None, int]:
     """Return the store's dataset of a fetcher, if there is one, and the index in it of a sample."""
     while isinstance(fetcher, SubsetBatchFetcher):
-        fetcher, index = fetcher._fetcher, fetcher.dataset.indices[index]
+        fetcher, index = fetcher.inner, fetcher.dataset.indices[index]
     return (fetcher.dataset if isinstance(fetcher.dataset, StoreDataset) else None), index
 
 

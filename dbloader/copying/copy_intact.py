@@ -44,7 +44,6 @@ def copy_intact(
     changes, depths = Counter[str](), Counter[str]()
 
     def intact(indices: range) -> Iterator[EncodedRecord]:
-        store.prefetch(indices)
         for record, index in read_records(store, indices):
             if isinstance(record, Damage):
                 lost.append(record)

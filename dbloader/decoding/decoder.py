@@ -139,7 +139,7 @@ class Decoder(ABC):
         if random_numbers is None:
             random_numbers = torch.rand(self.draws, dtype=torch.float64).tolist() if self.draws else ()
         crop = self.choose_crop(random_numbers, source.width, source.height)
-        part = source.part(crop.left, crop.top, crop.width, crop.height, self._reduction(crop))
+        part = source.part(crop.left, crop.top, crop.width, crop.height, self.reduction(crop))
         return Plan(part, crop, self.size, source.width, source.height)
 
     @property
@@ -147,7 +147,7 @@ class Decoder(ABC):
         """Whether a call is nothing but its ``plan``, so that this may be used in its place."""
         return type(self).__call__ is Decoder.__call__
 
-    def _reduction(self, crop: Crop) -> int:
+    def reduction(self, crop: Crop) -> int:
         """Return the factor, 1, 2, 4 or 8, by which a JPEG may be decoded smaller."""
         return 1
 

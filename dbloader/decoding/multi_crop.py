@@ -92,7 +92,7 @@ class MultiCrop(Decoder):
         for decoder in self._decoders:
             crops.append(decoder.choose_crop(values[first : first + decoder.draws], source.width, source.height))
             first += decoder.draws
-        factor = min(decoder._reduction(crop) for decoder, crop in zip(self._decoders, crops, strict=True))
+        factor = min(decoder.reduction(crop) for decoder, crop in zip(self._decoders, crops, strict=True))
         outputs = []
         parts = _decode(source, crops, factor, tiled=tiles is not None)
         for decoder, crop, part in zip(self._decoders, crops, parts, strict=True):

@@ -169,7 +169,7 @@ class RandomResizedCrop(Decoder):
         return width, height
 
     @override
-    def _reduction(self, crop: Crop) -> int:
+    def reduction(self, crop: Crop) -> int:
         if not self.scaled:
             return 1
         return next((f for f in (8, 4, 2) if crop.height >= f * self.size[0] and crop.width >= f * self.size[1]), 1)

@@ -189,10 +189,9 @@ def create_loader(
             source_dataset=dataset,
             prefetch_factor=prefetch_factor,
         )
-    prefetched: PrefetchLoader[Any] = PrefetchLoader(
+    return PrefetchLoader(
         loader,
         device,
         preparation=Preparation(*steps, **image_and_label(dataset)) if steps else None,
+        _skip_limit=skip_limit,
     )
-    prefetched._skip_limit = skip_limit
-    return prefetched

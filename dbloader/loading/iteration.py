@@ -50,6 +50,7 @@ class Iteration(Iterator[BatchInTransit]):
         make_iterator: Callable[[], tuple[Iterator[Any], Position]],
         transfer: Transfer | None,
         preparation: Preparation | None,
+        skip_limit: SkipLimit | None = None,
         *,
         counts_samples: bool = True,
     ) -> None:
@@ -61,7 +62,7 @@ class Iteration(Iterator[BatchInTransit]):
         self._preparation = preparation
         self._image = "image" if preparation is None else preparation.image
         self._counts_samples = counts_samples
-        self.skip_limit: SkipLimit | None = None  # of a loader that skips damaged samples
+        self._skip_limit = skip_limit
         self._number = 0
         self._failed = False
         self._last_batch = LastBatch()
@@ -111,8 +112,8 @@ class Iteration(Iterator[BatchInTransit]):
     def receive(self, in_transit: BatchInTransit) -> Any:
         """Count a batch as received and return it, in the consumer's thread."""
         self._failed = False
-        if in_transit.skipped and self.skip_limit is not None:  # first, as too many make this an error
-            self.skip_limit.receive(in_transit.skipped, *self.clock.stats.skip(in_transit.skipped))
+        if in_transit.skipped and self._skip_limit is not None:  # first, as too many make this an error
+            self._skip_limit.receive(in_transit.skipped, *self.clock.stats.skip(in_transit.skipped))
         self._position.receive(in_transit.snapshot)
         self._last_batch.receive(self._position)
         if in_transit.samples:

@@ -84,6 +84,7 @@ class PrefetchLoader(LoaderProxy, Generic[T]):
         depth: int = 2,
         *,
         preparation: Callable[..., Any] | None = None,
+        _skip_limit: SkipLimit | None = None,  # that of create_loader
     ) -> None:
         given: Any = loader
         if not isinstance(given, Iterable) or isinstance(given, (str, bytes)):
@@ -109,7 +110,7 @@ class PrefetchLoader(LoaderProxy, Generic[T]):
                 "only a loader with one of dbloader's samplers, or a state_dict of its own, can be resumed, "
                 f"got {type(loader).__name__}"
             )
-        self._skip_limit: SkipLimit | None = None  # that of create_loader
+        self._skip_limit = _skip_limit
         self._iterated = False
         self._forget_iterators()
 
@@ -133,8 +134,9 @@ class PrefetchLoader(LoaderProxy, Generic[T]):
         self._iterated = True
         # With batch_size=None a DataLoader may give samples or batches: nobody knows.
         batched = getattr(self._loader, "batch_sampler", self) is not None
-        iteration = Iteration(self._make_iterator, self._transfer, self.preparation, counts_samples=batched)
-        iteration.skip_limit = self._skip_limit
+        iteration = Iteration(
+            self._make_iterator, self._transfer, self.preparation, self._skip_limit, counts_samples=batched
+        )
         self._clock = iteration.clock
         if self._checkpoint is None:
             iteration.start()

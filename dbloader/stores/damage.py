@@ -82,7 +82,7 @@ def find_damage(store: Readable, progress: Callable[[int], object]) -> Iterator[
         for first in range(start, stop, READ_AT_ONCE):
             indices = range(first, min(first + READ_AT_ONCE, stop))
             store.prefetch(range(indices.stop, min(indices.stop + READ_AT_ONCE, length)))
-            for record, _ in read_records(store, indices):
+            for record, _ in read_records(store, indices, prefetched=True):
                 if isinstance(record, Damage):
                     yield record
                     lost.append(len(chunk))
@@ -122,11 +122,13 @@ def find_damage(store: Readable, progress: Callable[[int], object]) -> Iterator[
             yield Damage(DamagedStoreError(f"{store.place}: {what}; {REMEDY}"))
 
 
-def read_records(store: Readable, indices: range) -> Iterator[tuple[EncodedRecord | Damage, int]]:
+def read_records(
+    store: Readable, indices: range, *, prefetched: bool = False
+) -> Iterator[tuple[EncodedRecord | Damage, int]]:
     """Yield each record, or why it cannot be read, and its index; a record is valid until the next one."""
     done = 0
     try:
-        with store.borrow_documents(indices, prefetched=True) as documents:
+        with store.borrow_documents(indices, prefetched=prefetched) as documents:
             for document, index in documents:
                 yield store.verified(document, index), index
                 done += 1

@@ -1,0 +1,66 @@
+"""No module uses a private name of another module, or of another package unless nothing else does the work."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import dbloader
+
+ROOT = Path(dbloader.__file__).parent
+_WORKERS = "torch shows no other way to end the worker processes of an iterator that was dropped"
+_TOP = ("_describe", "_lazy", "_machine", "_options", "_spawn", "_version")
+OTHER_PACKAGES = {
+    **dict.fromkeys(("_asdict", "_fields", "_make", "_replace"), "public: methods of named tuples"),
+    **dict.fromkeys(("_exit", "_getframe", "_is_gil_enabled"), "public: functions of os and sys that Python documents"),
+    **dict.fromkeys(("_C", "_remove_worker_pids", "_shutdown_workers", "_tasks_outstanding", "_workers"), _WORKERS),
+    **dict.fromkeys(("_index_queues", "_worker_result_queue", "_workers_done_event", "_pin_memory_thread"), _WORKERS),
+    "_persistent_workers": "torch's iterator alone knows whether its workers stay for the next epoch",
+    "_utils": "torch pins a batch of any structure only in torch.utils.data._utils.pin_memory",
+    **dict.fromkeys(("_add_dataloader", "_remove_dataloader"), "Accelerate asks the loaders registered with these"),
+    "_ServerMode": "the type of all read preferences of pymongo",
+    "_orig_mod": "a module compiled by torch shows the original only here",
+}
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def is_own(value: ast.expr) -> bool:
+    """Return whether an attribute is of the object itself: ``self``, ``cls`` or ``super()``."""
+    value = value.func if isinstance(value, ast.Call) else value
+    return isinstance(value, ast.Name) and value.id in ("self", "cls", "super")
+
+
+def foreign_names(text: str) -> set[str]:
+    """Return the private names that a module uses of other objects, and does not define itself."""
+    used, own = set(), set(_TOP)
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            own.add(node.name)
+        elif isinstance(node, ast.Attribute):
+            if not is_own(node.value):
+                used.add(node.attr)
+            elif isinstance(node.ctx, ast.Store):
+                own.add(node.attr)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            own.add(node.id)
+        elif isinstance(node, ast.ImportFrom):
+            used |= {*(node.module or "").split("."), *(alias.name for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            used |= {part for alias in node.names for part in alias.name.split(".")}
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr"):
+            used |= {
+                name.value for name in node.args[1:2] if isinstance(name, ast.Constant) and isinstance(name.value, str)
+            }
+    return {name for name in used - own if is_private(name)}
+
+
+@pytest.mark.parametrize("room", sorted(path.name for path in ROOT.iterdir() if path.suffix == ".py" or path.is_dir()))
+def test_no_module_uses_a_private_name_of_another(room: str) -> None:
+    files = sorted((ROOT / room).rglob("*.py")) or [ROOT / room]
+    found = {path.name: foreign_names(path.read_text()) - {*OTHER_PACKAGES} for path in files if path.suffix == ".py"}
+    assert not {name: names for name, names in found.items() if names}
