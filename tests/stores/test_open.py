@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import pytest
 from torch.utils.data import DataLoader, Subset
 
 from dbloader import LMDBDataset, convert, copy_store, write_store
+from dbloader.caching.store import CachedStore
 from dbloader.conversion.parts.make_plan import plan_conversion
 from dbloader.errors import OptionError
 from dbloader.stores.open import open_store
@@ -37,6 +39,11 @@ def write_records(source: str, place: str) -> object:
         return write_store(store, place, overwrite=True)
 
 
+def write_cached(source: str, place: str) -> object:
+    with tempfile.TemporaryDirectory() as cache, CachedStore(source, cache) as store:
+        return write_store(store, place, overwrite=True)
+
+
 def write_loaded(source: str, place: str) -> object:
     with LMDBDataset(source, transform=lambda image: image) as dataset:
         return write_store(DataLoader(Subset(dataset, [0])), place, overwrite=True)
@@ -53,6 +60,7 @@ CASES: dict[str, tuple[Callable[[str, str], object], str, str]] = {
     "plan": (partial(plan_conversion, shards=2), "shards.lmdb", "shards.lmdb"),
     "append": (partial(convert, append=True), "shards.lmdb", "shards.lmdb"),
     "write a store": (write_records, "one.lmdb", "one.lmdb"),
+    "write a cached store": (write_cached, "link.lmdb", "one.lmdb"),
     "write samples": (write_loaded, "one.lmdb", "one.lmdb"),
     "another spelling": (CONVERT, "one.lmdb", "./images/../one.lmdb"),
     "a link as the source": (CONVERT, "link.lmdb", "one.lmdb"),
