@@ -55,14 +55,11 @@ class _Commands(click.Group):
     epilog="""\b
 Examples:
   dbloader convert imagefolder/ train.lmdb
-  dbloader convert imagefolder/ mongodb://server/images.train
-  dbloader info train.lmdb
   dbloader view train.lmdb
   dbloader verify train.lmdb
   dbloader copy train.lmdb cats.lmdb --class cat
   dbloader export train.lmdb images/
   dbloader bench train.lmdb
-  dbloader doctor train.lmdb
 
 \b
 Then in Python:

@@ -23,7 +23,7 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, value: str | 
 
 @click.command(
     "bench",
-    short_help="Measure how fast a store gives images on this machine.",
+    short_help="Measure how fast this machine reads images from a store.",
     epilog="""\b
 Examples:
   dbloader bench train.lmdb
@@ -32,28 +32,24 @@ Examples:
 )
 @click.argument("place", type=click.Path())
 @click.option("--batch-size", metavar="N", type=int, default=64, show_default=True, help="Images in a batch.")
-@click.option(
-    "--size", metavar="PX", type=int, default=224, show_default=True, help="Height and width of the cropped images."
-)
+@click.option("--size", metavar="PX", type=int, default=224, show_default=True, help="Height and width of the crops.")
 @click.option(
     "--workers",
     metavar="N,N,...",
     callback=_numbers,
-    help="Numbers of workers to try.  [default: 1, half the number of CPUs, and all of them]",
+    help="Numbers of workers to try.  [default: 1, half of the CPUs, all of them]",
 )
 @click.option("--seconds", metavar="S", type=float, default=2, show_default=True, help="Duration of each measurement.")
 @click.option(
-    "--rounds", metavar="N", type=int, default=3, show_default=True, help="How often to measure; medians are shown."
+    "--rounds", metavar="N", type=int, default=3, show_default=True, help="Measurements, whose medians are shown."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def bench_command(*, as_json: bool, **options: Any) -> None:
-    """Measure how fast the store PLACE gives images on this machine, and tell what limits the speed.
+    """Measure how fast this machine reads images from the store PLACE, and name what limits the speed.
 
-    Three things are measured: reading records, reading and decoding them, and loading batches of random crops for
-    training, with worker threads and with worker processes. Nothing is trained. Other programs that run at the same
-    time make the result worse.
-
-    To see whether your own training waits for its data, print the stats() of its loader.
+    bench reads records, decodes them, and loads batches of random crops with worker threads and processes. It trains
+    nothing. Other programs on the machine lower the result. To see whether your own training waits for data, print its
+    loader's stats().
     """
     try:
         from dbloader.loading.benchmark import measure  # imports torch, which takes over a second

@@ -33,9 +33,19 @@ _NAMED = 10  # files on the terminal; the report file names all
     "convert",
     short_help="Turn a folder of images into a store.",
     epilog="""\b
-Exit status: 0 all files are in, 1 some were rejected, 2 it failed, 130 it was interrupted.
-In the last two cases nothing is at DESTINATION but what was there before. If only the report
-could not be printed, the status is 2 as well, but the store is there.
+SOURCE is one of these:
+  a folder with a folder of images for each class, here or at s3://, gs:// or az://bucket/folder
+  a folder with metadata.csv or metadata.jsonl: its column file_name names the images, and a
+    column such as mask_file_name further files
+  tar, zip or Parquet files: one, a folder of them, or 'shard-{000..127}.tar' in quotes
+  a folder that Hugging Face's save_to_disk wrote
+  a store, whose records keep all fields, or an LMDB file of another program
+  with --listing, the place where its paths start: a folder, object storage, a web server
+    (https://), or a collection with a document for each file (mongodb://)
+
+\b
+Exit status: 0 every file is stored, 1 some were rejected, 2 error, 130 interrupted.
+After 2 and 130 DESTINATION is as before, unless only the report could not be printed.
 
 \b
 Examples:
@@ -44,15 +54,12 @@ Examples:
   dbloader convert imagenet/train/ tiled.lmdb --tile
   dbloader convert photos/ captions.lmdb --listing captions.csv
   dbloader convert scenes/ scenes.lmdb --listing scenes.csv --file-field mask --file-field depth
+  dbloader convert coco/train2017/ train.lmdb --listing coco/annotations/instances_train2017.json
   dbloader convert 'shards/train-{000..146}.tar' train.lmdb
-  dbloader convert photos.zip photos.lmdb
-  dbloader convert train.lmdb small.lmdb --short-side 256
   dbloader convert imagenet/train/ mongodb://server/images.train
   dbloader convert mongodb://server/images.old train.lmdb --listing listing.json
-  dbloader convert coco/train2017/ train.lmdb --listing coco/annotations/instances_train2017.json
   dbloader convert imagenet/train/ train.lmdb --shards 64
   dbloader convert new-images/ train.lmdb --append
-  dbloader convert imagenet/train/ train.lmdb --dry-run
   dbloader convert imagenet/train/ train.lmdb --resume""",
 )
 @click.argument("source", type=click.Path())
@@ -62,54 +69,37 @@ Examples:
     "--workers",
     metavar="N",
     type=int,
-    help="Threads (with --shards: processes; with --executor: threads of each part) that read and check.  "
+    help="Threads; with --shards, processes; with --executor, threads of each part.  "
     "[default: one per CPU; with --executor, 1]",
 )
 @click.option(
-    "--shards",
-    metavar="N",
-    type=int,
-    help="Make DESTINATION a folder of N LMDB files, by --workers processes: the same records and digest.",
+    "--shards", metavar="N", type=int, help="Make a folder of N LMDB files, with the same records and digest."
 )
 @click.option(
     "--executor",
     type=click.Choice(["ray"]),
-    help="Make the shards as tasks of the Ray cluster that runs here, or that RAY_ADDRESS names; else start Ray here.",
+    help="Make the shards as tasks of the Ray cluster here or at RAY_ADDRESS; else start Ray here.",
 )
 @click.option(
-    "--append",
-    is_flag=True,
-    help="Add the images to the folder of shards DESTINATION, as --shards more files (default: 1).",
+    "--append", is_flag=True, help="Add the images to the folder of shards DESTINATION, as --shards (default: 1) files."
 )
-@click.option("--overwrite", is_flag=True, help="Replace the store at DESTINATION once the new one is finished.")
+@click.option("--overwrite", is_flag=True, help="Replace the store at DESTINATION when the new one is finished.")
 @click.option(
     "--resume",
     is_flag=True,
-    help="Continue an interrupted conversion, with the same options; begin if none was interrupted. "
-    "Without --overwrite, a finished store is replaced only if the interrupted conversion was to replace it.",
+    help="Continue an interrupted conversion with the same options; begin if there is none. Replaces a finished store "
+    "only with --overwrite, or if the interrupted conversion had it.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be converted; read no image and write nothing.")
-@click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
+@click.option("--dry-run", is_flag=True, help="Show what would be converted; read no image and write nothing.")
+@click.option("--quiet", "-q", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def convert_command(*, dry_run: bool, quiet: bool, as_json: bool, **options: Any) -> int:
-    """Turn SOURCE, a folder with one folder of images for each class, into the store DESTINATION.
+    """Make the store DESTINATION of the images in SOURCE, such as a folder with a folder for each class.
 
-    A store is one file, such as train.lmdb, a folder of such files (--shards), or mongodb://host/database.collection.
-    Every image is checked and stored as it is, byte for byte; a JPEG that lacks only its end marker gets it. The store
-    appears at DESTINATION when it is complete; each file that is not in it is named, with the reason, here and in
-    DESTINATION.report.jsonl (of a store in MongoDB, in DATABASE.COLLECTION.report.jsonl where you are).
-
-    A metadata.csv or metadata.jsonl in SOURCE, with a column file_name, names the images, labels and further fields;
-    columns such as mask_file_name name further files.
-
-    SOURCE may also be tar, zip or Parquet files: one file, 'shard-{000..127}.tar' in quotes, or a folder of them. Tar
-    files are shards of WebDataset, an image folder in a tar, or a tar of one tar for each class; a zip is an image
-    folder. It may be a folder that save_to_disk of Hugging Face's datasets wrote; an LMDB file of another program, or
-    the folder with its data.mdb; or a store, whose records keep all their fields. Or it is a collection in MongoDB that
-    has a document with the bytes of each file which --listing names.
-
-    SOURCE may be an image folder in object storage: s3://, gs:// or az://bucket/folder. With --listing, it is the place
-    that its paths start from, which may be a web server's (https://).
+    DESTINATION is a file, such as train.lmdb, a folder of such files (--shards), or mongodb://host/database.collection.
+    It appears when it is complete. Every image is checked, and stored byte for byte; a JPEG that lacks only its end
+    marker gets one. DESTINATION.report.jsonl names each rejected file and the reason. For MongoDB, this file is
+    DATABASE.COLLECTION.report.jsonl in the current folder.
     """
     images = pop_image_format(options)
     if dry_run:

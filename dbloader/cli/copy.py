@@ -24,17 +24,16 @@ _NAMED = 10
 
 @click.command(
     "copy",
-    short_help="Copy stores: all records or some, several into one, or divided.",
+    short_help="Copy, filter, merge or split stores.",
     epilog="""\b
-LISTING is a .txt with the name of a record on each line, or a .jsonl, .json, .csv or .tsv with a
-column "name" or "path", or "index" for the position in the first SOURCE.
-CONDITION is width, height, nbytes (of the image) or label, then <, <=, >, >=, == or !=, then an
-integer. A record without the value does not fulfil it.
+LISTING is a .txt with a record's name per line, or a .jsonl, .json, .csv or .tsv with a column
+"name", "path" or "index" (the position in the first SOURCE).
+CONDITION compares width, height, nbytes (of the image) or label by <, <=, >, >=, == or != with an
+integer. A record without the value does not match.
 
 \b
 Examples:
   dbloader copy mongodb://server/images.train local.lmdb
-  dbloader copy all.lmdb mongodb://server/images.copy
   dbloader copy first.lmdb second.lmdb merged.lmdb
   dbloader copy all.lmdb train.lmdb val.lmdb --split 0.9,0.1 --seed 0
   dbloader copy all.lmdb clean.lmdb --drop bad.txt --where 'width>=32'
@@ -45,41 +44,42 @@ Examples:
 )
 @click.argument("sources", metavar="SOURCE...", nargs=-1, type=click.Path())
 @click.argument("destination", type=click.Path())
-@click.option("--select", metavar="LISTING", type=click.Path(), help="Copy the records that a listing names.")
-@click.option("--drop", metavar="LISTING", type=click.Path(), help="Leave out the records that a listing names.")
+@click.option("--select", metavar="LISTING", type=click.Path(), help="Copy the listed records.")
+@click.option("--drop", metavar="LISTING", type=click.Path(), help="Leave out the listed records.")
 @click.option(
     "--class",
     "classes",
     metavar="NAME",
     multiple=True,
-    help="Copy the records of a class; may be repeated. Only these classes are left, with labels from 0 on.",
+    help="Copy the records of this class; repeatable. Labels of the copied classes start from 0.",
 )
-@click.option("--where", metavar="CONDITION", multiple=True, help="Copy the records that fulfil this; may be repeated.")
+@click.option("--where", metavar="CONDITION", multiple=True, help="Copy the records that match; repeatable.")
 @click.option(
     "--labels",
     metavar="LISTING",
     type=click.Path(),
-    help='Take labels, integers or names of classes, from a listing that has a column "label" too.',
+    help='Take labels (integers or class names) from the column "label" of a listing.',
 )
 @click.option(
     "--rename-class",
     metavar="OLD=NEW",
     multiple=True,
-    help="Give a class another name, or that of another class, which unites them; may be repeated.",
+    help="Rename a class; repeatable. Two classes with the same NEW name become one.",
 )
 @click.option(
     "--split",
     metavar="F,F,...",
-    help="Divide the records at random by these fractions, each class alike; the last arguments are the destinations, "
-    "one for each.",
+    help="Divide the records at random by these fractions, each class alike, among as many destinations.",
 )
 @click.option("--seed", metavar="N", type=int, help="Seed of --split.  [default: 0]")
-@click.option("--overwrite", is_flag=True, help="Replace the store at DESTINATION once the copy is finished.")
+@click.option("--overwrite", is_flag=True, help="Replace the store at DESTINATION when the copy is finished.")
 @click.option(
-    "--skip-damaged", is_flag=True, help="Leave out damaged records of the one SOURCE; the copy's report names them."
+    "--skip-damaged",
+    is_flag=True,
+    help="Leave out damaged records of one SOURCE, and name them in the report; exit status 1 if there are any.",
 )
-@click.option("--resume", is_flag=True, help="Continue an interrupted copy; begin if none was interrupted.")
-@click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
+@click.option("--resume", is_flag=True, help="Continue an interrupted copy; begin if there is none.")
+@click.option("--quiet", "-q", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the facts as a JSON list, one item for each destination.")
 def copy_command(
     sources: Sequence[str],
@@ -93,18 +93,13 @@ def copy_command(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Make at DESTINATION the same store that is at SOURCE, each a file or a mongodb:// place.
+    """Copy the store SOURCE to DESTINATION: a file, a folder of shards (only SOURCE), or a mongodb:// place.
 
-    With --skip-damaged the copy holds the records of SOURCE that are intact; the exit status is 1 if some are not.
+    Records keep their bytes, and each is checked. Several SOURCEs become one store, with classes joined by name. The
+    copy holds the records that match all of --select, --drop, --class and --where, in order. Sources never change.
 
-    SOURCE may be a folder of shards too. The records keep their content, byte for byte, and each is checked on its way.
-
-    Several SOURCEs become one store, their classes united by name. With options the copy holds the records that fulfil
-    all of --select, --drop, --class and --where, in their order, or has other labels. Sources never change.
-
-    One of the two places may be in object storage: s3://, gs:// or az://bucket/name. There and back a whole store is
-    copied as it is, as a folder of shards, without a check of each record. If that was interrupted, the same command
-    goes on with the files that are whole.
+    One place may be in object storage: s3://, gs:// or az://bucket/name. Then the whole store is copied as a folder of
+    shards, without a check of each record. After an interruption, the same command copies the missing files.
     """
     places = [*sources, destination]
     fractions = None if split is None else _fractions(split)

@@ -14,9 +14,9 @@ PROBLEM = 1
 
 @click.command(
     "doctor",
-    short_help="Look for what stops or slows a training on this machine.",
+    short_help="Find what stops or slows training on this machine.",
     epilog="""\b
-Exit status: 0 nothing is a problem; 1 something is; 2 PLACE cannot be looked at.
+Exit status: 0 no problem, 1 a problem, 2 PLACE cannot be examined.
 
 \b
 Examples:
@@ -27,11 +27,11 @@ Examples:
 @click.argument("place", type=click.Path(), required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def doctor_command(place: str | None, *, as_json: bool) -> int:
-    """Look for what stops or slows a training on this machine, or with the store PLACE, and tell what to do about it.
+    """Find what stops or slows training on this machine or from the store PLACE, and what to do about it.
 
-    Each line is one finding: "ok"; a "warning", if it slows a training or stops some of its uses; or a "problem", if it
-    stops most. It looks at versions, memory, /dev/shm, open files, libjpeg-turbo and CUDA; and at the file
-    system and size of PLACE, or its server. Nothing is changed or measured: dbloader bench measures.
+    Each line is one finding: "ok"; a "warning" if it slows training or stops some uses; a "problem" if it stops most.
+    doctor examines versions, memory, /dev/shm, open files, libjpeg-turbo and CUDA, and the file system and size of
+    PLACE, or its server. It changes and measures nothing.
     """
     findings = examine_machine()
     if place is not None:

@@ -21,8 +21,7 @@ _NAMED = 10
     "duplicates",
     short_help="Find images that are in a store twice, or in two stores.",
     epilog="""\b
-Exit status: 0 no duplicates; 1 duplicates, or images that cannot be read; 2 a store could not be
-opened.
+Exit status: 0 no duplicates, 1 duplicates or unreadable images, 2 a store cannot be opened.
 
 \b
 Examples:
@@ -38,24 +37,23 @@ Examples:
     type=click.IntRange(0, MAX_DISTANCE),
     default=DISTANCE,
     show_default=True,
-    help="Bits of 128 in which two pictures may differ.",
+    help="Most bits of 128 in which the fingerprints of similar pictures differ.",
 )
 @click.option(
     "--output",
     "-o",
     metavar="FILE",
     type=click.Path(),
-    help="Write all duplicates, without the image that each is one of, to the new file FILE, as JSON lines.",
+    help="Write all duplicates, but not their originals, to the new file FILE, as JSON lines.",
 )
-@click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
+@click.option("--quiet", "-q", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the facts and the first 1,000 duplicates as JSON.")
 def duplicates_command(place: str, other: str | None, *, quiet: bool, as_json: bool, **options: Any) -> int:
-    """Find the images of the store PLACE that are in it again, or the images of OTHER that are in PLACE too.
+    """Find duplicate images in the store PLACE, or images of the store OTHER that are also in PLACE.
 
-    Found are the same bytes, and pictures that look alike, such as a smaller copy. A fingerprint of each image is kept
-    in PLACE.duplicates (of a store in MongoDB, in DATABASE.COLLECTION.duplicates where you are), so the next search
-    decodes none. dbloader copy PLACE NEW --drop FILE, or of two stores OTHER in place of PLACE, leaves out the
-    duplicates that --output has written.
+    Duplicates have the same bytes, or look alike, such as a smaller copy. PLACE.duplicates keeps a fingerprint of each
+    image, so the next search decodes nothing. For MongoDB, it is DATABASE.COLLECTION.duplicates in the current folder.
+    To remove duplicates that --output has written: dbloader copy PLACE NEW --drop FILE (with two stores, copy OTHER).
     """
     with Meter("Looking", "records", quiet=quiet or as_json) as meter:
         report = isolated(

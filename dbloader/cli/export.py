@@ -12,7 +12,7 @@ from dbloader.exports.export import FORMATS, export_store
 
 @click.command(
     "export",
-    short_help="Write a store as files that other programs read.",
+    short_help="Write a store as files for other programs.",
     epilog="""\b
 Examples:
   dbloader export train.lmdb images/
@@ -27,9 +27,9 @@ Examples:
     type=click.Choice([*FORMATS]),
     default="folder",
     show_default=True,
-    help="What to write: an image folder, tar files for WebDataset, Parquet files, or boxes as COCO or YOLO.",
+    help="An image folder, tar files for WebDataset, Parquet files, or images with boxes for COCO or YOLO.",
 )
-@click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
+@click.option("--quiet", "-q", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the facts as JSON.")
 def export_command(
     place: str,
@@ -41,8 +41,8 @@ def export_command(
 ) -> None:
     """Write all records of the store PLACE as files into the new folder DESTINATION.
 
-    dbloader convert DESTINATION makes the same store again. The folder appears when it is complete. Boxes are read from
-    DESTINATION/images, with --listing DESTINATION/annotations.json (coco) or DESTINATION/data.yaml (yolo).
+    The folder appears when it is complete. dbloader convert DESTINATION makes the same store again. For coco and yolo,
+    convert DESTINATION/images with --listing DESTINATION/annotations.json or DESTINATION/data.yaml.
     """
     with Meter("Exporting", "records", quiet=quiet or as_json) as meter:
         report = export_store(place, destination, format=format, progress=meter.update)

@@ -33,17 +33,16 @@ Examples:
   dbloader info train.lmdb --report""",
 )
 @click.argument("place", type=click.Path())
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON, with all classes.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @click.option(
     "--report",
     is_flag=True,
-    help="Print the report of the conversion: a line of JSON for each file that was rejected, repaired and so on.",
+    help="Print the report of the conversion: a JSON line for each file that was rejected or repaired.",
 )
 def info_command(place: str, *, as_json: bool, report: bool) -> None:
-    """Show what is in the store PLACE: its records, images, classes, and where it came from.
+    """Show the records, images, classes and origin of the store PLACE.
 
-    Only the header of the store is read, so this takes milliseconds for a store of any size. PLACE may be in object
-    storage, such as s3://bucket/train.lmdb.
+    info reads only the header, in milliseconds for any size. PLACE may be in object storage: s3://bucket/train.lmdb.
     """
     if as_json and report:
         raise click.UsageError("--json and --report cannot be combined: choose one.")

@@ -27,12 +27,12 @@ Examples:
   dbloader ls train.lmdb --json""",
 )
 @click.argument("place", type=click.Path())
-@click.option("--class", "class_name", metavar="NAME", help="List only the records of a class, or with a label.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object in each line.")
+@click.option("--class", "class_name", metavar="NAME", help="List only the records of this class or label.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object per line.")
 def ls_command(place: str, *, class_name: str | None, as_json: bool) -> None:
-    """List the records of the store PLACE, one in a line: index, class, pixels, bytes and name.
+    """List the records of the store PLACE, one per line: index, class, pixels, bytes and name.
 
-    No record is read, and the first lines come at once, whatever the size of the store: pipe them into head or grep.
+    ls reads no record, and prints the first lines at once: pipe it into head or grep.
     """
     with open_store(place) as store:
         classes = store.manifest.classes

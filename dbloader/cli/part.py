@@ -32,15 +32,15 @@ Examples:
     type=click.Path(),
     help="Local folder for the shard while it is made.  [default: TMPDIR]",
 )
-@click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
-@click.option("--json", "as_json", is_flag=True, help="Print the receipt as JSON.")
+@click.option("--quiet", "-q", is_flag=True, help="Print only errors.")
+@click.option("--json", "as_json", is_flag=True, help="Print the facts as JSON.")
 def part_command(
     *, destination: str, number: int | None, workers: int, scratch: str | None, quiet: bool, as_json: bool
 ) -> None:
-    """Make part NUMBER, from 0, of the conversion that dbloader plan has planned for DESTINATION.
+    """Make part NUMBER (from 0) of the conversion that dbloader plan has planned for DESTINATION.
 
-    Without NUMBER, the array task of Slurm, Kubernetes, PBS or AWS Batch that runs this gives it. A part that is made
-    already is left as it is, and several attempts at once do no harm: so a task that failed may just run again.
+    Without NUMBER, part takes the array index of Slurm, Kubernetes, PBS or AWS Batch. It keeps a part that is made
+    already, and several attempts at once do no harm. So just run a failed task again.
 
     On Slurm: sbatch --array=0-511 --wrap 'dbloader part train.lmdb'
     """

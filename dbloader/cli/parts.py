@@ -12,21 +12,19 @@ SOME_MISSING = 1
 
 @click.command(
     "parts",
-    short_help="Say which parts of a planned conversion are missing.",
+    short_help="List the missing parts of a planned conversion.",
     epilog="""\b
-Exit status: 0 all parts are made, 1 some are missing, 2 it failed.
+Exit status: 0 all parts are made, 1 some are missing, 2 error.
 
 \b
 Examples:
   dbloader parts train.lmdb""",
 )
 @click.argument("destination", type=click.Path())
-@click.option(
-    "--missing", "only_missing", is_flag=True, help="Print only the numbers of the missing parts: 3,17,40-42."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
+@click.option("--missing", "only_missing", is_flag=True, help="Print only the missing numbers, such as 3,17,40-42.")
+@click.option("--json", "as_json", is_flag=True, help="Print both as JSON.")
 def parts_command(*, destination: str, only_missing: bool, as_json: bool) -> int:
-    """Say which parts of the conversion that was planned for DESTINATION are made, and which are missing.
+    """List which parts of the conversion planned for DESTINATION are made, and which are missing.
 
     On Slurm: sbatch --array=$(dbloader parts train.lmdb --missing) --wrap 'dbloader part train.lmdb'
     """

@@ -15,7 +15,7 @@ from dbloader.conversion.parts.make_plan import plan_conversion
 
 @click.command(
     "plan",
-    short_help="Plan a conversion that several machines make in parts.",
+    short_help="Plan a conversion for several machines.",
     epilog="""\b
 Examples:
   dbloader plan imagenet/train/ train.lmdb --shards 512
@@ -23,18 +23,18 @@ Examples:
 )
 @click.argument("source", type=click.Path())
 @click.argument("destination", type=click.Path())
-@click.option("--shards", metavar="N", type=int, required=True, help="Number of parts, each of which makes one shard.")
+@click.option("--shards", metavar="N", type=int, required=True, help="Number of parts; each makes one shard.")
 @conversion_options
 @click.option("--append", is_flag=True, help="Add the images to the folder of shards DESTINATION.")
-@click.option("--overwrite", is_flag=True, help="Replace another plan, and the parts that are made of it.")
-@click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
+@click.option("--overwrite", is_flag=True, help="Replace another plan and its parts.")
+@click.option("--quiet", "-q", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def plan_command(*, source: str, destination: str, quiet: bool, as_json: bool, **options: Any) -> None:
-    """List the files of SOURCE, and freeze the list and the options in the folder DESTINATION.partial.
+    """Write the list of files in SOURCE, and the options, to the folder DESTINATION.partial.
 
-    Then any machines that see both folders make the parts, in any order, with dbloader part. dbloader publish makes the
-    store of them, with the records of one conversion. A plan that is made again keeps the parts that are done.
-    Without --append, a store at DESTINATION stays until dbloader publish --overwrite replaces it.
+    Then machines that see both folders make the parts in any order with dbloader part, and dbloader publish makes the
+    store of them. Making the same plan again keeps finished parts. Without --append, a store at DESTINATION stays until
+    dbloader publish --overwrite replaces it.
     """
     images = pop_image_format(options)
     with Meter("Looking for images", "images", quiet=quiet or as_json) as meter:

@@ -15,7 +15,7 @@ from dbloader.conversion.parts.publish import publish
     "publish",
     short_help="Make a store of the parts of a planned conversion.",
     epilog="""\b
-Exit status: 0 all files are in, 1 some were rejected, 2 it failed.
+Exit status: 0 every file is stored, 1 some were rejected, 2 error.
 
 \b
 Examples:
@@ -23,13 +23,13 @@ Examples:
 )
 @click.argument("destination", type=click.Path())
 @click.option("--overwrite", is_flag=True, help="Replace the store of shards at DESTINATION.")
-@click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
+@click.option("--quiet", "-q", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def publish_command(*, destination: str, overwrite: bool, quiet: bool, as_json: bool) -> int:
     """Make the store DESTINATION of the parts of its planned conversion, in one step.
 
-    It is refused if a part is missing, damaged or of another plan; nothing changes then. If no plan is left and a store
-    is there, as when a job runs again, it says so, and the exit status is 0.
+    If a part is missing, damaged or from another plan, publish fails and changes nothing. If the store was published
+    already, as when a job runs again, publish prints so and succeeds.
     """
     report = publish(destination, overwrite=overwrite)
     if as_json:

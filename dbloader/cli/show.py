@@ -40,15 +40,13 @@ Examples:
 )
 @click.argument("place", type=click.Path())
 @click.argument("record")
-@click.option(
-    "--output", "-o", metavar="FILE", type=click.Path(), help="Write the image into a new file, as it is stored."
-)
+@click.option("--output", "-o", metavar="FILE", type=click.Path(), help="Write the stored image to the new file FILE.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def show_command(place: str, record: str, *, output: str | None, as_json: bool) -> None:
-    """Show a record of the store PLACE: its fields, the EXIF of its image, and how its JPEG is made.
+    """Show a record of the store PLACE: its fields, its EXIF and its JPEG structure.
 
-    RECORD is its index, or its name; -1 is the last record. On a terminal with colors its image is drawn too (not with
-    NO_COLOR=1).
+    RECORD is an index (-1 for the last record) or a name. A terminal with colors also shows the image, except with
+    NO_COLOR=1.
     """
     with open_store(place) as store:
         found = store[int(record) if _INDEX.fullmatch(record) else store.find(record)]

@@ -20,8 +20,7 @@ _NAMED = 10
     "verify",
     short_help="Check that a store is complete and undamaged.",
     epilog="""\b
-Exit status: 0 nothing is wrong; 1 something is, and the messages say what; 2 the store could not
-be opened.
+Exit status: 0 no problem, 1 problems, 2 the store cannot be opened.
 
 \b
 Examples:
@@ -31,24 +30,23 @@ Examples:
   dbloader verify train.lmdb --against mongodb://server/images.train""",
 )
 @click.argument("place", type=click.Path())
-@click.option("--decode", is_flag=True, help="Decode every image too.")
+@click.option("--decode", is_flag=True, help="Also decode every image.")
 @click.option(
     "--against",
     metavar="SOURCE",
     type=click.Path(),
     help="Compare with the files that the store was converted from, or with another store.",
 )
-@click.option("--listing", metavar="FILE", type=click.Path(), help="Listing of SOURCE, if it needs one.")
+@click.option("--listing", metavar="FILE", type=click.Path(), help="Listing of SOURCE.")
 @click.option(
     "--output", "-o", metavar="FILE", type=click.Path(), help="Write all problems to the new file FILE, as JSON lines."
 )
-@click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
+@click.option("--quiet", "-q", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the facts and the first 1,000 problems as JSON.")
 def verify_command(place: str, *, quiet: bool, as_json: bool, **options: Any) -> int:
-    """Read the whole store PLACE, and compare each record with its checksum and the store with its digest.
+    """Compare each record of the store PLACE with its checksum, and the store with its digest.
 
-    The first ten problems are printed; --output writes all. It has the index and name of each record, as
-    dbloader copy --drop takes them.
+    verify prints the first ten problems; --output writes all, as dbloader copy --drop takes them.
     """
     problems: list[dict[str, Any]] = []
     try:

@@ -28,26 +28,26 @@ Examples:
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
-    help="Port to listen on; 0 is any free one.  [default: 7878, or the next free one]",
+    help="Port; 0 for any free one.  [default: 7878, or the next free one]",
 )
 @click.option(
     "--host",
     metavar="NAME",
     default=HOST,
     show_default=True,
-    help="Name or address to listen on. Only this machine reaches the default one.",
+    help="Name or address to listen on. Only this machine reaches the default.",
 )
 @click.option(
     "--transform",
     metavar="MODULE:NAME",
-    help="Your own transform, for the page of what the training sees: a callable for PIL images, a Decoder, or a "
-    "function without arguments that returns one.",
+    help="Your transform for the training view: a callable for PIL images, a Decoder, or a function without "
+    "arguments that returns one.",
 )
 @click.option(
     "--html",
     metavar="FILE",
     type=click.Path(),
-    help="Write a report of PLACE to the new file FILE, with samples and histograms in it, and start no viewer.",
+    help="Write a report of PLACE with samples and histograms to the new file FILE, and start no viewer.",
 )
 @click.option("--no-open", is_flag=True, help="Do not open a browser.")
 def view_command(
@@ -60,10 +60,10 @@ def view_command(
     html: str | None,
     no_open: bool,
 ) -> None:
-    """Show the store PLACE in the browser, and a second store OTHER, until Ctrl-C.
+    """Show the store PLACE, and a second store OTHER, in the browser until Ctrl-C.
 
-    The page is served on this machine only. The link that is printed works once: it makes the browser known to the
-    viewer. On a machine without a display, a line says how to reach the page from another one through ssh.
+    Only this machine reaches the page, and the printed link works once. Without a display, view prints how to open the
+    page on another machine through ssh.
     """
     if html is not None:
         if other is not None:

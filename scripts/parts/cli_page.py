@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import click
 
 from dbloader.cli import group
@@ -13,14 +15,11 @@ HEAD = """\
 
 `scripts/docs` writes this page from what the commands print with `--help`.
 
-An error is one line on stderr and exit status 2. `convert`, `publish` and `verify` exit with status 1 if files were
-rejected or records are damaged. Ctrl-C is exit status 130. `dbloader` and `python -m dbloader` are the same program.
-Progress is shown on stderr: as a bar on a terminal, elsewhere (and with `TERM=dumb`) as a line every 30 s; `--quiet`
-turns it off. Colors are only in the picture that `show` draws, and not with `NO_COLOR`. Control characters in names
-and places are printed escaped (`\\x1b`).
+An error is one line on stderr and exit status 2; Ctrl-C is 130. `python -m dbloader` is the same program. Progress is
+on stderr: a bar on a terminal, otherwise a line every 30 s; `--quiet` turns it off. Control characters in names are
+printed escaped (`\\x1b`). Each command also has `-h, --help`.
 
-To complete commands, options and paths with the Tab key, add one of these lines to the file that your shell reads when
-it starts:
+For completion with Tab, add one of these lines to your shell's startup file:
 
 ```text
 eval "$(_DBLOADER_COMPLETE=bash_source dbloader)"            # ~/.bashrc
@@ -38,7 +37,8 @@ def page() -> str:
         command = group.get_command(context, name)
         assert command is not None
         below = click.Context(command, context, name, terminal_width=WIDTH)
-        parts.append(section(below.command_path, command.get_help(below)))
+        text = command.get_help(below)
+        parts.append(section(below.command_path, re.sub(r"  -h, --help .*\n", "", text)))
     return "\n".join(parts)
 
 
