@@ -209,7 +209,7 @@ def _convert(
             writer.discard()
             raise ConversionError(nothing_stored(len(files), into.first_rejected))
         manifest = writer.finish(classes=found.classes, source=settings.describe(found))
-    facts = {**left_out(found), **{name: manifest.outcome.get(name, 0) for name in FILE_COUNTS}}
+    facts = {**left_out(found, files.tally), **{name: manifest.outcome.get(name, 0) for name in FILE_COUNTS}}
     warnings = [*facts.pop("warnings"), *repeat_warning(found.place, found.repeats)]
     if resume and not writer.resumed:
         warnings.append("there was nothing to resume: the conversion began from the start")

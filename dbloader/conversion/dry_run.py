@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dbloader.conversion.report import left_out
 from dbloader.records.manifest import MAX_COUNTED_LABELS
-from dbloader.sources.base import Problem
+from dbloader.sources.base import Entries, Problem
 from dbloader.sources.boxes import LABELS
 from dbloader.sources.open import open_source
 
@@ -52,7 +52,8 @@ def dry_run(
     labels: Counter[Any] = Counter()
     problems = []
     with closing(open_source(source, **options)) as found:
-        for item in found.entries():
+        entries = Entries(found)
+        for item in entries:
             if isinstance(item, Problem):
                 rejected += 1
                 if rejected <= _MAX_NAMED:
@@ -66,4 +67,4 @@ def dry_run(
             progress(files)
         named = [*enumerate(found.classes)] or [(label, str(label)) for label in sorted(labels.keys() - {None})]
         counts = {name: labels[label] for label, name in named} if len(labels) <= MAX_COUNTED_LABELS else None
-        return DryRun(found.place, files, boxes, counts, rejected, problems, **left_out(found))
+        return DryRun(found.place, files, boxes, counts, rejected, problems, **left_out(found, entries.tally))

@@ -19,7 +19,7 @@ from dbloader.errors import DamagedStoreError
 from dbloader.records.columns import seal_chunk, unseal_chunk
 from dbloader.records.values import pack
 from dbloader.sampling.rng import STEP, mix
-from dbloader.sources.base import Entry, Problem
+from dbloader.sources.base import Entries, Entry, Problem, Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,14 +34,21 @@ class FileList:
 
     Attributes:
         digest: SHA-256 of the list, hex: the same for the same source.
+        tally: What the source left out, after ``of_source``.
     """
 
     def __init__(
-        self, data: IO[bytes], begins: np.ndarray[Any, Any], ends: np.ndarray[Any, Any], digest: str = ""
+        self,
+        data: IO[bytes],
+        begins: np.ndarray[Any, Any],
+        ends: np.ndarray[Any, Any],
+        digest: str = "",
+        tally: Tally | None = None,
     ) -> None:
         self._data = data
         self._begins, self._ends = begins, ends  # bytes of the file
         self.digest = digest
+        self.tally = tally or Tally()
 
     @classmethod
     def of_source(cls, source: Source, data: IO[bytes], progress: Callable[[int], object]) -> FileList:
@@ -51,7 +58,8 @@ class FileList:
         file.
         """
         ends, digest = array("Q", [0]), hashlib.sha256()
-        for item in source.entries():
+        entries = Entries(source)
+        for item in entries:
             line = _encoded(item)
             digest.update(line)
             sealed = seal_chunk("file", 0, line)
@@ -61,7 +69,7 @@ class FileList:
                 progress(len(ends) - 1)
         data.flush()
         bounds = np.asarray(ends)
-        return cls(data, bounds[:-1], bounds[1:], digest.hexdigest())
+        return cls(data, bounds[:-1], bounds[1:], digest.hexdigest(), entries.tally)
 
     def spans(self) -> np.ndarray[Any, Any]:
         """Return where each entry begins and ends in the file: int64, shape (len, 2)."""
@@ -79,6 +87,7 @@ class FileList:
         document = bson.decode(line)
         if "reason" in document:
             return Problem(**document)
+        document["location"] = tuple(document["location"])
         return Entry(**document)  # arrays as in BSON: one that cannot be read is that file's fault, not the list's
 
     def __enter__(self) -> Self:

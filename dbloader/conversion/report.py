@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dbloader.records.manifest import Manifest
-    from dbloader.sources.base import Source
+    from dbloader.sources.base import Source, Tally
 
 REMARKS = ("untiled", "deep", "frames")
 """Events of files that are stored without damage."""
@@ -96,14 +96,14 @@ class Report:
     earlier_events: int = 0
 
 
-def left_out(found: Source) -> dict[str, Any]:
-    """Return the ``warnings``, ``skipped`` and ``hidden`` of a Report on a source whose entries were listed."""
+def left_out(found: Source, tally: Tally) -> dict[str, Any]:
+    """Return the ``warnings``, ``skipped`` and ``hidden`` of a Report on a source."""
     beside = [name for name in found.beside if not name.startswith(".")]
-    counts = found.skipped + Counter(PurePosixPath(name).suffix.lower() for name in beside)
+    counts = tally.skipped + Counter(PurePosixPath(name).suffix.lower() for name in beside)
     skipped = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
     more = [f"left out, as only {found.reads} are read: {named(beside)}"] if beside else []
-    hidden = found.hidden + len(found.beside) - len(beside)
-    return {"warnings": (*found.warnings, *more), "skipped": skipped, "hidden": hidden}
+    hidden = tally.hidden + len(found.beside) - len(beside)
+    return {"warnings": (*found.warnings, *tally.warnings, *more), "skipped": skipped, "hidden": hidden}
 
 
 def write_report(place: str | os.PathLike[str], path: Path, events: int, *, replaces: bool) -> tuple[str, list[str]]:

@@ -122,7 +122,7 @@ class CollectionStore(Store):
                     f"{readable(listing)} has further fields ({', '.join(entry.fields)}), which a collection that is "
                     "read in place does not give: drop them, or convert (dbloader convert with --listing)",
                 )
-            paths.append(entry.path)
+            paths.append(entry.location[0])
             labels.append(NO_LABEL if entry.label is None else entry.label)
         self._names = join_names(iter([pack_names(paths)]), len(paths))
         self._labels = np.array(labels, np.int64)

@@ -15,7 +15,7 @@ from dbloader.errors import SourceError
 from dbloader.sources.base import Entry, Source, Tally, full_path, readable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
     from dbloader.sources.base import Problem
 
@@ -39,7 +39,7 @@ class ArchiveSource(Source):
         self._paths, self._labels, self._shared = paths, labels, shared
 
     @override
-    def entries(self) -> Iterator[Entry | Problem]:
+    def entries(self) -> Generator[Entry | Problem, None, Tally]:
         tally, unlabelled, total = Tally(), 0, 0
         for path in self._paths:
             for item in self._found(path, tally):
@@ -47,11 +47,10 @@ class ArchiveSource(Source):
                     total += 1
                     unlabelled += item.label is None
                 yield item
-        self.skipped, self.hidden = tally.skipped, tally.hidden
-        self.warnings = ()
         if unlabelled:
             remedy = self._remedy() if unlabelled == total and len(self._paths) > 1 else ""
-            self.warnings = (f"{unlabelled:,} of {total:,} images have no label{remedy}",)
+            tally.warnings.append(f"{unlabelled:,} of {total:,} images have no label{remedy}")
+        return tally
 
     def _remedy(self) -> str:
         """Return what gives images labels if each of several plain tars is a class."""

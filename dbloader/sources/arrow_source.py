@@ -6,7 +6,7 @@ import os
 from array import array
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
@@ -18,17 +18,26 @@ from dbloader.records.values import pack
 from dbloader.sources.arrow_arrays import ArrayRule, from_lists
 from dbloader.sources.arrow_columns import find_columns
 from dbloader.sources.arrow_files import UNREADABLE, Files, check_machine, why
-from dbloader.sources.base import Entry, FieldFile, Problem, Source, full_path, problem_of, readable
+from dbloader.sources.base import Entry, FieldFile, Problem, Source, Tally, full_path, problem_of, readable
 from dbloader.sources.boxes import OWN_SIZE, box_fields, coco_corners
 from dbloader.sources.labels import number_labels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from dbloader.sources.arrow_columns import Columns
     from dbloader.sources.base import Loaded
 
 _ROWS = 256  # whose fields are in memory at once
+
+
+class _Location(NamedTuple):
+    """Where an image is."""
+
+    path: bytes  # of the Parquet or Arrow file
+    block: int
+    row: int  # of the block
+    column: str
 
 
 def read_arrow(place: str | os.PathLike[str], paths: Sequence[Path], file_fields: Sequence[str] = ()) -> ArrowSource:
@@ -80,14 +89,15 @@ class ArrowSource(Source):
         distinct: bool,
     ) -> None:
         root = Path(place) if Path(place).is_dir() else paths[0].absolute().parent
-        super().__init__(root, classes, place=full_path(place))
+        same = () if distinct else ("paths of images occur again: the names of records begin with file and row",)
+        super().__init__(root, classes, (*columns.warnings, *same), place=full_path(place))
         self._paths, self._columns, self._files = paths, columns, files
         self._labels, self._distinct = labels, distinct
         self.file_fields = tuple(columns.fields[name][0] for name in columns.files)
         self.field_classes = columns.field_classes
 
     @override
-    def entries(self) -> Iterator[Entry | Problem]:
+    def entries(self) -> Generator[Entry | Problem, None, Tally]:
         columns, total, unlabelled = self._columns, 0, 0
         parts = (f"{name}.path" if name in columns.files else name for name in columns.fields)
         wanted = [name for name in (columns.path, columns.label, *parts) if name is not None]
@@ -103,7 +113,7 @@ class ArrowSource(Source):
                             if isinstance(label, Problem):
                                 yield label
                             else:
-                                yield self._entry(name, os.fsencode(path.absolute()), label, fields, (block, row))
+                                yield self._entry(name, os.fsencode(path.absolute()), label, fields, block, row)
                             total, unlabelled = total + 1, unlabelled + (label is None)
                             row, number = row + 1, number + 1
                     if row < rows:
@@ -112,19 +122,17 @@ class ArrowSource(Source):
                     check_machine(error)
                     yield Problem(f"{where}, rows {number} to {end - 1}", f"cannot be read: {why(error)}")
                 number = end
-        few = (f"{unlabelled:,} of {total:,} images have no label",) if unlabelled else ()
-        same = () if self._distinct else ("paths of images occur again: the names of records begin with file and row",)
-        self.warnings = (*columns.warnings, *same, *few)
+        return Tally([f"{unlabelled:,} of {total:,} images have no label"] if unlabelled else [])
 
-    def _entry(self, name: str, path: bytes, label: int | None, fields: dict[str, Any], span: tuple[int, int]) -> Entry:
+    def _entry(self, name: str, path: bytes, label: int | None, fields: dict[str, Any], block: int, row: int) -> Entry:
         files = {}
         for column in self._columns.files:
             field = self._columns.fields[column][0]
             if (found := fields.get(field)) is not None:
-                title = found["path"] or f"of row {span[1]}"
-                files[field], fields[field] = FieldFile(title, b"%s\0%s" % (column.encode(), path), span), None
+                title = found["path"] or f"of row {row}"
+                files[field], fields[field] = FieldFile(title, _Location(path, block, row, column)), None
         boxes_in = None if self._columns.objects is None else OWN_SIZE
-        return Entry(name, path, label, fields, span, boxes_in, files)
+        return Entry(name, _Location(path, block, row, self._columns.image), label, fields, boxes_in, files)
 
     def _rows(self, batch: Any, where: str, number: int) -> Iterator[tuple[str, int | Problem | None, dict[str, Any]]]:
         """Yield the name, the label, or a problem instead of it, and the fields of each row."""
@@ -178,11 +186,9 @@ class ArrowSource(Source):
     @override
     def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Loaded | Problem]:
         for entry in entries:
-            block, row = entry.span or (0, 0)
-            column, _, path = entry.path.rpartition(b"\0")
+            path, block, row, column = _Location(*entry.location)
             try:
-                name = column.decode() or self._columns.image
-                found = self._files.read(Path(os.fsdecode(path)), block, row, name, hold)
+                found = self._files.read(Path(os.fsdecode(path)), block, row, column, hold)
             except UNREADABLE as error:
                 check_machine(error)
                 kind = type(problem_of(error, entry.name, path)) if isinstance(error, OSError) else Problem
@@ -197,7 +203,7 @@ class ArrowSource(Source):
                 way = "embed the images with embed_table_storage of Hugging Face's datasets (docs/parquet.md)"
                 yield Problem(entry.name, f"has only a path, {found!r}, {start}: {way}")
             else:
-                yield from super().read([entry._replace(path=found.encode(), span=None)], hold)
+                yield from super().read([entry._replace(location=(found.encode(),))], hold)
 
     @override
     def close(self) -> None:

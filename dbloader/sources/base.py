@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dbloader.errors import SourceError, SourceNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from dbloader.stores.base import Store
 
@@ -38,18 +38,18 @@ class FieldFile(NamedTuple):
     """A file whose bytes are the value of a further field."""
 
     name: str  # for messages
-    path: bytes  # as of an Entry
-    span: tuple[int, int] | None = None
+    location: tuple[Any, ...]  # as of an Entry
 
 
 class Entry(NamedTuple):
     """A file to be converted."""
 
     name: str  # path below the root, POSIX, always valid UTF-8: the name of the record
-    path: bytes  # file to open, byte for byte as the file system has it, below the source's root or absolute
+    # Where its source finds it. Of most: (path,), bytes as the file system has them, below the source's root or
+    # absolute. Others have numbers or keys of their own. The list of files stores it as BSON.
+    location: tuple[Any, ...]
     label: int | None  # index of the class, or the integer of a listing; None without a label
     fields: dict[str, Any]  # further fields of the record, and KEPT_FIELDS; empty from a folder
-    span: tuple[int, int] | None = None  # the first byte and the number of bytes in the file at path; None for all
     # Width and height of the image that fields["boxes"] are for; (1, 1) for fractions, (0, 0) if unknown.
     boxes_in: tuple[int, int] | None = None  # None without boxes
     files: dict[str, FieldFile] = {}  # by field, for `load`; in ``fields`` its value is None  # noqa: RUF012
@@ -75,10 +75,11 @@ class Unreadable(Problem):
 
 @dataclass
 class Tally:
-    """Counts of the files and names that one iteration leaves out or changes."""
+    """What one iteration over the entries of a source leaves out or changes."""
 
-    skipped: Counter[str] = field(default_factory=Counter)
-    hidden: int = 0
+    warnings: list[str] = field(default_factory=list)  # sentences about the source as a whole, for people
+    skipped: Counter[str] = field(default_factory=Counter)  # files that are no images, by extension; "" without one
+    hidden: int = 0  # names that begin with a dot
     not_utf8: int = 0
     not_utf8_example: str = ""
     metadata: str = ""  # the first file that is called like one with metadata
@@ -92,6 +93,18 @@ class Tally:
         if len(self.skipped) >= _MAX_EXTENSIONS and extension not in self.skipped:
             extension = "other"
         self.skipped[extension] += 1
+
+
+class Entries:
+    """Iterates over ``Source.entries()``; then ``tally`` is what that returned."""
+
+    tally: Tally
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def __iter__(self) -> Iterator[Entry | Problem]:
+        self.tally = yield from self._source.entries()
 
 
 def count_bytes(fields: dict[str, Any], names: Iterable[str]) -> int:
@@ -112,11 +125,7 @@ class Source(ABC):
         self.root = root  # the folder that paths start from
         self.place = place or full_path(root)  # where the files are, for people
         self.classes = classes  # in the order of their labels; empty if they are unknown
-        # Complete after an iteration: sentences about the source as a whole, for people; files left out because they
-        # are no images, by extension (lower case, with its dot; "" without one); names that begin with a dot.
-        self.warnings = tuple(warnings)
-        self.skipped: Counter[str] = Counter()
-        self.hidden = 0
+        self.warnings = tuple(warnings)  # sentences about the source as a whole, for people; more are in the Tally
         self.stores: tuple[Store, ...] = ()  # whose records are the files
         self.file_fields: tuple[str, ...] = ()  # further fields whose values are image files
         self.field_classes: dict[str, list[str]] = {}  # as of a Manifest
@@ -124,8 +133,12 @@ class Source(ABC):
         self.compressed = ""  # the first file that each process would have to decompress
 
     @abstractmethod
-    def entries(self) -> Iterator[Entry | Problem]:
-        """Yield every file to convert, and every problem, in order; SourceError if the source is unusable."""
+    def entries(self) -> Generator[Entry | Problem, None, Tally]:
+        """Yield every file to convert, and every problem, in order; return what was left out.
+
+        Raises:
+            SourceError: The source is unusable.
+        """
 
     def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Loaded | Problem]:
         """Yield the bytes of each entry's file, or why it cannot be read; any thread may call it.
@@ -134,8 +147,8 @@ class Source(ABC):
         the file's fault. Here entries are files below the root.
         """
         for entry in entries:
-            path = os.path.join(os.fsencode(self.root), entry.path)  # noqa: PTH118 - bytes
-            yield read_file(entry.name, path, entry.span, hold)
+            path, *part = entry.location
+            yield read_file(entry.name, os.path.join(os.fsencode(self.root), path), hold, *part)  # noqa: PTH118 - bytes
 
     def load(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Loaded | Problem]:
         """Return what ``read`` does, with the bytes of each entry's ``files`` in its fields."""
@@ -144,7 +157,7 @@ class Source(ABC):
     def _load_files(
         self, entries: Sequence[Entry], hold: Callable[[int], object]
     ) -> Iterator[bytes | Loaded | Problem]:
-        parts = ((entry, *(Entry(*file[:2], None, {}, file[2]) for file in entry.files.values())) for entry in entries)
+        parts = ((entry, *(Entry(*file, None, {}) for file in entry.files.values())) for entry in entries)
         contents = self.read([*chain.from_iterable(parts)], hold)
         for entry in entries:
             data, fields = next(contents), dict(entry.fields)
@@ -170,13 +183,16 @@ class Source(ABC):
 def read_file(
     name: str,
     path: bytes,
-    span: tuple[int, int] | None,
     hold: Callable[[int], object],
+    start: int = 0,
+    wanted: int | None = None,
+    *,
     opened: int | None = None,
 ) -> bytes | Problem:
-    """Return the bytes of a file or of a span of it, or why they cannot be read; an OSError is not its fault.
+    """Return bytes of a file, or why they cannot be read; an OSError is not its fault.
 
-    ``opened`` is the descriptor of the file if it is open; None to open it.
+    ``wanted`` is the number of bytes from ``start`` on; None for all. ``opened`` is the descriptor of the file if it is
+    open; None to open it.
     """
     try:
         # O_NONBLOCK: opening a named pipe would wait forever.
@@ -184,7 +200,7 @@ def read_file(
         descriptor = os.open(path, flags) if opened is None else os.dup(opened)
         try:
             status = os.fstat(descriptor)
-            start, size = span or (0, status.st_size)
+            size = status.st_size if wanted is None else wanted
             if stat.S_ISDIR(status.st_mode):
                 return Problem(name, "is a folder, not a file")
             if not stat.S_ISREG(status.st_mode):
@@ -196,7 +212,7 @@ def read_file(
             data = os.pread(descriptor, there, start) if there else b""  # a lying start may be too large for a call
             while len(data) < there and (more := os.pread(descriptor, there - len(data), start + len(data))):
                 data += more
-            if span and len(data) < size:
+            if wanted is not None and len(data) < size:
                 return Problem(name, f"is cut short: {readable(path)} ends after {len(data):,} of its {size:,} bytes")
             return data
         finally:

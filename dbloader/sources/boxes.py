@@ -26,7 +26,7 @@ def read_annotation(path: bytes) -> bytes:
         if size > _MAX_BYTES:
             raise ValueError(f"has more than {_MAX_BYTES:,} bytes")
 
-    data = read_file("", path, None, check)
+    data = read_file("", path, check)
     if isinstance(data, Problem):
         raise ValueError(data.reason)  # noqa: TRY004
     return data

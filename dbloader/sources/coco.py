@@ -19,13 +19,13 @@ from typing_extensions import override
 
 from dbloader._describe import short_repr
 from dbloader.errors import SourceError
-from dbloader.sources.base import Entry, Problem, Source, readable
+from dbloader.sources.base import Entry, Problem, Source, Tally, readable
 from dbloader.sources.boxes import OWN_SIZE, box_fields, coco_corners, is_number
 from dbloader.sources.listing import PATH_COLUMNS
 from dbloader.sources.paths import encoded_path, name_below, prefix_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
     from pathlib import Path
 
     _Array = np.ndarray[Any, np.dtype[np.int64]]
@@ -95,7 +95,7 @@ class CocoSource(Source):
         self._images, self._annotations, self._images_of = rows["images"], rows["annotations"][order], images_of[order]
 
     @override
-    def entries(self) -> Iterator[Entry | Problem]:
+    def entries(self) -> Generator[Entry | Problem, None, Tally]:
         begins, ends = (np.searchsorted(self._images_of, self._images[:, 0], side) for side in ("left", "right"))
         with self.listing.open("rb") as file:
             for (number, first, last), begin, end in zip(self._images.tolist(), begins, ends, strict=True):
@@ -110,6 +110,7 @@ class CocoSource(Source):
         for row in np.flatnonzero(~np.isin(self._images_of, self._images[:, 0])).tolist():
             reason = f"no image has the id {self._images_of[row]} that it names"
             yield Problem(f"annotation {self._annotations[row, 0]}", reason)
+        return Tally()
 
     def _entry(
         self, number: int, image: dict[str, Any], annotations: list[dict[str, Any]], text: str
@@ -130,7 +131,7 @@ class CocoSource(Source):
         crowds = np.array([bool(annotation.get("iscrowd")) for annotation in annotations], np.int64)
         fields = {**box_fields(boxes, labels), "iscrowd": crowds, "image_id": number, "annotations": text}
         size: Any = image.get("width"), image.get("height")
-        return Entry(name, path, None, fields, boxes_in=size if all(map(is_number, size)) else OWN_SIZE)
+        return Entry(name, (path,), None, fields, boxes_in=size if all(map(is_number, size)) else OWN_SIZE)
 
 
 def _members(text: str) -> Iterator[tuple[str, Any, int, int]]:

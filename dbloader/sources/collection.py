@@ -55,9 +55,10 @@ class CollectionSource(ListingSource):
     def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Problem]:
         for start in range(0, len(entries), _READ_FILES):
             block = entries[start : start + _READ_FILES]
-            found = self.by_name([os.fsdecode(entry.path) for entry in block])
-            for entry in block:
-                data = found.get(os.fsdecode(entry.path))
+            names = [os.fsdecode(entry.location[0]) for entry in block]
+            found = self.by_name(names)
+            for entry, name in zip(block, names, strict=True):
+                data = found.get(name)
                 hold(len(data or b""))
                 yield Problem(entry.name, "is not in the collection") if data is None else data
 

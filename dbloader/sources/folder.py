@@ -11,7 +11,7 @@ import heapq
 import os
 import posixpath
 import shlex
-from dataclasses import replace
+from copy import deepcopy
 from typing import TYPE_CHECKING, NamedTuple
 
 from typing_extensions import override
@@ -30,7 +30,7 @@ from dbloader.sources.base import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
     from pathlib import Path
 
 # Those of torchvision.datasets.folder, then others of the formats in images/pillow.py; upper case matches too.
@@ -99,11 +99,10 @@ class FolderSource(Source):
         self._tally = tally
         classes = tuple(readable(name) for name in contents.folders)
         super().__init__(root, classes, first_warnings(root, classes))
-        self._first_warnings = self.warnings
 
     @override
-    def entries(self) -> Iterator[Entry | Problem]:
-        tally = replace(self._tally, skipped=self._tally.skipped.copy())
+    def entries(self) -> Generator[Entry | Problem, None, Tally]:
+        tally = deepcopy(self._tally)
         filled = [False] * len(self.classes)
         yield from self._problems
         for label, folder in enumerate(self._folders):
@@ -112,10 +111,10 @@ class FolderSource(Source):
                     yield path
                 else:
                     filled[label] = True
-                    yield Entry(readable(path), path, label, {})
-        self.skipped, self.hidden = tally.skipped, tally.hidden
-        self.warnings = (*self._first_warnings, *last_warnings(self.classes, filled, tally))
+                    yield Entry(readable(path), (path,), label, {})
         check_not_empty(readable(self.root), filled, tally)
+        tally.warnings += last_warnings(self.classes, filled, tally)
+        return tally
 
     def _walk(self, folder: bytes, tally: Tally) -> Iterator[bytes | Problem]:
         """Yield the paths of one class; each folder is listed once, when its turn has come.

@@ -23,7 +23,7 @@ from typing_extensions import override
 from dbloader._describe import short_repr
 from dbloader.errors import FieldError, SourceError
 from dbloader.records.record import checked_field_name
-from dbloader.sources.base import Entry, FieldFile, Problem, Source, checked_root, readable
+from dbloader.sources.base import Entry, FieldFile, Problem, Source, Tally, checked_root, readable
 from dbloader.sources.boxes import BOXES
 from dbloader.sources.boxes import LABELS as BOX_LABELS
 from dbloader.sources.file_columns import empty_files, find_file_columns
@@ -34,7 +34,7 @@ from dbloader.sources.paths import encoded_path, name_below, path_below, prefix_
 from dbloader.sources.rows import is_text, read_header, read_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
 PATH_COLUMNS = ("path", "image", "file", "filename")
 LABEL_COLUMNS = ("label", "class", "target")
@@ -183,7 +183,7 @@ class ListingSource(Source):
         self._kind = kind
 
     @override
-    def entries(self) -> Iterator[Entry | Problem]:
+    def entries(self) -> Generator[Entry | Problem, None, Tally]:
         prefix = prefix_of(self.root)
         for row in _rows(self.listing, self._kind):
             if isinstance(row, Problem):
@@ -192,8 +192,9 @@ class ListingSource(Source):
             label = self.labels.get(row.label) if isinstance(row.label, str) else row.label
             if (label is None) != (row.label is None):
                 raise SourceError(f"{readable(self.listing)}, row {row.number}: was changed since it was first read")
-            files = {name: FieldFile(name_below(path, prefix), path) for name, path in row.files.items() if path}
-            yield Entry(name_below(row.path, prefix), row.path, label, row.fields, files=files)
+            files = {name: FieldFile(name_below(path, prefix), (path,)) for name, path in row.files.items() if path}
+            yield Entry(name_below(row.path, prefix), (row.path,), label, row.fields, files=files)
+        return Tally()
 
 
 def _rows(listing: Path, kind: Kind) -> Iterator[_Row | Problem]:

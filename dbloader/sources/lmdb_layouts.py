@@ -67,7 +67,7 @@ def _ocr_entries(pairs: Pairs) -> Entries:
         label = pairs.get(b"label-%09d" % number)
         left -= 1 + (label is not None)
         try:
-            yield Entry(key_text(key), key, None, {} if label is None else {"text": label.decode()})
+            yield Entry(key_text(key), (key,), None, {} if label is None else {"text": label.decode()})
         except UnicodeDecodeError:
             yield Problem(key_text(key), "its text is not valid UTF-8")
     yield from _shortage("num-samples", said, count)
@@ -130,7 +130,7 @@ def _pickled_entries(pairs: Pairs) -> Entries:
                 yield Problem(key_text(key), "is not in the file")
             else:
                 label, fields = label_of(unpickled(value))
-                yield Entry(key_text(key), key, label, fields)
+                yield Entry(key_text(key), (key,), label, fields)
         except (FieldError, ValueError) as error:
             yield Problem(key_text(key), f"cannot be read: {error}")
     with suppress(ValueError):
@@ -165,7 +165,7 @@ def _basicsr_entries(file: Path, pairs: Pairs) -> Entries:
             keys = (name.rpartition(".")[0], name)
             key = next((key for text in keys if text and pairs.size(key := text.encode()) is not None), None)
             left -= key is not None
-            yield Problem(name, "is not in the file") if key is None else Entry(name, key, None, {})
+            yield Problem(name, "is not in the file") if key is None else Entry(name, (key,), None, {})
     return max(left, 0)
 
 
@@ -181,7 +181,7 @@ def _plain(pairs: Pairs) -> Layout | None:
 
 def _plain_entries(pairs: Pairs) -> Entries:
     for key in pairs.keys():  # noqa: SIM118 - not a dict
-        yield Entry(key_text(key), key, None, {})
+        yield Entry(key_text(key), (key,), None, {})
     return 0
 
 

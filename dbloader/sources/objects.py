@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import override
 
@@ -30,13 +30,12 @@ from dbloader.sources.folder import (
 from dbloader.sources.listing import LISTING, ListingSource, read_listing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from dbloader.remote.bucket import Item
 
 # Requests at once. One brings about 10 images a second from a cloud, since most of its time is waiting.
 _AT_ONCE = 64
-_ETAG = b"\0"  # after the key in the path of an entry: no key has it
 # Classes that are listed at once; memory holds their keys.
 _CLASSES_AT_ONCE = 16
 _NOT_READ = (*TARS, *ZIPS, ".parquet", ".arrow", ".mdb", ".lmdb", ".bson")
@@ -44,6 +43,14 @@ _WHAT_IS_READ = (
     "of object storage, folders of image files are read, and files that a listing names (--listing): copy it to a "
     "disk, and convert it there"
 )
+
+
+class _Location(NamedTuple):
+    """Where an object is, below the place."""
+
+    key: bytes
+    etag: str = ""  # when it was listed; "" in a listing
+    size: int | None = None
 
 
 def scan_objects(place: str | os.PathLike[str]) -> ObjectFolder:
@@ -100,13 +107,13 @@ class ObjectSource(Source):
     def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Problem]:
         started = []
         for entry in entries:
-            if entry.span:
-                hold(entry.span[1])
+            if (listed := _Location(*entry.location)).size is not None:
+                hold(listed.size)
             started.append(self._threads.submit(_get, self._bucket, entry))
         for entry, future in zip(entries, started, strict=True):
             with _source_errors():
                 data = future.result()
-            if isinstance(data, bytes) and not entry.span:
+            if isinstance(data, bytes) and _Location(*entry.location).size is None:
                 hold(len(data))
             yield data
 
@@ -125,10 +132,10 @@ class ObjectFolder(ObjectSource):
 
     def __init__(self, bucket: Bucket, classes: tuple[str, ...], loose: list[Item]) -> None:
         super().__init__(bucket, Path("/"), classes, first_warnings(str(bucket.place), classes))
-        self._first_warnings, self._loose = self.warnings, loose
+        self._loose = loose
 
     @override
-    def entries(self) -> Iterator[Entry | Problem]:
+    def entries(self) -> Generator[Entry | Problem, None, Tally]:
         tally = Tally()
         filled = [False] * len(self.classes)
         yield from (Problem(item.key, OUTSIDE) for item in self._loose if _is_taken(item, tally))
@@ -136,10 +143,10 @@ class ObjectFolder(ObjectSource):
             for item in sorted(items, key=lambda item: posixpath.split(item.key)):
                 if _is_taken(item, tally):
                     filled[label] = True
-                    yield Entry(item.key, item.key.encode() + _ETAG + item.etag.encode(), label, {}, (0, item.size))
-        self.skipped, self.hidden = tally.skipped, tally.hidden
-        self.warnings = (*self._first_warnings, *last_warnings(self.classes, filled, tally))
+                    yield Entry(item.key, _Location(item.key.encode(), item.etag, item.size), label, {})
         check_not_empty(self.place, filled, tally)
+        tally.warnings += last_warnings(self.classes, filled, tally)
+        return tally
 
     def _list(self) -> Iterator[list[Item]]:
         """Yield the objects of each class, in order; those of some classes are listed at once."""
@@ -164,13 +171,13 @@ def _source_errors() -> Iterator[None]:
 
 def _get(bucket: Bucket, entry: Entry) -> bytes | Problem:
     """Return the bytes of an object, or what is wrong with it; a StoreError is not its fault."""
-    size = entry.span[1] if entry.span else 0
-    key, _, etag = entry.path.partition(_ETAG)
+    key, etag, listed = _Location(*entry.location)
+    size = listed or 0
     path = posixpath.normpath(os.fsdecode(key)).lstrip("/")
     if path.startswith("../") or path in (".", ".."):
         return Problem(entry.name, f"its path leaves {bucket.place}")
     try:
-        data = b"" if size > MAX_BYTES else bucket.get(path, etag.decode(), size=size if entry.span else None)
+        data = b"" if size > MAX_BYTES else bucket.get(path, etag, size=listed)
     except ObjectChangedError:
         return Problem(entry.name, "was changed after it was listed: its ETag is another one")
     except StoreNotFoundError as error:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from dbloader.errors import SourceError
-from dbloader.sources.base import Problem, Source, full_path
+from dbloader.sources.base import Problem, Source, Tally, full_path
 from dbloader.sources.lmdb_layouts import find_layout
 from dbloader.sources.lmdb_pairs import Pairs
 from dbloader.stores.lmdb.keys import META, RECORDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from dbloader.sources.base import Entry
     from dbloader.sources.lmdb_pairs import Layout
@@ -71,18 +71,19 @@ class LMDBSource(Source):
         self._pairs, self.layout = pairs, layout
 
     @override
-    def entries(self) -> Iterator[Entry | Problem]:
+    def entries(self) -> Generator[Entry | Problem, None, Tally]:
         left_out = yield from self.layout.entries(self._pairs)
         of = f"{left_out:,} other value{'s' * (left_out != 1)} of the file left out"
-        self.warnings = (f"{of}: it was read as {self.layout.what}",) if left_out else ()
+        return Tally([f"{of}: it was read as {self.layout.what}"] if left_out else [])
 
     @override
     def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Problem]:
         for entry in entries:
+            (key,) = entry.location
             try:
-                size = self._pairs.size(entry.path)
+                size = self._pairs.size(key)
                 hold(size or 0)  # outside of a transaction: it may wait, and a fork waits for transactions
-                value = self._pairs.get(entry.path)
+                value = self._pairs.get(key)
                 yield Problem(entry.name, "is not in the file") if value is None else self.layout.image(value)
             except SourceError as error:
                 yield Problem(entry.name, str(error))

@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from typing_extensions import override
 
 from dbloader.errors import DamagedRecordError, SourceError
 from dbloader.records.columns import NO_LABEL
-from dbloader.sources.base import Entry, Loaded, Problem, Source, full_path
+from dbloader.sources.base import Entry, Loaded, Problem, Source, Tally, full_path
 from dbloader.stores.mongo.uri import is_mongo
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
@@ -25,6 +25,14 @@ if TYPE_CHECKING:
 _REMEDY = "dbloader copy copies a store as it is"
 _READ_BYTES = 8 * 2**20
 """Bytes of images that are read at once."""
+
+
+class _Location(NamedTuple):
+    """Which record is meant."""
+
+    number: int
+    nbytes: int  # of its image
+    crc32: int  # in the list of files, so a resumed conversion notices that the store is another one
 
 
 def read_store(place: str | os.PathLike[str]) -> StoreSource:
@@ -67,21 +75,21 @@ class StoreSource(Source):
                 raise SourceError(f"{self.place}: its record 0 {_what_it_is(first)}")
 
     @override
-    def entries(self) -> Iterator[Entry | Problem]:
+    def entries(self) -> Generator[Entry | Problem, None, Tally]:
         names = self._store.names()
         columns = (self._store.column(name) for name in ("label", "nbytes", "crc32"))
         for index, (label, nbytes, crc32) in enumerate(zip(*columns, strict=True)):
-            # With the checksum in the list of files, a resumed conversion notices that the store is another one.
-            path = b"%d %08x" % (index, crc32)
             name = names[index] or f"record {index}"
-            yield Entry(name, path, None if label == NO_LABEL else int(label), {}, (0, int(nbytes)))
+            location = _Location(index, int(nbytes), int(crc32))
+            yield Entry(name, location, None if label == NO_LABEL else int(label), {})
+        return Tally()
 
     @override
     def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[Loaded | Problem]:
         block: list[Entry] = []
         size = 0
         for entry in entries:
-            nbytes = entry.span[1] if entry.span else 0
+            nbytes = _Location(*entry.location).nbytes
             if block and size + nbytes > _READ_BYTES:
                 yield from self._load(block)
                 block, size = [], 0
@@ -94,7 +102,7 @@ class StoreSource(Source):
         """Yield the files of records and all their fields, or why there is no file."""
         self._compare(entries)
         try:
-            records = self._store.read([int(entry.path.split()[0]) for entry in entries])
+            records = self._store.read([_Location(*entry.location).number for entry in entries])
         except DamagedRecordError as error:
             if len(entries) == 1:
                 yield Problem(entries[0].name, str(error))
@@ -111,10 +119,10 @@ class StoreSource(Source):
     def _compare(self, entries: Sequence[Entry]) -> None:
         """Raise SourceError if the store is another one than that which was listed."""
         for entry in entries:
-            index, crc32 = entry.path.split()
+            index, _, crc32 = _Location(*entry.location)
             if self._crc32 is None:
                 self._crc32 = np.asarray(self._store.column("crc32"))
-            if int(index) >= len(self._crc32) or self._crc32[int(index)] != int(crc32, 16):
+            if index >= len(self._crc32) or self._crc32[index] != crc32:
                 raise SourceError(f"{self.place}: is another store than the one that was planned: plan again")
 
     def _fields(self, record: Record) -> dict[str, object]:

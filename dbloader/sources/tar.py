@@ -115,9 +115,10 @@ class TarSource(ArchiveSource):
     def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Loaded | Problem]:
         by_path = {os.fsencode(path.absolute()): path for path in self._paths}
         for entry in entries:
-            found = self._decompressed.open(by_path[entry.path]) if self.compressed else None
+            path, start, size = entry.location
+            found = self._decompressed.open(by_path[path]) if self.compressed else None
             opened = None if found is None else found.file.fileno()
-            yield read_file(entry.name, entry.path, entry.span, hold, opened)
+            yield read_file(entry.name, path, hold, start, size, opened=opened)
 
     @override
     def close(self) -> None:
@@ -134,7 +135,7 @@ class TarSource(ArchiveSource):
                 field = field_of(extension)
                 if field in self.file_fields and fields.get(field) is None and field not in files:
                     fields[checked_field_name(field)] = None  # where fields.json has it, if that does
-                    files[field] = FieldFile(readable(other.path), archive, (other.start, other.size))
+                    files[field] = FieldFile(readable(other.path), (archive, other.start, other.size))
                     continue
                 if extension == LABEL:
                     text = _label(file, other)
@@ -148,10 +149,10 @@ class TarSource(ArchiveSource):
                 fields |= more
         except (FieldError, ValueError, RecursionError) as error:
             return Problem(name, f"a file beside it cannot be a field or label: {error}")
-        span = sample.image.start, sample.image.size
+        location = archive, sample.image.start, sample.image.size
         if fields.get("name") is not None:
             name = fields.pop("name")
-        return Entry(name, archive, self._label(path, sample.image.path, text), fields, span, files=files)
+        return Entry(name, location, self._label(path, sample.image.path, text), fields, files=files)
 
 
 def _field(file: IO[bytes], extension: str, found: TarredFile) -> Any:

@@ -11,12 +11,12 @@ from typing_extensions import override
 
 from dbloader._describe import short_repr
 from dbloader.errors import SourceError
-from dbloader.sources.base import Entry, Problem, Source, readable
+from dbloader.sources.base import Entry, Problem, Source, Tally, readable
 from dbloader.sources.boxes import OWN_SIZE, box_fields, read_annotation
 from dbloader.sources.paths import encoded_path, name_below, prefix_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
     from pathlib import Path
 
 _CORNERS = ("xmin", "ymin", "xmax", "ymax")
@@ -50,7 +50,7 @@ class VOCSource(Source):
         self._folder, self._names = folder, names
 
     @override
-    def entries(self) -> Iterator[Entry | Problem]:
+    def entries(self) -> Generator[Entry | Problem, None, Tally]:
         prefix, labels = prefix_of(self.root), {name: label for label, name in enumerate(self.classes)}
         for file in self._names:
             found = _parse(self._folder / file)
@@ -62,6 +62,7 @@ class VOCSource(Source):
                 yield _entry(found, path, name_below(path, prefix), labels)
             except (ValueError, RecursionError) as error:
                 yield Problem(name_below(path, prefix), f"its annotation {readable(file)} {error}")
+        return Tally()
 
 
 def _entry(found: ET.Element, path: bytes, name: str, labels: dict[str, int]) -> Entry:
@@ -82,7 +83,7 @@ def _entry(found: ET.Element, path: bytes, name: str, labels: dict[str, int]) ->
     fields["annotations"] = ET.tostring(found, encoding="unicode")
     width, height = (_text(found, f"size/{side}") for side in ("width", "height"))
     known = width.isdecimal() and height.isdecimal()
-    return Entry(name, path, None, fields, boxes_in=(int(width), int(height)) if known else OWN_SIZE)
+    return Entry(name, (path,), None, fields, boxes_in=(int(width), int(height)) if known else OWN_SIZE)
 
 
 class _Tree(ET.TreeBuilder):

@@ -12,12 +12,14 @@ from typing_extensions import override
 
 from dbloader._describe import short_repr
 from dbloader.errors import SourceError
-from dbloader.sources.base import Entry, Problem, Source, readable
+from dbloader.sources.base import Entries, Entry, Problem, Source, readable
 from dbloader.sources.boxes import FRACTIONS, box_fields, read_annotation
 from dbloader.sources.folder import scan_all
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
+
+    from dbloader.sources.base import Tally
 
 _PLAIN = r"""(?:'[^'\\]*'|"[^"\\]*"|\w[^\\'"#:,\[\]{}]*)"""  # a text in YAML that needs no more rules than these
 _CLASSES_TXT = "give a classes.txt with a name in each line"
@@ -68,13 +70,13 @@ class YOLOSource(Source):
         self._labels = os.fsencode(labels)
 
     @override
-    def entries(self) -> Iterator[Entry | Problem]:
-        images, files, labelled = scan_all(self.root), set(), False
-        for item in images.entries():
+    def entries(self) -> Generator[Entry | Problem, None, Tally]:
+        images, files, labelled = Entries(scan_all(self.root)), set(), False
+        for item in images:
             if isinstance(item, Problem):
                 yield item
                 continue
-            path = posixpath.normpath(item.path)
+            path = posixpath.normpath(item.location[0])
             file = posixpath.splitext(path)[0] + b".txt"
             files.add(hash(file))
             there = os.path.lexists(posixpath.join(self._labels, file))  # without a file it is an image without objects
@@ -84,8 +86,7 @@ class YOLOSource(Source):
             except ValueError as error:
                 yield Problem(readable(path), f"its labels {readable(file)} cannot be used: {error}")
                 continue
-            yield Entry(readable(path), path, None, fields, boxes_in=FRACTIONS)
-        self.skipped, self.hidden, self.warnings = images.skipped, images.hidden, images.warnings
+            yield Entry(readable(path), (path,), None, fields, boxes_in=FRACTIONS)
         if not labelled:
             raise SourceError(f"{readable(self._labels)}: there is no .txt file in it for any image of {self.place}")
         for folder, folders, names in os.walk(self._labels):
@@ -94,6 +95,7 @@ class YOLOSource(Source):
                 file = posixpath.relpath(posixpath.join(folder, name), self._labels)
                 if name.endswith(b".txt") and name != b"classes.txt" and hash(file) not in files:
                     yield Problem(readable(file), "labels an image that is not there")
+        return images.tally
 
     def _read(self, file: bytes) -> tuple[list[list[float]], list[int]]:
         boxes, labels = [], []

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import posixpath
+import stat
 import struct
-from typing import TYPE_CHECKING
+import zipfile
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
 
 from isal import isal_zlib
 from typing_extensions import override
@@ -14,19 +18,36 @@ from dbloader.errors import SourceError
 from dbloader.sources.archive import ArchiveSource, number_folders
 from dbloader.sources.base import MAX_BYTES, Entry, Problem, Tally, read_file, readable
 from dbloader.sources.folder import EXTENSIONS, LOOKED_FOR
-from dbloader.sources.zip_files import DEFLATED, LOCAL, LOCAL_MAGIC, zipped_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from dbloader.sources.zip_files import ZippedFile
+# Sections 4.3.7, 4.3.14 and 4.3.16 of https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT.
+_LOCAL, _LOCAL_MAGIC = struct.Struct("<4s22x2H"), b"PK\3\4"  # and the lengths of the name and of what follows it
+_END, _END64, _LOCATOR_BYTES = struct.Struct("<4s6xH10x"), struct.Struct("<4s28xQ16x"), 20  # and the number of files
+_ENCRYPTED, _IS_UTF8 = 1, 2**11  # bits of a file's flags
+_UNIX = 3
+# What zipfile raises for a directory that lies.
+_WRONG = (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error)
+
+
+class _Location(NamedTuple):
+    """Where an image is in a zip."""
+
+    path: bytes  # of the zip
+    start: int  # byte of the header before the image
+    packed: int  # bytes in the zip
+    size: int
+    crc32: int
+    method: int
 
 
 def read_zips(place: str | os.PathLike[str], paths: Sequence[Path]) -> ZipSource:
     """Return the source of the images in zip files, in that order; SourceError if they hold no image.
 
-    Their directories are read here, for the classes, and again by each iteration. Memory holds the folders.
+    Their directories are read here, for the classes, and again by each iteration. Memory holds the folders, and the
+    directory of one zip while it is read: about 600 bytes for each file.
     """
     folders: set[str] = set()
     first = ""
@@ -53,35 +74,31 @@ class ZipSource(ArchiveSource):
             if isinstance(item, Problem):
                 yield item
             else:
-                name, found = item
-                what = b"%d %d %08x " % (found.method, found.size, found.crc32)
-                span = found.start, found.packed
-                yield Entry(name, what + os.fsencode(path.absolute()), self._label(path, name), {}, span)
+                name, location = item
+                yield Entry(name, location, self._label(path, name), {})
 
     @override
     def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Problem]:
         for entry in entries:
-            method, size, crc32, path = entry.path.split(b" ", 3)
-            assert entry.span is not None
-            start, packed = entry.span
-            header = read_file(entry.name, path, (start, LOCAL.size), hold)
+            path, start, packed, size, crc32, method = _Location(*entry.location)
+            header = read_file(entry.name, path, hold, start, _LOCAL.size)
             if isinstance(header, Problem):
                 yield header
                 continue
-            magic, name_bytes, extra_bytes = LOCAL.unpack(header)
-            if magic != LOCAL_MAGIC:
+            magic, name_bytes, extra_bytes = _LOCAL.unpack(header)
+            if magic != _LOCAL_MAGIC:
                 yield Problem(entry.name, f"is not where the directory of {readable(path)} says: it is damaged")
                 continue
-            data = read_file(entry.name, path, (start + LOCAL.size + name_bytes + extra_bytes, packed), hold)
-            if isinstance(data, bytes) and int(method) == DEFLATED:
-                data = _unpacked(entry.name, data, int(size), hold)
-            if isinstance(data, bytes) and (len(data), isal_zlib.crc32(data)) != (int(size), int(crc32, 16)):
-                data = Problem(entry.name, f"is damaged in {readable(path)}: its size or its CRC-32 is another one")
+            data = read_file(entry.name, path, hold, start + _LOCAL.size + name_bytes + extra_bytes, packed)
+            if isinstance(data, bytes) and method == zipfile.ZIP_DEFLATED:
+                data = _unpacked(entry.name, data, size, hold)
+            if isinstance(data, bytes) and (len(data), isal_zlib.crc32(data)) != (size, crc32):
+                data = Problem(entry.name, f"is damaged in {readable(path)}: its size or its CRC-32 is wrong")
             yield data
 
 
 def _unpacked(name: str, data: bytes, size: int, hold: Callable[[int], object]) -> bytes | Problem:
-    """Return the bytes of a deflated file; of one that is larger than it says, one byte more than that."""
+    """Return the bytes of a deflated file; one byte too many of a file that is larger than the directory says."""
     if size > MAX_BYTES:
         return Problem(name, f"has {size:,} bytes, more than a record can hold ({MAX_BYTES:,})")
     hold(size)
@@ -91,24 +108,67 @@ def _unpacked(name: str, data: bytes, size: int, hold: Callable[[int], object]) 
         return Problem(name, f"cannot be unpacked: {error}")
 
 
-def _images(path: Path, tally: Tally) -> Iterator[tuple[str, ZippedFile] | Problem]:
-    """Yield the images in a zip, by their paths, and a problem for each that cannot be read."""
-    where = readable(path)
+def _images(path: Path, tally: Tally) -> Iterator[tuple[str, _Location] | Problem]:
+    """Yield the name and location of each image in a zip, and a problem for each that cannot be read."""
+    where, archive = readable(path), os.fsencode(path.absolute())
     try:
-        with path.open("rb") as file:
-            for found in zipped_files(file):
-                name = posixpath.normpath(found.name).lstrip("/")
-                if found.name.endswith("/"):
-                    continue
-                if posixpath.basename(name).startswith("."):
-                    tally.hidden += 1
-                elif not name.lower().endswith(EXTENSIONS):
-                    tally.skip(os.fsencode(posixpath.basename(name)))
-                elif found.problem:
-                    yield Problem(name, f"{found.problem} ({where})")
-                else:
-                    yield name, found
-    except (ValueError, struct.error) as error:
-        yield Problem(where, f"is damaged, and files after that are missing: {error}")
+        with path.open("rb") as opened, zipfile.ZipFile(opened) as file:
+            members = file.infolist()
+            _check_count(opened, len(members))
+    except _WRONG as error:
+        yield Problem(where, f"is damaged or cut short, and none of its files is read: {error}")
+        return
     except OSError as error:
         raise SourceError(f"{where}: cannot be read: {error.strerror or error}") from error
+    for found in members:
+        name = posixpath.normpath(_name(found)).lstrip("/")
+        if found.is_dir():
+            continue
+        if posixpath.basename(name).startswith("."):
+            tally.hidden += 1
+        elif not name.lower().endswith(EXTENSIONS):
+            tally.skip(os.fsencode(posixpath.basename(name)))
+        elif problem := _problem(found):
+            yield Problem(name, f"{problem} ({where})")
+        else:
+            numbers = found.header_offset, found.compress_size, found.file_size, found.CRC, found.compress_type
+            yield name, _Location(archive, *numbers)
+
+
+def _check_count(file: io.BufferedReader, count: int) -> None:
+    """Raise ValueError unless a directory has so many files, as its end says.
+
+    zipfile does not compare them. A wrong length in the directory could hide all files behind it.
+    """
+    length = file.seek(0, io.SEEK_END)
+    at = file.seek(max(0, length - _END.size - 2**16))
+    tail = file.read()
+    at += tail.rfind(b"PK\5\6")
+    (_, said) = _END.unpack_from(tail, tail.rfind(b"PK\5\6"))
+    if said == 2**16 - 1 and at >= _LOCATOR_BYTES + _END64.size:
+        file.seek(at - _LOCATOR_BYTES - _END64.size)
+        magic, many = _END64.unpack(file.read(_END64.size))
+        said = many if magic == b"PK\6\6" else said
+    if said != count:
+        raise ValueError(f"its directory has {count:,} files, and its end says {said:,}")
+
+
+def _problem(found: zipfile.ZipInfo) -> str:
+    """Return why a file cannot be read; "" if it can."""
+    if found.header_offset < 0:
+        return "is not there: the beginning of the zip is missing"
+    if found.flag_bits & _ENCRYPTED:
+        return "is encrypted: unpack it with its password, and convert the folder"
+    if found.create_system == _UNIX and stat.S_ISLNK(found.external_attr >> 16):
+        return "is a link, not a plain file"
+    if found.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        return f"is compressed by method {found.compress_type}, and only deflate is read: pack it again"
+    return ""
+
+
+def _name(found: zipfile.ZipInfo) -> str:
+    """Return the name of a file: many programs write UTF-8 without the flag that says so, others code page 437."""
+    if not found.flag_bits & _IS_UTF8:
+        with suppress(UnicodeError):
+            return found.filename.encode("cp437").decode()
+    return found.filename

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from dbloader.conversion.file_list import FileList, permutation
-from dbloader.sources.base import Entry, Problem, Source
+from dbloader.sources.base import Entry, Problem, Source, Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
 
 class Listed(Source):
@@ -29,15 +29,16 @@ class Listed(Source):
         self.items = items
 
     @override
-    def entries(self) -> Iterator[Entry | Problem]:
+    def entries(self) -> Generator[Entry | Problem, None, Tally]:
         for item in self.items:
             if isinstance(item, Exception):
                 raise item
             yield item
+        return Tally()
 
 
 def entry(number: int, **changes: Any) -> Entry:
-    return Entry(f"cat/{number}.jpg", b"cat/%d.jpg" % number, number % 3, {})._replace(**changes)
+    return Entry(f"cat/{number}.jpg", (b"cat/%d.jpg" % number,), number % 3, {})._replace(**changes)
 
 
 @contextmanager
@@ -57,7 +58,7 @@ def test_items_come_back_from_any_position() -> None:
         entry(0),
         entry(1, label=None),
         Problem("cat/x.jpg", "the link cannot be followed"),
-        entry(2, path=b"cat/\xe9.jpg", name=r"cat/\xe9.jpg"),
+        entry(2, location=(b"cat/\xe9.jpg", 3, 7), name=r"cat/\xe9.jpg"),
         entry(3, fields=fields),
         entry(4, label=-(2**63) + 1),
     ]
@@ -86,7 +87,13 @@ def test_threads_may_read_at_once() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"name": "cat/0.jpeg"}, {"path": b"cat/0.jpeg"}, {"label": 1}, {"label": None}, {"fields": {"caption": "a cat"}}],
+    [
+        {"name": "cat/0.jpeg"},
+        {"location": (b"cat/0.jpeg",)},
+        {"label": 1},
+        {"label": None},
+        {"fields": {"caption": "a cat"}},
+    ],
 )
 def test_the_digest_changes_with_any_part_of_an_entry(changes: dict[str, Any]) -> None:
     assert digest(entry(0), entry(1)) == digest(entry(0), entry(1))

@@ -181,7 +181,7 @@ def test_a_header_that_claims_gigapixels_is_rejected(root: Path, place: Path) ->
 def held(data: bytes, **options: Any) -> list[int]:
     """Return what is asked for to convert a file."""
     sizes: list[int] = []
-    assert FileConverter(**options).convert(Entry("0", b"0", None, {}), data, sizes.append).record
+    assert FileConverter(**options).convert(Entry("0", (b"0",), None, {}), data, sizes.append).record
     return sizes
 
 

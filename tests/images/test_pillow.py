@@ -320,7 +320,7 @@ def sized(image_format: str, width: int, height: int) -> bytes:
 def test_a_size_that_is_none_or_absurd_is_refused(image_format: str, size: tuple[int, int]) -> None:
     data = sized(image_format, *size)
     for images in (ImageFormat(), ImageFormat(raw=True), ImageFormat(max_side=3)):
-        result = FileConverter(images=images).convert(Entry("x", b"x", None, {}), data, lambda _: None)
+        result = FileConverter(images=images).convert(Entry("x", (b"x",), None, {}), data, lambda _: None)
         assert (list(result.events), result.record) == (["rejected"], None)
 
 

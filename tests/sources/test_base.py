@@ -30,7 +30,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def read(root: Path, *names: str, hold: Callable[[int], object] = lambda _: None) -> list[bytes | Loaded | Problem]:
-    return list(scan(root).read([Entry(name, name.encode(), None, {}) for name in names], hold))
+    return list(scan(root).read([Entry(name, (name.encode(),), None, {}) for name in names], hold))
 
 
 def test_files_are_read_in_the_order_asked_after_their_size_is_told(root: Path) -> None:

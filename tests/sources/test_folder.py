@@ -19,6 +19,7 @@ from dbloader.errors import SourceError, SourceNotFoundError
 from dbloader.sources.base import Entry, Problem
 from dbloader.sources.folder import EXTENSIONS, scan
 from tests.support.images import as_nobody
+from tests.support.tallies import tally_of, warnings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,7 +93,7 @@ def test_the_order_and_the_labels_are_those_of_torchvision(names: set[str]) -> N
             except (IsADirectoryError, NotADirectoryError, FileExistsError):
                 continue  # another name has it as a folder, or as a file
         source = scan(root)
-        assert [(entry.path, entry.label) for entry in entries(source)] == torchvision_samples(root)
+        assert [(entry.location[0], entry.label) for entry in entries(source)] == torchvision_samples(root)
 
 
 def test_the_extensions_of_torchvision_and_more_are_taken_in_any_case(tmp_path: Path) -> None:
@@ -107,7 +108,7 @@ def test_the_extensions_of_torchvision_and_more_are_taken_in_any_case(tmp_path: 
 def test_the_first_entry_comes_before_later_folders_are_listed(tmp_path: Path) -> None:
     plant(tmp_path, "cat/1.jpg", "cat/a/1.jpg", "dog/1.jpg")
     stream = scan(tmp_path).entries()
-    assert next(stream) == Entry("cat/1.jpg", b"cat/1.jpg", 0, {})
+    assert next(stream) == Entry("cat/1.jpg", (b"cat/1.jpg",), 0, {})
     plant(tmp_path, "cat/a/2.jpg", "dog/2.jpg")
     assert [item.name for item in stream] == ["cat/a/1.jpg", "cat/a/2.jpg", "dog/1.jpg", "dog/2.jpg"]
 
@@ -138,9 +139,9 @@ def test_a_source_can_be_iterated_again_and_counts_anew(tmp_path: Path) -> None:
     plant(tmp_path, "cat/1.jpg", "cat/1.txt", "cat/.x", "dog/", "notes.txt", ".y")
     source = scan(tmp_path)
     assert list(source.entries()) == list(source.entries())
-    assert source.warnings == ("1 class has no images: 'dog'",)
-    assert source.skipped == {".txt": 2}
-    assert source.hidden == 2
+    assert warnings_of(source) == ("1 class has no images: 'dog'",)
+    assert tally_of(source).skipped == {".txt": 2}
+    assert tally_of(source).hidden == 2
 
 
 # --- files left out -------------------------------------------------------------------------------------------------
@@ -149,9 +150,8 @@ def test_a_source_can_be_iterated_again_and_counts_anew(tmp_path: Path) -> None:
 def test_files_that_are_no_images_are_counted_by_extension(tmp_path: Path) -> None:
     plant(tmp_path, "cat/1.jpg", "cat/a.txt", "cat/x/b.TXT", "cat/c.tar.gz", "cat/README", b"cat/d.\xe9", "e.csv")
     source = scan(tmp_path)
-    assert source.skipped == {}
     assert names(source) == ["cat/1.jpg"]
-    assert source.skipped == {".txt": 2, ".gz": 1, "": 1, ".\\xe9": 1, ".csv": 1}
+    assert tally_of(source).skipped == {".txt": 2, ".gz": 1, "": 1, ".\\xe9": 1, ".csv": 1}
 
 
 @pytest.mark.slow
@@ -159,8 +159,8 @@ def test_counting_extensions_does_not_fill_the_memory(tmp_path: Path) -> None:
     plant(tmp_path, "cat/1.jpg", *(f"cat/part.{number:04}" for number in range(1003)))
     source = scan(tmp_path)
     entries(source)
-    assert len(source.skipped) == 1001
-    assert source.skipped["other"] == 3
+    assert len(tally_of(source).skipped) == 1001
+    assert tally_of(source).skipped["other"] == 3
 
 
 def test_hidden_files_and_folders_are_counted_and_left_out(tmp_path: Path) -> None:
@@ -168,8 +168,8 @@ def test_hidden_files_and_folders_are_counted_and_left_out(tmp_path: Path) -> No
     source = scan(tmp_path)
     assert source.classes == ("cat",)
     assert names(source) == ["cat/1.jpg"]
-    assert source.hidden == 5
-    assert source.skipped == {}
+    assert tally_of(source).hidden == 5
+    assert tally_of(source).skipped == {}
 
 
 def test_classes_without_images_are_kept_and_warned_of(tmp_path: Path) -> None:
@@ -177,14 +177,14 @@ def test_classes_without_images_are_kept_and_warned_of(tmp_path: Path) -> None:
     source = scan(tmp_path)
     assert [entry.label for entry in entries(source)] == [0, 3]
     assert source.classes == ("a", "b", "c", "d")
-    assert source.warnings == ("2 classes have no images: 'b', 'c'",)
+    assert warnings_of(source) == ("2 classes have no images: 'b', 'c'",)
 
 
 def test_of_many_classes_without_images_ten_are_named(tmp_path: Path) -> None:
     plant(tmp_path, "x/1.jpg", *(f"{number:02}/" for number in range(12)))
     source = scan(tmp_path)
     entries(source)
-    [warning] = source.warnings
+    [warning] = warnings_of(source)
     assert warning.startswith("12 classes have no images: '00', '01', ")
     assert warning.endswith(", '09' and 2 more")
 
@@ -288,7 +288,7 @@ def test_pipes_and_sockets_called_like_images_are_problems(tmp_path: Path, monke
     assert found == ["cat/1.jpg"]
     reason = "is a pipe, socket or device, not a file"
     assert problems == {"cat/pipe.jpg": reason, "cat/socket.png": reason, "cat/zero.jpg": reason}
-    assert source.skipped == {"": 1}
+    assert tally_of(source).skipped == {"": 1}
 
 
 def test_a_folder_that_cannot_be_read_is_a_problem_and_the_others_are_read(open_path: Path) -> None:
@@ -314,7 +314,7 @@ def test_a_class_that_is_gone_before_its_turn_is_a_problem(tmp_path: Path) -> No
     source = scan(tmp_path)
     shutil.rmtree(tmp_path / "dog")
     assert split(source) == (["cat/1.jpg"], {"dog": "the folder cannot be read: No such file or directory"})
-    assert source.warnings == ("1 class has no images: 'dog'",)
+    assert warnings_of(source) == ("1 class has no images: 'dog'",)
 
 
 @pytest.mark.parametrize("locked", ["inner", "inner/root"])
@@ -333,12 +333,12 @@ def test_a_name_that_is_not_utf8_is_opened_by_its_bytes_and_stored_as_text(tmp_p
     plant(tmp_path, b"\xfcber/caf\xe9.jpg", b"\xfcber/b\xff/1.jpg", b"\xfcber/b\xff/2.jpg")
     source = scan(tmp_path)
     assert source.classes == ("\\xfcber",)
-    assert [(entry.name, entry.path) for entry in entries(source)] == [
+    assert [(entry.name, entry.location[0]) for entry in entries(source)] == [
         ("\\xfcber/caf\\xe9.jpg", b"\xfcber/caf\xe9.jpg"),
         ("\\xfcber/b\\xff/1.jpg", b"\xfcber/b\xff/1.jpg"),
         ("\\xfcber/b\\xff/2.jpg", b"\xfcber/b\xff/2.jpg"),
     ]
-    assert source.warnings == ("3 names are not valid UTF-8; the bytes that are not are written as in '\\xfcber'",)
+    assert warnings_of(source) == ("3 names are not valid UTF-8; the bytes that are not are written as in '\\xfcber'",)
 
 
 def test_names_that_would_become_the_same_text_are_not_both_converted(tmp_path: Path) -> None:
@@ -350,7 +350,7 @@ def test_names_that_would_become_the_same_text_are_not_both_converted(tmp_path: 
     )
     source = scan(tmp_path)
     found = list(source.entries())
-    assert [item.path for item in found if isinstance(item, Entry)] == [
+    assert [item.location[0] for item in found if isinstance(item, Entry)] == [
         rb"\xfe/1.jpg",
         rb"cat/\xe9.jpg",
         b"cat/\\xe9\xe9.png",
@@ -390,8 +390,6 @@ def test_a_folder_without_one_image_is_an_error_that_says_what_was_looked_for(tm
     assert next(stream).name == "cat/pipe.jpg"
     with pytest.raises(SourceError, match=r"not one image .* more extensions, found 2 \.psd, found 1 without"):
         next(stream)
-    assert source.skipped == {".psd": 2, "": 1}
-    assert source.warnings == ("2 classes have no images: 'cat', 'dog'",)
 
 
 def test_a_message_is_printable_whatever_the_name_of_the_folder(tmp_path: Path) -> None:

@@ -49,8 +49,8 @@ def labels(source: ListingSource) -> list[int | None]:
 # --- the formats ----------------------------------------------------------------------------------------------------
 
 TWO_ENTRIES = [
-    Entry("cat/1.jpg", b"cat/1.jpg", 0, {"site": "007"}),
-    Entry("dog/2.gif", b"dog/2.gif", 1, {"site": "x"}),
+    Entry("cat/1.jpg", (b"cat/1.jpg",), 0, {"site": "007"}),
+    Entry("dog/2.gif", (b"dog/2.gif",), 1, {"site": "x"}),
 ]
 ROWS = [{"path": "cat/1.jpg", "label": "cat", "site": "007"}, {"path": "dog/2.gif", "label": "dog", "site": "x"}]
 
@@ -75,7 +75,7 @@ def test_every_format_gives_the_same_entries(tmp_path: Path, name: str, content:
     assert source.classes == ("cat", "dog")
     assert entries(source) == TWO_ENTRIES
     assert entries(source) == TWO_ENTRIES
-    assert (source.warnings, source.skipped, source.hidden) == ((), {}, 0)
+    assert source.warnings == ()
     assert source.root == tmp_path / "root"
 
 
@@ -98,25 +98,25 @@ def test_whatever_python_writes_as_csv_is_read_back(
             return ""
         return source.classes[entry.label]
 
-    assert [(entry.path.decode(), entry.fields["note"], label(entry)) for entry in entries(source)] == rows
+    assert [(entry.location[0].decode(), entry.fields["note"], label(entry)) for entry in entries(source)] == rows
 
 
 @pytest.mark.parametrize(("path", "label"), [("image", "label"), ("file", "class"), ("filename", "target")])
 def test_path_and_label_may_be_called(tmp_path: Path, path: str, label: str) -> None:
-    assert entries(listed(tmp_path, "a.csv", f"{path},{label}\na.jpg,3\n")) == [Entry("a.jpg", b"a.jpg", 3, {})]
+    assert entries(listed(tmp_path, "a.csv", f"{path},{label}\na.jpg,3\n")) == [Entry("a.jpg", (b"a.jpg",), 3, {})]
 
 
 def test_json_keeps_the_types_of_fields_and_csv_makes_all_of_them_text(tmp_path: Path) -> None:
     fields = {"area": 1.5, "boxes": [[1, 2], [3, 4]], "checked": True, "note": None, "site": 7}
     for name, content in (("a.json", [{"path": "a", **fields}]), ("a.jsonl", json.dumps({"path": "a", **fields}))):
-        assert entries(listed(tmp_path, name, content)) == [Entry("a", b"a", None, fields)]
+        assert entries(listed(tmp_path, name, content)) == [Entry("a", (b"a",), None, fields)]
     [entry] = entries(listed(tmp_path, "a.csv", "path,area,checked,note\na,1.5,true,\n"))
     assert entry.fields == {"area": "1.5", "checked": "true", "note": ""}
 
 
 def test_objects_may_differ_in_their_keys(tmp_path: Path) -> None:
     source = listed(tmp_path, "a.jsonl", '{"path": "a", "x": 1}\n{"filename": "b", "y": 2, "target": 5}\n')
-    assert entries(source) == [Entry("a", b"a", None, {"x": 1}), Entry("b", b"b", 5, {"y": 2})]
+    assert entries(source) == [Entry("a", (b"a",), None, {"x": 1}), Entry("b", (b"b",), 5, {"y": 2})]
 
 
 # --- a stream -------------------------------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ def test_a_label_of_another_type_is_an_error_that_names_the_row(tmp_path: Path, 
 def test_a_path_is_opened_as_given_and_its_name_made_plain(tmp_path: Path, path: str, name: str) -> None:
     path, name = (text.replace("ROOT", str(tmp_path / "root")) for text in (path, name))
     [entry] = entries(listed(tmp_path, "a.json", {"path_list": [path]}))
-    assert entry.path == os.fsencode(path)
+    assert entry.location[0] == os.fsencode(path)
     assert entry.name == name
 
 
@@ -321,18 +321,18 @@ def test_a_row_without_a_usable_path_is_a_problem_and_the_others_are_used(
 ) -> None:
     content = f'{{"path": "a", "label": "x"}}\n{{"path": {path}, "label": "y"}}\n{{"path": "c", "label": "z"}}\n'
     source = listed(tmp_path, "a.jsonl", content)
-    assert list(source.entries()) == [Entry("a", b"a", 0, {}), Problem("row 2", reason), Entry("c", b"c", 1, {})]
+    assert list(source.entries()) == [Entry("a", (b"a",), 0, {}), Problem("row 2", reason), Entry("c", (b"c",), 1, {})]
     assert source.classes == ("x", "z")
 
 
 def test_a_row_with_too_few_or_too_many_fields_is_a_problem(tmp_path: Path) -> None:
     source = listed(tmp_path, "a.csv", 'path,x\na,1\n\nb\n"c\nd",2\ne,3,4\nf,5\n')
     assert list(source.entries()) == [
-        Entry("a", b"a", None, {"x": "1"}),
+        Entry("a", (b"a",), None, {"x": "1"}),
         Problem("row 4", "the header has 2 fields, it has 1"),
-        Entry("c\nd", b"c\nd", None, {"x": "2"}),
+        Entry("c\nd", (b"c\nd",), None, {"x": "2"}),
         Problem("row 7", "the header has 2 fields, it has 3"),
-        Entry("f", b"f", None, {"x": "5"}),
+        Entry("f", (b"f",), None, {"x": "5"}),
     ]
 
 
@@ -440,7 +440,7 @@ def test_a_listing_that_is_refused_names_the_remedy(tmp_path: Path, name: str, t
 def test_semicolons_separate_columns(tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text("path;label;size\na.jpg;cat;1,5\n")
     source = read_listing(tmp_path / "list.csv", tmp_path)
-    assert [*source.entries()] == [Entry("a.jpg", b"a.jpg", 0, {"size": "1,5"})]
+    assert [*source.entries()] == [Entry("a.jpg", (b"a.jpg",), 0, {"size": "1,5"})]
 
 
 def test_columns_of_0_and_1_are_no_labels(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from dbloader.sources.base import Entry, Problem
 from dbloader.sources.open import open_source
 from tests.support.conversion import events, records
 from tests.support.images import plant, plant_photos
+from tests.support.tallies import warnings_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -118,7 +119,7 @@ def test_metadata_that_is_not_used_is_named(root: Path, name: str) -> None:
     plant(root, {name: b"id,caption\n1,x\n"})
     source = open_source(root, None, name_field=None, image_field=None)
     assert len(found(source)) == 4
-    [warning] = source.warnings
+    [warning] = warnings_of(source)
     assert warning.startswith(
         f"{root}/{name} is not used, as only metadata.csv or metadata.jsonl directly in the folder"
     )

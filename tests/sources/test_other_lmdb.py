@@ -22,6 +22,7 @@ from dbloader.errors import SourceError
 from dbloader.sources.base import Entry, Problem
 from dbloader.sources.other_lmdb import find_lmdb, read_lmdb
 from tests.support.images import WAIT_S, photo, picture
+from tests.support.tallies import warnings_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -73,7 +74,7 @@ def test_the_name_of_an_image_file_is_its_key(source_of: SourceOf) -> None:
     source = source_of(values)
     assert [entry.name for entry in entries(source)] == ["0001", "b-key", "k\u00e4y", "ff"]
     assert contents(source) == [values[key] for key in sorted(values)]
-    assert source.warnings == ()
+    assert warnings_of(source) == ()
 
 
 @pytest.mark.parametrize("subdir", [False, True])
@@ -91,7 +92,7 @@ def test_a_file_and_a_folder_are_converted(tmp_path: Path, *, subdir: bool) -> N
 def test_more_keys_than_a_block_are_all_found_in_order(source_of: SourceOf) -> None:
     for count in (999, 1000, 1001, 1002, 2001):
         values = {b"%05d" % number: b"\xff\xd8\xff" for number in range(count)}
-        assert [entry.path for entry in entries(source_of(values))] == sorted(values)
+        assert [entry.location[0] for entry in entries(source_of(values))] == sorted(values)
 
 
 def test_a_source_is_read_in_a_forked_child_and_after_pickling(source_of: SourceOf) -> None:
@@ -161,7 +162,7 @@ def test_texts_become_a_field(source_of: SourceOf) -> None:
         (f"image-{number:09}", None, {"text": f"w\u00f6rd {number}"}) for number in range(1, 13)
     ]
     assert contents(source) == [photo(number) for number in range(1, 13)]
-    assert source.warnings == ()
+    assert warnings_of(source) == ()
 
 
 def test_images_without_text_other_values_and_missing_images_are_told(source_of: SourceOf) -> None:
@@ -173,7 +174,7 @@ def test_images_without_text_other_values_and_missing_images_are_told(source_of:
         ("image-000000003", "its text is not valid UTF-8"),
     ]
     assert [entry.fields for entry in entries(source)] == [{"text": "w\u00f6rd 1"}, {}]
-    assert source.warnings == (
+    assert warnings_of(source) == (
         "2 other values of the file left out: it was read as images with texts "
         "(num-samples, image-000000001, label-000000001)",
     )
@@ -202,7 +203,7 @@ def test_pickled_images_and_labels(source_of: SourceOf, key: str, protocol: int)
     source = source_of(values)
     assert [(entry.name, entry.label) for entry in entries(source)] == [(key.format(n), n % 5) for n in range(12)]
     assert contents(source) == [photo(n) for n in range(12)]
-    assert source.warnings == ()
+    assert warnings_of(source) == ()
 
 
 @pytest.mark.parametrize("protocol", [2, 4, 5])
@@ -304,7 +305,7 @@ def test_a_hostile_pickle_is_refused_and_named(
     assert said.startswith("cannot be read: its pickle is refused: ")
     assert reason in said
     assert [entry.label for entry in entries(source)] == [1, 2]
-    entry = Entry("1", b"1", None, {})
+    entry = Entry("1", (b"1",), None, {})
     (refused,) = source.read([entry], lambda _: None)
     assert isinstance(refused, Problem)
     assert reason in refused.reason
@@ -349,7 +350,7 @@ def test_pickles_that_are_missing_are_told(source_of: SourceOf) -> None:
     del values[b"2"]
     source = source_of({**values, b"other": pickle.dumps(1)})
     assert problems(source) == [("2", "is not in the file")]
-    assert source.warnings == ("1 other value of the file left out: it was read as pickled images and labels",)
+    assert warnings_of(source) == ("1 other value of the file left out: it was read as pickled images and labels",)
     del values[b"1"]
     assert problems(source_of(values))[-1] == ("__len__", "says 4, but the file has only 2 values")
 
@@ -381,7 +382,7 @@ def test_the_images_that_meta_info_names(tmp_path: Path) -> None:
     assert [entry.name for entry in entries(source)] == ["baboon.png", "a b_s001.png"]
     assert problems(source) == [("none.png", "is not in the file")]
     assert contents(source) == [images[b"baboon"], images[b"a b_s001"]]
-    assert source.warnings == (
+    assert warnings_of(source) == (
         "1 other value of the file left out: it was read as the images that meta_info.txt names",
     )
     source.close()

@@ -21,6 +21,7 @@ from dbloader.sources.parquet import find_parquet, read_parquet
 from tests.support.conversion import interrupt, peak_of_conversion, records
 from tests.support.hugging_face import run_datasets
 from tests.support.images import photo, plant, plant_photos, run
+from tests.support.tallies import warnings_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -156,7 +157,7 @@ def test_columns_are_found_by_their_names_and_types(tmp_path: Path) -> None:
         "id": 2, "x_y_": None, "kind": "b",
     }  # fmt: skip
     assert contents(source) == columns["img"]
-    assert source.warnings == (
+    assert warnings_of(source) == (
         "of the columns 'img', 'x.y', 'img' became the image, and the others became fields",
         "the column 'x.y' became the field 'x_y_': no field may have its name",
         "the column 'when' is left out: no field has the type timestamp[us]; write it as text to keep it",
@@ -177,7 +178,7 @@ def test_of_two_columns_of_classes_one_is_the_label(tmp_path: Path) -> None:
     source = source_of(write(tmp_path / "x.parquet", made))
     assert [(entry.label, entry.fields) for entry in entries(source)] == [(0, {"coarse": 0}), (1, {"coarse": 0})]
     assert source.classes == ("a", "b")
-    assert source.warnings == (
+    assert warnings_of(source) == (
         "of the columns 'fine', 'coarse', 'fine' became the label, and the others became fields",
     )
 
@@ -265,7 +266,7 @@ def test_paths_that_occur_again_do_not_become_names_alone(tmp_path: Path) -> Non
         "x/000002/1.jpg",
         "x/000003",
     ]
-    assert source.warnings[0] == "paths of images occur again: the names of records begin with file and row"
+    assert warnings_of(source)[0] == "paths of images occur again: the names of records begin with file and row"
 
 
 def test_images_may_be_files_below_the_folder(tmp_path: Path) -> None:

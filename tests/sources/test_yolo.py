@@ -9,7 +9,7 @@ import pytest
 
 from dbloader import LMDBDataset, convert
 from dbloader.errors import ConversionError, SourceError
-from dbloader.sources.base import Entry, Problem
+from dbloader.sources.base import Entries, Entry, Problem
 from tests.support.annotations import entries, problems, source
 from tests.support.images import photo, plant
 
@@ -45,9 +45,9 @@ def test_yolo_labels_may_lie_beside_the_images(tmp_path: Path) -> None:
         tmp_path / "all", {"a/0.jpg": photo(0), "a/0.txt": b"0 .5 .5 1 1", "classes.txt": b"cat\ntwo words\n"}
     )
     found = source(folder / "classes.txt", folder)
-    [entry] = found.entries()
+    [entry] = entries = Entries(found)
     assert isinstance(entry, Entry)
-    assert (entry.name, found.classes, found.skipped) == ("a/0.jpg", ("cat", "two words"), {".txt": 2})
+    assert (entry.name, found.classes, entries.tally.skipped) == ("a/0.jpg", ("cat", "two words"), {".txt": 2})
 
 
 @pytest.mark.parametrize(

@@ -147,12 +147,14 @@ def get(place: str, key: str) -> bytes:
 
 def listed(source: str) -> tuple[list[Any], tuple[str, ...], dict[str, int]]:
     """Return what a source lists, without the paths, which are its own."""
+    from dbloader.sources.base import Entries
     from dbloader.sources.open import open_source
 
     found = open_source(source, None, name_field=None, image_field=None)
     try:
-        items = [(item.name, getattr(item, "label", None)) for item in found.entries()]
-        return items, found.classes, dict(found.skipped)
+        entries = Entries(found)
+        items = [(item.name, getattr(item, "label", None)) for item in entries]
+        return items, found.classes, dict(entries.tally.skipped)
     finally:
         found.close()
 

@@ -128,7 +128,7 @@ def make_plan(
                 "classes": classes,
                 "labels": labels,
                 "grows": "" if base is None else base.index_file,
-                "left_out": left_out(found),
+                "left_out": left_out(found, files.tally),
                 "versions": library_versions(settings.converter.images),
             }
             values |= {"id": _id_of(values, files.digest), "token": secrets.token_hex(4)}
