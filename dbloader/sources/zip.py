@@ -122,7 +122,7 @@ def _images(path: Path, tally: Tally) -> Iterator[tuple[str, _Location] | Proble
         raise SourceError(f"{where}: cannot be read: {error.strerror or error}") from error
     for found in members:
         name = posixpath.normpath(_name(found)).lstrip("/")
-        if found.is_dir():
+        if found.filename.endswith("/"):
             continue
         if posixpath.basename(name).startswith("."):
             tally.hidden += 1

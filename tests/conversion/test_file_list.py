@@ -18,7 +18,7 @@ from dbloader.conversion.file_list import FileList, permutation
 from dbloader.sources.base import Entry, Problem, Source, Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterator
 
 
 class Listed(Source):

@@ -279,6 +279,11 @@ def test_a_damaged_zip_among_others_is_a_problem(tmp_path: Path) -> None:
     assert event["reason"].endswith("none of its files is read: its directory has 1 files, and its end says 9")
 
 
+def test_a_file_without_a_name_is_no_image(tmp_path: Path) -> None:
+    source = source_of(pack(tmp_path / "x.zip", {"": b"x", "a/1.jpg": b"y"}))
+    assert [entry.name for entry in entries(source)] == ["a/1.jpg"]
+
+
 def test_a_directory_that_names_a_start_beyond_all_files_is_a_problem(tmp_path: Path) -> None:
     path = pack(tmp_path / "a.zip", {"a/0.jpg": b"x", "b.jpg": b"y"})
     data = bytearray(path.read_bytes())
