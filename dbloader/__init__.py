@@ -18,13 +18,10 @@ if TYPE_CHECKING:
     from dbloader.copying.copy_store import copy_store as copy_store
     from dbloader.datasets.lmdb import LMDBDataset as LMDBDataset
     from dbloader.datasets.mongo import MongoDataset as MongoDataset
-    from dbloader.decoding.center_crop import ResizeCenterCrop as ResizeCenterCrop
-    from dbloader.decoding.random_crop import RandomResizedCrop as RandomResizedCrop
     from dbloader.errors import DBLoaderError as DBLoaderError
     from dbloader.exports.export import export_store as export_store
     from dbloader.loading.create import create_loader as create_loader
     from dbloader.loading.prefetch import PrefetchLoader as PrefetchLoader
-    from dbloader.loading.threads import ThreadLoader as ThreadLoader
     from dbloader.records.record import Record as Record
     from dbloader.stores.open import open_store as open_store
     from dbloader.viewing.server import view as view
@@ -38,11 +35,8 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "LMDBDataset": "datasets.lmdb",
         "MongoDataset": "datasets.mongo",
         "PrefetchLoader": "loading.prefetch",
-        "RandomResizedCrop": "decoding.random_crop",
         "Record": "records.record",
-        "ResizeCenterCrop": "decoding.center_crop",
         "Skip": "batches.skipped",
-        "ThreadLoader": "loading.threads",
         "__version__": "_version",
         "convert": "conversion.convert",
         "copy_store": "copying.copy_store",

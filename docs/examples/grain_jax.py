@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dbloader import RandomResizedCrop, Record, ResizeCenterCrop, open_store
+from dbloader import Record, open_store
+from dbloader.decoding import RandomResizedCrop, ResizeCenterCrop
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("train", help="store to train on")

@@ -13,7 +13,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from dbloader import LMDBDataset, RandomResizedCrop, ResizeCenterCrop
+from dbloader import LMDBDataset
+from dbloader.decoding import RandomResizedCrop, ResizeCenterCrop
 from dbloader.device import Normalize
 from dbloader.sampling import SeededBatchSampler, ShuffleSampler
 

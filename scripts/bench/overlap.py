@@ -14,7 +14,8 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler
 from typing_extensions import override
 
-from dbloader import PrefetchLoader, ThreadLoader
+from dbloader import PrefetchLoader
+from dbloader.loading.threads import ThreadLoader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
-from dbloader import Collate, LMDBDataset, RandomResizedCrop, create_loader, write_store
+from dbloader import Collate, LMDBDataset, create_loader, write_store
 from dbloader.batches.create import create_fetcher
 from dbloader.batches.tensors import TensorBatchFetcher
+from dbloader.decoding import RandomResizedCrop
 from dbloader.errors import OptionError
 from tests.support.images import photo
 

@@ -15,8 +15,8 @@ import torch
 from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
-from dbloader import RandomResizedCrop, ResizeCenterCrop, create_loader, write_store
-from dbloader.decoding import Crop, Decoder, DecodeTensor, RandomCrop
+from dbloader import create_loader, write_store
+from dbloader.decoding import Crop, Decoder, DecodeTensor, RandomCrop, RandomResizedCrop, ResizeCenterCrop
 from dbloader.errors import OptionError
 from dbloader.sampling.rng import SeededIndices
 from tests.support.images import encoded, photo

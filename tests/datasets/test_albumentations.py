@@ -12,7 +12,8 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Subset
 
-from dbloader import LMDBDataset, RandomResizedCrop, create_loader, write_store
+from dbloader import LMDBDataset, create_loader, write_store
+from dbloader.decoding import RandomResizedCrop
 from dbloader.errors import OptionError
 
 if TYPE_CHECKING:

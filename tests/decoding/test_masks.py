@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
-from dbloader import LMDBDataset, RandomResizedCrop, ResizeCenterCrop, create_loader, write_store
-from dbloader.decoding import DecodeTensor
+from dbloader import LMDBDataset, create_loader, write_store
+from dbloader.decoding import DecodeTensor, RandomResizedCrop, ResizeCenterCrop
 from dbloader.decoding.masks import refuse_masks
 from dbloader.errors import OptionError
 from dbloader.images.pillow import FORMATS, open_pillow

@@ -213,7 +213,8 @@ def test_ctrl_c_reaches_a_consumer_that_waits_for_a_dataset_that_hangs() -> None
 import threading
 import torch
 from torch.utils.data import DataLoader, Dataset
-from dbloader import PrefetchLoader, ThreadLoader
+from dbloader import PrefetchLoader
+from dbloader.loading.threads import ThreadLoader
 go_on = threading.Event()
 class Hanging(Dataset):
     def __len__(self): return 10

@@ -10,12 +10,12 @@ from torch.utils.data import DataLoader
 from dbloader import (
     LMDBDataset,
     PrefetchLoader,
-    ThreadLoader,
     convert,
     create_loader,
     open_store,
 )
 from dbloader._describe import short_repr
+from dbloader.loading.threads import ThreadLoader
 from tests.support.images import plant_photos
 
 if TYPE_CHECKING:
