@@ -1,4 +1,4 @@
-"""Convert image files, from a folder, a listing, an archive, an LMDB file, a collection or a store, into a store."""
+"""Convert image files from any source into a store, in this process or in parts."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def convert(
     resume: bool = False,
     progress: Callable[[Progress], object] = lambda _: None,
 ) -> Report:
-    """Make a store of an image folder, tar or zip files, an LMDB file, a store, or the files that a listing names.
+    """Make a store of an image folder, tar, zip or Parquet files, an LMDB file, a store, or the files of a listing.
 
-    Without ``shards``, all of it runs in one process::
+    Without ``shards``, all work is done in one process::
 
         calling thread    folder, listing, tar files or collection
                               | entries: name, path, label, fields
@@ -81,49 +81,50 @@ def convert(
                               v
                           report (<destination>.report.jsonl)
 
-    The records have the same content for any number of workers and for an interrupted and resumed conversion.
-    An interruption leaves the destination as it was; ``resume`` continues after the last commit. With ``shards``, the
-    same call continues with the parts that are missing; one with ``overwrite`` only if it has ``resume`` too.
+    The records are the same for any number of workers, and after an interrupted and resumed conversion. An interruption
+    leaves the destination as it was, and ``resume`` continues after the last commit. With ``shards``, the same call
+    again makes the missing parts; with ``overwrite``, only if ``resume`` is given too.
 
     Args:
-        source: Folder with a folder for each class, or with a ``metadata.csv`` or ``metadata.jsonl`` that names its
-            images; or tar, zip or Parquet files: ``"shard-{000..127}.tar"``, one file, or a folder that holds only
-            them; or the place of a store of image files, whose records keep all their fields; or what Hugging Face's
-            ``save_to_disk`` wrote; or an LMDB file of another program, or the folder with its ``data.mdb``. With a
-            listing: the folder that its paths start from, or the ``mongodb://`` place of a collection that has a
-            document with the bytes of each file. A folder of images may be in object storage (``s3://``, ``gs://``,
-            ``az://``), and with a listing also on a web server (``https://``).
+        source: A folder with a folder of images for each class, or with a ``metadata.csv`` or ``metadata.jsonl`` that
+            names its images; tar, zip or Parquet files (``"shard-{000..127}.tar"``, one file, or a folder of only
+            such files); the place of a store of image files, whose records keep all their fields; a folder that
+            Hugging Face's ``save_to_disk`` wrote; an LMDB file of another program, or the folder with its
+            ``data.mdb``. With a listing: the folder that its paths start from, or the ``mongodb://`` place of a
+            collection with the bytes of each file in a document. A folder of images may be in object storage
+            (``s3://``, ``gs://``, ``az://``), and with a listing also on a web server (``https://``).
         destination: Place of the store.
         listing: JSON, CSV, TSV or JSON lines file that names the files, their labels and further fields; or
             annotations of COCO, VOC or YOLO (docs/annotations.md).
-        name_field: Of a collection in MongoDB, the field with a file's name; default ``"img_name"``.
-        image_field: Of a collection in MongoDB, the field with a file's bytes; default ``"bson_img"``.
+        name_field: Field of a MongoDB collection with a file's name; default ``"img_name"``.
+        image_field: Field of a MongoDB collection with a file's bytes; default ``"bson_img"``.
         file_fields: Columns of the listing with the paths of further files, such as ``("mask", "depth")``. Their bytes
-            become the fields of these names. They are read, checked and repaired as the images are, and a record with
-            a bad or damaged one is treated as if its image were. In tar files they are ``17.mask.png`` beside
-            ``17.jpg``. The metadata of a folder (``mask_file_name``), Hugging Face's Parquet and stores need no such
-            names (docs/masks.md).
+            become the fields of these names. They are read, checked and repaired like images, and a bad or damaged
+            file counts like a bad or damaged image. In tar files, ``17.mask.png`` beside ``17.jpg`` is such a file.
+            The metadata of a folder (``mask_file_name``), Hugging Face's Parquet and stores need no names here
+            (docs/masks.md).
         images: How images are stored, such as ``ImageFormat(short_side=256)``; None for the files as they are.
-        workers: Threads that read and check; None for one per CPU. With ``shards``, processes that make one part each;
-            with an executor, threads of each part, None for one.
+        workers: Threads that read and check; None for one per CPU. With ``shards``, processes that make parts. With
+            an executor, threads of each part; None for one.
         check: ``"decode"`` decodes every image, ``"structure"`` checks segments and headers only. An image that fails
             is not stored. ``"none"`` checks nothing.
         on_bad: What to do with a file that cannot be read or is no image: ``"reject"`` (and report) it or ``"fail"``.
         on_damaged: What to do with a truncated image: ``"reject"``, ``"fail"``, or ``"keep"``: store it with a field
-            ``damaged``. One that has this field in a store keeps it.
+            ``damaged``. Records of a store that have this field keep it.
         shuffle_seed: Seed of a random order of the records; None for the source's order.
         shards: Make a folder of so many LMDB files; None for one file, or for MongoDB. The records and the digest are
-            those of one file.
-        executor: With ``shards``: runs the parts, in place of this machine's processes. ``"ray"`` for tasks of Ray
-            (docs/ray.md), or anything with ``submit(function, *args, **kwargs)`` whose results have ``done()``,
+            the same as with one file.
+        executor: With ``shards``: what makes the parts, instead of processes of this machine. ``"ray"`` for tasks of
+            Ray (docs/ray.md), or anything with ``submit(function, *args, **kwargs)`` whose results have ``done()``,
             ``result()`` and ``cancel()``, such as an executor of Dask, loky, mpi4py or submitit. It is not shut down.
-            All of its machines must see the source and the destination at the same paths.
+            All its machines must see the source and the destination at the same paths.
         append: Add the images to the folder of shards at the destination, as ``shards`` more files, by default one.
-            Its records keep their places and labels, and new classes come behind its own. Programs that have the store
-            open go on reading it as it was. Names are not compared: an image that is added twice is there twice.
+            Old records keep their indices and labels, and new classes follow the old ones. Programs that have the
+            store open continue to read its old state. Names are not compared: an image that is added twice is stored
+            twice.
         overwrite: Replace the store at the destination, once the new one is finished.
-        resume: Continue an interrupted conversion. If nothing was interrupted, begin, with a warning. Refused
-            if the files, or an option that decides the records, are not the same.
+        resume: Continue an interrupted conversion. If there is none, begin, with a warning. An error if the files or
+            an option that decides the records have changed.
         progress: Called from the calling thread as the conversion advances.
 
     Raises:
@@ -132,7 +133,8 @@ def convert(
             part of it; or the environment variable DBLOADER_MAX_PIXELS is not a number.
         SourceError: The source cannot be converted.
         StoreError: The destination cannot be written, or is taken.
-        ConversionError: A file is bad, and ``on_bad`` or ``on_damaged`` is ``"fail"``; or no file could be stored.
+        ConversionError: A file is bad or damaged, and ``on_bad`` or ``on_damaged`` is ``"fail"``; or no file could be
+            stored.
     """
     settings = Settings.checked(
         source,

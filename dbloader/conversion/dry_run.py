@@ -1,4 +1,4 @@
-"""Say what a conversion would convert, without reading an image or writing anything."""
+"""List what a conversion would convert, without reading an image or writing anything."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable
 
-_MAX_NAMED = 1000  # problems, of which all are counted
+_MAX_NAMED = 1000  # problems; all are counted
 
 
 class DryRun(NamedTuple):
-    """What a conversion would find; the rest as in its Report.
+    """What a conversion would find. Attributes that are not described here are as in Report.
 
     Attributes:
-        files: Files that would be read.
-        boxes: Boxes of objects in them.
-        labels: Files or boxes by class, or by label if labels have no names; None of more than 65,536 labels.
-        rejected: Problems that are known before a file is read.
-        problems: Name and reason of the first 1,000 of them.
+        source: Place of the source.
+        files: Number of files that would be read.
+        boxes: Number of boxes of objects in these files.
+        labels: Number of files or boxes by class name, or by label if labels have no names; None if there are more
+            than 65,536 labels.
+        rejected: Number of problems that are known before a file is read.
+        problems: Name and reason of the first 1,000 problems.
     """
 
     source: str

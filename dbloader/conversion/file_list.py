@@ -1,8 +1,8 @@
-"""The entries of a source, kept in a temporary file while they are converted.
+"""The entries of a source, in a file.
 
-So the number of files is known before the first one is read, the order may be random, a resumed conversion can compare
-its source with the one before, and memory holds only where each entry lies. Each entry has a checksum: the list of a
-conversion in parts may lie on a shared disk for days.
+The list shows the number of files before the first one is read, allows any order, and lets a resumed conversion check
+that its source is the same. Memory holds only the position of each entry. Each entry has a checksum, since the list of
+a conversion in parts may be on a shared disk for days.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 class FileList:
-    """The entries and problems of a source, in its order; any thread may read them.
+    """The entries and problems of a source, in its order. Threads may read at the same time.
 
-    Leaving a ``with`` block closes the file.
+    A ``with`` block closes the file.
 
     Attributes:
         digest: SHA-256 of the list, hex: the same for the same source.
@@ -72,7 +72,7 @@ class FileList:
         return cls(data, bounds[:-1], bounds[1:], digest.hexdigest(), entries.tally)
 
     def spans(self) -> np.ndarray[Any, Any]:
-        """Return where each entry begins and ends in the file: int64, shape (len, 2)."""
+        """Return the byte where each entry begins and ends in the file: int64, shape (len, 2)."""
         return np.stack((self._begins, self._ends), 1).astype("<i8", copy=False)
 
     def __len__(self) -> int:
@@ -100,8 +100,8 @@ class FileList:
 def permutation(length: int, seed: int) -> np.ndarray[Any, Any]:
     """Return the order of a shuffled conversion: int64, shape (length,), each position once.
 
-    Positions are sorted by the SplitMix64 (see `dbloader.sampling.rng`) of seed and position, so the order does not
-    depend on the version of a library.
+    Positions are sorted by SplitMix64 (`dbloader.sampling.rng`) of seed and position, so the order does not depend on
+    the version of a library.
     """
     key = np.frombuffer(hashlib.sha256(seed.to_bytes(8, "little", signed=True)).digest()[:8], "<u8")
     values = np.arange(1, length + 1, dtype=np.uint64) * np.uint64(STEP) + key
@@ -111,13 +111,13 @@ def permutation(length: int, seed: int) -> np.ndarray[Any, Any]:
 
 def _encoded(item: Entry | Problem) -> bytes:
     try:
-        if isinstance(item, Entry) and item.boxes_in is not None:  # whose fields are arrays
+        if isinstance(item, Entry) and item.boxes_in is not None:  # boxes are arrays
             item = item._replace(fields={name: pack(name, value) for name, value in item.fields.items()})
         document = item._asdict()
         if not document.get("files", True):  # most have none
             del document["files"]
         return bson.encode(document)
     except (bson.errors.BSONError, OverflowError, ValueError, RecursionError) as error:
-        # Only the further fields of a listing can be of any kind.
+        # Only the further fields of a listing can have values of any kind.
         reason = "an integer has more than 64 bits" if isinstance(error, OverflowError) else str(error)
         return bson.encode(Problem(item.name, f"its fields cannot be stored: {reason}")._asdict())

@@ -1,4 +1,4 @@
-"""Report how far a conversion has come, what it did, and what happened to single files."""
+"""The progress and the report of a conversion, and its warnings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dbloader.sources.base import Source, Tally
 
 REMARKS = ("untiled", "deep", "frames")
-"""Events of files that are stored without damage."""
+"""Events of files that are stored without damage, but not as one might expect."""
 
 FILE_COUNTS = ("repaired", "rejected", "damaged", "resized", "reencoded", *REMARKS)
 """Counts of files in a Report, by their names in the manifest's ``outcome``."""
@@ -51,25 +51,25 @@ class Report:
         digest: Content digest of the store, as in its manifest.
         records: Records in the store.
         files: Files found.
-        repaired: JPEG files that lacked only their end marker; the store has them with it.
+        repaired: JPEG files that lacked only their end marker, and got it.
         rejected: Files that are not in the store.
         damaged: Truncated images in the store (``on_damaged="keep"``).
         resized: Images that were made smaller.
         reencoded: JPEGs that were encoded again in their own size (``tile`` with a ``quality``).
         untiled: Images that could not be tiled (``tile``).
         deep: Images with values of more than 8 bits, or of unknown range: gray of 16 bits, floats, signed values.
-        frames: Files of several frames or pages, of which the first is decoded.
-        resumed_at: Files that an earlier, interrupted conversion had done.
+        frames: Files with several frames or pages. Only the first is decoded.
+        resumed_at: Files that an earlier, interrupted run had converted.
         bytes_read: Bytes of the files that this run has read.
         image_bytes: Bytes of all images in the store.
         seconds: Duration of this run.
-        warnings: Sentences about the source as a whole, for people.
-        skipped: Files left out because they are no images, by extension, the most frequent first.
-        hidden: Files and folders left out because their name begins with a dot.
-        report_file: JSON lines, one for each event of a file: ``name``, ``event`` (rejected, damaged, repaired,
-            untiled, deep or frames), ``reason``. It is next to an LMDB store, and in the working directory for
-            MongoDB. "" without events, or if the file could not be written, as ``warnings`` then says.
-        earlier_events: Lines at the beginning of the report file that are about images which were in the store before
+        warnings: Sentences for people about the conversion as a whole.
+        skipped: Number of files left out because they are no images, by extension, the most frequent first.
+        hidden: Number of files and folders left out because their names begin with a dot.
+        report_file: Path of a file of JSON lines, one for each event of a file: ``name``, ``event`` (rejected, damaged,
+            repaired, untiled, deep or frames) and ``reason``. It is next to an LMDB store; for MongoDB, it is in the
+            working directory. "" if there are no events, or if the file could not be written (see ``warnings``).
+        earlier_events: Number of lines at the beginning of the report file about images that were in the store before
             (``append``).
     """
 
@@ -107,18 +107,18 @@ def left_out(found: Source, tally: Tally) -> dict[str, Any]:
 
 
 def write_report(place: str | os.PathLike[str], path: Path, events: int, *, replaces: bool) -> tuple[str, list[str]]:
-    """Write the store's events to a file, all or none; return the file's path, and a warning if that failed.
+    """Write all events of a store to a file; return the path of the file, and a warning if writing failed.
 
-    Without events there is no file. If the store ``replaces`` another one, that one's file is removed. A failure is
-    only a warning: the store is finished by now, and has the events too.
+    Without events there is no file. If the store ``replaces`` another store, the other store's file is removed. A
+    failure is only a warning, since the store is finished and contains the events too.
     """
     aside = path.with_name(path.name + ".partial")
     try:
         if not events:
-            if replaces:  # otherwise it may be that of the same place on another server
+            if replaces:  # otherwise the file may belong to the same place on another server
                 path.unlink(missing_ok=True)
             return "", []
-        aside.unlink(missing_ok=True)  # it could be a link to any file
+        aside.unlink(missing_ok=True)  # it could be a link to another file
         with open_store(place) as store, aside.open("x", encoding="utf-8") as file:
             file.writelines(json.dumps(event) + "\n" for event in store.events())
         aside.replace(path)
@@ -133,26 +133,26 @@ def write_report(place: str | os.PathLike[str], path: Path, events: int, *, repl
 
 
 def repeat_warning(place: str, count: int) -> list[str]:
-    """Return a warning that requests to a source were repeated, if there were any."""
+    """Return a warning if requests to a source were repeated."""
     what = "as the server was overloaded, connections failed or answers were not whole"
     return [f"{place}: {counted(count, 'request')} had to be repeated, {what}"] if count else []
 
 
 def nothing_stored(files: int, first_rejected: str) -> str:
-    """Return the message of a conversion that stores nothing."""
+    """Return the error message of a conversion in which no file could be stored."""
     first = f"; the first is {first_rejected}" if first_rejected else ""
     return f"none of the {files:,} files could be stored{first}"
 
 
 def image_warnings(manifest: Manifest, *, raw: bool) -> list[str]:
-    """Return the warnings about images that are decoded only in part: deep values, several frames."""
+    """Return warnings about images that are not decoded completely: deep values, several frames."""
     warnings = []
     if deep := manifest.outcome.get("deep", 0):
         images = f"{deep:,} image{' has' if deep == 1 else 's have'}"
         if raw:
             warnings.append(
-                f"{images} more than 8 bits a value, of which the stored pixels are the upper 8: "
-                "leave raw out to keep all of them"
+                f"{images} more than 8 bits a value, and the stored pixels are the upper 8 bits: leave raw out to keep "
+                "all bits"
             )
         else:
             depths = ", ".join(f"{count:,} of {name}" for name, count in manifest.depths.items())
@@ -163,5 +163,5 @@ def image_warnings(manifest: Manifest, *, raw: bool) -> list[str]:
             )
     if frames := manifest.outcome.get("frames", 0):
         what = f"{frames:,} file{' has' if frames == 1 else 's have'} several frames or pages"
-        warnings.append(f"{what}, of which the first is decoded; pixels, and images made smaller, are the first alone")
+        warnings.append(f"{what}: only the first is decoded, or kept where images become smaller or pixels")
     return warnings

@@ -1,4 +1,4 @@
-"""Resize an image file, and load its pixels."""
+"""Make an image file smaller, or load its pixels."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ if TYPE_CHECKING:
 
 DEFAULT_QUALITY = 95
 
-# Below this opacity, of 255, the color that Pillow computes for a pixel is coarse, or lost.
+# Below this opacity, of 255, Pillow computes coarse colors, or none.
 _SEE_THROUGH = 16
 
-# Bytes for each pixel of the image, measured: RGB takes 4, a palette 1 more. Transparency takes most where one color
-# stands for it: the image as it is, with alpha, and multiplied by alpha. Of deep values, gray of a PGM takes most: its
-# values in 32 bits, in 16, and an array between.
-_OPENED, _TRANSPARENT, _DEEP = 5, 12, 12
-# Bytes for each pixel of the smaller image and of the one between, of the new width and the old height. Transparency
-# takes its bands, and the images that are composed of them, too.
-_SMALLER, _SMALLER_TRANSPARENT = 4, 7
-# Further bytes for each pixel that libwebp holds.
-_WEBP = 8
+# Measured bytes for each pixel of the image.
+_OPENED = 5  # RGB has 4, a palette 1 more
+_TRANSPARENT = 12  # the most: a transparent color, so the image itself, with alpha, and multiplied by alpha
+_DEEP = 12  # the most: gray in a PGM, so values of 32 bits, of 16 bits, and an array
+_WEBP = 8  # further bytes, of libwebp
 
-_STRIP = 2**20  # bytes
+# Bytes for each pixel of the smaller image, and of the image between, which has the new width and the old height.
+_SMALLER = 4
+_SMALLER_TRANSPARENT = 7  # also the bands, and the images composed of them
+
+_STRIP = 2**20  # bytes of pixels that are converted at once
 
 _FORMATS = ("JPEG", "WEBP", "PNG", "BMP", "PPM", "TIFF")
 
 
 class LoadedImage(NamedTuple):
-    """Pixels, and the facts of their file that an encoder needs."""
+    """Pixels, and what an encoder needs to know about their file."""
 
-    pixels: Image.Image  # in a mode that can be resized, as `resize` says; in any mode if the size is kept
-    format: str  # the one to encode them in: that of the file, or PNG
+    pixels: Image.Image  # in a mode that can be resized (see `resize`); in any mode if the size is kept
+    format: str  # format to encode the pixels in: the file's own, or PNG
     subsampling: int  # Pillow's number of a JPEG's chroma subsampling: 0 to 2 are 4:4:4, 4:2:2, 4:2:0
-    options: Mapping[str, Any]  # Pillow's, to encode with, such as color profile and EXIF
+    options: Mapping[str, Any]  # Pillow's options to encode with, such as color profile and EXIF
 
 
 def resizing_bytes(facts: Facts, size: tuple[int, int]) -> int:
     """Return the most bytes of pixels that ``load_image`` holds at once."""
     pixels, height = facts.width * facts.height, facts.height
     if facts.format == "JPEG":
-        # libjpeg decodes to less than four times the size wanted, or to an eighth of the image's if that is more.
+        # libjpeg decodes to less than four times the wanted size, or to an eighth of the image's if that is larger.
         pixels = min(pixels, max(16 * size[0] * size[1], pixels // 32))
         height = min(height, max(4 * size[1], height // 4))
     smaller = size[0] * (height + size[1])
@@ -68,12 +68,12 @@ def resizing_bytes(facts: Facts, size: tuple[int, int]) -> int:
 
 
 def resize(data: bytes, size: tuple[int, int], *, quality: int = DEFAULT_QUALITY) -> tuple[bytes, Facts]:
-    """Return an image file of another size, with its color mode, color profile, EXIF and format, and its facts.
+    """Return an image file in another size, and its facts.
 
-    The filter is Lanczos. JPEG and WebP are encoded with the quality given, JPEG with its own chroma subsampling
-    (4:4:4 if that is rare). Every other format is encoded without loss, as PNG if it is not PNG, BMP, PPM or TIFF.
-    Palettes become full colors. Gray, alpha, CMYK and gray of 16 bits are kept. Of several pictures in a file the
-    first is kept.
+    The filter is Lanczos. Color profile, EXIF, gray, alpha, CMYK and gray of 16 bits are kept; palettes become full
+    colors. JPEG and WebP are encoded with the given quality, and JPEG with its own chroma subsampling (4:4:4 for rare
+    ones). All other formats are encoded without loss: PNG, BMP, PPM and TIFF as such, the rest as PNG. Only the first
+    picture of a file is kept.
     """
     pixels, name, subsampling, options = load_image(data, size)
     if name in ("JPEG", "WEBP"):
@@ -86,7 +86,7 @@ def resize(data: bytes, size: tuple[int, int], *, quality: int = DEFAULT_QUALITY
 
 
 def load_image(data: bytes, size: tuple[int, int] | None) -> LoadedImage:
-    """Return the pixels of an image file in another size, or in its own if that is None."""
+    """Return the pixels of an image file in another size; None is the image's own size."""
     what = "does not decode" if size is None else "cannot be resized"
     with translate_errors(what, PixelRangeError), open_pillow(data) as image:
         name = format_name(image)
@@ -96,17 +96,21 @@ def load_image(data: bytes, size: tuple[int, int] | None) -> LoadedImage:
             image.load()
             pixels: Image.Image = image
         else:
-            # libjpeg itself scales a large JPEG, to at least twice the size wanted.
+            # libjpeg itself scales a large JPEG, to at least twice the wanted size.
             draft = image.draft(None, (2 * size[0], 2 * size[1]))
             pixels = _resized(_full_colors(mend_gray(image)), size, draft[1] if draft else None)
     return LoadedImage(pixels, name if name in _FORMATS else "PNG", subsampling, options)
 
 
 def load_pixels(data: bytes, size: tuple[int, int] | None) -> npt.NDArray[np.uint8]:
-    """Return the pixels of an image file, as ``decode_pil`` does, in another size or in its own if that is None.
+    """Return the pixels of an image file, as ``decode_pil`` does, in another size; None is the image's own size.
 
-    uint8, shape (height, width, 3), RGB, 0 to 255. EXIF is not applied, alpha is dropped, 16 bits become the upper 8;
-    values of unknown range are a PixelRangeError.
+    The array is uint8, shape (height, width, 3), RGB, 0 to 255. EXIF is not applied, alpha is dropped, and of 16 bits
+    the upper 8 are kept.
+
+    Raises:
+        DamagedImageError: The file does not decode.
+        PixelRangeError: The values have no known range.
     """
     with translate_errors("does not decode", DamagedImageError, PixelRangeError):
         if size is not None:
@@ -116,8 +120,8 @@ def load_pixels(data: bytes, size: tuple[int, int] | None) -> npt.NDArray[np.uin
 
 
 def _rgb(image: Image.Image) -> npt.NDArray[np.uint8]:
-    # In strips: Pillow hands over the bytes of an image in thousands of pieces, of which malloc kept up to 64 MB for
-    # each thread, and to convert the whole image would take 4 bytes a pixel more.
+    # In strips: Pillow passes the bytes of an image in thousands of pieces. malloc kept up to 64 MB of them for each
+    # thread. Converting the whole image at once would take 4 more bytes a pixel.
     image.load()  # applies the orientation of a TIFF, which changes its size
     image = scale_to_8_bits(image)
     array = np.empty((image.height, image.width, 3), np.uint8)
@@ -140,7 +144,7 @@ def _resized(image: Image.Image, size: tuple[int, int], box: tuple[float, float,
     smaller = image.resize(size, Image.Resampling.LANCZOS, box)
     if image.mode not in ("LA", "RGBA"):
         return smaller
-    # Pillow weights colors by their alpha, so transparent pixels would lose theirs; but training drops the alpha.
+    # Pillow weights colors by alpha, so transparent pixels would lose their colors. But training drops the alpha.
     bands = [band.resize(size, Image.Resampling.LANCZOS, box) for band in image.split()]
     seen = bands[-1].point([255 * (opacity >= _SEE_THROUGH) for opacity in range(256)])
     return Image.composite(smaller, Image.merge(image.mode, bands), seen)

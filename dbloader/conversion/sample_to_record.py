@@ -1,4 +1,4 @@
-"""Encode a sample of a dataset or a generator as a record."""
+"""Make a record of a sample of a dataset, a DataLoader or a generator."""
 
 from __future__ import annotations
 
@@ -24,43 +24,43 @@ if TYPE_CHECKING:
 
     from dbloader.errors import DBLoaderError
 
-# Formats that Pillow encodes with a ``quality``; it ignores the option in all others.
+# Formats that Pillow encodes with a ``quality``; Pillow ignores the option for all others.
 _WITH_QUALITY = ("AVIF", "JPEG", "WEBP")
 
 
 @dataclasses.dataclass(frozen=True)
 class RecordBatch:
-    """The records of a DataLoader's batch, with errors in place of records that could not be made."""
+    """The records of a DataLoader's batch; an error is in the place of a record that could not be made."""
 
     records: list[Record | DBLoaderError]
 
 
 @dataclasses.dataclass(frozen=True)
 class SampleEncoder:
-    """Encodes samples as records; can be pickled, as the ``collate_fn`` of a DataLoader with workers."""
+    """Makes records of samples. It can be pickled, as the ``collate_fn`` of a DataLoader with workers must."""
 
     fields: tuple[str, ...]  # names of a tuple's items
-    image_format: str  # of PIL images in the field ``image``
-    options: dict[str, Any]  # Pillow's for that format
+    image_format: str  # format of PIL images in the field ``image``
+    options: dict[str, Any]  # Pillow's options for that format
 
     @classmethod
     def of(cls, fields: Sequence[str], image_format: str, quality: int | None) -> SampleEncoder:
-        """Return an encoder with the options of ``write_store``, checked."""
+        """Return an encoder for these options of ``write_store``; OptionError if one is wrong."""
         return cls(_different(fields), _checked_format(image_format), _checked_quality(quality, image_format))
 
     def __call__(self, samples: Iterable[Any]) -> RecordBatch:
-        """Encode a batch, without tensors, for each of which torch would keep a file open."""
+        """Return the records of a batch. They have no tensors: torch would keep a file open for each tensor."""
         return RecordBatch([self.record_or_error(sample) for sample in samples])
 
     def record_or_error(self, sample: Any) -> Record | DBLoaderError:
-        """Return the record, or the error as a value: raised in a worker, it would carry the worker's traceback."""
+        """Return the record or the error. An error raised in a worker would carry the worker's traceback."""
         try:
             return self.record(sample)
         except (FieldError, ImageError) as error:
             return error
 
     def record(self, sample: Any) -> Record:
-        """Return the record of a sample; FieldError for what a record cannot hold."""
+        """Return the record of a sample; FieldError if a record cannot hold a value."""
         if isinstance(sample, Record):
             return sample
         named = {key: self._value(key, value) for key, value in self._named(sample).items()}
@@ -69,7 +69,7 @@ class SampleEncoder:
         record.label = _label(record.label)
         _check_channels(record.image)
         if isinstance(record.image, bytes) and (record.width, record.height, record.format) == (None, None, None):
-            with suppress(NotAnImageError):  # a format that only the user's ``decode`` knows
+            with suppress(NotAnImageError):  # only the user's own ``decode`` reads it
                 record.format, record.width, record.height = read_facts(record.image)[:3]
         return record
 
@@ -89,7 +89,7 @@ class SampleEncoder:
         return {"image": sample}
 
     def _value(self, key: str, value: Any) -> Any:
-        """Return a value that a record can hold, also for tensors, scalars, PIL images, and lists and dicts of them."""
+        """Return a value as a record can hold it: tensors, scalars, PIL images, and lists and dicts of these."""
         if is_torch(value, "torch", "Tensor"):
             value = _array(key, value)
         if isinstance(value, (np.ndarray, np.generic)):
@@ -117,7 +117,7 @@ def _label(value: Any) -> Any:
 
 
 def _check_channels(image: Any) -> None:
-    """Raise FieldError for pixels whose channels come first, which no decoder takes."""
+    """Raise FieldError for pixels with channels first, which no decoder takes."""
     if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3:
         return
     if image.shape[0] == 3 and image.shape[2] != 3:
@@ -138,7 +138,7 @@ def _array(key: str, tensor: Any) -> np.ndarray[Any, Any]:
 
 
 def _number(value: np.ndarray[Any, Any] | np.generic) -> Any:
-    """Return an int, float, bool or str for a single one, if that has its dtype; else an array."""
+    """Return a single value as an int, float, bool or str, if this keeps its dtype; everything else as an array."""
     array = np.asarray(value)
     if array.shape or array.dtype.hasobject:
         return array
@@ -165,7 +165,7 @@ def _encoded(key: str, image: Image.Image, image_format: str, options: Mapping[s
 
 
 def _without_orientation(exif: bytes) -> bytes:
-    """Return EXIF for a TIFF: Pillow applies the orientation of that format alone when it opens a file."""
+    """Return EXIF without orientation, for a TIFF: only in a TIFF, Pillow applies it when it opens the file."""
     parsed = Image.Exif()
     parsed.load(exif)
     if parsed.pop(ExifTags.Base.Orientation, None) is None:
@@ -174,7 +174,7 @@ def _without_orientation(exif: bytes) -> bytes:
 
 
 def _lost(image: Image.Image, written: Image.Image) -> str:
-    """Return what a format has silently dropped: BMP transparency, WebP the high bits, ICO the size; else ""."""
+    """Return what a format has dropped silently (BMP transparency, WebP high bits, ICO the size); "" for nothing."""
     if image.has_transparency_data and not written.has_transparency_data:
         return "transparency"
     if image.mode.startswith(("I", "F")) and not written.mode.startswith(("I", "F")):
@@ -195,7 +195,7 @@ def _unwritable(key: str, image: Image.Image, image_format: str, reason: str) ->
 
 
 def checked_names(option: str, names: object, example: str) -> tuple[str, ...]:
-    """Return an option that is several names; OptionError for a single str or anything else."""
+    """Return an option with several names as a tuple; OptionError for anything else, such as a single str."""
     if isinstance(names, Iterable) and not isinstance(names, str):
         names = tuple(names)
         if all(isinstance(name, str) for name in names):

@@ -1,4 +1,4 @@
-"""What a conversion converts, and how: the source and the options that decide its records, checked."""
+"""The settings of a conversion: its source, and the options that decide its records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Settings(NamedTuple):
-    """All that decides the records of a conversion.
+    """Everything that decides the records of a conversion.
 
     Attributes:
         place: The arguments of `open_source`, by their names.
@@ -55,7 +55,7 @@ class Settings(NamedTuple):
         on_damaged: str = "reject",
         shuffle_seed: int | None = None,
     ) -> Self:
-        """Return the settings for arguments of `convert`; TypeError or OptionError if one is wrong."""
+        """Return settings for these arguments of `convert`; TypeError or OptionError if one is wrong."""
         check_path("source", source)
         check_path("listing", listing, none=True)
         place: dict[str, Any] = {"source": source, "listing": listing}
@@ -81,7 +81,7 @@ class Settings(NamedTuple):
         return self._replace(place={**self.place, **paths})
 
     def open(self) -> Source:
-        """Open the source, if its further files fit the images as these will be."""
+        """Open the source; OptionError if images are to be made smaller, but not their further files."""
         found = open_source(**self.place)
         images = self.converter.images
         if found.file_fields and (images.short_side is not None or images.max_side is not None):
@@ -94,11 +94,11 @@ class Settings(NamedTuple):
         return found
 
     def order(self, files: int) -> range | np.ndarray[Any, Any]:
-        """Return the position in the list of each of so many files, in the order of the records."""
+        """Return the positions of all files in the list, in the order of the records."""
         return range(files) if self.shuffle_seed is None else permutation(files, self.shuffle_seed)
 
     def describe(self, found: Source) -> dict[str, Any]:
-        """Return the ``source`` of a manifest: where the records came from, and the options that decided them."""
+        """Return the ``source`` of the manifest: the source's place, and the options that decide the records."""
         listing = self.place["listing"]
         place: dict[str, Any] = {"path": found.place, "listing": None if listing is None else full_path(listing)}
         if found.file_fields:

@@ -84,7 +84,7 @@ class ImageFormat:
             object.__setattr__(self, name, checked_flag(name, getattr(self, name)))
         resizes = self.max_side is not None or self.short_side is not None
         if self.max_side is not None and self.short_side is not None:
-            raise OptionError(f"{_MAX_SIDE} and {_SHORT_SIDE} both say how small an image becomes: choose one")
+            raise OptionError(f"{_MAX_SIDE} and {_SHORT_SIDE} both limit the size of an image: choose one")
         if self.raw and (self.tile or self.tile_width is not None):
             raise OptionError("raw (--raw) stores pixels, and tile (--tile) stores JPEGs: choose one")
         if self.raw and self.quality is not None:

@@ -51,25 +51,24 @@ def write_store(
 ) -> Manifest:
     """Write a store of samples and return its manifest.
 
-    Nothing is at the place until all samples are in; an error leaves nothing new there. No samples make an empty
-    store, but never overwrite one.
+    The store appears at the place when all samples are written; an error leaves nothing new there. No samples make an
+    empty store, but never overwrite a store.
 
-    The records of a store are copied: the bytes of their files, their names, labels and further fields. This holds for
-    a Store, for an LMDBDataset or MongoDataset without ``transform``, ``target_transform`` or ``decode``, and for
-    torch's Subsets and ConcatDatasets of these. A dataset with ``fields`` copies only these. All other datasets yield
-    samples, whose images are encoded. With ``image_format``, ``quality`` or ``fields``, so do LMDBDataset and
-    MongoDataset, but not a Store.
+    Records of a store are copied, with the bytes of their files, names, labels and further fields. They may come from
+    a Store, from an LMDBDataset or MongoDataset without ``transform``, ``target_transform`` or ``decode``, or from
+    torch's Subset or ConcatDataset of these. A dataset with ``fields`` copies only these fields. All other datasets
+    yield samples, and their images are encoded. LMDBDataset and MongoDataset do so too with ``image_format``,
+    ``quality`` or ``fields``; a Store does not.
 
-    A DataLoader's samples are taken in its order, made by its workers, before they are collated: the samples of a
-    batch are stored, not the batch, so their sizes may differ. Its ``collate_fn`` is called only with
-    ``batch_size=None``, where it makes samples. A DataLoader over the store with the same ``collate_fn`` returns the
-    same batches.
+    A DataLoader's workers make its samples, and they are stored in its order, before they are collated. So the sizes of
+    a batch's samples may differ. ``collate_fn`` is called only with ``batch_size=None``, where it makes samples. A
+    DataLoader over the store with the same ``collate_fn`` returns the same batches.
 
     Args:
         samples: An iterable, a map-style dataset, a torch DataLoader (or a PrefetchLoader of one) or a Store. A sample
-            is a dict of field names, a named tuple or dataclass with fields of those names, a tuple or list in the
-            order of ``fields``, a Record, or an image alone (a PIL image, tensor, array or the bytes of an image
-            file). Tensors and arrays are stored as arrays of their dtype and shape. Those of one number, and numpy
+            is a dict of field names, a named tuple or dataclass with these names, a tuple or list in the order of
+            ``fields``, a Record, or an image alone (a PIL image, tensor, array or the bytes of an image file). Tensors
+            and arrays are stored as arrays of their dtype and shape. Tensors and arrays of one number, and numpy
             scalars, are stored as the int, float or bool of their dtype, if there is one.
         place: Place of the store.
         fields: Names of a tuple's items, default ``("image", "label")``; a tuple may lack the last ones. ``image``,
@@ -79,21 +78,21 @@ def write_store(
         file_fields: Names of further fields whose values are image files, such as ``("mask", "depth")``: PIL images,
             or the bytes of image files; None where a sample has none. Datasets decode them as the image.
         classes: Class names in the order of their labels, () for labels without names; default those of the dataset,
-            if it has any. Labels that are ints are not changed. Those that are names need the classes here: records
-            are stored as they come, so names cannot be sorted and numbered at the end.
+            if it has any. Labels that are ints are not changed. Labels that are names need the classes here: records
+            are written at once, so names cannot be sorted and numbered at the end.
         image_format: Pillow's name of the format for a PIL image in the field ``image``, default ``"PNG"``, which is
             lossless. PIL images in other fields, such as masks, are always encoded in PNG.
         quality: Quality in JPEG, WebP or AVIF, 1 to 100; default Pillow's.
         overwrite: Replace the store at the place, once the new one is finished.
 
     Raises:
-        FieldError: A sample holds what a record cannot, or a label that is not one of the classes, or the name of
-            several, or no image file in one of ``file_fields``; the message names the sample and the field.
+        FieldError: A sample has a value that a record cannot hold, a label that is none of the classes or the name of
+            several, or no image file in one of ``file_fields``. The message names the sample and the field.
         DamagedImageError: A PIL image does not decode.
         TypeError: ``quality`` or ``overwrite`` has the wrong type.
-        OptionError: An option is out of its range, or the samples cannot be iterated, or there are none and
-            ``overwrite`` is given; or chained datasets have different classes; or a Store is to be encoded again; or
-            the place has a store that the samples are read from.
+        OptionError: An option is out of its range; the samples cannot be iterated; there are none, and ``overwrite`` is
+            given; chained datasets have different classes; a Store is to be encoded again; or the samples are read from
+            the store at the place.
         StoreError: The place cannot be written, or is taken.
     """
     names = _NAMES if fields is None else fields

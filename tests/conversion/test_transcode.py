@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         ({"tile": "no"}, "^tile must be True or False, got 'no'$"),
         ({"max_side": 0}, r"max_side \(--max-side\) must be at least 1, got 0"),
         ({"short_side": -1}, r"short_side \(--short-side\) must be at least 1, got -1"),
-        ({"max_side": 9, "short_side": 9}, "both say how small an image becomes: choose one"),
+        ({"max_side": 9, "short_side": 9}, "both limit the size of an image: choose one"),
         ({"quality": 90}, r"give max_side .* or short_side .* too, or tile \(--tile\)"),
         ({"quality": 0, "max_side": 9}, r"quality \(--quality\) must be from 1 to 100, got 0"),
         ({"tile_width": 32}, r"tile_width \(--tile-width\) is for tiled JPEGs: give tile \(--tile\) too"),

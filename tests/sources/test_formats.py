@@ -64,4 +64,4 @@ def test_of_an_animation_the_first_frame_is_taken_with_a_remark(tmp_path: Path) 
     assert events(report.place) == [
         {"name": "cat/1.gif", "event": "frames", "reason": "has several frames or pages: only the first is decoded"}
     ]
-    assert report.warnings[0].startswith("1 file has several frames or pages, of which the first is decoded")
+    assert report.warnings[0].startswith("1 file has several frames or pages: only the first is decoded")

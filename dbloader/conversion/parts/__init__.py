@@ -1,1 +1,1 @@
-"""Run a conversion in parts, on any machines: a frozen plan, parts in any order, one publish."""
+"""Convert in parts, on any machines: plan once, make the parts in any order, publish one store."""

@@ -1,6 +1,6 @@
-"""Add to a store of shards: what new images must agree with, and what the two are together.
+"""Append to a store of shards: what new images must agree with, and the classes and source of both together.
 
-The shards that are there stay as they are. New ones come behind them, then a new index and a new manifest.
+The old shards stay as they are. New shards, a new index and a new manifest are added.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ _JOIN = "convert the new images into a store of their own, and join the two with
 def adding_to(destination: str | os.PathLike[str]) -> Iterator[None]:
     """Keep other processes from adding to a store inside the block.
 
-    Two that add the same images would make one plan, and add them once.
+    Two processes that add the same images would share one plan, and add the images only once.
 
     Raises:
-        StoreLockedError: Another process adds to it.
-        OptionError, StoreNotFoundError: It cannot grow.
+        StoreLockedError: Another process adds to the store.
+        OptionError: The store is no folder of shards.
+        StoreNotFoundError: No store is at the destination.
     """
     read_base(destination)
     lock = Path(f"{partial_folder(destination)}.lock")
@@ -51,7 +52,7 @@ def adding_to(destination: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def read_base(destination: str | os.PathLike[str]) -> ShardTable:
-    """Return the table of the store that is to grow; OptionError or StoreNotFoundError if it cannot."""
+    """Return the shard table of a store to append to; OptionError or StoreNotFoundError if that is impossible."""
     if is_mongo(destination):
         raise OptionError(f"{_ADDS}, not to a store in MongoDB: {_JOIN}")
     target, name = target_of(destination), os.fspath(destination)
@@ -64,9 +65,9 @@ def read_base(destination: str | os.PathLike[str]) -> ShardTable:
 
 
 def join_classes(base: Manifest, found: Source, place: str) -> tuple[list[str], list[int] | None]:
-    """Return the classes of a store and a source together, and the label there of each class of the source.
+    """Return the classes of a store and a source together, and the label of each of the source's classes.
 
-    The store's own come first. The labels are None if all stay the same.
+    The store's own classes come first. The labels are None if the source's labels need not change.
 
     Raises:
         OptionError: The labels contradict each other.
@@ -82,7 +83,7 @@ def join_classes(base: Manifest, found: Source, place: str) -> tuple[list[str], 
         if len({*names}) < len(names):
             twice = Counter(names).most_common(1)[0][0]
             raise OptionError(
-                f"{where}: two of its classes are called {twice!r}, so they cannot be told by their names"
+                f"{where}: two of its classes are called {twice!r}, so their names do not tell them apart"
             )
     classes = [*dict.fromkeys((*base.classes, *found.classes))]
     number = {name: label for label, name in enumerate(classes)}
@@ -91,7 +92,12 @@ def join_classes(base: Manifest, found: Source, place: str) -> tuple[list[str], 
 
 
 def check_agreement(base: Manifest, found: Source, files: FileList, place: str) -> None:
-    """Raise SourceError or OptionError if a source has integer labels or file fields that the store contradicts."""
+    """Raise an error if new images have labels or file fields of another kind than the store.
+
+    Raises:
+        SourceError: The store's labels have class names, and a new image has an integer label.
+        OptionError: A field has files in the new images, and other values in the store.
+    """
     if base.classes and not found.classes:
         labelled = (files[position] for position in range(len(files)))
         if item := next((item for item in labelled if getattr(item, "label", None) is not None), None):
@@ -108,10 +114,10 @@ def check_agreement(base: Manifest, found: Source, files: FileList, place: str) 
 
 
 def join_sources(manifests: Sequence[Manifest]) -> dict[str, Any]:
-    """Return the ``source`` of a store, whose manifest comes first, together with shards of new images.
+    """Return the ``source`` of a store together with new shards, given the manifests of the store and the shards.
 
     Raises:
-        OptionError: A field has image files in the one, and other values in the other.
+        OptionError: A field has image files in one manifest, and other values in another.
     """
     old, new, *_ = (manifest.source for manifest in manifests)
     source = common_values([old, new])

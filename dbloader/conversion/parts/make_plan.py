@@ -1,4 +1,4 @@
-"""Plan a conversion in parts: list the files of a source, and freeze the list and all options."""
+"""Plan a conversion in parts: write the list of files and all options into ``DESTINATION.partial``."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ def plan_conversion(
     progress: Callable[[int], object] = lambda _: None,
     **options: Any,
 ) -> Plan:
-    """List the files of a source, and freeze the list and all options in ``DESTINATION.partial``.
+    """Write the list of a source's files, and all options, into ``DESTINATION.partial``.
 
-    Then `convert_part` makes the parts, on any machines, and `publish` makes a store of them. The same plan may be
-    made again: it keeps the parts that are done.
+    Then `convert_part` makes the parts, on any machines, and `publish` makes a store of them. Planning the same
+    conversion again keeps the parts that are made.
 
     Args:
         source: As in `convert`; a path that all machines see.
         destination: Place of the store that will be: a path that all machines see.
-        shards: Number of parts, each of which makes one shard; at most one for each file.
+        shards: Number of parts. Each makes one shard. There are at most as many as files.
         append: Add the records to the sharded store at the destination.
-        overwrite: Replace another plan at the destination, and the parts that are made of it.
+        overwrite: Replace another plan at the destination, with its parts.
         progress: Called with the number of files found so far.
-        **options: Those of `convert` that decide the records, from ``listing`` to ``shuffle_seed``.
+        **options: The options of `convert` that decide the records, from ``listing`` to ``shuffle_seed``.
 
     Raises:
         StoreExistsError: Another plan is at the destination.
@@ -133,7 +133,7 @@ def make_plan(
             }
             values |= {"id": _id_of(values, files.digest), "token": secrets.token_hex(4)}
             write_durably(aside / PLAN_FILE, seal(values))
-            if is_mongo(settings.place["source"]):  # its place may have a password in it
+            if is_mongo(settings.place["source"]):  # the place may contain a password
                 (aside / PLAN_FILE).chmod((aside / PLAN_FILE).stat().st_mode & 0o770)
             return _put(aside, destination, values["id"], overwrite=overwrite)
         finally:
@@ -141,18 +141,18 @@ def make_plan(
 
 
 def _put(aside: Path, destination: str | os.PathLike[str], plan_id: str, *, overwrite: bool) -> Plan:
-    """Rename a plan to its place, unless the same plan is there already."""
+    """Move a new plan to its place, unless the same plan is there already."""
     folder = partial_folder(destination)
     if folder.exists():
         if not (folder / PLAN_FILE).is_file():
-            raise StoreExistsError(f"{folder} is there, and has no plan: it is not replaced; remove it")
+            raise StoreExistsError(f"{folder} exists and has no plan, so it is not replaced: remove it")
         if not overwrite:
             there = Plan.open(destination)
             if there.id == plan_id:
                 return there
             raise StoreExistsError(
                 f"{folder} has the plan of another conversion: publish it (dbloader publish), replace it (dbloader "
-                "plan with --overwrite), or remove it, once nobody makes its parts any more"
+                "plan with --overwrite), or remove it when no process makes its parts any more"
             )
         remove_plan(folder)
     try:

@@ -1,7 +1,8 @@
-"""The plan of a conversion in parts: what is converted and how, frozen in a folder that all machines see.
+"""The plan of a conversion in parts: the list of files and all options, in a folder that all machines see.
 
-Part k is a pure function of the plan and k, so any machine may make it, any number of times. ``DESTINATION.partial/``
-holds the plan, the shards that parts have made, and a receipt for each of them, until `publish` makes a store of it.
+Part k is a pure function of the plan and k, so any machine may make it, any number of times. The folder
+``DESTINATION.partial/`` contains the plan, the shards of the parts that are made, and a receipt for each of them.
+`publish` makes the store of it.
 """
 
 from __future__ import annotations
@@ -32,32 +33,33 @@ from dbloader.records.document import open_sealed
 from dbloader.stores.lmdb.keys import PARTIAL, checked_path
 from dbloader.stores.mongo.uri import is_mongo
 
+PLAN_FILE = "plan.bson"
+LIST_FILE = "files"  # the FileList of the source
+SPANS_FILE = "files.spans"  # where in LIST_FILE the entries of each part are, in order
 RECEIPT_FOLDER = "parts"
-# The entries of the source, and for each part which bytes of that file its entries are, in order.
-PLAN_FILE, LIST_FILE, SPANS_FILE = "plan.bson", "files", "files.spans"
-# Their versions decide pixels and bytes, so all parts must be made with the same.
+# Packages that decide pixels and bytes. All parts must be made with the same versions.
 _PACKAGES = ("Pillow", "simplejpeg", "pymongo", "pillow-heif")
 _SPAN_BYTES, _CRC_BYTES = 16, 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A conversion that is planned; made by ``plan_conversion``.
+    """A planned conversion; `plan_conversion` makes it.
 
     Attributes:
         folder: ``DESTINATION.partial``.
         id: SHA-256 of everything that decides the records, hex.
-        token: Random, hex: another one each time that a plan is replaced, also by the same.
+        token: Random hex digits, new whenever a plan is written, even with the same id.
         parts: Number of parts, each of which makes one shard.
         files: Number of files in the list.
         place: The arguments of `open_source`, by their names.
-        fail_on: The kinds of rejected files that end the conversion: "bad" and "damaged".
-        described: The ``source`` of the manifest.
+        fail_on: Kinds of rejected files that end the conversion: "bad" and "damaged".
+        described: ``source`` of the manifest.
         classes: Name of each label from 0 on.
-        left_out: What the report says about the source.
-        grows: The index of the store that the records are added to; "" for a new store.
-        labels: The label in the store of each class of the source; None if they are the same.
-        versions: Of dbloader and the libraries that decide the records.
+        left_out: What `report.left_out` returns for the source.
+        grows: File name of the index of the store that the records are added to; "" for a new store.
+        labels: Label in the store for each class of the source; None if they are equal.
+        versions: Versions of dbloader and of the libraries that decide the records, by name.
     """
 
     folder: Path
@@ -80,7 +82,7 @@ class Plan:
 
         Raises:
             StoreNotFoundError: The destination has no plan.
-            DamagedStoreError: It is not what was written.
+            DamagedStoreError: The plan is damaged.
         """
         folder = partial_folder(destination)
         try:
@@ -96,7 +98,7 @@ class Plan:
 
     @property
     def settings(self) -> Settings:
-        """The settings that were frozen, with the labels of the store."""
+        """The settings of the conversion, with the labels of the store."""
         images = ImageFormat(**{field.name: self.described[field.name] for field in fields(ImageFormat)})
         options = {name: self.described[name] for name in ("check", "keep_damaged")}
         labels = None if self.labels is None else tuple(self.labels)
@@ -104,15 +106,15 @@ class Plan:
         return Settings(self.place, converter, tuple(self.fail_on), self.described["shuffle_seed"])
 
     def part_length(self, number: int) -> int:
-        """Return how many files a part converts."""
+        """Return the number of files that a part converts."""
         return len(slice_of(number, self.parts, self.files))
 
     def open_part(self, number: int) -> FileList:
-        """Open the list of the files that a part converts, in order; each entry is verified when it is read.
+        """Open the list of the files that a part converts, in order. Reading an entry verifies its checksum.
 
         Raises:
             StoreNotFoundError: The list is missing.
-            DamagedStoreError: It is not what was written.
+            DamagedStoreError: The list is damaged.
         """
         files, path = slice_of(number, self.parts, self.files), self.folder / SPANS_FILE
         try:
@@ -127,7 +129,7 @@ class Plan:
         return FileList((self.folder / LIST_FILE).open("rb"), *np.frombuffer(spans, "<i8").reshape(-1, 2).T)
 
     def check_versions(self) -> None:
-        """Raise ConversionError unless this process has the versions that the plan was made with."""
+        """Raise ConversionError if this process has other library versions than the plan."""
         found = library_versions(self.settings.converter.images)
         for name, planned in self.versions.items():
             if (here := found[name]) != planned:
@@ -135,17 +137,17 @@ class Plan:
                 remedy = {LIMIT_VARIABLE: f"export {name}={planned}", JPEGTRAN: "put that one first on the PATH"}
                 raise ConversionError(
                     f"this machine has {name} {here} and {self.folder} was planned with {planned}, so a part made here "
-                    f"might not have the same records: {remedy.get(name, install)}, or plan again"
+                    f"might have other records: {remedy.get(name, install)}, or plan again"
                 )
 
 
 def slice_of(part: int, parts: int, files: int) -> range:
-    """Return which of so many files, in order, are those of a part."""
+    """Return the positions of a part's files among all files."""
     return range(files * part // parts, files * (part + 1) // parts)
 
 
 def pack_spans(spans: np.ndarray[Any, Any], parts: int) -> bytes:
-    """Return the content of SPANS_FILE: the spans of each part's entries, with a CRC-32."""
+    """Return the content of SPANS_FILE: for each part the spans of its entries, and a CRC-32."""
     packed = []
     for part in range(parts):
         files = slice_of(part, parts, len(spans))
@@ -154,19 +156,19 @@ def pack_spans(spans: np.ndarray[Any, Any], parts: int) -> bytes:
 
 
 def remove_plan(folder: Path) -> None:
-    """Remove the folder of a plan, which is away at once, and what is left of others whose removal was cut off."""
+    """Remove the folder of a plan in one step, and what interrupted removals have left of others."""
     folder.rename(folder.with_name(f"{folder.name}.removed-{secrets.token_hex(4)}"))
     for away in folder.parent.glob(f"{glob.escape(folder.name)}.removed-*"):
         shutil.rmtree(away, ignore_errors=True)
 
 
 def partial_folder(destination: str | os.PathLike[str]) -> Path:
-    """Return the folder of a conversion in parts."""
+    """Return the folder with the plan of a destination."""
     return Path(f"{target_of(destination)}{PARTIAL}")
 
 
 def target_of(destination: str | os.PathLike[str]) -> Path:
-    """Return the place of a sharded store, which a link may lead to."""
+    """Return the path of a sharded store, after symbolic links; PlaceError for a place in MongoDB."""
     if is_mongo(destination):
         raise PlaceError(
             "shards are files: the destination must be a path that all machines see, got a place in MongoDB; convert "
@@ -176,7 +178,7 @@ def target_of(destination: str | os.PathLike[str]) -> Path:
 
 
 def library_versions(images: ImageFormat) -> dict[str, str]:
-    """Return the versions of dbloader and of what else decides the records, and the limit of pixels."""
+    """Return the versions of dbloader and of all else that decides the records, and the limit of pixels."""
     versions = {"dbloader": __version__, **dict.fromkeys(_PACKAGES, "none"), LIMIT_VARIABLE: f"{max_pixels():.0f}"}
     for name in _PACKAGES:
         with suppress(PackageNotFoundError):
@@ -184,6 +186,6 @@ def library_versions(images: ImageFormat) -> dict[str, str]:
     if images.tile and images.quality is None:
         command = [find_jpegtran(), "-version"]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-        # Of IJG's, which has no such option, the first line of the help.
+        # IJG's jpegtran has no such option: then this is the first line of its help.
         versions[JPEGTRAN] = (done.stdout + done.stderr).decode(errors="replace").partition("\n")[0].strip()
     return versions

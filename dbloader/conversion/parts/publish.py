@@ -53,9 +53,9 @@ if TYPE_CHECKING:
 
 
 def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> Report:
-    """Make a store of the parts of a conversion, in one step, or refuse.
+    """Make one store of the parts of a conversion, in one step.
 
-    If no plan is left and a store is there, as when a job runs again, the report has no files, and a warning says so.
+    If the store was published before, as when a job runs again, the report has no files, and a warning.
 
     Args:
         destination: Place of the store.
@@ -64,7 +64,7 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
     Raises:
         StoreNotFoundError: The destination has neither a plan nor a sharded store.
         ConversionError: Parts are missing; or no file could be stored.
-        StoreExistsError: Something else is at the destination already.
+        StoreExistsError: The destination is taken.
         StoreError: A part is damaged, or the store cannot be written.
     """
     started, target = time.monotonic(), target_of(destination)
@@ -137,7 +137,7 @@ def _report_path(target: Path) -> Path:
 
 
 def _made_of(target: Path, receipts: Sequence[PartReceipt]) -> ShardTable | None:
-    """Return the table of the store at a place if it has shards of these receipts, else None."""
+    """Return the shard table of the store at a path if it has the shards of these receipts, else None."""
     with suppress(OSError, StoreError):
         table = ShardTable.read(target)
         made = {(receipt.shard, receipt.digest) for receipt in receipts}
@@ -147,7 +147,7 @@ def _made_of(target: Path, receipts: Sequence[PartReceipt]) -> ShardTable | None
 
 
 def _done_before(destination: str | os.PathLike[str], table: ShardTable, started: float) -> Report:
-    """Return the report of a store that was published already; write its file, if a publisher was killed before."""
+    """Return the report of a store that was published before; write its file again."""
     manifest, target = table.manifest, target_of(destination)
     rejected = manifest.outcome.get("rejected", 0)
     left_out = f"; {counted(rejected, 'file')} had been rejected" if rejected else ""
@@ -160,7 +160,7 @@ def _done_before(destination: str | os.PathLike[str], table: ShardTable, started
         image_bytes=manifest.image_bytes,
         seconds=time.monotonic() - started,
         warnings=(
-            f"no plan is left: the store that is there was published already, at {manifest.created}{left_out}",
+            f"no plan is left: the store was published already, at {manifest.created}{left_out}",
             *problem,
         ),
         report_file=report_file,
@@ -170,9 +170,9 @@ def _done_before(destination: str | os.PathLike[str], table: ShardTable, started
 def _make(
     plan: Plan, receipts: Sequence[PartReceipt], target: Path, base: ShardTable | None, *, replaces: bool
 ) -> Manifest:
-    """Make a store of the parts of a plan, at its place."""
+    """Make a store of the parts of a plan, at its target."""
     shards = [receipt.shard for receipt in receipts]
-    # Another attempt at publishing this plan may be writing an index of the same name.
+    # Fixed by the plan: another process that publishes the plan may be writing the same index.
     options: dict[str, Any] = {"classes": plan.classes, "source": plan.described, "salt": int(plan.token, 16)}
     if base is not None:
         check_base(target, base, plan.grows)
@@ -181,7 +181,7 @@ def _make(
             with LMDBStore(plan.folder / SHARD_FOLDER / name) as shard:
                 manifests.append(shard.manifest)
         options["source"] = join_sources(manifests)
-        options |= {"grows": (target, base), "index": f"index-{plan.id[:16]}.lmdb"}  # found by another attempt
+        options |= {"grows": (target, base), "index": f"index-{plan.id[:16]}.lmdb"}  # a later attempt replaces it
     table = index_shards(plan.folder, shards, [receipt.digest for receipt in receipts], **options)
     if replaces:
         move_into(plan.folder, table, target)
@@ -195,13 +195,13 @@ def _make(
     plan.folder.rename(target)
     with suppress(OSError):  # the store is in place
         sync_folder(target.parent)
-        table = ShardTable.read(target)  # which may be that of another process that has published at the same time
+        table = ShardTable.read(target)  # perhaps of another process, which published at the same time
         _remove_files(target, left - {MANIFEST_FILE, *table.files})
     return table.manifest
 
 
 def _remove_files(target: Path, names: set[str]) -> None:
-    """Remove from the folder of a store what only its plan needed, with the plan last."""
+    """Remove the files that only the plan needed from the folder of a store, the plan last."""
     shutil.rmtree(target / RECEIPT_FOLDER, ignore_errors=True)
     with suppress(OSError):
         for name in sorted(names, key=lambda name: name == PLAN_FILE):
