@@ -65,21 +65,8 @@ def convert(
 ) -> Report:
     """Make a store of an image folder, tar, zip or Parquet files, an LMDB file, a store, or the files of a listing.
 
-    Without ``shards``, all work is done in one process::
-
-        calling thread    folder, listing, tar files or collection
-                              | entries: name, path, label, fields
-                              v
-                          FileList, a temporary file: their number, digest and (shuffled) order
-                              | tasks of 16 files, while the results ahead hold less than 96 MiB
-                              v
-        worker threads    read -> examine, repair -> decode (check) -> ImageFormat -> encode the record
-                              | records and events, back in order
-                              v
-        calling thread    writer: commits now and then -> <destination>.partial -> manifest, rename
-                              |
-                              v
-                          report (<destination>.report.jsonl)
+    Without ``shards``, threads of this process read, check and encode files ahead of the calling thread, which writes
+    them to ``<destination>.partial``. When all are written, that is renamed (docs/design.md has a picture).
 
     The records are the same for any number of workers, and after an interrupted and resumed conversion. An interruption
     leaves the destination as it was, and ``resume`` continues after the last commit. With ``shards``, the same call
@@ -162,20 +149,12 @@ def convert(
         return _convert(settings, destination, workers, progress, overwrite=overwrite, resume=resume)
     if executor is not None:
         check_executor(executor)
-    with adding_to(destination) if append else nullcontext():
-        if not append:
-            check_target(target_of(destination), overwrite=overwrite)
-        return _convert_in_parts(
-            settings,
-            destination,
-            1 if shards is None else shards,
-            workers,
-            executor,
-            progress,
-            append=append,
-            overwrite=overwrite,
-            resume=resume,
-        )
+    if not append:
+        check_target(target_of(destination), overwrite=overwrite)
+    shards = 1 if shards is None else shards
+    return _convert_in_parts(
+        settings, destination, shards, workers, executor, progress, append=append, overwrite=overwrite, resume=resume
+    )
 
 
 def _convert(
@@ -246,32 +225,32 @@ def _convert_in_parts(
 ) -> Report:
     """Plan, make all missing parts by the executor or by processes of this machine, and publish."""
     started = time.monotonic()
-    plan = make_plan(
-        settings,
-        destination,
-        shards,
-        append=append,
-        overwrite=overwrite and not resume,
-        progress=lambda count: progress(Progress(count, None, 0)),
-    )
-    found, receipts, missing = list_parts(destination)
-    _check_same(plan, found.id)
-    done = [plan.part_length(receipt.part) for receipt in receipts]
-    resumed_at, nbytes = sum(done), 0
-    progress(Progress(plan.files, resumed_at, 0))
-    if executor is None:
-        running: Any = local_processes(min(workers, plan.parts))
-        workers = max(1, workers // plan.parts)
-    else:
-        running = nullcontext(executor)
     place = os.path.abspath(destination)  # noqa: PTH100 - tasks may run in another working directory
-    with running as executor, closing(run_parts(place, missing, executor, workers)) as made:
-        for receipt in made:
-            _check_same(plan, receipt.plan)
-            done.append(plan.part_length(receipt.part))
-            nbytes += receipt.bytes_read
-            progress(Progress(plan.files, sum(done), nbytes))
-    report = publish(destination, overwrite=overwrite)
+    with adding_to(destination) if append else nullcontext():
+        plan = make_plan(
+            settings,
+            destination,
+            shards,
+            append=append,
+            overwrite=overwrite and not resume,
+            progress=lambda count: progress(Progress(count, None, 0)),
+        )
+        parts = list_parts(destination)
+        _check_same(plan, parts.plan.id)
+        done = [plan.part_length(receipt.part) for receipt in parts.receipts]
+        resumed_at, nbytes = sum(done), 0
+        progress(Progress(plan.files, resumed_at, 0))
+        running: Any = nullcontext(executor)
+        if executor is None:
+            running = local_processes(min(workers, plan.parts))
+            workers = max(1, workers // plan.parts)
+        with running as executor, closing(run_parts(place, parts.missing, executor, workers)) as made:
+            for receipt in made:
+                _check_same(plan, receipt.plan)
+                done.append(plan.part_length(receipt.part))
+                nbytes += receipt.bytes_read
+                progress(Progress(plan.files, sum(done), nbytes))
+        report = publish(destination, overwrite=overwrite)
     return replace(report, resumed_at=resumed_at, bytes_read=nbytes, seconds=time.monotonic() - started)
 
 

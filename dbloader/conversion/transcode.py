@@ -20,11 +20,7 @@ TILES = "tiles"
 """Field of a record with the lengths of its image's tiles."""
 
 
-def _option(name: str) -> str:
-    return f"{name} (--{name.replace('_', '-')})"
-
-
-_MAX_SIDE, _SHORT_SIDE = _option("max_side"), _option("short_side")
+_MAX_SIDE, _SHORT_SIDE = "max_side (--max-side)", "short_side (--short-side)"
 _SUBSAMPLINGS = ("4:4:4", "4:2:2", "4:2:0")  # by Pillow's numbers
 
 # Bytes a pixel.
@@ -78,7 +74,8 @@ class ImageFormat:
 
     def __post_init__(self) -> None:
         for name, most in (("short_side", None), ("max_side", None), ("tile_width", None), ("quality", 100)):
-            number = whole_number(_option(name), getattr(self, name), 1, most, none=True)
+            option = f"{name} (--{name.replace('_', '-')})"
+            number = whole_number(option, getattr(self, name), 1, most, none=True)
             object.__setattr__(self, name, number)  # the manifest cannot hold NumPy's integers
         for name in ("tile", "raw"):
             object.__setattr__(self, name, checked_flag(name, getattr(self, name)))
