@@ -101,7 +101,7 @@ def test_a_store_that_grew_has_the_records_and_the_digest_of_one_file(
     assert again.earlier_events == len(events)
 
 
-def test_growing_again_keeps_only_what_readers_of_the_store_before_need(grown: Path, tmp_path: Path) -> None:
+def test_growing_again_keeps_the_index_that_open_readers_need(grown: Path, tmp_path: Path) -> None:
     indices = []
     for number in range(4):
         plant_photos(tmp_path / f"{number}", 2)
@@ -113,7 +113,7 @@ def test_growing_again_keeps_only_what_readers_of_the_store_before_need(grown: P
     assert len(files(grown)) == 3
 
 
-def test_readers_keep_what_they_opened(grown: Path, tmp_path: Path) -> None:
+def test_open_readers_keep_the_old_state_of_a_store(grown: Path, tmp_path: Path) -> None:
     with LMDBStore(grown) as store, LMDBDataset(grown) as dataset, LMDBStore(grown) as manifest_only:
         before = stored(store, range(7))
         names = [*store.names()]
@@ -143,9 +143,7 @@ def test_readers_keep_what_they_opened(grown: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("old", "new"), [("names", "integers"), ("integers", "names"), ("none", "names")])
-def test_labels_that_contradict_each_other_are_refused(
-    root: Path, place: Path, tmp_path: Path, old: str, new: str
-) -> None:
+def test_contradicting_labels_are_refused(root: Path, place: Path, tmp_path: Path, old: str, new: str) -> None:
     plant_photos(root, 3)
 
     def options(kind: str) -> dict[str, Any]:
@@ -172,7 +170,7 @@ def test_labels_that_contradict_each_other_are_refused(
     assert not Path(f"{place}.partial").exists()
 
 
-def test_labels_of_boxes_become_those_of_the_store(root: Path, place: Path, tmp_path: Path) -> None:
+def test_labels_of_boxes_become_labels_of_the_store(root: Path, place: Path, tmp_path: Path) -> None:
     convert(plant_photos(root, 3, classes=("zebra", "dog")), place, shards=1, executor=Here())
     plant_coco(tmp_path)
     options: dict[str, Any] = {"listing": tmp_path / "annotations" / "instances_train2017.json"}
@@ -190,9 +188,7 @@ def test_labels_of_boxes_become_those_of_the_store(root: Path, place: Path, tmp_
 
 
 @pytest.mark.parametrize("labels", [np.array([1, 0]), [1, 0]], ids=["array", "list"])
-def test_labels_of_boxes_that_are_integers_do_not_become_classes(
-    root: Path, place: Path, tmp_path: Path, labels: Any
-) -> None:
+def test_integer_labels_of_boxes_do_not_become_classes(root: Path, place: Path, tmp_path: Path, labels: Any) -> None:
     plant_photos(root, 2)
     write_store([{"image": photo(), "box_labels": labels}], tmp_path / "boxes.lmdb")
     convert(root, place, shards=1, executor=Here())
@@ -203,7 +199,7 @@ def test_labels_of_boxes_that_are_integers_do_not_become_classes(
         convert(root, tmp_path / "bare.lmdb", append=True, executor=Here())
 
 
-def test_what_does_not_grow_is_refused_with_the_remedy(root: Path, place: Path, tmp_path: Path) -> None:
+def test_append_to_anything_but_shards_is_refused_with_a_remedy(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 3)
     for action in (convert, plan_conversion):
         options: dict[str, Any] = {"shards": 1, "append": True}
@@ -227,7 +223,7 @@ def test_what_does_not_grow_is_refused_with_the_remedy(root: Path, place: Path, 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "images", "out.lmdb"]
 
 
-def test_an_image_that_is_added_twice_is_there_twice(grown: Path, root: Path) -> None:
+def test_an_image_added_twice_is_stored_twice(grown: Path, root: Path) -> None:
     convert(root, grown, append=True, executor=Here())
     with open_store(grown) as store:
         assert [*store.names()] == [*store.names()][:7] * 2
@@ -248,14 +244,14 @@ class AtOnce(Here):
 
 
 @pytest.mark.parametrize("other", ["new", "images"])
-def test_a_store_that_grows_already_is_refused_and_grows_afterwards(grown: Path, tmp_path: Path, other: str) -> None:
+def test_concurrent_append_is_refused_until_the_first_has_ended(grown: Path, tmp_path: Path, other: str) -> None:
     source = tmp_path / other
     assert convert(tmp_path / "new", grown, append=True, executor=AtOnce(source)).records == 12
     assert convert(tmp_path / "new", grown, append=True, executor=Here()).records == 17
     assert [*tmp_path.glob("out.lmdb.partial*")] == []
 
 
-def test_of_two_that_add_at_once_one_does_and_the_other_is_refused(grown: Path, tmp_path: Path) -> None:
+def test_concurrent_append_has_one_winner(grown: Path, tmp_path: Path) -> None:
     plan_conversion(tmp_path / "new", grown, 1, append=True)
     plant_photos(tmp_path / "other", 2)
     with pytest.raises(StoreExistsError, match="has the plan of another conversion: publish it"):
@@ -273,7 +269,7 @@ def test_of_two_that_add_at_once_one_does_and_the_other_is_refused(grown: Path, 
     assert contents(grown) == after
 
 
-def test_a_store_that_changes_until_it_is_locked_does_not_grow(
+def test_a_store_that_changes_before_it_is_locked_does_not_grow(
     grown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan_conversion(tmp_path / "new", grown, 1, append=True)
@@ -314,7 +310,7 @@ def test_a_full_disk_while_the_manifest_is_written_leaves_all_parts(
     assert publish(grown).records == 12
 
 
-def test_a_publisher_that_was_killed_before_it_removed_the_plan_adds_nothing_twice(grown: Path, tmp_path: Path) -> None:
+def test_publishing_again_after_a_kill_adds_nothing_twice(grown: Path, tmp_path: Path) -> None:
     plan_conversion(tmp_path / "new", grown, 1, append=True)
     convert_part(grown, 0)
     shutil.copytree(f"{grown}.partial", tmp_path / "kept")
@@ -330,7 +326,7 @@ def test_a_publisher_that_was_killed_before_it_removed_the_plan_adds_nothing_twi
     assert not Path(f"{grown}.partial").exists()
 
 
-def test_shards_that_a_killed_publisher_has_left_are_named(grown: Path, tmp_path: Path) -> None:
+def test_a_warning_names_shards_that_a_killed_publisher_left(grown: Path, tmp_path: Path) -> None:
     plan_conversion(tmp_path / "new", grown, 1, append=True)
     shard = convert_part(grown, 0).shard
     shutil.copy(f"{grown}.partial/shards/{shard}", grown / "shards")  # killed after that
@@ -346,7 +342,7 @@ def test_shards_that_a_killed_publisher_has_left_are_named(grown: Path, tmp_path
     assert not convert(tmp_path / "new", grown, append=True, executor=Here()).warnings
 
 
-def test_a_store_does_not_grow_where_files_cannot_be_locked(
+def test_append_is_refused_where_files_cannot_be_locked(
     grown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock = fcntl.flock
@@ -365,7 +361,7 @@ def test_a_store_does_not_grow_where_files_cannot_be_locked(
     assert files(grown) == before
 
 
-def test_a_plan_that_adds_is_not_published_over_the_store(grown: Path, tmp_path: Path) -> None:
+def test_a_plan_with_append_refuses_publish_with_overwrite(grown: Path, tmp_path: Path) -> None:
     plan_conversion(tmp_path / "new", grown, 1, append=True)
     convert_part(grown, 0)
     with pytest.raises(OptionError, match="leave overwrite"):
@@ -373,7 +369,7 @@ def test_a_plan_that_adds_is_not_published_over_the_store(grown: Path, tmp_path:
     assert publish(grown).records == 12
 
 
-def test_nothing_new_that_can_be_stored_leaves_the_store(grown: Path, tmp_path: Path) -> None:
+def test_append_without_a_storable_image_leaves_the_store(grown: Path, tmp_path: Path) -> None:
     before = files(grown)
     plant(tmp_path / "bad", {"cat/a.jpg": b"text"})
     with pytest.raises(ConversionError, match="none of the 1 files could be stored"):
@@ -381,7 +377,7 @@ def test_nothing_new_that_can_be_stored_leaves_the_store(grown: Path, tmp_path: 
     assert files(grown) == before
 
 
-def test_what_the_options_were_stays_known_only_if_both_agree(grown: Path, tmp_path: Path) -> None:
+def test_the_source_of_a_grown_store_keeps_only_common_options(grown: Path, tmp_path: Path) -> None:
     convert(tmp_path / "new", grown, append=True, executor=Here(), check="structure")
     with open_store(grown) as store:
         source = store.manifest.source
@@ -390,7 +386,7 @@ def test_what_the_options_were_stays_known_only_if_both_agree(grown: Path, tmp_p
         assert source["raw"] is False
 
 
-def test_a_store_that_a_link_leads_to_grows_where_it_is(grown: Path, tmp_path: Path) -> None:
+def test_append_follows_a_link_to_the_store(grown: Path, tmp_path: Path) -> None:
     link = tmp_path / "elsewhere" / "link.lmdb"
     link.parent.mkdir()
     link.symlink_to(grown)
@@ -400,7 +396,7 @@ def test_a_store_that_a_link_leads_to_grows_where_it_is(grown: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_shards_come_to_where_a_link_leads(root: Path, tmp_path: Path, overwrite: bool) -> None:
+def test_convert_to_shards_follows_a_link(root: Path, tmp_path: Path, overwrite: bool) -> None:
     target, link = tmp_path / "far" / "store.lmdb", tmp_path / "link.lmdb"
     target.parent.mkdir()
     link.symlink_to(target)
@@ -413,7 +409,7 @@ def test_shards_come_to_where_a_link_leads(root: Path, tmp_path: Path, overwrite
     assert sorted(path.name for path in target.parent.iterdir()) == ["store.lmdb"]
 
 
-def test_a_field_that_is_a_file_on_one_side_only_is_refused(
+def test_a_field_with_files_only_in_the_new_images_is_refused(
     grown: Path, tmp_path: Path, root: Path, place: Path
 ) -> None:
     new = tmp_path / "new"

@@ -55,7 +55,7 @@ def test_records_are_the_files_in_the_order_of_the_source_byte_for_byte(root: Pa
 
 
 @pytest.mark.parametrize("options", [{}, {"shuffle_seed": 5, "images": ImageFormat(max_side=16)}, {"check": "none"}])
-def test_the_number_of_workers_changes_nothing(root: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+def test_records_are_equal_for_any_number_of_workers(root: Path, tmp_path: Path, options: dict[str, Any]) -> None:
     plant_photos(root, 40)
     plant_kinds(root, *KINDS)
     one, four = (convert(root, tmp_path / f"{n}.lmdb", workers=n, **options) for n in (1, 4))
@@ -103,7 +103,7 @@ def test_a_listing_gives_order_labels_and_fields(root: Path, place: Path, tmp_pa
         assert store.manifest.source["listing"] == str(listing)
 
 
-def test_a_row_that_cannot_be_used_is_not_something_to_resume_after(root: Path, place: Path, tmp_path: Path) -> None:
+def test_an_unusable_row_leaves_nothing_to_resume(root: Path, place: Path, tmp_path: Path) -> None:
     # The list of files, which a resumed conversion compares, would be another once the row is mended.
     listing = tmp_path / "listing.json"
     listing.write_text(json.dumps([{"path": ""}, {"path": "a.jpg"}]))
@@ -112,7 +112,7 @@ def test_a_row_that_cannot_be_used_is_not_something_to_resume_after(root: Path, 
         convert(root, place, listing=listing, on_bad="fail")
 
 
-def test_a_listing_may_name_what_is_not_there_or_no_file(root: Path, place: Path, tmp_path: Path) -> None:
+def test_missing_files_of_a_listing_are_rejected(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 2)
     listing = tmp_path / "all.csv"
     os.mkfifo(root / "pipe")
@@ -158,7 +158,7 @@ def test_source_and_destination_may_be_relative_or_within_each_other(
         assert listed.manifest.source["listing"] == str(tmp_path / "list.csv")
 
 
-def test_damage_is_found_although_the_program_lets_pillow_pass_over_it(
+def test_damage_is_found_although_pillow_loads_truncated_images(
     root: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant_kinds(root, "half a png")
@@ -168,7 +168,7 @@ def test_damage_is_found_although_the_program_lets_pillow_pass_over_it(
 
 
 @pytest.mark.slow
-def test_a_conversion_that_ends_does_not_make_another_one_lenient(
+def test_the_end_of_one_conversion_keeps_another_strict(
     root: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(root, {f"cat/{number:04}.jpg": photo() for number in range(400)})
@@ -198,7 +198,7 @@ def test_a_conversion_that_ends_does_not_make_another_one_lenient(
     assert filters == [*warnings.filters]
 
 
-def test_warnings_of_pillow_are_no_ones_business(root: Path, place: Path) -> None:
+def test_warnings_of_pillow_are_hidden(root: Path, place: Path) -> None:
     data = photo()
     start = data.index(b"\xff\xdb")
     odd = data[:start] + jpegs.segment(0xE1, b"Exif\x00\x00II*\x00\xff\xff\xff\xff") + data[start:]
@@ -206,7 +206,7 @@ def test_warnings_of_pillow_are_no_ones_business(root: Path, place: Path) -> Non
     assert convert(root, place).records == 1  # in the tests, a warning is an error
 
 
-def test_a_file_that_may_not_be_read_is_named() -> None:
+def test_a_file_without_read_permission_is_named() -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = plant_photos(Path(folder) / "images", 3)
         (root / "cat" / "0002.jpg").chmod(0)
@@ -226,7 +226,7 @@ def test_a_file_that_may_not_be_read_is_named() -> None:
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_if_no_file_can_be_stored_the_destination_is_as_before(root: Path, place: Path, overwrite: bool) -> None:
+def test_the_destination_is_unchanged_if_no_file_can_be_stored(root: Path, place: Path, overwrite: bool) -> None:
     old = convert(plant_photos(root, 2), place).digest if overwrite else None
     plant(root, {"cat/0000.jpg": b"text", "dog/0001.jpg": b""})
     with pytest.raises(ConversionError, match=r"none of the 2 files could be stored; the first is cat/0000.jpg: is in"):

@@ -42,7 +42,7 @@ class Failing(Items):
         return super().__getitem__(index)
 
 
-def test_a_shuffling_loaders_order_is_kept(tmp_path: Path) -> None:
+def test_samples_keep_the_order_of_a_shuffling_loader(tmp_path: Path) -> None:
     items = [(torch.tensor([float(index)]), index) for index in range(23)]
 
     def loader() -> DataLoader[Any]:
@@ -74,7 +74,7 @@ STRUCTURES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_a_batch_is_taken_apart_and_training_on_the_store_gives_it_again(tmp_path: Path, structure: str) -> None:
+def test_the_store_gives_the_batches_of_the_loader(tmp_path: Path, structure: str) -> None:
     """Batches of 5, with structures that look the other way round: lists of 5, images of 5 rows, fields of 5."""
     items = [STRUCTURES[structure](at) for at in range(12)]
     stored = written(DataLoader(Items(items), 5), tmp_path)
@@ -131,7 +131,7 @@ def test_a_batch_of_many_tensors_keeps_no_file_open_for_each(tmp_path: Path) -> 
     assert {record.fields["pid"] for record in records}.isdisjoint({os.getpid()})
 
 
-def test_persistent_workers_of_the_loader_are_left_alone(tmp_path: Path) -> None:
+def test_persistent_workers_of_the_loader_stay_alive(tmp_path: Path) -> None:
     items = [(torch.ones(2), at) for at in range(4)]
     loader = DataLoader(Items(items), 2, num_workers=1, persistent_workers=True)
     before = list(loader)
@@ -152,7 +152,7 @@ def columns(batch: list[Any]) -> Any:
 
 
 @pytest.mark.parametrize("collate", [list, tuple, columns, refuse_to_collate, default_collate])
-def test_the_samples_are_taken_before_they_are_collated(tmp_path: Path, collate: Any) -> None:
+def test_samples_are_stored_before_they_are_collated(tmp_path: Path, collate: Any) -> None:
     """So that samples of different sizes fit, and a batch is never mistaken for a sample or the reverse."""
     boxes = [(torch.rand(at, 4), at) for at in range(5)]  # images and labels of pairs: 2 x 2 looks the same both ways
     loader = DataLoader(Items(boxes), 2, collate_fn=collate)
@@ -161,7 +161,7 @@ def test_the_samples_are_taken_before_they_are_collated(tmp_path: Path, collate:
         assert record.label == label
 
 
-def test_the_same_collate_fn_gives_the_same_batches_of_the_dump(tmp_path: Path) -> None:
+def test_the_same_collate_fn_gives_the_same_batches_of_the_store(tmp_path: Path) -> None:
     def pad(batch: list[Any]) -> dict[str, torch.Tensor]:
         images = [torch.as_tensor(image) for image, _ in batch]
         return {"x": torch.nn.utils.rnn.pad_sequence(images), "y": torch.tensor([label for _, label in batch])}
@@ -238,7 +238,7 @@ def test_an_error_in_a_loader_ends_its_workers(tmp_path: Path, batch_size: int |
 
 
 @pytest.mark.usefixtures("_no_garbage_collection")
-def test_a_sample_that_cannot_be_stored_is_told_and_ends_the_workers_of_its_loader(tmp_path: Path) -> None:
+def test_an_unstorable_sample_is_named_and_ends_the_workers_of_its_loader(tmp_path: Path) -> None:
     items = [(IMAGE, at if at != 5 else "five") for at in range(12)]
     with pytest.raises(FieldError, match=r"^sample 5: label 'five' is not one of the 0 classes: [^\n]*$"):
         write_store(DataLoader(Items(items), 3, num_workers=2), tmp_path / "s.lmdb")

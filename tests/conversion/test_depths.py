@@ -39,7 +39,7 @@ def root(tmp_path: Path) -> Path:
     return plant(tmp_path / "images", {f"cat/{name}": data for name, data in {**deep, "0.jpg": photo()}.items()})
 
 
-def test_deep_images_are_stored_as_they_are_counted_named_and_warned_of(root: Path, place: Path) -> None:
+def test_deep_images_are_stored_unchanged_counted_and_warned_of(root: Path, place: Path) -> None:
     report = convert(root, place)
     assert (report.records, report.rejected, report.deep) == (4, 0, 3)
     for record in records(place):
@@ -62,7 +62,7 @@ def test_deep_images_are_stored_as_they_are_counted_named_and_warned_of(root: Pa
 
 
 @pytest.mark.parametrize("check", ["decode", "structure", "none"])
-def test_raw_scales_what_has_a_range_says_so_and_rejects_the_others(root: Path, place: Path, check: str) -> None:
+def test_raw_scales_deep_values_of_known_range_and_rejects_others(root: Path, place: Path, check: str) -> None:
     report = convert(root, place, images=ImageFormat(raw=True), check=check)
     assert (report.records, report.rejected, report.deep) == (3, 1, 2)
     stored = {record.name: record.image for record in records(place)}
@@ -78,7 +78,7 @@ def test_raw_scales_what_has_a_range_says_so_and_rejects_the_others(root: Path, 
         assert store.manifest.depths == {"8-bit": 3}
 
 
-def test_made_smaller_gray_keeps_its_bits_and_colors_say_that_they_do_not(root: Path, place: Path) -> None:
+def test_smaller_gray_keeps_16_bits_and_smaller_color_is_reported(root: Path, place: Path) -> None:
     report = convert(root, place, images=ImageFormat(max_side=25))
     assert (report.records, report.resized) == (4, 4)
     with open_store(place) as store:
@@ -111,7 +111,7 @@ def test_counts_survive_resuming(root: Path, place: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("dtype", "depth"), [("u1", "8-bit"), ("<u2", "16-bit"), ("i1", "8-bit signed"), ("<f4", "32-bit float")]
 )
-def test_the_depth_of_pixels_is_counted_when_they_are_written(dtype: str, depth: str, tmp_path: Path) -> None:
+def test_write_store_counts_the_depth_of_pixels(dtype: str, depth: str, tmp_path: Path) -> None:
     manifest = write_store([(np.zeros((4, 5, 3), dtype), 0)] * 2, tmp_path / "s.lmdb")
     assert manifest.depths == {depth: 2}
 
@@ -123,7 +123,7 @@ UNREAD = [
 ]
 
 
-def test_what_pillow_does_not_read_is_not_said_to_be_damaged(tmp_path: Path, place: Path) -> None:
+def test_files_that_pillow_cannot_read_are_not_called_damaged(tmp_path: Path, place: Path) -> None:
     sound = b"RIFF" + struct.pack("<I", 36) + b"WAVEfmt " + bytes(24)
     planes = [planar_tiff(PLANES, white=2), planar_tiff(BYTES[:1], white=0), planar_tiff(BYTES, white=2, fill=2)]
     files = {f"unread{n}.tif": data for n, data in enumerate(UNREAD)} | {"sound.webp": sound}
@@ -140,9 +140,7 @@ def test_what_pillow_does_not_read_is_not_said_to_be_damaged(tmp_path: Path, pla
 
 
 @pytest.mark.parametrize("image_format", ["GIF", "PNG", "WEBP", "TIFF"])
-def test_of_several_frames_the_first_is_decoded_and_that_is_said(
-    image_format: str, tmp_path: Path, place: Path
-) -> None:
+def test_only_the_first_frame_is_decoded_with_a_remark(image_format: str, tmp_path: Path, place: Path) -> None:
     data = moving(image_format)
     name = {"GIF": "0.png"}.get(image_format, f"0.{image_format.lower()}")
     folder = plant(tmp_path / "moving", {f"cat/{name}": data, "cat/1.jpg": photo()})

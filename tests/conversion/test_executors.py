@@ -47,7 +47,7 @@ def run_program(name: str, *arguments: object) -> Any:
 
 
 @pytest.mark.slow
-def test_ray_makes_all_parts_though_a_node_dies_in_the_middle_of_one(root: Path, place: Path, tmp_path: Path) -> None:
+def test_ray_makes_all_parts_after_a_node_has_died(root: Path, place: Path, tmp_path: Path) -> None:
     need("ray")
     plant_photos(root, 240, width=64, height=48)
     plant_kinds(root, "half", "text", "no end marker")
@@ -63,9 +63,7 @@ def test_ray_makes_all_parts_though_a_node_dies_in_the_middle_of_one(root: Path,
 
 
 @pytest.mark.slow
-def test_dask_makes_the_parts_for_its_executor_and_its_client_though_a_worker_dies(
-    root: Path, place: Path, tmp_path: Path
-) -> None:
+def test_dask_makes_all_parts_after_a_worker_has_died(root: Path, place: Path, tmp_path: Path) -> None:
     need("distributed")
     plant_photos(root, 120, width=64, height=48)
     told = run_program("dask_cluster", root, place)
@@ -98,7 +96,7 @@ class Jobs:
         return Job(self.pool.submit(function, *arguments, **options))
 
 
-def test_results_that_are_no_futures_are_asked_whether_they_are_done(root: Path, place: Path, tmp_path: Path) -> None:
+def test_results_with_only_done_are_polled(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 8)
     plan_conversion(root, place, 4)
     with ThreadPoolExecutor(2) as pool:
@@ -135,9 +133,7 @@ class Failing:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_an_error_says_which_part_it_is_of_and_the_others_are_canceled(
-    root: Path, place: Path, error: Exception, told: str
-) -> None:
+def test_an_error_names_its_part_and_cancels_the_others(root: Path, place: Path, error: Exception, told: str) -> None:
     plant_photos(root, 4)
     failing = Failing(error)
     with pytest.raises(ConversionError, match=told) as caught:
@@ -146,12 +142,12 @@ def test_an_error_says_which_part_it_is_of_and_the_others_are_canceled(
     assert [future.cancelled() for future in failing.futures] == [True, True, False, True]
 
 
-def test_a_plan_that_is_gone_here_too_is_said_to_be_gone(place: Path) -> None:
+def test_an_error_reports_a_missing_plan(place: Path) -> None:
     with pytest.raises(StoreNotFoundError, match="no plan"):
         [*run_parts(str(place), [2], Failing(StoreNotFoundError("x has no plan")), 1)]
 
 
-def test_an_error_of_the_executor_itself_is_of_no_part(root: Path, place: Path) -> None:
+def test_an_error_of_the_executor_names_no_part(root: Path, place: Path) -> None:
     class Lost:
         """Never done, and cannot even be asked once part 0 is made."""
 
@@ -176,7 +172,7 @@ def test_an_error_of_the_executor_itself_is_of_no_part(root: Path, place: Path) 
     assert made == [0]
 
 
-def test_an_executor_that_forgets_results_is_told_so(root: Path, place: Path) -> None:
+def test_an_executor_without_results_is_refused(root: Path, place: Path) -> None:
     class Forgetful:
         def submit(self, *_: object) -> Future[Any]:
             future: Future[Any] = Future()
@@ -188,7 +184,7 @@ def test_an_executor_that_forgets_results_is_told_so(root: Path, place: Path) ->
         convert(root, place, shards=2, executor=Forgetful())
 
 
-def test_a_warning_says_that_no_worker_takes_a_part(recwarn: pytest.WarningsRecorder) -> None:
+def test_a_warning_is_issued_if_no_worker_takes_a_part(recwarn: pytest.WarningsRecorder) -> None:
     class Idle:
         """Takes a part, and fails it once there was a warning."""
 
@@ -205,7 +201,7 @@ def test_a_warning_says_that_no_worker_takes_a_part(recwarn: pytest.WarningsReco
         [*run_parts("/nowhere", [0], Idle(), 1, patience=0.0)]
 
 
-def test_what_takes_no_parts_is_refused_before_anything_is_written(root: Path, place: Path) -> None:
+def test_a_wrong_executor_is_refused_before_anything_is_written(root: Path, place: Path) -> None:
     plant(root, {"cat/a.jpg": b""})
     with pytest.raises(OptionError, match=r'^executor must be "ray" or an object with submit\(\), got \'spark\'$'):
         convert(root, place, shards=1, executor="spark")
@@ -214,7 +210,7 @@ def test_what_takes_no_parts_is_refused_before_anything_is_written(root: Path, p
     assert [*place.parent.iterdir()] == [root] or not Path(f"{place}.partial").exists()
 
 
-def test_without_ray_one_line_says_how_to_get_it(root: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_ray_is_one_line_with_the_remedy(root: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant_photos(root, 1)
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(OptionError, match=r"^making parts with Ray needs Ray: pip install 'dbloader\[ray\]'$"):

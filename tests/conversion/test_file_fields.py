@@ -49,7 +49,7 @@ def made(place: Path, *samples: dict[str, Any], **options: Any) -> Path:
 # write_store and copy_store
 
 
-def test_a_store_that_was_not_told_of_file_fields_has_none(tmp_path: Path) -> None:
+def test_a_store_without_file_fields_has_none(tmp_path: Path) -> None:
     with open_store(made(tmp_path / "a.lmdb", SAMPLE, file_fields=())) as store:
         assert store.manifest.file_fields == ()
         assert "file_fields" not in store.manifest.source
@@ -72,7 +72,7 @@ def test_file_fields_hold_bytes_as_they_are_and_pil_images_with_their_palette(tm
     ("value", "what"),
     [(b"no image", "is in no known image format"), ("mask.png", "must be a PIL image"), (np.zeros((2, 2)), "must be")],
 )
-def test_a_value_that_is_no_image_file_is_refused_with_its_sample(tmp_path: Path, value: Any, what: str) -> None:
+def test_a_value_that_is_no_image_file_is_refused_and_its_sample_named(tmp_path: Path, value: Any, what: str) -> None:
     with pytest.raises(FieldError, match=rf"^sample 1: field 'mask' is one of file_fields, and {what}"):
         made(tmp_path / "a.lmdb", SAMPLE, {**SAMPLE, "mask": value})
 
@@ -102,7 +102,7 @@ def test_copies_and_unions_keep_file_fields(tmp_path: Path) -> None:
         assert write_store(store, tmp_path / "again.lmdb").file_fields == ("mask",)
 
 
-def test_stores_in_which_a_field_holds_different_things_are_not_united(tmp_path: Path) -> None:
+def test_stores_with_contradicting_file_fields_are_not_united(tmp_path: Path) -> None:
     masks = made(tmp_path / "masks.lmdb", SAMPLE)
     texts = made(tmp_path / "texts.lmdb", {"image": photo(2), "mask": "none"}, file_fields=())
     with pytest.raises(OptionError, match="'mask' has image files in one store, and other values in another"):
@@ -144,7 +144,7 @@ def test_columns_of_a_listing_become_files_in_their_order(tmp_path: Path, worker
     assert report.digest == converted(root, shuffle_seed=None, workers=4)[0].digest
 
 
-def test_a_column_that_is_named_like_a_label_is_a_file_if_it_is_said_to_be(tmp_path: Path) -> None:
+def test_a_column_named_like_a_label_may_be_a_file_field(tmp_path: Path) -> None:
     root = scenes(tmp_path / "scenes")
     (root / "targets.csv").write_text("image,target,label\nimages/a.jpg,masks/a.png,3\n")
     convert(root, tmp_path / "out.lmdb", listing=root / "targets.csv", file_fields=("target",))
@@ -208,7 +208,7 @@ def test_a_file_that_lacks_its_end_marker_gets_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("images", [ImageFormat(short_side=8), ImageFormat(max_side=8)])
-def test_images_are_not_made_smaller_than_their_masks(tmp_path: Path, images: ImageFormat) -> None:
+def test_short_side_is_refused_with_file_fields(tmp_path: Path, images: ImageFormat) -> None:
     root = scenes(tmp_path / "scenes")
     with pytest.raises(OptionError, match="not the files in the field 'mask', 'depth'"):
         converted(root, images=images)
@@ -274,7 +274,7 @@ def test_columns_of_metadata_that_end_with_file_name_are_files(tmp_path: Path) -
         ({"image_file_name": "masks/a.png"}, "rename the column 'image_file_name', which names files"),
     ],
 )
-def test_rows_of_metadata_whose_files_cannot_be_taken_are_named(tmp_path: Path, row: dict[str, Any], what: str) -> None:
+def test_rows_of_metadata_with_unusable_files_are_named(tmp_path: Path, row: dict[str, Any], what: str) -> None:
     root = described(scenes(tmp_path / "scenes"), {**METADATA[0], **row}, {**METADATA[0], "file_name": "none.jpg"})
     with pytest.raises((ConversionError, SourceError), match=what):
         convert(root, tmp_path / "a.lmdb")
@@ -400,7 +400,7 @@ SHARD = (
 )  # fmt: skip
 
 
-def test_an_image_beside_another_in_a_tar_is_a_file_field_if_that_is_named(tmp_path: Path) -> None:
+def test_an_image_beside_another_in_a_tar_may_be_a_file_field(tmp_path: Path) -> None:
     shard = tarred(tmp_path / "a.tar", *SHARD)
     report = convert(shard, tmp_path / "a.lmdb", file_fields=("mask",))
     assert (report.records, report.rejected) == (3, 0)
@@ -416,13 +416,13 @@ def test_an_image_beside_another_in_a_tar_is_a_file_field_if_that_is_named(tmp_p
         assert store[0].fields == {"mask_png": picture("PNG", 1)}
 
 
-def test_a_sample_of_two_images_and_nothing_else_is_one_record_if_one_is_a_file_field(tmp_path: Path) -> None:
+def test_two_images_of_a_tar_are_one_record_if_one_is_a_file_field(tmp_path: Path) -> None:
     shard = tarred(tmp_path / "a.tar", *SHARD[:2])
     assert convert(shard, tmp_path / "two.lmdb").records == 2
     assert convert(shard, tmp_path / "one.lmdb", file_fields=("mask",)).records == 1
 
 
-def test_a_value_beside_an_image_in_a_tar_is_no_file_because_others_are(tmp_path: Path) -> None:
+def test_a_value_beside_an_image_in_a_tar_stays_a_value(tmp_path: Path) -> None:
     shard = tarred(tmp_path / "a.tar", *SHARD, ("4.jpg", photo(4)), ("4.fields.json", b'{"mask": 5}'))
     report = convert(shard, tmp_path / "a.lmdb", file_fields=("mask",))
     (event,) = map(json.loads, Path(report.report_file).read_text().splitlines())
@@ -483,7 +483,7 @@ def test_tars_for_webdataset_have_the_files_beside_the_image(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("format", ["folder", "webdataset"])
-def test_what_would_be_taken_for_a_file_of_a_field_or_for_none_is_not_exported(
+def test_ambiguous_file_names_are_not_exported(
     tmp_path: Path,
     format: str,  # noqa: A002
 ) -> None:
@@ -497,14 +497,14 @@ def test_what_would_be_taken_for_a_file_of_a_field_or_for_none_is_not_exported(
         export_store(place, tmp_path / "out", format=format)
 
 
-def test_a_field_with_a_slash_would_be_another_sample_of_a_tar(tmp_path: Path) -> None:
+def test_a_field_with_a_slash_is_not_exported_to_a_tar(tmp_path: Path) -> None:
     place = made(tmp_path / "a.lmdb", {"image": photo(1), "name": "a.jpg", "a/b": picture("PNG")}, file_fields=("a/b",))
     with pytest.raises(ExportError, match=r"record 0 \(a.jpg\) has a file in 'a/b', which would be in a folder"):
         export_store(place, tmp_path / "out", format="webdataset")
 
 
 @pytest.mark.parametrize("value", [5, "a text", np.zeros((2, 2))])
-def test_a_store_whose_manifest_calls_other_values_files_is_told_of_by_record(tmp_path: Path, value: Any) -> None:
+def test_verify_names_records_whose_file_fields_are_no_files(tmp_path: Path, value: Any) -> None:
     place = tmp_path / "a.lmdb"
     with create_store(place) as writer:
         writer.write([encode(Record(image=photo(1), name="a.jpg", fields={"mask": value}))])

@@ -52,7 +52,7 @@ def digest(*items: Entry | Problem) -> str:
         return files.digest
 
 
-def test_items_come_back_from_any_position() -> None:
+def test_a_list_returns_its_items_at_any_position() -> None:
     fields = {"caption": "café", "score": 0.5, "count": 2**62, "none": None, "list": [1, "two", {"three": 3}]}
     items: list[Entry | Problem] = [
         entry(0),
@@ -129,7 +129,7 @@ def test_the_order_of_a_seed_never_changes() -> None:
 
 
 @given(length=st.integers(0, 500), seed=st.integers(-(2**63), 2**63 - 1))
-def test_each_position_comes_once(length: int, seed: int) -> None:
+def test_a_permutation_has_each_position_once(length: int, seed: int) -> None:
     order = permutation(length, seed)
     assert order.dtype == np.int64
     assert sorted(order.tolist()) == [*range(length)]

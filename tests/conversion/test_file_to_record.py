@@ -185,7 +185,7 @@ def held(data: bytes, **options: Any) -> list[int]:
     return sizes
 
 
-def test_memory_is_asked_for_before_it_is_used() -> None:
+def test_memory_is_reserved_before_it_is_used() -> None:
     pixels, size = 160 * 120, {"width": 160, "height": 120}
     png = encoded(jpegs.draw(160, 120), "PNG")
     assert held(photo(**size)) == []

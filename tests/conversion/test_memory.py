@@ -60,7 +60,7 @@ def test_memory_does_not_grow_with_the_number_of_large_images(
 
 
 @pytest.mark.slow
-def test_a_small_file_of_many_pixels_takes_what_its_pixels_are(tmp_path: Path) -> None:
+def test_memory_of_a_small_file_with_many_pixels_is_reserved(tmp_path: Path) -> None:
     data = encoded(Image.new("1", (8000, 8000)), "PNG")  # 64 megapixels
     root = plant(tmp_path / "images", {"cat/0.png": data})
     assert len(data) < 15_000
@@ -122,7 +122,7 @@ def size_of(kind: str) -> tuple[int, int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(MEASURED)), ids=[f"{kind}-{images}" for kind, images in MEASURED])
-def test_an_image_takes_no_more_memory_than_it_asks_for(number: int) -> None:
+def test_an_image_takes_no_more_memory_than_reserved(number: int) -> None:
     kind, images = MEASURED[number]
     image = read_facts(draw(kind, size_of(kind)))
     # In a process without a past: between what other tests have left, blocks that grow leave gaps of many MB.

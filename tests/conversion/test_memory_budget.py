@@ -49,14 +49,14 @@ def check_waits(budget: MemoryBudget, task: int, nbytes: int, make_room: Callabl
     assert not thread.is_alive()
 
 
-def test_a_task_waits_for_room_until_the_oldest_has_given_back_all_that_it_took(budget: MemoryBudget) -> None:
+def test_a_task_waits_until_the_oldest_has_given_back_its_bytes(budget: MemoryBudget) -> None:
     budget.take(0, 50)
     budget.take(0, 50)
     check_waits(budget, 2, 1, lambda: budget.give_back(0))
     budget.take(3, LIMIT - 1)
 
 
-def test_a_task_that_waits_goes_on_when_it_becomes_the_oldest(budget: MemoryBudget) -> None:
+def test_a_waiting_task_continues_when_it_becomes_the_oldest(budget: MemoryBudget) -> None:
     budget.take(0, 1)
     check_waits(budget, 1, 10 * LIMIT, lambda: budget.give_back(0))
 
@@ -76,7 +76,7 @@ def test_bytes_are_reserved_for_a_block_even_if_it_raises() -> None:
     assert held == [7, -7]
 
 
-def test_closing_lets_every_task_go_on(budget: MemoryBudget) -> None:
+def test_closing_lets_all_tasks_continue(budget: MemoryBudget) -> None:
     budget.take(0, LIMIT)
     check_waits(budget, 1, LIMIT, budget.close)
     assert budget.closed
@@ -84,7 +84,7 @@ def test_closing_lets_every_task_go_on(budget: MemoryBudget) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_tasks_in_any_order_never_lock_and_only_the_oldest_exceeds_the_limit(seed: int) -> None:
+def test_tasks_never_deadlock_and_only_the_oldest_exceeds_the_limit(seed: int) -> None:
     generator = random.Random(seed)
     count, threads = 120, 6
     sizes = [[generator.randrange(2 * LIMIT) for _ in range(generator.randrange(4))] for _ in range(count)]

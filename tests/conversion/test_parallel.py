@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from dbloader.sources.base import Entry
 
 
-def test_after_an_error_no_thread_begins_with_another_file(
-    root: Path, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_thread_begins_another_file_after_an_error(root: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant_photos(root, 300)
     workers, seen, lock, all_begun, closed = 4, [], threading.Lock(), threading.Event(), threading.Event()
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("check", ["decode", "structure", "none"])
-def test_pixels_are_those_of_the_decoder_for_every_kind_of_image(root: Path, place: Path, check: str) -> None:
+def test_stored_pixels_equal_decoded_pixels_for_every_kind_of_image(root: Path, place: Path, check: str) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     plant(root, {"cat/turned.jpg": photo(exif=exif), "cat/seen through.png": encoded(jpegs.draw(9, 7, "RGBA"), "PNG")})
@@ -63,7 +63,7 @@ def test_images_made_smaller_are_never_encoded(root: Path, place: Path) -> None:
     assert report.resized == 2
 
 
-def test_what_has_no_pixels_is_rejected_even_unchecked(root: Path, place: Path) -> None:
+def test_files_without_pixels_are_rejected_even_unchecked(root: Path, place: Path) -> None:
     plant(root, {"cat/0.jpg": photo(), "cat/1.jpg": b"text", "cat/2.png": encoded(jpegs.draw(24, 18), "PNG")[:-99]})
     report = convert(root, place, images=ImageFormat(raw=True), check="none")
     assert (report.records, report.rejected) == (1, 2)
@@ -72,7 +72,7 @@ def test_what_has_no_pixels_is_rejected_even_unchecked(root: Path, place: Path) 
     assert second["reason"].startswith("does not decode: ")
 
 
-def test_the_commands_tell_of_pixels(
+def test_the_commands_report_stored_pixels(
     root: Path, place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     plant_photos(root, 4, width=200, height=150)

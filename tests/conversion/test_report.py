@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def test_a_report_that_cannot_be_written_is_a_warning_and_the_store_is_there(root: Path, place: Path) -> None:
+def test_an_unwritable_report_is_a_warning(root: Path, place: Path) -> None:
     plant(root, {"cat/0.jpg": photo(), "cat/1.jpg": b"text"})
     Path(f"{place}.report.jsonl").mkdir()
     report = convert(root, place)
@@ -33,7 +33,7 @@ def test_a_report_that_cannot_be_written_is_a_warning_and_the_store_is_there(roo
     assert siblings(place) == {"out.lmdb", "out.lmdb.report.jsonl"}
 
 
-def test_a_report_is_not_written_to_what_a_link_leads_to(root: Path, place: Path) -> None:
+def test_a_report_does_not_follow_a_link(root: Path, place: Path) -> None:
     plant(root, {"cat/0.jpg": photo(), "cat/1.jpg": b"text"})
     victim = root / "victim"
     victim.write_text("precious")
@@ -42,7 +42,7 @@ def test_a_report_is_not_written_to_what_a_link_leads_to(root: Path, place: Path
     assert victim.read_text() == "precious"
 
 
-def test_a_report_without_events_is_no_file_and_an_older_one_is_removed(root: Path, place: Path) -> None:
+def test_a_report_without_events_removes_an_older_file(root: Path, place: Path) -> None:
     plant(root, {"cat/0.jpg": photo(), "cat/1.jpg": b"text"})
     assert convert(root, place).report_file == f"{place}.report.jsonl"
     (root / "cat/1.jpg").unlink()
@@ -83,7 +83,7 @@ def test_the_report_of_another_server_is_not_removed(
     check_removal(root.parent, command, mongo_uri, Path(f"{place.database}.{place.collection}.report.jsonl"))
 
 
-def test_the_report_counts_what_is_no_image(root: Path, place: Path) -> None:
+def test_the_report_counts_files_that_are_no_images(root: Path, place: Path) -> None:
     plant_photos(root, 2)
     plant(root, {"cat/notes.txt": b"", "cat/b.TXT": b"", "cat/.hidden.jpg": b"", "loose.jpg": b"", "empty/README": b""})
     report = convert(root, place)
@@ -113,7 +113,7 @@ def test_progress_rises_to_the_number_of_files(root: Path, place: Path) -> None:
     assert {progress.found for progress in told} == {report.files}
 
 
-def test_progress_counts_the_files_found_while_a_source_is_looked_at(root: Path, place: Path, tmp_path: Path) -> None:
+def test_progress_counts_files_while_the_source_is_listed(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 1)
     listing = tmp_path / "all.csv"
     listing.write_text("path\n" + "cat/0000.jpg\n" * 2500)

@@ -81,7 +81,7 @@ def centers(image: Image.Image) -> Array:
 
 @pytest.mark.slow
 @given(width=st.integers(1, 5000), height=st.integers(1, 5000), limit=st.integers(1, 3000))
-def test_the_side_becomes_the_limit_and_nothing_becomes_larger(width: int, height: int, limit: int) -> None:
+def test_a_longer_side_becomes_the_limit_and_no_image_grows(width: int, height: int, limit: int) -> None:
     for side, images in ((max, ImageFormat(max_side=limit)), (min, ImageFormat(short_side=limit))):
         before = (width, height)
         size = new_size(Facts("PNG", *before), images)
@@ -118,7 +118,7 @@ def test_sizes_are_rounded_to_the_nearest(
 
 
 @pytest.mark.parametrize("image_format", FORMATS)
-def test_a_smaller_image_has_the_means_of_the_pixels_of_the_larger(image_format: str) -> None:
+def test_a_smaller_image_has_mean_pixels(image_format: str) -> None:
     pixels = waves(256, 192, 3)
     data = encoded(Image.fromarray(pixels.round().astype(np.uint8)), image_format)
     smaller, its_facts = resize(data, (64, 48))
@@ -164,7 +164,7 @@ def test_colors_and_mode_are_kept(image_format: str, modes: dict[str, str]) -> N
 
 
 @pytest.mark.parametrize("image_format", ["GIF", "JPEG2000", "TGA"])
-def test_formats_that_are_seldom_written_become_png(image_format: str) -> None:
+def test_rare_formats_become_png(image_format: str) -> None:
     smaller, its_facts = resize(encoded(patches(), image_format), (32, 32))
     assert read_facts(smaller)[:3] == its_facts[:3] == ("PNG", 32, 32)
     assert np.abs(centers(decode_pil(smaller)) - COLOURS).max() < 3
@@ -177,7 +177,7 @@ def test_the_inverted_inks_of_adobe_are_kept() -> None:
     assert np.abs(centers(opened(smaller)) - centers(opened(data))).max() < 3
 
 
-def test_gray_of_16_bits_keeps_its_colour_key() -> None:
+def test_gray_of_16_bits_keeps_its_color_key() -> None:
     pixels = np.full((40, 60), 54_321, np.uint16)
     pixels[:, :30] = 1000
     smaller = resize(encoded(Image.fromarray(pixels), "PNG", transparency=1000), (30, 20))[0]
@@ -189,7 +189,7 @@ def test_gray_of_16_bits_keeps_its_colour_key() -> None:
 
 
 @pytest.mark.parametrize("image_format", ["PNG", "TIFF", "WEBP"])
-def test_opacity_is_kept_and_so_are_the_colours_that_it_hides(image_format: str) -> None:
+def test_opacity_and_hidden_colors_are_kept(image_format: str) -> None:
     image = patches("RGBA", side=64)
     opacity = np.repeat(np.repeat(np.array([[0, 128], [255, 5]], np.uint8), 64, axis=0), 64, axis=1)
     image.putalpha(Image.fromarray(opacity))
@@ -201,7 +201,7 @@ def test_opacity_is_kept_and_so_are_the_colours_that_it_hides(image_format: str)
     assert np.abs(seen[:, :3] - COLOURS).max() < 8  # as training sees them, which drops the opacity
 
 
-def test_what_is_hidden_does_not_show_at_an_edge() -> None:
+def test_hidden_colors_do_not_show_at_an_edge() -> None:
     pixels = np.zeros((64, 64, 4), np.uint8)
     pixels[:, 31:] = (255, 0, 0, 255)  # opaque red beside black that is not seen
     smaller = floats(opened(resize(encoded(Image.fromarray(pixels), "PNG"), (16, 16))[0]))
@@ -220,7 +220,7 @@ def test_what_is_hidden_does_not_show_at_an_edge() -> None:
         ("1", 0, "LA"),
     ],
 )
-def test_a_transparent_colour_becomes_opacity(mode: str, transparency: Any, expected: str) -> None:
+def test_a_transparent_color_becomes_opacity(mode: str, transparency: Any, expected: str) -> None:
     colors: dict[str, Any] = {"RGB": ((200, 30, 40), (10, 220, 90)), "L": (60, 200)}
     one, other = colors.get(mode, (0, 1))
     image = Image.new(mode, (64, 64), one)
@@ -244,7 +244,7 @@ def test_a_transparent_colour_becomes_opacity(mode: str, transparency: Any, expe
 @pytest.mark.parametrize(
     ("image_format", "mode"), [("JPEG", "RGB"), ("JPEG", "CMYK"), ("PNG", "RGB"), ("WEBP", "RGB"), ("TIFF", "RGB")]
 )
-def test_color_profile_and_exif_are_kept_and_no_pixel_turned(image_format: str, mode: str) -> None:
+def test_resizing_keeps_color_profile_exif_and_orientation(image_format: str, mode: str) -> None:
     options: dict[str, Any] = {} if image_format == "TIFF" else {"exif": EXIF}  # Pillow turns a TIFF
     data = encoded(Image.new(mode, (64, 48)), image_format, icc_profile=PROFILE, **options)
     smaller = resize(data, (32, 24))[0]
@@ -274,7 +274,7 @@ def test_a_rare_chroma_subsampling_loses_nothing() -> None:
     assert smaller.layer[0][1:3] == (1, 1)  # type: ignore[attr-defined]
 
 
-def test_what_cannot_be_decoded_cannot_be_resized() -> None:
+def test_an_undecodable_image_cannot_be_resized() -> None:
     with pytest.raises(DamagedImageError, match=r"cannot be resized: .*[tT]runcated"):
         resize(photo()[:400], (20, 15))
     with pytest.raises(DamagedImageError, match="cannot be resized: cannot identify image file"):
@@ -296,7 +296,7 @@ def test_gray_made_smaller_keeps_16_bits_or_becomes_its_upper_8_as_pixels(kind: 
 
 
 @pytest.mark.parametrize("kind", UNKNOWN)
-def test_made_smaller_such_values_keep_their_meaning_or_are_refused(kind: str) -> None:
+def test_smaller_deep_values_keep_their_range_or_are_refused(kind: str) -> None:
     data, _ = UNKNOWN[kind]
     if kind in ("TIFF, float, white is 0", "TIFF, 32 bits", "TIFF, 8 bits signed"):
         with pytest.raises(PixelRangeError, match=r"which Pillow (reads as|cannot write).*: keep its size"):

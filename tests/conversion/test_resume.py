@@ -71,7 +71,7 @@ def test_a_mistyped_source_does_not_end_an_unfinished_conversion(root: Path, pla
     assert convert(root, place, resume=True).resumed_at > 0
 
 
-def test_resuming_where_nothing_is_converts(root: Path, place: Path) -> None:
+def test_resuming_nothing_converts_with_a_warning(root: Path, place: Path) -> None:
     plant_photos(root, 3)
     report = convert(root, place, resume=True)
     assert (report.records, report.resumed_at) == (3, 0)
@@ -80,7 +80,7 @@ def test_resuming_where_nothing_is_converts(root: Path, place: Path) -> None:
 
 
 @pytest.mark.usefixtures("frequent_commits")
-def test_an_unfinished_conversion_is_neither_read_nor_silently_begun_anew(root: Path, place: Path) -> None:
+def test_an_unfinished_conversion_is_not_readable_and_not_replaced(root: Path, place: Path) -> None:
     plant_photos(root, 60)
     interrupt(root, place, 30)
     with pytest.raises(StoreExistsError, match=r"an unfinished conversion is at .*: resume \(--resume\) goes on"):
@@ -132,7 +132,7 @@ def test_resuming_with_another_source_is_refused(root: Path, place: Path) -> Non
 @pytest.mark.parametrize(
     ("on", "kind", "mended"), [("on_bad", "text", True), ("on_damaged", "half", True), ("on_bad", "text", False)]
 )
-def test_a_conversion_that_ended_at_a_file_goes_on_with_or_without_it(
+def test_a_conversion_that_failed_at_a_file_resumes_with_or_without_the_file(
     root: Path, place: Path, on: str, kind: str, mended: bool
 ) -> None:
     plant_photos(root, 60)
@@ -160,9 +160,7 @@ def unreadable_file() -> Path:
 
 
 @pytest.mark.usefixtures("frequent_commits")
-def test_files_that_the_file_system_fails_to_read_in_a_row_end_a_conversion_which_resumes(
-    root: Path, place: Path
-) -> None:
+def test_unreadable_files_in_a_row_end_a_conversion_that_can_be_resumed(root: Path, place: Path) -> None:
     plant_photos(root, 80)
     whole = convert(root, place.with_name("whole.lmdb"))
     names = sorted(str(path.relative_to(root)) for path in root.rglob("*.jpg"))
@@ -182,9 +180,7 @@ def test_files_that_the_file_system_fails_to_read_in_a_row_end_a_conversion_whic
 
 
 @pytest.mark.parametrize("shards", [None, 2])
-def test_a_file_that_the_file_system_fails_to_read_alone_is_rejected(
-    root: Path, place: Path, shards: int | None
-) -> None:
+def test_a_single_unreadable_file_is_rejected(root: Path, place: Path, shards: int | None) -> None:
     plant_photos(root, 20)
     names = sorted(str(path.relative_to(root)) for path in root.rglob("*.jpg"))
     for name in (*names[2:9], names[12], names[19]):  # at most seven in a row, the last one too
@@ -198,9 +194,7 @@ def test_a_file_that_the_file_system_fails_to_read_alone_is_rejected(
     ]
 
 
-def test_a_file_that_cannot_be_read_ends_a_conversion_if_its_folder_cannot_be_read_either(
-    root: Path, place: Path, tmp_path: Path
-) -> None:
+def test_an_unreadable_file_in_an_unreadable_folder_ends_a_conversion(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 1)
     listing = tmp_path / "all.csv"
     listing.write_text(f"path,label\n{unreadable_file()},cat\n")
@@ -214,7 +208,7 @@ def test_a_file_that_cannot_be_read_ends_a_conversion_if_its_folder_cannot_be_re
 
 
 @pytest.mark.usefixtures("frequent_commits")
-def test_if_all_was_rejected_before_the_interruption_the_message_still_stands(root: Path, place: Path) -> None:
+def test_a_resumed_conversion_of_rejected_files_has_the_same_error(root: Path, place: Path) -> None:
     plant(root, {f"cat/{n:03}.jpg": b"text" for n in range(16)})
     interrupt(root, place, 16)
     with pytest.raises(ConversionError, match=r"none of the 16 files could be stored$"):

@@ -42,7 +42,7 @@ def test_a_sample_is_a_tuple_list_dict_named_tuple_or_record(tmp_path: Path, sam
     assert record == Record(label=3, image=IMAGE, width=7, height=9, format="PNG", fields={"caption": "words"}, index=0)
 
 
-def test_a_named_tuple_and_a_dataclass_have_their_own_names_for_their_items(tmp_path: Path) -> None:
+def test_named_tuples_and_dataclasses_name_their_own_fields(tmp_path: Path) -> None:
     one, other = written([Sample(IMAGE, 1), Annotated(IMAGE, 2, [[1.0, 2.0]])], tmp_path)
     assert (one.label, one.fields) == (1, {"caption": "a caption"})
     assert (other.label, other.fields) == (2, {"boxes": [[1.0, 2.0]]})
@@ -72,7 +72,7 @@ def test_standard_fields_of_a_dict_keep_their_meaning(tmp_path: Path) -> None:
         assert store.find("a/b.raw") == 0
 
 
-def test_bytes_that_are_no_image_known_here_are_kept_for_a_decode_that_knows_them(tmp_path: Path) -> None:
+def test_bytes_of_unknown_format_are_kept(tmp_path: Path) -> None:
     (record,) = written([{"image": b"\x76\x2f\x31\x01 an OpenEXR file"}], tmp_path)
     assert record.image == b"\x76\x2f\x31\x01 an OpenEXR file"
     assert record.format is None
@@ -100,7 +100,7 @@ VALUES: dict[str, Any] = {
 }
 
 
-def test_every_kind_of_value_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_every_kind_of_value_is_read_back_unchanged(tmp_path: Path) -> None:
     (record,) = written([VALUES], tmp_path)
     assert same(record.fields, VALUES)
     assert same(pickle.loads(pickle.dumps(record)).fields, VALUES)  # noqa: S301 - as from a worker
@@ -116,7 +116,7 @@ def test_arrays_keep_dtype_and_shape(tmp_path: Path) -> None:
         assert same(record.fields, {"x": array, "y": [array, {"z": array}]})
 
 
-def test_tensors_come_back_as_arrays_of_their_dtype_and_shape(tmp_path: Path) -> None:
+def test_tensors_become_arrays_of_their_dtype_and_shape(tmp_path: Path) -> None:
     for dtype in (torch.float16, torch.float32, torch.uint8, torch.int64, torch.bool, torch.complex64):
         tensor = (torch.arange(12).reshape(3, 4) % 5).to(dtype)
         wide = tensor.unsqueeze(0).expand(2, 3, 4)
@@ -138,7 +138,9 @@ def test_tensors_come_back_as_arrays_of_their_dtype_and_shape(tmp_path: Path) ->
         *((x, np.asarray(x)) for x in (np.float32(0.1), np.uint8(3), np.array(0.1, ">f4"), torch.tensor(0.1))),
     ],
 )
-def test_a_single_number_or_text_is_pythons_if_that_has_its_dtype(tmp_path: Path, value: Any, expected: Any) -> None:
+def test_a_single_value_becomes_a_python_value_if_that_keeps_its_dtype(
+    tmp_path: Path, value: Any, expected: Any
+) -> None:
     (record,) = written([{"x": value, "y": [value]}], tmp_path)
     assert same(record.fields, {"x": expected, "y": [expected]})
 
@@ -151,13 +153,13 @@ def test_a_single_number_or_text_is_pythons_if_that_has_its_dtype(tmp_path: Path
         (torch.ones(2, device="meta"), r"torch.float32 \(torch\.strided, on meta\)"),
     ],
 )
-def test_a_tensor_that_numpy_has_no_equal_of_is_refused(tmp_path: Path, tensor: torch.Tensor, what: str) -> None:
+def test_a_tensor_without_a_numpy_dtype_is_refused(tmp_path: Path, tensor: torch.Tensor, what: str) -> None:
     told = rf"^sample 0: field 'x\[1\]\.y' is a tensor of {what}.*by \.float\(\)$"
     with pytest.raises(FieldError, match=told):
         written([{"x": [0, {"y": tensor}]}], tmp_path)
 
 
-def test_tensors_that_numpy_takes_only_resolved_keep_their_values(tmp_path: Path) -> None:
+def test_lazily_negated_or_conjugated_tensors_keep_their_values(tmp_path: Path) -> None:
     conjugate = torch.tensor([1 + 2j], requires_grad=True).conj()
     (record,) = written([{"conjugate": conjugate, "negative": conjugate.imag}], tmp_path)
     assert (record.fields["conjugate"].tolist(), record.fields["negative"].tolist()) == ([1 - 2j], [-2])
@@ -187,7 +189,7 @@ class Strange:
         ({"label": 2**63}, "field 'label' must be from -"),
     ],
 )
-def test_what_a_record_cannot_hold_is_told_by_sample_and_field(
+def test_an_unstorable_value_is_refused_with_its_sample_and_field(
     tmp_path: Path, fields: dict[Any, Any], told: str
 ) -> None:
     with pytest.raises(FieldError, match=rf"^sample 2: {told}"):
@@ -199,7 +201,7 @@ def test_what_a_record_cannot_hold_is_told_by_sample_and_field(
 
 
 @pytest.mark.parametrize("label", [1.0, True, "cat", [1], np.array([1]), torch.tensor(1.0), np.float32(1), b"1"])
-def test_a_label_that_is_no_integer_is_refused_with_the_way_out(tmp_path: Path, label: Any) -> None:
+def test_a_label_that_is_no_integer_is_refused_with_a_remedy(tmp_path: Path, label: Any) -> None:
     told = "^sample 1: (field 'label' must be an int, or the name of a class|label 'cat' is not one of).* put it into a"
     with pytest.raises(FieldError, match=told):
         written([(IMAGE, 1), (IMAGE, label)], tmp_path)
@@ -239,7 +241,7 @@ def test_color_profile_and_exif_are_kept_and_no_format_turns_an_image(tmp_path: 
 
 
 @pytest.mark.parametrize("mode", ["CMYK", "F"])
-def test_a_mode_that_png_has_not_is_refused_and_tiff_takes_it(tmp_path: Path, mode: str) -> None:
+def test_a_mode_that_png_lacks_is_refused_and_stored_as_tiff(tmp_path: Path, mode: str) -> None:
     image = noise(mode)
     told = (
         rf"^sample 0: field 'image' is an image of mode {mode}, which cannot be written as PNG \(.*\): "
@@ -259,15 +261,13 @@ def test_a_mode_that_png_has_not_is_refused_and_tiff_takes_it(tmp_path: Path, mo
         (noise("RGB").resize((300, 20)), "ICO", "size"),
     ],
 )
-def test_what_pillow_would_drop_without_a_word_is_refused(
-    tmp_path: Path, image: Image.Image, image_format: str, lost: str
-) -> None:
+def test_silent_losses_of_pillow_are_refused(tmp_path: Path, image: Image.Image, image_format: str, lost: str) -> None:
     with pytest.raises(FieldError, match=f"cannot be written as {image_format} .that loses its {lost}.: choose"):
         written([image], tmp_path, image_format=image_format)
 
 
 @pytest.mark.parametrize("value", [-1, 2**16])
-def test_values_that_16_bits_do_not_hold_are_refused(tmp_path: Path, value: int) -> None:
+def test_values_beyond_16_bits_are_refused(tmp_path: Path, value: int) -> None:
     values = np.array([[0, 2**16 - 1, 300]], np.int32)
     (record,) = written([Image.fromarray(values)], tmp_path, image_format="PPM")
     assert np.asarray(image_of(record)).tolist() == values.tolist()
@@ -277,7 +277,7 @@ def test_values_that_16_bits_do_not_hold_are_refused(tmp_path: Path, value: int)
 
 
 @pytest.mark.parametrize("image_format", ["JPEG", "WEBP", "TIFF", "gif"])
-def test_images_are_encoded_in_the_format_chosen(tmp_path: Path, image_format: str) -> None:
+def test_images_are_encoded_in_the_chosen_format(tmp_path: Path, image_format: str) -> None:
     (record,) = written([noise("L" if image_format == "gif" else "RGB")], tmp_path, image_format=image_format)
     assert image_of(record).format == record.format == image_format.upper()
 
@@ -304,7 +304,7 @@ def test_masks_are_stored_without_loss_whatever_the_images_are(tmp_path: Path) -
         written([{"mask": noise("F")}], tmp_path, image_format="TIFF")
 
 
-def test_a_pil_image_that_does_not_decode_is_told(tmp_path: Path) -> None:
+def test_an_undecodable_pil_image_is_named(tmp_path: Path) -> None:
     data = encoded(noise("RGB").resize((200, 200)), "JPEG")
     with (
         Image.open(io.BytesIO(data[: len(data) // 2])) as image,

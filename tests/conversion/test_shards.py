@@ -126,9 +126,7 @@ def test_a_plan_names_the_parts_that_are_missing(root: Path, place: Path) -> Non
         convert_part(place, 1)
 
 
-def test_a_job_that_publishes_again_finds_the_store_and_another_store_stays_an_error(
-    root: Path, place: Path, tmp_path: Path
-) -> None:
+def test_publishing_again_finds_the_published_store(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 4)
     plant_kinds(root, "text")
     first = convert(root, place, shards=2, executor=Here())
@@ -163,7 +161,7 @@ def test_a_job_that_publishes_again_finds_the_store_and_another_store_stays_an_e
         publish(tmp_path / "file.lmdb")
 
 
-def test_numbers_are_told_as_slurm_takes_them() -> None:
+def test_part_numbers_are_written_as_slurm_ranges() -> None:
     assert slurm_ranges([3, 17, 40, 41, 42]) == "3,17,40-42"
     assert slurm_ranges([]) == ""
 
@@ -178,14 +176,14 @@ def test_a_part_without_an_image_is_an_empty_shard(root: Path, place: Path, tmp_
     check_same(place, tmp_path / "one.lmdb")
 
 
-def test_nothing_stored_is_an_error_and_leaves_no_store(root: Path, place: Path) -> None:
+def test_publish_without_a_record_is_an_error(root: Path, place: Path) -> None:
     plant(root, {"cat/a.jpg": b"text", "cat/b.jpg": b"text"})
     with pytest.raises(ConversionError, match=r"^none of the 2 files could be stored; the first is cat/a.jpg: "):
         convert(root, place, shards=2, executor=Here())
     assert not place.exists()
 
 
-def test_attempts_of_one_part_at_once_are_all_right(root: Path, place: Path, tmp_path: Path) -> None:
+def test_concurrent_attempts_at_one_part_all_succeed(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 30)
     convert(root, tmp_path / "one.lmdb")
     plan_conversion(root, place, 2)
@@ -204,7 +202,7 @@ def test_attempts_of_one_part_at_once_are_all_right(root: Path, place: Path, tmp
     assert len([*(place / "shards").iterdir()]) == 2
 
 
-def test_a_conversion_goes_on_with_the_parts_that_are_missing(root: Path, place: Path, tmp_path: Path) -> None:
+def test_a_conversion_continues_with_the_missing_parts(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 20)
     convert(root, tmp_path / "one.lmdb")
     plan_conversion(root, place, 4)
@@ -220,7 +218,7 @@ def test_a_conversion_goes_on_with_the_parts_that_are_missing(root: Path, place:
         assert again.resumed_at == 5 * resume
 
 
-def test_another_plan_is_refused_unless_it_is_to_be_replaced(root: Path, place: Path) -> None:
+def test_another_plan_is_refused_without_overwrite(root: Path, place: Path) -> None:
     plant_photos(root, 4)
     first = plan_conversion(root, place, 2)
     convert_part(place, 0)
@@ -248,14 +246,14 @@ class Replacing(Here):
         return super().submit(function, *arguments, **options)
 
 
-def test_a_conversion_does_not_publish_the_plan_of_another(root: Path, place: Path) -> None:
+def test_a_conversion_does_not_publish_the_plan_of_another_conversion(root: Path, place: Path) -> None:
     plant_photos(root, 4)
     with pytest.raises(StoreExistsError, match="has another plan than before"):
         convert(root, place, shards=2, executor=Replacing())
     assert not place.exists()
 
 
-def test_a_publisher_whose_parts_another_publishes_meanwhile_finds_the_store(
+def test_publish_finds_the_store_if_another_process_publishes_meanwhile(
     root: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant_photos(root, 4)
@@ -271,9 +269,7 @@ def test_a_publisher_whose_parts_another_publishes_meanwhile_finds_the_store(
     assert (publish(place).records, publish(place).files) == (4, 0)
 
 
-def test_a_plan_that_is_made_while_another_is_published_is_kept(
-    root: Path, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_made_during_publish_is_kept(root: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant_photos(root, 4)
     plan_conversion(root, place, 1)
     convert_part(place, 0)
@@ -290,7 +286,7 @@ def test_a_plan_that_is_made_while_another_is_published_is_kept(
     assert list_parts(place).missing == [0]
 
 
-def test_what_is_at_the_place_is_replaced_only_if_it_is_such_a_store(root: Path, place: Path, tmp_path: Path) -> None:
+def test_publish_replaces_only_a_store_of_shards(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 6)
     convert(root, place, shards=2, executor=Here())
     with open_store(place) as old:
@@ -312,7 +308,7 @@ def test_what_is_at_the_place_is_replaced_only_if_it_is_such_a_store(root: Path,
             convert(root, tmp_path / other, shards=2, executor=Here(), overwrite=True)
 
 
-def test_a_shard_that_is_not_the_one_that_was_made_is_refused(root: Path, place: Path, tmp_path: Path) -> None:
+def test_an_exchanged_shard_is_refused(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 8)
     plan = plan_conversion(root, place, 2)
     receipts = [convert_part(place, part) for part in range(2)]
@@ -343,7 +339,7 @@ def test_a_damaged_shard_can_be_made_again_as_the_error_says(root: Path, place: 
     assert publish(place).records == 8
 
 
-def test_a_place_where_no_plan_can_be_written_is_an_error_of_the_store(root: Path, tmp_path: Path) -> None:
+def test_an_unwritable_plan_is_a_store_error(root: Path, tmp_path: Path) -> None:
     plant_photos(root, 2)
     (tmp_path / "file").touch()
     for folder in ("missing", "file"):
@@ -404,7 +400,7 @@ def test_a_part_is_refused_where_a_library_has_another_version(root: Path, place
     assert list_parts(place).missing == [0]
 
 
-def test_a_part_is_refused_where_jpegtran_is_another_one(
+def test_a_part_is_refused_with_another_jpegtran(
     root: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant_photos(root, 2)
@@ -421,7 +417,7 @@ def test_a_part_is_refused_where_jpegtran_is_another_one(
     assert convert_part(place, 0).records == 2
 
 
-def test_a_part_of_a_plan_that_is_replaced_meanwhile_is_an_error_and_leaves_nothing(
+def test_a_part_of_a_replaced_plan_fails_and_leaves_nothing(
     root: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant_photos(root, 4)
@@ -441,7 +437,7 @@ def test_a_part_of_a_plan_that_is_replaced_meanwhile_is_an_error_and_leaves_noth
 
 
 @pytest.mark.parametrize("part", [2, -1, 10**9])
-def test_a_part_that_the_plan_has_not_is_refused(root: Path, place: Path, part: int) -> None:
+def test_a_part_beyond_the_plan_is_refused(root: Path, place: Path, part: int) -> None:
     plant_photos(root, 4)
     plan_conversion(root, place, 2)
     with pytest.raises(OptionError, match=r"^part must be "):
@@ -450,7 +446,7 @@ def test_a_part_that_the_plan_has_not_is_refused(root: Path, place: Path, part: 
         convert_part(place, 0, workers=0)
 
 
-def test_a_file_that_the_conversion_must_fail_on_ends_it(root: Path, place: Path) -> None:
+def test_a_bad_file_fails_its_part_with_on_bad_fail(root: Path, place: Path) -> None:
     plant_kinds(root, "photo", "text", "photo")
     remedy = "fix the file and run the same command again, or begin again with --overwrite and --on-bad reject"
     with pytest.raises(ConversionError, match=rf"^part 1: dog/001\.jpg: .*; {remedy}$"):
@@ -466,7 +462,7 @@ def publish_with_others(place: Path, barrier: threading.Barrier) -> object:
         return error
 
 
-def test_a_publisher_keeps_what_another_has_put_into_the_folder_that_it_renames(
+def test_publish_keeps_files_that_another_process_added_to_the_folder(
     root: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant_photos(root, 4)
@@ -487,7 +483,7 @@ def test_a_publisher_keeps_what_another_has_put_into_the_folder_that_it_renames(
 
 
 @pytest.mark.slow
-def test_of_two_that_publish_at_once_one_does(root: Path, place: Path, tmp_path: Path) -> None:
+def test_concurrent_publish_has_one_winner(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 12)
     convert(root, tmp_path / "one.lmdb")
     for _ in range(5):
@@ -511,7 +507,7 @@ def test_a_plan_does_not_replace_a_folder_that_is_no_plan(root: Path, place: Pat
     assert mine.read_text() == "keep"
 
 
-def test_a_destination_that_is_taken_is_refused_before_the_parts_are_made(root: Path, place: Path) -> None:
+def test_a_taken_destination_is_refused_before_parts_are_made(root: Path, place: Path) -> None:
     plant_photos(root, 4)
     place.write_bytes(b"mine")
     for action in (lambda: convert(root, place, shards=1, executor=Here()), lambda: plan_conversion(root, place, 1)):
@@ -525,7 +521,7 @@ def test_a_destination_that_is_taken_is_refused_before_the_parts_are_made(root: 
     assert "secret" not in str(caught.value)
 
 
-def test_a_plan_that_is_cut_short_is_refused(root: Path, place: Path) -> None:
+def test_a_truncated_plan_is_refused(root: Path, place: Path) -> None:
     plant_photos(root, 4)
     path = plan_conversion(root, place, 1, shuffle_seed=1).folder / "files.spans"
     path.write_bytes(path.read_bytes()[:-8])
@@ -555,7 +551,7 @@ def test_a_receipt_that_lacks_files_is_refused(root: Path, place: Path) -> None:
         publish(place)
 
 
-def test_a_publisher_removes_nothing_of_another(root: Path, place: Path) -> None:
+def test_publish_removes_nothing_of_another_process(root: Path, place: Path) -> None:
     plant_photos(root, 4)
     convert(root, place, shards=2, executor=Here())
     old = {path.name for path in place.rglob("*.lmdb")}
@@ -566,9 +562,7 @@ def test_a_publisher_removes_nothing_of_another(root: Path, place: Path) -> None
     assert not old & {path.name for path in place.rglob("*.lmdb")}
 
 
-def test_a_copy_mends_damaged_shards_and_goes_on_after_a_kill_before_the_manifest(
-    root: Path, place: Path, tmp_path: Path
-) -> None:
+def test_a_copy_replaces_damaged_shards_and_continues_after_a_kill(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 4)
     digest = convert(root, place, shards=2, executor=Here()).digest
     copy = shutil.copytree(place, tmp_path / "copy")
@@ -580,7 +574,7 @@ def test_a_copy_mends_damaged_shards_and_goes_on_after_a_kill_before_the_manifes
     assert open_store(place).verify() == digest
 
 
-def test_a_removal_of_a_plan_that_is_killed_leaves_no_half_of_it_and_the_next_one_removes_the_rest(
+def test_a_killed_removal_of_a_plan_is_finished_by_the_next(
     root: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant_photos(root, 4)
@@ -600,7 +594,7 @@ def test_a_removal_of_a_plan_that_is_killed_leaves_no_half_of_it_and_the_next_on
     assert not [*place.parent.glob("out.lmdb.partial.removed-*")]
 
 
-def test_all_that_a_store_is_made_of_is_on_the_disk_before_its_manifest_is_there(
+def test_all_files_are_on_the_disk_before_the_manifest(
     root: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant_photos(root, 4)
@@ -635,7 +629,9 @@ def test_all_that_a_store_is_made_of_is_on_the_disk_before_its_manifest_is_there
     assert ready == [True, True]
 
 
-def test_tasks_know_the_destination_in_any_folder(root: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_find_the_destination_from_any_working_directory(
+    root: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plant_photos(root, 4)
     monkeypatch.chdir(place.parent)
 
@@ -669,9 +665,7 @@ def test_a_list_of_files_that_is_damaged_is_refused_by_parts(root: Path, place: 
 
 
 @pytest.mark.parametrize("shuffle_seed", [None, 1])
-def test_a_late_attempt_of_a_replaced_plan_does_not_hinder_the_new_one(
-    root: Path, place: Path, shuffle_seed: int | None
-) -> None:
+def test_a_late_part_of_a_replaced_plan_is_ignored(root: Path, place: Path, shuffle_seed: int | None) -> None:
     plant_photos(root, 4)
     old = plan_conversion(root, place, 2)
     receipt = convert_part(place, 0)
@@ -688,7 +682,7 @@ def test_a_late_attempt_of_a_replaced_plan_does_not_hinder_the_new_one(
 
 
 @pytest.mark.slow
-def test_a_part_that_finds_the_disk_full_is_an_error_of_the_store(root: Path, place: Path) -> None:
+def test_a_full_disk_is_a_store_error_of_a_part(root: Path, place: Path) -> None:
     plant_photos(root, 40, width=320, height=240)
     plan = plan_conversion(root, place, 1)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -709,7 +703,7 @@ def test_a_part_that_finds_the_disk_full_is_an_error_of_the_store(root: Path, pl
     assert publish(place).records == 40
 
 
-def test_a_scratch_folder_that_is_not_there_is_an_error_of_the_store(root: Path, place: Path, tmp_path: Path) -> None:
+def test_a_missing_scratch_folder_is_a_store_error(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 2)
     plan_conversion(root, place, 1)
     with pytest.raises(StoreAccessError, match=r"nowhere.* cannot be written"):

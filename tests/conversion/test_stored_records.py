@@ -53,7 +53,7 @@ def told(place: Path) -> list[tuple[Any, ...]]:
     return [(r.name, r.label, r.image, r.width, r.height, r.format, r.fields) for r in records(place)]
 
 
-def test_a_whole_dataset_is_its_records(place: Path, out: Path) -> None:
+def test_a_whole_dataset_is_copied_as_records(place: Path, out: Path) -> None:
     with LMDBDataset(place) as dataset:
         manifest = write_store(dataset, out)
         first = dataset.manifest
@@ -63,7 +63,7 @@ def test_a_whole_dataset_is_its_records(place: Path, out: Path) -> None:
     assert told(out) == told(place)
 
 
-def test_subsets_and_splits_are_the_records_that_they_have(place: Path, out: Path) -> None:
+def test_subsets_and_splits_are_copied_as_records(place: Path, out: Path) -> None:
     all_of_them = told(place)
     with LMDBDataset(place) as dataset:
         split = random_split(dataset, [5, 4], torch.Generator().manual_seed(1))[0]
@@ -83,7 +83,7 @@ def test_subsets_and_splits_are_the_records_that_they_have(place: Path, out: Pat
             assert manifest.classes == ("cat", "dog")
 
 
-def test_chains_are_the_records_of_all_in_order(place: Path, out: Path, tmp_path: Path) -> None:
+def test_concatenated_datasets_are_copied_as_records_in_order(place: Path, out: Path, tmp_path: Path) -> None:
     second = other(tmp_path, "cat", "dog")
     with LMDBDataset(place) as one, LMDBDataset(second) as two:
         chain: ConcatDataset[Any] = ConcatDataset(
@@ -99,7 +99,7 @@ def test_chains_are_the_records_of_all_in_order(place: Path, out: Path, tmp_path
 
 
 @pytest.mark.parametrize("index", [-19, 18])
-def test_an_index_that_a_chain_has_not_is_an_error(place: Path, out: Path, index: int) -> None:
+def test_an_index_beyond_a_concatenated_dataset_is_an_error(place: Path, out: Path, index: int) -> None:
     with LMDBDataset(place) as dataset, pytest.raises(IndexError, match="out of range"):
         write_store(Subset(ConcatDataset([dataset, dataset]), [index]), out)
 
@@ -141,7 +141,7 @@ class Wrapper:
         return image.rotate(180), label
 
 
-def test_what_is_done_to_samples_is_stored(place: Path, out: Path) -> None:
+def test_transformed_samples_are_stored_as_samples(place: Path, out: Path) -> None:
     plain = LMDBDataset(place)
     datasets: list[Any] = [LMDBDataset(place, rotate), Turned(plain, range(9)), Own(place), Wrapper(plain)]
     for changed in datasets:
@@ -156,7 +156,7 @@ def test_what_is_done_to_samples_is_stored(place: Path, out: Path) -> None:
         write_store(Subset(LMDBDataset(place, decode=DecodeTensor()), [0]), out, overwrite=True)
 
 
-def test_every_option_that_is_given_counts(place: Path, out: Path) -> None:
+def test_every_given_option_takes_effect(place: Path, out: Path) -> None:
     with LMDBDataset(place) as dataset:
         manifest = write_store(dataset, out, image_format="PNG")
         assert (manifest.formats, manifest.named, manifest.source) == ({"PNG": 9}, 0, {"kind": "samples"})
@@ -170,7 +170,7 @@ def test_every_option_that_is_given_counts(place: Path, out: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{"image_format": "PNG"}, {"fields": ("a", "b")}])
-def test_a_store_is_not_encoded_anew(place: Path, out: Path, options: dict[str, Any]) -> None:
+def test_a_store_is_not_encoded_again(place: Path, out: Path, options: dict[str, Any]) -> None:
     with open_store(place) as store:
         chain: ConcatDataset[Any] = ConcatDataset([store, store])  # type: ignore[list-item]
         samples: Any
@@ -180,7 +180,7 @@ def test_a_store_is_not_encoded_anew(place: Path, out: Path, options: dict[str, 
     assert not out.exists()
 
 
-def test_fields_that_a_dataset_has_chosen_are_all_that_is_copied(place: Path, out: Path) -> None:
+def test_only_the_chosen_fields_of_a_dataset_are_copied(place: Path, out: Path) -> None:
     with LMDBDataset(place, fields=("image", "caption")) as dataset:
         write_store(dataset, out)
     for copy, record in zip(records(out), records(place), strict=True):
@@ -199,7 +199,7 @@ def rotate(image: Image.Image) -> Image.Image:
     return image.rotate(180)
 
 
-def test_images_that_are_tiled_stay_so(place: Path, out: Path, tmp_path: Path) -> None:
+def test_tiled_images_stay_tiled(place: Path, out: Path, tmp_path: Path) -> None:
     tiled = tmp_path / "tiled.lmdb"
     convert(tmp_path / "images", tiled, images=ImageFormat(tile=True, quality=90))
     with LMDBDataset(tiled, decode=DecodeTensor()) as before:
@@ -210,7 +210,7 @@ def test_images_that_are_tiled_stay_so(place: Path, out: Path, tmp_path: Path) -
     assert all("tiles" in record.fields for record in records(out) if record.format == "JPEG")
 
 
-def test_damage_that_was_kept_stays_marked(tmp_path: Path, out: Path) -> None:
+def test_kept_damage_stays_marked(tmp_path: Path, out: Path) -> None:
     root = plant(tmp_path / "images", {"cat/0.jpg": photo(), "cat/1.jpg": photo()[:700]})
     convert(root, tmp_path / "first.lmdb", on_damaged="keep")
     with LMDBDataset(tmp_path / "first.lmdb") as dataset:
@@ -219,7 +219,7 @@ def test_damage_that_was_kept_stays_marked(tmp_path: Path, out: Path) -> None:
         dataset[1]
 
 
-def test_the_report_of_a_store_that_is_replaced_goes_with_it(place: Path, out: Path, tmp_path: Path) -> None:
+def test_replacing_a_store_removes_its_report(place: Path, out: Path, tmp_path: Path) -> None:
     root = plant(tmp_path / "others", {"cat/0.jpg": photo(), "cat/1.jpg": b"text"})
     report = Path(convert(root, out).report_file)
     assert report.exists()

@@ -40,7 +40,7 @@ def test_an_image_format_checks_itself(options: dict[str, Any], message: str) ->
         ImageFormat(**options)
 
 
-def test_images_that_are_made_smaller_say_so_and_all_others_are_the_files(root: Path, place: Path) -> None:
+def test_images_made_smaller_are_reported_and_others_unchanged(root: Path, place: Path) -> None:
     plant(
         root,
         {

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     [({"image": [IMAGE]}, "dict"), ("folder/", "str"), (IMAGE, "bytes"), (5, "int"), (Record(), "Record"),
      (noise("L"), "Image"), (None, "NoneType")],
 )  # fmt: skip
-def test_what_is_not_several_samples_is_refused(tmp_path: Path, samples: Any, kind: str) -> None:
+def test_anything_but_an_iterable_of_samples_is_refused(tmp_path: Path, samples: Any, kind: str) -> None:
     told = rf"^samples must be an iterable .* got {kind}: put a single sample into a list.*convert\(\)$"
     with pytest.raises(OptionError, match=told):
         written(samples, tmp_path)
@@ -100,7 +100,7 @@ def test_no_samples_make_an_empty_store_and_overwrite_none(tmp_path: Path) -> No
         (5, ()),
     ],
 )
-def test_class_names_are_those_of_the_dataset_if_it_has_such(tmp_path: Path, classes: Any, expected: Any) -> None:
+def test_class_names_are_taken_from_the_dataset(tmp_path: Path, classes: Any, expected: Any) -> None:
     dataset = Items([(IMAGE, 0)], classes=classes)
     assert write_store(dataset, tmp_path / "s.lmdb").classes == expected
     assert write_store(dataset, tmp_path / "given.lmdb", classes=["x", "y"]).classes == ("x", "y")
@@ -128,7 +128,7 @@ def test_class_names_are_found_through_loaders_subsets_and_splits(tmp_path: Path
 
 
 @pytest.mark.parametrize("label", [2, -1])
-def test_a_label_without_a_class_is_refused_when_it_comes_not_at_the_end(tmp_path: Path, label: int) -> None:
+def test_a_label_without_a_class_is_refused_at_its_sample(tmp_path: Path, label: int) -> None:
     taken = []
 
     def samples() -> Iterator[tuple[bytes, int]]:
@@ -161,7 +161,7 @@ def test_the_names_of_classes_are_labels(tmp_path: Path) -> None:
         (("c", "b", "c"), "label 'c' is the name of several classes: give labels that are ints"),
     ],
 )
-def test_a_name_that_is_not_that_of_one_class_is_refused(tmp_path: Path, classes: Any, told: str) -> None:
+def test_an_unknown_or_ambiguous_class_name_is_refused(tmp_path: Path, classes: Any, told: str) -> None:
     with pytest.raises(FieldError, match=f"^sample 1: {told}"):
         written([(IMAGE, 0), (IMAGE, "c")], tmp_path, classes=classes)
     assert list(tmp_path.iterdir()) == []
@@ -196,7 +196,7 @@ def test_a_store_is_replaced_only_on_request(tmp_path: Path) -> None:
         assert store[0].label == 2
 
 
-def test_a_place_that_cannot_be_written_is_told_before_a_sample_is_made(tmp_path: Path) -> None:
+def test_an_unwritable_place_is_an_error_before_a_sample_is_made(tmp_path: Path) -> None:
     with pytest.raises(StoreAccessError, match=r"the folder .*none does not exist"):
         write_store((pytest.fail(f"sample {at} was made") for at in range(1)), tmp_path / "none/s.lmdb")
 
@@ -211,7 +211,7 @@ def test_writing_needs_no_torch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("image", [np.zeros((3, 5, 4), np.uint8), torch.zeros(3, 5, 4, dtype=torch.uint8)])
-def test_channels_that_come_first_are_refused(tmp_path: Path, image: Any) -> None:
+def test_pixels_with_channels_first_are_refused(tmp_path: Path, image: Any) -> None:
     with pytest.raises(FieldError, match=r"sample 0: .* its channels first, .*: give image\.transpose\(1, 2, 0\)"):
         write_store([(image, 1)], tmp_path / "x.lmdb")
     for other in (image[:, :, :3], image.astype("f4") if isinstance(image, np.ndarray) else image.float()):

@@ -111,9 +111,7 @@ def test_a_publisher_killed_at_any_moment_leaves_a_store_or_the_parts(
 
 
 @pytest.mark.parametrize("number", range(max(2, KILLS // 2)))
-def test_a_store_that_grows_is_the_old_or_the_new_one_at_every_moment(
-    whole: Whole, tmp_path: Path, number: int
-) -> None:
+def test_a_growing_store_is_the_old_or_the_new_store_at_every_moment(whole: Whole, tmp_path: Path, number: int) -> None:
     generator = random.Random(number)
     place = tmp_path / "out.lmdb"
     plan_conversion(whole.root, place, 2)
@@ -151,7 +149,7 @@ def test_a_store_that_grows_is_the_old_or_the_new_one_at_every_moment(
     assert not Path(f"{place}.partial").exists()
 
 
-def test_a_part_waits_for_no_lock_of_a_killed_one(whole: Whole, tmp_path: Path) -> None:
+def test_a_part_needs_no_lock_of_a_killed_part(whole: Whole, tmp_path: Path) -> None:
     place = tmp_path / "out.lmdb"
     plan_conversion(whole.root, place, 1)
     hanging = run(lambda: convert_part(place, 0))
