@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _MODES = ("const", "rand", "pixel")
 _ATTEMPTS = 10  # as in timm, to find a rectangle that is smaller than the image
 
-# Noise: 16 random bits choose one of the quantiles of the normal distribution, which end at 4.3; 64 bits choose four.
+# 16 random bits choose a quantile of the normal distribution, up to 4.3. So a word of 64 bits chooses four.
 _LEVELS = 2**16
 _PER_WORD = 4
 
@@ -32,11 +32,11 @@ class RandomErasing(nn.Module):
     """Erases rectangles of some images (Zhong et al.: Random Erasing Data Augmentation, AAAI 2020), as timm does.
 
     It takes images of shape (N, C, H, W) and returns new ones of the same dtype, shape and memory format. Put it after
-    Normalize: there 0, with which ``const`` fills, is the mean, and the noise has the variance of the images.
+    Normalize: after it 0, the value of ``const``, is the mean, and the noise has the variance of the images.
 
-    The area and the aspect of a rectangle are drawn up to ten times, until it is lower and narrower than the image;
-    else it is left out. All is drawn on the CPU from the SampleRNG; only the noise of ``pixel`` is made where the
-    images are, with 65,536 different values up to 4.3.
+    Area and aspect of a rectangle are drawn up to ten times, until the rectangle is lower and narrower than the image.
+    If no draw fits, the rectangle is left out. The SampleRNG draws on the CPU. Only the noise of ``pixel`` is made on
+    the images' device; it has 65,536 different values up to 4.3.
 
     Args:
         probability: The probability that an image is erased.
@@ -103,7 +103,7 @@ class RandomErasing(nn.Module):
         return torch.where(inside.any(1, keepdim=True), fill, images, out=result)
 
     def draw_boxes(self, rng: SampleRNG, height: int, width: int) -> Array:
-        """Return the rectangles: int32, shape (N, max_count, 4) as top, bottom, left, right; all 0 if left out."""
+        """Return the rectangles: int32, shape (N, max_count, 4), each as top, bottom, left, right; 0 if left out."""
         erased, counts = rng.uniform(2, "erasing").T
         counts = self.min_count + np.floor(counts * (self.max_count - self.min_count + 1))
         numbers = rng.uniform(self.max_count * (2 * _ATTEMPTS + 2), "boxes")
@@ -137,7 +137,7 @@ class RandomErasing(nn.Module):
 
 
 def _inside(boxes: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """Return which pixels are in which rectangle: bool, shape (N, boxes, H, W)."""
+    """Return for each rectangle which pixels it covers: bool, shape (N, boxes, H, W)."""
     top, bottom, left, right = boxes[..., None].unbind(2)
     rows = torch.arange(height, dtype=torch.int32, device=boxes.device)
     columns = torch.arange(width, dtype=torch.int32, device=boxes.device)
@@ -147,16 +147,16 @@ def _inside(boxes: torch.Tensor, height: int, width: int) -> torch.Tensor:
 
 
 def normal(keys: Array, shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return normal noise of mean 0 and variance 1, made on the device and the same on each: floats, shape (N, *shape).
+    """Return noise of mean 0 and variance 1: floats, shape (N, *shape), with the same values on any device.
 
-    The keys, uint64 of shape (N,), are one for each image of ``shape`` (C, H, W).
+    ``keys`` has one seed for each image: uint64, shape (N,). ``shape`` is (C, H, W).
     """
     values = shape[0] * shape[1] * shape[2]
     words = torch.arange(1, -(-values // _PER_WORD) + 1, device=device)
     words.mul_(_signed(STEP))
     seeds = send_small(torch.from_numpy(keys.view("int64")), device)
     chosen = _mix(seeds[:, None] + words).view(torch.int16)[:, :values]
-    # A table and no formula: a GPU's logarithm is not that of a CPU.
+    # A table, because a GPU and a CPU compute different logarithms.
     rows = chosen.to(torch.int32).add_(_LEVELS // 2).flatten()
     table = send_small(quantiles().to(dtype), device)
     return table.index_select(0, rows).view(len(keys), *shape)
@@ -164,7 +164,7 @@ def normal(keys: Array, shape: tuple[int, int, int], dtype: torch.dtype, device:
 
 @functools.cache
 def quantiles() -> torch.Tensor:
-    """Return the normal quantiles of the middles of equal parts, ascending: float64, shape (65536,)."""
+    """Return 65,536 quantiles of the normal distribution at equal distances, ascending: float64, shape (65536,)."""
     middles = (torch.arange(_LEVELS, dtype=torch.float64, device="cpu") + 0.5) / _LEVELS
     values: torch.Tensor = torch.special.ndtri(middles)
     return values

@@ -1,4 +1,4 @@
-"""uint8 images to the normalized floats that a model takes."""
+"""Turn uint8 images into normalized floats."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 class Normalize(nn.Module):
     """Subtracts each channel's mean and divides by its standard deviation, as timm's loader does.
 
-    It takes images of shape (N, C, H, W), or clips of shape (N, frames, C, H, W): uint8 in 0 to 255, or floats in 0 to
-    1. So images can be sent to the device as uint8, a quarter of the bytes, and the conversion to floats costs no pass
-    of its own. The result is about -3 to 3, with the same order of channels.
+    It takes images of shape (N, C, H, W), or clips of shape (N, frames, C, H, W): uint8 from 0 to 255, or floats from 0
+    to 1. So images can be sent to the device as uint8, which has a quarter of the bytes. The conversion to floats needs
+    no extra pass. The result ranges from about -3 to 3 and keeps the order of channels.
 
-    It is computed in float32 as ``(image - mean) * (1 / std)`` and rounded once to ``dtype``. Both operations are
-    exactly defined, so a GPU gives the bits that the CPU gives.
+    It computes ``(image - mean) * (1 / std)`` in float32 and rounds once to ``dtype``. IEEE 754 defines both operations
+    exactly, so a GPU and a CPU give the same bits.
 
     Args:
         mean: One number from 0 to 1 for each channel; ImageNet's by default.
@@ -75,7 +75,7 @@ class Normalize(nn.Module):
                 f"mean and std must have one number for each of the {images.shape[1]} channels of the images, "
                 f"got {len(self.mean)}"
             )
-        # Computed here in float64, so that each constant is rounded once.
+        # Python computes in float64, so each constant is rounded once.
         full = 1.0 if images.dtype.is_floating_point else 255.0
         rows = [[full * value for value in self.mean], [1.0 / (full * value) for value in self.std]]
         constants = torch.tensor(rows, dtype=torch.float32, device="cpu")
@@ -83,7 +83,7 @@ class Normalize(nn.Module):
         layout = torch.channels_last if self.channels_last else torch.contiguous_format
         centered = torch.empty(images.shape, dtype=torch.float32, device=images.device, memory_format=layout)
         result = centered if self.dtype is torch.float32 else torch.empty_like(centered, dtype=self.dtype)
-        # Not one addcmul: a GPU would round it once and a CPU twice, so that they differed in the last bit.
+        # Not addcmul: a GPU rounds it once and a CPU twice, so the last bit would differ.
         return torch.mul(torch.sub(images, mean, out=centered), scale, out=result)
 
     @override
@@ -102,7 +102,7 @@ def check_images(images: Any) -> None:
 
 
 def _channels(name: str, values: Any, *, above: bool = False) -> tuple[float, ...]:
-    """Return an option with a number from 0 (or, with ``above``, more) to 1 for each channel."""
+    """Check an option that has a number from 0 to 1 for each channel; with ``above``, 0 is refused."""
     if not isinstance(values, Iterable) or isinstance(values, str):
         raise TypeError(f"{name} must be a sequence of numbers, one for each channel, got {values!r}")
     what = f"{name} (on the scale 0 to 1, not 0 to 255)"

@@ -33,22 +33,22 @@ class Preparation(nn.Module):
     of such tensors, as `MultiCrop` gives, it takes one after another. The names of its parameters say what else it
     wants:
 
-    - ``rng``: the SampleRNG of the batch, with a stream of its own for each module (and tensor of a list); None if the
-      caller has none;
-    - ``targets``: the targets of the batch. The module then returns (images, targets). Likewise a torchvision transform
-      (``*inputs``) if the batch has targets, timm's Mixup (``target``), and a module of kornia with two ``data_keys``,
-      such as ``RandomMixUpV2(data_keys=["input", "class"])``.
+    - ``rng``: the SampleRNG of the batch, or None if the caller has none. Each module, and each tensor of a list, gets
+      its own stream.
+    - ``targets``: the targets of the batch. The module must return (images, targets). The same holds for a torchvision
+      transform (``*inputs``) if the batch has targets, for timm's Mixup (``target``), and for a module of kornia with
+      two ``data_keys``, such as ``RandomMixUpV2(data_keys=["input", "class"])``.
 
     PrefetchLoader calls ``preparation(batch, rng=SampleRNG(seed, epoch, positions))``.
 
     Args:
-        *modules: Modules and callables in their order. None is left out; a Preparation stands for its modules.
+        *modules: Modules and callables, applied in this order. None is ignored. A Preparation counts as its modules.
         image: Name of the images in a mapping.
         label: Name of the targets in a mapping.
 
     Raises:
-        TypeError: A module is not callable. From a call: the batch is not one of those above; or a module wants targets
-            and the batch has none, or does not return (images, targets).
+        TypeError: A module is not callable. From a call: the batch has another type; a module wants targets and the
+            batch has none; or such a module does not return (images, targets).
         KeyError: From a call: a mapping has no ``image``.
     """
 
@@ -151,9 +151,9 @@ class _Function(nn.Module):
 
 
 def _parameters(module: nn.Module) -> set[str]:
-    """Return the names of a module's parameters; that of ``*inputs`` with its star.
+    """Return the names of a module's parameters; ``*inputs`` keeps its star.
 
-    A ``target`` with a default is left out: it is an option of the module, such as a brightness.
+    A ``target`` with a default is left out, because it is an option of the module, such as a brightness.
     """
     module = getattr(module, "_orig_mod", module)  # torch.compile hides them
     try:

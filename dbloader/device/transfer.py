@@ -63,7 +63,7 @@ def rebuild(batch: Batch, values: dict[Any, Any]) -> Batch:
 
 
 def resolve_device(device: Device) -> torch.device:
-    """Return the device that is meant: "auto" is CUDA, else MPS, else the CPU; "cuda" is the current CUDA device.
+    """Return the torch device for a name: "auto" is CUDA, else MPS, else the CPU; "cuda" is the current CUDA device.
 
     Raises:
         OptionError: This machine has no such device.
@@ -88,7 +88,7 @@ def resolve_device(device: Device) -> torch.device:
 
 
 def send_small(values: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return a small tensor of the CPU on a device, without waiting for the device."""
+    """Copy a small tensor from the CPU to a device without waiting for the device."""
     if device.type == "cuda":  # pragma: no cover - the tests marked cuda run it
         # Only a copy from pinned memory does not wait. PyTorch's allocator reuses that memory only after the copy.
         return values.pin_memory().to(device, non_blocking=True)
@@ -96,7 +96,7 @@ def send_small(values: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 class Transfer:
-    """Moves batches to a device in two steps: one in the background thread, one in the consumer's."""
+    """Moves batches to a device in two steps: one in the background thread, one in the consumer's thread."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -129,8 +129,8 @@ class CudaTransfer(Transfer):  # pragma: no cover - needs a CUDA device: the tes
     side stream starts a batch only after the work that the consumer had queued when it last asked for one.
 
     Some objects cannot be recorded: sparse and nested tensors, subclasses of Tensor, and objects that move themselves
-    and have no ``record_stream``. They are copied on the consumer's stream when it gets the batch: correct, but not
-    overlapped, and after ``then``.
+    and have no ``record_stream``. They are copied on the consumer's stream when it gets the batch. This is correct, but
+    comes after ``then`` and does not overlap with the training.
     """
 
     def __init__(self, device: torch.device) -> None:

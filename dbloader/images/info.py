@@ -1,4 +1,4 @@
-"""What an image file is, and whether it decodes."""
+"""Read the header of an image file, and find out whether the file decodes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from dbloader.images.pillow import EIGHT_BITS, FORMATS, describe, max_pixels, op
 if TYPE_CHECKING:
     from PIL import ImageFile
 
-# libjpeg's warning that bytes are left over when all pixels are decoded. Some cameras write padding there, and the
-# pixels are right. But of 3,000 photos with one bit flipped, 705 gave only this warning, all of them with wrong pixels.
-# Padding repeats one value; what was left over in those 705 did not.
+# libjpeg warns if bytes are left over after the last pixel. Some cameras write padding there, and the pixels are right.
+# But of 3,000 photos with one bit flipped, 705 gave only this warning, and all 705 had wrong pixels. Padding repeats
+# one value; the bytes left over in those 705 did not.
 _LEFT_OVER = re.compile(r"(\d+) extraneous bytes before marker 0xd9")
 
-_NOISE = b"\xa5\x5a" * 32  # coded data that decode to something
+_NOISE = b"\xa5\x5a" * 32  # decodes as coded data
 
 UNREAD_TIFF = (
     "damaged, or a TIFF of a kind that Pillow does not read: save it as another kind (8 or 16 bits, one or three "
@@ -36,7 +36,7 @@ _CODESTREAM = re.compile(rb"(?:\A|jp2c(?:.{8})?)\xff\x4f\xff\x51", re.DOTALL)
 
 
 class Facts(NamedTuple):
-    """What the header of an image file says."""
+    """Facts from the header of an image file."""
 
     format: str  # Pillow's name
     width: int  # in pixels, as encoded
@@ -47,7 +47,7 @@ class Facts(NamedTuple):
 
 
 def read_facts(data: bytes) -> Facts:
-    """Return what the header of an image file says, or raise NotAnImageError; decode nothing."""
+    """Read the header of an image file without decoding pixels; raise NotAnImageError if that fails."""
     if data.startswith(b"\xff\xd8"):
         # 3 us; Pillow takes 45, which is much for conversions that check nothing.
         try:
@@ -81,7 +81,7 @@ def _unknown(data: bytes) -> str:
 
 
 def _depth(data: bytes, image: ImageFile.ImageFile) -> str:
-    """Return the depth that a header gives, also for colors of which Pillow keeps only 8 bits."""
+    """Return the depth in the header, even for colors that Pillow reduces to 8 bits."""
     bits = 8
     if image.format == "PNG":
         bits = data[24]  # https://www.w3.org/TR/png-3/#11IHDR

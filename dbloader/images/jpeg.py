@@ -1,4 +1,4 @@
-"""Is a JPEG complete, and does it lack nothing but its end marker?"""
+"""Find out whether a JPEG is complete or lacks only its end marker, and add the marker."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class State(enum.Enum):
-    """What is there of a JPEG."""
+    """How much of a JPEG is present."""
 
-    COMPLETE = enum.auto()  # closed by its end marker; bytes may follow
-    NO_END = enum.auto()  # all scans that it needs, but no end marker; `repair` finds out whether the last one is cut
-    DAMAGED = enum.auto()  # data are missing or contradict each other
+    COMPLETE = enum.auto()  # ends with its end marker; more bytes may follow
+    NO_END = enum.auto()  # has all scans but no end marker; `repair` finds out whether the last scan is cut
+    DAMAGED = enum.auto()  # lacks data, or contradicts itself
     NOT_JPEG = enum.auto()
 
 
@@ -31,9 +31,9 @@ class Structure:
     """What `examine` found."""
 
     state: State
-    reason: str = ""  # what is missing or wrong, as a clause; empty when complete
-    end: int = 0  # bytes up to and including the end marker, or as far as the data were understood
-    frame: Frame | None = None  # None if it was not reached
+    reason: str = ""  # what is missing or wrong, as part of a sentence; empty when complete
+    end: int = 0  # bytes up to and including the end marker, or up to where the data make sense
+    frame: Frame | None = None  # None if the data end before it
     last_scan_end: int = 0  # byte after the coded data of the last scan; 0 without a scan
 
     @property
@@ -53,16 +53,15 @@ class _Scan(NamedTuple):
 
 
 def examine(data: bytes) -> Structure:
-    """Return what is there of a JPEG, judged by its markers; raise nothing, whatever the bytes are.
+    """Return how much of a JPEG is present, judged by its markers; never raise an error.
 
-    COMPLETE means that the segments and scans are closed, each component has a scan, and the end marker is there. Data
-    lost within a scan is for a strict decoder to find. Stray bytes between two segments are passed over, as decoders
-    do.
+    COMPLETE means that all segments and scans are closed, each component has a scan, and the end marker is present. It
+    skips stray bytes between two segments, as decoders do. Only a strict decoder finds data lost within a scan.
 
-    NO_END means in addition that the scans together bring every coefficient down to its last bit, since a progressive
-    image that was cut between two scans decodes without a warning. It is claimed only for 8-bit samples with Huffman
-    codes, for which libjpeg warns reliably. A progressive image whose encoder left out bits on purpose is DAMAGED
-    without an end marker. Images of several frames (hierarchical mode) are always DAMAGED.
+    NO_END also means that the scans contain every coefficient down to its last bit. (A progressive image that was cut
+    between two scans decodes without a warning.) Only images with 8-bit samples and Huffman codes can be NO_END,
+    because libjpeg warns reliably about those. Without an end marker, a progressive image whose encoder left out bits
+    on purpose is DAMAGED. Images with several frames (hierarchical mode) are always DAMAGED.
     """
     if not data.startswith(markers.START) or data[2:3] not in (b"", b"\xff"):
         return Structure(State.NOT_JPEG, "the data do not begin as a JPEG does")
@@ -83,10 +82,10 @@ def examine(data: bytes) -> Structure:
 def repair(data: bytes, structure: Structure) -> bytes:
     """Return a copy of a JPEG in state NO_END with its end marker; DamagedImageError if more is missing.
 
-    libjpeg-turbo decides: with the marker it must decode without a warning, and without the last byte of the last scan
-    it must not. The second half refuses zeros that were written in place of lost data and decode as blocks. Nothing
-    else changes, except that fill bytes before the marker are dropped, and that a zero is added where the file was cut
-    between an FF of the data and the zero stuffed after it. libjpeg holds `Structure.coefficient_bytes`.
+    libjpeg-turbo decides. It must decode the file with the marker without a warning. It must warn when the last byte of
+    the last scan is left out; otherwise zeros that replaced lost data would pass, because they decode as blocks. Fill
+    bytes before the marker are dropped. A zero is added if the file was cut between an FF of the data and the zero
+    stuffed after it. All other bytes stay. libjpeg allocates `Structure.coefficient_bytes`.
     """
     if structure.frame:
         check_pixels(structure.frame.width, structure.frame.height)
@@ -108,9 +107,9 @@ def repair(data: bytes, structure: Structure) -> bytes:
 
 
 def find_warning(data: bytes) -> str:
-    """Return the error or warning with which libjpeg-turbo decodes a JPEG; "" if it reports nothing."""
+    """Return the error or warning that libjpeg-turbo reports when it decodes a JPEG, or "" for none."""
     try:
-        # At an eighth of the size every code is still read, which is where damage shows, in less time and memory.
+        # Decoding at an eighth of the size still reads every code, which finds damage in less time and memory.
         simplejpeg.decode_jpeg(data, min_height=1, min_width=1, min_factor=8, strict=True)
     except ValueError as error:
         return f"{error}".rstrip(". ")
@@ -118,7 +117,7 @@ def find_warning(data: bytes) -> str:
 
 
 class _Reader:
-    """Reads one image from marker to marker; `position` is how far it came."""
+    """Reads one image from marker to marker; `position` is the next byte to read."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -149,7 +148,7 @@ class _Reader:
         return False
 
     def check_frame(self) -> Frame:
-        """Return the frame; raise unless it has a height, and each of its components a scan."""
+        """Return the frame; raise unless it has a height and each component has a scan."""
         if self.frame is None or not self.scans:
             raise DamagedImageError(f"the image ends at byte {self.position}, before its first scan")
         if not self.frame.height:
@@ -180,7 +179,7 @@ class _Reader:
 
 
 def _check_complete(frame: Frame, scans: list[_Scan]) -> None:
-    """Raise unless the scans bring all coefficients; libjpeg warns of scans that do not fit together."""
+    """Raise unless the scans contain all coefficients; libjpeg warns about scans that do not fit together."""
     if frame.process not in (*markers.SEQUENTIAL, markers.PROGRESSIVE) or frame.precision != 8:
         raise DamagedImageError(
             f"the end marker is missing, and a frame SOF{frame.process - markers.SOF0} of {frame.precision}-bit "

@@ -25,11 +25,11 @@ _NO_RESTART = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 
 
 class Segment(NamedTuple):
-    """A marker and what belongs to it."""
+    """A marker and its parameters."""
 
     code: int  # second byte of the marker
-    start: int  # byte of the file where the marker begins; fill bytes may stand before it
-    begin: int  # where its parameters begin, behind their length
+    start: int  # byte of the file where the marker begins, after fill bytes
+    begin: int  # byte where its parameters begin, after their length
     end: int
 
     def error(self, why: str) -> DamagedImageError:
@@ -42,20 +42,20 @@ class Frame(NamedTuple):
 
     process: int  # second byte of its marker
     precision: int  # bits of a sample
-    height: int  # in pixels; 0 if a DNL segment should tell it, which libjpeg does not read
+    height: int  # in pixels; 0 if only a DNL segment has it, which libjpeg does not read
     width: int  # in pixels, at least 1
     identifiers: bytes  # one byte for each component
     sampling: tuple[tuple[int, int], ...]  # horizontal and vertical factor of each component, 1 to 4
 
     def mcu_size(self) -> tuple[int, int]:
-        """Return width and height in pixels of the units in which all components together are coded (T.81 A.2.3)."""
+        """Return width and height in pixels of a minimum coded unit (T.81 A.2.3)."""
         if len(self.sampling) == 1:  # MCUs of one block, whatever its factors (T.81 A.2.2)
             return 8, 8
         return 8 * max(h for h, _ in self.sampling), 8 * max(v for _, v in self.sampling)
 
 
 def next_segment(data: bytes | memoryview, position: int) -> Segment | None:
-    """Return the first segment that begins at a byte or after it; None if there is no further marker."""
+    """Return the first segment at or after a byte; None if no marker follows."""
     marker = _MARKER.search(data, position)
     if marker is None:
         return None
@@ -76,13 +76,13 @@ def next_segment(data: bytes | memoryview, position: int) -> Segment | None:
 
 
 def find_scan_end(data: bytes | memoryview, start: int) -> int:
-    """Return where the coded data of a scan end: at the next marker, restarts aside, or with the file."""
+    """Return where the coded data of a scan end: at the next marker except restarts, or at the end of the file."""
     marker = _NO_RESTART.search(data, start)
     return marker.start() if marker else len(data)
 
 
 def parse_frame(data: bytes | memoryview, segment: Segment) -> Frame:
-    """Return what a frame header says; raise DamagedImageError if it contradicts itself."""
+    """Parse a frame header; raise DamagedImageError if it contradicts itself."""
     header = bytes(data[segment.begin : segment.end])
     if len(header) < 9 or len(header) != 6 + 3 * header[5]:
         raise segment.error("contradicts itself: its length is not that of its components")

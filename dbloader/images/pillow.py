@@ -86,7 +86,7 @@ def open_pillow(file: bytes | bytearray | memoryview | BinaryIO) -> ImageFile.Im
 
 @contextmanager
 def translate_errors(what: str, *kept: type[Exception]) -> Iterator[None]:
-    """Make a DamagedImageError, which begins with ``what``, of any error inside that is not ``kept``."""
+    """Turn any error inside, except ``kept``, into a DamagedImageError that begins with ``what``."""
     try:
         yield
     except kept:
@@ -101,12 +101,12 @@ def describe(error: Exception) -> str:
 
 
 def max_pixels() -> float:
-    """Return the greatest number of pixels of an image that is opened, in conversion and in training.
+    """Return how many pixels an image may have, in conversion and in training.
 
-    It is the environment variable DBLOADER_MAX_PIXELS (OptionError if that is no number of pixels) or, without it,
-    Pillow's own limit: twice ``PIL.Image.MAX_IMAGE_PIXELS``, which is 178,956,970 unless a program sets it, and
-    infinity if that is None. The variable is read once in a process, with the first image. If it allows more than
-    ``PIL.Image.MAX_IMAGE_PIXELS``, that is raised to it for the whole program: Pillow has no other setting.
+    The environment variable DBLOADER_MAX_PIXELS sets the limit (OptionError if it is no number of pixels). Otherwise
+    Pillow's limit holds: twice ``PIL.Image.MAX_IMAGE_PIXELS``, which is 178,956,970 unless a program changes it, or no
+    limit if it is None. Each process reads the variable once. If the variable allows more than
+    ``PIL.Image.MAX_IMAGE_PIXELS``, dbloader raises that number for the whole process: Pillow has no other setting.
     """
     limit = read_limit()
     if limit is None:
@@ -125,7 +125,7 @@ def check_pixels(width: int, height: int) -> None:
 def may_be_image(data: bytes | memoryview) -> bool:
     """Return whether a file of 16 bytes or more begins as one of the `FORMATS` does.
 
-    It takes 3 us; `open_pillow` takes 50.
+    This takes 3 us; `open_pillow` takes 50.
     """
     start = bytes(data[:18])
     if len(start) < 16:  # Pillow passes as many to its signature tests; before version 12 some need them all
@@ -156,15 +156,15 @@ def value_depth(image: Image.Image) -> str:
 
 
 def array_depth(pixels: npt.NDArray[Any]) -> str:
-    """Return the depth of the values of an array, in the words of `value_depth`."""
+    """Return the depth of an array's values, named as in `value_depth`."""
     return f"{8 * pixels.itemsize}-bit{_ARRAY_KINDS.get(pixels.dtype.kind, '')}"
 
 
 def scale_to_8_bits(image: Image.Image) -> Image.Image:
     """Return an image with 8-bit values, gray of 16 bits in mode L; raise PixelRangeError for an unknown range.
 
-    The upper 8 of 16 bits are kept, as Pillow does for colors and torchvision for tensors. Pillow's own conversion
-    makes every gray value above 255 white.
+    The upper 8 of 16 bits stay, as Pillow does for colors and torchvision for tensors. Pillow's own conversion makes
+    every gray value above 255 white.
     """
     depth = value_depth(image)
     if depth not in KNOWN_RANGE:
