@@ -280,7 +280,12 @@ def test_a_damaged_zip_among_others_is_a_problem(tmp_path: Path) -> None:
 
 
 def test_a_file_without_a_name_is_no_image(tmp_path: Path) -> None:
-    source = source_of(pack(tmp_path / "x.zip", {"": b"x", "a/1.jpg": b"y"}))
+    path = pack(tmp_path / "x.zip", {"b": b"x", "a/1.jpg": b"y"})
+    data = bytearray(path.read_bytes())
+    at = data.index(b"PK\1\2")
+    data[at + 28], data[at + 32] = 0, 1  # the name becomes a comment
+    path.write_bytes(data)
+    source = source_of(path)
     assert [entry.name for entry in entries(source)] == ["a/1.jpg"]
 
 
