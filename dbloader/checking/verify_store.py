@@ -14,8 +14,8 @@ from dbloader.checking.findings import Findings
 from dbloader.checking.stored_images import examine_images
 from dbloader.conversion.parallel import return_large_blocks
 from dbloader.errors import DamagedRecordError, DamagedStoreError, OptionError
-from dbloader.sources.open import open_source
-from dbloader.sources.other_lmdb import find_lmdb, is_store
+from dbloader.sources.open import find_lmdb, open_source
+from dbloader.sources.other_lmdb import is_store
 from dbloader.stores.damage import find_damage
 from dbloader.stores.lmdb.publish_shards import unnamed_warning
 from dbloader.stores.lmdb.shard_table import is_sharded

@@ -31,10 +31,9 @@ from dbloader.exports.base import (
 )
 from dbloader.images.info import read_facts
 from dbloader.records.values import pack
-from dbloader.sources.file_columns import SUFFIX
 from dbloader.sources.folder import EXTENSIONS
 from dbloader.sources.labels import CLASSES
-from dbloader.sources.metadata import FILE_NAME
+from dbloader.sources.metadata import FILE_NAME, SUFFIX
 
 if TYPE_CHECKING:
     from pathlib import Path

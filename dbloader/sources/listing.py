@@ -26,15 +26,14 @@ from dbloader.records.record import checked_field_name
 from dbloader.sources.base import Entry, FieldFile, Problem, Source, Tally, checked_root, readable
 from dbloader.sources.boxes import BOXES
 from dbloader.sources.boxes import LABELS as BOX_LABELS
-from dbloader.sources.file_columns import empty_files, find_file_columns
 from dbloader.sources.folder import EXTENSIONS, first_warnings
 from dbloader.sources.labels import CLASSES, number_labels, read_classes
-from dbloader.sources.metadata import FILE_NAME, RECORD_COLUMNS, Listed, top_folder
+from dbloader.sources.metadata import FILE_NAME, RECORD_COLUMNS, SUFFIX, Listed, top_folder
 from dbloader.sources.paths import encoded_path, name_below, path_below, prefix_of
 from dbloader.sources.rows import is_text, read_header, read_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
 PATH_COLUMNS = ("path", "image", "file", "filename")
 LABEL_COLUMNS = ("label", "class", "target")
@@ -215,7 +214,7 @@ def _rows(listing: Path, kind: Kind) -> Iterator[_Row | Problem]:
         label = _checked_label(values.pop(label_column, None), where)
         if kind.by_folder and isinstance(path, bytes):
             label = top_folder(path)
-        file_columns = find_file_columns([*values], kind.file_columns, where, by_suffix=kind.is_metadata)
+        file_columns = _find_file_columns([*values], kind.file_columns, where, by_suffix=kind.is_metadata)
         files: dict[str, bytes | None] = {}
         for column, field in file_columns.items():
             if values[column] in (None, ""):
@@ -227,7 +226,7 @@ def _rows(listing: Path, kind: Kind) -> Iterator[_Row | Problem]:
         if isinstance(path, str):
             yield Problem(f"row {number}", path)
         else:
-            yield _Row(number, path, label, empty_files(values, file_columns), files, columns)
+            yield _Row(number, path, label, _empty_files(values, file_columns), files, columns)
 
 
 def _path(value: object, no_path: str, kind: Kind) -> bytes | str:
@@ -273,3 +272,24 @@ def _checked_label(label: object, where: str) -> int | str | None:
             label.encode()
             return label
     raise SourceError(f"{where}: a label is a 64-bit integer, a name or null, got {short_repr(label, 50)}")
+
+
+def _find_file_columns(columns: Sequence[str], named: Iterable[str], where: str, *, by_suffix: bool) -> dict[str, str]:
+    """Return the field of each column that names files: those that are ``named``, or end with ``SUFFIX``."""
+    found = {column: column for column in columns if column in named}
+    for column in columns if by_suffix else ():
+        field = column.removesuffix(SUFFIX)
+        if field in ("", column) or column in found:
+            continue
+        try:
+            found[column] = checked_field_name(field)
+        except FieldError as error:
+            raise SourceError(f"{where}: rename the column {column!r}, which names files: {error}") from error
+        if field in columns:
+            raise SourceError(f"{where}: {column!r} and {field!r} are both the field {field!r}; rename or drop one")
+    return found
+
+
+def _empty_files(values: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of a row in the order of its columns, None for those that are files."""
+    return {fields.get(name, name): None if name in fields else value for name, value in values.items()}

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 FILE_NAME = "file_name"
 RECORD_COLUMNS = ("name", "resized_from")
+SUFFIX = "_file_name"
+"""End of the name of a column that names further files of an image, such as masks."""
 
 
 def find_metadata(folder: str | os.PathLike[str]) -> Path | None:

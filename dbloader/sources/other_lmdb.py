@@ -24,22 +24,6 @@ if TYPE_CHECKING:
     from dbloader.sources.base import Entry
     from dbloader.sources.lmdb_pairs import Layout
 
-# mdb.c: a page begins with 16 bytes, then a meta page with this number.
-_MAGIC_AT, _MAGIC = 16, (0xBEEFC0DE).to_bytes(4, "little")
-
-
-def find_lmdb(place: str | os.PathLike[str]) -> Path | None:
-    """Return the LMDB file that a place names; None if it is not one."""
-    try:
-        path = Path(place)
-        path = path / "data.mdb" if path.is_dir() else path
-        if not path.is_file():
-            return None
-        with path.open("rb") as file:
-            return path if file.read(_MAGIC_AT + 4)[_MAGIC_AT:] == _MAGIC else None
-    except (OSError, ValueError):
-        return None  # scan says what is wrong with it
-
 
 def is_store(path: Path) -> bool:
     """Return whether an LMDB file is a store of dbloader, finished or not."""

@@ -19,9 +19,10 @@ from __future__ import annotations
 import json
 import os
 import posixpath
-from contextlib import ExitStack, suppress
+import tarfile
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from bson import json_util
 from typing_extensions import override
@@ -33,16 +34,14 @@ from dbloader.records.values import checked_str, unpack
 from dbloader.sources.archive import ArchiveSource, number_folders
 from dbloader.sources.base import KEPT_FIELDS, Entry, FieldFile, Problem, Tally, read_file, readable
 from dbloader.sources.compressed import DecompressedFiles
-from dbloader.sources.folder import LOOKED_FOR
+from dbloader.sources.folder import EXTENSIONS, LOOKED_FOR, TARS
 from dbloader.sources.labels import FILE_FIELDS, look_up_labels, number_labels, read_classes
-from dbloader.sources.tar_files import Sample, field_of, opened, samples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
     from dbloader.sources.base import Loaded
-    from dbloader.sources.tar_files import TarredFile
 
 LABEL = "cls"
 FIELDS = "fields.json"
@@ -50,6 +49,25 @@ FIELDS = "fields.json"
 
 _MAX_FIELD, MAX_FIELDS = 2**20, 2**24
 """Bytes of a file beside the image, and of one with ``FIELDS``, which the list of files keeps."""
+
+# What tarfile raises for headers that lie.
+_WRONG = (tarfile.TarError, ValueError, EOFError, OverflowError, IndexError, KeyError)
+_BLOCK = 512
+
+
+class _TarredFile(NamedTuple):
+    """A file in a tar."""
+
+    path: str  # with surrogates for bytes that are not UTF-8; begins with the name of the inner tar, if there is one
+    start: int  # byte of the outer tar
+    size: int
+
+
+class _Sample(NamedTuple):
+    """The files with the same path up to the first dot of their name, of which one is the image."""
+
+    image: _TarredFile
+    others: dict[str, _TarredFile]  # by extension
 
 
 def read_tars(place: str | os.PathLike[str], paths: Sequence[Path], file_fields: Sequence[str] = ()) -> TarSource:
@@ -67,10 +85,10 @@ def read_tars(place: str | os.PathLike[str], paths: Sequence[Path], file_fields:
     with ExitStack() as undo:
         undo.callback(decompressed.close)
         for path in paths:
-            with opened(path, decompressed) as file:
-                for sample in samples(file, path, Tally(), wanted):
-                    if isinstance(sample, Sample):
-                        found.update(dict.fromkeys(field for field in map(field_of, sample.others) if field in wanted))
+            with _opened(path, decompressed) as file:
+                for sample in _samples(file, path, Tally(), wanted):
+                    if isinstance(sample, _Sample):
+                        found.update(dict.fromkeys(field for field in map(_field_of, sample.others) if field in wanted))
                         folders.add(posixpath.dirname(sample.image.path))
                         if LABEL in sample.others:
                             where = f"{readable(path)}, {readable(sample.image.path)}"
@@ -104,8 +122,8 @@ class TarSource(ArchiveSource):
 
     @override
     def _found(self, path: Path, tally: Tally) -> Iterator[Entry | Problem]:
-        with opened(path, self._decompressed) as file:
-            for sample in samples(file, path, tally, self.file_fields):
+        with _opened(path, self._decompressed) as file:
+            for sample in _samples(file, path, tally, self.file_fields):
                 yield sample if isinstance(sample, Problem) else self._entry(file, path, sample)
         found = self._decompressed.open(path)
         if found is not None and found.problem:
@@ -124,7 +142,7 @@ class TarSource(ArchiveSource):
     def close(self) -> None:
         self._decompressed.close()
 
-    def _entry(self, file: IO[bytes], path: Path, sample: Sample) -> Entry | Problem:
+    def _entry(self, file: IO[bytes], path: Path, sample: _Sample) -> Entry | Problem:
         name = readable(sample.image.path)
         text = ""
         fields: dict[str, Any] = {}
@@ -132,7 +150,7 @@ class TarSource(ArchiveSource):
         archive = os.fsencode(path.absolute())
         try:
             for extension, other in sample.others.items():
-                field = field_of(extension)
+                field = _field_of(extension)
                 if field in self.file_fields and fields.get(field) is None and field not in files:
                     fields[checked_field_name(field)] = None  # where fields.json has it, if that does
                     files[field] = FieldFile(readable(other.path), (archive, other.start, other.size))
@@ -155,7 +173,123 @@ class TarSource(ArchiveSource):
         return Entry(name, location, self._label(path, sample.image.path, text), fields, files=files)
 
 
-def _field(file: IO[bytes], extension: str, found: TarredFile) -> Any:
+@contextmanager
+def _opened(path: Path, decompressed: DecompressedFiles) -> Iterator[IO[bytes]]:
+    """Open a tar; SourceError if it cannot be read."""
+    try:
+        if (found := decompressed.open(path)) is not None:
+            found.file.seek(0)
+            yield found.file
+        else:
+            with path.open("rb") as file:
+                yield file
+    except OSError as error:
+        if isinstance(error, SourceError):
+            raise
+        raise SourceError(f"{readable(path)}: cannot be read: {error.strerror or error}") from error
+
+
+def _samples(
+    file: IO[bytes], path: Path, tally: Tally, file_fields: Collection[str] = ()
+) -> Iterator[_Sample | Problem]:
+    """Yield the samples of a tar, and a problem for each that cannot be one.
+
+    Files such as ``17.mask.png`` are not the image of a sample if ``mask`` is one of ``file_fields``.
+    """
+    group: dict[str, _TarredFile] = {}
+    key = ("", "")
+    for found in _files(file, readable(path), tally):
+        if isinstance(found, Problem):
+            yield found
+            continue
+        folder, name = posixpath.split(found.path)
+        stem, _, extension = name.partition(".")
+        if (folder, stem) != key or extension in group:
+            yield from _split(group, tally, file_fields)
+            group, key = {}, (folder, stem)
+        group[extension] = found
+    yield from _split(group, tally, file_fields)
+
+
+def _field_of(extension: str) -> str:
+    """Return the name of the field that the file with an extension such as ``mask.png`` may be; "" of no image."""
+    return extension.rpartition(".")[0] if _is_image(extension) else ""
+
+
+def _split(group: dict[str, _TarredFile], tally: Tally, file_fields: Collection[str]) -> Iterator[_Sample | Problem]:
+    """Yield what the files with one stem are: one sample, several images, or nothing."""
+    images = {
+        extension: file
+        for extension, file in group.items()
+        if _is_image(file.path) and _field_of(extension) not in file_fields
+    }
+    others = {extension: file for extension, file in group.items() if extension not in images}
+    plain = [extension for extension in images if "." not in extension]
+    if others and len(images) > 1 and len(plain) == 1:  # such as jpg, seg.png, cls
+        image = images.pop(plain[0])
+        yield _Sample(image, {**others, **images})
+    elif others and len(images) > 1:
+        first = next(iter(images.values()))
+        yield Problem(readable(first.path), f"cannot be told from other images of its sample ({', '.join(images)})")
+    elif images:
+        for image in images.values():  # several: images whose names differ after the first dot
+            yield _Sample(image, others)
+    else:
+        for file in others.values():
+            tally.skip(os.fsencode(posixpath.basename(file.path)))
+
+
+def _files(
+    file: IO[bytes], where: str, tally: Tally, prefix: str = "", start: int = 0
+) -> Iterator[_TarredFile | Problem]:
+    """Yield the files of a tar, and those of the tars in it. ``start`` is where it begins in the outer tar."""
+    try:
+        with tarfile.open(fileobj=file, mode="r:") as tar:
+            end = 0
+            while (member := tar.next()) is not None:
+                tar.members.clear()  # type: ignore[attr-defined]  # tarfile would keep all headers
+                if member.size < 0 or tar.offset <= end:  # newer versions of tarfile end at a negative size
+                    break
+                end = tar.offset
+                path = posixpath.normpath(prefix + member.name).lstrip("/")
+                name = posixpath.basename(path)
+                if member.isdir():
+                    continue
+                if name.startswith("."):
+                    tally.hidden += 1
+                elif not member.isreg() or member.issparse():
+                    kind = "a sparse file" if member.isreg() else "a link or device"
+                    if _is_image(path):
+                        yield Problem(readable(path), f"is {kind} in {where}, not a plain file")
+                    else:
+                        tally.skip(os.fsencode(name))
+                elif name.lower().endswith(".tar") and not prefix:
+                    inner = tar.extractfile(member)
+                    assert inner is not None  # it is a plain file
+                    yield from _files(inner, f"{where}, {readable(path)}", tally, f"{path[:-4]}/", member.offset_data)
+                elif name.lower().endswith(TARS):
+                    yield Problem(readable(path), f"is a tar in {where} that is not read: extract {where}")
+                else:
+                    yield _TarredFile(path, start + member.offset_data, member.size)
+            yield from _check_end(file, end, where)
+    except _WRONG as error:
+        yield Problem(where, f"is damaged, and files after that are missing: {error}")
+
+
+def _check_end(file: IO[bytes], offset: int, where: str) -> Iterator[Problem]:
+    """Yield a problem unless a tar ends as it should: tarfile takes a damaged header for the end."""
+    file.seek(offset)
+    if file.read(_BLOCK) != bytes(_BLOCK):
+        yield Problem(
+            where, f"has no end mark at byte {offset:,}: it is cut short or damaged, and files may be missing"
+        )
+
+
+def _is_image(path: str) -> bool:
+    return path.lower().endswith(EXTENSIONS)
+
+
+def _field(file: IO[bytes], extension: str, found: _TarredFile) -> Any:
     """Return the value of a field, from a file beside the image; ValueError if it cannot be read."""
     data = _read(file, found)
     if extension == "json":
@@ -163,7 +297,7 @@ def _field(file: IO[bytes], extension: str, found: TarredFile) -> Any:
     return data.decode() if extension == "txt" else data
 
 
-def _stored_fields(file: IO[bytes], found: TarredFile) -> dict[str, Any]:
+def _stored_fields(file: IO[bytes], found: _TarredFile) -> dict[str, Any]:
     """Return the fields that a record had in a store, arrays as in BSON; ValueError or FieldError for any others."""
     data = _read(file, found, MAX_FIELDS)
     try:
@@ -180,12 +314,12 @@ def _stored_fields(file: IO[bytes], found: TarredFile) -> dict[str, Any]:
     return fields
 
 
-def _label(file: IO[bytes], found: TarredFile) -> str:
+def _label(file: IO[bytes], found: _TarredFile) -> str:
     """Return the text of a label, without the spaces and the line end around it; ValueError if it cannot be read."""
     return _read(file, found).decode().strip()
 
 
-def _read(file: IO[bytes], found: TarredFile, most: int = _MAX_FIELD) -> bytes:
+def _read(file: IO[bytes], found: _TarredFile, most: int = _MAX_FIELD) -> bytes:
     if found.size > most:
         raise ValueError(
             f"{readable(found.path)} has {found.size:,} bytes, more than {most:,}: extract the tar and "

@@ -20,7 +20,8 @@ from PIL import Image
 from dbloader import convert, open_store
 from dbloader.errors import SourceError
 from dbloader.sources.base import Entry, Problem
-from dbloader.sources.other_lmdb import find_lmdb, read_lmdb
+from dbloader.sources.open import find_lmdb
+from dbloader.sources.other_lmdb import read_lmdb
 from tests.support.images import WAIT_S, photo, picture
 from tests.support.tallies import warnings_of
 
