@@ -33,7 +33,7 @@ class FileList:
     A ``with`` block closes the file.
 
     Attributes:
-        digest: SHA-256 of the list, hex: the same for the same source.
+        digest: SHA-256 of the list, hex; equal for equal sources. "" for the list of a part.
         tally: What the source left out, after ``of_source``.
     """
 
@@ -88,7 +88,7 @@ class FileList:
         if "reason" in document:
             return Problem(**document)
         document["location"] = tuple(document["location"])
-        return Entry(**document)  # arrays as in BSON: one that cannot be read is that file's fault, not the list's
+        return Entry(**document)  # arrays stay packed: an unreadable array is an error of its file, not of the list
 
     def __enter__(self) -> Self:
         return self

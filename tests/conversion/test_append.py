@@ -1,4 +1,4 @@
-"""A folder of shards grows: the old records, then the new ones, and whoever has it open keeps what was opened."""
+"""Appending to a folder of shards: old records first, and open readers keep the old state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""write_store of a DataLoader: its samples, in its order, made by its workers, before they are collated."""
+"""write_store of a DataLoader: the workers make its samples, which are stored in its order, not collated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images of more than 8 bits, of values without a range and of several frames in a conversion and its report."""
+"""Converting images with more than 8 bits, with values of unknown range, or with several frames."""
 
 from __future__ import annotations
 

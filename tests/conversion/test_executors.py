@@ -1,4 +1,4 @@
-"""Parts that are made by executors of others: one digest, and errors that say which part they are of."""
+"""Parts made by executors and by Ray: the digest of one file, and errors that name their part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A record may have further image files, such as a mask: its store names these fields."""
+"""Further image files of a record, such as a mask, in the fields that its manifest names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of each kind of file: nothing is lost, and nothing is silent."""
+"""Every kind of file is stored, or rejected and named."""
 
 from __future__ import annotations
 

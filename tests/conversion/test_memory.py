@@ -1,4 +1,4 @@
-"""The memory of conversions: it grows neither with the folder nor with the number of large images."""
+"""The memory of a conversion does not grow with the number of files or of large images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``convert --raw``: pixels, exactly those that a decoder gives."""
+"""``convert --raw`` stores the pixels that a decoder returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a conversion reports: while it runs, and at its end."""
+"""The progress of a conversion, and its report."""
 
 from __future__ import annotations
 

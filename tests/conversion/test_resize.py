@@ -1,4 +1,4 @@
-"""How an image looks smaller, and what is kept of its file."""
+"""Images made smaller: their pixels, and what is kept of their files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interrupted conversions: nothing is at the destination, and resuming gives the same store."""
+"""Interrupted conversions leave nothing at the destination, and resuming makes the same store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sample as a record: what it may be, its values, its label and its images."""
+"""Records of samples: kinds of samples, their values, labels and images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Converting into several shards: the records of one file, whatever makes the parts, and nothing incomplete."""
+"""Conversion in parts: the records of one file, however the parts are made, and never an incomplete store."""
 
 from __future__ import annotations
 

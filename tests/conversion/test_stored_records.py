@@ -1,4 +1,4 @@
-"""Stores that are made of the records of other stores: copied as they are, with labels that mean the same."""
+"""write_store copies the records of other stores."""
 
 from __future__ import annotations
 

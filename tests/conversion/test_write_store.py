@@ -1,4 +1,4 @@
-"""write_store makes a store of whatever yields samples: lists, generators, datasets, stores."""
+"""write_store takes samples from lists, generators, datasets and stores."""
 
 from __future__ import annotations
 
