@@ -203,7 +203,7 @@ def _run_loader(
         normalize=None,
         sampler=order,
         num_workers=count,
-        workers=kind,
+        worker_type=kind,
     ) as loader:
         batches = iter(loader)
         # Processes give their batches in turn, almost at the same time, so one from each of them is taken at once.

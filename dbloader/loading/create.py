@@ -54,7 +54,7 @@ def create_loader(
     drop_last: bool | None = None,
     on_error: Literal["raise"] | Skip = "raise",
     num_workers: int | None = None,
-    workers: Literal["auto", "threads", "processes"] = "auto",
+    worker_type: Literal["auto", "threads", "processes"] = "auto",
     prefetch_factor: int | None = None,
 ) -> PrefetchLoader[Any]:
     """Return a PrefetchLoader of batches (images, labels) that are ready for a network, like timm's create_loader.
@@ -108,7 +108,7 @@ def create_loader(
             sample takes its place.
         num_workers: None for one per CPU that this process may use (in a container, of its quota), shared by
             torchrun's processes on a machine. 0 makes the batches in the background thread.
-        workers: ``"threads"`` start at once, need little memory, and suit the stores' datasets with decoders, which
+        worker_type: ``"threads"`` start at once, need little memory, and suit the stores' datasets with decoders, which
             release the GIL; ``"processes"`` suit transforms in Python, and many workers. ``"auto"`` takes threads for
             such datasets with up to 4 workers, and where processes are not forked. Processes keep the dataset as it was
             when they started.
@@ -127,7 +127,7 @@ def create_loader(
     drop_last = checked_flag("drop_last", drop_last, none=True)
     distributed = checked_flag("distributed", distributed, none=True)
     size = height_and_width(224 if input_size is None else input_size)
-    check_choice("workers", workers, ("auto", "threads", "processes"))
+    check_choice("worker_type", worker_type, ("auto", "threads", "processes"))
     if on_error != "raise" and not isinstance(on_error, Skip):
         raise OptionError(f"on_error must be 'raise' or dbloader.Skip(share), got {on_error!r}")
     if normalize is not None and not isinstance(normalize, Normalize):
@@ -171,7 +171,7 @@ def create_loader(
     if preparation is not None:
         steps.append(preparation)
     loader: Any
-    if workers == "threads" or (workers == "auto" and suits_threads(fetcher, num_workers)):
+    if worker_type == "threads" or (worker_type == "auto" and suits_threads(fetcher, num_workers)):
         loader = ThreadLoader(
             dataset,
             batch_sampler=batches,

@@ -66,7 +66,7 @@ def train(began: float, dataset: LMDBDataset, training_mbs: float, image_bytes: 
     sampler = BlockShuffleSampler(dataset, None, LANES, lanes=LANES, drop_last=True)
     loader: Any = create_loader(
         dataset, 1, BATCH, sampler=sampler, transform=None, collate_fn=list, device=None, normalize=None,
-        num_workers=4, workers="threads",
+        num_workers=4, worker_type="threads",
     )  # fmt: skip
     found = []
     cache = getattr(dataset.store, "_path", "")

@@ -58,7 +58,7 @@ def check(batch: Any) -> None:
 @pytest.mark.slow
 def test_boxes_are_lists_and_lists_of_numbers_tensors_in_every_loader(place: Path) -> None:
     dataset = LMDBDataset(place, fields=FIELDS)
-    for engine in ({"workers": "threads"}, {"workers": "processes", "num_workers": 2}):
+    for engine in ({"worker_type": "threads"}, {"worker_type": "processes", "num_workers": 2}):
         check(next(iter(loader(dataset, **engine))))
     decoded = LMDBDataset(place, decode=RandomResizedCrop(16, scale=(1, 1), ratio=(4 / 3, 4 / 3)), fields=FIELDS)
     check(next(iter(DataLoader(decoded, 4, collate_fn=pickle.loads(pickle.dumps(Collate()))))))  # noqa: S301

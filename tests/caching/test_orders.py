@@ -49,14 +49,14 @@ def size_of(origin: Path, shards: int) -> int:
 def created(dataset: LMDBDataset, sampler: ResumableSampler) -> PrefetchLoader[Any]:
     return create_loader(
         dataset, 1, 4, sampler=sampler, transform=None, collate_fn=list, device=None, normalize=None,
-        num_workers=2, workers="processes",
+        num_workers=2, worker_type="processes",
     )  # fmt: skip
 
 
 def threaded(dataset: LMDBDataset, sampler: ResumableSampler) -> PrefetchLoader[Any]:
     return create_loader(
         dataset, 1, 4, sampler=sampler, transform=None, collate_fn=list, device=None, normalize=None,
-        num_workers=2, workers="threads",
+        num_workers=2, worker_type="threads",
     )  # fmt: skip
 
 

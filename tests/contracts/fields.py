@@ -395,7 +395,7 @@ class FieldsContract:
         kind, count = workers
         with self.kind(stored, fields=names) as dataset:
             options: dict[str, Any] = {**CPU, "is_training": True, "seed": 3}
-            loader = create_loader(dataset, **options, workers=kind, num_workers=count)
+            loader = create_loader(dataset, **options, worker_type=kind, num_workers=count)
             epochs = [list(loader), list(loader)]
             loader.close()
             direct = self.kind(stored, fields=names, decode=RandomResizedCrop((20, 16)))

@@ -203,7 +203,7 @@ def test_a_loader_that_create_loader_made_is_refused(tmp_path: Path, workers: An
     """It gives batches that are decoded, cropped and normalized."""
     write_store([(IMAGE, 0)] * 3, tmp_path / "a.lmdb")
     dataset = LMDBDataset(tmp_path / "a.lmdb")
-    loader = create_loader(dataset, batch_size=2, device=None, num_workers=0, workers=workers)
+    loader = create_loader(dataset, batch_size=2, device=None, num_workers=0, worker_type=workers)
     with loader, pytest.raises(OptionError, match="that create_loader made gives whole batches, not samples: give its"):
         write_store(loader, tmp_path / "b.lmdb")
 

@@ -116,8 +116,8 @@ def test_what_it_draws_is_a_function_of_seed_epoch_and_position(place: Path) -> 
     dataset = LMDBDataset(place, transform=crop())
     expected = batches(dataset, 2, num_workers=0)
     assert not torch.equal(torch.cat(expected[:3]).sort(0)[0], torch.cat(expected[3:]).sort(0)[0])  # the epochs differ
-    threads = batches(dataset, 2, num_workers=3, workers="threads")
-    processes = batches(dataset, 2, num_workers=2, workers="processes")
+    threads = batches(dataset, 2, num_workers=3, worker_type="threads")
+    processes = batches(dataset, 2, num_workers=2, worker_type="processes")
     assert equal(threads, expected)
     assert equal(processes, expected)
     assert not equal(batches(dataset, 2, num_workers=0, seed=1), expected)

@@ -430,7 +430,12 @@ def test_an_epoch_goes_on_with_what_it_began_with(mongo_uri: str, kind: str, rep
             loader = ThreadLoader(dataset, 2, num_workers=2, collate_fn=collated)
         else:
             workers: Any = kind.split(", ")[1].replace("none", "threads")
-            options: dict[str, Any] = {**AS_STORED, "collate_fn": collated, "workers": workers, "prefetch_factor": 1}
+            options: dict[str, Any] = {
+                **AS_STORED,
+                "collate_fn": collated,
+                "worker_type": workers,
+                "prefetch_factor": 1,
+            }
             loader = create_loader(dataset, batch_size=2, num_workers=0 if "none" in kind else 2, **options)
         epoch = iter(loader)
         # One of each worker: one that opens the store later finds another, and says so.

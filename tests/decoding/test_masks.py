@@ -98,7 +98,7 @@ def test_a_mask_of_a_later_record_is_refused_where_it_comes(tmp_path: Path, work
     records = [{"image": photo(n), "label": n, "mask": MASKS["array"] if n == 4 else 0} for n in range(6)]
     write_store(records, tmp_path / "s.lmdb")
     dataset = LMDBDataset(tmp_path / "s.lmdb", fields=("image", "mask"))
-    batches = loader(dataset, workers=workers, collate_fn=collate_fn, normalize=None)
+    batches = loader(dataset, worker_type=workers, collate_fn=collate_fn, normalize=None)
     iterator = iter(batches)
     next(iterator)
     with pytest.raises(OptionError, match="'mask' of record 4 "):

@@ -166,7 +166,7 @@ def test_a_plain_dataloader_gives_a_list_of_batches(place: Path) -> None:
 
 OPTIONS: dict[str, Any] = {"batch_size": 4, "is_training": True, "device": None, "num_workers": 0}
 ENGINES: list[dict[str, Any]] = [
-    {"workers": "threads", "num_workers": 2}, {"workers": "processes", "num_workers": 2}
+    {"worker_type": "threads", "num_workers": 2}, {"worker_type": "processes", "num_workers": 2}
 ]  # fmt: skip
 
 

@@ -509,7 +509,7 @@ def dataset_at(place: Path, first: int = 0) -> LMDBDataset:
 
 def loaders_of(dataset: Any) -> Iterator[ResumablePrefetchLoader[Any]]:
     for workers in ("threads", "processes"):
-        options: dict[str, Any] = {"workers": workers, "transform": None, "normalize": None, "device": None}
+        options: dict[str, Any] = {"worker_type": workers, "transform": None, "normalize": None, "device": None}
         loader = create_loader(dataset, batch_size=4, num_workers=0, **options)
         assert isinstance(loader, ResumablePrefetchLoader)
         yield loader

@@ -94,9 +94,9 @@ def all_of(loader: Any) -> list[list[torch.Tensor]]:
 # The same batches
 
 ENGINES: list[dict[str, Any]] = [
-    {"workers": "threads", "num_workers": 3},
-    {"workers": "processes", "num_workers": 0},
-    {"workers": "processes", "num_workers": 2, "prefetch_factor": 1},
+    {"worker_type": "threads", "num_workers": 3},
+    {"worker_type": "processes", "num_workers": 0},
+    {"worker_type": "processes", "num_workers": 2, "prefetch_factor": 1},
 ]
 
 
@@ -216,7 +216,7 @@ def decode_to_picture(data: bytes) -> Image.Image:
     return Image.open(io.BytesIO(data))
 
 
-@pytest.mark.parametrize("engine", [{"num_workers": 0}, {"num_workers": 2, "workers": "processes"}])
+@pytest.mark.parametrize("engine", [{"num_workers": 0}, {"num_workers": 2, "worker_type": "processes"}])
 def test_pil_images_are_refused_by_name(place: Path, engine: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
     for dataset, options in ((LMDBDataset(place, decode=decode_to_picture), {}), (Folder(), {"transform": None})):
         loader = create_loader(dataset, **{**SIZELESS, **options, **engine})
@@ -270,7 +270,7 @@ def test_a_store_without_images_in_its_samples_still_has_batches(place: Path) ->
 def test_a_decoder_gives_the_same_batches_in_threads_processes_and_none(place: Path, decoder: Any) -> None:
     batches = []
     for workers, number in (("threads", 0), ("threads", 2), ("processes", 2)):
-        options = {**RANDOM, "workers": workers, "num_workers": number, "normalize": None, "preparation": None}
+        options = {**RANDOM, "worker_type": workers, "num_workers": number, "normalize": None, "preparation": None}
         with create_loader(LMDBDataset(place), transform=decoder, **options) as loader:
             batches.append([images for _ in range(2) for images, _ in loader])
     assert len(batches[0]) == 2 * (LENGTH // 4)
@@ -291,7 +291,7 @@ class Staged(LMDBDataset):
 
 def test_what_is_set_on_the_dataset_counts_from_the_next_epoch_on(place: Path) -> None:
     options: dict[str, Any] = {**CPU, "batch_size": LENGTH, "transform": None, "normalize": None}
-    options |= {"workers": "threads", "num_workers": 1}
+    options |= {"worker_type": "threads", "num_workers": 1}
     with create_loader(Staged(place), **options) as loader:
         for epoch in (0, 3, 2):
             loader.set_epoch(epoch)
@@ -319,8 +319,8 @@ def partly_labelled(place: Path) -> Path:
 @pytest.mark.parametrize(
     "options",
     [
-        {"workers": "threads", "num_workers": 2},
-        {"workers": "processes", "num_workers": 1},
+        {"worker_type": "threads", "num_workers": 2},
+        {"worker_type": "processes", "num_workers": 1},
         {"transform": to_floats, "normalize": None},
     ],
 )
@@ -475,7 +475,11 @@ class Stream(IterableDataset[int]):
         ({"is_training": "no"}, TypeError, "^is_training must be True or False, got 'no'$"),
         ({"seed": "x"}, TypeError, "seed must be an int, got 'x'"),
         ({"num_workers": -1}, OptionError, "num_workers must be at least 0, got -1"),
-        ({"workers": "greenlets"}, OptionError, "workers must be one of auto, threads, processes, got 'greenlets'"),
+        (
+            {"worker_type": "greenlets"},
+            OptionError,
+            "worker_type must be one of auto, threads, processes, got 'greenlets'",
+        ),
         ({"prefetch_factor": 0}, OptionError, "prefetch_factor must be at least 1, got 0"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",  # others may show where they are in memory
@@ -508,14 +512,14 @@ def test_one_of_several_processes_that_forgot_the_process_group_gets_an_error(pl
     [
         ({"num_workers": 4}, {}, True),
         ({"num_workers": 1, "transform": len}, {}, False),
-        ({"num_workers": 1, "workers": "processes"}, {}, False),
+        ({"num_workers": 1, "worker_type": "processes"}, {}, False),
         ({"num_workers": 5}, {}, False),
         ({"num_workers": 5}, {"method": "spawn"}, True),
         ({"num_workers": 5}, {"daemon": True}, True),
         ({"num_workers": 5}, {"memfd": False}, True),
         ({"num_workers": 5, "collate_fn": len}, {}, False),
         ({"num_workers": 1, "collate_fn": len}, {}, False),
-        ({"num_workers": 5, "workers": "threads"}, {}, True),
+        ({"num_workers": 5, "worker_type": "threads"}, {}, True),
     ],
 )
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 5 worker processes")
@@ -556,7 +560,7 @@ class Thousand(LMDBDataset):
 def test_what_a_subclass_of_a_dataset_makes_is_what_comes(place: Path, kind: Any, added: int, workers: Any) -> None:
     dataset = kind(place, decode=ResizeCenterCrop(8))
     expected = dataset.__getitems__([0, 1, 2, 3])
-    loader = create_loader(dataset, normalize=None, workers=workers, **SIZELESS)
+    loader = create_loader(dataset, normalize=None, worker_type=workers, **SIZELESS)
     images, labels = next(iter(loader))
     assert torch.equal(images, torch.stack([image for image, _ in expected]))
     assert labels.tolist() == [label for _, label in expected]
@@ -612,10 +616,10 @@ def test_with_any_sampler_the_batches_are_the_same_whoever_makes_them(place: Pat
                 torch.rand(3)  # the training's own draws
         return images, torch.rand(3)
 
-    expected, drawn = two_epochs(workers="threads")
+    expected, drawn = two_epochs(worker_type="threads")
     assert not torch.equal(expected[0], expected[len(expected) // 2]), "another epoch, other crops"
     for workers in ("threads", "processes"):
-        images, after = two_epochs(workers=workers, num_workers=2)
+        images, after = two_epochs(worker_type=workers, num_workers=2)
         assert same(images, expected)
         if workers == "threads":
             assert torch.equal(after, drawn), "who makes the batches draws nothing of the training's"

@@ -170,7 +170,7 @@ def test_masks_and_raw_images_of_any_size_are_replaced_too(tmp_path: Path) -> No
     flip(tmp_path / "s.lmdb", np.ascontiguousarray(pixels[2, ..., :3]).tobytes())
     options = {**SKIP, "is_training": False, "batch_size": 3, "on_error": Skip(0.5), "transform": DecodeTensor()}
     with LMDBDataset(tmp_path / "s.lmdb", fields=("image", "mask", "index")) as dataset:
-        for engine in ({}, {"num_workers": 2, "workers": "threads"}):
+        for engine in ({}, {"num_workers": 2, "worker_type": "threads"}):
             loader = create_loader(dataset, **{**options, **engine})
             first, second = loader
             assert [*first["index"], *second["index"]] == [0, 3, 3, 3, 4, 5]
@@ -189,7 +189,7 @@ def test_the_memory_of_a_batch_with_a_damaged_sample_is_free_at_once(place: Path
     try:
         before = tensors()
         with LMDBDataset(place) as dataset:
-            assert len([*create_loader(dataset, **SKIP, workers="threads")]) == LENGTH // 4
+            assert len([*create_loader(dataset, **SKIP, worker_type="threads")]) == LENGTH // 4
         assert tensors() == before
     finally:
         gc.enable()
@@ -202,7 +202,7 @@ def test_damaged_and_missing_records_in_mongodb_are_replaced_too(mongo_server: S
         records_in(database).delete_one({"_id": CUT})
     options = {**SKIP, "input_size": None}
     with MongoDataset(mongo_uri, decode=RandomResizedCrop(16)) as dataset:  # its own, so the loader makes no copy
-        for engine in ({}, {"num_workers": 2, "workers": "threads"}):
+        for engine in ({}, {"num_workers": 2, "worker_type": "threads"}):
             loader = create_loader(dataset, **{**options, **engine})
             assert same(all_of(loader), expected(0))
             reasons = {sample.index: sample.reason for sample in loader.stats().skipped_samples}

@@ -36,7 +36,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def make(place: Path, workers: Any, **options: Any) -> Any:
     given = {"batch_size": 4, "input_size": 8, "is_training": True, "normalize": None, **options}
-    return create_loader(LMDBDataset(place), num_workers=2, workers=workers, **given)
+    return create_loader(LMDBDataset(place), num_workers=2, worker_type=workers, **given)
 
 
 def expected(place: Path, epochs: int = 1, **options: Any) -> list[list[Any]]:
@@ -233,7 +233,7 @@ def test_spawned_workers_share_the_memory_too(place: Path) -> None:
             multiprocessing.set_start_method("spawn")
             def loader(workers):
                 return create_loader(LMDBDataset(sys.argv[1]), batch_size=4, input_size=8, is_training=True,
-                                     normalize=None, num_workers=1, workers=workers)
+                                     normalize=None, num_workers=1, worker_type=workers)
             addresses, total = set(), 0
             for images, labels in loader("processes"):
                 addresses.add(images.data_ptr())

@@ -32,7 +32,7 @@ def test_a_loader_gives_the_batches_of_one_file(
     for place in places:
         with LMDBDataset(place) as dataset:
             loader = create_loader(
-                dataset, 16, 8, is_training=True, num_workers=count, workers=workers, device="cpu", seed=3
+                dataset, 16, 8, is_training=True, num_workers=count, worker_type=workers, device="cpu", seed=3
             )
             batches.append([(images, labels) for images, labels in loader])
     for (images, labels), (expected, wanted) in zip(*batches, strict=True):

@@ -32,7 +32,7 @@ def stuck_at_7(index: int) -> int:
 
 def created(dataset: Any, depth: int) -> PrefetchLoader[Any]:
     options: dict[str, Any] = {"transform": None, "normalize": None, "device": None}
-    loader = create_loader(dataset, batch_size=2, num_workers=2, workers="processes", **options)
+    loader = create_loader(dataset, batch_size=2, num_workers=2, worker_type="processes", **options)
     return loader if depth else PrefetchLoader(loader.wrapped_loader, depth=0)
 
 

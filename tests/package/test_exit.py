@@ -69,7 +69,7 @@ PLACE, MONGO, *cases = sys.argv[1:]
 
 def loader(workers, count=1, dataset=None):
     dataset = LMDBDataset(PLACE) if dataset is None else dataset
-    return create_loader(dataset, batch_size=2, input_size=16, num_workers=count, workers=workers, device=None)
+    return create_loader(dataset, batch_size=2, input_size=16, num_workers=count, worker_type=workers, device=None)
 
 while cases:
     case = cases.pop()

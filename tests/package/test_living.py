@@ -48,10 +48,10 @@ def test_slices_of_stores_and_datasets_are_lists(place: Path) -> None:
 
 def test_a_loader_says_what_it_is(place: Path) -> None:
     dataset = LMDBDataset(place)
-    threads = create_loader(dataset, batch_size=4, input_size=8, num_workers=2, workers="threads", device="cpu")
+    threads = create_loader(dataset, batch_size=4, input_size=8, num_workers=2, worker_type="threads", device="cpu")
     inner = "(3 batches of 4, LMDBDataset of 10 samples, 2 workers)"
     assert repr(threads) == f"PrefetchLoader(ThreadLoader{inner}, depth=2, device='cpu')"
-    processes = create_loader(dataset, batch_size=4, input_size=8, num_workers=2, workers="processes", device=None)
+    processes = create_loader(dataset, batch_size=4, input_size=8, num_workers=2, worker_type="processes", device=None)
     assert repr(processes) == f"PrefetchLoader(ProcessLoader{inner}, depth=2)"
     assert repr(ThreadLoader(dataset, 5)) == "ThreadLoader(2 batches of 5, LMDBDataset of 10 samples, 0 workers)"
     plain = PrefetchLoader(DataLoader(dataset, 3), depth=1)

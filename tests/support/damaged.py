@@ -28,10 +28,10 @@ SKIP: dict[str, Any] = {
     "num_workers": 0, "on_error": Skip(0.2),
 }  # fmt: skip
 ENGINES = [
-    {"workers": "threads", "num_workers": 0},
-    {"workers": "threads", "num_workers": 2},
-    {"workers": "processes", "num_workers": 0},
-    pytest.param({"workers": "processes", "num_workers": 2}, marks=pytest.mark.slow),
+    {"worker_type": "threads", "num_workers": 0},
+    {"worker_type": "threads", "num_workers": 2},
+    {"worker_type": "processes", "num_workers": 0},
+    pytest.param({"worker_type": "processes", "num_workers": 2}, marks=pytest.mark.slow),
 ]
 
 

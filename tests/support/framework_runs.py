@@ -94,7 +94,7 @@ def by_keys() -> PrefetchLoader[Any]:
 
 def created(workers: Any) -> PrefetchLoader[Any]:
     options: dict[str, Any] = {"transform": None, "normalize": None, "device": None, "drop_last": False}
-    return create_loader(Numbers(), batch_size=BATCH, is_training=True, num_workers=2, workers=workers, **options)
+    return create_loader(Numbers(), batch_size=BATCH, is_training=True, num_workers=2, worker_type=workers, **options)
 
 
 def stateful(**options: Any) -> Any:

@@ -27,7 +27,13 @@ COUNT, SHARDS = 30, 3
 CHANGES = ("labels", "classes", "images")
 SKIPPING = "epoch, skipping"
 FORMS = ("one file", "shards", "parts of shards")
-_LOADING: dict[str, Any] = {"batch_size": 5, "input_size": 16, "device": None, "num_workers": 0, "workers": "threads"}
+_LOADING: dict[str, Any] = {
+    "batch_size": 5,
+    "input_size": 16,
+    "device": None,
+    "num_workers": 0,
+    "worker_type": "threads",
+}
 
 
 class Outcome(NamedTuple):

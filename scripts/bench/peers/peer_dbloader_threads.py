@@ -22,5 +22,5 @@ def batches(place: Path, workers: int, kind: Literal["threads", "processes"] = "
         device=None,
         normalize=None,
         num_workers=workers,
-        workers=kind,
+        worker_type=kind,
     )

@@ -32,6 +32,6 @@ def batches(
         sampler=task.sampler(dataset),
         device=None,
         num_workers=workers,
-        workers=kind,
+        worker_type=kind,
         **normalized,
     )
