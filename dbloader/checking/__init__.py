@@ -1,1 +1,1 @@
-"""Whether a store is right: verify and compare it, and find images that are in it twice."""
+"""Verify a store, compare it with its source or another store, and find duplicate images."""

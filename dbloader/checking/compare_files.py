@@ -1,4 +1,4 @@
-"""Compare a store with the files that it was made of."""
+"""Compare a store with the files that it was made from."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dbloader._machine import cpu_count
-from dbloader.checking.record_matcher import RecordMatcher
 from dbloader.conversion.file_list import FileList
 from dbloader.conversion.parallel import work_in_order
 from dbloader.conversion.transcode import TILES
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
     from dbloader.checking.findings import Findings
     from dbloader.conversion.parallel import Hold, MemoryBudget
+    from dbloader.records.names import Array
     from dbloader.records.record import Record
     from dbloader.sources.base import Source
     from dbloader.stores.base import Store
@@ -32,10 +32,7 @@ if TYPE_CHECKING:
 def compare_files(
     store: Store, source: Source, findings: Findings, progress: Callable[[int, int], object]
 ) -> dict[str, int]:
-    """Add to the findings which files of a source are not in a store as they are, and which records are in no file.
-
-    Returns the counts of ``VerifyReport.compared``.
-    """
+    """Add missing, changed and extra records to the findings; return the counts of ``VerifyReport.compared``."""
     names, compared = store.names(), Counter[str]()
     rejected = rejected_names(store)
     left = np.ones(len(store), bool)
@@ -83,12 +80,12 @@ def compare_files(
 
 
 def rejected_names(store: Store) -> set[str]:
-    """Return the names of the files that the conversion of a store has rejected."""
+    """Return the names of the files that the conversion rejected."""
     return {event["name"] for event in store.events() if event["event"] == "rejected"}
 
 
 def compare_images(record: Record, image: object) -> str:
-    """Return how a record's image compares with what it was made of: same, changed, repaired or bytes."""
+    """Return "same", "changed" (resized, tiled or raw), "repaired" or "bytes" for a record's image and its source."""
     one = record.image
     if isinstance(one, np.ndarray) and isinstance(image, np.ndarray):
         return "same" if one.dtype == image.dtype and np.array_equal(one, image) else "bytes"
@@ -100,13 +97,13 @@ def compare_images(record: Record, image: object) -> str:
 
 
 def _compare(store: Store, index: int, item: Entry | Problem, data: object) -> tuple[str, str]:
-    """Return the kind of a comparison, and what is wrong; "" if nothing is."""
+    """Return the kind of the comparison, and the problem or ""."""
     if not isinstance(data, bytes):
         return "missing", f"is in the store, but its file {getattr(data, 'reason', '')}"
     try:
         (record,) = store.read([index])
     except DamagedRecordError:
-        return "damaged", ""  # which was found before
+        return "damaged", ""  # reported already
     assert isinstance(item, Entry)  # as there are bytes
     if item.label != record.label:
         return "label", f"has the label {record.label}, but its file {item.label}"
@@ -120,8 +117,36 @@ def _compare(store: Store, index: int, item: Entry | Problem, data: object) -> t
 
 
 def _is_repaired(stored: object, data: bytes) -> bool:
-    """Return whether what is stored is a file that lacked only its end marker, with the marker."""
+    """Return whether the stored image is this JPEG with its missing end marker."""
     structure = examine(data)
     with suppress(ImageError):
         return structure.state is State.NO_END and repair(data, structure) == stored
     return False
+
+
+class RecordMatcher:
+    """Finds each record once by a number that few records share, such as the hash of the name.
+
+    Attributes:
+        left: bool, shape (records,): True for records that are not taken yet.
+    """
+
+    def __init__(self, keys: Array, left: Array) -> None:
+        self.left = left
+        self._order = np.argsort(keys, kind="stable")
+        self._keys = keys[self._order]
+        self._taken = np.zeros(len(keys), np.uint32)  # records to skip, by the position of a key's first record
+
+    def take(self, key: np.uint64 | np.uint32, accept: Callable[[int], bool] = lambda index: True) -> int | None:
+        """Take and return the first record with this key that ``accept`` accepts, or None."""
+        first, end = int(np.searchsorted(self._keys, key)), int(np.searchsorted(self._keys, key, "right"))
+        if first == end:
+            return None
+        for at in range(first + int(self._taken[first]), end):
+            index = int(self._order[at])
+            if not self.left[index]:
+                self._taken[first] += at == first + self._taken[first]
+            elif accept(index):
+                self.left[index] = False
+                return index
+        return None

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dbloader._machine import cpu_count
-from dbloader.checking.compare_files import compare_images, rejected_names
-from dbloader.checking.record_matcher import RecordMatcher
+from dbloader.checking.compare_files import RecordMatcher, compare_images, rejected_names
 from dbloader.conversion.parallel import work_in_order
 from dbloader.conversion.transcode import TILES
 from dbloader.records.record import Record, encode
@@ -27,9 +26,9 @@ if TYPE_CHECKING:
 def compare_stores(
     store: Store, other: Store, findings: Findings, progress: Callable[[int, int], object]
 ) -> dict[str, int]:
-    """Add to the findings which records of a store are not in another one as they are, and which of that it lacks.
+    """Add the differences between two stores to the findings, and return the counts of ``VerifyReport.compared``.
 
-    Only records whose checksums differ are read. Returns the counts of ``VerifyReport.compared``.
+    Only records whose checksums differ are read.
     """
     if store.manifest.classes != other.manifest.classes:
         what = f"{store.place} has other names of classes than {other.place}, or another order of them"
@@ -62,10 +61,10 @@ def compare_stores(
 
 
 def _match(one: Store, other: Store, findings: Findings, compared: Counter[str]) -> Array:
-    """Return which record of the other store has the name of each that differs, -1 for all others, and count these."""
+    """Match the records that differ by name; return int64, shape (records of one,): the index in other, or -1."""
     names, their_names = one.names(), other.names()
     hashes, their_hashes = one.column("name_hash"), other.column("name_hash")
-    # Two of a million records without names often have the same CRC-32; fewer of them are equally long, too.
+    # Among a million records without names, two often share a CRC-32. Fewer also have the same length.
     keys, their_keys = (
         store.column("crc32").astype("u8") << np.uint64(32) | hashed ^ store.column("nbytes").astype("u4")
         for store, hashed in ((one, hashes), (other, their_hashes))
@@ -104,12 +103,12 @@ def _match(one: Store, other: Store, findings: Findings, compared: Counter[str])
 
 
 def _compare(mine: Record, theirs: Record) -> tuple[str, list[str]]:
-    """Return the kind of the comparison of two images, and what differs in two records whose checksums differ."""
+    """Return how two images compare, and the parts that differ in two records whose checksums differ."""
     image = compare_images(mine, theirs.image)
     differences = ["bytes"] if image == "bytes" else []
     if mine.label != theirs.label:
         differences.append("label")
-    if image in ("changed", "repaired"):  # then the size and format may differ
+    if image in ("changed", "repaired"):  # the size and format may differ too
         mine, theirs = (
             Record(fields={name: value for name, value in record.fields.items() if name != TILES})
             for record in (mine, theirs)

@@ -1,4 +1,4 @@
-"""Find images that are in a store twice, or in two stores: the same bytes, or nearly the same picture."""
+"""Find duplicate images in one store or between two: the same bytes, or nearly the same picture."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ import numpy as np
 
 from dbloader._options import whole_number
 from dbloader.checking.findings import Findings
-from dbloader.checking.fingerprint_file import (
+from dbloader.checking.fingerprints import (
+    BYTES_ONLY,
     DUPLICATE,
+    HASHED,
     Groups,
+    compute_fingerprints,
     fingerprint_path,
     load_fingerprints,
     load_groups,
     save_fingerprints,
 )
-from dbloader.checking.fingerprints import BYTES_ONLY, HASHED, compute_fingerprints
 from dbloader.checking.similar import MAX_DISTANCE, count_bits, find_originals
 from dbloader.stores.open import open_store
 
@@ -26,33 +28,33 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
 
-    from dbloader.checking.fingerprint_file import Fingerprints
+    from dbloader.checking.fingerprints import Fingerprints
     from dbloader.records.names import Array
     from dbloader.stores.base import Store
 
 DISTANCE = 8
-"""Bits of 128 in which two pictures may differ: docs/duplicates.md has the measurement."""
+"""Most of 128 bits in which similar pictures differ. docs/duplicates.md has the measurement."""
 
 _MAX_PROBLEMS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DuplicatesReport:
-    """The result of looking for duplicates.
+    """The result of `find_duplicates`.
 
     Attributes:
         places: The stores.
-        records: Their numbers of records.
-        distance: Most bits of 128 in which pictures differed that were called near.
-        groups: Images that others are duplicates of. Of two stores these are in the first, the others in the second.
-        duplicates: The others, by ``same`` (the bytes of the image) and ``near`` (the picture).
-        bytes_only: Images of one color or a gradient, or of values of unknown range: of these only the same bytes are
-            found.
-        unreadable: Records that are damaged, and images that do not decode. Of these the same bytes are found.
+        records: The number of records in each store.
+        distance: Most of 128 bits in which similar pictures differ.
+        groups: Number of originals, which have duplicates. Between two stores, originals are in the first.
+        duplicates: Number of duplicates: ``same`` (the same bytes) and ``near`` (a similar picture).
+        bytes_only: Images of one color or a gradient, or with values of unknown range. These are compared only by their
+            bytes.
+        unreadable: Damaged records, and images that do not decode. The latter are compared only by their bytes.
         first: The first thousand duplicates: ``index``, ``name``, ``difference`` (same or near), ``bits`` (in which the
-            pictures differ), and ``of`` and ``of_name``, the image that it is a duplicate of.
+            pictures differ), and ``of`` and ``of_name``, the original.
         problems: Why records are ``unreadable``, the first thousand.
-        files: Where the fingerprints are kept.
+        files: The files of fingerprints.
     """
 
     places: tuple[str, ...]
@@ -75,18 +77,18 @@ def find_duplicates(
     output: str | os.PathLike[str] | None = None,
     progress: Callable[[str, int, int], object] = lambda title, done, total: None,
 ) -> DuplicatesReport:
-    """Find duplicates in one store, or the images of ``other`` that are in ``place`` too.
+    """Find duplicates in one store, or images of ``other`` that are also in ``place``.
 
-    The fingerprints of all images are computed once and kept in ``<place>.duplicates``, or for MongoDB in
-    ``<database>.<collection>.duplicates`` in the working directory, with the duplicates of a search in one store. They
-    are computed again if the records change.
+    The file ``<place>.duplicates`` keeps the fingerprints of all images, and the duplicates of a search in one store.
+    For MongoDB it is ``<database>.<collection>.duplicates`` in the working directory. It is made again if the records
+    change.
 
     Args:
         place: Place of a store.
-        other: Place of another one. Then only duplicates between the two are reported.
-        distance: Bits of 128 in which two pictures may differ, from 0 to 15.
-        output: New file of JSON lines, one for each duplicate; ``copy --drop`` takes it.
-        progress: Called with what is done, the number of records, and of all of them.
+        other: Place of a second store. Then only duplicates between the two are reported.
+        distance: Most of 128 bits in which similar pictures differ, from 0 to 15.
+        output: New file with a JSON line for each duplicate, as ``copy --drop`` takes it.
+        progress: Called with the step, the number of records done, and the total.
 
     Raises:
         OptionError: ``output`` exists, or ``distance`` is out of range.
@@ -121,7 +123,7 @@ def find_duplicates(
 
 
 def fingerprints_of(store: Store, progress: Callable[[str, int, int], object]) -> Fingerprints:
-    """Return the fingerprints of a store from its file, which is made if it is missing."""
+    """Load the fingerprints of a store, or compute and save them."""
     prints = load_fingerprints(store)
     if prints is None:
         prints = compute_fingerprints(store, lambda done: progress("Looking", done, len(store)))
@@ -130,7 +132,7 @@ def fingerprints_of(store: Store, progress: Callable[[str, int, int], object]) -
 
 
 def _find_groups(values: Array, distance: int, start: int) -> Groups:
-    """Return all duplicates; see find_originals."""
+    """Return all duplicates. For the arguments see `find_originals`."""
     originals = find_originals(values, distance, start)
     found = np.flatnonzero(originals != np.arange(len(values)))
     found = found[np.argsort(originals[found], kind="stable")]
@@ -143,7 +145,7 @@ def _find_groups(values: Array, distance: int, start: int) -> Groups:
 
 
 def describe_rows(rows: Array, store: Store, other: Store) -> Iterator[dict[str, Any]]:
-    """Yield each duplicate of ``other`` and its original of ``store``, as DuplicatesReport.first has them."""
+    """Yield each duplicate in ``other`` and its original in ``store`` as a row of ``DuplicatesReport.first``."""
     for index, of, bits, same in map(np.void.item, rows):
         row = {"index": index, "name": other.name(index), "difference": "same" if same else "near", "bits": bits}
         yield {**row, "of": of, "of_name": store.name(of)}

@@ -1,4 +1,4 @@
-"""What a check found: counted by kind, the first ones kept, and all of them written to a file."""
+"""Count what a check finds, keep the first findings, and write all to a file."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _KEPT = 1000
 
 
 class Findings:
-    """Findings about records, in a ``with`` block; a new file appears when the block is left without an error.
+    """Findings about records, for a ``with`` block. The file appears when the block ends without an error.
 
     Attributes:
         counts: Findings by kind.
-        first: The first thousand, as ``add`` takes them.
+        first: The first thousand, as `add` takes them.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Findings:
         self._aside = Path(f"{output}.{os.getpid()}.partial")  # OUTPUT.partial may be an unfinished store
 
     def add(self, *kinds: str, listed: bool = True, **row: Any) -> None:
-        """Count a finding by its kinds; the file leaves it out unless it is ``listed``."""
+        """Count a finding by its kinds, and write it to the file if it is ``listed``."""
         self.counts.update(kinds)
         row["difference"] = ", ".join(kinds)
         if len(self.first) < _KEPT:
@@ -47,11 +47,11 @@ class Findings:
 
     def __enter__(self) -> Self:
         if self._path is not None:
-            if os.path.lexists(self._path):  # it may be the store itself, by a slip
+            if os.path.lexists(self._path):  # it may be the store itself
                 raise OptionError(f"output (--output) must be a new file, and {self._path} exists: move it away")
             if not self._aside.parent.is_dir():
                 raise OptionError(f"--output {self._path}: there is no folder {self._aside.parent}; make it first")
-            if self._path.suffix != ".jsonl":  # by which --drop and --select know what is in it
+            if self._path.suffix != ".jsonl":  # --drop and --select read it by its extension
                 raise OptionError(f"output (--output) has JSON lines: its name must end in .jsonl, got {self._path}")
             self._file = self._aside.open("x", encoding="utf-8")
         return self

@@ -1,26 +1,34 @@
-"""Fingerprints of a store's images, by which duplicates are found.
+"""Fingerprints of a store's images, by which duplicates are found, and the file that keeps them.
 
-The hash of what is seen is dHash: whether each of 8 x 8 spots is brighter than its neighbor (Neal Krawetz, "Kind of
-Like That", hackerfactor.com, 2013). Each is compared with the one above too, which makes 128 bits: at the same share
-of changed copies found, a third as many different pictures were taken for copies as with 64.
+A fingerprint is a dHash: whether each of 8 x 8 spots is brighter than the spot to its left (Neal Krawetz, "Kind of Like
+That", hackerfactor.com, 2013), and than the spot above. These 128 bits give a third of the false matches of 64 bits, at
+the same share of copies found.
+
+The file is next to the store. It is one line of JSON, then the duplicates, the start of each group of them, and the
+fingerprints.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import simplejpeg
+from isal.isal_zlib import crc32
 from PIL import Image
 
 from dbloader._machine import cpu_count
-from dbloader.checking.fingerprint_file import FINGERPRINT, Fingerprints
 from dbloader.conversion.parallel import return_large_blocks, work_in_order
 from dbloader.conversion.resize import load_pixels, resizing_bytes
 from dbloader.errors import DamagedRecordError, ImageError, PixelRangeError
 from dbloader.images.info import read_facts
 from dbloader.images.pillow import max_pixels
+from dbloader.stores.mongo.uri import is_mongo, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,21 +38,50 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
+# `seen` is the dHash, `content` 128 bits of BLAKE2b of the stored image; both are 0 without an image.
+FINGERPRINT = np.dtype([("seen", "<u8", 2), ("content", "<u8", 2), ("kind", "u1")])
+
+# Record `index` is a duplicate of record `of`: their dHashes differ in `bits`, and `same` says that the bytes do not.
+DUPLICATE = np.dtype([("index", "<i8"), ("of", "<i8"), ("bits", "u1"), ("same", "?")])
+
+_BEGIN = np.dtype("<i8")
+_MAGIC = "dbloader fingerprints 2"
+
 NO_IMAGE, HASHED, BYTES_ONLY, UNREADABLE = range(4)
 
-# Pixels of the smaller image that is decoded, at least: with half as many, an image and its copy of 0.9 of the size
-# differed in 5 bits rather than 3.
+# Least side of a reduced image, in pixels. With half of it, an image and its copy of 0.9 of the size differed in 5 bits
+# in place of 3.
 _LEAST = 72
-# Where spots differ by less, of 255, noise would decide.
+# Least contrast of the spots, of 255. Below it noise decides.
 _LEAST_CONTRAST = 16
-# How often the brightness along a row or column turns from rising to falling. Below, an image is a gradient, like a
-# clear sky or a blurred background, and all of those look alike: 2% of 5,000 images made 98% of the pairs that were
-# wrong.
+# Least number of turns from rising to falling brightness along rows and columns. Images with fewer are gradients, such
+# as a clear sky, which all look alike: 2% of 5,000 images made 98% of the false pairs.
 _LEAST_TURNS = 10
 
 
+class Fingerprints(NamedTuple):
+    """The FINGERPRINT of each record of a store, and the problem of each record that cannot be read, by its index."""
+
+    values: Array
+    reasons: dict[int, str]
+
+
+class Groups(NamedTuple):
+    """The duplicates in a store.
+
+    Attributes:
+        distance: Most of 128 bits in which similar pictures differ.
+        rows: DUPLICATE, sorted by original.
+        begins: int64, shape (groups + 1,): the start of each group in ``rows``, and the end of the last.
+    """
+
+    distance: int
+    rows: Array
+    begins: Array
+
+
 def compute_fingerprints(store: Store, progress: Callable[[int], object]) -> Fingerprints:
-    """Read and decode all images of a store; ``progress`` is called with the number of records done."""
+    """Read and decode all images of a store; call ``progress`` with the number of records done."""
     return_large_blocks()
 
     sizes = store.column("nbytes")
@@ -72,7 +109,7 @@ def compute_fingerprints(store: Store, progress: Callable[[int], object]) -> Fin
 
 
 def read_each(store: Store, indices: Sequence[int]) -> list[Record | DamagedRecordError]:
-    """Return records, or for damaged ones the error."""
+    """Return each record, or its error if it is damaged."""
     try:
         return [*store.read(indices)]
     except DamagedRecordError as error:
@@ -99,13 +136,13 @@ def _fingerprint(record: Record, hold: Hold) -> tuple[Any, str]:
 
 
 def content_hash(image: Any) -> bytes:
-    """Return 16 bytes that two images, files or arrays, share if they are the same bytes."""
+    """Return a hash of 16 bytes of an image, a file or an array."""
     data = image if isinstance(image, bytes) else f"{image.dtype}{image.shape}".encode() + image.tobytes()
     return hashlib.blake2b(data, digest_size=16).digest()
 
 
 def _spots(image: Any, hold: Hold) -> Array:
-    """Return an image as 9 x 9 gray spots: uint8, shape (9, 9), 0 to 255."""
+    """Return an image as gray spots: uint8, shape (9, 9), 0 to 255."""
     if isinstance(image, bytes):
         gray = _decode_jpeg(image) if image.startswith(b"\xff\xd8") else None
         if gray is not None:
@@ -118,7 +155,7 @@ def _spots(image: Any, hold: Hold) -> Array:
 
 
 def _decode_jpeg(data: bytes) -> Array | None:
-    """Return the spots of a JPEG, decoded at 1/8 of its size or a little more; None if that is left to Pillow."""
+    """Return the spots of a JPEG, decoded at 1/8 of its size or more; None if Pillow must decode it."""
     try:
         height, width, _, _ = simplejpeg.decode_jpeg_header(data, strict=False)
         if height * width > max_pixels():
@@ -130,3 +167,65 @@ def _decode_jpeg(data: bytes) -> Array | None:
     eighths = 8 * gray.shape[1] // width  # the last column and row may be less than a pixel
     box = (0, 0, width * eighths / 8, height * eighths / 8)
     return np.asarray(Image.fromarray(gray).resize((9, 9), Image.Resampling.BOX, box))
+
+
+def fingerprint_path(place: str | os.PathLike[str]) -> Path:
+    """Return the path of a store's fingerprints: next to an LMDB file, or in the working directory for MongoDB."""
+    if not is_mongo(place):
+        return Path(f"{os.fspath(place)}.duplicates")
+    uri = parse(os.fspath(place))
+    return Path(f"{uri.database}.{uri.collection}.duplicates")
+
+
+def save_fingerprints(store: Store, found: Fingerprints, groups: Groups | None = None) -> None:
+    """Write a store's fingerprints in one step, with the groups if they are known."""
+    parts = *((np.zeros(0, DUPLICATE), np.zeros(0, _BEGIN)) if groups is None else groups[1:]), found.values
+    head = {
+        "format": _MAGIC,
+        "digest": store.manifest.digest,
+        "distance": groups and groups.distance,
+        "reasons": found.reasons,
+        "parts": [[len(part), crc32(part.view("u1"))] for part in parts],
+    }
+    path = fingerprint_path(store.place)
+    aside = Path(f"{path}.{os.getpid()}.partial")
+    try:
+        with aside.open("wb") as file:
+            file.write(json.dumps(head).encode() + b"\n")
+            for part in parts:
+                part.tofile(file)
+        aside.replace(path)
+    finally:
+        with suppress(OSError):
+            aside.unlink()
+
+
+def load_fingerprints(store: Store) -> Fingerprints | None:
+    """Load a store's fingerprints; None if the file is missing, damaged or made for other records."""
+    if loaded := _load(store, DUPLICATE, _BEGIN, FINGERPRINT):
+        head, (_, _, values) = loaded
+        return Fingerprints(values, {int(index): str(reason) for index, reason in head["reasons"].items()})
+    return None
+
+
+def load_groups(store: Store) -> Groups | None:
+    """Load a store's groups of duplicates; None if the file has none for these records."""
+    if loaded := _load(store, DUPLICATE, _BEGIN):
+        head, parts = loaded
+        return None if head["distance"] is None else Groups(head["distance"], *parts)
+    return None
+
+
+def _load(store: Store, *dtypes: np.dtype[Any]) -> tuple[dict[str, Any], list[Array]] | None:
+    """Return the first line and the first parts of a store's file; None unless their checksums are right."""
+    try:
+        with fingerprint_path(store.place).open("rb") as file:
+            head = json.loads(file.readline())
+            if head["format"] != _MAGIC or head["digest"] != store.manifest.digest:
+                return None
+            counts, checksums = zip(*head["parts"], strict=True)
+            parts = [np.fromfile(file, dtype, count) for dtype, count in zip(dtypes, counts, strict=False)]
+            whole = all(crc32(part.view("u1")) == crc for part, crc in zip(parts, checksums, strict=False))
+            return (head, parts) if whole else None
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, MemoryError):
+        return None

@@ -1,8 +1,8 @@
-"""Find fingerprints that are the same or differ in a few bits, without comparing each with each.
+"""Find fingerprints that differ in few bits, without comparing all pairs.
 
-Two hashes of 128 bits that differ in at most 7 have one of their eight parts of 16 bits in common (the pigeonhole
-principle); if they differ in at most 15, in one part they differ in at most one bit (Norouzi et al., "Fast Search in
-Hamming Space with Multi-Index Hashing", CVPR 2012). So only hashes with such a part are compared.
+Two hashes of 128 bits that differ in at most 7 bits share one of their eight parts of 16 bits. If they differ in at
+most 15 bits, one part differs in at most one bit (Norouzi et al., "Fast Search in Hamming Space with Multi-Index
+Hashing", CVPR 2012). So only hashes with such a part are compared.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _BIT_COUNTS = np.array([number.bit_count() for number in range(_VALUES)], np.uin
 
 
 def find_originals(values: Array, distance: int, others: int = 0) -> Array:
-    """Return for each record the index of the one that it is a duplicate of, or its own index.
+    """Return the index of each record's original, which is its own index if it is no duplicate.
 
-    In one store, a record that is no duplicate is the original of all later ones within ``distance`` bits of it that
-    are not yet a duplicate. So no record is farther from its original than that.
+    In one store, a record that is no duplicate becomes the original of all later records within ``distance`` bits that
+    have no original yet.
 
     Args:
         values: FINGERPRINT of all records.
-        distance: Bits in which two pictures may differ, from 0 to 15.
-        others: Where a second store begins in ``values``; 0 if there is one store. Then originals are in the first
-            store, and duplicates in the second: the original is the nearest one.
+        distance: Most bits in which similar pictures differ, from 0 to 15.
+        others: Start of a second store in ``values``; 0 for one store. With two stores, the original of a record in the
+            second is the nearest record in the first.
     """
     indices = np.arange(len(values))
     original = _first_alike(values)
@@ -47,7 +47,7 @@ def find_originals(values: Array, distance: int, others: int = 0) -> Array:
     first, second, bits = map(np.concatenate, zip(*pairs, strict=True)) if pairs else (indices[:0],) * 3
     found = indices.copy()
     if others:
-        order = np.lexsort((first, bits))[::-1]  # the last one that is assigned is the nearest
+        order = np.lexsort((first, bits))[::-1]  # the nearest is assigned last
         found[second[order]] = first[order]
     else:
         ordered = zip(np.minimum(first, second).tolist(), np.maximum(first, second).tolist(), strict=True)
@@ -59,7 +59,7 @@ def find_originals(values: Array, distance: int, others: int = 0) -> Array:
 
 
 def count_bits(one: Array, two: Array) -> Array:
-    """Return in how many bits hashes differ: uint64, shape (n, 2), each with its partner."""
+    """Return the number of bits in which pairs of hashes differ; both are uint64, shape (n, 2)."""
     different = np.ascontiguousarray(one ^ two)
     counts = np.bitwise_count(different) if hasattr(np, "bitwise_count") else _BIT_COUNTS[different.view(np.uint16)]
     bits: Array = counts.sum(axis=1, dtype=np.int64)
@@ -67,7 +67,7 @@ def count_bits(one: Array, two: Array) -> Array:
 
 
 def _first_alike(values: Array) -> Array:
-    """Return for each record the first with the same hash, or if it has none with the same bytes; or itself."""
+    """Return the index of the first record with the same hash, or without a hash with the same bytes."""
     hashed = values["kind"] == HASHED
     codes = np.where(hashed[:, None], values["seen"], values["content"])
     order = np.lexsort((codes[:, 1], codes[:, 0], hashed))
@@ -81,13 +81,13 @@ def _first_alike(values: Array) -> Array:
 
 
 def _near_pairs(one: Array, two: Array | None, distance: int) -> Iterator[tuple[Array, Array, Array]]:
-    """Yield pairs of positions whose hashes differ in at most ``distance`` bits, and in how many; some repeatedly.
+    """Yield pairs of positions whose hashes differ in at most ``distance`` bits, and the bits; some pairs repeatedly.
 
-    Without ``two`` they are pairs within ``one``, in either order.
+    Without ``two``, both are in ``one``, in either order.
     """
     flips = [0] if distance < _PARTS else [0, *(1 << bit for bit in range(16))]
     for part in range(_PARTS):
-        # Both are compared in the order of this part, so that memory is read in order too.
+        # Sorted by this part, so memory is read in order.
         keys, order = _sorted_parts(one, part)
         wanted, other_order = (keys, order) if two is None else _sorted_parts(two, part)
         ordered = one[order]
@@ -113,7 +113,7 @@ def _near_pairs(one: Array, two: Array | None, distance: int) -> Iterator[tuple[
 
 
 def _sorted_parts(hashes: Array, part: int) -> tuple[Array, Array]:
-    """Return one part of the hashes in ascending order, and where they were."""
+    """Return one part of the hashes in ascending order, and their positions."""
     values = np.ascontiguousarray(hashes).view(np.uint16)[:, part].astype(np.int64)
     order = np.argsort(values, kind="stable")
     return values[order], order

@@ -8,12 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dbloader._machine import cpu_count
 from dbloader.checking.compare_files import compare_files
 from dbloader.checking.compare_stores import compare_stores
 from dbloader.checking.findings import Findings
-from dbloader.checking.stored_images import examine_images
-from dbloader.conversion.parallel import return_large_blocks
-from dbloader.errors import DamagedRecordError, DamagedStoreError, OptionError
+from dbloader.conversion.file_to_record import FileConverter
+from dbloader.conversion.parallel import return_large_blocks, work_in_order
+from dbloader.errors import DamagedRecordError, DamagedStoreError, ImageError, OptionError
+from dbloader.records.decode import decode as decode_record
 from dbloader.sources.open import find_lmdb, open_source
 from dbloader.sources.other_lmdb import is_store
 from dbloader.stores.damage import find_damage
@@ -24,7 +26,10 @@ from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from dbloader.conversion.parallel import Hold, MemoryBudget
+    from dbloader.stores.base import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +44,7 @@ class VerifyReport:
             of a comparison ``missing``, ``extra``, ``bytes``, ``label``, and with a store ``fields`` and ``classes``.
         first: The first thousand: ``index``, ``name``, ``difference`` (the kind), ``reason``.
         compared: Files of a comparison: ``same``, ``repaired`` (the same but for the end marker), ``rejected`` (not
-            stored, as the store's report says), ``damaged`` (the record), ``changed`` (resized, tiled or raw: only
+            stored, according to the report), ``damaged`` (the record), ``changed`` (resized, tiled or raw: only
             names and labels are compared) and ``moved`` (the same record at another index of the other store).
         notes: Sentences about a folder of shards, for people: files that its manifest does not name.
     """
@@ -63,7 +68,7 @@ def verify_store(
     found: Callable[[dict[str, Any]], object] = lambda problem: None,
     progress: Callable[[str, int, int], object] = lambda title, done, total: None,
 ) -> VerifyReport:
-    """Read a whole store, and report all that is wrong with it.
+    """Read a whole store, and report every problem.
 
     A damaged LMDB file can make LMDB end the process. ``dbloader verify`` reads it in a process of its own.
 
@@ -73,10 +78,10 @@ def verify_store(
         against: The source that the store was converted from, of any kind that ``convert`` takes, whose files are
             compared with the records of the same names. Or another store: only records whose checksums differ are
             read there.
-        listing: Listing of that source, if it needs one.
+        listing: Listing of the source.
         output: New file of JSON lines, one for each problem.
         found: Called with each of the first thousand problems, when it is found.
-        progress: Called with what is done, the number of records or files, and of all of them.
+        progress: Called with the step, the number of records or files done, and the total.
 
     Raises:
         OptionError: ``output`` exists, or ``listing`` is given without ``against``.
@@ -84,12 +89,12 @@ def verify_store(
         SourceError: The source cannot be read.
     """
     if listing is not None and against is None:
-        raise OptionError("listing (--listing) belongs to a source to compare with: give that too (--against)")
+        raise OptionError("listing (--listing) belongs to a source: give that too (--against)")
     return_large_blocks()
     with ExitStack() as opened:
         store = opened.enter_context(open_store(place))
         compare, source_place = None, ""
-        # The source is opened first: a misspelled place should be an error at once.
+        # Open the source first, so a misspelled place fails at once.
         if against is not None and listing is None and _is_store(against):
             other = opened.enter_context(open_store(against))
             len(other)
@@ -110,18 +115,18 @@ def verify_store(
 
         for damage in find_damage(store, count):
             findings.add("damaged", index=damage.index, name=damage.name, reason=str(damage.error))
-        readable = done == total  # or its length is not to be believed
-        for batch in examine_images(store) if decode and readable else ():
-            for image in batch:
-                if image.reason:
-                    reason = f"record {image.index} ({image.name or 'without a name'}) of {store.place} {image.reason}"
-                    findings.add("undecodable", index=image.index, name=image.name, reason=reason)
-            progress("Decoding", batch[-1].index + 1, total)
+        readable = done == total  # otherwise its length is wrong
+        for batch in _decode_images(store) if decode and readable else ():
+            for index, name, problem in batch:
+                if problem:
+                    reason = f"record {index} ({name or 'without a name'}) of {store.place} {problem}"
+                    findings.add("undecodable", index=index, name=name, reason=reason)
+            progress("Decoding", batch[-1][0] + 1, total)
         compared = {}
         if readable and compare is not None:
             try:
                 compared = compare(findings, partial(progress, "Comparing"))
-            except (DamagedRecordError, DamagedStoreError) as error:  # the problems so far must not be lost
+            except (DamagedRecordError, DamagedStoreError) as error:  # keep the problems found so far
                 what = f"{store.place} could not be compared with {source_place}"
                 findings.add("damaged", index=None, name=None, reason=f"{what}: {error}")
     return VerifyReport(
@@ -133,6 +138,39 @@ def verify_store(
         compared=compared,
         notes=unnamed_warning(Path(place)) if is_sharded(place) else [],
     )
+
+
+def _decode_images(store: Store) -> Iterator[list[tuple[int, str | None, str]]]:
+    """Yield the index and name of all records in order, and why the image files in each do not decode, else ""."""
+    converter = FileConverter()
+
+    def work(part: slice, hold: Hold, budget: MemoryBudget) -> list[tuple[int, str | None, str]]:
+        results = []
+        for index in range(part.start, part.stop):
+            if budget.closed:
+                break
+            results.append((index, *_decode_image(store, index, converter, hold)))
+        return results
+
+    return work_in_order(work, len(store), cpu_count())
+
+
+def _decode_image(store: Store, index: int, converter: FileConverter, hold: Hold) -> tuple[str | None, str]:
+    try:
+        (document,) = store.documents([index])
+        hold(2 * len(document))
+        record = decode_record(document, index, store.manifest.salt)
+    except (DamagedRecordError, DamagedStoreError):
+        return None, ""  # reported already
+    files = [name for name in store.manifest.file_fields if name in record.fields]
+    repaired = ""
+    try:
+        if isinstance(record.image, bytes):
+            repaired = converter.check_image(record.image, hold).repaired
+        _, more = converter.check_fields(record.fields, files, hold, {})
+    except ImageError as error:
+        return record.name, str(error)
+    return record.name, "; ".join(filter(None, (repaired, more)))
 
 
 def _is_store(place: str | os.PathLike[str]) -> bool:

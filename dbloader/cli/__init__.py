@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 FAILED = 2
-# What the loader of libraries and Python's threads say, whose errors are an ImportError and a RuntimeError.
+# Messages of ImportError and RuntimeError when the loader of libraries or a new thread gets no memory.
 _NO_MEMORY = re.compile("failed to map segment|[Cc]annot allocate memory|can't start new thread")
 INTERRUPTED = 130  # 128 + SIGINT, as shells return it
 
-# Each command is in the module of its name, which is imported when the command is used: bench needs torch.
+# Each command is in the module of its name, imported when used: bench needs torch.
 _COMMANDS = (
     "convert", "info", "ls", "show", "view", "verify", "duplicates", "copy", "export",
     "bench", "doctor", "plan", "part", "parts", "publish",
@@ -49,7 +49,7 @@ class _Commands(click.Group):
 
 @click.group(
     cls=_Commands,
-    commands=dict.fromkeys(_COMMANDS),  # click, from 8.4 on, suggests one of these for a mistyped name
+    commands=dict.fromkeys(_COMMANDS),  # click 8.4 and later suggests one of these for a mistyped name
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""\b
@@ -77,7 +77,7 @@ def group(context: click.Context) -> None:
 def main() -> None:
     """Run the command line: print an error as one line and exit with status 2."""
     instruction = os.environ.get("_DBLOADER_COMPLETE")
-    if instruction:  # set by a shell, at its start and when Tab is pressed
+    if instruction:  # set by a shell at its start and for Tab
         sys.exit(shell_complete(group, {}, "dbloader", "_DBLOADER_COMPLETE", instruction))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for names that the terminal's encoding lacks
@@ -97,7 +97,7 @@ def main() -> None:
 
 def _run(arguments: list[str]) -> int:
     try:
-        # Not group.main(), which prints its own lines and returns its own statuses on Ctrl-C and closed pipes.
+        # Not group.main(), which has its own messages and statuses for Ctrl-C and closed pipes.
         with group.make_context("dbloader", arguments) as context:
             return group.invoke(context) or 0
     except click.exceptions.Exit as stop:
@@ -139,7 +139,7 @@ def _silence(stream: TextIO) -> None:
 
 
 def _fail(message: str) -> int:
-    with suppress(OSError):  # stderr cannot be written; the exit status still tells
+    with suppress(OSError):  # stderr is closed; the exit status remains
         complain(message)
     return FAILED
 
@@ -153,7 +153,7 @@ def _hint(error: click.ClickException, arguments: list[str]) -> str:
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is None:
         return ""
-    # Written without quotes, the shell has made several arguments of it.
+    # Without quotes, the shell expands a pattern to several arguments.
     several = context.info_name == "convert" and "extra arguments" in error.format_message()
     files = (
         "; to convert several files, name their folder, or write 'shard-{000..146}.tar' in quotes" if several else ""

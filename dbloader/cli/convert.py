@@ -26,7 +26,7 @@ SOME_REJECTED = 1
 
 _REPORTED = ("repaired", "damaged", "rejected", *REMARKS)
 _KEPT = "committed records are kept; --resume continues after them"
-_NAMED = 10  # files on the terminal; the report file names all
+_NAMED = 10  # files on the terminal; the report has all
 
 
 @click.command(
@@ -134,7 +134,7 @@ def _show(progress: Progress, meter: Meter) -> None:
 
 
 def print_report(report: Report, *, raw: bool = False, rated: bool = True) -> None:
-    """Print the report of a conversion, with the rate at which it has read files if it is ``rated``."""
+    """Print the report of a conversion, with its rate if ``rated``."""
     done = report.files - report.resumed_at
     rates = f"{done / report.seconds:,.0f} images/s, {report.bytes_read / report.seconds / 1e6:,.1f} MB/s"
     say(
@@ -164,7 +164,7 @@ def print_report(report: Report, *, raw: bool = False, rated: bool = True) -> No
 
 def _print_events(report: Report) -> None:
     with Path(report.report_file).open(encoding="utf-8") as file:
-        # Rejected, damaged and repaired files come before files with a mere remark.
+        # Rejected, damaged and repaired files first, then mere remarks.
         lines = map(json.loads, islice(file, report.earlier_events, None))
         named = nsmallest(_NAMED, lines, key=lambda event: event["event"] in REMARKS)
     for event in named:

@@ -165,7 +165,7 @@ def _fractions(split: str) -> list[float]:
 
 
 def _renamed(pairs: Sequence[str]) -> dict[str, str]:
-    """Return the new name of each class in ``OLD=NEW``."""
+    """Parse ``OLD=NEW`` pairs."""
     renamed: dict[str, str] = {}
     for pair in pairs:
         old, _, new = pair.partition("=")

@@ -1,4 +1,4 @@
-"""Print what a dry run has found, and what a source leaves out."""
+"""Print the result of a dry run, and the files that a source leaves out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAMED = 10  # kinds of files, problems and classes on the terminal
 
 
 def show_dry_run(source: dict[str, Any], *, quiet: bool, as_json: bool) -> int:
-    """Print what a conversion would find; return the number of problems."""
+    """Print what would be converted; return the number of rejected files."""
     with Meter("Looking for images", "images", quiet=quiet or as_json) as meter:
         found = dry_run(**source, progress=lambda count: meter.update(count, None))
     if as_json:
@@ -43,7 +43,7 @@ def _print(found: DryRun) -> None:
 
 
 def print_left_out(found: DryRun | Report) -> None:
-    """Print which files a source has left out, and its warnings."""
+    """Print the files that a source leaves out, and its warnings."""
     if found.skipped:
         kinds = [f"{extension or 'no extension'} {count:,}" for extension, count in found.skipped.items()]
         kinds[_NAMED:] = [f"{len(kinds) - _NAMED:,} more"] if len(kinds) > _NAMED else []

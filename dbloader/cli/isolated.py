@@ -18,23 +18,23 @@ from dbloader.errors import DamagedStoreError, StoreError
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-# Signals of what LMDB does with damaged pages: reading behind the end of the file, wild pointers, failed assertions.
+# LMDB on damaged pages reads beyond the end of the file, follows wild pointers or fails assertions.
 _CRASHES = (signal.SIGBUS, signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE)
 
 
 def isolated(function: str, place: str, *arguments: Any, **options: Any) -> Any:
-    """Return what a function of dbloader returns for a place, a dataclass as a dict; raise what it raises.
+    """Call a function of dbloader in another process, or in this process if no place is a file.
 
-    It runs in this process if no place is an LMDB file.
+    A dataclass is returned as a dict. Errors are raised here.
 
     Args:
-        function: Its module and its name, as in ``"stores.open.open_store"``.
-        place: Its first argument.
-        arguments: The others, which are places too.
-        options: Its keyword arguments. Functions among them, such as ``progress``, are called in this process.
+        function: Its module and name, such as ``"stores.open.open_store"``.
+        place: The first argument.
+        arguments: More places.
+        options: Keyword arguments. Functions among them, such as ``progress``, are called in this process.
 
     Raises:
-        DamagedStoreError: The process was ended by a signal of a crash.
+        DamagedStoreError: The process crashed.
         StoreError: Another signal ended it.
     """
     files = [*filter(os.path.exists, (place, *arguments, options.get("against") or ""))]  # no URI is a path
@@ -42,13 +42,13 @@ def isolated(function: str, place: str, *arguments: Any, **options: Any) -> Any:
         return _plain(_find(function)(place, *arguments, **options))
     calls = {name: option for name, option in options.items() if callable(option)}
     options = {name: option for name, option in options.items() if name not in calls}
-    while (free := os.open(os.devnull, os.O_RDWR)) <= 2:  # else the pipe would be in place of a closed standard stream
+    while (free := os.open(os.devnull, os.O_RDWR)) <= 2:  # keep the pipe off closed standard streams
         pass
     os.close(free)
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_run, args=(sender, function, (place, *arguments), options, [*calls]), daemon=True)
-    with shielded():  # a terminal sends SIGINT to both processes, and this one ends the other
+    with shielded():  # a terminal sends SIGINT to both processes; only this one handles it
         process.start()
     sender.close()
     last = ""
@@ -80,7 +80,7 @@ def isolated(function: str, place: str, *arguments: Any, **options: Any) -> Any:
 def _run(
     sender: Connection, function: str, arguments: tuple[Any, ...], options: dict[str, Any], calls: list[str]
 ) -> None:
-    signal.signal(signal.SIGTERM, _end_once)  # so that what was written aside is removed
+    signal.signal(signal.SIGTERM, _end_once)  # lets cleanup run
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # where LMDB prints its failed assertions
     try:
@@ -99,13 +99,13 @@ def _run(
 
 
 def _end_once(*_: object) -> None:
-    """Exit; further signals do not interrupt the removal of what was written aside."""
+    """Exit once: later signals do not interrupt the cleanup."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(1)
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent is gone, which may have been killed before it could end this one."""
+    """End this process after its parent, which may have been killed."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

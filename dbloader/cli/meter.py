@@ -1,4 +1,4 @@
-"""Show the progress of a command on stderr: a bar on a terminal, elsewhere a line now and then."""
+"""Show progress on stderr: a bar on a terminal, otherwise a line every 30 seconds."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tqdm import tqdm
 
 from dbloader.cli.text import say
 
-# Seconds between two lines without a terminal, as in the log of a batch job.
+# Seconds between two lines without a terminal, such as in the log of a batch job.
 EVERY_S = 30.0
 
 
 class Meter:
-    """The progress of a command, shown until the ``with`` block ends.
+    """Progress that is shown until the ``with`` block ends.
 
-    Without a terminal, nothing is printed by a command that takes less than ``EVERY_S`` seconds.
+    Without a terminal, commands shorter than ``EVERY_S`` seconds print nothing.
     """
 
     def __init__(self, title: str, unit: str, *, quiet: bool = False) -> None:
@@ -36,10 +36,10 @@ class Meter:
             self._bar = tqdm(desc=title, dynamic_ncols=True, unit=self._unit)
 
     def update(self, done: int, total: int | None, *, title: str | None = None, nbytes: int | None = None) -> None:
-        """Show how much is done: a count of a total, None while that is unknown, and the rate of ``nbytes`` read.
+        """Show ``done`` of ``total`` (None while it is unknown) and the rate of ``nbytes`` read.
 
-        At the first call with a total, the count is what an earlier run has done, and the clock starts again: the rate
-        leaves out that work, and the time to find the total.
+        The first call with a total restarts the clock, and its count is the work of an earlier run, which the rate
+        leaves out.
         """
         if self._quiet:
             return
@@ -73,5 +73,5 @@ class Meter:
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         if self._bar is not None:
             self._bar.close()
-        elif self._printed and kind is None:  # after an error, its message is the last line
+        elif self._printed and kind is None:  # an error message should be the last line
             say(self._line, err=True)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
 
 _INDEX = re.compile("-?[0-9]{1,18}")
-_LETTERS = 100  # of a value on the terminal
+_LETTERS = 100  # shown of a value
 
 
 @click.command(
@@ -84,13 +84,13 @@ def _write(record: Record, output: str) -> str:
     except FileExistsError as error:
         raise click.ClickException(f"{output} exists already: choose another FILE") from error
     except BaseException:
-        Path(output).unlink(missing_ok=True)  # a part of the image
+        Path(output).unlink(missing_ok=True)  # incomplete
         raise
     return output
 
 
 def _half_blocks(record: Record) -> Iterator[str]:
-    """Yield the lines of a picture in 24-bit color: a letter is two pixels, one above the other."""
+    """Yield the lines of a picture in 24-bit color; each character is two pixels, one above the other."""
     data: Any = record.image
     try:
         with translate_errors("the image does not decode"):

@@ -1,4 +1,4 @@
-"""Print text, after making it safe for the terminal. All commands print through this module."""
+"""Print text that is safe for the terminal. All commands print through this module."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ def complain(message: str) -> None:
 
 
 def say_next(what: str, *words: str) -> None:
-    """Print the command that may be next, where a person reads: on a terminal, not in a pipe or a log."""
+    """Suggest the next command, only on a terminal."""
     if sys.stdout is not None and sys.stdout.isatty():
         say(f"{what}: {shlex.join(words)}")
 
 
 def can_draw() -> bool:
-    """Return whether stdout is a terminal that shows colors, and whose user wants them (https://no-color.org)."""
+    """Return whether stdout is a terminal with colors, without NO_COLOR (https://no-color.org)."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return sys.stdout is not None and sys.stdout.isatty() and not plain
 
 
 def draw(line: str) -> None:
-    """Print one line of a picture, with the commands to a terminal that are its colors."""
+    """Print one line of a picture with color codes."""
     click.echo(line)
 
 
 def say_json(value: Any, *, indent: int | None = None) -> None:
-    """Print a value as JSON, in ASCII, so that a terminal obeys none of it."""
+    """Print a value as JSON in ASCII, which contains no terminal commands."""
     click.echo(json.dumps(value, indent=indent).replace("\x7f", "\\u007f"))  # DEL, which JSON need not escape

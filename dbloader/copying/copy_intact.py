@@ -1,4 +1,4 @@
-"""Copy the records of a damaged store that are intact, byte for byte."""
+"""Copy the intact records of a damaged store, byte for byte."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 def copy_intact(
     store: Store, writer: Writer, skip: Callable[[str], object], progress: Callable[[int, int], object]
 ) -> Manifest:
-    """Write every intact record, and return the manifest; call ``skip`` with the reason for each other record.
+    """Write every intact record, call ``skip`` with the reason for each other record, and return the manifest.
 
-    Only the records are needed: the new columns and counts are made from them. The report is kept up to its first
-    damaged line, and gets a line for each record that is left out.
+    New columns and counts are made from the records. The copy keeps the report up to its first damaged line, and adds a
+    line for each record left out.
 
     Raises:
         ConversionError: No record is intact.
-        DamagedStoreError: The number of records cannot be known.
+        DamagedStoreError: No column confirms the number of records.
     """
     old, total = store.manifest, len(store)
     _check_length(store)
@@ -81,7 +81,7 @@ def copy_intact(
 
 
 def _check_length(store: Store) -> None:
-    """Raise DamagedStoreError if no column has as many records as the manifest: there would be no end of them."""
+    """Raise DamagedStoreError if no column is as long as the manifest says, which may be a damaged, huge number."""
     for name in COLUMNS[:-1]:
         with suppress(DamagedStoreError):
             store.open_handle().chunks(name)

@@ -1,4 +1,4 @@
-"""Decide what a copy holds, from the columns alone: which records of which stores, with which labels."""
+"""Choose the records of a copy and their labels, from the columns alone."""
 
 from __future__ import annotations
 
@@ -29,21 +29,20 @@ _CONDITION = re.compile(r"\s*(width|height|nbytes|label)\s*(<=|>=|==|!=|<|>)\s*(
 _COMPARE = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
 }  # fmt: skip
-_UNKNOWN = {"label": NO_LABEL, "width": 0, "height": 0}  # what a column holds for a record without the value
-_ROUNDING = 1e-6  # of the sum of fractions
+_UNKNOWN = {"label": NO_LABEL, "width": 0, "height": 0}  # values of records without one
+_ROUNDING = 1e-6  # by which the sum of fractions may differ from 1
 _SHOWN = 5
 
 
-class Plan(NamedTuple):
-    """What each destination gets. A position counts the records of all sources, one source after the other.
+class CopyPlan(NamedTuple):
+    """The records of each destination. A position counts the records of all sources, one source after the other.
 
     Attributes:
-        parts: For each destination the positions of its records, ascending.
-        labels: int64, shape (records of all sources,): the new labels; None if all keep theirs.
+        parts: The positions of each destination's records, ascending.
+        labels: int64, shape (records of all sources,): the new labels; None if none changes.
         classes: The class names of every destination.
-        complete: Whether there is one destination, and it gets all records.
-        tables: For each source the new label of each of its classes that is left, for the labels of boxes; None where
-            they stay.
+        complete: Whether the only destination gets all records.
+        tables: For each source, the new label of each remaining class, for labels of boxes; None if none changes.
     """
 
     parts: list[Any]
@@ -53,7 +52,7 @@ class Plan(NamedTuple):
     tables: list[dict[int, int] | None]
 
     def digest(self, number: int) -> str:
-        """Return a SHA-256, in hex, of what one destination gets."""
+        """Return the SHA-256, in hex, of one destination's positions, labels and classes."""
         positions = np.asarray(self.parts[number], "<i8")
         digest = hashlib.sha256("\0".join(self.classes).encode() + b"\0")
         digest.update(positions.tobytes())
@@ -61,8 +60,8 @@ class Plan(NamedTuple):
         return digest.hexdigest()
 
 
-def make_plan(names: RecordNames, options: Mapping[str, Any]) -> Plan:
-    """Return what a copy of some stores holds; for the options see ``copy_store``."""
+def make_plan(names: RecordNames, options: Mapping[str, Any]) -> CopyPlan:
+    """Return the plan of a copy. For the options see ``copy_store``."""
     old = np.concatenate([store.column("label") for store in names.stores])
     keep = _select(names, options)
     new, classes = _unite_labels(names, old, keep, options)
@@ -76,13 +75,13 @@ def make_plan(names: RecordNames, options: Mapping[str, Any]) -> Plan:
     changed = None if np.array_equal(new[keep], old[keep]) else new
     tables = [_table(store.manifest.classes, classes, options) for store in names.stores]
     if options["split"] is None:
-        return Plan([positions], changed, classes, len(positions) == len(keep), tables)
+        return CopyPlan([positions], changed, classes, len(positions) == len(keep), tables)
     parts = _split(positions, new[positions], options["split"], options["seed"])
-    return Plan(parts, changed, classes, complete=False, tables=tables)
+    return CopyPlan(parts, changed, classes, complete=False, tables=tables)
 
 
 def _table(own: Sequence[str], united: Sequence[str], options: Mapping[str, Any]) -> dict[int, int] | None:
-    """Return the new label of each class of a store that is left; None if all keep theirs."""
+    """Return the new label of each remaining class of a store; None if none changes."""
     wanted, rename = options["classes"], options["rename_classes"]
     if own == united and not rename:
         return None
@@ -92,7 +91,7 @@ def _table(own: Sequence[str], united: Sequence[str], options: Mapping[str, Any]
 
 
 def _select(names: RecordNames, options: Mapping[str, Any]) -> Array:
-    """Return whether each record fulfils all conditions: bool, shape (records,)."""
+    """Return bool, shape (records,): whether each record matches all conditions."""
     stores = names.stores
     keep = np.ones(names.starts[-1], bool)
     if options["select"]:
@@ -123,8 +122,8 @@ def _select(names: RecordNames, options: Mapping[str, Any]) -> Array:
 def _unite_labels(
     names: RecordNames, old: Array, keep: Array, options: Mapping[str, Any]
 ) -> tuple[Array, tuple[str, ...]]:
-    """Return the new label of each record, and the names of the classes. Classes of one name become one."""
-    # Labels come from the stores, and from the listing if there is one; each of these has class names of its own.
+    """Return the new label of each record, and the class names. Classes with the same name become one."""
+    # Each store, and the listing if there is one, gives labels with class names of its own.
     count, wanted = len(names.stores), options["classes"]
     labels, origin = old, np.repeat(np.arange(count), np.diff(names.starts))
     places = [store.place for store in names.stores]
@@ -135,9 +134,11 @@ def _unite_labels(
     if options["labels"]:
         given, values, own = NameListing(options["labels"], names).labels()
         labels, origin = np.where(given, values, old), np.where(given, count, origin)
-        classes.append(own or (classes[0] if len({*classes}) == 1 else ()))  # integers are those of the stores' classes
+        classes.append(
+            own or (classes[0] if len({*classes}) == 1 else ())
+        )  # integers are labels of the stores' classes
         places.append(readable(options["labels"]))
-        if given[keep].all():  # it decides the classes too, as it does in a conversion
+        if given[keep].all():  # as in a conversion, it decides the classes too
             classes[:-1] = [()] * count
     has_label = keep & (labels != NO_LABEL)
     bare = [at for at, own in enumerate(classes) if not own and np.any(has_label & (origin == at))]
@@ -162,9 +163,9 @@ def _unite_labels(
 def _unite_classes(
     classes: Sequence[Sequence[str | None]], places: Sequence[str], rename: Mapping[str, str]
 ) -> tuple[tuple[str, ...], list[Array]]:
-    """Return all class names, and for each origin of labels a table from them to the new labels; None is left out.
+    """Return all class names, and for each origin a table from its labels to the new labels; -1 for a None.
 
-    If the names of each are sorted, as those of an image folder are, so are the new ones.
+    The new names are sorted if the names of each origin are sorted, as in an image folder.
     """
     known = [[name for name in own if name is not None] for own in classes]
     _check_known("rename_classes (--rename-class)", rename, known)
@@ -184,9 +185,9 @@ def _unite_classes(
 
 
 def _split(positions: Array, labels: Array, fractions: Sequence[float], seed: int) -> list[Array]:
-    """Divide positions at random into parts of some fractions, each label in these proportions.
+    """Divide positions at random into parts of these fractions.
 
-    Each part has its share of all records, rounded, and of each label to within one or two records.
+    Each part gets its share of all records, rounded, and of each label to within one or two records.
     """
     if any(not 0 < part < 1 for part in fractions) or abs(sum(fractions) - 1) > _ROUNDING:
         raise OptionError(f"split (--split) must be fractions of the records whose sum is 1, got {[*fractions]}")
@@ -195,7 +196,7 @@ def _split(positions: Array, labels: Array, fractions: Sequence[float], seed: in
     sizes[np.argsort(sizes - shares, kind="stable")[: len(positions) - sizes.sum()]] += 1
     if not sizes.all():
         raise OptionError(f"split (--split) leaves a part without a record: there are {len(positions)} to divide")
-    # A sequence of parts in which each is spread evenly, along the records in a random order of labels.
+    # Spread each part evenly along the records, which are in a random order of labels.
     evenly = np.concatenate([(np.arange(size) + 0.5) / size for size in sizes.tolist()])
     sequence = np.repeat(np.arange(len(sizes)), sizes)[np.argsort(evenly, kind="stable")]
     of_label = bits(labels, derive_keys(2, "split", seed, "label"))

@@ -1,4 +1,4 @@
-"""Copy the content of the records that a plan names, byte for byte, and the lines of the report that are about them."""
+"""Copy the planned records byte for byte, and the lines of the report about them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from dbloader.conversion.stored_records import common_values, describe_fields
 from dbloader.conversion.write_store import count_depth
-from dbloader.copying.copy_plan import Plan, make_plan
+from dbloader.copying.copy_plan import CopyPlan, make_plan
 from dbloader.copying.name_listing import RecordNames
 from dbloader.errors import DamagedStoreError, OptionError
 from dbloader.records.columns import NO_LABEL
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
     from dbloader.stores.writer import Writer
 
-_CHANGES = ("resized", "reencoded")  # outcomes that records tell of; for all others the report has lines
+_CHANGES = ("resized", "reencoded")  # outcomes that records show; the report has lines for all others
 
 
 class RecordCopier:
-    """What is copied from some stores; ``number`` counts the destinations."""
+    """Copies records from stores to several destinations, which ``number`` counts."""
 
     def __init__(self, stores: Sequence[Store], options: dict[str, Any]) -> None:
         self._stores = stores
@@ -47,7 +47,9 @@ class RecordCopier:
         self._chosen = {name: _plain(value) for name, value in used.items()}
         self._is_same = len(stores) == 1 and not self._chosen
         if self._is_same:
-            self.plan = Plan([range(len(stores[0]))], None, self._manifests[0].classes, complete=True, tables=[None])
+            self.plan = CopyPlan(
+                [range(len(stores[0]))], None, self._manifests[0].classes, complete=True, tables=[None]
+            )
         else:
             self.plan = make_plan(self._names, options)
         self.created = self._manifests[0].created if self._is_same else None
@@ -64,7 +66,7 @@ class RecordCopier:
         return {**settings, "choice of records and labels": f"{chosen or 'all'}; SHA-256 {self.plan.digest(number)}"}
 
     def source(self, number: int) -> dict[str, Any]:
-        """Return the ``source`` of a manifest."""
+        """Return ``source`` for the manifest of a destination."""
         if self._is_same:
             return self._manifests[0].source
         common = common_values([manifest.source for manifest in self._manifests])
@@ -75,11 +77,11 @@ class RecordCopier:
         return {**common, "path": ", ".join(places), "copy": copied}
 
     def write(self, number: int, writer: Writer, progress: Callable[[int, int], object]) -> None:
-        """Write the records of a destination, and the lines of the report that are about them."""
+        """Write the records of a destination, and the lines of the report about them."""
         part = self.plan.parts[number]
         before, total = (sum(map(len, parts)) for parts in (self.plan.parts[:number], self.plan.parts))
         lines: Counter[str] = Counter()
-        # The writer's position counts the lines that a resumed copy has already.
+        # The writer's position counts the lines that an interrupted copy wrote.
         for at, event in enumerate(self._events(part)):
             lines[event["event"]] += 1
             if at >= writer.position:
@@ -94,13 +96,13 @@ class RecordCopier:
         for manifest in self._manifests:
             files.update(manifest.outcome)
             depths.update(manifest.depths)
-        if not self.plan.complete:  # those of the records are counted already
+        if not self.plan.complete:  # changes of records are counted already
             files, depths = Counter({kind: lines[kind] for kind in files if kind not in _CHANGES}), Counter()
         missing = {kind: count - writer.totals.outcome[kind] for kind, count in files.items()}
         writer.write([], outcome=missing, depths=None if writer.totals.depths else depths)
 
     def _records(self, positions: Any, files: Counter[str], depths: Counter[str]) -> Iterator[EncodedRecord]:
-        """Yield records with their new labels; count what was done to the files, unless all records are copied."""
+        """Yield records with their new labels; count their changes and depths, unless all records are copied."""
         positions = np.asarray(positions)
         stores = np.searchsorted(self._names.starts, positions, "right") - 1
         for number in np.unique(stores).tolist():
@@ -121,7 +123,7 @@ class RecordCopier:
                 yield record if label == record.label and not boxes else relabel(record, label, boxes)
 
     def _box_labels(self, number: int, document: bytes | memoryview, index: int) -> dict[str, Any]:
-        """Return the field of the new labels of a record's boxes, if they change."""
+        """Return the field with new labels of a record's boxes, or {} if none changes."""
         store, table = self._stores[number], self.plan.tables[number]
         if table is None:
             return {}
@@ -137,14 +139,14 @@ class RecordCopier:
             ) from error
 
     def _events(self, part: Any) -> Iterator[dict[str, str]]:
-        """Yield the lines of all reports, or those that are about the records of one part of many."""
+        """Yield the lines of all reports, or only the lines about the records of this part."""
         for number, store in enumerate(self._stores):
             start = self._names.starts[number]
             seen: defaultdict[tuple[str, str], count[int]] = defaultdict(count)
             for event in store.events():
                 if not self.plan.complete:
                     found = [at for at in self._names.find(event["name"]) if start <= at < start + len(store)]
-                    # The lines about several records of one name are in the order of the records.
+                    # Lines about records with the same name are in the order of the records.
                     nth = next(seen[event["name"], event["event"]]) if len(found) > 1 else 0
                     if event["event"] == "rejected" or nth >= len(found) or not _contains(part, found[nth]):
                         continue
@@ -152,7 +154,7 @@ class RecordCopier:
 
 
 def count_change(record: Record) -> dict[str, int]:
-    """Return ``{"resized": 1}`` or ``{"reencoded": 1}`` if the conversion did that to a record's image, else ``{}``."""
+    """Return ``{"resized": 1}`` or ``{"reencoded": 1}`` if the conversion changed a record's image, else ``{}``."""
     if not record.resized_from:
         return {}
     return {"reencoded" if record.resized_from == (record.width, record.height) else "resized": 1}
@@ -164,7 +166,7 @@ def _contains(part: Any, position: int) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return the value of an option as a manifest holds it."""
+    """Return the value of an option for a manifest."""
     return full_path(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
 
 
@@ -172,5 +174,5 @@ def verified_checksums(store: Store) -> np.ndarray[Any, Any]:
     """Return the CRC-32 of each record, checked against the store's digest."""
     checksums = store.column("crc32")
     if hashlib.sha256(checksums.astype("<u4").tobytes()).hexdigest() != store.manifest.digest:
-        raise DamagedStoreError(f"{store.place}: its column crc32 does not tell of the records that its digest is of")
+        raise DamagedStoreError(f"{store.place}: its column crc32 does not match its digest")
     return checksums

@@ -1,7 +1,7 @@
-"""Copy a store to object storage, or from there.
+"""Copy a store to or from object storage.
 
-It lies there as in a folder: shards and an index under keys of their own, and ``manifest.bson``, which is written last
-and by a condition. So of several publishers one wins, and readers see one whole store.
+The bucket has the files of a folder of shards. ``manifest.bson`` is written last, by a conditional put. So concurrent
+uploads have one winner, and readers see one whole store.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from dbloader.remote.bucket import Item
     from dbloader.stores.lmdb.shard_table import Shard
 
-# Files under way at once, each in several parts.
+# Files copied at once, each in several requests.
 _AT_ONCE = 4
 _REMEDY = "copy the store there again (--overwrite)"
 _AGAIN = "the store there may be right; the same command goes on with the files that are missing"
@@ -48,7 +48,7 @@ _OURS = re.compile(rf"{SHARD_FOLDER}/[0-9]{{5,}}-[0-9a-f]+\.lmdb|index-[0-9a-f]+
 
 
 def read_table(place: str) -> ShardTable:
-    """Return the manifest of a store in object storage and the names of its files."""
+    """Return the manifest and the file names of a store in object storage."""
     origin = RemoteOrigin(place)
     return ShardTable.decode(origin.manifest(), origin.place)
 
@@ -60,12 +60,12 @@ def copy_remote(
     overwrite: bool,
     progress: Callable[[int, int], object],
 ) -> Manifest:
-    """Copy a store between a path of this machine and object storage; one of the two places is there.
+    """Copy a store between a path on this machine and object storage.
 
-    Interrupted, the next call goes on with the files that are whole.
+    After an interruption, the next call keeps the whole files.
 
     Raises:
-        OptionError: Both places are there, or the one that is not there is no path.
+        OptionError: Both places are in object storage, or one is in MongoDB.
         StoreError: The source cannot be read, or the destination cannot be written, or is taken.
     """
     if (is_remote(source) and is_remote(destination)) or is_mongo(source) or is_mongo(destination):
@@ -80,7 +80,7 @@ def copy_remote(
         try:
             return _download(str(source), target, overwrite=overwrite, progress=progress)
         except OSError:
-            check_target(target, overwrite=overwrite)  # another process may have copied to it too, and was first
+            check_target(target, overwrite=overwrite)  # another process may have been first
             raise
 
 
@@ -88,15 +88,15 @@ def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[in
     if parse_place(place).scheme not in WRITABLE:
         raise OptionError(f"{place}: a store cannot be put on a web server: name a bucket")
     bucket = Bucket(place)
-    # Before the manifest is looked at: so whoever has put these files cannot replace a later manifest.
+    # List first, so an older upload cannot overwrite a newer manifest.
     there = _list_files(bucket)
     replaces = bucket.head(MANIFEST_FILE)
     if replaces and not overwrite:
         raise StoreExistsError(f"{bucket.place} exists already; overwrite (--overwrite) replaces it")
     before = bucket.get(MANIFEST_FILE, replaces.etag) if replaces else b""
     with _as_folder(source) as (folder, table):
-        # Only an upload of this store in place of that one has these keys: it may go on with what is there, and once
-        # the place has another manifest, it can never be published, so anybody may remove its files.
+        # The keys depend on this store and on the replaced manifest, so a repeated upload continues. Once the place
+        # has another manifest, this upload can never be published, and anybody may remove its files.
         upload = hashlib.sha256(before + table.encode()).hexdigest()[:16]
         shards = [shard._replace(name=f"{number:05}-{upload}.lmdb") for number, shard in enumerate(table.shards)]
         new = ShardTable(table.manifest, f"index-{upload}.lmdb", shards)
@@ -110,34 +110,34 @@ def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[in
     whole = new.index_file in sizes and all(
         sizes.get(key) == shard.nbytes for key, shard in zip(files, shards, strict=False)
     )
-    # Another manifest may be there, whose publisher has removed these files: then putting this one is refused.
+    # If another manifest is there, its publisher may have removed these files, and the put below is refused.
     if not whole and bucket.head(MANIFEST_FILE) == replaces:
         raise StoreError(
-            f"{bucket.place}: not all that was sent is there in its size: {source} was replaced meanwhile, or somebody "
-            "removes files there; the same command goes on"
+            f"{bucket.place}: some files are missing or have another size: {source} was replaced, or somebody "
+            "removes files there; repeat the command"
         )
     try:
         bucket.put_if(MANIFEST_FILE, new.encode(), replaces)
     except StoreExistsError:
         bucket.delete(files)
         raise
-    except StoreError as error:  # its shards stay: it may name them
+    except StoreError as error:  # keep the shards: the manifest may have been written
         raise type(error)(f"{error}; it may be published nevertheless, as dbloader info {place} will say") from None
-    bucket.delete(there.keys() - files.keys())  # those of the store before, and of uploads that came too late
+    bucket.delete(there.keys() - files.keys())  # of the replaced store, and of uploads that lost
     return table.manifest
 
 
 def _list_files(bucket: Bucket) -> dict[str, Item]:
-    """Return the shards and indices at a place, by their keys, also those of uploads that are not published."""
-    found = [*bucket.folders()[1], *bucket.items(SHARD_FOLDER)]  # the first ends soon if no server ever answers
+    """Return the shards and indices at a place by their keys, also of unpublished uploads."""
+    found = [*bucket.folders()[1], *bucket.items(SHARD_FOLDER)]  # the first fails soon without a server
     return {item.key: item for item in found if _OURS.fullmatch(item.key)}
 
 
 def _for_each_file(
     table: ShardTable, use: Callable[[str], object], bucket: Bucket, progress: Callable[[int, int], object]
 ) -> None:
-    """Call a function with the name of each file of a store, several at once."""
-    lengths = [*(shard.length for shard in table.shards), 0]  # the index, the last, is the end of the copy
+    """Call a function with the name of each file of a store, in several threads."""
+    lengths = [*(shard.length for shard in table.shards), 0]  # the index is the last file
     done = 0
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="dbloader-copy") as threads:
         try:
@@ -145,13 +145,13 @@ def _for_each_file(
                 done += length
                 progress(done, table.manifest.length)
         except BaseException:
-            bucket.close()  # else the files under way would be fetched to their ends
+            bucket.close()  # else running transfers would go on to their ends
             raise
 
 
 @contextmanager
 def _as_folder(source: Path) -> Iterator[tuple[Path, ShardTable]]:
-    """Yield the folder and the table of a sharded store; of one file, a temporary folder with it as its shard."""
+    """Yield the folder and the table of a store; one file becomes the only shard of a temporary folder."""
     with LMDBStore(source) as store:
         manifest = store.manifest
         store.check_files()
@@ -172,7 +172,7 @@ def _as_folder(source: Path) -> Iterator[tuple[Path, ShardTable]]:
                 classes=manifest.classes,
                 source=manifest.source,
                 created=manifest.created,
-                salt=manifest.salt,  # an upload that was interrupted has the same index
+                salt=manifest.salt,  # a repeated upload has the same index
                 index="index.lmdb",
             ),
         )
@@ -183,7 +183,7 @@ def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[
     replaces = check_target(target, overwrite=overwrite)
     table = ShardTable.decode(origin.manifest(), origin.place)._replace(previous="")
     shards = dict(zip(table.files, table.shards, strict=False))
-    # Its name is that of the one store whose files it has, so several processes may fill it at once.
+    # The name is unique to the store, so several processes may fill the folder at once.
     folder = target.with_name(f"{target.name}.copy-{hashlib.sha256(table.encode()).hexdigest()[:8]}")
     folder.mkdir(exist_ok=True)
     (folder / SHARD_FOLDER).mkdir(exist_ok=True)
@@ -191,7 +191,7 @@ def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[
     def fetch(name: str) -> None:
         path, where = folder / name, f"{origin.place}/{name}"
         with suppress(FileNotFoundError, StoreError):
-            _check(path, where, shards.get(name), table.manifest)  # an interrupted copy has fetched it
+            _check(path, where, shards.get(name), table.manifest)  # from an interrupted copy
             return
         aside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
         try:
@@ -211,7 +211,7 @@ def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[
 
     _for_each_file(table, fetch, origin.bucket, progress)
     for path in folder.rglob("*.lmdb.*"):
-        path.unlink(missing_ok=True)  # of a copy that was killed
+        path.unlink(missing_ok=True)  # from a killed copy
     if replaces:
         move_into(folder, table, target)
         shutil.rmtree(folder, ignore_errors=True)
@@ -222,7 +222,7 @@ def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[
 
 
 def _check(path: Path, place: str, shard: Shard | None, manifest: Manifest) -> None:
-    """Raise DamagedStoreError unless a file is the shard, or the index, that the manifest names."""
+    """Raise DamagedStoreError unless a file is this shard, or without one the index of the manifest."""
     found = path.stat().st_size
     if shard and found != shard.nbytes:
         raise DamagedStoreError(f"{place} has {found:,} bytes, not {shard.nbytes:,}: {_REMEDY}")

@@ -1,4 +1,4 @@
-"""Copy stores to another place, of either kind: record by record, byte for byte."""
+"""Copy stores record by record, byte for byte."""
 
 from __future__ import annotations
 
@@ -48,53 +48,52 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
     skip_damaged: Callable[[str], object] | None = None,
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> Manifest | list[Manifest]:
-    """Copy a store, a selection of its records, or several stores into one, or divide them among several.
+    """Copy a store, filter it, merge several stores into one, or split them among several.
 
-    Images are not decoded: they stay byte for byte, and every record is checked before it is written. A single source
-    without options gives the same store: the same records, report and manifest. Otherwise the records are those that a
-    conversion of the same files would make. They stay in the order of the sources.
+    Images are not decoded and stay the same bytes. Every record is checked before it is written. A copy of one source
+    without options has the same records, report and manifest. Records stay in the order of the sources.
 
-    First all destinations are written, then each is published. An interruption or a damaged record before that leaves
-    all of them as they were; ``resume`` continues after the last commit.
+    All destinations are written before the first is published. If a record is damaged or the copy is interrupted before
+    that, no destination changes. ``resume`` continues after the last commit.
 
     Args:
-        source: Place of the store, or several places. Classes are united by their names, also those of boxes in the
-            field ``box_labels``. All other fields stay as they are, also masks whose values are numbers of classes.
-            A single store may be copied to or from object storage (``s3://``, ``gs://``, ``az://``), as it is.
-        destination: Place of the copy; with ``split`` one for each fraction.
+        source: Place of the store, or several places. Classes with the same name become one, also for boxes (the
+            field ``box_labels``). All other fields stay as they are, also masks with class numbers. A single whole
+            store may be copied to or from object storage (``s3://``, ``gs://``, ``az://``).
+        destination: Place of the copy; with ``split``, one place for each fraction.
         select: Listing of the records to copy: a ``.txt`` with a name on each line, or a ``.jsonl``, ``.json``,
-            ``.csv`` or ``.tsv`` with a column ``name`` or ``path``. If it has a column ``index``, that is the position
-            in the first source. It is an error if a record is missing.
+            ``.csv`` or ``.tsv`` with a column ``name``, ``path`` or ``index`` (the position in the first source). A
+            missing record is an error.
         drop: Listing of the records to leave out; a warning counts those that are missing.
-        classes: Names of classes; copy only their records. Only these classes are left, with labels from 0 on.
-        where: Conditions that each record must fulfil, such as ``"width<64"``: ``width``, ``height``, ``nbytes`` (of
+        classes: Copy only the records of these classes. Their labels start from 0.
+        where: Conditions that each record must match, such as ``"width<64"``: ``width``, ``height``, ``nbytes`` (of
             the image) or ``label``, then ``<``, ``<=``, ``>``, ``>=``, ``==`` or ``!=``, then an integer. A record
-            without the value does not fulfil it.
-        labels: Listing with a column ``label``, ``class`` or ``target``: integers or names of classes. Records that it
-            does not name keep their labels. If it names all, its classes are those of the copy.
-        rename_classes: New name for each of some classes; the name of another class unites the two.
+            without the value does not match.
+        labels: Listing with a column ``label``, ``class`` or ``target``: integers or class names. Records that it
+            does not list keep their labels. If it lists all, the copy has only its classes.
+        rename_classes: New names of classes. Two classes with the same new name become one.
         split: Fractions of the records, whose sum is 1: divide them at random, each label in these proportions.
         seed: Seed of ``split``.
-        overwrite: Replace the store at a destination, once the copy is finished.
-        resume: Continue an interrupted copy; begin if none was interrupted. Refused if the sources have changed, or an
-            option that decides the records. A copy to or from object storage goes on without it.
-        skip_damaged: Leave out the damaged records of a single source, and call this function with the reason for each,
-            such as ``print``. The report of the copy has the reasons too. Images are not decoded: ``convert`` a store
-            that was made with ``check="none"`` to check them.
-        progress: Called with the number of records copied, and of all that will be.
+        overwrite: Replace the store at a destination when the copy is finished.
+        resume: Continue an interrupted copy; begin if none was interrupted. Refused if the sources or an
+            option that decides the records have changed. A copy to or from object storage continues without it.
+        skip_damaged: Leave out the damaged records of a single source, and call this function, such as ``print``, with
+            the reason for each. The report of the copy has the reasons too. Images are not decoded. For a store made
+            with ``check="none"``, use ``convert`` to check them.
+        progress: Called with the number of records copied, and the total.
 
     Returns:
-        The manifest; with ``split`` one for each destination.
+        The manifest; with ``split``, one for each destination.
 
     Raises:
-        TypeError: A place or a listing is no path, ``overwrite`` or ``resume`` not True or False, or ``seed`` no int.
-        OptionError: An option is wrong, or a destination is a source or a part of one, or no record is left, or the
-            labels of two sources cannot be united.
-        SourceError: A listing cannot be read, or names a record that is not there.
+        TypeError: A place or a listing is no path, ``overwrite`` or ``resume`` is not a bool, or ``seed`` is no int.
+        OptionError: An option is wrong, or a destination is a source or a part of one, no record matches, or the
+            labels of two sources cannot be joined.
+        SourceError: A listing cannot be read, or lists a missing record.
         StoreError: A source cannot be read, or a destination cannot be written, or is taken.
         DamagedRecordError: A record of a source is damaged.
         ConversionError: No record is intact, with ``skip_damaged``.
-        DamagedStoreError: A record is not damaged, but differs from its source's columns or digest.
+        DamagedStoreError: A record is whole, but differs from the columns or digest of its source.
     """
     sources, places = _each("source", source), _each("destination", destination)
     for name, listing in (("select", select), ("drop", drop), ("labels", labels)):
@@ -107,7 +106,7 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
             "split (--split): each part needs a place of its own, and two of the destinations are the same"
         )
     options: dict[str, Any] = {
-        "select": None if select is None else Path(select),  # an empty path is true then, and an error later
+        "select": None if select is None else Path(select),  # as a Path, "" is true, and an error later
         "drop": None if drop is None else Path(drop),
         "classes": checked_names("classes", classes, "('cat', 'dog')"),
         "where": checked_names("where", where, "('width<64', 'label==3')"),
@@ -129,7 +128,7 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
             with create_store(places[0], overwrite=overwrite) as writer:
                 return copy_intact(store, writer, skip_damaged, progress)
     if any(map(is_remote, (*sources, *places))):
-        checked_flag("resume", resume)  # it goes on in any case
+        checked_flag("resume", resume)  # it continues in any case
         wrong = [name for name, value in options.items() if value] + ["several sources"] * (len(sources) > 1)
         if wrong:
             raise OptionError(
@@ -146,7 +145,7 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
         copy = RecordCopier(stores, options)
         if split and resume:
             done = [_published(place, copy.source(number)) for number, place in enumerate(places)]
-            done = done if None in done else [None] * len(places)  # a writer says that there is nothing to resume
+            done = done if None in done else [None] * len(places)  # then a writer raises that nothing can be resumed
         writers = {
             number: stack.enter_context(create_store(place, overwrite=overwrite, resume=resume, resumable=True))
             for number, place in enumerate(places)
@@ -158,15 +157,15 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
             copy.write(number, writer, progress)
         for number, writer in writers.items():
             done[number] = writer.finish(classes=copy.plan.classes, source=copy.source(number), created=copy.created)
-            if writer.replaces:  # a report in the working directory may be that of the same place on another server
+            if writer.replaces:  # a report in the working directory may belong to another server
                 with suppress(OSError):
-                    writer.report_path.unlink()  # of the store that was there before
+                    writer.report_path.unlink()  # of the replaced store
     manifests = [manifest for manifest in done if manifest]
     return manifests[0] if split is None else manifests
 
 
 def _published(place: Place, source: dict[str, Any]) -> Manifest | None:
-    """Return the manifest of the store at a place, if it is the finished copy that has this ``source``."""
+    """Return the manifest at a place if it is a finished copy with this ``source``."""
     with suppress(StoreError), open_store(place) as store:
         if store.manifest.source == source:
             return store.manifest

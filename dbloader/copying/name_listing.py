@@ -1,7 +1,7 @@
-"""Find records by their names in one or more stores: those that a listing names.
+"""Find the records that a listing names, in one or more stores.
 
-A ``.txt`` has a name on each line. Any other listing has a column ``name``, or one of a path, or ``index``. A position
-counts the records of all stores, one store after the other.
+A ``.txt`` has a name on each line. Any other listing has a column ``name``, ``path`` or ``index``. A position counts
+the records of all stores, one store after the other.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _EXAMPLES = 3
 
 
 class RecordNames:
-    """The names of the records of some stores, in memory when they are used: 16 bytes a record, and the names."""
+    """Names of the records of several stores, loaded when first used: 16 bytes a record, and the names."""
 
     def __init__(self, stores: Sequence[Store]) -> None:
         self.stores = stores
@@ -57,24 +57,24 @@ class RecordNames:
         return order, self._hashes[order]
 
     def store_of(self, position: int) -> int:
-        """Return the number of the store that has a record."""
+        """Return the number of the store with the record at a position."""
         return bisect_right(self.starts, position) - 1
 
     def name(self, position: int) -> str:
-        """Return the name of a record; "" if it has none."""
+        """Return the name of the record at a position, or ""."""
         store = self.store_of(position)
         return self._names[store][position - self.starts[store]]
 
     def find(self, name: str) -> list[int]:
-        """Return the positions of all records with a name, ascending."""
+        """Return the positions of all records with this name, ascending."""
         order, hashes = self._order
         wanted = np.uint32(name_hash(name.encode("utf-8", "surrogateescape")))
         first, stop = hashes.searchsorted(wanted), hashes.searchsorted(wanted, "right")
         return [position for position in order[first:stop].tolist() if name and self.name(position) == name]
 
     def repeated(self, keep: Array) -> Iterator[str]:
-        """Yield the name of each record that one of an earlier store has too; of those with a True in ``keep``."""
-        hashes = np.where(keep, self._hashes, 0)  # 0 is that of no name
+        """Yield each name in ``keep`` (bool, by position) that a record of an earlier store also has."""
+        hashes = np.where(keep, self._hashes, 0)  # 0 means no name
         values, counts = np.unique(hashes, return_counts=True)
         for position in np.flatnonzero(np.isin(hashes, values[(counts > 1) & (values > 0)])).tolist():
             name = self.name(position)
@@ -84,9 +84,9 @@ class RecordNames:
 
 
 class NameListing:
-    """A listing of records that are to be selected, dropped or labeled.
+    """A listing of records to select, drop or label.
 
-    A name that no record has is an error once all is read, or a warning without ``must_exist``.
+    A name without a record is an error after the last row, or a warning without ``must_exist``.
     """
 
     def __init__(self, listing: str | os.PathLike[str], names: RecordNames, *, must_exist: bool = True) -> None:
@@ -96,17 +96,17 @@ class NameListing:
         self._must_exist = must_exist
 
     def find(self) -> Array:
-        """Return whether each record is named: bool, shape (records,)."""
+        """Return bool, shape (records,): whether each record is listed."""
         found = np.zeros(self._names.starts[-1], bool)
         for _, _, positions in self._rows():
             found[positions] = True
         return found
 
     def labels(self) -> tuple[Array, Array, tuple[str, ...]]:
-        """Return whether each record is named, its label there, and the names of these labels, () for integers."""
+        """Return (mask of listed records, labels, class names); class names are () for integers."""
         given = np.zeros(self._names.starts[-1], bool)
         labels = np.full(len(given), NO_LABEL)
-        first: dict[str, str] = {}  # of each label that is text, the first row that has it
+        first: dict[str, str] = {}  # first row of each label that is text
         numbers: dict[str, int] = {}
         integer = ""
         for number, row, positions in self._rows():
@@ -134,7 +134,7 @@ class NameListing:
         return given, labels, classes
 
     def _rows(self) -> Iterator[tuple[int, dict[str, Any], list[int]]]:
-        """Yield the number and the columns of each row, and the positions of the records that it names."""
+        """Yield the number and columns of each row, and the positions of its records."""
         missing, examples = 0, list[str]()
         is_lines = self._listing.suffix.lower() == ".txt"
         for item in read_lines(self._listing) if is_lines else read_rows(self._listing):
@@ -163,10 +163,10 @@ class NameListing:
             warnings.warn(what, UserWarning, stacklevel=7)
 
     def _checked_index(self, index: Any, name: str | None, where: str) -> int:
-        """Return the index of a record of the first store, if it has the name."""
+        """Return a row's index in the first store, if the record has the row's name."""
         store = self._names.stores[0]
         if isinstance(index, str) and index.isdecimal():
-            index = int(index[:20])  # longer ones are no index either
+            index = int(index[:20])  # a longer number is no index either
         if type(index) is not int or not 0 <= index < len(store):
             self._fail(where, f"{store.place} has no record {short_repr(index, 50)}")
         if name not in (None, self._names.name(index)):

@@ -1,1 +1,1 @@
-"""Write the records of a store as files that other programs read."""
+"""Write the records of a store as files for other programs."""

@@ -1,4 +1,4 @@
-"""What each format of an export does."""
+"""What all export formats share."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 REMEDY = "choose another format (--format)"
-# Errors caused by the name of a file.
+# Errors caused by the file name.
 OF_THE_NAME = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
 _TRIED_NAMES = 100
-_EXTENSIONS = {"JPEG": ".jpg", "JPEG2000": ".jp2", "HEIF": ".heic"}  # those of other formats are called like them
+_EXTENSIONS = {"JPEG": ".jpg", "JPEG2000": ".jp2", "HEIF": ".heic"}  # other extensions are the format's name
 
 
 class Exporter(ABC):
-    """Writes all records of a store, in their order, into a folder that is empty at first but for hidden files."""
+    """Writes all records of a store, in order, into a folder that is empty except for hidden files."""
 
     def __init__(self, store: Store, folder: Path) -> None:
         self.store = store
         self.folder = folder
-        self.warnings: list[str] = []  # sentences for people, complete after ``finish``: what is not as in the store
+        self.warnings: list[str] = []  # differences from the store, complete after `finish`
 
     @abstractmethod
     def write(self, record: Record) -> None:
         """Write one record; ExportError if the format cannot hold it."""
 
     def finish(self) -> None:  # noqa: B027 - some formats are complete without it
-        """Write what follows the last record."""
+        """Write the files that need all records."""
 
     def close(self) -> None:  # noqa: B027
         """Close all files, also after an error."""
 
 
 def image_file(record: Record) -> bytes:
-    """Return the bytes of a record's image, pixels as a PNG; ExportError if there are none."""
+    """Return the image file of a record; pixels become a PNG. Raise ExportError without an image."""
     image = record.image
     if image is None:
         raise ExportError(f"{describe(record)} has no image, and is no file therefore: {REMEDY}")
@@ -65,7 +65,7 @@ def image_file(record: Record) -> bytes:
 
 
 def check_files(record: Record, names: Iterable[str]) -> None:
-    """Raise ExportError if a record has something else than bytes in the field of a file."""
+    """Raise ExportError if a file field of a record has neither bytes nor None."""
     for name in names:
         if not isinstance(value := record.fields.get(name, b""), (bytes, NoneType)):
             what = f"{short_repr(value)}, but its manifest says image files: make the store again"
@@ -78,12 +78,12 @@ def extension_of(image_format: str) -> str:
 
 
 def describe(record: Record) -> str:
-    """Return what messages call a record."""
+    """Return the index and name of a record for messages."""
     return f"record {record.index} ({record.name or 'without a name'})"
 
 
 def new_file(folder: Path, name: str) -> BinaryIO:
-    """Create a file below a folder, and the folders on its way; OSError if anything is there, even a link."""
+    """Create a file and its folders below a folder; OSError if anything is there, even a link."""
     path = posixpath.join(os.fsencode(folder), name.encode())
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -95,7 +95,7 @@ def new_file(folder: Path, name: str) -> BinaryIO:
 
 
 def save_file(folder: Path, paths: list[str], made_up: str, extension: str, data: bytes) -> str:
-    """Write a file below a folder, and return its path: the first of some that it can have, or a made-up one."""
+    """Write a file below a folder, and return its path: the first usable path, or a made-up one."""
     paths = [*paths, f"{made_up}{extension}", *(f"{made_up}-{number}{extension}" for number in range(_TRIED_NAMES))]
     for path in filter(is_safe, paths):
         try:
@@ -111,8 +111,8 @@ def save_file(folder: Path, paths: list[str], made_up: str, extension: str, data
 
 
 def is_safe(name: str) -> bool:
-    """Return whether every program takes a name for that of a file below the folder.
+    """Return whether every program takes a name as a file below the folder.
 
-    Hugging Face's datasets take a backslash for a slash. Hidden files, and ``..`` with them, are left out by many.
+    Hugging Face's datasets read a backslash as a slash. Many programs leave out hidden files.
     """
     return not any(part[:1] in ("", ".") for part in name.split("/")) and not {"\\", "\0"} & {*name}

@@ -1,7 +1,7 @@
-"""COCO's layout: ``images``, and ``annotations.json`` with lists of images, annotations and categories.
+"""COCO's layout: the folder ``images``, and ``annotations.json`` with images, annotations and categories.
 
-The annotations of a store that came from COCO are written as they were, with their segmentations, if they still
-describe all of its boxes. Otherwise each box becomes an annotation.
+If a store came from COCO and its original annotations still describe all boxes, these are written, with segmentations.
+Otherwise each box becomes an annotation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ANNOTATIONS = "annotations.json"
 
 
 class COCOExporter(DetectionExporter):
-    """Writes COCO's layout, after reading all records once for their original annotations."""
+    """Writes COCO's layout. First reads all records for their original annotations."""
 
     kept = frozenset({BOXES, LABELS, "iscrowd", "image_id", "annotations"})
 
@@ -86,7 +86,7 @@ class COCOExporter(DetectionExporter):
 
 
 def _original_ids(store: Store) -> list[int] | None:
-    """Return the id of each category, if every record has annotations of COCO that describe its boxes; else None."""
+    """Return the id of each category if COCO annotations describe the boxes of every record, else None."""
     images, annotations, known = array("q"), array("q"), dict[int, int]()
     for record in store:
         found = _original(record)
@@ -97,7 +97,7 @@ def _original_ids(store: Store) -> list[int] | None:
             annotations.append(annotation["id"])
             if known.setdefault(label, annotation["category_id"]) != annotation["category_id"]:
                 return None
-    ids: list[int] = []  # from the last; those of classes without a box fit between the others
+    ids: list[int] = []  # from the last; ids of classes without boxes fit between the others
     count, last = len(store.manifest.classes), max(known, default=-1)
     above = known.get(last, 0) + count - last
     for label in reversed(range(count)):
@@ -108,7 +108,7 @@ def _original_ids(store: Store) -> list[int] | None:
 
 
 def _original(record: Record) -> list[dict[str, int]] | None:
-    """Return the annotations of COCO that a record was made of, if they describe its boxes."""
+    """Return the COCO annotations of a record if they describe its boxes, else None."""
     if not (record.width and record.height) or record.resized_from is not None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What the formats for boxes have in common: a folder ``images``, and annotations beside it."""
+"""What the formats with boxes share: a folder ``images``, and annotations beside it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class DetectionExporter(Exporter):
     """Writes the images of a store with boxes."""
 
     kept = frozenset({BOXES, LABELS})
-    """Further fields that the format has a place for."""
+    """Fields that the format can hold."""
 
     def __init__(self, store: Store, folder: Path) -> None:
         super().__init__(store, folder)
@@ -59,7 +59,7 @@ class DetectionExporter(Exporter):
         return path
 
     def is_free(self, path: str) -> bool:
-        """Return whether no other image has the annotations that an image of this path would have."""
+        """Return whether no other image uses the annotation file of this path."""
         del path
         return True
 
@@ -67,7 +67,7 @@ class DetectionExporter(Exporter):
         """Return the boxes of a record, float64, shape (n, 4), x_min, y_min, x_max, y_max in pixels; and their labels.
 
         Raises:
-            ExportError: The record has none, or their labels have no names.
+            ExportError: The record has no boxes, or a label has no name.
         """
         boxes, labels = record.fields.get(BOXES), record.fields.get(LABELS)
         if not (isinstance(boxes, np.ndarray) and isinstance(labels, np.ndarray) and boxes.shape == (len(labels), 4)):
@@ -81,7 +81,7 @@ class DetectionExporter(Exporter):
     @override
     def finish(self) -> None:
         for name, count in self._left.items():
-            self.warnings.append(f"{name!r} of {counted(count, 'record')} is left out: other formats keep it")
+            self.warnings.append(f"{name!r} of {counted(count, 'record')} is left out; other formats keep it")
         if self._renamed:
             what = "no image file can have their names, or another has them"
             self.warnings.append(f"{counted(self._renamed, 'record')} got other names: {what}")

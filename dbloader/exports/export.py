@@ -1,4 +1,4 @@
-"""Export a store: write its records as files that other programs read."""
+"""Export a store to files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dbloader.stores.open import open_store
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Each format's class is in the module of its name, which is imported when it is used: Parquet needs pyarrow.
+# Each class is in the module of its format, imported when used: Parquet needs pyarrow.
 FORMATS = {
     "folder": "FolderExporter",
     "webdataset": "WebDatasetExporter",
@@ -29,18 +29,18 @@ FORMATS = {
     "coco": "COCOExporter",
     "yolo": "YOLOExporter",
 }
-_MARKER = ".dbloader-export"  # in a folder that is not complete; locked as long as a process writes there
+_MARKER = ".dbloader-export"  # in an unfinished folder; its writer holds a lock on it
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class ExportReport(NamedTuple):
-    """What an export has written.
+    """The result of `export_store`.
 
     Attributes:
         destination: The folder.
         records: Records of the store, all of which are in the folder.
         image_bytes: Bytes of all images in the store.
-        warnings: Sentences for people: what is not as in the store, and what gives it back.
+        warnings: Differences from the store, and the options of ``convert`` that undo them.
     """
 
     destination: str
@@ -56,21 +56,20 @@ def export_store(
     format: str = "folder",  # noqa: A002 - the word that everybody uses
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> ExportReport:
-    """Write all records of a store as files, which ``convert`` turns into the same store again.
+    """Write all records of a store as files, from which ``convert`` makes the same store again.
 
-    The folder appears at the destination when it is complete, and its files are on the disk. Until then it is called
-    ``<destination>.partial``. An error leaves nothing; a process that is killed leaves the partial folder, which the
-    next export to this destination replaces.
+    Files are written to ``<destination>.partial``, which is renamed when it is complete and on the disk. An error
+    leaves nothing. A killed process leaves the partial folder, which the next export to this destination replaces.
 
     Args:
         place: Place of the store.
         destination: Folder to make. It may exist if it is empty.
-        format: ``"folder"``, ``"webdataset"`` or ``"parquet"``; of a store with boxes also ``"coco"`` or ``"yolo"``,
-            which ``convert`` reads with a listing, and which have no place for labels and other fields.
-        progress: Called with the number of records written, and of all records.
+        format: ``"folder"``, ``"webdataset"`` or ``"parquet"``. For a store with boxes also ``"coco"`` or ``"yolo"``,
+            which ``convert`` reads with a listing, and which hold no other labels and fields.
+        progress: Called with the number of records written, and the total.
 
     Raises:
-        OptionError: ``format`` is not one of these.
+        OptionError: ``format`` is unknown.
         ExportError: Something is at the destination, or it cannot be written, or the format cannot hold a record.
         StoreError: The store cannot be read.
         DamagedRecordError: A record is damaged.
@@ -115,7 +114,7 @@ def export_store(
 
 
 def _begin(target: Path) -> tuple[Path, int]:
-    """Return a new folder next to the destination, and the descriptor of the marker in it, which is locked."""
+    """Make the partial folder; return it and the descriptor of its locked marker."""
     if not target.name or target.name == ".." or target.is_symlink() or (target.exists() and not _is_empty(target)):
         raise ExportError(f"{target} exists already: move it away, or choose another destination")
     partial = target.with_name(f"{target.name}.partial")
@@ -130,7 +129,7 @@ def _begin(target: Path) -> tuple[Path, int]:
 
 
 def _sync(descriptor: int) -> None:
-    """Write the file system of a file to the disk, and raise the errors of that: an fsync of each file takes longer."""
+    """Write a whole file system to the disk, which is faster than an fsync of each file."""
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "syncfs"):  # on macOS
         os.sync()
@@ -143,7 +142,7 @@ def _is_empty(folder: Path) -> bool:
 
 
 def _remove_interrupted(partial: Path) -> None:
-    """Remove what an interrupted export has left; ExportError if it is something else, or an export is running."""
+    """Remove the folder of an interrupted export; ExportError if it is anything else, or an export is running."""
     if partial.is_symlink() or not (_is_empty(partial) or (partial / _MARKER).is_file()):
         raise ExportError(f"{partial} is in the way, and not of an interrupted export: move it away")
     with suppress(FileNotFoundError):

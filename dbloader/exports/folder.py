@@ -1,8 +1,8 @@
 """An image folder: each file under its name, byte for byte.
 
-What the files and folders cannot say stands beside them. ``metadata.jsonl`` has a row for each record, with the column
-``file_name`` as Hugging Face's imagefolder wants it. ``classes.json`` has the names of the labels, in their order. Both
-are left out if the folder alone gives the same store again. docs/exporting.md describes the columns.
+``metadata.jsonl`` has a row for each record, with the column ``file_name`` of Hugging Face's imagefolder.
+``classes.json`` has the class names in the order of labels. Both are left out if the folder alone gives the same store
+again. docs/exporting.md describes the columns.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class FolderExporter(Exporter):
     def __init__(self, store: Store, folder: Path) -> None:
         super().__init__(store, folder)
         self._classes = store.manifest.classes
-        # Otherwise a text does not tell which label it is.
+        # Otherwise a name does not identify its label.
         self._by_name = len({*self._classes}) == len(self._classes) and "" not in self._classes
-        # Made before the images, so that none of them has their names.
+        # Created first, so no image gets these names.
         self._metadata, self._names = new_file(folder, METADATA), new_file(folder, CLASSES)
-        self._order: tuple[str, ...] = ()  # of the last file: what the source of folders sorts it by
+        self._order: tuple[str, ...] = ()  # sort key of the last file in a source folder
         self._plain = bool(self._classes) and [*self._classes] == sorted({*self._classes})
         self._plain = self._plain and all(map(self._made, self._classes))
         self._raw = self._damaged = self._unknown = self._noted = 0
@@ -105,7 +105,7 @@ class FolderExporter(Exporter):
         self._names.close()
 
     def _made(self, name: str) -> bool:
-        """Make the folder of a class; return False if a folder cannot have its name."""
+        """Make the folder of a class; return False if its name is no folder name."""
         if "/" in name or not is_safe(name):
             return False
         try:
@@ -121,7 +121,7 @@ class FolderExporter(Exporter):
         return self._classes[label] if 0 <= label < len(self._classes) else ""
 
     def _file(self, record: Record) -> tuple[bytes, str]:
-        """Return the bytes of a record's file, and the extension of their format; "" if it is not known."""
+        """Return a record's image file, and the extension of its format, or "" if that is unknown."""
         image = image_file(record)
         self._damaged += record.damaged is not None
         if isinstance(record.image, np.ndarray):
@@ -133,7 +133,7 @@ class FolderExporter(Exporter):
         return image, extension_of(facts.format) if facts else ""
 
     def _saved(self, record: Record, data: bytes, extension: str) -> str:
-        """Write a file and return its path: the record's name, or a made-up one if no image file can have that."""
+        """Write an image and return its path: the record's name, or a made-up path if the name is unusable."""
         wanted, made_up = record.name or "", f"{record.index:09}"
         if extension and not wanted.lower().endswith(EXTENSIONS):
             wanted += extension
@@ -142,7 +142,7 @@ class FolderExporter(Exporter):
         return save_file(self.folder, paths, made_up, extension, data)
 
     def _saved_field(self, record: Record, field: str, data: bytes) -> str:
-        """Write the file of a further field and return its path: the record's name, in a folder of the field."""
+        """Write the file of a field and return its path: the record's name, in a folder named like the field."""
         facts = _facts(data)
         self._unknown += facts is None
         extension = extension_of(facts.format) if facts else ""

@@ -1,8 +1,8 @@
-"""Parquet files as Hugging Face's datasets writes and reads them: a folder of shards that have the same columns.
+"""Parquet files in the form of Hugging Face's datasets: a folder of shards with the same columns.
 
 ``image`` is a struct of the file's bytes and its path, which is the record's name. ``label`` is a ClassLabel with the
-classes of the store. Each further field is a column. Under its own key of the schema's metadata, dbloader says what
-the columns cannot: docs/parquet.md.
+classes of the store. Each other field is a column. The key ``dbloader`` of the schema's metadata keeps the rest
+(docs/parquet.md).
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
-_GROUP_ROWS, _GROUP_BYTES = 100, 64 * 2**20  # rows of a row group as datasets has them; the bytes bound the memory
+_GROUP_ROWS, _GROUP_BYTES = 100, 64 * 2**20  # of a row group; datasets has 100 rows too, and the bytes bound the memory
 _SHARD_BYTES = 500 * 10**6  # likewise
 _IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-_DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64"}  # of the datasets, by those of pyarrow
+_DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64"}  # names in datasets, by names in pyarrow
 _TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string(), bytes: pa.binary()}
 
 
 class ParquetExporter(Exporter):
-    """Writes shards of about 500 MB, after reading all records once for the types of their fields."""
+    """Writes shards of about 500 MB. First reads all records for the types of their fields."""
 
     def __init__(self, store: Store, folder: Path) -> None:
         super().__init__(store, folder)
@@ -58,7 +58,7 @@ class ParquetExporter(Exporter):
 
     def _add_types(self, record: Record) -> None:
         kinds: dict[str, Any] = {}
-        new: dict[str, list[str]] = {}  # for each known field, and at the beginning for "", the new ones that follow
+        new: dict[str, list[str]] = {}  # new fields after each known field; "" for the start
         before = ""
         for name, value in _fields(record).items():
             try:
@@ -126,7 +126,7 @@ class ParquetExporter(Exporter):
             self._write_group()
 
     def _file(self, record: Record) -> bytes | None:
-        """Return the bytes of the image file of a record."""
+        """Return the image file of a record, or None."""
         if record.image is None:
             self._empty += 1
             return None
@@ -178,13 +178,13 @@ class ParquetExporter(Exporter):
 
 
 def _fields(record: Record) -> dict[str, Any]:
-    """Return the fields of a record, and what it says of an image that is not the file as it was."""
+    """Return the fields of a record, with ``damaged`` and ``resized_from``."""
     kept = {"damaged": record.damaged, "resized_from": record.resized_from and [*record.resized_from]}
     return {**record.fields, **{name: value for name, value in kept.items() if value is not None}}
 
 
 def _type_of(value: Any) -> Any:
-    """Return the type of a column that gives a value back unchanged; ValueError if no type does."""
+    """Return the column type that keeps a value unchanged; ValueError if there is none."""
     if value is None:
         return pa.null()
     if isinstance(value, list):
@@ -200,7 +200,7 @@ def _type_of(value: Any) -> Any:
 
 
 def _merged(first: Any, second: Any) -> Any:
-    """Return the type of a column with values of two types; ValueError if they cannot be in one."""
+    """Return the column type for values of two types; ValueError if there is none."""
     if pa.null() in (first, second) or first == second:
         return second if first == pa.null() else first
     if isinstance(first, ArrayRule) and isinstance(second, ArrayRule) and str(first) == str(second):
@@ -216,7 +216,7 @@ def _merged(first: Any, second: Any) -> Any:
 
 
 def _without_null(kind: Any) -> Any:
-    """Return a type with text where all values are None: pyarrow 26 cannot read nulls of a struct in a list."""
+    """Replace the type null by text: pyarrow 26 cannot read nulls of a struct in a list."""
     if pa.types.is_list(kind):
         return pa.list_(_without_null(kind.value_type))
     if pa.types.is_struct(kind):
@@ -225,7 +225,7 @@ def _without_null(kind: Any) -> Any:
 
 
 def _feature(kind: Any, part: str, classes: dict[str, list[str]]) -> Any:
-    """Return the feature of Hugging Face for the type of a part of a field, whose numbers may have names."""
+    """Return Hugging Face's feature for a type; integers of a part with class names become a ClassLabel."""
     if pa.types.is_list(kind):
         return [_feature(kind.value_type, part, classes)]
     if pa.types.is_struct(kind):

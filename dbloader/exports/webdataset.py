@@ -1,16 +1,16 @@
 """Tar files as WebDataset (https://github.com/webdataset/webdataset) reads them.
 
-The files of a sample, of which only the first is always there::
+The files of a sample; only the first is always present::
 
-    cat/0001.jpg            the image; its path is the record's name, if no other record has that up to the first dot
+    cat/0001.jpg            the image; the path is the record's name, if that is unique up to the first dot
     cat/0001.cls            the label, an integer
     cat/0001.mask.png       the image file in the field ``mask``
-    cat/0001.fields.json    further fields, null for such files; ``damaged`` and ``resized_from``; ``name``, if the
-                            path is another one
+    cat/0001.fields.json    other fields, null for files; ``damaged`` and ``resized_from``; ``name``, if it differs
+                            from the path
 
 The last is Extended JSON (https://www.mongodb.com/docs/manual/reference/mongodb-extended-json/), which has bytes and
-arrays. Beside the tar files, ``classes.json`` has the names of the labels, in their order, and ``file_fields.json``
-those of the fields that are image files.
+arrays. Beside the tar files, ``classes.json`` has the class names in the order of labels, and ``file_fields.json`` the
+names of the file fields.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
-# A shard is full with so many samples or bytes: as small as WebDataset advises, and few enough files.
+# Most samples and bytes of a shard, as WebDataset advises.
 _SAMPLES, _BYTES = 10_000, 500_000_000
-# A name that WebDataset and ``convert`` both take as the path of a file, and that no other record has by its index. A
-# backslash leads out of the folder where a tar is unpacked on Windows.
+# A name that WebDataset and ``convert`` both take as a path, and that is no made-up name. On Windows, a backslash could
+# lead out of the folder where a tar is unpacked.
 _PATH = re.compile(r"(?!/|__[^/]*__/|record-\d)((?:[^\0\n\\]*/)?[^./\0\n\\]+)(?:\.[^./\0\n\\]*)?")
 
 
@@ -90,7 +90,7 @@ class WebDatasetExporter(Exporter):
         self._add(files)
 
     def _file(self, record: Record) -> tuple[bytes, str]:
-        """Return the bytes of a record's file, and its extension."""
+        """Return a record's image file and its extension."""
         image = image_file(record)
         if isinstance(record.image, np.ndarray):
             self._raw += 1
@@ -104,7 +104,7 @@ class WebDatasetExporter(Exporter):
         return image, extension
 
     def _add(self, files: dict[str, bytes]) -> None:
-        """Write the files of a sample, without times and owners: the same store gives the same bytes."""
+        """Write the files of a sample, without times and owners, so the same store gives the same bytes."""
         if self._tar is None or self._samples == _SAMPLES or self._tar.offset >= _BYTES:
             self.close()
             self._tar = tarfile.open(self.folder / f"shard-{self._shards:06}.tar", "x")  # noqa: SIM115
@@ -114,7 +114,7 @@ class WebDatasetExporter(Exporter):
             member = tarfile.TarInfo(path)
             member.size = len(data)
             self._tar.addfile(member, io.BytesIO(data))
-            self._tar.members.clear()  # type: ignore[attr-defined]  # it would keep all headers
+            self._tar.members.clear()  # type: ignore[attr-defined]  # else it keeps all headers in memory
 
     @override
     def finish(self) -> None:
@@ -135,6 +135,6 @@ class WebDatasetExporter(Exporter):
 
 
 def _key(name: str) -> str:
-    """Return the part of a name that the files of its sample share; "" if it cannot be a path in a tar."""
+    """Return the part of a name that the files of its sample share, or "" if the name is no path in a tar."""
     found = _PATH.fullmatch(name)
     return found[1] if found and posixpath.normpath(name) == name and not name.startswith("../") else ""

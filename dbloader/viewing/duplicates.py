@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from dbloader.checking.duplicates import describe_rows
-from dbloader.checking.fingerprint_file import load_groups
+from dbloader.checking.fingerprints import load_groups
 from dbloader.errors import OptionError
 
 if TYPE_CHECKING:

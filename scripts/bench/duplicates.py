@@ -22,8 +22,7 @@ from PIL import Image
 
 from dbloader import Record, open_store, write_store
 from dbloader.checking.duplicates import DISTANCE
-from dbloader.checking.fingerprint_file import FINGERPRINT
-from dbloader.checking.fingerprints import HASHED, compute_fingerprints
+from dbloader.checking.fingerprints import FINGERPRINT, HASHED, compute_fingerprints
 from dbloader.checking.similar import find_originals
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ import pytest
 from PIL import Image
 
 from dbloader import Record, convert, copy_store, find_duplicates
-from dbloader.checking.fingerprint_file import FINGERPRINT
-from dbloader.checking.fingerprints import BYTES_ONLY, HASHED, NO_IMAGE, UNREADABLE
+from dbloader.checking.fingerprints import BYTES_ONLY, FINGERPRINT, HASHED, NO_IMAGE, UNREADABLE
 from dbloader.checking.similar import find_originals
 from dbloader.errors import OptionError
 from tests.contracts.records import write
