@@ -12,6 +12,7 @@ import numpy as np
 from dbloader._machine import cpu_count
 from dbloader.conversion.file_list import FileList
 from dbloader.conversion.parallel import work_in_order
+from dbloader.conversion.report import left_out
 from dbloader.conversion.transcode import TILES
 from dbloader.errors import DamagedRecordError, ImageError
 from dbloader.images.jpeg import State, examine, repair
@@ -30,15 +31,16 @@ if TYPE_CHECKING:
 
 
 def compare_files(
-    store: Store, source: Source, findings: Findings, progress: Callable[[int, int], object]
+    store: Store, source: Source, notes: list[str], findings: Findings, progress: Callable[[int, int], object]
 ) -> dict[str, int]:
-    """Add missing, changed and extra records to the findings; return the counts of ``VerifyReport.compared``."""
+    """Add what differs to the findings, and what the source leaves out to the notes; return the counts."""
     names, compared = store.names(), Counter[str]()
     rejected = rejected_names(store)
     left = np.ones(len(store), bool)
     matcher = RecordMatcher(store.column("name_hash"), left)
     with tempfile.TemporaryFile() as data:
         files = FileList.of_source(source, data, lambda count: progress(0, count))
+        notes += left_out(source, files.tally)["warnings"]
         records = np.full(len(files), -1)  # by the position of the file
         for position in range(len(files)):
             name = files[position].name

@@ -94,6 +94,7 @@ def verify_store(
     with ExitStack() as opened:
         store = opened.enter_context(open_store(place))
         compare, source_place = None, ""
+        notes = unnamed_warning(Path(place)) if is_sharded(place) else []
         # Open the source first, so a misspelled place fails at once.
         if against is not None and listing is None and _is_store(against):
             other = opened.enter_context(open_store(against))
@@ -104,7 +105,7 @@ def verify_store(
             source = opened.enter_context(
                 closing(open_source(against, listing, name_field=None, image_field=None, file_fields=files))
             )
-            compare, source_place = partial(compare_files, store, source), source.place
+            compare, source_place = partial(compare_files, store, source, notes), source.place
         findings = opened.enter_context(Findings(output, found))
         total, done = len(store), 0
 
@@ -136,7 +137,7 @@ def verify_store(
         problems=dict(findings.counts),
         first=findings.first,
         compared=compared,
-        notes=unnamed_warning(Path(place)) if is_sharded(place) else [],
+        notes=notes,
     )
 
 

@@ -166,3 +166,12 @@ def test_a_store_is_compared_with_another_one(tmp_path: Path, mongo_uri: str) ->
     convert(root, f"{mongo_uri}.train", overwrite=True)
     report = verify_store(tmp_path / "store.lmdb", against=f"{mongo_uri}.train")
     assert (report.problems, report.compared) == ({"extra": 1}, {"moved": 9})
+
+
+def test_an_archive_that_the_source_leaves_out_is_noted(tmp_path: Path) -> None:
+    root = plant(tmp_path / "images", {"cat/1.jpg": photo(1), "cat/more.tar": b"", "dog/2.jpg": photo(2)})
+    convert(root, tmp_path / "out.lmdb")
+    report = verify_store(tmp_path / "out.lmdb", against=root)
+    assert (report.problems, report.compared) == ({}, {"same": 2})
+    [note] = report.notes
+    assert note.startswith("1 archive or database is left out beside the image files, such as ")

@@ -6,6 +6,7 @@ import datetime
 import json
 import pickle
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -24,8 +25,6 @@ from tests.support.images import photo, plant, plant_photos, run
 from tests.support.tallies import warnings_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from dbloader.sources.base import Source
 
 
@@ -308,6 +307,17 @@ def test_shards_with_other_columns_are_refused(tmp_path: Path) -> None:
     first = write(tmp_path / "1.parquet", image=[b"1"], x=[1])
     with pytest.raises(SourceError, match=r"2\.parquet: has other columns or classes than .*1\.parquet: convert it by"):
         source_of(first, write(tmp_path / "2.parquet", image=[b"1"], x=["1"]))
+
+
+@pytest.mark.slow
+def test_embed_table_storage_embeds_images_as_the_page_says(tmp_path: Path) -> None:
+    plant(tmp_path / "images", {f"{n}.jpg": photo(n) for n in range(3)})
+    page = (Path(__file__).parents[2] / "docs" / "parquet.md").read_text()
+    (chain,) = (block for block in page.split("```") if "embed_table_storage" in block and block.startswith("python"))
+    make = "dataset = Dataset.from_dict({'image': [f'images/{n}.jpg' for n in range(3)]}).cast_column('image', Image())"
+    run_datasets(tmp_path, make + chain.removeprefix("python"))
+    convert(tmp_path / "train.parquet", tmp_path / "out.lmdb")
+    assert [record.image for record in records(tmp_path / "out.lmdb")] == [photo(n) for n in range(3)]
 
 
 # --- any order, any size ----------------------------------------------------------------------------------------------
