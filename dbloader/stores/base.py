@@ -139,13 +139,12 @@ class Store(ABC):
             DamagedStoreError: A line is missing, or not what was written.
         """
 
+    @abstractmethod
     def is_at(self, place: str | os.PathLike[str]) -> bool:
         """Return whether this store is at a place, or is a part of the store there, or the place is a part of it.
 
         Links and other spellings of the same place are recognized.
         """
-        del place
-        return False
 
     def open_older(self, digest: str) -> None:  # noqa: B027 - most stores do not grow
         """Open the store as it was before it grew, if that had this digest and is still kept."""
