@@ -17,7 +17,6 @@ from dbloader.records.columns import DTYPES
 from dbloader.records.manifest import Manifest
 from dbloader.records.record import encode
 from dbloader.stores.lmdb.keys import RECORDS, record_key
-from dbloader.stores.mongo.uri import parse
 from dbloader.stores.open import create_store
 from tests.contracts.records import documents_of, make_records, salt_of, stored
 from tests.support.children import in_child
@@ -232,18 +231,6 @@ def test_columns_that_do_not_tell_of_the_records_end_the_copy(tmp_path: Path, so
     with pytest.raises(DamagedStoreError, match=r"its column crc32 does not match its digest"):
         copy_store(source, tmp_path / "copy.lmdb")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source.lmdb"]
-
-
-@pytest.mark.slow
-def test_a_store_may_be_copied_over_itself(source: Path, mongo_uri: str) -> None:
-    before = make(mongo_uri)
-    copy_store(mongo_uri, mongo_uri, overwrite=True)
-    check_same(source, mongo_uri)
-    copy_store(source, source, overwrite=True)
-    check_same(mongo_uri, source)
-    with open_store(source) as store:
-        assert store.manifest == before
-    assert parse(mongo_uri).redacted.startswith("mongodb://")
 
 
 def test_only_a_copy_that_overwrites_removes_a_report(source: Path, tmp_path: Path) -> None:

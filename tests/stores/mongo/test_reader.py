@@ -86,7 +86,7 @@ def test_an_epoch_survives_restarts_of_the_server(mongod: Mongod, mongod_uri: st
             if start in (8, 24):
                 (mongod.kill if start == 24 else mongod.stop)()
                 mongod.launch()
-            read += store.documents(range(start, start + 4))
+            read += stored(store, range(start, start + 4))
         assert read == documents_of(RECORDS)
         mongod.kill()
         mongod.launch()
@@ -112,7 +112,7 @@ def test_writing_and_reading_survive_elections(three_members: ReplicaSet, three_
                 three_members.step_down()
             if start == 36:
                 three_members.kill_primary()
-            read += store.documents(range(start, start + 4))
+            read += stored(store, range(start, start + 4))
         assert read == documents_of(RECORDS)
 
 

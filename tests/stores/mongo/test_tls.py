@@ -10,7 +10,7 @@ import pytest
 
 from dbloader import open_store
 from dbloader.errors import StoreUnreachableError
-from tests.contracts.records import documents_of, make_records, write
+from tests.contracts.records import documents_of, make_records, stored, write
 from tests.support.mongo import Mongod, needing_a_server
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def test_a_store_is_written_and_read_with_the_file_of_its_certificate(
     records = make_records(3)
     write(place, records)
     with open_store(place) as store:
-        assert store.documents(range(3)) == documents_of(records)
+        assert stored(store, range(3)) == documents_of(records)
 
 
 def test_a_certificate_that_is_not_trusted_is_named_with_the_option(server_with_tls: Mongod) -> None:
