@@ -62,8 +62,8 @@ def test_boxes_are_lists_and_lists_of_numbers_tensors_in_every_loader(place: Pat
         check(next(iter(loader(dataset, **engine))))
     decoded = LMDBDataset(place, decode=RandomResizedCrop(16, scale=(1, 1), ratio=(4 / 3, 4 / 3)), fields=FIELDS)
     check(next(iter(DataLoader(decoded, 4, collate_fn=pickle.loads(pickle.dumps(Collate()))))))  # noqa: S301
-    check(next(iter(loader(Subset(decoded, range(4))))))
-    check(next(iter(loader(decoded, transform=None, collate_fn=Collate()))))
+    check(next(iter(loader(Subset(decoded, range(4)), input_size=None))))
+    check(next(iter(loader(decoded, input_size=None, transform=None, collate_fn=Collate()))))
 
 
 def test_a_field_of_boxes_is_a_list_whatever_its_counts_are(place: Path) -> None:

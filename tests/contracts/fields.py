@@ -17,6 +17,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 from dbloader import create_loader, write_store
 from dbloader.decoding import Crop, Decoder, DecodeTensor, RandomCrop, RandomResizedCrop, ResizeCenterCrop
+from dbloader.device import Normalize
 from dbloader.errors import OptionError
 from dbloader.sampling.rng import SeededIndices
 from tests.support.images import encoded, photo
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 LENGTH = 8
 FILES = ("mask", "depth", "disparity", "large")
 CPU: dict[str, Any] = {"batch_size": 4, "input_size": (20, 16), "device": None, "normalize": None}
+NORMALIZED = CPU | {"normalize": Normalize((0.5,) * 3, (0.5,) * 3)}
 
 
 class Framed(Decoder):
@@ -168,13 +170,13 @@ class FieldsContract:
             assert "pixel_values (image), labels (label)" in repr(dataset)
         with self.kind(stored, fields={"pixel_values": "image", "labels": "label", "m": "mask"}) as dataset:
             for data in (dataset, Subset(dataset, range(LENGTH))):
-                batch = first(create_loader(data, **{**CPU, "mean": (0.5,) * 3, "std": (0.5,) * 3}, num_workers=0))
+                batch = first(create_loader(data, **NORMALIZED, num_workers=0))
                 assert batch["pixel_values"].dtype is torch.float32
                 assert batch["labels"].tolist() == [0, 1, 2, 0]
                 assert (batch["m"].shape, batch["m"].dtype) == ((4, 20, 16), torch.uint8)
         with self.kind(stored, fields={"pixel_values": "image", "labels": "label"}) as dataset:
             parts: Any = ConcatDataset([dataset])
-            batch = first(create_loader(parts, **{**CPU, "mean": (0.5,) * 3, "std": (0.5,) * 3}, num_workers=0))
+            batch = first(create_loader(parts, **NORMALIZED, num_workers=0))
             assert batch["pixel_values"].shape == (4, 3, 20, 16)
 
     def test_wrong_names_are_refused(self, stored: Any) -> None:

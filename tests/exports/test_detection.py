@@ -103,7 +103,7 @@ def test_boxes_of_smaller_images_are_written_in_their_pixels(root: Path, tmp_pat
     listing = coco(root, tmp_path)
     convert(root, tmp_path / "first.lmdb", listing=listing, images=ImageFormat(max_side=20))
     warnings = export_store(tmp_path / "first.lmdb", tmp_path / "out", format="coco").warnings
-    assert warnings == ("'resized_from' of 3 records is left out: other formats keep it",)
+    assert warnings == ("'resized_from' of 3 records is left out; other formats keep it",)
     convert(tmp_path / "out" / "images", tmp_path / "again.lmdb", listing=tmp_path / "out" / "annotations.json")
     with open_store(tmp_path / "first.lmdb") as first, open_store(tmp_path / "again.lmdb") as again:
         for one, other in zip(first, again, strict=True):
@@ -119,8 +119,8 @@ def test_what_has_no_place_is_named(root: Path, tmp_path: Path) -> None:
     ]
     write_store(samples, tmp_path / "x.lmdb", classes=("cat",))
     assert export_store(tmp_path / "x.lmdb", tmp_path / "out", format="yolo").warnings == (
-        "'label' of 1 record is left out: other formats keep it",
-        "'caption' of 1 record is left out: other formats keep it",
+        "'label' of 1 record is left out; other formats keep it",
+        "'caption' of 1 record is left out; other formats keep it",
         "1 record got other names: no image file can have their names, or another has them",
         "records are not in the order of their paths, in which convert takes the files",
     )

@@ -43,7 +43,7 @@ def test_a_loader_gives_the_batches_of_one_file(
 @pytest.mark.slow
 def test_the_viewer_shows_what_it_shows_of_one_file(places: tuple[Path, Path]) -> None:
     with viewer(*places, "--port", "0", DISPLAY="", WAYLAND_DISPLAY="") as running, browser(running.link) as client:
-        asked = ("/api/{}/rows?q=cat", "/api/{}/facts?q=", "/image/{}/17", "/thumb/{}/5", "/listing/{}?q=dog")
+        asked = ("/api/{}/rows?q=cat", "/api/{}/summary?q=", "/image/{}/17", "/thumb/{}/5", "/listing/{}?q=dog")
         for path in asked:
             answers = [client.get(path.format(number)) for number in range(2)]
             assert [answer.status_code for answer in answers] == [200, 200], path

@@ -90,7 +90,7 @@ def test_the_page_on_pypi_has_no_link_that_leads_nowhere_there(built: Built) -> 
     text = built.metadata.get_payload()
     assert isinstance(text, str)
     assert re.findall(r"\]\((?!https?://|#)[^)]*\)|<img|<source", text) == []
-    assert "| Quick start | convert, train" in text  # the text of a link is left
+    assert "- Quick start: train from your own folder" in text  # the text of a link is left
 
 
 def test_citation_and_recipe_are_of_this_version_and_its_requirements(built: Built) -> None:

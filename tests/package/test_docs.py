@@ -232,6 +232,9 @@ def test_the_examples_of_a_command_run(command: click.Command, shop: Path, mongo
             plan_conversion("shards", words[1], 18)
             for part in range(18) if words[0] != "part" else ():
                 convert_part(words[1], part)
+        elif words[1] == "boxes.lmdb":
+            plant_coco(shop / "coco")
+            convert("coco/train2017", "boxes.lmdb", listing="coco/annotations/instances_train2017.json", overwrite=True)
         else:
             convert("imagefolder", words[1], overwrite=True)
             if words[0] in ("duplicates", "view") and words[2:] and not words[2].startswith("--"):

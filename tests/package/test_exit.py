@@ -62,6 +62,7 @@ SCRIPT = """
 import os, sys, tempfile
 from torch.utils.data import DataLoader
 from dbloader import *
+from dbloader.decoding import RandomResizedCrop
 from dbloader.stores.open import create_store
 from dbloader.loading.compat import BackgroundGenerator
 
