@@ -70,7 +70,7 @@ class FileWriter:
         workers: int,
         progress: Callable[[], object] = lambda: None,
     ) -> None:
-        """Convert the files at the positions in ``order``, in that order, by so many threads.
+        """Convert the files at the positions in ``order``, in that order, with this many threads.
 
         Raises:
             ConversionError: A file is rejected, and the settings demand an error then.

@@ -131,7 +131,7 @@ class RecordDataset(Dataset[Any]):
         return store.read(positions)
 
     def labels_at(self, indices: Sequence[int]) -> list[int]:
-        """Return the labels of a few records by one lookup each; ``targets`` reads those of all."""
+        """Return the labels of a few records by one lookup each; ``targets`` reads all labels."""
         store, positions = self.locate(indices)
         return [store.label(position) for position in positions]
 

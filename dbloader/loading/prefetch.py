@@ -84,7 +84,7 @@ class PrefetchLoader(LoaderProxy, Generic[T]):
         depth: int = 2,
         *,
         preparation: Callable[..., Any] | None = None,
-        _skip_limit: SkipLimit | None = None,  # that of create_loader
+        _skip_limit: SkipLimit | None = None,  # given by create_loader
     ) -> None:
         given: Any = loader
         if not isinstance(given, Iterable) or isinstance(given, (str, bytes)):

@@ -153,7 +153,7 @@ def _wait_for_one(running: Collection[Any], seconds: float) -> Collection[Any]:
 
 @contextmanager
 def local_processes(count: int) -> Iterator[ProcessPoolExecutor]:
-    """Return an executor of so many processes of this machine, which end with the block."""
+    """Yield an executor with this many local processes. The processes end with the block."""
     # Not forked: the calling program may have threads.
     executor = _Processes(count, multiprocessing.get_context("spawn"), _begin_process)
     try:
