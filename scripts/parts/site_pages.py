@@ -1,4 +1,4 @@
-"""Write the pages of which mkdocs.yml makes the site: docs/, the pages outside it, and pages of the API.
+"""Write the pages of the site for mkdocs.yml: docs/, the pages outside it, and the pages of the Python API.
 
     python scripts/parts/site_pages.py FOLDER [PICTURES]
 
@@ -11,14 +11,14 @@ scripts/screenshots fills; without it, the line stays a comment.
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import shutil
 import sys
 from importlib import import_module
 from pathlib import Path
-
-import api_page
+from typing import Any
 
 HERE = Path(__file__).resolve().parents[2]
 DOCS = HERE / "docs"
@@ -31,6 +31,25 @@ ELSEWHERE = {
     "scripts/bench/figures.md": "figures.md",
     "scripts/bench/training.svg": "training.svg",
 }
+# What each public module is for. Everything else in the package is private.
+MODULES = {
+    "dbloader": "What most programs need.",
+    "dbloader.decoding": "Decoders, for `decode=` of a dataset: from the bytes of an image to pixels.",
+    "dbloader.sampling": "Samplers for a DataLoader, whose order can be resumed, and the random numbers of samples.",
+    "dbloader.device": "Modules for `preparation=` of a loader: they work on batches, on the GPU or on the CPU.",
+    "dbloader.loading.compat": "For code that was written for other recipes.",
+    "dbloader.images.tiled": "Tiled JPEGs: ordinary JPEGs of which a crop is decoded without the rest.",
+    "dbloader.errors": "All exceptions. Each one is a `DBLoaderError` and also the built-in exception that fits.",
+}
+# Functions and methods of these modules return objects of these classes; a program does not make them.
+RETURNED = (
+    "dbloader.conversion.report.Report",
+    "dbloader.conversion.report.Progress",
+    "dbloader.records.manifest.Manifest",
+    "dbloader.loading.stats.Stats",
+    "dbloader.stores.base.Store",
+    "dbloader.stores.writer.Writer",
+)
 _CODE_OR_LINK = re.compile(r"^```.*?^```$|(?<=\]\()(?P<path>[^)#\s:]+)(?=[)#])", re.MULTILINE | re.DOTALL)
 
 
@@ -72,14 +91,14 @@ def moved(text: str, page: Path, places: dict[Path, Path]) -> str:
 def api_pages() -> dict[str, str]:
     """Return the pages of the API: for each public module its names, whose docstrings mkdocstrings shows whole."""
     pages = {}
-    for module, text in api_page.MODULES.items():
-        names = api_page.vars_of(module)
+    for module, text in MODULES.items():
+        names = names_of(module)
         if module != "dbloader":
-            names = {name: value for name, value in names.items() if name not in api_page.vars_of("dbloader")}
+            names = {name: value for name, value in names.items() if name not in names_of("dbloader")}
         blocks = [block(f"{module}.{name}", value) for name, value in names.items()]
         pages[f"api/{module}.md"] = "\n".join([f"# {module}", "", text, "", *blocks])
     blocks = []
-    for path in api_page.RETURNED:
+    for path in RETURNED:
         module, _, name = path.rpartition(".")
         blocks.append(block(path, getattr(import_module(module), name)))
     text = "Functions and methods return these. A program does not make them."
@@ -88,12 +107,36 @@ def api_pages() -> dict[str, str]:
 
 
 def block(path: str, value: object) -> str:
-    """Return what makes mkdocstrings show a name, and of a class the members that docs/api.md names."""
+    """Return the lines that make mkdocstrings show a name and, of a class, its own public members."""
     lines = [f"::: {path}"]
     if isinstance(value, type):
-        members = api_page.members(value, api_page.public_classes())
-        lines += ["    options:", f"      members: [{', '.join(members)}]" if members else "      members: false"]
+        own = members(value)
+        lines += ["    options:", f"      members: [{', '.join(own)}]" if own else "      members: false"]
     return "\n".join(lines) + "\n"
+
+
+def names_of(module: str) -> dict[str, Any]:
+    """Return the public names of a module and their values."""
+    exports = import_module(module)
+    own = [name for name, value in vars(exports).items() if getattr(value, "__module__", None) == module]
+    return {name: getattr(exports, name) for name in sorted(getattr(exports, "__all__", own)) if name != "__version__"}
+
+
+def members(value: type) -> list[str]:
+    """Return the documented methods and properties of a class, without those of a public base or of another package."""
+    if issubclass(value, BaseException):
+        return []
+    public = {value for module in MODULES for value in names_of(module).values() if isinstance(value, type)}
+    names = []
+    for name in sorted(dir(value)):
+        owner = next(base for base in value.__mro__ if name in vars(base) or base is object)
+        member = inspect.getattr_static(value, name)
+        inherited = owner is not value and (owner in public or not owner.__module__.startswith("dbloader"))
+        if name.startswith("_") or inherited or not inspect.getdoc(getattr(value, name)):
+            continue
+        if callable(member) or isinstance(member, (classmethod, staticmethod, property)):
+            names.append(name)
+    return names
 
 
 def main(site: Path, pictures: Path | None = None) -> None:
