@@ -22,7 +22,7 @@ from dbloader.decoding.open import decode_pil
 from dbloader.decoding.random_crop import RandomResizedCrop
 from dbloader.errors import OptionError
 from dbloader.sampling.base import ResumableSampler
-from dbloader.sampling.batches import CountedBatchSampler, SeededBatchSampler
+from dbloader.sampling.batches import ForeignBatchSampler, SeededBatchSampler
 from dbloader.sampling.ranks import is_distributed
 from dbloader.sampling.shuffle import OrderedSampler, ShuffleSampler
 from dbloader.stores.base import Store
@@ -135,7 +135,7 @@ def create_batch_sampler(
         batches = SeededBatchSampler(sampler, batch_size, drop_last)
     else:
         rank = torch.distributed.get_rank() if distributed is not False and is_distributed() else 0
-        batches = CountedBatchSampler(sampler, batch_size, drop_last, seed=seed, rank=rank)
+        batches = ForeignBatchSampler(sampler, batch_size, drop_last, seed=seed, rank=rank)
     samples = len(sampler) if isinstance(sampler, Sized) else batch_size
     if drop_last and 0 < samples < batch_size:
         raise OptionError(

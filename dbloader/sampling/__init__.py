@@ -1,4 +1,4 @@
-"""Decide the order of an epoch, on one process or on many, and go on from its middle."""
+"""The order of an epoch, on one process or many, and its random numbers."""
 
 from __future__ import annotations
 
@@ -8,30 +8,20 @@ from dbloader._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from dbloader.sampling.base import ResumableSampler as ResumableSampler
-    from dbloader.sampling.batches import (
-        CountedBatchSampler as CountedBatchSampler,
-    )
-    from dbloader.sampling.batches import (
-        SeededBatchSampler as SeededBatchSampler,
-    )
+    from dbloader.sampling.batches import SeededBatchSampler as SeededBatchSampler
     from dbloader.sampling.blocks import BlockShuffleSampler as BlockShuffleSampler
     from dbloader.sampling.rng import SampleRNG as SampleRNG
     from dbloader.sampling.rng import SeededIndices as SeededIndices
     from dbloader.sampling.shuffle import OrderedSampler as OrderedSampler
     from dbloader.sampling.shuffle import ShuffleSampler as ShuffleSampler
-    from dbloader.sampling.weighted import (
-        ClassBalancedSampler as ClassBalancedSampler,
-    )
-    from dbloader.sampling.weighted import (
-        WeightedSampler as WeightedSampler,
-    )
+    from dbloader.sampling.weighted import ClassBalancedSampler as ClassBalancedSampler
+    from dbloader.sampling.weighted import WeightedSampler as WeightedSampler
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "BlockShuffleSampler": "blocks",
         "ClassBalancedSampler": "weighted",
-        "CountedBatchSampler": "batches",
         "OrderedSampler": "shuffle",
         "ResumableSampler": "base",
         "SampleRNG": "rng",

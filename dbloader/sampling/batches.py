@@ -1,4 +1,4 @@
-"""The samples of a sampler in batches."""
+"""Batch samplers whose batches contain the positions of their samples."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 
 
 class SeededBatchSampler(Sampler[list[int]]):
-    """Batches of a sampler's indices that know their positions in the epoch, in place of torch's BatchSampler.
+    """Batches of a sampler's indices, with their positions in the epoch, in place of torch's BatchSampler.
 
-    Give it to a DataLoader as ``batch_sampler``. The random crops of LMDBDataset and MongoDataset are then a pure
-    function of seed, epoch and position, in whatever process they are decoded.
+    Pass it to a DataLoader as ``batch_sampler``. The random crops of LMDBDataset and MongoDataset are then a pure
+    function of seed, epoch and position, in whichever process they are decoded.
 
-    In a DataLoader, torch's Subset hands on the indices without their positions, and the crops are drawn with torch's
-    generator. ``create_loader`` and ThreadLoader know the positions in a Subset, too.
+    In a DataLoader, torch's Subset passes on the indices without their positions, and torch's generator draws the
+    crops. ``create_loader`` keeps the positions of a Subset too.
 
     ``iter()`` uses the current epoch and starts where the sampler does. ``len()`` is the number of batches in a whole
     epoch.
 
     Args:
         sampler: One of dbloader's samplers.
-        batch_size: Samples in a batch, of this rank.
-        drop_last: Leave out the last batch if it has fewer.
+        batch_size: Samples of this rank in a batch.
+        drop_last: Leave out the last batch if it has fewer samples.
 
     Raises:
-        TypeError: The sampler is another one, ``batch_size`` not an int or ``drop_last`` not a bool.
+        TypeError: The sampler is another one, ``batch_size`` is not an int, or ``drop_last`` is not a bool.
         OptionError: ``batch_size`` is below 1.
     """
 
@@ -60,7 +60,7 @@ class SeededBatchSampler(Sampler[list[int]]):
 
 
 class _SeededBatches(Iterator[list[int]]):
-    """The batches of one iteration over a sampler; its state is what it has given, like that of the sampler's."""
+    """The batches of one iteration over a sampler. Like the sampler's iterator, it counts what it has yielded."""
 
     def __init__(self, sampler: ResumableSampler, batch_size: int, *, drop_last: bool) -> None:
         self._sampler = sampler
@@ -72,39 +72,39 @@ class _SeededBatches(Iterator[list[int]]):
     def _begin(self, since: Mapping[str, Any]) -> None:
         self._seed, self._epoch = since["seed"], since["epoch"]
         self._positions = self._sampler.positions(since)
-        self._given = 0
+        self._yielded = 0
 
     @override
     def __next__(self) -> list[int]:
-        part = self._positions[self._given : self._given + self._batch_size]
+        part = self._positions[self._yielded : self._yielded + self._batch_size]
         if not part or (self._drop_last and len(part) < self._batch_size):
-            if not self._given:  # nothing was left: take the end, so that the next epoch is a whole one
+            if not self._yielded:  # nothing was left: end the sampler's iteration, so the next epoch is a whole one
                 next(self._indices, None)
             raise StopIteration
-        self._given += len(part)
+        self._yielded += len(part)
         return SeededIndices(islice(self._indices, len(part)), self._seed, self._epoch, part)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state after the batches that this has given."""
+        """Return the state after the batches that were yielded."""
         state: dict[str, Any] = self._indices.state_dict()
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on at the state of another iterator."""
+        """Continue at the state of another iterator."""
         self._indices.load_state_dict(state_dict)
         self._begin(state_dict)
 
 
-class CountedBatchSampler(BatchSampler):
-    """Batches of any other sampler's indices that know their positions, in place of torch's BatchSampler.
+class ForeignBatchSampler(BatchSampler):
+    """Batches of the indices of a sampler that is not dbloader's, with their positions.
 
-    The order cannot be computed, but the random numbers of the samples can: they are a function of the seed, the number
+    Only the foreign sampler has its order. But the random numbers of the samples are a function of the seed, the number
     of iterations so far, and the position in the iteration.
 
     Args:
         sampler, batch_size, drop_last: As in BatchSampler.
         seed: The seed of the random numbers.
-        rank: The rank of the process, so that ranks draw different numbers.
+        rank: The rank of the process. Each rank has other random numbers.
     """
 
     def __init__(self, sampler: Iterable[int], batch_size: int, drop_last: bool, *, seed: int, rank: int) -> None:

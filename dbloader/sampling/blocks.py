@@ -1,9 +1,14 @@
-"""A shuffle for disks that read neighbors faster than scattered records, and for nodes that each read some shards."""
+"""A shuffle for disks that read neighbors faster than scattered records, and for nodes that each read some shards.
+
+The blocks in their random order, one behind the other, form one sequence of places. The places are cut into buffers,
+and each buffer is permuted. `Blocks` maps places to indices, and `BlockOrder` maps positions of an epoch to places.
+"""
 
 from __future__ import annotations
 
 import os
 import warnings
+from abc import ABC, abstractmethod
 from collections import Counter
 from contextlib import suppress
 from math import gcd
@@ -14,52 +19,49 @@ import numpy as np
 from typing_extensions import override
 
 from dbloader._options import number_from_environment, whole_number
-from dbloader.sampling.base import ResumableSampler
-from dbloader.sampling.block_order import BlockOrder, EqualBlocks, ShardBlocks
-from dbloader.sampling.shuffle import length_of
+from dbloader.sampling.base import ResumableSampler, length_of
+from dbloader.sampling.permutation import Permutation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 
+    from dbloader.sampling.rng import Array
+
 BLOCK_SIZE = 256
-_LOOKED_AT = 8  # blocks, and records of each, whose labels are looked at
+_EXAMINED = 8  # blocks whose labels are examined, and records in each
 
 
 class BlockShuffleSampler(ResumableSampler):
-    """All indices of a dataset, shuffled so that only a few parts of the store are read at a time.
+    """All indices of a dataset, shuffled in a way that reads only a few parts of the store at a time.
 
-    The dataset is divided into blocks of consecutive indices: the shards of a store that has shards, else
-    ``block_size`` records each. The blocks come in a random order, and the indices of each ``buffer_blocks`` of them
-    are shuffled together. So the samples of a buffer come from only ``buffer_blocks`` blocks, each read completely;
-    these should fit into the page cache. Records that were stored in the order of their classes stay together;
-    convert such a folder shuffled.
+    The dataset is divided into blocks of consecutive indices: the shards of a sharded store, else ``block_size``
+    records each. The sampler shuffles the blocks, and then the indices within each ``buffer_blocks`` of them. So the
+    samples of a buffer come from only ``buffer_blocks`` blocks, which should fit into the page cache together. Records
+    of one class stay together if they were stored together; convert such a folder shuffled.
 
-    **Lanes.** Without lanes the ranks share the samples of all blocks, so each machine reads all blocks. With L lanes
-    the blocks in their random order are cut into L pieces of equal numbers of samples, and position p of the order is
-    the next sample of piece p mod L. So if the number of ranks divides L, each rank reads L / ranks pieces of its own,
-    and all machines together read the data once, except for blocks at the border of two pieces, which are read for
-    both: have many more blocks than lanes. Each piece is shuffled within buffers of ``buffer_blocks / lanes`` blocks,
-    at least one. A batch of all ranks has samples of all pieces. Pass the number of ranks, or a number that all numbers
-    of ranks divide with which the training will go on; a state can only be resumed with the lanes that it was saved
-    with.
+    **Lanes.** Without lanes the ranks share the samples of all blocks, so each machine reads all blocks. With L lanes,
+    the shuffled blocks are cut into L pieces with equal numbers of samples. Position p of the order is the next sample
+    of piece p mod L. If the number of ranks divides L, each rank reads L / ranks pieces of its own, and all machines
+    together read the data once. Only blocks at a border of two pieces are read twice, so have many more blocks than
+    lanes. Each piece is shuffled within buffers of ``buffer_blocks / lanes`` blocks, at least one. A batch of all ranks
+    has samples of all pieces. Pass the number of ranks, or a multiple of all numbers of ranks that the training will
+    use: a state can only be resumed with the lanes that it was saved with.
 
-    Any position is found at once, and nothing is stored but the lengths of shards. See ResumableSampler for resuming.
+    Any position is found at once, and only the lengths of shards are stored. See ResumableSampler for resuming.
 
     Args:
-        dataset: Anything that has a length. What else is used: ``shard_lengths``, if it has that and its sum is the
-            length.
+        dataset: Anything that has a length. Its ``shard_lengths`` are used if their sum is the length.
         block_size: Records in a block; the last block of the dataset may have fewer. None for the shards of the store,
             or 256 if it has none.
-        buffer_blocks: Blocks that are shuffled together; the last ones of the epoch may be fewer.
+        buffer_blocks: Blocks that are shuffled together; the last buffer of the epoch may have fewer.
         num_replicas, rank, seed, drop_last: As in ShuffleSampler.
         lanes: Pieces of the order that different ranks can read; None for an order without lanes.
 
     Raises:
-        OptionError: ``block_size``, ``buffer_blocks`` or ``lanes`` is below 1. All other errors are those of
-            ShuffleSampler.
+        OptionError: As in ShuffleSampler; or ``block_size``, ``buffer_blocks`` or ``lanes`` is below 1.
 
     Attributes:
-        shard_lengths: Records in each block, where the blocks are the shards of a store; else None.
+        shard_lengths: Records in each block if the blocks are the shards of a store, else None.
     """
 
     def __init__(
@@ -93,18 +95,18 @@ class BlockShuffleSampler(ResumableSampler):
     def blocks_ahead(
         self, ranks: Iterable[int] | None = None, *, since: Mapping[str, Any] | None = None
     ) -> Iterator[tuple[int, list[int]]]:
-        """Yield which blocks some ranks read from which position on, in the order of the epoch.
+        """Yield (position, blocks): the blocks that some ranks read from a position of the global order on.
 
-        Blocks are counted as they lie in the dataset, so they are the shards of a sharded store. The blocks of an entry
-        are read in a mixed order, from the entry's position of the global order until the position of the next entry. A
-        block may come in two entries. The last entry has the blocks of the samples that fill up the ranks' shares.
+        The ranks read these blocks in a mixed order, up to the position of the next pair. Blocks are numbered by their
+        order in the dataset: of a sharded store they are the shards. A block may be in two pairs. The last pair has the
+        blocks of the padding.
 
         Args:
-            ranks: Numbers of ranks, such as those of one machine; None for this one.
+            ranks: Numbers of ranks, for example all ranks of a machine; None for this one.
             since: The state where the iteration starts, as in ``state_after``; None for the next ``iter()``.
 
         Raises:
-            OptionError: ``since`` is of another sampler, or a rank not 0 to ``num_replicas - 1``.
+            OptionError: ``since`` is of another sampler, or a rank is not 0 to ``num_replicas - 1``.
             TypeError: A rank is not an int.
         """
         seed, epoch, position = self._next() if since is None else self._read(since)
@@ -119,19 +121,19 @@ class BlockShuffleSampler(ResumableSampler):
                 yield self.length, np.unique(order.blocks.of(order(np.array(again)))).tolist()
 
     def _warn_of_classes(self, labels_at: Callable[[list[int]], list[int]]) -> None:
-        """Warn if most blocks have records of one class only, judged by a few records of a few blocks."""
+        """Warn if most blocks have records of one class only, judging by a few records of a few blocks."""
         sizes = self.shard_lengths or [self.block_size] * (self.length // self.block_size)
-        if len(sizes) < 2 * _LOOKED_AT:
+        if len(sizes) < 2 * _EXAMINED:
             return
         ends = np.cumsum(sizes)
-        chosen = np.linspace(0, len(sizes) - 1, _LOOKED_AT).astype(int).tolist()
+        chosen = np.linspace(0, len(sizes) - 1, _EXAMINED).astype(int).tolist()
         classes: list[int] = []
         for block in chosen:
-            places = np.linspace(ends[block] - sizes[block], ends[block] - 1, _LOOKED_AT).astype(int)
+            places = np.linspace(ends[block] - sizes[block], ends[block] - 1, _EXAMINED).astype(int)
             found = set(labels_at(places.tolist())) if sizes[block] else set()
             classes += found if len(found) == 1 else []
         # If nearly all records are of one class, most blocks would have one class in any order.
-        if len(classes) >= _LOOKED_AT / 2 and max(Counter(classes).values()) <= 0.75 * len(classes):
+        if len(classes) >= _EXAMINED / 2 and max(Counter(classes).values()) <= 0.75 * len(classes):
             what = "shards" if self.shard_lengths is not None else f"blocks of {self.block_size} records"
             warnings.warn(
                 f"most {what} have records of one class only, so batches of a block shuffle have few classes: "
@@ -143,7 +145,7 @@ class BlockShuffleSampler(ResumableSampler):
     @override
     def __iter__(self) -> Iterator[int]:
         if self.lanes is not None and self.rank == 0:
-            _warn_of_reading(self.lanes, self.num_replicas)
+            _warn_of_shared_lanes(self.lanes, self.num_replicas)
         return super().__iter__()
 
     @override
@@ -173,9 +175,9 @@ class BlockShuffleSampler(ResumableSampler):
         return {**super().facts(), "shards_crc32": crc32(np.array(self.shard_lengths, "<i8").tobytes())}
 
 
-def _warn_of_reading(lanes: int, world_size: int) -> None:
-    """Warn if machines share lanes, so that together they read the data several times."""
-    step = gcd(lanes, world_size)  # ranks that are so far apart read the same lanes
+def _warn_of_shared_lanes(lanes: int, world_size: int) -> None:
+    """Warn if machines share lanes, and therefore read the data several times in total."""
+    step = gcd(lanes, world_size)  # ranks this far apart read the same lanes
     local = max(1, number_from_environment("LOCAL_WORLD_SIZE", 1))  # of torchrun
     unknown = "" if "LOCAL_WORLD_SIZE" in os.environ else " (set LOCAL_WORLD_SIZE to the ranks of a node)"
     nodes = -(-world_size // local)
@@ -188,3 +190,194 @@ def _warn_of_reading(lanes: int, world_size: int) -> None:
             UserWarning,
             stacklevel=3,
         )
+
+
+class Blocks(ABC):
+    """Blocks of consecutive indices. Their numbers count from 0 in the random order.
+
+    All methods take and return int64 arrays of one shape.
+    """
+
+    def __init__(self, count: int, seed: int, epoch: int) -> None:
+        self.count = count
+        self.order = Permutation(count, seed, epoch, "blocks")
+
+    @abstractmethod
+    def number(self, places: Array) -> Array:
+        """Return the numbers of the blocks that contain some places."""
+
+    @abstractmethod
+    def start(self, numbers: Array) -> Array:
+        """Return the first places of the blocks with these numbers; for the number ``count``, the end of all places."""
+
+    @abstractmethod
+    def _first(self, blocks: Array) -> Array:
+        """Return the first indices of blocks, which are numbered by their order in the dataset."""
+
+    @abstractmethod
+    def of(self, indices: Array) -> Array:
+        """Return the blocks that contain some indices, numbered by their order in the dataset."""
+
+    def indices(self, places: Array) -> Array:
+        """Return the indices at some places."""
+        numbers = self.number(places)
+        return self._first(self.order(numbers)) + places - self.start(numbers)
+
+    def places(self, indices: Array) -> Array:
+        """Return the places of some indices."""
+        blocks = self.of(indices)
+        return self.start(self.order.inverse(blocks)) + indices - self._first(blocks)
+
+
+class EqualBlocks(Blocks):
+    """Blocks of one size; the last one in the dataset may be shorter. Nothing is stored."""
+
+    def __init__(self, length: int, size: int, seed: int, epoch: int) -> None:
+        super().__init__(-(-length // size), seed, epoch)
+        self._size = size
+        self._missing = self.count * size - length
+        self._short = int(self.order.inverse(np.array([self.count - 1]))[0]) if length else 0
+        self._short_end = (self._short + 1) * size - self._missing
+
+    @override
+    def number(self, places: Array) -> Array:
+        return np.where(places < self._short_end, places, places + self._missing) // self._size
+
+    @override
+    def start(self, numbers: Array) -> Array:
+        starts: Array = numbers * self._size - self._missing * (numbers > self._short)
+        return starts
+
+    @override
+    def _first(self, blocks: Array) -> Array:
+        return blocks * self._size
+
+    @override
+    def of(self, indices: Array) -> Array:
+        return indices // self._size
+
+
+class ShardBlocks(Blocks):
+    """Blocks of given lengths, which may be 0. A block takes 24 bytes of memory."""
+
+    def __init__(self, lengths: Sequence[int], seed: int, epoch: int) -> None:
+        super().__init__(len(lengths), seed, epoch)
+        shuffled = np.array(lengths, np.int64)[self.order(np.arange(self.count))]
+        self._starts = np.concatenate([[0], np.cumsum(shuffled)])
+        self._firsts = np.concatenate([[0], np.cumsum(lengths)])
+
+    @override
+    def number(self, places: Array) -> Array:
+        return np.searchsorted(self._starts, places, side="right") - 1
+
+    @override
+    def start(self, numbers: Array) -> Array:
+        return self._starts[numbers]
+
+    @override
+    def _first(self, blocks: Array) -> Array:
+        return self._firsts[blocks]
+
+    @override
+    def of(self, indices: Array) -> Array:
+        return np.searchsorted(self._firsts, indices, side="right") - 1
+
+
+class BlockOrder:
+    """The function from positions to indices.
+
+    With L lanes, position p belongs to lane p mod L, and each lane has its own piece of the places. The pieces follow
+    each other and are exactly as long as the lanes, so two lanes may read the block at a border. A buffer is part of
+    one lane. Without lanes there is one piece, and a buffer is a number of whole blocks.
+
+    Args:
+        blocks: The blocks that the places are in.
+        length: The number of places.
+        lanes: The number of lanes; None for an order without lanes.
+        buffer: The size of a buffer: in places with lanes, in blocks without.
+        seed: Seed of the permutations of the buffers.
+        epoch: Epoch of the permutations of the buffers.
+    """
+
+    def __init__(self, blocks: Blocks, length: int, lanes: int | None, buffer: int, seed: int, epoch: int) -> None:
+        self.blocks = blocks
+        self._lanes = lanes or 1
+        self._short, self._long_lanes = divmod(length, self._lanes)  # the first lanes have one place more
+        self._of_blocks, self._size = lanes is None, buffer
+        self._buffers = -(-(blocks.count if lanes is None else self._short + 1) // buffer)  # in each lane
+        self._key: tuple[int | str, ...] = ("buffer",) if lanes is None else ("lanes", lanes, buffer)
+        self._seed, self._epoch = seed, epoch
+        self._permutations: dict[int, Permutation] = {}  # of the last call; the next one often needs them again
+
+    def __call__(self, positions: Array) -> Array:
+        """Return the indices at some positions: int64, shape (positions,)."""
+        places = self._lane_start(positions % self._lanes) + positions // self._lanes
+        return self.blocks.indices(self._shuffle(places))
+
+    def inverse(self, indices: Array) -> Array:
+        """Return the positions of some indices: int64, shape (indices,)."""
+        places = self._shuffle(self.blocks.places(indices), inverse=True)
+        lanes = self._lane(places)
+        positions: Array = (places - self._lane_start(lanes)) * self._lanes + lanes
+        return positions
+
+    def ahead(self, position: int, chosen: Iterable[int], world_size: int) -> Iterator[tuple[int, list[int]]]:
+        """Yield (position, blocks) as ``BlockShuffleSampler.blocks_ahead`` does, without padding.
+
+        Args:
+            position: Where to begin, below the length of the order.
+            chosen: The first positions of some ranks, at least one.
+            world_size: The distance between two positions of one rank.
+        """
+        step = int(np.gcd(world_size, self._lanes))  # positions this far apart are in lanes of the same rank
+        lanes = np.array(sorted({lane for first in chosen for lane in range(first % step, self._lanes, step)}))
+        place = np.array([position // self._lanes])  # in the first lane, which is the longest
+        for number in range(int(self._buffer(place)[0]), self._buffers):
+            begins, ends = self._bounds(lanes, number)
+            left = begins < ends
+            if left.any():
+                pairs = zip(self.blocks.number(begins[left]), self.blocks.number(ends[left] - 1), strict=True)
+                numbers = dict.fromkeys(block for begin, end in pairs for block in range(begin, end + 1))
+                first = int((begins - self._lane_start(lanes))[left][0]) * self._lanes
+                yield max(position, first), self.blocks.order(np.array([*numbers])).tolist()
+
+    def _lane_start(self, lanes: Array) -> Array:
+        return lanes * self._short + np.minimum(lanes, self._long_lanes)
+
+    def _lane(self, places: Array) -> Array:
+        border = self._long_lanes * (self._short + 1)
+        behind = self._long_lanes + (places - border) // max(self._short, 1)
+        return np.where(places < border, places // (self._short + 1), behind)
+
+    def _buffer(self, places: Array) -> Array:
+        """Return the numbers of the buffers that contain some places; the first lane has the first numbers."""
+        if self._of_blocks:
+            return self.blocks.number(places) // self._size
+        lanes = self._lane(places)
+        buffers: Array = lanes * self._buffers + (places - self._lane_start(lanes)) // self._size
+        return buffers
+
+    def _bounds(self, lanes: Array, number: int) -> tuple[Array, Array]:
+        """Return the first places of a buffer in each lane, and the places behind its last."""
+        if self._of_blocks:
+            first, behind = np.minimum(np.array([[number], [number + 1]]) * self._size, self.blocks.count)
+            return self.blocks.start(first), self.blocks.start(behind)
+        begins = self._lane_start(lanes) + number * self._size
+        return begins, np.minimum(begins + self._size, self._lane_start(lanes + 1))
+
+    def _shuffle(self, places: Array, *, inverse: bool = False) -> Array:
+        buffers = self._buffer(places)
+        grouped = np.argsort(buffers, kind="stable")
+        result = np.empty_like(places)
+        used = {}
+        for part in np.split(grouped, np.flatnonzero(np.diff(buffers[grouped])) + 1) if places.size else ():
+            buffer = int(buffers[part[0]])
+            lane, number = divmod(buffer, self._buffers)
+            (begin,), (end,) = self._bounds(np.array([lane]), number)
+            permutation = used[buffer] = self._permutations.get(buffer) or Permutation(
+                int(end - begin), self._seed, self._epoch, *self._key, buffer
+            )
+            step = permutation.inverse if inverse else permutation
+            result[part] = step(places[part] - begin) + begin
+        self._permutations = used
+        return result

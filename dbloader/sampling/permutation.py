@@ -3,11 +3,11 @@
 The permutation is a Feistel network (Luby and Rackoff: How to Construct Pseudorandom Permutations from Pseudorandom
 Functions, SIAM Journal on Computing 17, 1988) in the generalized form of Black and Rogaway (Ciphers with Arbitrary
 Finite Domains, CT-RSA 2002, method 3). A position is a cell, (row, column), of a table with at least n cells and about
-sqrt(n) rows and columns. Each round adds a random function of the column to the row, modulo the rows, or the other way
-round, which can be undone. A result of n or above is put in again until it is below n ("cycle walking"). The table has
-less than a column too many, so for n above 4,096 that happens to less than 2 % of the positions; with halves of whole
-bits it can be three quarters. If both sides were odd, or both powers of two with xor, a full table would have only even
-permutations; so the rows are even and the rounds add.
+sqrt(n) rows and columns. Each round adds a random function of the column to the row, modulo the rows, or of the row to
+the column. Both can be undone. A result of n or above goes through the network again until it is below n ("cycle
+walking"). The table has less than one column too many, so for n above 4,096 fewer than 2 % of the positions need that.
+With tables of 2**k rows and columns, three quarters could. The number of rows is even, and the rounds add instead of
+xor: with two odd sides, or with xor and powers of two, a full table would have only even permutations.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 
     from dbloader.sampling.rng import Array
 
-# The sensitive statistic is how many rows apart two positions of one column come out (chi-square). With 4 rounds it is
-# 7,000 standard deviations off over 1,464 orders of n = 4,097, with 6 not there but still 10 over 3,000 orders of
-# n = 1,000, and with 8 in neither. All the n! orders of n = 5 come out equally often only with 10 rounds. So there are
-# 8 rounds, and for small n no network but an exact shuffle, of 32 kB at most.
+# Too few rounds show in the distance of rows between the values of two positions in one column (chi-square). 4 rounds
+# are 7,000 standard deviations off over 1,464 orders of n = 4,097. 6 rounds pass there, but are 10 off over 3,000
+# orders of n = 1,000. 8 rounds pass both. All n! orders of n = 5 are equally frequent only with 10 rounds. So there are
+# 8 rounds, and a small n has an exact shuffle, of 32 kB at most, instead of a network.
 ROUNDS = 8
 LARGEST_TABLE = 4096
 
-# Positions computed at a time: with the temporary arrays, this fits into a core's second-level cache. A million
-# positions of any n above the table take 18 to 23 ms, in one thread; in blocks of 8,192 it is 22 to 29 ms.
+# Positions computed at a time. With the temporary arrays, they fit into a core's second-level cache: a million
+# positions of any n above LARGEST_TABLE take 18 to 23 ms in one thread, and 22 to 29 ms in blocks of 8,192.
 _BLOCK = 16_384
 
 
 class Permutation:
     """A random order of ``range(n)``: position -> value, a pure function of ``(n, seed, epoch, purpose)``.
 
-    Neither memory nor the time for one position grows with n, which is at most 2**62. The values are the same with
-    every version of dbloader and NumPy and on every machine. Those for another seed, epoch or purpose are unrelated.
-    Not for cryptography.
+    Memory and the time for one position do not grow with n, which is at most 2**62. The values are the same with every
+    version of dbloader and NumPy and on every machine. Orders with another seed, epoch or purpose are unrelated. Not
+    for cryptography.
     """
 
     def __init__(self, n: int, seed: int, epoch: int = 0, *purpose: int | str) -> None:
@@ -75,7 +75,7 @@ class Permutation:
 
     @cached_property
     def _table(self) -> Array:
-        # Sorted by 64 random bits each, so uniform except for ties, of which there is one in 10**12 tables.
+        # The positions are sorted by 64 random bits each. This is uniform but for ties, one in 10**12 tables.
         random = bits(np.arange(self.n), derive_keys(2, "table", *self._purpose))
         return np.argsort(random, kind="stable")
 
@@ -85,7 +85,7 @@ class Permutation:
 
 
 class _Network:
-    """The Feistel network over the cells of a table, with one round for each key."""
+    """A Feistel network over the cells of a table, with one round for each key."""
 
     def __init__(self, n: int, round_keys: Array) -> None:
         rows = isqrt(n - 1) + 1
@@ -98,7 +98,7 @@ class _Network:
         row, column = self._split(cells)
         for even, odd in self._keys.reshape(-1, 2):
             row += _random(column, even, self._rows)
-            row = np.minimum(row, row - self._rows)  # modulo: a number below 0 wraps round to a larger one
+            row = np.minimum(row, row - self._rows)  # modulo: a number below 0 wraps round to a huge one
             column += _random(row, odd, self._columns)
             column = np.minimum(column, column - self._columns)
         return row * self._columns + column
@@ -118,7 +118,7 @@ class _Network:
 
 
 def _random(half: Array, key: np.uint64, limit: np.uint64) -> Array:
-    """Return a random function of the half: 0 to ``limit`` - 1, where the limit is at most 2**31."""
+    """Return a random function of the half, 0 to ``limit`` - 1; the limit is at most 2**31."""
     values = half ^ key
     mix(values)
     values >>= 32

@@ -1,4 +1,4 @@
-"""The share of the samples that each process gets, and the check that they are shared only once."""
+"""Which of how many processes this is, and a check that only one sampler divides the samples among them."""
 
 from __future__ import annotations
 
@@ -7,65 +7,15 @@ import sys
 from typing import TYPE_CHECKING
 
 import torch.distributed
-from torch.utils.data import DistributedSampler
 
-from dbloader._options import checked_flag, whole_number
+from dbloader._options import whole_number
 from dbloader.errors import OptionError
 
 if TYPE_CHECKING:
     from types import FrameType
 
-# Classes of Accelerate that give each process a part of what a sampler gives, even if the sampler did so already.
+# Classes of Accelerate that divide the samples of any sampler among processes, even if the sampler did so already.
 _MODULE, _SHARING = "accelerate.data_loader", ("BatchSamplerShard", "DataLoaderDispatcher")
-
-
-class RankSampler(DistributedSampler[int]):
-    """A sampler that shares one global order of positions among ranks.
-
-    It is a DistributedSampler so that frameworks do not share its samples a second time, but asks for the ranks only
-    when it is used: torch.distributed may be initialized later.
-
-    Attributes:
-        length: Positions in the global order, before it is padded.
-        drop_last: Whether the ranks leave out the tail that they cannot share evenly. Otherwise they pad it with the
-            first positions of the epoch, repeatedly if those are too few. Both as DistributedSampler does.
-    """
-
-    def __init__(self, length: int, num_replicas: int | None, rank: int | None, *, drop_last: bool) -> None:
-        # DistributedSampler's constructor is not called: it would ask for the ranks now, and keep the dataset.
-        self.length = length
-        self._given_ranks = (num_replicas, rank)
-        if self._given_ranks != (None, None):
-            resolve_ranks(num_replicas, rank)  # raises errors now
-        self.drop_last = checked_flag("drop_last", drop_last)
-
-    @property
-    def num_replicas(self) -> int:  # type: ignore[override] # DistributedSampler has a plain attribute
-        """The number of processes that share the order: as given, else from torch.distributed, else 1.
-
-        Raises:
-            OptionError: It was not given, torch.distributed is not initialized, and torchrun started this process as
-                one of several.
-        """
-        return resolve_ranks(*self._given_ranks)[0]
-
-    @property
-    def rank(self) -> int:  # type: ignore[override] # likewise
-        """The number of this process, from 0; otherwise as ``num_replicas``."""
-        return resolve_ranks(*self._given_ranks)[1]
-
-    def _end(self, position: int) -> int:
-        """Return where the global order from a position ends for all ranks; it is padded above ``length``."""
-        left = self.length - position
-        shares = left // self.num_replicas if self.drop_last else -(-left // self.num_replicas)
-        return position + shares * self.num_replicas
-
-    def _share(self, position: int) -> range:
-        """Return the positions of this rank in the global order that starts at a position."""
-        return range(position + self.rank, self._end(position), self.num_replicas)
-
-    def __len__(self) -> int:
-        return len(self._share(0))
 
 
 def is_distributed() -> bool:
@@ -76,7 +26,7 @@ def is_distributed() -> bool:
 def resolve_ranks(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
     """Return the number of processes and the rank of this one, from torch.distributed if they are not given.
 
-    Its errors are those of ShuffleSampler.
+    It raises the errors that ShuffleSampler lists.
     """
     if num_replicas is None or rank is None:
         if is_distributed():
@@ -103,10 +53,10 @@ def resolve_ranks(num_replicas: int | None, rank: int | None) -> tuple[int, int]
 
 
 def check_shared_once(name: str, num_replicas: int) -> None:
-    """Raise OptionError if a caller shares the samples of a sampler, named here, that shares them already.
+    """Raise OptionError if a caller would divide the samples of the named sampler among processes a second time.
 
-    ``iter()`` has no argument for the object that calls it, and Accelerate makes that object after the sampler. So this
-    looks for it among the callers.
+    ``iter()`` has no argument for its caller, and Accelerate makes its wrapper after the sampler. So this function
+    searches the stack for the wrapper.
     """
     module = sys.modules.get(_MODULE)
     if module is None or num_replicas == 1:
@@ -114,7 +64,7 @@ def check_shared_once(name: str, num_replicas: int) -> None:
     sharing = tuple(getattr(module, name) for name in _SHARING if hasattr(module, name))
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
-        # Only frames of that module: before Python 3.13, f_locals keeps all that it names alive as long as its frame.
+        # Only frames of that module: before Python 3.13, reading f_locals keeps alive everything that it names.
         shares = frame.f_locals.get("self") if frame.f_globals.get("__name__") == _MODULE else None
         if isinstance(shares, sharing) and getattr(shares, "num_processes", 0) != 1:
             raise OptionError(

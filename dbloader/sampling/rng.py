@@ -1,9 +1,9 @@
-"""Random numbers computed from what they are for, instead of the state of a generator.
+"""Random numbers as a function of a key and a position, instead of the state of a generator.
 
-A generator must run from its start to reach number 10 million. Here each number is a function of a key and a position
-(Salmon, Moraes, Dror and Shaw: Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011). The function is SplitMix64
-(Steele, Lea and Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014) with Stafford's 13th set of
-constants. It is written out here so that no version of a library can change it.
+A generator must run from its start to reach number 10 million; a function need not (Salmon, Moraes, Dror and Shaw:
+Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011). The function is SplitMix64 (Steele, Lea and Flood: Fast
+Splittable Pseudorandom Number Generators, OOPSLA 2014) with Stafford's 13th set of constants. It is implemented here,
+so no version of a library can change the numbers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _FRACTION_BITS = 53  # of a float64
 def derive_keys(count: int, *purpose: int | str) -> Array:
     """Return keys for a purpose, such as a seed, an epoch and a name: uint64, shape (count,).
 
-    Its parts are integers of any size, and strings without a ``/``. Purposes that differ anywhere have unrelated keys.
+    The parts of a purpose are integers of any size, and strings without a ``/``. Different purposes have unrelated
+    keys.
     """
     text = "/".join(str(part) for part in purpose)
     return np.frombuffer(hashlib.shake_256(text.encode()).digest(8 * count), "<u8").astype(np.uint64)
@@ -48,37 +49,37 @@ def mix(values: Array) -> None:
 
 
 def bits(positions: Array, key: Array) -> Array:
-    """Return the random bits at some positions, from 0, of the stream of a key: uint64, the shape of ``positions``.
+    """Return random bits for some positions, from 0: uint64, the shape of ``positions``.
 
-    The key is two of ``derive_keys``.
+    ``key`` is two numbers of ``derive_keys``. Each key has a stream of its own.
     """
     values = positions.astype(np.uint64)
     values *= STEP
     values += key[0]
     mix(values)
-    values ^= key[1]  # with a second key, two streams are not parts of one sequence
+    values ^= key[1]  # without a second key, two streams could be parts of one sequence
     mix(values)
     return values
 
 
 def uniform(positions: Array, key: Array) -> Array:
-    """Return the random numbers in [0, 1) at some positions of the stream of a key: float64; see ``bits``."""
+    """Return random numbers in [0, 1) for some positions: float64; otherwise as ``bits``."""
     return (bits(positions, key) >> np.uint64(64 - _FRACTION_BITS)) * 2.0**-_FRACTION_BITS
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SampleRNG:
-    """The random numbers of the samples of a batch, a pure function of (seed, epoch, position) for each sample.
+    """The random numbers of the samples of a batch: for each sample a pure function of (seed, epoch, position).
 
-    A sample gets the same numbers in any batch, with any number of workers, before and after a resume, and on a GPU.
+    A sample gets the same numbers in any batch, with any number of workers, before and after resuming.
 
     Args:
         seed: The seed of the training.
         epoch: The epoch, from 0.
-        positions: One integer from 0 for each sample, shape (N,), on the CPU: its position in the global order of the
-            epoch, which does not depend on the number of ranks. Indices of the dataset work too, but then a sample
-            that a weighted order repeats looks the same each time.
-        stream: A number for each module that draws, so that two modules draw different numbers for the same samples.
+        positions: Integers from 0, shape (N,), on the CPU: the position of each sample in the global order of the
+            epoch, which does not depend on the number of ranks. With indices of the dataset instead, a sample that a
+            weighted order repeats would get the same numbers each time.
+        stream: Modules with different streams draw different numbers for the same samples.
 
     Raises:
         OptionError: ``epoch`` or a position is negative, or the positions are not integers of one axis.
@@ -100,14 +101,14 @@ class SampleRNG:
             raise OptionError(f"positions must be at least 0, got {positions.min()}")
         if as_index(self.epoch) < 0:
             raise OptionError(f"epoch must be at least 0, got {self.epoch}")
-        # Python's int prints the same for any type of integer, and the keys are made of what is printed.
+        # Keys are made of printed numbers, and Python's int prints all types of integers alike.
         for name, value in (("positions", positions), ("seed", as_index(self.seed)), ("epoch", as_index(self.epoch))):
             object.__setattr__(self, name, value)
 
     @classmethod
     def from_torch(cls, count: int) -> Self:
-        """Return the RNG of ``count`` samples whose seed is drawn with torch's global generator."""
-        import torch  # not at the top: samplers' orders and conversion need only numpy
+        """Return the RNG of ``count`` samples, with a seed from torch's global generator."""
+        import torch  # not at the top: conversion uses this module without torch
 
         return cls(int(torch.randint(2**62, (), device="cpu")), 0, np.arange(count))
 
@@ -115,7 +116,7 @@ class SampleRNG:
         return len(self.positions)
 
     def with_stream(self, stream: int) -> Self:
-        """Return the same with another stream."""
+        """Return a copy with another stream."""
         return dataclasses.replace(self, stream=stream)
 
     def uniform(self, count: int, purpose: str) -> Array:
@@ -136,16 +137,15 @@ class SampleRNG:
 
 
 class SeededIndices(list[int]):
-    """The indices of a batch and their positions in the epoch, which decide the samples' random numbers.
+    """A list of the indices of a batch, with their positions in the epoch, which decide the samples' random numbers.
 
-    For code that knows nothing of this it is a list of ints. A dataset that gets it in ``__getitems__``, in any
-    process, can take the random numbers of each sample from ``rng``.
+    A dataset that gets it in ``__getitems__``, in any process, can use the random numbers in ``rng``.
 
     Args:
-        indices: One for each sample.
+        indices: The index of each sample.
         seed: As in SampleRNG.
         epoch: As in SampleRNG.
-        positions: Positions in the global order of the epoch, one for each index.
+        positions: The position of each index in the global order of the epoch.
     """
 
     __slots__ = ("epoch", "positions", "seed")

@@ -1,48 +1,39 @@
-"""All records once: shuffled for training, in order for evaluation."""
+"""Samplers that give each index once: shuffled for training, in order for evaluation."""
 
 from __future__ import annotations
 
-from collections.abc import Sized
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from dbloader._describe import short_repr
-from dbloader.sampling.base import ResumableSampler
+from dbloader.sampling.base import ResumableSampler, length_of
 from dbloader.sampling.permutation import Permutation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sized
 
     from dbloader.sampling.rng import Array
-
-
-def length_of(dataset: Any) -> int:
-    """Return the length of a dataset; raise TypeError for one without, and for text, whose letters would be samples."""
-    if not isinstance(dataset, Sized) or isinstance(dataset, (str, bytes)):
-        raise TypeError(f"dataset must be a dataset, or anything else that has a length, got {short_repr(dataset)}")
-    return len(dataset)
 
 
 class ShuffleSampler(ResumableSampler):
     """All indices of a dataset in a random order that is computed, in place of DistributedSampler and RandomSampler.
 
-    No list of indices is made: an epoch of a billion samples starts, at any sample, within a millisecond. See
+    It makes no list of indices. An epoch of a billion samples starts at any sample within a millisecond. See
     ResumableSampler for resuming.
 
     Args:
         dataset: Anything that has a length; only the length is used.
-        num_replicas: Number of processes that share the samples; from torch.distributed if that is initialized, else 1.
-        rank: Number of this process; likewise, else 0.
+        num_replicas: Number of processes that share the samples; from torch.distributed if it is initialized, else 1.
+        rank: Number of this process; from torch.distributed if it is initialized, else 0.
         seed: Any integer, of any size; must be the same on all ranks.
         drop_last: Leave out the tail that the ranks cannot share evenly, instead of repeating some samples.
 
     Raises:
-        OptionError: ``num_replicas`` is below 1, or ``rank`` not 0 to ``num_replicas - 1``. Or only one of the two is
-            given and torch.distributed is not initialized. From ``len()`` and ``iter()``: neither is given,
+        OptionError: ``num_replicas`` is below 1, or ``rank`` is not 0 to ``num_replicas - 1``; or only one of the two
+            is given and torch.distributed is not initialized. From ``len()`` and ``iter()``: neither is given,
             torch.distributed is not initialized, and torchrun started this process as one of several.
-        TypeError: ``dataset`` has no length, or is a str. ``num_replicas``, ``rank`` or ``seed`` is not an int, or
-            ``drop_last`` not a bool.
+        TypeError: ``dataset`` has no length, or is a str; ``num_replicas``, ``rank`` or ``seed`` is not an int; or
+            ``drop_last`` is not a bool.
     """
 
     def __init__(
@@ -63,14 +54,14 @@ class ShuffleSampler(ResumableSampler):
 
 
 class OrderedSampler(ResumableSampler):
-    """All indices of a dataset in order, each on just one rank: none is repeated or left out.
+    """All indices of a dataset in order, each on exactly one rank.
 
-    So sums over all ranks are those over the dataset. The ranks' shares may differ by one sample: do not call a
-    collective operation for each batch. The epoch does not change the order.
+    A sum over all ranks is therefore the sum over the dataset. The shares of two ranks may differ by one sample: do not
+    call a collective operation for each batch. All epochs have the same order.
 
     Args:
         dataset: Anything that has a length; only the length is used.
-        num_replicas, rank: As in ShuffleSampler, like all errors.
+        num_replicas, rank: As in ShuffleSampler, with the same errors.
     """
 
     def __init__(self, dataset: Sized, num_replicas: int | None = None, rank: int | None = None) -> None:

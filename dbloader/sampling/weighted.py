@@ -1,4 +1,4 @@
-"""Records drawn with replacement, some more often than others."""
+"""Samplers that draw indices with replacement, some more often than others."""
 
 from __future__ import annotations
 
@@ -24,19 +24,20 @@ if TYPE_CHECKING:
 
 
 class WeightedSampler(ResumableSampler):
-    """Indices drawn with replacement, each as often as its weight says, in place of WeightedRandomSampler.
+    """Indices drawn with replacement, in proportion to weights, in place of WeightedRandomSampler.
 
-    The draw at each position is a function of (seed, epoch, position); see ResumableSampler for resuming. Each weight
+    The draw at each position is a function of (seed, epoch, position). See ResumableSampler for resuming. Each weight
     takes 8 bytes of memory.
 
     Args:
-        weights: Shape (indices,), finite, 0 or more, in any unit; an index of weight 0 is never drawn.
+        weights: Shape (indices,), finite, at least 0, in any unit. An index of weight 0 is never drawn. All ranks must
+            pass the same weights.
         num_samples: Draws in an epoch, of all ranks together; None for the number of weights.
-        num_replicas, rank, seed, drop_last: As in ShuffleSampler. The weights must be the same on all ranks, too.
+        num_replicas, rank, seed, drop_last: As in ShuffleSampler.
 
     Raises:
         OptionError: As in ShuffleSampler; or the weights are invalid or all 0; or ``num_samples`` is below 1.
-        TypeError: A number is not an int, or ``drop_last`` not a bool.
+        TypeError: A number is not an int, or ``drop_last`` is not a bool.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class WeightedSampler(ResumableSampler):
 
     def draw(self, numbers: Array) -> Array:
         """Return the indices that random numbers in [0, 1) choose: int64, the same shape."""
-        # A number below 1 times the sum is below the sum also when rounded, so an index is always found.
+        # A number below 1 times the sum stays below the sum when it is rounded, so there is always an index.
         indices: Array = np.searchsorted(self._sums, numbers * self._sums[-1], side="right")
         return indices
 
@@ -82,12 +83,11 @@ class WeightedSampler(ResumableSampler):
 
 
 class ClassBalancedSampler(WeightedSampler):
-    """Indices drawn with replacement so that all classes come equally often, however few records one has.
+    """Indices drawn with replacement, each class equally often, however few records it has.
 
     Args:
-        labels: Shape (indices,), integers: ``dataset.targets``. A class without records is left out.
-        num_samples: As in WeightedSampler.
-        num_replicas, rank, seed, drop_last: As in WeightedSampler.
+        labels: Integers, shape (indices,): ``dataset.targets``. A class without records is never drawn.
+        num_samples, num_replicas, rank, seed, drop_last: As in WeightedSampler.
 
     Raises:
         OptionError: As in WeightedSampler; or the labels are not integers of that shape, or one is missing.

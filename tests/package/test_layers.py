@@ -116,7 +116,7 @@ def test_no_import_goes_in_a_circle(path: Path) -> None:
 @pytest.mark.parametrize("name", OF_ANY_ITERABLE)
 def test_prefetching_knows_nothing_of_stores(name: str) -> None:
     known = {*OF_ANY_ITERABLE, "batches.skipped", "batches.timed"}
-    known |= {"sampling.base", "sampling.ranks", "sampling.rng", "sampling.state"}
+    known |= {"sampling.base", "sampling.ranks", "sampling.rng"}
     assert {other for other in reached(name) if ROWS[room(other)] < ROWS["_machine"]} <= known
 
 

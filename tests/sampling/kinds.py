@@ -1,4 +1,4 @@
-"""The samplers as the tests make them, and their orders."""
+"""One sampler of each kind, and helpers for their orders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,18 @@ if TYPE_CHECKING:
     from dbloader.sampling import ResumableSampler
 
 LENGTH = 11
-MUCH = 2**50  # of which only what is asked for is ever computed
+HUGE = 2**50  # a length of which only a few indices can be computed
+WORLDS = (1, 2, 3)
+
+
+class Sharded:
+    """A dataset in shards of these lengths."""
+
+    def __init__(self, *shard_lengths: int) -> None:
+        self.shard_lengths = shard_lengths
+
+    def __len__(self) -> int:
+        return sum(self.shard_lengths)
 
 
 def weighted(dataset: range, *ranks: int, **options: Any) -> ResumableSampler:
@@ -30,29 +41,15 @@ def lanes(dataset: range, *ranks: int, **options: Any) -> ResumableSampler:
     return BlockShuffleSampler(dataset, 2, 3, *ranks, lanes=6, **options)
 
 
-class Sharded:
-    """A dataset in shards of unequal lengths, some of them empty."""
-
-    def __init__(self, *shard_lengths: int) -> None:
-        self.shard_lengths = shard_lengths
-
-    def __len__(self) -> int:
-        return sum(self.shard_lengths)
-
-
 def shards(dataset: range, *ranks: int, **options: Any) -> ResumableSampler:
-    length = len(dataset)
-    return BlockShuffleSampler(
-        Sharded(length // 5, 0, length // 2, length - length // 5 - length // 2, 0), None, 2, *ranks, **options
-    )
+    fifth, half = len(dataset) // 5, len(dataset) // 2
+    unequal = Sharded(fifth, 0, half, len(dataset) - fifth - half, 0)
+    return BlockShuffleSampler(unequal, None, 2, *ranks, **options)
 
 
-# Each makes a sampler of any length for (dataset, num_replicas, rank).
+# Each makes a sampler for (dataset, num_replicas, rank).
 PADDED: list[Callable[..., ResumableSampler]] = [ShuffleSampler, weighted, blocks, lanes, shards]
-KINDS = [*PADDED, OrderedSampler]
-WORLDS = (1, 2, 3)
-
-of_each_kind = pytest.mark.parametrize("make", KINDS, ids=lambda make: make.__name__)
+of_each_kind = pytest.mark.parametrize("make", [*PADDED, OrderedSampler], ids=lambda make: make.__name__)
 of_each_padded_kind = pytest.mark.parametrize("make", PADDED, ids=lambda make: make.__name__)
 
 
@@ -63,6 +60,6 @@ def global_order(make: Callable[..., ResumableSampler], length: int = LENGTH, ep
 
 
 def interleaved(shares: list[list[int]]) -> list[int]:
-    """Return the samples of all ranks in their global order, the last of which some may lack."""
+    """Return the samples of all ranks in their global order; the last ranks may have one sample less."""
     turns = itertools.zip_longest(*shares, fillvalue=None)
     return [index for turn in turns for index in turn if index is not None]

@@ -1,16 +1,30 @@
-"""The block shuffle: few places at a time, all of them completely, in random order."""
+"""The block shuffle: whole blocks in random order, lanes for each rank, and the blocks ahead."""
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+import warnings
+from bisect import bisect_right
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dbloader import LMDBDataset, convert, write_store
 from dbloader.errors import OptionError
 from dbloader.sampling import BlockShuffleSampler
+from tests.sampling.kinds import Sharded
+from tests.support.images import plant_photos
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+LENGTHS = st.lists(st.integers(0, 60), max_size=12)
+ignores_shared_lanes = pytest.mark.filterwarnings("ignore:.* ranks do not divide")
 
 
 def order(length: int, block_size: int, buffer_blocks: int, seed: int = 0, epoch: int = 0) -> list[int]:
@@ -19,46 +33,50 @@ def order(length: int, block_size: int, buffer_blocks: int, seed: int = 0, epoch
     return list(sampler)
 
 
+def sampler_of(lengths: Sequence[int], lanes: int | None, buffer: int, *ranks: int, seed: int = 0) -> Any:
+    return BlockShuffleSampler(Sharded(*lengths), None, buffer, *(ranks or (1, 0)), seed=seed, lanes=lanes)
+
+
 def touched(indices: list[int], block_size: int) -> list[int]:
-    """Return the blocks in the order in which they are first touched."""
+    """Return the blocks in the order in which they are first read."""
     return list(dict.fromkeys(index // block_size for index in indices))
 
 
+def shards_of(indices: Sequence[int], lengths: Sequence[int]) -> set[int]:
+    return set(np.searchsorted(np.cumsum(lengths), indices, side="right").tolist())
+
+
+# Without lanes
+
+
 @given(st.integers(0, 400), st.integers(1, 50), st.integers(1, 20), st.integers())
-def test_all_indices_come_once_one_buffer_of_whole_blocks_after_the_other(
-    length: int, block_size: int, buffer_blocks: int, seed: int
-) -> None:
+def test_buffers_of_whole_blocks_follow_each_other(length: int, block_size: int, buffer_blocks: int, seed: int) -> None:
     indices = order(length, block_size, buffer_blocks, seed)
     assert sorted(indices) == list(range(length))
     blocks = touched(indices, block_size)
     for begin in range(0, len(blocks), buffer_blocks):
         buffer = blocks[begin : begin + buffer_blocks]
-        size = sum(min(block_size, length - block * block_size) for block in buffer)
-        # Nothing else comes before all of these blocks have come.
-        assert sorted(indices[:size]) == sorted(
-            index for block in buffer for index in range(block * block_size, min((block + 1) * block_size, length))
-        )
-        del indices[:size]
+        expected = [index for block in buffer for index in range(block * block_size, (block + 1) * block_size)]
+        expected = sorted(index for index in expected if index < length)
+        assert sorted(indices[: len(expected)]) == expected
+        del indices[: len(expected)]
 
 
 @pytest.mark.parametrize("buffer_blocks", [1, 3])
-def test_each_block_is_equally_often_in_each_place(buffer_blocks: int) -> None:
-    # 5 blocks, of which the last has 1 index instead of 4: it must not come late or early for that.
+def test_each_block_is_equally_frequent_in_each_buffer(buffer_blocks: int) -> None:
+    # The last of 5 blocks has 1 index instead of 4, and must not come earlier or later for that.
     counts = np.zeros((5, 5))
     for epoch in range(1000):
-        indices = order(17, 4, buffer_blocks, epoch=epoch)
-        buffers: Any = touched(indices, 4)
+        buffers: Any = touched(order(17, 4, buffer_blocks, epoch=epoch), 4)
         for begin in range(0, 5, buffer_blocks):
             for block in buffers[begin : begin + buffer_blocks]:
                 size = min(buffer_blocks, 5 - begin)
                 counts[block, begin : begin + size] += 1 / size
-    places = counts[:, ::buffer_blocks]  # one of each buffer
     expected = 1000 / 5
-    assert np.abs(places - expected).max() < 5 * expected**0.5
+    assert np.abs(counts[:, ::buffer_blocks] - expected).max() < 5 * expected**0.5
 
 
 def test_indices_are_shuffled_evenly_over_their_buffer() -> None:
-    # One buffer of everything is a shuffle of everything.
     counts = np.zeros((10, 10))
     for epoch in range(1000):
         counts[np.arange(10), order(10, 3, 4, epoch=epoch)] += 1
@@ -67,7 +85,7 @@ def test_indices_are_shuffled_evenly_over_their_buffer() -> None:
 
 
 @pytest.mark.slow
-def test_each_buffer_is_shuffled_in_its_own_way() -> None:
+def test_orders_of_two_buffers_are_unrelated() -> None:
     indices = np.array(order(8000, 40, 10)).reshape(20, 400)
     ranks = np.array([[touched(list(buffer), 40).index(index // 40) for index in buffer] for buffer in indices])
     correlations: Any = np.corrcoef(np.argsort(np.argsort(indices)))
@@ -75,20 +93,173 @@ def test_each_buffer_is_shuffled_in_its_own_way() -> None:
     assert len({tuple(rank) for rank in ranks.tolist()}) == 20
 
 
-def test_sizes_beyond_the_dataset_are_allowed() -> None:
-    assert sorted(order(10, 100, 100)) == list(range(10))
-    assert sorted(order(10, 1, 10**9)) == list(range(10))
+# With lanes
+
+
+def test_any_combination_of_sizes_is_a_permutation_with_inverse() -> None:
+    sizes = itertools.product([*range(20), 61, 200], (1, 3, 7, 300), (1, 5, 10**9), (None, 1, 2, 5, 8, 70))
+    for length, size, buffer, lanes in sizes:
+        sampler = BlockShuffleSampler(range(length), size, buffer, 1, 0, lanes=lanes)
+        indices = list(sampler)
+        assert sorted(indices) == list(range(length)), (length, size, buffer, lanes)
+        places = sampler.order(0, 0).inverse(np.array(indices, np.int64))
+        assert places.tolist() == list(range(length)), (length, size, buffer, lanes)
+
+
+@given(LENGTHS, st.integers(1, 40), st.integers(1, 5), st.integers())
+def test_each_lane_reads_one_piece_of_the_shuffled_shards(
+    lengths: list[int], lanes: int, buffer: int, seed: int
+) -> None:
+    sampler = sampler_of(lengths, lanes, buffer, seed=seed)
+    indices, length = list(sampler), sum(lengths)
+    assert sorted(indices) == list(range(length))
+    shuffled = sampler.order(seed, 0).blocks.indices(np.arange(length)).tolist()
+    begin, size = 0, max(1, -(-length // max(1, len(lengths)))) * max(1, buffer // lanes)
+    for lane in range(lanes):
+        mine = indices[lane::lanes]
+        piece = shuffled[begin : begin + len(mine)]
+        for first in range(0, len(mine), size):
+            assert sorted(mine[first : first + size]) == sorted(piece[first : first + size])
+        begin += len(mine)
+    runs = [shard for shard, _ in itertools.groupby(np.searchsorted(np.cumsum(lengths), shuffled, side="right"))]
+    assert len(runs) == len(set(runs)), "each shard is in one piece"
+
+
+@pytest.mark.parametrize(("nodes", "local"), [(1, 8), (4, 8), (16, 8), (128, 1)])
+def test_all_nodes_together_read_each_shard_about_once(nodes: int, local: int) -> None:
+    lengths = np.random.default_rng(3).integers(1, 400, 1024).tolist()
+    indices = np.array(list(sampler_of(lengths, 128, 1)))
+    shards, read = np.searchsorted(np.cumsum(lengths), indices, side="right"), 0
+    for node in range(nodes):
+        ranks = range(node * local, (node + 1) * local)
+        read += len(np.unique(np.concatenate([shards[rank :: nodes * local] for rank in ranks])))
+    assert 1024 <= read <= 1024 + min(128, 128 * (nodes - 1)), "a shard at a border of two lanes is read twice"
+
+
+@pytest.mark.parametrize(("nodes", "local"), [(1, 8), (2, 1), (3, 2), (3, 8), (4, 4)])
+@pytest.mark.parametrize("lanes", [1, 6, 8, 12])
+def test_warning_of_shared_lanes_says_how_often_data_is_read(
+    nodes: int, local: int, lanes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(local))
+    world, read = nodes * local, 0
+    for node in range(nodes):
+        positions = (range(rank, 10_000, world) for rank in range(node * local, (node + 1) * local))
+        read += len({position % lanes for each in positions for position in each})
+    sampler = BlockShuffleSampler(range(1000), num_replicas=world, rank=0, lanes=lanes)
+    if read == lanes:
+        iter(sampler)
+    else:
+        with pytest.warns(UserWarning, match=f"read the data {read / lanes:g} x in an epoch: .* lanes={world}, or"):
+            iter(sampler)
+        iter(BlockShuffleSampler(range(1000), num_replicas=world, rank=1, lanes=lanes))  # only rank 0 warns
+
+
+def test_local_world_size_must_be_set_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = BlockShuffleSampler(range(1000), num_replicas=24, rank=0, lanes=128)
+    with pytest.warns(UserWarning, match=r"so 24 nodes of 1 \(set LOCAL_WORLD_SIZE to the ranks of a node\) together"):
+        iter(sampler)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "many")
+    with pytest.raises(OptionError, match=r"^the environment variable LOCAL_WORLD_SIZE must be a number, got 'many'$"):
+        iter(sampler)
+
+
+# Blocks ahead
+
+
+@ignores_shared_lanes
+@given(LENGTHS, st.sampled_from([None, 1, 4, 6]), st.integers(1, 5), st.integers(0, 10**6), st.sets(st.integers(0, 4)))
+def test_blocks_ahead_contain_the_samples_that_follow(
+    lengths: list[int], lanes: int | None, world: int, at: int, chosen: set[int]
+) -> None:
+    ranks = [rank for rank in range(world) if rank in chosen]
+    position = at % (sum(lengths) + 1)
+    state = {**sampler_of(lengths, lanes, 3).state_after(), "position": position, "epoch": 2}
+    ahead = list(sampler_of(lengths, lanes, 3, world, 0).blocks_ahead(ranks, since=state))
+    starts = [begin for begin, _ in ahead]
+    assert starts == sorted(set(starts))
+    assert starts[:1] in ([], [position])
+    for rank in ranks:
+        sampler = sampler_of(lengths, lanes, 3, world, rank)
+        sampler.load_state_dict(state)
+        for place, index in zip(sampler.positions(state), sampler, strict=True):
+            entry = bisect_right(starts, place) - 1
+            assert shards_of([index], lengths) <= set(ahead[entry][1])
+
+
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=12), st.sampled_from([(1, 1), (6, 1), (6, 2), (6, 6)]))
+def test_blocks_ahead_of_a_whole_epoch_are_those_of_this_rank(lengths: list[int], both: tuple[int, int]) -> None:
+    lanes, world = both
+    for rank in range(world):
+        sampler = sampler_of(lengths, lanes, 1, world, rank)
+        sampler.set_epoch(3)
+        ahead = list(sampler.blocks_ahead())
+        read = {block for _, blocks in ahead for block in blocks if lengths[block]}
+        assert read == shards_of(list(sampler), lengths)
+        assert len({begin for begin, _ in ahead}) == len(ahead)
+
+
+# Shards, states and warnings
+
+
+def test_state_is_resumed_only_with_its_lanes_and_shards() -> None:
+    state = sampler_of([3, 4, 5], 4, 2).state_after(5)
+    assert (state["shards"], state["buffer_blocks"], state["lanes"]) == (3, 2, 4)
+    sampler_of([3, 4, 5], 4, 2).load_state_dict(state)
+    for other, message in (
+        (sampler_of([3, 4, 5], 6, 2), "must have lanes 6, as this sampler has, .* got 4"),
+        (sampler_of([3, 4, 5], None, 2), "also has 'lanes'"),
+        (sampler_of([3, 5, 4], 4, 2), "must have shards_crc32 "),
+        (BlockShuffleSampler(Sharded(3, 4, 5), 4, 2, 1, 0, lanes=4), "lacks 'block_size'"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            other.load_state_dict(state)
+
+
+def test_blocks_of_a_sharded_store_are_its_shards(tmp_path: Path) -> None:
+    plant_photos(tmp_path / "images", 11)
+    with ThreadPoolExecutor(1) as executor:
+        convert(tmp_path / "images", tmp_path / "a.lmdb", shards=3, executor=executor)
+    dataset = LMDBDataset(tmp_path / "a.lmdb")
+    lengths = list(dataset.shard_lengths or ())
+    assert (len(lengths), sum(lengths)) == (3, 11)
+    sampler = BlockShuffleSampler(dataset, None, 1, 1, 0)
+    assert sampler.shard_lengths == lengths
+    indices = list(sampler)
+    for _, (shard,) in sampler.blocks_ahead():
+        assert shards_of(indices[: lengths[shard]], lengths) == {shard}
+        del indices[: lengths[shard]]
+    assert BlockShuffleSampler(dataset, 5).shard_lengths is None
+
+
+@pytest.mark.parametrize("options", [{}, {"block_size": 1}, {"lanes": 4}], ids=str)
+def test_subclass_with_more_samples_than_records_has_no_shards(options: dict[str, Any]) -> None:
+    class Twice(Sharded):
+        def __len__(self) -> int:
+            return 2 * super().__len__()
+
+    sampler = BlockShuffleSampler(Twice(7, 7, 6), num_replicas=1, rank=0, **options)
+    assert sampler.shard_lengths is None
+    assert sorted(sampler) == list(range(40))
 
 
 @pytest.mark.parametrize(
-    ("sizes", "kind", "message"),
+    ("labels", "is_warned"),
     [
-        ((0, 4), OptionError, "block_size must be at least 1, got 0"),
-        ((4, -5), OptionError, "buffer_blocks must be at least 1, got -5"),
-        ((4.0, 4), TypeError, "block_size must be an int, got 4.0"),
-        ((4, "4"), TypeError, "buffer_blocks must be an int, got '4'"),
+        ([number // 40 for number in range(640)], True),  # in the order of the classes
+        ([number * 7 % 16 for number in range(640)], False),
+        ([int(number % 90 == 0) for number in range(640)], False),  # nearly all of one class
+        ([number // 10 for number in range(640)], False),  # runs that are shorter than a block
     ],
 )
-def test_wrong_sizes_are_refused(sizes: Any, kind: type[Exception], message: str) -> None:
-    with pytest.raises(kind, match=message):
-        BlockShuffleSampler(range(5), *sizes)
+def test_blocks_of_one_class_cause_a_warning(labels: list[int], is_warned: bool, tmp_path: Path) -> None:
+    write_store(((b"x", label) for label in labels), tmp_path / "a.lmdb")
+    with LMDBDataset(tmp_path / "a.lmdb", decode=None) as dataset, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        BlockShuffleSampler(dataset, 20)
+    message = (
+        "most blocks of 20 records have records of one class only, so batches of a block shuffle have few classes: "
+        "store the records in a random order (dbloader convert --shuffle-seed)"
+    )
+    assert [str(warning.message) for warning in caught] == [message] * is_warned
+    assert all(warning.filename == __file__ for warning in caught)

@@ -1,4 +1,4 @@
-"""Ranks: their options, processes that train together, and samples that are shared twice."""
+"""Ranks: processes that train together, and samples that two parties would share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader, Subset
 
 from dbloader.errors import OptionError
 from dbloader.loading.prefetch import PrefetchLoader
-from dbloader.sampling import OrderedSampler, ShuffleSampler
+from dbloader.sampling import ShuffleSampler
 from tests.support.images import WAIT_S
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def epochs(loader: PrefetchLoader[Any], count: int) -> list[list[int]]:
 
 
 def train(rank: int, folder: Path) -> None:
-    """Train as one of two processes, and write down what came."""
+    """Train as one of two processes, and write what it received to a file."""
     os.environ["WORLD_SIZE"] = "2"
     early = ShuffleSampler(range(5))
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=2)
@@ -64,7 +64,7 @@ def train(rank: int, folder: Path) -> None:
     torch.distributed.destroy_process_group()
 
 
-def test_two_processes_train_on_every_sample_once_and_shuffle_true_is_refused(tmp_path: Path) -> None:
+def test_two_processes_share_each_sample_once_and_refuse_shuffle(tmp_path: Path) -> None:
     processes = [multiprocessing.get_context("fork").Process(target=train, args=(rank, tmp_path)) for rank in range(2)]
     for process in processes:
         process.start()
@@ -80,7 +80,7 @@ def test_two_processes_train_on_every_sample_once_and_shuffle_true_is_refused(tm
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     for rank, seen in enumerate(ranks):
         assert seen["ranks"] == [[2, rank], [2, 0], [5, 4]]
-        for message in seen["refused"]:  # of all samples and of a part, which cannot be told apart
+        for message in seen["refused"]:  # of all samples and of a part: the message is the same
             assert "does not share the samples among the 2 processes" in message
             assert "pass sampler=ShuffleSampler(dataset) instead" in message
             assert "ShuffleSampler(dataset, num_replicas=1, rank=0)" in message
@@ -94,13 +94,13 @@ def test_two_processes_train_on_every_sample_once_and_shuffle_true_is_refused(tm
 
 
 class Large:
-    """What a training function has among its locals."""
+    """A local of a training function."""
 
 
 @pytest.mark.parametrize("world", [1, 2])
-def test_iter_keeps_nothing_alive_that_its_callers_have(world: int) -> None:
-    """As looking at the locals of a frame does until Python 3.13."""
-    import accelerate.data_loader  # noqa: F401 - whose presence has the callers looked at
+def test_iter_keeps_no_local_of_its_callers_alive(world: int) -> None:
+    """Until Python 3.13, reading the locals of a frame keeps them alive."""
+    import accelerate.data_loader  # noqa: F401 - only then are the callers searched
 
     large = Large()
     kept = weakref.ref(large)
@@ -111,7 +111,7 @@ def test_iter_keeps_nothing_alive_that_its_callers_have(world: int) -> None:
 
 
 @pytest.mark.parametrize("derived", [False, True])
-def test_a_share_that_accelerate_would_share_again_is_refused(derived: bool) -> None:
+def test_second_division_by_accelerate_is_refused(derived: bool) -> None:
     from accelerate.data_loader import BatchSamplerShard
 
     class Derived(BatchSamplerShard):  # type: ignore[misc,unused-ignore]
@@ -127,27 +127,7 @@ def test_a_share_that_accelerate_would_share_again_is_refused(derived: bool) -> 
             assert len(list(batches)) == 7
 
 
-@pytest.mark.parametrize(
-    ("world", "rank", "message"),
-    [
-        (0, 0, "num_replicas must be at least 1, got 0"),
-        (2, 2, "rank must be 0 to 1, of 2 replicas, got 2"),
-        (2, -1, "rank must be 0 to 1, of 2 replicas, got -1"),
-        (
-            2,
-            None,
-            "must be given together where torch.distributed is not initialized, got num_replicas=2 and rank=None",
-        ),
-        (None, 1, "must be given together where .* got num_replicas=None and rank=1"),
-    ],
-)
-def test_ranks_out_of_range_are_refused(world: int | None, rank: int | None, message: str) -> None:
-    for make in (ShuffleSampler, OrderedSampler):
-        with pytest.raises(OptionError, match=message):
-            make(range(LENGTH), world, rank)
-
-
-def test_one_of_several_processes_does_not_take_all_samples_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_of_several_needs_a_process_group_or_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     sampler = ShuffleSampler(range(5))  # it may be made before the process group is initialized, but not used
     for use in (len, list):

@@ -1,4 +1,4 @@
-"""Random numbers that are a function of a key and a position."""
+"""Random numbers are a function of a key and a position."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dbloader.sampling.rng import SampleRNG, SeededIndices, bits, derive_keys, m
 SEEDS = st.integers(-(2**70), 2**70)
 
 
-def test_the_numbers_never_change() -> None:
+def test_numbers_never_change() -> None:
     key = derive_keys(2, 1, 2, "golden")
     assert key.tolist() == [12578346825565498984, 17466727190120040559]
     assert bits(np.array([0, 1, 10_000_000]), key).tolist() == [
@@ -28,7 +28,7 @@ def test_the_numbers_never_change() -> None:
     assert uniform(np.array([0, 2**62]), key).tolist() == [0.2931648003885876, 0.8020292723144248]
 
 
-def test_mixing_is_the_published_function() -> None:
+def test_mix_is_the_published_function() -> None:
     # The first outputs of SplitMix64 from seed 0 (java.util.SplittableRandom, and the seeding of xoshiro).
     states = np.array([1, 2, 3], np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     mix(states)
@@ -40,18 +40,14 @@ def test_mixing_is_the_published_function() -> None:
 
 
 @given(SEEDS, SEEDS)
-def test_what_differs_in_anything_has_other_keys(one: int, other: int) -> None:
+def test_different_purposes_have_different_keys(one: int, other: int) -> None:
     assert len({*derive_keys(2, one, other).tolist(), *derive_keys(2, one, other, "a").tolist()}) == 4
     assert (derive_keys(2, one, other).tolist() == derive_keys(2, other, one).tolist()) == (one == other)
-
-
-def test_the_parts_of_a_purpose_do_not_run_together() -> None:
-    purposes: list[tuple[int, ...]] = [(1, 23), (12, 3), (123,), (1, 2, 3), (1, -23)]
-    assert len({tuple(derive_keys(1, *purpose).tolist()) for purpose in purposes}) == 5
+    assert derive_keys(1, 1, 23) != derive_keys(1, 12, 3)
 
 
 @pytest.mark.parametrize("stride", [1, 7, 1024, 2**40])
-def test_the_numbers_are_uniform_and_neighbors_independent(stride: int) -> None:
+def test_numbers_are_uniform_and_neighbors_independent(stride: int) -> None:
     count, bins = 400_000, 64
     numbers = uniform(np.arange(count) * stride, derive_keys(2, stride))
     assert numbers.min() >= 0
@@ -69,17 +65,17 @@ def test_streams_of_neighboring_epochs_are_unrelated() -> None:
     assert np.abs(correlations).max() < 5 / 10_000**0.5
 
 
-def test_a_number_is_the_same_wherever_it_is_asked_for() -> None:
+def test_number_depends_only_on_key_and_position() -> None:
     key = derive_keys(2, "place")
     whole = uniform(np.arange(1000), key)
     assert uniform(np.array([[999, 3]]), key).tolist() == [[whole[999], whole[3]]]
     assert uniform(np.arange(500, 510, dtype=np.int32), key).tolist() == whole[500:510].tolist()
 
 
-# Of samples
+# Samples
 
 
-def test_a_sample_has_the_same_numbers_in_any_batch() -> None:
+def test_sample_has_same_numbers_in_any_batch() -> None:
     whole = SampleRNG(1, 2, range(100))
     numbers = whole.uniform(7, "x")
     assert (SampleRNG(1, 2, [40, 3, 40]).uniform(7, "x") == numbers[[40, 3, 40]]).all()
@@ -88,14 +84,14 @@ def test_a_sample_has_the_same_numbers_in_any_batch() -> None:
     assert len(np.unique(SampleRNG(1, 2, [2**56, 2**56 - 1, 0]).uniform(24, "x"))) == 72
 
 
-def test_another_seed_epoch_stream_or_purpose_has_other_numbers() -> None:
+def test_other_seed_epoch_stream_or_purpose_has_other_numbers() -> None:
     rng = SampleRNG(1, 2, range(10))
     others = (SampleRNG(3, 2, range(10)), SampleRNG(1, 3, range(10)), rng.with_stream(3))
     numbers = [each.uniform(7, "x") for each in (rng, *others)] + [rng.uniform(7, "y")]
     assert len(np.unique(numbers)) == 5 * 70
 
 
-def test_any_type_of_integer_has_the_same_numbers_also_after_pickling() -> None:
+def test_any_integer_type_has_same_numbers_also_after_pickling() -> None:
     seed, epoch = (np.array([1], np.int64), np.array([2], np.uint8))
     same = [SampleRNG(1, 2, np.array([5, 6], np.int32)), SampleRNG(1, 2, torch.tensor([5, 6]))]
     same += [SampleRNG(seed[0], epoch[0], (5, 6)), pickle.loads(pickle.dumps(same[0]))]  # noqa: S301
@@ -104,7 +100,7 @@ def test_any_type_of_integer_has_the_same_numbers_also_after_pickling() -> None:
         assert (each.uniform(2, "x") == SampleRNG(1, 2, [5, 6]).uniform(2, "x")).all()
 
 
-def test_torchs_generator_draws_a_seed() -> None:
+def test_from_torch_draws_seed_from_torch_generator() -> None:
     seeds = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
@@ -122,11 +118,8 @@ def test_torchs_generator_draws_a_seed() -> None:
         ([0], -1, "epoch must be at least 0, got -1"),
     ],
 )
-def test_wrong_positions_and_epochs_are_refused(positions: Any, epoch: int, message: str) -> None:
+def test_wrong_positions_or_epoch_are_refused(positions: Any, epoch: int, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         SampleRNG(0, epoch, positions)
-
-
-def test_indices_and_positions_are_equally_many() -> None:
     with pytest.raises(OptionError, match="positions must be one for each of 2 indices, got 3"):
         SeededIndices([4, 5], 0, 0, range(3))

@@ -1,0 +1,75 @@
+"""Options of samplers that are refused, with the message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dbloader import sampling
+from dbloader.errors import OptionError
+from dbloader.records.columns import NO_LABEL
+from tests.sampling.kinds import LENGTH, PADDED
+
+DATA = range(LENGTH)
+shuffled: Any = sampling.ShuffleSampler
+ordered: Any = sampling.OrderedSampler
+block: Any = sampling.BlockShuffleSampler
+weighted: Any = sampling.WeightedSampler
+balanced: Any = sampling.ClassBalancedSampler
+batches: Any = sampling.SeededBatchSampler
+ONE = shuffled(range(10), 4, 1)  # 3 samples
+
+
+def blocks_ahead(rank: int) -> list[Any]:
+    return list(block(DATA, num_replicas=2, rank=0).blocks_ahead([rank]))
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments", "options", "kind", "message"),
+    [
+        (shuffled, (5,), {}, TypeError, "^dataset must be a dataset, or anything else that has a length, got 5$"),
+        (ordered, ("x",), {}, TypeError, "^dataset must be a dataset, or anything .*, got 'x'$"),
+        (block, (b"abc",), {}, TypeError, "^dataset must be a dataset, or anything .*, got b'abc'$"),
+        *((make, (DATA,), {"drop_last": 0}, TypeError, "^drop_last must be True or False, got 0$") for make in PADDED),
+        (shuffled, (DATA,), {"seed": 1.5}, TypeError, r"^seed must be an int, got 1\.5$"),
+        (shuffled, (DATA, 2.0, 0), {}, TypeError, r"^num_replicas must be an int, got 2\.0$"),
+        (shuffled, (DATA, 2, "0"), {}, TypeError, "^rank must be an int, got '0'$"),
+        (shuffled, (DATA, 0, 0), {}, OptionError, "^num_replicas must be at least 1, got 0$"),
+        (ordered, (DATA, 2, 2), {}, OptionError, "^rank must be 0 to 1, of 2 replicas, got 2$"),
+        (shuffled, (DATA, 2, -1), {}, OptionError, "^rank must be 0 to 1, of 2 replicas, got -1$"),
+        (shuffled, (DATA, 2), {}, OptionError, "must be given together .* got num_replicas=2 and rank=None$"),
+        (ordered, (DATA, None, 1), {}, OptionError, "must be given together .* got num_replicas=None and rank=1$"),
+        (ONE.set_epoch, (-1,), {}, OptionError, "^epoch must be at least 0, got -1$"),
+        (ONE.set_epoch, (1.0,), {}, TypeError, r"^epoch must be an int, got 1\.0$"),
+        (ONE.state_after, (-1,), {}, OptionError, "^consumed must be 0 to 3, the samples of rank 1, got -1$"),
+        (ONE.state_after, (4,), {}, OptionError, "^consumed must be 0 to 3, the samples of rank 1, got 4$"),
+        (ONE.state_after, (2.0,), {}, TypeError, r"^consumed must be an int, got 2\.0$"),
+        (block, (DATA, 0), {}, OptionError, "^block_size must be at least 1, got 0$"),
+        (block, (DATA, 4.0), {}, TypeError, r"^block_size must be an int, got 4\.0$"),
+        (block, (DATA, 4, -5), {}, OptionError, "^buffer_blocks must be at least 1, got -5$"),
+        (block, (DATA,), {"lanes": 0}, OptionError, "^lanes must be at least 1, got 0$"),
+        (block, (DATA,), {"lanes": 2.0}, TypeError, r"^lanes must be an int or None, got 2\.0$"),
+        (blocks_ahead, (2,), {}, OptionError, "^rank must be from 0 to 1, got 2$"),
+        (weighted, ([],), {}, OptionError, "^weights must have one above 0, got 0 that are 0$"),
+        (weighted, ([0.0, 0.0],), {}, OptionError, "^weights must have one above 0, got 2 that are 0$"),
+        (weighted, ([1, -2.0],), {}, OptionError, r"^weights must be finite and at least 0, got -2\.0 at index 1$"),
+        (weighted, ([1, np.nan],), {}, OptionError, "^weights must be finite and at least 0, got nan at index 1$"),
+        (weighted, ([[1.0, 2.0]],), {}, OptionError, r"^weights must be one for each index, .* of shape \(1, 2\)$"),
+        (weighted, ([1.0], 0), {}, OptionError, "^num_samples must be at least 1, got 0$"),
+        (balanced, ([3, NO_LABEL, NO_LABEL],), {}, OptionError, "got none at index 1 and 2 in all: use WeightedSam"),
+        *(
+            (balanced, (labels,), {}, OptionError, "^labels must be one integer for each index, got an array of ")
+            for labels in ([], [0.5], ["a"], [[1, 2]], [True])
+        ),
+        (batches, (ONE, 0), {}, OptionError, "^batch_size must be at least 1, got 0$"),
+        (batches, (ONE, 2, "no"), {}, TypeError, "^drop_last must be True or False, got 'no'$"),
+        (batches, (DATA, 2), {}, TypeError, "^sampler must be one of dbloader's, .* got range$"),
+    ],
+)
+def test_wrong_option_is_refused(
+    call: Any, arguments: Any, options: dict[str, Any], kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        call(*arguments, **options)
