@@ -1,4 +1,4 @@
-"""Texts for values and loaders in messages and reprs."""
+"""Format values, sizes and loaders for messages and reprs."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from unicodedata import category
 
 from dbloader.errors import LoaderError, OptionError
 
-# Joiners of letters in Persian and Indian scripts: the only format characters that belong to the spelling of words.
+# Zero-width joiners, which the spelling of Persian and Indian words needs.
 _JOINERS = "\u200c\u200d"
 
 
 def short_repr(value: object, most: int = 100) -> str:
-    """Return the repr of a value for a message; a long one is cut and ends in an ellipsis."""
+    """Return the repr of a value. A long repr is cut, and ends in an ellipsis."""
     text = repr(value)
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def describe(loader: Any) -> str:
-    """Return the kind of a loader, its batches, dataset and workers; unknown parts are left out."""
-    dataset = getattr(loader, "source_dataset", None)  # compared with None: an empty dataset is false
+    """Return the repr of a loader: its type and, as far as known, batches, dataset and workers."""
+    dataset = getattr(loader, "source_dataset", None)  # an empty dataset is false
     dataset = getattr(loader, "dataset", None) if dataset is None else dataset
     size = getattr(loader, "batch_size", None)
     size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None) if size is None else size
@@ -37,12 +37,12 @@ def describe(loader: Any) -> str:
 def _length(sized: Any) -> int | None:
     try:
         return len(sized)
-    except (TypeError, OptionError):  # an iterable, perhaps behind another loader; or ranks that are not known yet
+    except (TypeError, OptionError):  # an iterable without length, or ranks that are not known yet
         return None
 
 
 def stop_iteration_error(what: str) -> LoaderError:
-    """Return the error for a StopIteration from a user's function, which torch would take for the end of the epoch."""
+    """Return the error to raise for a StopIteration from a user's function, which would end the epoch in torch."""
     return LoaderError(
         f"StopIteration was raised in the making of {what}, which would end the epoch early: "
         "catch it there, or give next() a default"
@@ -50,18 +50,18 @@ def stop_iteration_error(what: str) -> LoaderError:
 
 
 def add_note(error: BaseException, note: str) -> None:
-    """Add a note to an error, once."""
+    """Add a note to an error, unless the error has it already."""
     if note not in getattr(error, "__notes__", ()):
         error.add_note(note)
 
 
 def counted(number: int, thing: str) -> str:
-    """Return "1 record", "2,000 records"."""
+    """Return a number with its noun: "1 record", "2,000 records"."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def size(nbytes: float) -> str:
-    """Return "17 bytes", "1.3 MB"; 1 kB is 1,000 bytes."""
+    """Return a size with its unit: "17 bytes", "1.3 MB". 1 kB is 1,000 bytes."""
     if nbytes < 1000:
         return counted(int(nbytes), "byte")
     for unit in ("kB", "MB", "GB"):
@@ -72,10 +72,10 @@ def size(nbytes: float) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return a text with everything escaped that a terminal may take for a command, such as ``\x1b``.
+    r"""Return a text in which characters that could control a terminal are escaped, such as ``\x1b``.
 
-    That is control characters (with newlines), characters that change the direction of writing or are invisible, line
-    and paragraph separators, and lone surrogates. The letters of all scripts stay as they are.
+    Escaped are control characters, including newlines, characters that are invisible or change the direction of
+    writing, line and paragraph separators, and lone surrogates. Letters of all scripts stay.
     """
     if text.isprintable():
         return text

@@ -13,9 +13,13 @@ if TYPE_CHECKING:
 def lazy_exports(
     package: str, modules: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return the ``__getattr__``, ``__dir__`` and ``__all__`` of a package, given the module below it for each name.
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` for a package that imports each name at its first use.
 
     Importing torch takes over a second and 300 MB, and most commands do not need it.
+
+    Args:
+        package: Full name of the package.
+        modules: The module of each name, relative to the package.
     """
 
     def get_attribute(name: str) -> Any:

@@ -1,14 +1,16 @@
-"""Limits of the machine for this process: CPUs by affinity and quota, memory by control group; and file systems.
+"""Limits of this process: CPUs by affinity and quota, memory by control group; file systems; signals of processes.
 
-Containers are control groups (cgroups). The files are those of the kernel's documentation, admin-guide/cgroup-v2
-(``cpu.max``, ``memory.max``), and for version 1 scheduler/sched-bwc and admin-guide/cgroup-v1/memory. In all functions
-``root`` is the folder in which ``proc`` and ``sys`` lie.
+Containers are control groups (cgroups). The kernel documents their files in admin-guide/cgroup-v2 (``cpu.max``,
+``memory.max``), and for version 1 in scheduler/sched-bwc and admin-guide/cgroup-v1/memory. In all functions, ``root``
+is the folder that contains ``proc`` and ``sys``.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import signal
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -23,9 +25,9 @@ def cpu_count(root: str | os.PathLike[str] = "/") -> int:
     return min(cpus, _cpu_quota(Path(root)) or cpus)
 
 
-@cache  # asked for each batch that is decoded for a device
+@cache  # the loaders read it for each batch
 def _cpu_quota(root: Path) -> int | None:
-    """Return how many CPUs' time the control group may use, rounded up; None if there is no quota."""
+    """Return how many CPUs the quota of the control group allows, rounded up; None without a quota."""
     quotas = []
     for group in _groups(root, "cpu"):
         numbers = _numbers(group / "cpu.max")
@@ -37,12 +39,12 @@ def _cpu_quota(root: Path) -> int | None:
 
 
 def total_memory(root: str | os.PathLike[str] = "/") -> int:
-    """Return the bytes of memory that the machine has, or that this process's container may use if that is less."""
+    """Return the memory of the machine in bytes, or the limit of this process's container if it is lower."""
     return min([os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_memory_limits(Path(root))])
 
 
 def available_memory(root: str | os.PathLike[str] = "/") -> int | None:
-    """Return the bytes that programs and the page cache can still get in this container; None if unknown."""
+    """Return the memory in bytes that is available in this container; None if unknown."""
     try:
         lines = (Path(root) / "proc/meminfo").read_text().splitlines()
         available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
@@ -52,10 +54,9 @@ def available_memory(root: str | os.PathLike[str] = "/") -> int | None:
 
 
 def file_system(path: str | os.PathLike[str], root: str | os.PathLike[str] = "/") -> str | None:
-    """Return the type of the file system that a file is on, such as "ext4" or "nfs4"; None if unknown.
+    """Return the type of the file system that contains a path, such as "ext4" or "nfs4"; None if unknown.
 
-    The lines of ``proc/self/mountinfo`` are described in proc_pid_mountinfo(5). Of two mounts on one folder, the later
-    one is on top.
+    proc_pid_mountinfo(5) describes ``proc/self/mountinfo``. A later mount on the same folder hides an earlier one.
     """
     resolved = Path(path).resolve()
     deepest, kind = -1, None
@@ -72,15 +73,15 @@ def file_system(path: str | os.PathLike[str], root: str | os.PathLike[str] = "/"
 
 
 def _memory_limits(root: Path) -> Iterator[int]:
-    """Yield the limit in bytes of each control group that has one; in version 1, a huge number is no limit."""
+    """Yield the memory limits of the control groups in bytes. In version 1, a huge number means no limit."""
     for group in _groups(root, "memory"):
         yield from _numbers(group / "memory.max") or _numbers(group / "memory.limit_in_bytes")
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """Yield the folders of this process's control group and of those around it, up to the root.
+    """Yield the folders of this process's control group and of its parents. The lowest of their limits applies.
 
-    A limit of any of them holds. A folder may be missing: a container may see only its own group, as the root.
+    A folder may be missing, because a container may see only its own group, as the root.
     """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -99,8 +100,24 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
 
 
 def _numbers(file: Path) -> list[int]:
-    """Return the whole numbers in a file; none if it does not exist, or if one of them is "max"."""
+    """Return the numbers in a file; an empty list if the file is missing or contains "max"."""
     try:
         return [int(word) for word in file.read_text().split()]
     except (OSError, ValueError):
         return []
+
+
+@contextmanager
+def sigint_blocked() -> Iterator[None]:
+    """Block SIGINT in this thread and in the processes that it starts, where it stays blocked.
+
+    Without this, each process that Ctrl-C interrupts during its imports prints a traceback.
+    """
+    from multiprocessing import resource_tracker
+
+    resource_tracker.ensure_running()  # unblocks SIGINT when it starts
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,4 +1,4 @@
-"""Checks of option values: each takes the name of the option, for the message, and its value."""
+"""Check the values of options. Each function takes the name of the option, for the message, and its value."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def checked_flag(name: str, value: object, *, none: Literal[False] = False) -> b
 @overload
 def checked_flag(name: str, value: object, *, none: bool) -> bool | None: ...
 def checked_flag(name: str, value: object, *, none: bool = False) -> bool | None:
-    """Return an option that is True or False, also NumPy's, or with ``none`` None.
+    """Return a bool, Python's or NumPy's; with ``none`` also None.
 
-    Anything else is a TypeError, since Python takes the text ``"no"`` for true.
+    Other values raise TypeError. To Python, the text ``"no"`` would be true.
     """
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
@@ -45,14 +45,14 @@ def whole_number(
 def whole_number(
     name: str, value: Any, least: int | None = None, most: int | None = None, *, none: bool = False
 ) -> int | None:
-    """Return an option that is an int, also NumPy's, from ``least`` to ``most``, or with ``none`` None.
+    """Return an int, Python's or NumPy's, from ``least`` to ``most``; with ``none`` also None.
 
-    Any other int is an OptionError, anything else (text, 3.0, True) a TypeError.
+    Other ints raise OptionError. Other values, such as text, 3.0 and True, raise TypeError.
     """
     if none and value is None:
         return None
     try:
-        number = None if isinstance(value, bool) else index(value)  # Python takes a bool for 0 or 1
+        number = None if isinstance(value, bool) else index(value)  # index(True) is 1
     except TypeError:
         number = None
     if number is None:
@@ -64,9 +64,9 @@ def whole_number(
 
 
 def real_number(name: str, value: Any, least: float = 0.0, most: float = math.inf, *, above: bool = False) -> float:
-    """Return an option that is a finite number, also NumPy's, from ``least`` to ``most``; with ``above`` not ``least``.
+    """Return a finite number, Python's or NumPy's, from ``least`` to ``most``; with ``above``, greater than ``least``.
 
-    Any other number is an OptionError, anything else a TypeError.
+    Other numbers raise OptionError. Other values raise TypeError.
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {short_repr(value)}")
@@ -79,7 +79,7 @@ def real_number(name: str, value: Any, least: float = 0.0, most: float = math.in
 
 
 def number_from_environment(name: str, default: int) -> int:
-    """Return the number in an environment variable, 0 or more; OptionError if it holds something else."""
+    """Return the number in an environment variable, at least 0; raise OptionError for other values."""
     text = os.environ.get(name) or str(default)
     if not re.fullmatch("[0-9]{1,9}", text):
         raise OptionError(f"the environment variable {name} must be a number, got {short_repr(text, 50)}")
@@ -87,12 +87,15 @@ def number_from_environment(name: str, default: int) -> int:
 
 
 def check_path(name: str, value: object, *, none: bool = False) -> None:
-    """Raise TypeError, without the value, unless an option is a str or a path, or with ``none`` None."""
+    """Raise TypeError unless an option is a str or a path; with ``none``, None is allowed.
+
+    The message contains only the type of the value, which may be large.
+    """
     if not (isinstance(value, (str, os.PathLike)) or (none and value is None)):
         raise TypeError(f"{name} must be a str or a path{', or None' if none else ''}, got {type(value).__name__}")
 
 
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
-    """Raise OptionError unless an option has one of its few values."""
+    """Raise OptionError unless an option is one of its choices."""
     if value not in choices:
         raise OptionError(f"{name} must be one of {', '.join(choices)}, got {short_repr(value)}")

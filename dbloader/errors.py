@@ -1,4 +1,4 @@
-"""Every error that dbloader raises on purpose.
+"""The errors that dbloader raises on purpose.
 
 DBLoaderError
 ├── PlaceError              (ValueError)         a place is neither a path nor a usable URI
@@ -10,31 +10,31 @@ DBLoaderError
 │   ├── StoreFullError      (OSError)            the disk is full
 │   ├── StoreUnreachableError (ConnectionError)  no server answers at the place
 │   ├── NotAStoreError      (ValueError)         the place holds no finished dbloader store
-│   ├── StoreVersionError   (ValueError)         a newer format than this version knows
-│   └── DamagedStoreError   (ValueError)         cut short or corrupted
+│   ├── StoreVersionError   (ValueError)         the format is newer than this version of dbloader
+│   └── DamagedStoreError   (ValueError)         the store is cut short or corrupted
 ├── RecordError
-│   ├── FieldError          (TypeError)          a value that a record cannot hold
+│   ├── FieldError          (TypeError)          a record cannot contain a value
 │   ├── RecordNotFoundError (KeyError)           no record has this name
 │   ├── RecordIndexError    (IndexError)         no record has this index
-│   └── DamagedRecordError  (ValueError)         the stored bytes are not those that were written
+│   └── DamagedRecordError  (ValueError)         the stored bytes have changed
 ├── ImageError
-│   ├── NotAnImageError     (ValueError)         no known image format
-│   ├── NotTiledError       (ValueError)         a JPEG without tiles
-│   ├── PixelRangeError     (ValueError)         values of unknown range, such as floats
-│   └── DamagedImageError   (ValueError)         data of the image is missing or corrupted
-├── SourceError             (ValueError)         a folder or listing that cannot be converted
-│   └── SourceNotFoundError (FileNotFoundError)  there is no such folder or listing
-├── ConversionError         (RuntimeError)       a bad file ended the conversion, as its options ask
-├── ExportError             (OSError)            files cannot be written, or cannot hold a record
+│   ├── NotAnImageError     (ValueError)         the image format is unknown
+│   ├── NotTiledError       (ValueError)         a JPEG has no tiles
+│   ├── PixelRangeError     (ValueError)         the range of pixel values is unknown, for example of floats
+│   └── DamagedImageError   (ValueError)         data of the image are missing or corrupted
+├── SourceError             (ValueError)         a folder or listing cannot be converted
+│   └── SourceNotFoundError (FileNotFoundError)  the folder or listing does not exist
+├── ConversionError         (RuntimeError)       a bad file ended the conversion, as its options demand
+├── ExportError             (OSError)            a file cannot be written, or its format cannot contain a record
 ├── LoaderError             (RuntimeError)       the loader would hang or silently lose batches
 └── OptionError             (ValueError)         an option is out of its range, or two exclude each other
 
-Each can be made from one string, so that it survives the way out of a DataLoader worker.
+Each can be created from one string, because DataLoader workers send errors in this form.
 """
 
 
 class DBLoaderError(Exception):
-    """The base of all errors that dbloader raises on purpose."""
+    """Base class of all errors that dbloader raises on purpose."""
 
 
 class PlaceError(DBLoaderError, ValueError):
@@ -66,15 +66,15 @@ class StoreFullError(StoreError, OSError):
 
 
 class StoreUnreachableError(StoreError, ConnectionError):
-    """No server at the place answers, or none that can do what was asked."""
+    """No server at the place answers, or the server cannot do what is needed."""
 
 
 class NotAStoreError(StoreError, ValueError):
-    """The place holds something else than a finished dbloader store."""
+    """There is something at the place, but not a finished dbloader store."""
 
 
 class StoreVersionError(StoreError, ValueError):
-    """The store has a newer format than this version knows."""
+    """The format of the store is newer than this version of dbloader."""
 
 
 class DamagedStoreError(StoreError, ValueError):
@@ -86,7 +86,7 @@ class RecordError(DBLoaderError):
 
 
 class FieldError(RecordError, TypeError):
-    """A record cannot hold the value."""
+    """A record cannot contain the value."""
 
 
 class RecordNotFoundError(RecordError, KeyError):
@@ -102,7 +102,7 @@ class RecordIndexError(RecordError, IndexError):
 
 
 class DamagedRecordError(RecordError, ValueError):
-    """The stored bytes of a record are not those that were written."""
+    """The stored bytes of a record have changed since they were written."""
 
 
 class ImageError(DBLoaderError):
@@ -110,19 +110,19 @@ class ImageError(DBLoaderError):
 
 
 class NotAnImageError(ImageError, ValueError):
-    """The bytes are in no known image format."""
+    """The image format is unknown."""
 
 
 class NotTiledError(ImageError, ValueError):
-    """The JPEG has no tiles, so no part of it can be decoded by itself."""
+    """The JPEG has no tiles that could be decoded alone."""
 
 
 class PixelRangeError(ImageError, ValueError):
-    """The values of the image have no known range, so they cannot become 8-bit pixels."""
+    """The range of the pixel values is unknown, so they cannot become 8-bit pixels."""
 
 
 class DamagedImageError(ImageError, ValueError):
-    """Data of the image is missing or corrupted."""
+    """Data of the image are missing or corrupted."""
 
 
 class SourceError(DBLoaderError, ValueError):
@@ -130,15 +130,15 @@ class SourceError(DBLoaderError, ValueError):
 
 
 class SourceNotFoundError(SourceError, FileNotFoundError):
-    """There is no such folder or listing."""
+    """The folder or listing does not exist."""
 
 
 class ConversionError(DBLoaderError, RuntimeError):
-    """A bad file ended the conversion, as its options ask."""
+    """A bad file ended the conversion, as its options demand."""
 
 
 class ExportError(DBLoaderError, OSError):
-    """Files cannot be written, or their format cannot hold a record."""
+    """A file cannot be written, or its format cannot contain a record."""
 
 
 class LoaderError(DBLoaderError, RuntimeError):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from dbloader.checking.findings import Findings
     from dbloader.conversion.parallel import Hold, MemoryBudget
-    from dbloader.records.names import Array
+    from dbloader.records.columns import Array
     from dbloader.records.record import Record
     from dbloader.sources.base import Source
     from dbloader.stores.base import Store

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from dbloader.checking.findings import Findings
     from dbloader.conversion.parallel import Hold, MemoryBudget
-    from dbloader.records.names import Array
+    from dbloader.records.columns import Array
     from dbloader.stores.base import Store
 
 

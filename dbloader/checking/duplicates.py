@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from dbloader.checking.fingerprints import Fingerprints
-    from dbloader.records.names import Array
+    from dbloader.records.columns import Array
     from dbloader.stores.base import Store
 
 DISTANCE = 8

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from dbloader.conversion.parallel import Hold, MemoryBudget
-    from dbloader.records.names import Array
+    from dbloader.records.columns import Array
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 

@@ -16,7 +16,7 @@ from dbloader.checking.fingerprints import HASHED
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dbloader.records.names import Array
+    from dbloader.records.columns import Array
 
 MAX_DISTANCE = 15
 

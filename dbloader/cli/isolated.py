@@ -12,7 +12,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dbloader._spawn import shielded
+from dbloader._machine import sigint_blocked
 from dbloader.errors import DamagedStoreError, StoreError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def isolated(function: str, place: str, *arguments: Any, **options: Any) -> Any:
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_run, args=(sender, function, (place, *arguments), options, [*calls]), daemon=True)
-    with shielded():  # a terminal sends SIGINT to both processes; only this one handles it
+    with sigint_blocked():  # a terminal sends SIGINT to both processes; only this one handles it
         process.start()
     sender.close()
     last = ""

@@ -23,8 +23,8 @@ from dbloader.errors import NotAStoreError, OptionError, RecordIndexError, Recor
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from dbloader.records.columns import Names
     from dbloader.records.manifest import Manifest
-    from dbloader.records.names import Names
     from dbloader.records.record import Record
     from dbloader.sampling.base import ResumableSampler
     from dbloader.stores.base import Store

@@ -10,7 +10,7 @@ from typing_extensions import override
 if TYPE_CHECKING:
     import numpy as np
 
-    from dbloader.records.names import Names
+    from dbloader.records.columns import Names
 
 
 class Samples(Sequence[tuple[str, int]]):

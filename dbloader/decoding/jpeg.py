@@ -18,8 +18,7 @@ from dbloader.errors import DamagedImageError, NotTiledError
 from dbloader.images import markers
 from dbloader.images.info import Facts, check_decodes
 from dbloader.images.pillow import describe, max_pixels
-from dbloader.images.tiled.join import decode_joined, join_tiles
-from dbloader.images.tiled.layout import read_header
+from dbloader.images.tiled.decode import decode_joined, join_tiles, read_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +35,7 @@ _SAVING_TO = 0.95
 _COLOR_SPACES = ("YCbCr", "Gray", "RGB")  # libjpeg does not convert CMYK to RGB as Pillow does
 
 # Pixels of the smaller image that are decoded around a crop of it. Upsampling of chroma looks at one. With more than
-# four, no joined JPEG is so narrow that libjpeg-turbo upsamples it differently (dbloader.images.tiled.join).
+# four, no joined JPEG is so narrow that libjpeg-turbo upsamples it differently (dbloader.images.tiled.decode).
 _MARGIN = 8
 
 _UPPER_TO = 0.95  # share of an image's height up to which rewriting the header pays
@@ -78,7 +77,9 @@ class JPEG(NamedTuple):
             try:
                 if factor > 1:
                     return self._smaller_tiles(self.tiles, left, top, width, height, factor)
-                joined = join_tiles(self.data, self.tiles, left, top, width, height, known_intact=self.known_intact)
+                joined = join_tiles(
+                    self.data, self.tiles, left, top, width, height, check_lengths=not self.known_intact
+                )
                 return functools.partial(decode_joined, *joined, width, height)
             except NotTiledError:
                 pass
@@ -130,7 +131,7 @@ class JPEG(NamedTuple):
         x, y = max(left - margin, 0), max(top - margin, 0)
         right, bottom = min(left + width + margin, self.width), min(top + height + margin, self.height)
         joined, inner_x, inner_y = join_tiles(
-            self.data, tiles, x, y, right - x, bottom - y, known_intact=self.known_intact
+            self.data, tiles, x, y, right - x, bottom - y, check_lengths=not self.known_intact
         )
         # Tiles begin at multiples of 8, and so of the factor.
         rows, columns = scale(top + inner_y - y, height, factor), scale(left + inner_x - x, width, factor)

@@ -1,28 +1,32 @@
-"""Read the header of an image file, and find out whether the file decodes."""
+"""Read the header of an image file, check whether it decodes, and describe its structure."""
 
 from __future__ import annotations
 
 import re
 import zlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import simplejpeg
-from PIL import Image, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 
-from dbloader.errors import DamagedImageError, NotAnImageError, OptionError
-from dbloader.images.jpeg import examine, find_warning
+from dbloader.errors import DamagedImageError, NotAnImageError, NotTiledError, OptionError
+from dbloader.images import markers
+from dbloader.images.jpeg import State, examine, find_warning
 from dbloader.images.markers import END
 from dbloader.images.pillow import EIGHT_BITS, FORMATS, describe, max_pixels, open_pillow, translate_errors, value_depth
+from dbloader.images.tiled.decode import read_grid, read_header
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from PIL import ImageFile
 
-# libjpeg warns if bytes are left over after the last pixel. Some cameras write padding there, and the pixels are right.
-# But of 3,000 photos with one bit flipped, 705 gave only this warning, and all 705 had wrong pixels. Padding repeats
-# one value; the bytes left over in those 705 did not.
+# libjpeg warns about bytes after the last pixel. Some cameras write padding there, and the pixels are right. But for
+# 705 of 3,000 photos with one flipped bit, this was the only warning, and all 705 had wrong pixels. Padding repeats one
+# value; the extra bytes of those 705 did not.
 _LEFT_OVER = re.compile(r"(\d+) extraneous bytes before marker 0xd9")
 
-_NOISE = b"\xa5\x5a" * 32  # decodes as coded data
+_NOISE = b"\xa5\x5a" * 32  # libjpeg decodes it as coded data
 
 UNREAD_TIFF = (
     "damaged, or a TIFF of a kind that Pillow does not read: save it as another kind (8 or 16 bits, one or three "
@@ -30,36 +34,45 @@ UNREAD_TIFF = (
     "and give the dataset a decode= of your own"
 )
 
-# The markers SOC and SIZ at the beginning of a JPEG 2000 file, or of its box with the codestream, whose length may have
-# 8 bytes more (ITU-T T.800 (11/2015), A.5.1 and I.4). Other boxes may hold any bytes, even those of the markers.
+# The markers SOC and SIZ begin a JPEG 2000 codestream: at the start of the file, or in a box, which may have 8 more
+# bytes of length (ITU-T T.800 (11/2015), A.5.1 and I.4). Other boxes may contain any bytes, even the same ones.
 _CODESTREAM = re.compile(rb"(?:\A|jp2c(?:.{8})?)\xff\x4f\xff\x51", re.DOTALL)
 
 
+_MARKERS = {
+    markers.DHT: "DHT", markers.DAC: "DAC", markers.EOI: "EOI", markers.SOS: "SOS", markers.DQT: "DQT",
+    markers.DRI: "DRI", markers.COM: "COM", **{markers.APP0 + number: f"APP{number}" for number in range(16)},
+    **{code: f"SOF{code - markers.SOF0}" for code in markers.FRAMES},
+}  # fmt: skip
+_PROCESSES = {markers.SOF0: "baseline", markers.SOF1: "extended", markers.SOF2: "progressive"}
+_SUBSAMPLINGS = {(1, 1): "4:4:4", (1, 2): "4:4:0", (2, 1): "4:2:2", (2, 2): "4:2:0", (4, 1): "4:1:1"}
+
+
 class Facts(NamedTuple):
-    """Facts from the header of an image file."""
+    """Properties of an image file, read from its header."""
 
     format: str  # Pillow's name
     width: int  # in pixels, as encoded
     height: int
-    depth: str = EIGHT_BITS  # bits of a value: "8-bit" (or less), "10-bit", "16-bit", "32-bit float" and the like
-    frames: bool = False  # whether it has several frames or pages; only the first is decoded
-    transparent: bool = False  # whether it has opacities or a transparent color
+    depth: str = EIGHT_BITS  # bits of a pixel value: "8-bit" (or fewer), "10-bit", "16-bit", "32-bit float" and so on
+    frames: bool = False  # several frames or pages, of which decoders read the first
+    transparent: bool = False  # an alpha channel or a transparent color
 
 
 def read_facts(data: bytes) -> Facts:
     """Read the header of an image file without decoding pixels; raise NotAnImageError if that fails."""
     if data.startswith(b"\xff\xd8"):
-        # 3 us; Pillow takes 45, which is much for conversions that check nothing.
+        # simplejpeg takes 3 us, Pillow 45, which would slow conversions with check="none".
         try:
             height, width, _, _ = simplejpeg.decode_jpeg_header(data, strict=False)
             if height * width <= max_pixels():
                 return Facts("JPEG", width, height)
         except (ValueError, KeyError):
-            pass  # a kind of JPEG that simplejpeg refuses or does not know; Pillow decides
+            pass  # Pillow may know more kinds of JPEG
     try:
         with open_pillow(data) as image:
             name = format_name(image)
-            # Pillow's has_transparency_data fails for missing palettes.
+            # Pillow's has_transparency_data fails if a palette is missing.
             depth, transparent = _depth(data, image), "A" in image.getbands() or "transparency" in image.info
             return Facts(name, image.width, image.height, depth, _has_frames(image), transparent)
     except UnidentifiedImageError as error:
@@ -74,14 +87,14 @@ def _unknown(data: bytes) -> str:
     if not data:
         return "is empty"
     reason = f"is in no known image format (it begins with {data[:4]!r})"
-    for name, (_, accept) in Image.OPEN.items() if len(data) >= 16 else ():  # what Pillow hands to them
+    for name, (_, accept) in Image.OPEN.items() if len(data) >= 16 else ():  # Pillow passes 16 bytes to the tests
         if name not in FORMATS and accept is not None and accept(data[:16]) is True:
             return f"{reason}; {name}, perhaps, which is not read: check='none' (--check none) stores it for a decode="
     return reason
 
 
 def _depth(data: bytes, image: ImageFile.ImageFile) -> str:
-    """Return the depth in the header, even for colors that Pillow reduces to 8 bits."""
+    """Return the depth in the header. Pillow reduces deep colors to 8 bits."""
     bits = 8
     if image.format == "PNG":
         bits = data[24]  # https://www.w3.org/TR/png-3/#11IHDR
@@ -103,12 +116,12 @@ def _depth(data: bytes, image: ImageFile.ImageFile) -> str:
 def _has_frames(image: Image.Image) -> bool:
     try:
         return image.format != "MPO" and bool(getattr(image, "is_animated", False))
-    except Exception:  # Pillow fails behind the first frame, which may be intact
+    except Exception:  # Pillow fails after the first frame, which may be intact
         return True
 
 
 def check_decodes(data: bytes, facts: Facts) -> None:
-    """Decode a whole image and drop the pixels; raise DamagedImageError if some are wrong or missing."""
+    """Decode a whole image without keeping the pixels; raise DamagedImageError if some are wrong or missing."""
     if facts.format == "PNG":
         _check_chunks(data)
     if facts.format == "JPEG" and _check_jpeg(data):
@@ -117,24 +130,24 @@ def check_decodes(data: bytes, facts: Facts) -> None:
         with open_pillow(data) as image:
             image.load()
             if value_depth(image) == EIGHT_BITS:
-                # One pixel shows whether the mode can become RGB; all of them would take four bytes each.
+                # One pixel shows whether Pillow converts the mode to RGB. All pixels would take four bytes each.
                 image.crop((0, 0, 1, 1)).convert("RGB")
     except MemoryError:
-        raise  # the machine's, not the file's
+        raise  # the file may be intact
     except Exception as error:  # a Pillow plugin raises whatever its parsing meets
         kind = f"; it is {UNREAD_TIFF}" if facts.format == "TIFF" else ""
         raise DamagedImageError(f"does not decode: {describe(error)}{kind}") from error
 
 
 def _check_jpeg(data: bytes) -> bool:
-    """Return whether libjpeg-turbo decodes a JPEG; False if its kind is left to Pillow."""
+    """Check a JPEG with libjpeg-turbo; return False if only Pillow can decode its kind."""
     with translate_errors("its header cannot be read"):
-        open_pillow(data).close()  # training will open it with Pillow, which parses more of the header
+        open_pillow(data).close()  # training opens the file with Pillow, which parses more of the header
     warning = find_warning(data)
     if not warning:
         return True
     end = examine(data).end - len(END)
-    # TurboJPEG has no name for its sampling factors ("tjDecompressHeader3(): ..."), or libjpeg-turbo lacks its process.
+    # TurboJPEG refuses the sampling factors ("tjDecompressHeader3(): ..."), or libjpeg-turbo lacks the process.
     if warning.startswith("tj") or "nsupported" in warning:
         _check_last_scan(data, end)
         return False
@@ -147,9 +160,9 @@ def _check_jpeg(data: bytes) -> bool:
 
 
 def _check_last_scan(data: bytes, end: int) -> None:
-    """Look for a cut in a JPEG whose sampling factors only Pillow decodes, though it ignores libjpeg's warnings.
+    """Raise if the last scan is cut short, for a JPEG that only Pillow decodes. Pillow hides the warnings of libjpeg.
 
-    Bytes that are added to a complete scan change no pixel; where codes are missing, they are read in their place.
+    Extra bytes after a complete scan change no pixel. In a scan that was cut, libjpeg decodes them as pixels.
     """
     with translate_errors("does not decode", MemoryError):
         whole, longer = (zlib.crc32(open_pillow(data[:end] + more + END).tobytes()) for more in (b"", _NOISE))
@@ -158,7 +171,7 @@ def _check_last_scan(data: bytes, end: int) -> None:
 
 
 def _check_chunks(data: bytes) -> None:
-    """Compare the chunks of a PNG with their CRCs, which Pillow skips for those that hold the pixels."""
+    """Check the CRCs of all chunks of a PNG. Pillow does not check the chunks with pixels."""
     start = 8  # https://www.w3.org/TR/png-3/#5Chunk-layout: length, type, data, CRC
     while start + 12 <= len(data):
         end = start + 12 + int.from_bytes(data[start : start + 4], "big")
@@ -169,5 +182,50 @@ def _check_chunks(data: bytes) -> None:
 
 
 def format_name(image: Image.Image) -> str:
-    """Return the format; a multi-picture file (MPO) is a JPEG with more JPEGs after it."""
+    """Return Pillow's name of the format, and "JPEG" for a multi-picture file (MPO), which begins with a JPEG."""
     return "JPEG" if image.format == "MPO" else image.format or ""
+
+
+def describe_jpeg(data: bytes) -> dict[str, Any]:
+    """Describe the structure of a JPEG for people, up to any damage; return an empty dict for other files."""
+    found = examine(data)
+    if found.state is State.NOT_JPEG:
+        return {}
+    facts: dict[str, Any] = {"structure": found.reason or "complete"}
+    if found.frame:
+        process, sampling = found.frame.process, found.frame.sampling
+        facts["process"] = f"{_PROCESSES.get(process, f'SOF{process - markers.SOF0}')}, {found.frame.precision} bits"
+        usual = sampling[1:] == ((1, 1), (1, 1)) and sampling[0] in _SUBSAMPLINGS
+        factors = ", ".join(f"{h}x{v}" for h, v in sampling)
+        facts["subsampling"] = "gray" if len(sampling) == 1 else _SUBSAMPLINGS[sampling[0]] if usual else factors
+    try:
+        header = read_header(memoryview(data))
+        facts["restart_interval"] = header.interval
+        facts["tiles"] = read_grid(header)._asdict()
+    except (NotTiledError, DamagedImageError):
+        pass  # not tiled
+    facts["segments"] = [*_segments(data)]
+    return facts
+
+
+def _segments(data: bytes) -> Iterator[dict[str, Any]]:
+    """Yield the segments of a JPEG, up to its end or to the first damage. A scan includes its coded data."""
+    position = len(markers.START)
+    try:
+        while segment := markers.next_segment(data, position):
+            position = markers.find_scan_end(data, segment.end) if segment.code == markers.SOS else segment.end
+            name = _MARKERS.get(segment.code, f"FF{segment.code:02X}")
+            yield {"marker": name, "begin": segment.start, "bytes": position - segment.start}
+            if segment.code == markers.EOI:
+                return
+    except DamagedImageError:
+        return
+
+
+def read_exif(data: bytes) -> dict[str, Any]:
+    """Return the EXIF values by name; raise DamagedImageError if EXIF or the header is damaged."""
+    with translate_errors("its EXIF cannot be read"), open_pillow(data) as image:
+        exif = image.getexif()
+        values = {**exif, **exif.get_ifd(ExifTags.IFD.Exif)}
+        values.pop(ExifTags.IFD.Exif, None)
+        return {ExifTags.TAGS.get(tag, str(tag)): value for tag, value in values.items()}

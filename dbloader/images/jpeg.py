@@ -1,4 +1,4 @@
-"""Find out whether a JPEG is complete or lacks only its end marker, and add the marker."""
+"""Find out whether a JPEG is complete, and add a missing end marker if nothing else is missing."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
 
 
 class State(enum.Enum):
-    """How much of a JPEG is present."""
+    """Whether a JPEG is complete."""
 
-    COMPLETE = enum.auto()  # ends with its end marker; more bytes may follow
-    NO_END = enum.auto()  # has all scans but no end marker; `repair` finds out whether the last scan is cut
-    DAMAGED = enum.auto()  # lacks data, or contradicts itself
+    COMPLETE = enum.auto()  # the end marker is present; more bytes may follow
+    NO_END = enum.auto()  # all scans are present, but not the end marker; `repair` checks the last scan
+    DAMAGED = enum.auto()  # data are missing, or the header is inconsistent
     NOT_JPEG = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """What `examine` found."""
+    """Result of `examine`."""
 
     state: State
-    reason: str = ""  # what is missing or wrong, as part of a sentence; empty when complete
-    end: int = 0  # bytes up to and including the end marker, or up to where the data make sense
-    frame: Frame | None = None  # None if the data end before it
-    last_scan_end: int = 0  # byte after the coded data of the last scan; 0 without a scan
+    reason: str = ""  # what is missing or wrong; empty if complete
+    end: int = 0  # offset after the end marker, or after the last valid segment
+    frame: Frame | None = None  # None if the data end before the frame header
+    last_scan_end: int = 0  # offset after the coded data of the last scan; 0 without a scan
 
     @property
     def coefficient_bytes(self) -> int:
-        """Bytes that libjpeg holds while it decodes; 0 unless the image is progressive."""
+        """Bytes of coefficients that libjpeg keeps while decoding; 0 unless the image is progressive."""
         if self.frame is None or self.frame.process != markers.PROGRESSIVE:
             return 0
         return 2 * self.frame.width * self.frame.height * len(self.frame.sampling)
@@ -53,15 +53,15 @@ class _Scan(NamedTuple):
 
 
 def examine(data: bytes) -> Structure:
-    """Return how much of a JPEG is present, judged by its markers; never raise an error.
+    """Find out from its markers whether a JPEG is complete; never raise an error.
 
-    COMPLETE means that all segments and scans are closed, each component has a scan, and the end marker is present. It
-    skips stray bytes between two segments, as decoders do. Only a strict decoder finds data lost within a scan.
+    COMPLETE: all segments are closed, each component has a scan, and the end marker is present. Stray bytes between two
+    segments are skipped, as decoders do. Data missing within a scan are not found; a strict decoder finds them.
 
-    NO_END also means that the scans contain every coefficient down to its last bit. (A progressive image that was cut
-    between two scans decodes without a warning.) Only images with 8-bit samples and Huffman codes can be NO_END,
-    because libjpeg warns reliably about those. Without an end marker, a progressive image whose encoder left out bits
-    on purpose is DAMAGED. Images with several frames (hierarchical mode) are always DAMAGED.
+    NO_END: the scans also contain every coefficient down to its last bit, because a progressive image that was cut
+    between two scans decodes without a warning. Samples must have 8 bits and Huffman codes, because libjpeg warns
+    reliably only about these. A progressive image whose encoder left out bits on purpose is DAMAGED without its end
+    marker. An image with several frames (hierarchical mode) is always DAMAGED.
     """
     if not data.startswith(markers.START) or data[2:3] not in (b"", b"\xff"):
         return Structure(State.NOT_JPEG, "the data do not begin as a JPEG does")
@@ -80,12 +80,13 @@ def examine(data: bytes) -> Structure:
 
 
 def repair(data: bytes, structure: Structure) -> bytes:
-    """Return a copy of a JPEG in state NO_END with its end marker; DamagedImageError if more is missing.
+    """Return a JPEG in state NO_END with its end marker; raise DamagedImageError if more is missing.
 
-    libjpeg-turbo decides. It must decode the file with the marker without a warning. It must warn when the last byte of
-    the last scan is left out; otherwise zeros that replaced lost data would pass, because they decode as blocks. Fill
-    bytes before the marker are dropped. A zero is added if the file was cut between an FF of the data and the zero
-    stuffed after it. All other bytes stay. libjpeg allocates `Structure.coefficient_bytes`.
+    libjpeg-turbo must decode the result without a warning. It must warn if the last byte of the last scan is left out;
+    without this check, zeros in place of lost data would pass, because they decode as blocks.
+
+    Fill bytes before the marker are dropped. If the file was cut between an FF in the data and the zero stuffed after
+    it, the zero is added. All other bytes stay the same. libjpeg allocates `Structure.coefficient_bytes`.
     """
     if structure.frame:
         check_pixels(structure.frame.width, structure.frame.height)
@@ -107,7 +108,7 @@ def repair(data: bytes, structure: Structure) -> bytes:
 
 
 def find_warning(data: bytes) -> str:
-    """Return the error or warning that libjpeg-turbo reports when it decodes a JPEG, or "" for none."""
+    """Decode a JPEG with libjpeg-turbo, and return its first error or warning; "" if there is none."""
     try:
         # Decoding at an eighth of the size still reads every code, which finds damage in less time and memory.
         simplejpeg.decode_jpeg(data, min_height=1, min_width=1, min_factor=8, strict=True)
@@ -117,7 +118,7 @@ def find_warning(data: bytes) -> str:
 
 
 class _Reader:
-    """Reads one image from marker to marker; `position` is the next byte to read."""
+    """Reads one image from marker to marker; ``position`` is the offset of the next byte."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -127,7 +128,7 @@ class _Reader:
         self.scan_end = 0
 
     def read(self) -> bool:
-        """Return whether the end marker was reached; if not, the data end between two segments or in a scan."""
+        """Read all segments, and return whether the end marker was reached."""
         stray = -1
         while segment := markers.next_segment(self.data, self.position):
             if stray < 0 and self.data[self.position : segment.start].strip(b"\xff"):
@@ -148,7 +149,7 @@ class _Reader:
         return False
 
     def check_frame(self) -> Frame:
-        """Return the frame; raise unless it has a height and each component has a scan."""
+        """Return the frame header; raise unless it has a height and each component has a scan."""
         if self.frame is None or not self.scans:
             raise DamagedImageError(f"the image ends at byte {self.position}, before its first scan")
         if not self.frame.height:
@@ -167,7 +168,7 @@ class _Reader:
             raise segment.error("contradicts itself: its length is not that of its components")
         components: list[int] = []
         for identifier in header[1:-3:2]:
-            # Some encoders give all components one identifier; decoders then take them as the frame has them.
+            # Some encoders give all components one identifier. Decoders then take them in the order of the frame.
             free = (at for at, known in enumerate(self.frame.identifiers) if known == identifier)
             component = next((at for at in free if at not in components), None)
             if component is None:
@@ -179,7 +180,7 @@ class _Reader:
 
 
 def _check_complete(frame: Frame, scans: list[_Scan]) -> None:
-    """Raise unless the scans contain all coefficients; libjpeg warns about scans that do not fit together."""
+    """Raise unless the scans contain all coefficients. libjpeg warns about scans that do not fit together."""
     if frame.process not in (*markers.SEQUENTIAL, markers.PROGRESSIVE) or frame.precision != 8:
         raise DamagedImageError(
             f"the end marker is missing, and a frame SOF{frame.process - markers.SOF0} of {frame.precision}-bit "

@@ -1,4 +1,4 @@
-"""The marker segments of a JPEG.
+"""Marker segments of a JPEG.
 
 "T.81" is ITU-T Recommendation T.81 (09/92), the JPEG standard.
 """
@@ -16,7 +16,7 @@ SOF0, SOF1, SOF2, DHT, DAC, SOI, EOI, SOS, DQT, DRI, COM = (
 )  # fmt: skip
 TEM, RST0, APP0, APP14, APP15 = 0x01, 0xD0, 0xE0, 0xEE, 0xEF
 FRAMES = frozenset(range(SOF0, 0xD0)) - {DHT, 0xC8, DAC}
-SEQUENTIAL, PROGRESSIVE = (SOF0, SOF1), SOF2  # Huffman-coded DCT: baseline and extended in one pass, or in several
+SEQUENTIAL, PROGRESSIVE = (SOF0, SOF1), SOF2  # DCT with Huffman codes
 START, END = bytes((0xFF, SOI)), bytes((0xFF, EOI))
 
 # FF begins a marker unless it is a fill byte (T.81 B.1.1.2), or data with a zero stuffed after it (B.1.1.5).
@@ -25,15 +25,15 @@ _NO_RESTART = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 
 
 class Segment(NamedTuple):
-    """A marker and its parameters."""
+    """A marker and the position of its parameters."""
 
     code: int  # second byte of the marker
-    start: int  # byte of the file where the marker begins, after fill bytes
-    begin: int  # byte where its parameters begin, after their length
-    end: int
+    start: int  # offset of the marker, after fill bytes
+    begin: int  # offset of the parameters, after their length
+    end: int  # offset after the parameters
 
     def error(self, why: str) -> DamagedImageError:
-        """Return the error of a segment that is wrong."""
+        """Return an error about this segment."""
         return DamagedImageError(f"segment FF{self.code:02X} at byte {self.start} {why}")
 
 
@@ -42,7 +42,7 @@ class Frame(NamedTuple):
 
     process: int  # second byte of its marker
     precision: int  # bits of a sample
-    height: int  # in pixels; 0 if only a DNL segment has it, which libjpeg does not read
+    height: int  # in pixels; 0 if a DNL segment follows, which libjpeg does not read
     width: int  # in pixels, at least 1
     identifiers: bytes  # one byte for each component
     sampling: tuple[tuple[int, int], ...]  # horizontal and vertical factor of each component, 1 to 4
@@ -55,7 +55,7 @@ class Frame(NamedTuple):
 
 
 def next_segment(data: bytes | memoryview, position: int) -> Segment | None:
-    """Return the first segment at or after a byte; None if no marker follows."""
+    """Return the first segment at or after a position; None if no marker follows."""
     marker = _MARKER.search(data, position)
     if marker is None:
         return None
@@ -76,13 +76,13 @@ def next_segment(data: bytes | memoryview, position: int) -> Segment | None:
 
 
 def find_scan_end(data: bytes | memoryview, start: int) -> int:
-    """Return where the coded data of a scan end: at the next marker except restarts, or at the end of the file."""
+    """Return the end of the coded data of a scan: the next marker that is no restart, or the end of the file."""
     marker = _NO_RESTART.search(data, start)
     return marker.start() if marker else len(data)
 
 
 def parse_frame(data: bytes | memoryview, segment: Segment) -> Frame:
-    """Parse a frame header; raise DamagedImageError if it contradicts itself."""
+    """Parse a frame header; raise DamagedImageError if it is inconsistent."""
     header = bytes(data[segment.begin : segment.end])
     if len(header) < 9 or len(header) != 6 + 3 * header[5]:
         raise segment.error("contradicts itself: its length is not that of its components")

@@ -1,6 +1,6 @@
-"""Open image files with Pillow: which formats, how many pixels, how many bits a value.
+"""Open image files with Pillow: allowed formats, the limit of pixels, and the bits of a pixel value.
 
-Only ``open_pillow`` opens an image file with Pillow. `conversion.file_to_record` repairs files, by ``jpeg.py``.
+All other code opens image files with ``open_pillow``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import numpy as np
 from PIL import Image, TiffImagePlugin
 
 from dbloader.errors import DamagedImageError, NotAnImageError, OptionError, PixelRangeError
-from dbloader.images.heif import heif_format, is_heif
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,44 +26,50 @@ if TYPE_CHECKING:
 FORMATS = (
     "JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "AVIF", "JPEG2000", "ICO", "QOI", "PCX", "TGA",
 )  # fmt: skip
-"""Pillow's names of the formats that are opened, if this Pillow was built with them.
+"""Pillow's names of the formats that dbloader reads, if this Pillow was built with them; also HEIF, with pillow-heif.
 
-They hold pixels and nothing else. Pillow opens others by running a program (EPS) or by drawing (WMF); some hold any
-other file (IPTC) or are not images. TGA comes last, since it is the only one without a signature. HEIF is opened too,
-by `heif.py`.
+These formats contain only pixels. For others, Pillow runs a program (EPS), draws (WMF), or opens an embedded file of
+any kind (IPTC). TGA is last, because it has no signature.
 """
 
-# Most bytes that decoding holds for each pixel, measured with images of 15 megapixels in Pillow 13: libwebp, OpenJPEG
-# (RGBA takes 25 bytes) and AVIF (of 16 bits) keep copies. A TIFF may be one strip, or be turned.
+# Peak memory of decoding in bytes per pixel, measured with 15 megapixels in Pillow 13. libwebp, OpenJPEG (25 bytes for
+# RGBA) and 16-bit AVIF keep copies. A TIFF may be one strip, or rotated.
 _DECODING = {"WEBP": 16, "AVIF": 16, "HEIF": 16, "JPEG2000": 25, "QOI": 8, "TIFF": 8}
 _DECODING_MOST = 4
+
+# Major brands of HEIF, after the length of the first box (ISO/IEC 23008-12, 10). AVIF files may have those in _ANY.
+_HEVC = {b"ftyp" + brand for brand in (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs")}
+_ANY = {b"ftypmif1", b"ftypmsf1"}
 
 LIMIT_VARIABLE = "DBLOADER_MAX_PIXELS"
 _MOST_DIGITS = 18
 
 EIGHT_BITS = "8-bit"
 
-# Numbers of TIFF tags, and the kinds of values by the third (TIFF 6.0, sections 4, 8 and 19).
+# Numbers of TIFF tags, and names of the values of _SAMPLE_FORMAT (TIFF 6.0, sections 4, 8 and 19).
 _BITS, _PHOTOMETRIC, _FILL_ORDER, PLANES, _SAMPLE_FORMAT = 258, 262, 266, 284, 339
 _KINDS = {2: " signed", 3: " float"}
 _ARRAY_KINDS = {"i": " signed", "f": " float", "c": " complex"}
 _WHITE_IS_ZERO = 0
 _TGA_BITS = (1, 8, 16, 24, 32)
-# Unsigned values, from black to the greatest that so many bits hold.
+# Depths of unsigned values, which range from 0 to the greatest value of their bits.
 KNOWN_RANGE = (EIGHT_BITS, "12-bit", "16-bit")
 MISREAD = {"8-bit signed": "unsigned", "32-bit": "signed"}
 GRAY_16 = ("I;16", "I;16L", "I;16B", "I;16N", "I")
 
 
 def open_pillow(file: bytes | bytearray | memoryview | BinaryIO) -> ImageFile.ImageFile:
-    """Open the bytes of an image file, or a file opened for reading; its pixels are not decoded yet.
+    """Open an image file with Pillow, without decoding its pixels.
+
+    Args:
+        file: The bytes of the file, or a file opened for reading.
 
     Raises:
-        NotAnImageError: It has more pixels than `max_pixels` allows, is a TIFF whose planes Pillow misreads, or is HEIF
-            and pillow-heif is not installed.
-        OSError: It is in none of the `FORMATS` (PIL.UnidentifiedImageError). Damaged headers raise others too.
+        NotAnImageError: The image has more pixels than `max_pixels` allows, is a TIFF whose planes Pillow misreads, or
+            is HEIF and pillow-heif is not installed.
+        OSError: The format is not in `FORMATS` (PIL.UnidentifiedImageError). Damaged headers also raise other errors.
     """
-    max_pixels()  # raises Pillow's limit if the environment says so
+    max_pixels()  # may raise Pillow's limit
     stream = io.BytesIO(file) if isinstance(file, (bytes, bytearray, memoryview)) else file
     formats = heif_format(stream.read(12)) + _available()
     try:
@@ -84,6 +89,29 @@ def open_pillow(file: bytes | bytearray | memoryview | BinaryIO) -> ImageFile.Im
     return image
 
 
+def heif_format(start: bytes) -> tuple[str, ...]:
+    """Return ("HEIF",) for a HEIF file, and () for other files. Enable Pillow to open HEIF.
+
+    The first HEIF file of a process imports pillow-heif, which takes 75 ms. Without pillow-heif, a file that can only
+    be HEIF raises NotAnImageError.
+    """
+    if not is_heif(start):
+        return ()
+    try:
+        import pillow_heif
+    except ImportError as error:
+        if start[4:12] in _ANY:
+            return ()
+        raise NotAnImageError("is HEIF (HEIC), which needs pillow-heif: pip install 'dbloader[heif]'") from error
+    pillow_heif.register_heif_opener()
+    return ("HEIF",)
+
+
+def is_heif(start: bytes) -> bool:
+    """Return whether a file with these first bytes, at least 12, is HEIF. It may also be AVIF."""
+    return start[4:12] in _HEVC | _ANY
+
+
 @contextmanager
 def translate_errors(what: str, *kept: type[Exception]) -> Iterator[None]:
     """Turn any error inside, except ``kept``, into a DamagedImageError that begins with ``what``."""
@@ -96,17 +124,17 @@ def translate_errors(what: str, *kept: type[Exception]) -> Iterator[None]:
 
 
 def describe(error: Exception) -> str:
-    """Return the message of an error as a part of a sentence."""
+    """Return the message of an error without a final full stop; its type if there is no message."""
     return f"{error}".rstrip(". ") or type(error).__name__
 
 
 def max_pixels() -> float:
     """Return how many pixels an image may have, in conversion and in training.
 
-    The environment variable DBLOADER_MAX_PIXELS sets the limit (OptionError if it is no number of pixels). Otherwise
-    Pillow's limit holds: twice ``PIL.Image.MAX_IMAGE_PIXELS``, which is 178,956,970 unless a program changes it, or no
-    limit if it is None. Each process reads the variable once. If the variable allows more than
-    ``PIL.Image.MAX_IMAGE_PIXELS``, dbloader raises that number for the whole process: Pillow has no other setting.
+    The environment variable DBLOADER_MAX_PIXELS sets the limit. Each process reads it once, and raises OptionError if
+    it is not a number of pixels. If it is not set, the limit is Pillow's: twice ``PIL.Image.MAX_IMAGE_PIXELS``, by
+    default 178,956,970, or none if that is None. If the variable is above ``PIL.Image.MAX_IMAGE_PIXELS``, dbloader
+    raises ``PIL.Image.MAX_IMAGE_PIXELS`` for the whole process, because Pillow has no other setting.
     """
     limit = read_limit()
     if limit is None:
@@ -123,28 +151,25 @@ def check_pixels(width: int, height: int) -> None:
 
 
 def may_be_image(data: bytes | memoryview) -> bool:
-    """Return whether a file of 16 bytes or more begins as one of the `FORMATS` does.
-
-    This takes 3 us; `open_pillow` takes 50.
-    """
+    """Return whether data begin like an image file. This takes 3 us; `open_pillow` takes 50."""
     start = bytes(data[:18])
-    if len(start) < 16:  # Pillow passes as many to its signature tests; before version 12 some need them all
+    if len(start) < 16:  # Pillow passes 16 bytes to its tests; before version 12 some tests need all of them
         return False
     if is_heif(start) or any(accept(start[:16]) for accept in _signatures()):
         return True
-    # Truevision TGA 2.0, C.1: color map or none, kind of image, bits a pixel.
+    # Truevision TGA 2.0, C.1: whether there is a color map, kind of image, bits per pixel.
     return len(start) == 18 and start[1] in (0, 1) and start[2] in (1, 2, 3, 9, 10, 11) and start[16] in _TGA_BITS
 
 
 def decoding_bytes(image_format: str) -> int:
-    """Return the most bytes a pixel that decoding an image file of a format holds."""
+    """Return the peak memory of decoding an image of a format, in bytes per pixel."""
     return _DECODING.get(image_format, _DECODING_MOST)
 
 
 def value_depth(image: Image.Image) -> str:
-    """Return the depth of the values that Pillow reads: "8-bit" (or less), "16-bit", "32-bit float" and the like.
+    """Return the depth of the values that Pillow reads: "8-bit" (or fewer), "16-bit", "32-bit float" and so on.
 
-    For a TIFF this is the file's depth. Of colors in other formats Pillow keeps only 8 bits.
+    For a TIFF, return the depth in the file. For other formats, Pillow reduces colors to 8 bits.
     """
     if isinstance(image, TiffImagePlugin.TiffImageFile):
         bits = max(image.tag_v2.get(_BITS, (1,)))
@@ -156,15 +181,15 @@ def value_depth(image: Image.Image) -> str:
 
 
 def array_depth(pixels: npt.NDArray[Any]) -> str:
-    """Return the depth of an array's values, named as in `value_depth`."""
+    """Return the depth of the values of an array, in the words of `value_depth`."""
     return f"{8 * pixels.itemsize}-bit{_ARRAY_KINDS.get(pixels.dtype.kind, '')}"
 
 
 def scale_to_8_bits(image: Image.Image) -> Image.Image:
-    """Return an image with 8-bit values, gray of 16 bits in mode L; raise PixelRangeError for an unknown range.
+    """Return an image with 8-bit values; raise PixelRangeError if the range of its values is unknown.
 
-    The upper 8 of 16 bits stay, as Pillow does for colors and torchvision for tensors. Pillow's own conversion makes
-    every gray value above 255 white.
+    16-bit gray becomes mode L, with the upper 8 bits of each value, like colors in Pillow and tensors in torchvision.
+    Pillow's own conversion makes every gray value above 255 white.
     """
     depth = value_depth(image)
     if depth not in KNOWN_RANGE:
@@ -179,10 +204,12 @@ def scale_to_8_bits(image: Image.Image) -> Image.Image:
 
 
 def mend_gray(image: Image.Image) -> Image.Image:
-    """Return gray of 16 bits in mode I;16, from 0 (black) to 65,535 (white), and other images unchanged.
+    """Return 16-bit gray in mode I;16, from 0 (black) to 65,535 (white). Return other images unchanged.
 
-    Pillow reads gray of 12 bits in a TIFF as 0 to 4,095, leaves 16 bits inverted where 0 is white, and reads a PGM of
-    16 bits in the mode of 32. Values that it misreads, or cannot write, are a PixelRangeError.
+    Pillow reads 12-bit gray TIFFs as 0 to 4,095, 16-bit TIFFs inverted if 0 is white, and 16-bit PGMs as 32-bit.
+
+    Raises:
+        PixelRangeError: Pillow misreads the values, or cannot write them.
     """
     depth = value_depth(image)
     if depth in MISREAD:
@@ -193,7 +220,7 @@ def mend_gray(image: Image.Image) -> Image.Image:
 
 
 def gray_values(image: Image.Image) -> npt.NDArray[np.uint16]:
-    """Return gray of 16 bits: uint16, shape (height, width), 0 (black) to 65,535."""
+    """Return the values of 16-bit gray: uint16, shape (height, width), from 0 (black) to 65,535 (white)."""
     values = np.asarray(image).astype(np.uint16)
     if value_depth(image) == "12-bit":
         values = values << np.uint16(4) | values >> np.uint16(8)
@@ -201,14 +228,14 @@ def gray_values(image: Image.Image) -> npt.NDArray[np.uint16]:
 
 
 def _is_inverted(image: Image.Image) -> bool:
-    """Return whether 0 is white, which Pillow corrects only for values of up to 8 bits."""
+    """Return whether 0 is white. Pillow inverts such values only up to 8 bits."""
     if not isinstance(image, TiffImagePlugin.TiffImageFile):
         return False
     return bool(image.tag_v2.get(_PHOTOMETRIC) == _WHITE_IS_ZERO)
 
 
 def _is_misread_planar(image: Image.Image) -> bool:
-    """Return whether a TIFF has uncompressed planes that Pillow wrongly reads as plain bytes."""
+    """Return whether a TIFF has uncompressed planes that Pillow reads wrongly."""
     if not isinstance(image, TiffImagePlugin.TiffImageFile) or image.tag_v2.get(PLANES, 1) == 1:
         return False
     if not image.tile or image.tile[0][0] != "raw":
@@ -232,13 +259,13 @@ def _available() -> tuple[str, ...]:
 
 @functools.cache
 def _signatures() -> tuple[Callable[[bytes], bool | str], ...]:
-    """Return Pillow's tests of the first 16 bytes of a file, one for each format with a signature."""
+    """Return Pillow's tests for the signatures of formats, which take the first 16 bytes of a file."""
     return tuple(accept for name in _available() if (accept := Image.OPEN[name][1]) is not None)
 
 
 @functools.cache
 def read_limit() -> int | None:
-    """Return the number in DBLOADER_MAX_PIXELS, read once; None if it is not set."""
+    """Return the number in DBLOADER_MAX_PIXELS; None if it is not set."""
     text = os.environ.get(LIMIT_VARIABLE)
     if not text:
         return None

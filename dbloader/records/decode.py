@@ -1,25 +1,27 @@
-"""Decoding records from their BSON documents, after verifying them."""
+"""Decode records from their BSON documents, and refuse damaged ones."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import bson
 import numpy as np
+from bson.binary import BINARY_SUBTYPE, USER_DEFINED_SUBTYPE, Binary
 from bson.int64 import Int64
+from isal.isal_zlib import crc32
 
 from dbloader.errors import DamagedRecordError
 from dbloader.records.document import (
+    CRC32,
     HEAD,
+    ID,
+    IMAGE,
+    IMAGE_TAG,
     LENGTH,
     TAIL,
     UNREADABLE,
-    check_crc32,
+    bound_crc32,
     crc32_of,
-    crc32_of_values,
-    find_image,
-    find_name,
-    verify,
 )
 from dbloader.records.record import STANDARD_FIELDS, EncodedRecord, Record
 from dbloader.records.values import UINT32_MAX, unpack, unpack_array
@@ -27,27 +29,37 @@ from dbloader.records.values import UINT32_MAX, unpack, unpack_array
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Types that the values of STANDARD_FIELDS may have once they are decoded.
+# Elements that may precede the image: a str and an int64.
+_NAME, _LABEL = b"\x02name\x00", b"\x12label\x00"
+# Allowed types of decoded STANDARD_FIELDS, in their order.
 _TYPES = ((str,), (int,), (bytes, np.ndarray), (int,), (int,), (str,), (str,), (list,))
 
 
 def decode(document: bytes | memoryview, index: int, salt: int, *, view: bool = False) -> Record:
-    """Return the record in a document, after checking its length, index and CRC-32; else raise DamagedRecordError.
+    """Return the record in a document.
 
-    ``salt`` is in the manifest of the record's store. A lack of memory is a MemoryError, and says nothing of the
-    record. With ``view``, its image may point into the document: a memoryview instead of bytes, or a read-only array.
+    Args:
+        document: The whole BSON document.
+        index: Position of the record in its store.
+        salt: The salt in the manifest of the store.
+        view: Return an image file as a memoryview of ``document``, and an array as a read-only view of it.
+
+    Raises:
+        DamagedRecordError: Length, index or CRC-32 is wrong, or ``encode`` cannot have written the document.
+        MemoryError: There is not enough memory; the record may be intact.
     """
     verify(document, index, salt)
     try:
-        begin, end, image = find_image(document)
+        image = _find_image(document)
         if image is not None:
-            # The image is left out: bson would copy it several times.
-            document = b"".join((LENGTH.pack(len(document) - (end - begin)), document[4:begin], document[end:]))
+            # Decode without the image, which bson would copy several times.
+            length = len(document) - (image.end - image.begin)
+            document = b"".join((LENGTH.pack(length), document[LENGTH.size : image.begin], document[image.end :]))
         record = _record(bson.decode(document), index)
     except DamagedRecordError:
         raise
     except UNREADABLE as error:
-        raise _explained(error, "its BSON cannot be decoded", index, find_name(document)) from error
+        raise _explained(error, "its BSON cannot be decoded", index, _find_name(document)) from error
     if image is not None and image.is_array:
         record.image = unpack_array(image.data) if view else unpack_array(image.data).copy(order="K")
     elif image is not None:
@@ -56,10 +68,10 @@ def decode(document: bytes | memoryview, index: int, salt: int, *, view: bool = 
 
 
 def decode_values(values: Mapping[str, Any], index: int, salt: int) -> Record:
-    """Return the record in a document that a database driver has decoded, after the same checks.
+    """Return the record in a document that a database driver has decoded; raise the same errors as ``decode``.
 
-    The driver decodes faster than this module can. The CRC-32 is computed from the values encoded again, which gives
-    the bytes that were written: BSON has one encoding for each value that ``encode`` writes.
+    The driver decodes faster than this module. To check the CRC-32, the values are encoded again. That gives the
+    stored bytes, because BSON has one encoding for each value that ``encode`` writes.
     """
     keys = list(values)
     if len(keys) < 2 or keys[0] != "_id" or keys[-1] != "crc32":
@@ -67,27 +79,106 @@ def decode_values(values: Mapping[str, Any], index: int, salt: int) -> Record:
     if not isinstance(values["_id"], Int64) or values["_id"] != index:
         raise DamagedRecordError(f"it is record {values['_id']!r}")
     try:
-        content = crc32_of_values(values)
+        content = _crc32_of_values(values)
     except UNREADABLE as error:
         raise _explained(error, "its values cannot be those that were written", index, values.get("name")) from error
-    check_crc32(content, index, salt, values["crc32"] if isinstance(values["crc32"], Int64) else None)
+    _check_crc32(content, index, salt, values["crc32"] if isinstance(values["crc32"], Int64) else None)
     return _record(dict(values), index)
 
 
 def decode_encoded(document: bytes | memoryview, index: int, salt: int) -> EncodedRecord:
-    """Return the record in a document as ``encode`` returned it, after the same checks; a view of a memoryview."""
+    """Return the result of ``encode`` for the record in a document; raise the same errors as ``decode``.
+
+    The elements of a memoryview are views of it.
+    """
     record = decode(document, index, salt, view=True)
     image = record.image
     if isinstance(image, np.ndarray):
-        image = bson.decode(document)["image"]  # the bytes of an array
+        image = bson.decode(document)["image"]  # the bytes of the .npy file
     return EncodedRecord(
         (document[HEAD.size : -TAIL.size],), crc32_of(document), record.name, record.label, record.width,
         record.height, len(image or b""), record.format, tuple(record.fields),
     )  # fmt: skip
 
 
+def verify(document: bytes | memoryview, index: int, salt: int) -> None:
+    """Raise DamagedRecordError unless the length, the index and the CRC-32 of a document are right."""
+    if len(document) < HEAD.size + TAIL.size:
+        raise DamagedRecordError(f"it has only {len(document)} bytes")
+    length, tag, stored_index = HEAD.unpack_from(document)
+    if length != len(document) or tag != ID:
+        raise DamagedRecordError(f"it does not begin with its length of {len(document)} bytes and its _id")
+    if stored_index != index:
+        raise DamagedRecordError(f"it is record {stored_index}")
+    tag, stored_crc, end = TAIL.unpack_from(document, length - TAIL.size)
+    if tag != CRC32 or end:
+        raise DamagedRecordError("it does not end with its crc32")
+    _check_crc32(crc32_of(document), index, salt, stored_crc)
+
+
+def _check_crc32(content: int, index: int, salt: int, stored: object) -> None:
+    """Raise DamagedRecordError unless the CRC-32 of the content matches the stored one."""
+    crc = bound_crc32(content, index, salt)
+    if stored != crc:
+        what = f"{stored:08x}" if isinstance(stored, int) else repr(stored)
+        raise DamagedRecordError(f"its CRC-32 is {crc:08x}, not {what}")
+
+
+def _crc32_of_values(values: Mapping[str, Any]) -> int:
+    """Encode the values between ``_id`` and ``crc32`` again, and return their CRC-32."""
+    before: dict[str, Any] = {}
+    after: dict[str, Any] = {}
+    image, part = b"", before
+    for key, value in values.items():
+        if key == "image" and isinstance(value, bytes):  # including Binary
+            subtype = value.subtype if isinstance(value, Binary) else BINARY_SUBTYPE
+            image, part = IMAGE.pack(IMAGE_TAG, len(value), subtype), after
+        elif key not in ("_id", "crc32"):
+            part[key] = value
+    crc = crc32(bson.encode(before)[4:-1])
+    if part is after:  # the image is hashed without copying it
+        crc = crc32(bson.encode(after)[4:-1], crc32(values["image"], crc32(image, crc)))
+    return crc
+
+
+class _Image(NamedTuple):
+    """The element ``image`` of a document: an image file, or an array in a .npy file."""
+
+    begin: int  # of the element
+    end: int
+    data: memoryview  # the file
+    is_array: bool
+
+
+def _find_image(document: bytes | memoryview) -> _Image | None:
+    """Return the image in a document; None without one, or if it is not where ``encode`` puts it."""
+    begin = HEAD.size
+    if document[begin : begin + len(_NAME)] == _NAME:
+        begin += len(_NAME)
+        begin += LENGTH.size + LENGTH.unpack_from(document, begin)[0]
+    if document[begin : begin + len(_LABEL)] == _LABEL:
+        begin += len(_LABEL) + 8
+    if len(document) - begin < IMAGE.size:
+        return None
+    tag, length, subtype = IMAGE.unpack_from(document, begin)
+    data = begin + IMAGE.size
+    end = data + length
+    if tag != IMAGE_TAG or subtype not in (BINARY_SUBTYPE, USER_DEFINED_SUBTYPE) or not data <= end <= len(document):
+        return None
+    return _Image(begin, end, memoryview(document)[data:end], subtype == USER_DEFINED_SUBTYPE)
+
+
+def _find_name(document: bytes | memoryview) -> str | None:
+    """Return the name in an undamaged document; None if there is none."""
+    at = HEAD.size + len(_NAME)
+    if document[HEAD.size : at] != _NAME:
+        return None
+    (length,) = LENGTH.unpack_from(document, at)
+    return str(document[at + LENGTH.size : at + LENGTH.size + length - 1], "utf-8", "replace")
+
+
 def _explained(error: Exception, what: str, index: int, name: object) -> Exception:
-    """Return the error to raise: that a record is damaged, or that there is not enough memory."""
+    """Return the error to raise: a MemoryError where memory was short, otherwise a DamagedRecordError."""
     # bson wraps a MemoryError in an error without message, cause or context.
     if isinstance(error, MemoryError) or not str(error):
         return MemoryError(f"there is not enough memory to decode record {index} ({name or 'without a name'})")
@@ -95,8 +186,8 @@ def _explained(error: Exception, what: str, index: int, name: object) -> Excepti
 
 
 def _record(values: dict[str, Any], index: int) -> Record:
-    """Return the record of a document's values, if ``encode`` can have written them; modifies ``values``."""
-    if values.pop("_id", None) is None or values.pop("crc32", None) is None:  # another element has the same bytes
+    """Return the record with these values, after checking their types; modifies ``values``."""
+    if values.pop("_id", None) is None or values.pop("crc32", None) is None:  # another element ends with the same bytes
         raise DamagedRecordError("it has no _id or no crc32")
     for key, value in values.items():
         if value.__class__ is not bytes and value.__class__ is not str:

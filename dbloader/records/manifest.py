@@ -1,4 +1,4 @@
-"""The manifest: the header of a store. It is written last, so a store without one is not finished."""
+"""The manifest: the header of a store. It is written last, so a store without a manifest is unfinished."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ FILE_FIELDS, FIELD_CLASSES = "file_fields", "field_classes"  # of `source`
 
 _MAX_DEPTH = 20  # of dicts and lists in `source`
 
-# A histogram of more labels would be large. Such labels, a regression target for example, are counted from the label
-# column instead.
+# A histogram of more labels would be large. Of more labels, such as regression targets, readers count the column.
 MAX_COUNTED_LABELS = 65_536
 
 
@@ -35,22 +34,21 @@ class Manifest:
     Attributes:
         length: Number of records.
         digest: SHA-256, hex, of the records' CRC-32 (little-endian uint32, in the order of their indices).
-        salt: Random uint32, drawn when writing began. It is in the checksum of each record, column and line of the
-            report, so what another store has left in the file does not match.
-        classes: Name of each label from 0 on; empty where labels have no names.
+        salt: Random uint32, drawn when writing began. Checksums of records, column chunks and lines of the report
+            include it. So data that an older store left in the file do not match.
+        classes: Name of each label from 0 on; empty if labels have no names.
         label_counts: Records of each label; None if there are more than 65,536 different labels.
         labelled: Records that have a label.
         named: Records that have a name.
         image_bytes: Bytes of all images.
         width: Lowest and highest width in pixels; (0, 0) if no record has one.
-        height: The same for the height.
+        height: Lowest and highest height in pixels; (0, 0) if no record has one.
         formats: Records by image format.
-        depths: Records by depth of the image's values, such as "8-bit", "16-bit" or "32-bit float".
+        depths: Records by bits of a pixel value, such as "8-bit", "16-bit" or "32-bit float".
         fields: Records by further field.
-        outcome: Files by what the conversion did with them: ``repaired``, ``rejected`` and others.
+        outcome: Files by their outcome in the conversion: ``repaired``, ``rejected`` and others.
         events: Lines of the conversion's report.
-        source: Where the records came from, and the options of the conversion; also ``file_fields`` and
-            ``field_classes``.
+        source: The source, the options of the conversion, ``file_fields`` and ``field_classes``.
         created: UTC, ISO 8601.
         created_by: Program and version.
         version: Version of the format.
@@ -78,16 +76,16 @@ class Manifest:
 
     @property
     def file_fields(self) -> tuple[str, ...]:
-        """Further fields whose values are image files, such as masks: bytes, as the records' images are."""
+        """Further fields that contain image files, such as masks."""
         return tuple(self.source.get(FILE_FIELDS) or ())
 
     @property
     def field_classes(self) -> dict[str, list[str]]:
-        """Names of the numbers in further fields, in order: by field, or by its part, such as ``objects.category``."""
+        """Class names for integers in further fields: by field, or its part, such as ``objects.category``."""
         return dict(self.source.get(FIELD_CLASSES) or {})
 
     def encode(self) -> bytes:
-        """Return the manifest as a BSON document that ends with its CRC-32."""
+        """Return the manifest as a sealed BSON document."""
         document = asdict(self)
         if self.label_counts is not None:
             pairs = np.array(sorted(self.label_counts.items()), "<i8").reshape(-1, 2)
@@ -101,7 +99,7 @@ class Manifest:
         Raises:
             NotAStoreError: Another program wrote it.
             StoreVersionError: Its format is newer than this version of dbloader.
-            DamagedStoreError: It is not what was written.
+            DamagedStoreError: The document is damaged.
         """
         try:
             document = bson.decode(data)
@@ -128,7 +126,7 @@ class Manifest:
                 raise DamagedStoreError(f"{place}: its manifest has no valid {known.name}: {value!r:.80}")
             values[known.name] = value
         if values["label_counts"] is not None:
-            # Two lists: a list for each pair would start Python's garbage collector, which takes 0.1 s beside torch.
+            # A list for each pair would start the garbage collector, which takes 0.1 s when torch is loaded.
             labels, counts = np.frombuffer(values["label_counts"], "<i8").reshape(-1, 2).T.tolist()
             values["label_counts"] = dict(zip(labels, counts, strict=True))
         for name in ("classes", "width", "height"):
@@ -164,7 +162,7 @@ def _is_text(value: object) -> bool:
     return type(value) is str  # bson.Code is a str too, and cannot be hashed
 
 
-# Valid values. A manifest with the right CRC-32 may still be the work of another program.
+# A manifest with the right CRC-32 may still come from another program.
 _IS_VALID: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("length", "labelled", "named", "image_bytes", "events", "version"), _is_count),
     **dict.fromkeys(("width", "height"), _is_range),
@@ -185,7 +183,11 @@ _IS_VALID: dict[str, Callable[[Any], bool]] = {
 
 
 class Summary:
-    """The values of a manifest that are computed from the columns, chunk by chunk."""
+    """Computes values of a manifest from the columns, chunk by chunk.
+
+    Attributes:
+        labels: The lowest and the highest label; None if no record has one.
+    """
 
     def __init__(self) -> None:
         self._digest = hashlib.sha256()
@@ -193,7 +195,6 @@ class Summary:
         self._labelled = self._named = self._image_bytes = 0
         self._sides: dict[str, tuple[int, int]] = {"width": (0, 0), "height": (0, 0)}
         self.labels: tuple[int, int] | None = None
-        """The lowest and the highest label; None if no record has one."""
 
     def add(self, chunk: dict[str, bytes]) -> None:
         """Add the packed columns of one chunk."""

@@ -1,7 +1,7 @@
-"""A record, and encoding it as one BSON document that is the same in every store.
+"""A record, and its encoding as a BSON document that is the same in every store.
 
-docs/format.md fixes the layout, field by field and byte by byte. ``encode`` needs no index, so it can run in parallel
-before the order of the records is known; ``EncodedRecord.document`` adds the index.
+docs/format.md describes every byte. ``encode`` needs no index, so records can be encoded in parallel before their order
+is known. ``EncodedRecord.document`` adds the index.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ RESERVED_FIELDS = frozenset(STANDARD_FIELDS) | {"_id", "index", "crc32", "gridfs
 class Record:
     """An image with its label, name and further named values.
 
-    All but the index may be None, so that captions, masks or measurements can be stored alone.
+    Every field may be missing. A record may contain only captions, masks or measurements, for example.
 
     Attributes:
-        name: Path of the source file below the root, POSIX.
+        name: Path of the source file below the root, with slashes.
         label: Class index or any other int64.
-        image: The encoded file, or an array of any dtype and shape. In a record borrowed from a store, a file may be a
-            memoryview and an array may be read-only.
-        width: Pixels, as encoded (before any EXIF rotation).
-        height: Pixels, as encoded.
+        image: Bytes of an image file, or an array of any dtype and shape. In a record borrowed from a store, the file
+            may be a memoryview, and the array read-only.
+        width: In pixels, as encoded (before any EXIF rotation).
+        height: In pixels, as encoded.
         format: Pillow's name of the image format, such as ``"JPEG"``.
-        damaged: What is missing from a truncated image that was stored nevertheless.
-        resized_from: Width and height in pixels before the image was made smaller and encoded again.
+        damaged: Reason why a stored image is damaged, for example because it was cut short.
+        resized_from: Width and height in pixels before the conversion reduced them.
         fields: Further values: bytes, str, int (64 bit), float, bool, None, NumPy arrays and scalars, and lists
             and str-keyed dicts of these.
-        index: Position in the store; None before the record is stored.
+        index: Position in the store; None for a record that is not from a store.
     """
 
     name: str | None = None
@@ -69,7 +69,7 @@ class Record:
 
 
 class _ShortRepr(reprlib.Repr):
-    """The repr of a value in one line: bytes and arrays by their sizes."""
+    """One line for any value; of bytes and arrays only their sizes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,12 +90,13 @@ _SHORT = _ShortRepr()
 
 
 class EncodedRecord(NamedTuple):
-    """A record's BSON elements without its index, and the values that its store keeps as columns.
+    """The BSON elements of a record without its index, and its values for the columns.
 
     Attributes:
-        elements: The document between ``_id`` and ``crc32``, in parts: an image is then copied only once.
-        crc32: CRC-32 of ``elements``, the record's content.
-        nbytes: Bytes of the image, 0 without one.
+        elements: The document between ``_id`` and ``crc32``. An image is a part of its own, so it is copied only once.
+        crc32: CRC-32 of ``elements``.
+        nbytes: Bytes of the image; 0 without an image.
+        fields: Names of the further fields.
     """
 
     elements: tuple[bytes | memoryview, ...]
@@ -109,14 +110,14 @@ class EncodedRecord(NamedTuple):
     fields: tuple[str, ...]
 
     def document(self, index: int, salt: int) -> bytes:
-        """Return the BSON document of the record at an index of a store with this salt."""
+        """Return the BSON document for an index of a store with this salt."""
         length = HEAD.size + sum(map(len, self.elements)) + TAIL.size
         crc = bound_crc32(self.crc32, index, salt)
         return b"".join((HEAD.pack(length, ID, index), *self.elements, TAIL.pack(CRC32, crc, 0)))
 
 
 def encode(record: Record) -> EncodedRecord:
-    """Return the stored form of a record, without its index.
+    """Return the encoding of a record; its index is ignored.
 
     Raises:
         FieldError: A record cannot hold the type or size of a value. The message names the field.
@@ -160,7 +161,7 @@ def encode(record: Record) -> EncodedRecord:
 
 
 def relabel(record: EncodedRecord, label: int | None, fields: Mapping[str, Any]) -> EncodedRecord:
-    """Return a record with another label, and new values of fields that it has. All other elements stay the same."""
+    """Return a record with another label, and with new values for some of its further fields."""
     old, new = (_first_elements(record.name, value) for value in (record.label, label))
     content = b"".join(record.elements)
     if not content.startswith(old):
@@ -178,7 +179,7 @@ def _first_elements(name: str | None, label: int | None) -> bytes:
 
 
 def checked_field_name(name: object) -> str:
-    """Return the name of a further field, or raise FieldError if none may have it."""
+    """Return the name of a further field; raise FieldError if the name is not allowed."""
     if not isinstance(name, str):
         raise FieldError(f"a field's name must be a str, got {name!r}")
     if name in RESERVED_FIELDS:
@@ -190,7 +191,7 @@ def checked_field_name(name: object) -> str:
 
 
 def checked_file_fields(names: object) -> tuple[str, ...]:
-    """Return the names of further fields whose values are image files, or raise OptionError."""
+    """Return the option ``file_fields``, the names of further fields that contain image files."""
     if isinstance(names, (tuple, list)) and len({*map(repr, names)}) == len(names):
         try:
             return tuple(map(checked_field_name, names))
@@ -202,7 +203,7 @@ def checked_file_fields(names: object) -> tuple[str, ...]:
 
 
 def _image_element(image: Any) -> tuple[bytes, bytes]:
-    """Return the head of the element ``image``, and the image, which bson would copy three times."""
+    """Return the element ``image`` as its head and its bytes. bson would copy the bytes three times."""
     if not isinstance(image, (bytes, bytearray, memoryview, np.ndarray)):
         raise FieldError(f"field 'image' must be the bytes of an image file or an array, got {short_repr(image)}")
     data: bytes

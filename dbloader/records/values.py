@@ -1,4 +1,7 @@
-"""The values of a record and how BSON stores them; docs/format.md has the table."""
+"""Values of a record, and their BSON types; docs/format.md has the table.
+
+The functions that check a value raise FieldError.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ from bson.int64 import Int64
 from dbloader.errors import DamagedRecordError, FieldError
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
-UINT32_MAX = 2**32 - 1  # of the columns width and height
-_MAX_DEPTH = 100  # levels, the document itself included, that MongoDB promises to store
+UINT32_MAX = 2**32 - 1  # the columns width and height are uint32
+_MAX_DEPTH = 100  # nested levels that MongoDB stores, including the document itself
 
 
 def checked_str(key: str, value: object) -> str:
-    """Return the value if it is a text that UTF-8 can hold; otherwise raise FieldError, as all here do."""
+    """Return a str without lone surrogates, which UTF-8 cannot encode."""
     if not isinstance(value, str):
         raise FieldError(f"field {key!r} must be a str, got {value!r}")
     try:
@@ -30,7 +33,7 @@ def checked_str(key: str, value: object) -> str:
 
 
 def checked_int(key: str, value: object, least: int = INT64_MIN, greatest: int = INT64_MAX) -> int:
-    """Return the value if it is an integer within its range."""
+    """Return an int within its range."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise FieldError(f"field {key!r} must be an int, got {value!r}")
     number = int(value)
@@ -40,14 +43,14 @@ def checked_int(key: str, value: object, least: int = INT64_MIN, greatest: int =
 
 
 def checked_size(key: str, value: object) -> list[Int64]:
-    """Return the value if it is a width and a height in pixels."""
+    """Return a width and a height in pixels."""
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise FieldError(f"field {key!r} must be (width, height), got {value!r}")
     return [Int64(checked_int(key, pixels, 0, UINT32_MAX)) for pixels in value]
 
 
 def pack(key: str, value: Any, depth: int = 1) -> Any:
-    """Return a value in the form that BSON stores."""
+    """Return a value as bson encodes it."""
     if value is None or isinstance(value, (bool, float)):
         return value
     if isinstance(value, str):
@@ -78,7 +81,7 @@ def pack(key: str, value: Any, depth: int = 1) -> Any:
 
 
 def unpack(value: Any) -> Any:
-    """Return the value that ``pack`` was given."""
+    """Return the value that ``pack`` packed."""
     if isinstance(value, Binary):
         return unpack_array(value).copy(order="K") if value.subtype == USER_DEFINED_SUBTYPE else bytes(value)
     if isinstance(value, list):
@@ -100,7 +103,7 @@ def array_bytes(key: str, array: np.ndarray[Any, Any]) -> bytes:
         raise FieldError(f"field {key!r} is an array of the dtype {array.dtype}, which a .npy file does not keep")
     file = io.BytesIO()
     if array.dtype == np.uint8 and array.size and array.flags.c_contiguous:
-        # Large images: written to the file, the pixels would be in memory three times.
+        # Fast path for large images: write_array would keep the pixels in memory three times.
         np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
         return b"".join((file.getvalue(), array.reshape(-1).data))
     try:
@@ -111,7 +114,7 @@ def array_bytes(key: str, array: np.ndarray[Any, Any]) -> bytes:
 
 
 def _is_kept(dtype: np.dtype[Any]) -> bool:
-    """Return whether a .npy file can hold a dtype: not those of other packages, nor overlapping fields."""
+    """Return whether a .npy file can store a dtype. Not dtypes of other packages, and no overlapping fields."""
     try:
         return np.lib.format.descr_to_dtype(np.lib.format.dtype_to_descr(dtype)) == dtype
     except (TypeError, ValueError):
@@ -119,7 +122,7 @@ def _is_kept(dtype: np.dtype[Any]) -> bool:
 
 
 def unpack_array(data: bytes | memoryview) -> np.ndarray[Any, Any]:
-    """Return the array in the bytes of a .npy file; it may share their memory."""
+    """Return the array in a .npy file, possibly as a view of ``data``."""
     try:
         if data[6:8] != b"\x01\x00":  # versions 2 and 3 have longer headers
             array = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False, max_header_size=len(data))
@@ -129,7 +132,7 @@ def unpack_array(data: bytes | memoryview) -> np.ndarray[Any, Any]:
             array = np.ndarray(shape, dtype, data, begin, order="F" if fortran_order else "C")
     except Exception as error:  # NumPy's header parser raises many types, MemoryError among them
         raise DamagedRecordError(f"one of its arrays cannot be read: {error}") from error
-    if not array.dtype.itemsize:  # any number of elements without bytes would fit, and take forever to read
+    if not array.dtype.itemsize:  # such an array may claim any number of elements
         raise DamagedRecordError(f"one of its arrays has the dtype {array.dtype}, whose elements have no bytes")
     return array
 
@@ -138,15 +141,15 @@ def unpack_array(data: bytes | memoryview) -> np.ndarray[Any, Any]:
 _HEADER = struct.Struct("<8sH")
 
 
-@functools.lru_cache(maxsize=1024)  # NumPy takes 40 us for a header, and a store has only some hundred shapes
+@functools.lru_cache(maxsize=1024)  # NumPy takes 40 us for a header, and a store has few different ones
 def _read_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return the shape, whether the order is Fortran's, and the dtype."""
+    """Return the shape, whether the array is in Fortran order, and the dtype."""
     file = io.BytesIO(header)
     np.lib.format.read_magic(file)
-    # NumPy reads at most 10,000 bytes by default; a dtype of many fields has a longer header.
+    # By default NumPy refuses headers above 10,000 bytes, which a dtype of many fields has.
     shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file, max_header_size=len(header))
     if dtype.hasobject:
         raise ValueError("Object arrays cannot be loaded, as that could run any code")
-    if not dtype.itemsize or min(shape, default=0) < 0:  # NumPy would divide by the size of an element
+    if not dtype.itemsize or min(shape, default=0) < 0:  # NumPy would divide by the itemsize
         raise ValueError(f"it says that it has the shape {shape} and the dtype {dtype}")
     return shape, fortran_order, dtype

@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Any, Self, overload
 import numpy as np
 
 from dbloader.errors import DamagedRecordError, DamagedStoreError, RecordIndexError
-from dbloader.records.columns import CHUNK, DTYPES, join_values
+from dbloader.records.columns import CHUNK, DTYPES, join_names, join_values, name_at
 from dbloader.records.decode import decode, decode_encoded
 from dbloader.records.document import open_sealed
-from dbloader.records.names import join_names, name_at
 from dbloader.stores.damage import READ_AT_ONCE, REMEDY, find_damage
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator, Sequence
 
+    from dbloader.records.columns import Names
     from dbloader.records.manifest import Manifest
-    from dbloader.records.names import Names
     from dbloader.records.record import EncodedRecord, Record
     from dbloader.stores.handle import Handle
 

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from dbloader.errors import DamagedRecordError, DamagedStoreError
-from dbloader.records.columns import CHUNK, COLUMNS, DTYPES, ColumnChunk
+from dbloader.records.columns import CHUNK, COLUMNS, DTYPES, ColumnChunk, names_in
 from dbloader.records.manifest import Summary
-from dbloader.records.names import names_in
 from dbloader.records.record import EncodedRecord
 from dbloader.stores.totals import Totals
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dbloader.records.columns import CHUNK, DTYPES, NO_LABEL
-from dbloader.records.names import names_in
+from dbloader.records.columns import CHUNK, DTYPES, NO_LABEL, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

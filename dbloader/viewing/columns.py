@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 
 from dbloader.errors import DamagedStoreError
-from dbloader.records.columns import CHUNK, DTYPES, NO_LABEL, name_hash
-from dbloader.records.names import name_at
+from dbloader.records.columns import CHUNK, DTYPES, NO_LABEL, name_at, name_hash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator

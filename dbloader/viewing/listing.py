@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dbloader.errors import OptionError
-from dbloader.records.columns import CHUNK
-from dbloader.records.names import names_in, names_with
+from dbloader.records.columns import CHUNK, names_in, names_with
 from dbloader.viewing.columns import blocks, find_names
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ import numpy as np
 
 from dbloader._describe import size
 from dbloader.errors import DamagedRecordError, DamagedStoreError, ImageError, NotAnImageError, OptionError
-from dbloader.images.info import read_facts
-from dbloader.images.structure import describe_jpeg, read_exif
+from dbloader.images.info import describe_jpeg, read_exif, read_facts
 from dbloader.stores.rows import class_of
 from dbloader.viewing.files import shown_orientation, why_rendered
 

@@ -11,8 +11,7 @@ import numpy as np
 
 from dbloader._describe import short_repr
 from dbloader.errors import DamagedRecordError, OptionError
-from dbloader.records.columns import CHUNK
-from dbloader.records.names import names_with
+from dbloader.records.columns import CHUNK, names_with
 from dbloader.stores.mongo.query import find_indices
 from dbloader.stores.mongo.store import MongoStore
 from dbloader.viewing.columns import Columns, Recent, blocks, find_names

@@ -9,9 +9,8 @@ from dbloader.decoding.jpeg import open_jpeg
 from dbloader.errors import DamagedImageError, ImageError, NotAnImageError
 from dbloader.images.info import check_decodes, read_facts
 from dbloader.images.jpeg import State, examine, find_warning, repair
+from dbloader.images.tiled.decode import decode_crop, find_lengths
 from dbloader.images.tiled.encode import encode_tiled
-from dbloader.images.tiled.join import decode_crop
-from dbloader.images.tiled.layout import find_lengths
 from tests.support import jpegs
 from tests.support.images import picture
 

@@ -13,11 +13,21 @@ import numpy as np
 from isal.isal_zlib import crc32
 
 from dbloader.errors import DamagedRecordError, DamagedStoreError, FieldError, NotAStoreError, StoreVersionError
-from dbloader.records.columns import COLUMNS, DTYPES, join_values, seal_chunk, whole_chunk
+from dbloader.records.columns import (
+    COLUMNS,
+    DTYPES,
+    is_whole,
+    join_names,
+    join_values,
+    name_at,
+    names_in,
+    pack_names,
+    seal_chunk,
+    whole_chunk,
+)
 from dbloader.records.decode import decode, decode_values
 from dbloader.records.document import CRC32, HEAD, ID, LENGTH, TAIL, bound_crc32, open_sealed, seal
 from dbloader.records.manifest import Manifest
-from dbloader.records.names import fits_names, join_names, name_at, names_in, pack_names
 from dbloader.records.record import Record, encode
 
 if TYPE_CHECKING:
@@ -83,7 +93,7 @@ def manifest(data: bytes, _: Path) -> None:
             open_sealed(_sealed(data))
     elif kind < b"\xd0":
         length = int.from_bytes(data[:2], "little")
-        if fits_names(data[2:], length):
+        if is_whole("name", data[2:], length):
             names = names_in(data[2:])
             assert pack_names(names) == data[2:]
             joined = join_names(iter([data[2:]]), length)

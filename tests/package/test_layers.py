@@ -25,7 +25,7 @@ LAYERS = (
     {"sources", "device", "caching"},
     {"stores", "decoding", "sampling"},
     {"records", "images", "remote"},
-    {"_describe", "_lazy", "_machine", "_options", "_spawn", "_version", "errors"},
+    {"_describe", "_lazy", "_machine", "_options", "_version", "errors"},
 )
 ROWS = {name: row for row, names in enumerate(LAYERS) for name in names}
 # These work on any iterable of batches, so nothing that they import, however far down, knows of stores.

@@ -16,11 +16,11 @@ from dbloader.records.columns import (
     ColumnChunk,
     is_whole,
     name_hash,
+    pack_names,
     seal_chunk,
     unseal_chunk,
     whole_chunk,
 )
-from dbloader.records.names import pack_names
 from dbloader.records.record import encode
 
 SALT = 0x9E3779B9

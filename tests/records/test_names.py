@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbloader.errors import DamagedRecordError
-from dbloader.records.columns import CHUNK, is_whole
-from dbloader.records.names import join_names, name_at, names_in, pack_names
+from dbloader.records.columns import CHUNK, is_whole, join_names, name_at, names_in, pack_names
 
 if TYPE_CHECKING:
-    from dbloader.records.names import Names
+    from dbloader.records.columns import Names
 
 
 NAMES = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=12), max_size=40)

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from dbloader._describe import counted, short_repr
-from dbloader._machine import cpu_count
-from dbloader._spawn import shielded
+from dbloader._machine import cpu_count, sigint_blocked
 from dbloader.conversion.parts.part import PartReceipt, convert_part
 from dbloader.conversion.parts.plan import Plan
 from dbloader.errors import ConversionError, DBLoaderError, OptionError, StoreNotFoundError
@@ -167,7 +166,7 @@ class _Processes(ProcessPoolExecutor):
 
     @override
     def submit(self, *call: Any, **options: Any) -> Any:
-        with shielded():
+        with sigint_blocked():
             return super().submit(*call, **options)
 
 

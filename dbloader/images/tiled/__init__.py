@@ -1,8 +1,7 @@
-"""Tiled JPEG: an ordinary JPEG of which a crop can be decoded without decoding the rest."""
+"""Tiled JPEG: an ordinary JPEG from which a crop can be decoded without decoding the rest."""
 
+from dbloader.images.tiled.decode import decode_crop, find_lengths, join_tiles
 from dbloader.images.tiled.encode import TILE_WIDTH, TiledJPEG, encode_tiled, find_jpegtran, tile
-from dbloader.images.tiled.join import decode_crop, join_tiles
-from dbloader.images.tiled.layout import find_lengths
 
 __all__ = [
     "TILE_WIDTH",

@@ -1,4 +1,4 @@
-"""Tiled JPEGs from other JPEGs, without loss, and from pixels."""
+"""Make tiled JPEGs: from other JPEGs, without loss, or from pixels."""
 
 from __future__ import annotations
 
@@ -14,46 +14,47 @@ from PIL import Image
 
 from dbloader._options import check_choice, whole_number
 from dbloader.errors import DamagedImageError, OptionError
-from dbloader.images.tiled.layout import find_lengths, not_tiled, read_header
+from dbloader.images.tiled.decode import find_lengths, not_tiled, read_header
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import numpy.typing as npt
 
-# Pixels. On 260 photos of 463 x 396 pixels, quality 96, 4:4:4, random-resized crops took 0.68 of the time of the whole
-# with tiles near 16, 24 or 32 pixels, 0.70 with 48, 0.74 with 64 and 0.79 with 128; markers cost 7.7, 5.8, 5.3, 4.8,
-# 2.2 and 0.7 % of the file. At a short side of 256 pixels, 4:2:0, 32 was best too.
+# Pixels. Measured with 260 photos of 463 x 396 pixels, quality 96, 4:4:4. Relative to the whole image, decoding a
+# random-resized crop took 0.68 of the time with tiles near 16, 24 or 32 pixels, 0.70 with 48, 0.74 with 64 and 0.79
+# with 128. The markers took 7.7, 5.8, 5.3, 4.8, 2.2 and 0.7 % of the file. With a short side of 256 pixels and 4:2:0,
+# 32 was best too.
 TILE_WIDTH = 32
 JPEGTRAN = "jpegtran"
 
 _SUBSAMPLINGS = {"4:4:4": 8, "4:2:2": 16, "4:2:0": 16}  # width of an MCU in pixels
-# Frames that jpegtran turns into baseline ones: Huffman or arithmetic codes, sequential or progressive (T.81 B.1).
+# Frames that jpegtran makes baseline: Huffman or arithmetic codes, sequential or progressive (T.81 B.1).
 _SOURCES = (0xC0, 0xC1, 0xC2, 0xC9, 0xCA)
 
 
 class TiledJPEG(NamedTuple):
-    """A JPEG file, and the lengths of its tiles as `find_lengths` returns them."""
+    """A tiled JPEG file, and the lengths of its tiles (see `find_lengths`)."""
 
     jpeg: bytes
     lengths: bytes
 
 
 def tile(jpeg: bytes, *, tile_width: int = TILE_WIDTH) -> TiledJPEG:
-    """Make a JPEG tiled without loss: coefficients, metadata and pixels stay as they are.
+    """Make a JPEG tiled without loss. Coefficients, metadata and pixels stay the same.
 
-    Progressive and arithmetic-coded images become baseline, and the Huffman codes optimal. The pixels before and after
-    are compared, which takes six bytes a pixel.
+    Progressive and arithmetic-coded images become baseline, and their Huffman codes optimal. The pixels before and
+    after are compared, which takes six bytes of memory for each pixel.
 
     Args:
-        jpeg: A JPEG of which nothing is missing; bytes after its end marker are dropped.
-        tile_width: Target width in pixels; `choose_interval` says how near the tiles come to it.
+        jpeg: A complete JPEG. Bytes after its end marker are dropped.
+        tile_width: Width of a tile in pixels. A row is divided evenly, so tiles may be narrower or wider.
 
     Raises:
-        NotAnImageError: It is not a JPEG.
-        DamagedImageError: Data is missing or corrupted.
-        NotTiledError: It is of a kind that must be decoded whole, such as CMYK, 12 bits or lossless.
-        OptionError: The program ``jpegtran`` is not installed, or `tile_width` is below 1.
+        NotAnImageError: The data are not a JPEG.
+        DamagedImageError: Data are missing or corrupted.
+        NotTiledError: The JPEG must be decoded whole, because it is CMYK, 12-bit or lossless, for example.
+        OptionError: The program ``jpegtran`` is not installed, or ``tile_width`` is below 1.
         OSError: ``jpegtran`` was killed.
     """
     program = find_jpegtran()
@@ -62,7 +63,7 @@ def tile(jpeg: bytes, *, tile_width: int = TILE_WIDTH) -> TiledJPEG:
         raise not_tiled(f"its process is SOF{header.frame.process - 0xC0}, which jpegtran does not know")
     interval = choose_interval(header.row, header.mcu_width, tile_width)
     command = [program, "-copy", "all", "-optimize", "-restart", f"{interval}B"]
-    # In its own session: Ctrl-C in a terminal would end it, which would look like a fault of the image.
+    # In a session of its own: Ctrl-C in a terminal would end jpegtran, which would look like a damaged image.
     done = subprocess.run(command, input=jpeg, capture_output=True, check=False, start_new_session=True)
     if done.returncode < 0:
         raise ChildProcessError(f"jpegtran was ended by signal {-done.returncode}")
@@ -87,20 +88,20 @@ def encode_tiled(
     exif: bytes | None = None,
     tile_width: int = TILE_WIDTH,
 ) -> TiledJPEG:
-    """Encode pixels as a tiled JPEG, with Pillow.
+    """Encode pixels as a tiled JPEG with Pillow.
 
     Args:
         image: An image of mode RGB or L; or uint8, shape (height, width, 3), RGB, or (height, width), gray.
         quality: libjpeg's quality, 1 to 100.
         subsampling: Chroma subsampling: ``"4:4:4"``, ``"4:2:2"`` or ``"4:2:0"``.
-        icc_profile: Color profile to store with it.
-        exif: EXIF to store with it.
-        tile_width: Target width in pixels, as in `tile`.
+        icc_profile: Color profile to store in the file.
+        exif: EXIF to store in the file.
+        tile_width: Width of a tile in pixels, as in `tile`.
 
     Raises:
         NotTiledError: The image has another mode, or a tile has more than 65,535 bytes.
-        OSError: Pillow cannot encode it, for example because a side has more than 65,535 pixels.
-        TypeError: ``quality`` is no int.
+        OSError: Pillow cannot encode the image, for example because a side has more than 65,535 pixels.
+        TypeError: ``quality`` is not an int.
         OptionError: An option is out of its range.
     """
     quality = whole_number("quality", quality, 1, 100)
@@ -123,23 +124,23 @@ def encode_tiled(
 
 
 def encode_image(image: Image.Image, image_format: str, options: Mapping[str, Any]) -> bytes:
-    """Return an image as a file, a JPEG with optimal Huffman codes where Pillow can; the errors are Pillow's."""
+    """Encode an image with Pillow, and raise its errors. A JPEG gets optimal Huffman codes where Pillow can."""
     if image_format == "JPEG":
         try:
             file = io.BytesIO()
             image.save(file, image_format, optimize=True, **options)
             return file.getvalue()
         except OSError:
-            pass  # to optimize, Pillow has room for one or two bytes a pixel; noise at a high quality takes more
+            pass  # Pillow optimizes in a buffer of one or two bytes a pixel; noise at a high quality needs more
     file = io.BytesIO()
     image.save(file, image_format, **options)
     return file.getvalue()
 
 
 def choose_interval(row: int, mcu_width: int, tile_width: int = TILE_WIDTH) -> int:
-    """Return the MCUs of a tile: the divisor of a row that comes nearest, by ratio, to the target width in pixels.
+    """Return how many MCUs wide a tile is: the divisor of the row with the width nearest to ``tile_width``, by ratio.
 
-    A row of a prime number of MCUs becomes tiles of one MCU, or a single tile if it is short.
+    A row whose number of MCUs is prime has tiles of one MCU, or one tile if the row is short.
     """
     if tile_width < 1:
         raise OptionError(f"tile_width must be at least 1 pixel, got {tile_width}")

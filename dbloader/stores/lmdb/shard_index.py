@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dbloader.records.columns import CHUNK, DTYPES, seal_chunk
+from dbloader.records.columns import CHUNK, DTYPES, names_in, pack_names, seal_chunk
 from dbloader.records.document import seal
 from dbloader.records.manifest import Summary
-from dbloader.records.names import names_in, pack_names
 from dbloader.stores.lmdb.keys import MANIFEST, SHARD_INDEX, column_key, event_key
 from dbloader.stores.lmdb.partial import PartialFile
 from dbloader.stores.totals import Totals

@@ -17,7 +17,8 @@ from pymongo.errors import BulkWriteError, DuplicateKeyError, OperationFailure
 from dbloader._describe import size
 from dbloader.errors import DamagedRecordError, FieldError, StoreFullError
 from dbloader.records.columns import CHUNK, COLUMNS, DTYPES, ColumnChunk, is_whole, unseal_chunk
-from dbloader.records.document import bound_crc32, seal, verify
+from dbloader.records.decode import verify
+from dbloader.records.document import bound_crc32, seal
 from dbloader.stores.mongo.connection import retried
 from dbloader.stores.mongo.errors import has_only_duplicates
 from dbloader.stores.mongo.gridfs import LargeRecords, LostError
