@@ -8,8 +8,8 @@ from dbloader._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from dbloader._version import __version__ as __version__
-    from dbloader.batches.collate_fields import Collate as Collate
-    from dbloader.batches.skipped import Skip as Skip
+    from dbloader.batches.collate import Collate as Collate
+    from dbloader.batches.replacing import Skip as Skip
     from dbloader.checking.duplicates import find_duplicates as find_duplicates
     from dbloader.checking.verify_store import verify_store as verify_store
     from dbloader.conversion.convert import convert as convert
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "Collate": "batches.collate_fields",
+        "Collate": "batches.collate",
         "DBLoaderError": "errors",
         "ImageFormat": "conversion.transcode",
         "LMDBDataset": "datasets.lmdb",
         "MongoDataset": "datasets.mongo",
         "PrefetchLoader": "loading.prefetch",
         "Record": "records.record",
-        "Skip": "batches.skipped",
+        "Skip": "batches.replacing",
         "__version__": "_version",
         "convert": "conversion.convert",
         "copy_store": "copying.copy_store",

@@ -1,8 +1,8 @@
-"""Make a batch, in one thread or in many.
+"""How a batch is made, in one thread or in many.
 
-It takes three steps. ``begin`` reads the records, or announces them to a store that each decoding thread reads itself.
-``submit`` hands parts of the batch to threads, which decode them. The function that ``begin`` returned waits for the
-parts and collates the rest. The batch does not depend on who makes it, nor on the number of parts.
+There are three steps. ``begin`` reads the records, or tells the store which records the threads will read. ``submit``
+hands parts of the batch to threads, which decode them. The function that ``begin`` returns waits for the parts and
+collates them. The batch is the same for any number of threads and parts.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from typing_extensions import override
 
-from dbloader._describe import stop_iteration_error
 from dbloader.datasets.store import StoreDataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from dbloader.batches.shared_memory import SharedBatchPool
-    from dbloader.batches.timed import TimedBatch
+    import numpy as np
 
-T = TypeVar("T")
+    from dbloader.batches.shared_memory import SharedBatchPool
+    from dbloader.batches.timed import SkippedSample, TimedBatch
+
 Submit: TypeAlias = "Callable[..., Future[Any]]"
 Finish: TypeAlias = "Callable[[], TimedBatch]"
 
@@ -33,25 +33,27 @@ class BatchFetcher(ABC):
 
     Attributes:
         dataset: The dataset whose samples are in the batches.
-        pin_memory: Whether the tensors that it makes are in pinned memory, from which they are copied to a GPU.
-        releases_gil: Whether nearly all of the work is done without the GIL, so that threads share it well.
-        image_nbytes: Bytes of each image in the batches, if they are in one tensor of uint8; else None.
-        shared_pool: Memory for that tensor, for the worker processes that this is sent to.
+        releases_gil: Whether threads do nearly all of the work without the GIL, and so in parallel.
+        image_nbytes: Bytes of each image in a batch, if one uint8 tensor holds all images; else None.
+        shared_pool: Memory for that tensor in worker processes. ProcessLoader sets it while the workers start.
+        check_skipped: A function that the consumer calls with newly skipped samples, the number of all skipped samples
+            in this epoch, and the first of them; it raises LoaderError if there are too many. None if nothing is
+            skipped.
     """
 
     dataset: Any
-    pin_memory = False
     releases_gil = False
     image_nbytes: int | None = None
     shared_pool: SharedBatchPool | None = None
+    check_skipped: Callable[[Sequence[SkippedSample], int, Sequence[SkippedSample]], None] | None = None
 
     @abstractmethod
     def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
         """Read the samples at some indices, and decode at most ``size`` of them in each call of ``submit``.
 
         SeededIndices decide all random numbers of the batch. ``submit`` calls a function with some arguments in any
-        thread, now or later, like ``Executor.submit``. Return a function that returns the batch, or raises the first
-        error of its samples.
+        thread, now or later, like ``Executor.submit``. Return a function that returns the batch, or raises an error of
+        its samples.
         """
 
     def snapshot(self) -> BatchFetcher:
@@ -68,7 +70,7 @@ class BatchFetcher(ABC):
 
 
 class OuterBatchFetcher(BatchFetcher):
-    """Makes the batches of a dataset with the fetcher of another one, or with other indices."""
+    """Makes its batches with another fetcher and other indices."""
 
     def __init__(self, dataset: Any, fetcher: BatchFetcher) -> None:
         self.dataset = dataset
@@ -82,8 +84,7 @@ class OuterBatchFetcher(BatchFetcher):
         fetcher.inner = self.inner.snapshot()
         return fetcher
 
-    def _begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
-        self.inner.pin_memory = self.pin_memory
+    def _begin_inner(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
         self.inner.shared_pool = self.shared_pool
         return self.inner.begin(indices, submit, size)
 
@@ -93,25 +94,16 @@ def split(length: int, size: int) -> list[slice]:
     return [slice(start, start + size) for start in range(0, length, size)]
 
 
-def split_size(length: int, threads: int) -> int:
-    """Return how many samples of a batch each thread should decode at a time."""
-    # With one each, handing them over took a fifth of the time; with 16 a sample took 3 % longer than with 32.
-    return max(1, min(32, -(-length // threads)))
+def one_each(rows: np.ndarray[Any, Any] | None, length: int) -> Sequence[Any]:
+    """Return a row of random numbers for each sample of a batch, or None for each if nothing is random."""
+    return [None] * length if rows is None else rows  # type: ignore[return-value] # an array is indexed like a list
 
 
 def call_now(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-    """Call a function in this thread, and return its result like ``Executor.submit``."""
+    """Call a function in this thread; return a Future with its result or error, like ``Executor.submit``."""
     future: Future[Any] = Future()
     try:
         future.set_result(function(*arguments))
     except Exception as error:
         future.set_exception(error)
     return future
-
-
-def refuse_stop_iteration(function: Callable[..., T], *arguments: Any) -> T:
-    """Call a function that makes a batch; turn StopIteration, which would end the epoch, into a LoaderError."""
-    try:
-        return function(*arguments)
-    except StopIteration as stop:
-        raise stop_iteration_error("a sample or batch") from stop

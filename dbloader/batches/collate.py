@@ -1,139 +1,179 @@
-"""Make batches by collating the samples of a dataset."""
+"""Collate samples: boxes and other fields of varying length become lists, lists of numbers become one tensor."""
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, TypeAlias
+from contextlib import suppress
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
 
-from typing_extensions import override
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import default_collate
 
-from dbloader.batches.base import BatchFetcher, split
-from dbloader.batches.collate_fields import Collate, collate
-from dbloader.batches.timed import TimedBatch, Work, now
-from dbloader.datasets.fields import image_and_label
-from dbloader.datasets.transforms import apply_transform, random_numbers_for
-from dbloader.decoding.decoder import Decoder
-from dbloader.decoding.masks import changes_size, refuse_masks
-from dbloader.sampling.rng import SeededIndices
+from dbloader._describe import short_repr
+from dbloader.datasets.fields import has_row_for_each_box, names_of
+from dbloader.datasets.noted_errors import describe_record
+from dbloader.datasets.store import StoreDataset
+from dbloader.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from concurrent.futures import Future
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    import numpy as np
-
-    from dbloader.batches.base import Finish, Submit
-    from dbloader.datasets.store import StoreDataset
-    from dbloader.records.record import Record
-
-# Some samples, and the seconds that reading and decoding them took.
-Part: TypeAlias = "tuple[list[Any], float, float]"
+# Names of the elements of a sample that is a tuple.
+ELEMENTS = ("image", "label", "index")
 
 
-class _CollatingFetcher(BatchFetcher):
-    """Collates samples with a function; with None as ``collate_fields.collate`` does."""
+class Collate:
+    """Makes a batch of samples that are dicts or tuples: torch's default_collate, but for fields of any length.
 
-    collate_fn: Callable[[list[Any]], Any] | None
+    `create_loader` uses these rules for an LMDBDataset or MongoDataset. Pass a Collate as ``collate_fn`` to torch's
+    DataLoader, or to choose ``lists``. A field always has the same type, because the rules do not depend on lengths:
 
-    def _finish(self, indices: Sequence[int], futures: list[Future[Part]], read: float) -> TimedBatch:
-        parts = [future.result() for future in futures]
-        samples = [sample for part, _, _ in parts for sample in part]
-        began = now()
-        if self.collate_fn is None or isinstance(self.collate_fn, Collate):
-            batch = collate(self.dataset, indices, samples, rule=self.collate_fn)
-        else:
-            batch = self.collate_fn(samples)
-        work = Work(read + sum(part[1] for part in parts), sum(part[2] for part in parts), now() - began)
-        return TimedBatch(batch, work, len(samples), serial=read + work.collate)
+    - A field in ``lists`` becomes a list with one element for each sample: a tensor for an array or a list of numbers,
+      anything else as it is. So do ``boxes``, fields whose names begin with ``box_``, and arrays in ``iscrowd``,
+      ``difficult`` and ``truncated``. They have one row for each object in their image.
+    - A list of numbers in each sample, such as ``[1, 0, 1]`` for several classes, becomes one tensor of shape (batch,
+      length), like an array. default_collate would give ``length`` tensors of shape (batch,).
+    - A list that contains a text stays a list for each sample.
+    - default_collate makes a batch of everything else.
 
+    Args:
+        lists: Names of further fields whose lengths or shapes differ, such as ``("tokens",)``; also ``"image"``.
 
-class RecordBatchFetcher(_CollatingFetcher):
-    """Collates the samples of a dataset that makes them as StoreDataset does, of records that are read together."""
-
-    def __init__(self, dataset: StoreDataset, collate_fn: Callable[[list[Any]], Any] | None = None) -> None:
-        self.dataset: StoreDataset = dataset
-        self.collate_fn = collate_fn
-
-    @override
-    def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
-        began = now()
-        records = self.dataset.records(indices)
-        random_numbers = self.dataset.random_numbers(indices)
-        read = now() - began
-        futures = [
-            submit(self._samples, records[part], None if random_numbers is None else random_numbers[part])
-            for part in split(len(records), size)
-        ]
-        return functools.partial(self._finish, indices, futures, read)
-
-    def _samples(self, records: list[Record], random_numbers: np.ndarray[Any, Any] | None) -> Part:
-        began = now()
-        rows = [None] * len(records) if random_numbers is None else random_numbers
-        samples = [self.dataset.sample(record, row) for record, row in zip(records, rows, strict=True)]
-        return samples, 0.0, now() - began
-
-
-class SampleBatchFetcher(_CollatingFetcher):
-    """Collates the samples of any map-style dataset.
-
-    The transform is applied to the first element of each sample, or to the image of a dict; it is None if the dataset
-    transforms it itself. A Decoder takes PIL images, arrays and encoded files, and gets its random numbers here.
+    Raises:
+        TypeError: ``lists`` has something else than names.
+        OptionError: ``lists`` is one str. From a call: lists of numbers, or arrays, differ in length or shape, and
+            their field is not in ``lists``.
     """
 
-    def __init__(
-        self,
-        dataset: Any,
-        transform: Callable[..., Any] | None = None,
-        collate_fn: Callable[[list[Any]], Any] | None = None,
-    ) -> None:
-        self.dataset = dataset
-        self.transform = transform
-        self.collate_fn = collate_fn
-        self._image_name = image_and_label(dataset)["image"]
+    def __init__(self, lists: Iterable[str] = ()) -> None:
+        if isinstance(lists, str):
+            raise OptionError(f"lists must be several names, such as ({lists!r},), got the one str {lists!r}")
+        self.lists = frozenset(lists)
+        if not all(isinstance(name, str) for name in self.lists):
+            raise TypeError(f"lists must be names of fields, such as ('tokens',), got {short_repr(lists)}")
 
-    @override
-    def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
-        random_numbers = random_numbers_for(self.transform, indices, self.transform)
-        futures = [
-            submit(self._samples, _part_of(indices, part), None if random_numbers is None else random_numbers[part])
-            for part in split(len(indices), size)
-        ]
-        return functools.partial(self._finish, indices, futures, 0.0)
+    def __call__(self, samples: list[Any]) -> Any:
+        """Return the batch of samples."""
+        return self.collate(samples, {}, ELEMENTS)
 
-    def _samples(self, indices: Sequence[int], random_numbers: np.ndarray[Any, Any] | None) -> Part:
-        began = now()
-        if callable(getattr(self.dataset, "__getitems__", None)):
-            samples = self.dataset.__getitems__(indices)
-        else:
-            samples = [self.dataset[index] for index in indices]
-        read = now()
-        if self.transform is not None:
-            rows = [None] * len(samples) if random_numbers is None else random_numbers
-            samples = [self._transformed(sample, row) for sample, row in zip(samples, rows, strict=True)]
-        return samples, read - began, now() - read
+    def collate(self, samples: list[Any], fields: Mapping[str, str], names: Sequence[str]) -> Any:
+        """Return the batch of samples.
 
-    def _transformed(self, sample: Any, random_numbers: np.ndarray[Any, Any] | None) -> Any:
-        if isinstance(sample, dict):
-            image = self._image_name
-            if changes_size(self.transform):
-                refuse_masks(sample[image], {name: sample[name] for name in sample if name != image}, "a sample")
-            return {**sample, image: self._image(sample[image], random_numbers)}
-        if isinstance(sample, (tuple, list)):
-            if changes_size(self.transform):
-                rest = {f"element {position}": value for position, value in enumerate(sample[1:], 1)}
-                refuse_masks(sample[0], rest, "a sample")
-            return (self._image(sample[0], random_numbers), *sample[1:])
-        return self._image(sample, random_numbers)
+        ``fields`` maps a name in the samples to the store's name of the field, where they differ. ``names`` are the
+        names of a tuple's elements.
+        """
+        first = samples[0]
+        if type(first) is dict:
+            return {name: self._field(name, fields.get(name, name), [each[name] for each in samples]) for name in first}
+        if type(first) is tuple:
+            columns = zip_longest(names, zip(*samples, strict=True), fillvalue="")
+            return [self._field(name, name, [*column]) for name, column in columns if column]
+        return default_collate(samples)
 
-    def _image(self, image: Any, random_numbers: np.ndarray[Any, Any] | None) -> Any:
-        transform: Any = self.transform
-        if isinstance(transform, Decoder):
-            return transform(image, random_numbers)
-        return apply_transform(transform, image, random_numbers)
+    def _field(self, name: str, field: str, values: list[Any]) -> Any:
+        """Return the batch of one field of the samples."""
+        of_boxes = has_row_for_each_box(field) and any(isinstance(value, (np.ndarray, list)) for value in values)
+        if name in self.lists or of_boxes:
+            return [_as_tensor(value) for value in values]
+        if not all(isinstance(value, list) for value in values):
+            return default_collate(values)
+        items = [item for value in values for item in value]
+        if any(isinstance(item, str) for item in items):
+            return values
+        if not all(isinstance(item, (int, float)) for item in items) or len({*map(len, values)}) > 1:
+            return default_collate(values)
+        return torch.from_numpy(np.array(values))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(lists={sorted(self.lists)})"
 
 
-def _part_of(indices: Sequence[int], part: slice) -> Sequence[int]:
-    """Return some of the indices; of SeededIndices with their positions."""
-    if not isinstance(indices, SeededIndices):
-        return indices[part]
-    return SeededIndices(indices[part], indices.seed, indices.epoch, indices.positions[part])
+def _as_tensor(value: Any) -> Any:
+    if isinstance(value, list) and all(isinstance(item, (int, float)) for item in value):
+        value = np.array(value)
+    return torch.from_numpy(value) if isinstance(value, np.ndarray) and value.dtype.kind in "biuf" else value
+
+
+def collate(
+    dataset: Any,
+    indices: Sequence[int],
+    samples: list[Any],
+    names: Sequence[str] = ELEMENTS,
+    rule: Collate | None = None,
+) -> Any:
+    """Return the batch of some samples: with the rules of `Collate` for a store's dataset, else with default_collate.
+
+    ``names`` are the names of a tuple's elements, ``rule`` is a Collate with further ``lists``.
+
+    Raises:
+        OptionError: A sample has None or a PIL image in a field, or fields differ in length or shape. It names them.
+    """
+    function: Any = default_collate
+    if rule is not None or isinstance(dataset, StoreDataset):
+        fields = names_of(dataset.fields) if isinstance(dataset, StoreDataset) else {}
+        function = functools.partial((rule or Collate()).collate, fields=fields, names=names)
+    try:
+        return function(samples)
+    except (TypeError, ValueError, RuntimeError) as error:  # torch's message has neither the sample nor the field
+        if not all(isinstance(sample, (dict, tuple, list)) for sample in samples):
+            raise
+        named = [sample if isinstance(sample, dict) else dict(zip(names, sample, strict=False)) for sample in samples]
+        reason = _explain(dataset, indices, named, function)
+        if reason is None:
+            raise
+        raise OptionError(reason) from error
+
+
+def _explain(
+    dataset: Any, indices: Sequence[int], samples: list[dict[str, Any]], function: Callable[[list[Any]], Any]
+) -> str | None:
+    """Return why samples have no batch: a value is missing, or a PIL image, or shapes differ; None if not known."""
+    # torch makes a list of a field whose first value is a text, and such a list may contain None.
+    texts = {name for name, value in samples[0].items() if isinstance(value, str)}
+    for index, sample in zip(indices, samples, strict=True):
+        for name, value in sample.items():
+            if value is None and name not in texts:
+                fields = "('image',)" if name != "image" else "('name', 'label')"
+                remedy = f"choose fields without it, as fields={fields}, " if isinstance(dataset, StoreDataset) else ""
+                return (
+                    f"{_describe(dataset, index)} has no {name}, which torch cannot collate: {remedy}"
+                    "leave it out with a Subset, or pass a collate_fn that takes None"
+                )
+            if isinstance(value, Image.Image):
+                return (
+                    f"{name!r} of {_describe(dataset, index)} is a PIL image, which torch cannot collate: pass a "
+                    "transform or a decode that returns tensors, such as RandomResizedCrop(224), or a collate_fn that "
+                    "takes PIL images"
+                )
+    for name in samples[0]:
+        with suppress(TypeError, ValueError, RuntimeError):
+            function([{name: sample[name]} for sample in samples])
+            continue
+        shapes = [_shape(sample.get(name)) for sample in samples]
+        other = next((at for at, shape in enumerate(shapes) if shape != shapes[0]), None)
+        if other is not None:
+            remedy = (
+                "pass transform=RandomResizedCrop(224) or another Decoder with a size, or " if name == "image" else ""
+            )
+            return (
+                f"{name!r} of {_describe(dataset, indices[other])} has the shape {shapes[other]}, and that of "
+                f"{_describe(dataset, indices[0])} {shapes[0]}, so they cannot be one tensor: {remedy}"
+                f"pass collate_fn=Collate(lists=({name!r},)) of dbloader for a list of them"
+            )
+    return None
+
+
+def _describe(dataset: Any, index: int) -> str:
+    if isinstance(dataset, StoreDataset):
+        return describe_record(dataset.records([index])[0], dataset.root)
+    return f"sample {index} of {type(dataset).__name__}"
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    shape = getattr(value, "shape", None)
+    if shape is not None:
+        return tuple(shape)
+    return (len(value),) if isinstance(value, (list, tuple)) else None

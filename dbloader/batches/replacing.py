@@ -1,54 +1,119 @@
-"""Make batches in which other samples take the place of damaged ones."""
+"""``on_error=Skip()``: make batches in which other samples replace damaged ones, and stop if there are too many."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
 import itertools
+import warnings
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from typing_extensions import override
 
+from dbloader._options import real_number
 from dbloader.batches.base import OuterBatchFetcher, call_now
-from dbloader.batches.create import SubsetBatchFetcher
-from dbloader.batches.skipped import SkippedSample
+from dbloader.batches.fetchers import SubsetBatchFetcher
+from dbloader.batches.timed import SkippedSample
 from dbloader.datasets.store import StoreDataset
-from dbloader.errors import DamagedImageError, DamagedRecordError, DBLoaderError, NotAnImageError
+from dbloader.errors import DamagedImageError, DamagedRecordError, DBLoaderError, LoaderError, NotAnImageError
 from dbloader.sampling.rng import SeededIndices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from dbloader.batches.base import BatchFetcher, Finish, Submit
-    from dbloader.batches.skipped import SkipLimit
     from dbloader.batches.timed import TimedBatch
+    from dbloader.sampling.base import ResumableSampler
 
 T = TypeVar("T")
 
-# The errors that are about one sample and no mistake of the program. All others are raised.
+# Errors about one sample. All others may be a mistake in the program, and are raised.
 DAMAGE = (DamagedRecordError, DamagedImageError, NotAnImageError)
+
+
+@dataclasses.dataclass(frozen=True)
+class Skip:
+    """Replaces damaged samples by undamaged ones, up to a share: ``create_loader(on_error=Skip(0.05))``.
+
+    The next undamaged sample of the order takes the place, with the random numbers of the place. So all batches keep
+    their size, and an epoch keeps its number of batches. The loader warns once about each damaged sample, and
+    ``stats()`` counts and lists them. A sample is damaged if it raises DamagedRecordError, DamagedImageError or
+    NotAnImageError. All other errors end the epoch.
+
+    Args:
+        share: Largest share, 0 to 1, of a process's samples of an epoch that may be damaged.
+
+    Raises:
+        OptionError: ``share`` is out of range.
+        TypeError: ``share`` is not a number.
+    """
+
+    share: float = 0.01
+
+    def __post_init__(self) -> None:
+        real_number("share", self.share, most=1)
+
+
+class SkipLimit:
+    """Warns about each damaged sample once, and raises an error when they are too large a share of an epoch.
+
+    Args:
+        sampler: The order of the samples.
+        skip: The largest share.
+        place: The place of the samples' store; None if they are not from a store.
+    """
+
+    def __init__(self, sampler: ResumableSampler, skip: Skip, place: str | None) -> None:
+        self.sampler = sampler
+        self._share = skip.share
+        self._remedy = "" if place is None else f"; dbloader verify {place} --decode names all damaged records"
+        self._warned: set[int] = set()
+
+    def receive(self, new: Sequence[SkippedSample], count: int, first: Sequence[SkippedSample]) -> None:
+        """Warn about newly skipped samples; raise LoaderError if too many are skipped.
+
+        ``count`` is the number of samples that this process skipped in the epoch, and ``first`` are the first of them.
+        """
+        for sample in new:
+            if sample.index not in self._warned:
+                self._warned.add(sample.index)
+                # The fourth caller is the loop over the loader.
+                warnings.warn(f"skipped the damaged {sample}{self._remedy}", UserWarning, stacklevel=4)
+        self.check(count, len(self.sampler), first)
+
+    def check(self, count: int, total: int, first: Sequence[SkippedSample]) -> None:
+        """Raise LoaderError if ``count`` of ``total`` samples are more than the share, or all samples."""
+        if count / total > self._share or count == total:
+            raise LoaderError(
+                f"too many samples are damaged, {count:,} of the {total:,} of an epoch ({100 * count / total:.3g} %, "
+                f"on_error=Skip({self._share:g})), such as {'; '.join(map(str, first[:3]))}{self._remedy}; "
+                "convert the images again without them, or pass a larger share to Skip"
+            )
 
 
 class ReplacingBatchFetcher(OuterBatchFetcher):
     """Makes the batches of another fetcher, with the next undamaged samples of the order in place of damaged ones.
 
-    The sample at position p is tested with the random numbers of p, since a crop of a tiled image may leave the damage
-    out. If it is damaged, the samples at the positions p + 1, p + 2 and so on (after the last one, from 0) are tested
-    with the same random numbers, and the first undamaged one takes the place. So the batch is still a function of
-    (seed, epoch, positions).
+    The sample at position p is tested with the random numbers of p, because a crop of a tiled image may not touch the
+    damage. If it is damaged, the samples at the positions p + 1, p + 2 and so on (after the last one, from 0) are
+    tested with the same random numbers, and the first undamaged one takes the place. So the batch is still a function
+    of (seed, epoch, positions).
 
     Args:
-        fetcher: Makes the batches, of SeededIndices.
-        tester: A fetcher of the same samples, which collates a single sample of any kind.
-        limit: Knows the order, and how many damaged samples in a row are too many.
+        fetcher: Makes batches of SeededIndices.
+        tester: Makes the same samples, and collates a single sample of any kind.
+        sampler: The order.
+        skip: The largest share of damaged samples.
     """
 
-    def __init__(self, fetcher: BatchFetcher, tester: BatchFetcher, limit: SkipLimit) -> None:
+    def __init__(self, fetcher: BatchFetcher, tester: BatchFetcher, sampler: ResumableSampler, skip: Skip) -> None:
         super().__init__(fetcher.dataset, fetcher)
         self._tester = tester
-        self._limit = limit
+        store, _ = find_store(fetcher)
+        self._limit = SkipLimit(sampler, skip, None if store is None else store.root)
+        self.check_skipped = self._limit.receive
         # Indices that were damaged before. They are tested first, so that most batches are made only once.
         self._suspects: set[int] = set()
 
@@ -60,25 +125,25 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
 
     @override
     def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
-        assert isinstance(indices, SeededIndices), "create_loader takes no other order"
-        tested = [at for at, index in enumerate(indices) if index in self._suspects] if self._suspects else []
+        assert isinstance(indices, SeededIndices), "create_loader accepts no other order"
+        tested = [at for at, index in enumerate(indices) if index in self._suspects]
         chosen, skipped = self._replace(indices, tested, call_now)
-        begun = _try(self._begin, chosen, submit, size)
+        begun = _try(self._begin_inner, chosen, submit, size)
 
         def finish() -> TimedBatch:
             batch = None if begun is None else _try(begun)
             if batch is not None:
                 return dataclasses.replace(batch, skipped=skipped)
-            # The error does not say which sample of the batch it is about, and it may not be the only one.
+            # The error does not name the sample of the batch, and other samples may be damaged too.
             again, found = self._replace(indices, range(len(indices)), submit)
-            return dataclasses.replace(self._begin(again, submit, size)(), skipped=found)
+            return dataclasses.replace(self._begin_inner(again, submit, size)(), skipped=found)
 
         return finish
 
     def _replace(
         self, indices: SeededIndices, tested: Iterable[int], submit: Submit
     ) -> tuple[SeededIndices, tuple[SkippedSample, ...]]:
-        """Return the indices with others in place of the damaged ones of those that are tested; return these, too."""
+        """Test some places of a batch; return the indices with replacements, and the damaged samples."""
         chosen, skipped = [*indices], []
         for at, future in [(at, submit(self._find_damage, indices[at], indices, at)) for at in tested]:
             damage = future.result()
@@ -89,7 +154,7 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
         return SeededIndices(chosen, indices.seed, indices.epoch, indices.positions), tuple(skipped)
 
     def _find_damage(self, index: int, indices: SeededIndices, at: int) -> SkippedSample | None:
-        """Return what is wrong with the sample at an index, with the random numbers of a place in the batch."""
+        """Make the sample at an index with the random numbers of a place in the batch; return its damage, or None."""
         one = SeededIndices([index], indices.seed, indices.epoch, indices.positions[at : at + 1])
         try:
             self._tester.begin(one, call_now, 1)()
@@ -99,7 +164,7 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
         return None
 
     def _find_next(self, indices: SeededIndices, at: int, damage: SkippedSample) -> int:
-        """Return the index of the sample that takes a place in the batch, where the one there is damaged."""
+        """Return the index of the undamaged sample that replaces a damaged one."""
         sampler, first = self._limit.sampler, [damage]
         order = sampler.order(indices.seed, indices.epoch)
         for count in itertools.count(1):
@@ -123,7 +188,7 @@ def _try(function: Callable[..., T], *arguments: Any) -> T | None:
 
 
 def find_store(fetcher: BatchFetcher, index: int = 0) -> tuple[StoreDataset | None, int]:
-    """Return the store's dataset of a fetcher, if there is one, and the index in it of a sample."""
+    """Return the store's dataset behind a fetcher, or None, and the index there of a sample."""
     while isinstance(fetcher, SubsetBatchFetcher):
         fetcher, index = fetcher.inner, fetcher.dataset.indices[index]
     return (fetcher.dataset if isinstance(fetcher.dataset, StoreDataset) else None), index

@@ -1,13 +1,10 @@
-"""Batches with the time that it took to make them."""
+"""A batch on its way from a worker to the training, with the time that it took to make it."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from typing import TYPE_CHECKING, Any, Self
-
-if TYPE_CHECKING:
-    from dbloader.batches.skipped import SkippedSample
+from typing import Any, Self
 
 now = time.perf_counter
 
@@ -17,9 +14,9 @@ class Work:
     """The seconds that all workers together took to make batches.
 
     Attributes:
-        read: To read records from a store; for any other dataset, to make its samples.
+        read: To read records from a store. For other datasets, to make their samples.
         decode: To make pixels of the wanted size from image files.
-        collate: To make a batch of samples.
+        collate: To make a batch from samples.
     """
 
     read: float = 0.0
@@ -36,11 +33,25 @@ class Work:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class TimedBatch:
-    """A batch on its way from a worker, with the number of its samples and the time that it took to make it.
+class SkippedSample:
+    """A damaged sample: its index in the loader's dataset, the name of its record if known, and the reason."""
 
-    ``serial`` is the seconds of ``work`` in the thread that asks for the batches, which more workers would not share.
-    ``skipped`` are the damaged samples in whose place it has others.
+    index: int
+    name: str | None
+    reason: str
+
+    def __str__(self) -> str:
+        text = f"sample {self.index}{'' if self.name is None else f' ({self.name})'}: {self.reason}"
+        return text if text.isprintable() else ascii(text)[1:-1]  # names come from strangers, and this is printed
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TimedBatch:
+    """A batch, the number of its samples, and the time that it took to make it.
+
+    Attributes:
+        serial: Seconds of ``work`` in the thread that asks for the batches. More workers do not make them shorter.
+        skipped: The damaged samples that others replace in this batch.
     """
 
     batch: Any

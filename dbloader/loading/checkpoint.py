@@ -1,11 +1,14 @@
-"""Resume an epoch where its consumer was, not where the loader had run ahead to.
+"""Resume an epoch after the batches that its consumer received, not after those that were prefetched.
 
-The latest event counts: a batch that the consumer received, or a ``set_epoch`` or ``load_state_dict``. ``iter()`` alone
+The latest event counts: a batch that the consumer received, a ``set_epoch`` or a ``load_state_dict``. ``iter()`` alone
 changes nothing, since an iteration begins with its first ``next()``.
+
+Loaders are recognized by their attributes and by modules that are already imported. Nothing is imported for that.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -27,11 +30,47 @@ Checkpoint: TypeAlias = "LoaderCheckpoint | SamplerCheckpoint"
 _DATASET = "dataset"
 
 
+def find_checkpoint(loader: Any) -> Checkpoint | None:
+    """Return how a loader is resumed, or None if it cannot be."""
+    batches: Any = getattr(loader, "batch_sampler", Ellipsis)
+    sampler: Any = getattr(loader if batches is None else batches, "sampler", None)
+    if all(hasattr(sampler, name) for name in ("positions", "hold", "load_state_dict")):
+        if batches is None:  # a DataLoader with batch_size=None: each sample is a batch
+            return SamplerCheckpoint(sampler, 1, drop_last=False, dataset=dataset_of(loader))
+        if keeps_order(batches):
+            size, drop_last = batches.batch_size, batches.drop_last
+            return SamplerCheckpoint(sampler, size, drop_last=drop_last, dataset=dataset_of(loader))
+    # A loader that Accelerate has prepared always has these methods, but a state only if the loader inside has one.
+    inner = getattr(loader, "base_dataloader", loader)
+    if hasattr(inner, "state_dict") and hasattr(inner, "load_state_dict"):
+        return LoaderCheckpoint(loader)
+    return None
+
+
+def dataset_of(loader: Any) -> Any:
+    """Return the dataset whose samples a loader gives, or None."""
+    source = getattr(loader, "source_dataset", None)  # of a ProcessLoader, whose ``dataset`` gives batches
+    return getattr(loader, "dataset", None) if source is None else source
+
+
+def keeps_order(batches: Any) -> bool:
+    """Return whether each batch is the next ``batch_size`` samples of its sampler; False for unknown classes."""
+    for module, name in (
+        ("torch.utils.data", "BatchSampler"),
+        ("torchdata.stateful_dataloader.sampler", "BatchSampler"),
+        ("dbloader.sampling", "SeededBatchSampler"),
+    ):
+        known = getattr(sys.modules.get(module), name, None)
+        if known is not None and getattr(type(batches), "__iter__", None) is known.__iter__:
+            return True
+    return False
+
+
 class Position:
-    """How far the consumer of one iteration has come; this one is in an order that nobody knows.
+    """How much of one iteration its consumer has received, for a loader whose order is unknown.
 
     Args:
-        loader: The loader, which may know its number of batches.
+        loader: The loader, which may have a length.
     """
 
     _seed = 0
@@ -43,18 +82,18 @@ class Position:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the consumer has received the last batch; False where that is not known."""
+        """Whether the consumer has received the last batch; False if that is unknown."""
         try:
             return self._batches_received == len(self._loader)
         except TypeError:
             return False
 
     def snapshot(self) -> State | None:
-        """Return the loader's own state after the batch that it just made, in the thread that made it."""
+        """Return the loader's own state after its latest batch; called in the thread that made the batch."""
         return None
 
     def receive(self, snapshot: State | None) -> None:
-        """Note that the consumer has received the next batch, of which this is the snapshot."""
+        """Note that the consumer has received the next batch, which has this snapshot."""
         self._batches_received += 1
 
     def end(self) -> None:
@@ -64,29 +103,29 @@ class Position:
         """Note that the iteration ended with an error."""
 
     def draw_seed(self) -> None:
-        """Draw a seed in the consumer's thread, so that torch.manual_seed decides, unless a sampler has one."""
+        """Draw a seed from torch's generator, in the consumer's thread; not if a sampler has a seed."""
         self._seed = SampleRNG.from_torch(0).seed
 
     def sample_rng(self, number: int, samples: int) -> SampleRNG:
-        """Return the random numbers for the preparation of the batch with a number, from 0, and so many samples."""
+        """Return the random numbers for the preparation of a batch; ``number`` counts batches from 0."""
         first, self._samples = self._samples, self._samples + samples
         return SampleRNG(self._seed, 0, np.arange(first, self._samples))
 
 
 class LoaderCheckpoint:
-    """Resumes a loader that has a state of its own: keeps, with each batch, the state that the loader had after it."""
+    """Resumes a loader that has a ``state_dict`` of its own, by keeping the loader's state after each batch."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
         self._latest: _LoaderPosition | None = None
 
     def begin(self) -> Position:
-        """Return the position of the iteration that begins now; the loader's iterator is made after this."""
+        """Return the position of a new iteration; called before the loader's iterator is made."""
         self._latest = _LoaderPosition(self._loader.state_dict)
         return self._latest
 
     def state(self) -> State:
-        """Return the state of the consumer, or of the epoch or state that was chosen since."""
+        """Return the consumer's state, or the state that was chosen since the last batch."""
         state = None if self._latest is None else self._latest.received
         return self._loader.state_dict() if state is None else state
 
@@ -100,8 +139,8 @@ class _LoaderPosition(Position):
     def __init__(self, state_dict: Callable[[], State]) -> None:
         super().__init__()
         self._state_dict = state_dict
-        # The state after the batch that was received last; None at the beginning and at the end, when the loader is
-        # where its consumer is.
+        # The state after the batch that was received last; None at the beginning and at the end, where the loader's own
+        # state is that of its consumer.
         self.received: State | None = None
 
     @override
@@ -118,34 +157,26 @@ class _LoaderPosition(Position):
 
 
 class SamplerCheckpoint:
-    """Resumes one of dbloader's samplers: the samples received are computed from the batches received.
+    """Resumes one of dbloader's samplers by counting the batches that the consumer received.
 
-    The ``content_digest`` of the dataset, if it has one, tells a state from that of another dataset.
+    If the dataset has a ``content_digest``, a state of another dataset is refused.
     """
 
-    def __init__(
-        self, sampler: ResumableSampler, batch_size: int, *, drop_last: bool, dataset: Any = None, ahead: int = 1
-    ) -> None:
+    def __init__(self, sampler: ResumableSampler, batch_size: int, *, drop_last: bool, dataset: Any = None) -> None:
         self._sampler = sampler
         self._batch_size = batch_size
         self._drop_last = drop_last
         self._dataset = dataset
-        self._ahead = ahead  # most batches that the loader's workers make at one time
-        self._latest: _SamplerPosition | None = None
+        self._latest: SamplerPosition | None = None
 
     def begin(self) -> Position:
-        """Return the position of the iteration that begins now."""
-        # Where another PrefetchLoader in front holds the sampler, that one decides.
+        """Return the position of a new iteration."""
+        # If another PrefetchLoader in front holds the sampler, that loader decides.
         if self._latest is None or self._was_chosen or self._sampler.is_held:
             start = self._sampler.next_state()
         else:
             start = self._latest.next_start()
-        expect_order = getattr(self._dataset, "expect_order", None)
-        if expect_order is not None:
-            # Later epochs are of the same kind: that their shards have other sizes must not end a training.
-            first = self._latest is None
-            expect_order(self._sampler, start, margin=self._ahead * self._batch_size, check=first)
-        self._latest = _SamplerPosition(self._sampler, start, self._batch_size, drop_last=self._drop_last)
+        self._latest = SamplerPosition(self._sampler, start, self._batch_size, drop_last=self._drop_last)
         return self._latest
 
     @property
@@ -154,7 +185,7 @@ class SamplerCheckpoint:
         return self._latest is not None and self._sampler.times_chosen != self._latest.times_chosen
 
     def state(self) -> State:
-        """Return the state of the consumer, or of the epoch or state that was chosen since."""
+        """Return the consumer's state, or the state that was chosen since the last batch."""
         if self._latest is None or self._was_chosen:
             return {**self._sampler.next_state(), **self._digest()}
         return {**self._latest.state(), **self._digest()}
@@ -175,20 +206,23 @@ class SamplerCheckpoint:
         return {_DATASET: digest} if isinstance(digest, str) else {}
 
 
-class _SamplerPosition(Position):
-    """The position in an iteration over the order of a sampler.
+class SamplerPosition(Position):
+    """The position in an iteration over the order of one of dbloader's samplers.
 
-    Until the consumer has received something, the sampler is held, so that its order begins at ``start``.
+    Until the consumer has received a batch, this holds the sampler: its order then begins at ``start``.
 
     Attributes:
-        times_chosen: That of the sampler when the consumer received its last batch.
+        sampler: The sampler.
+        start: The state in which the iteration began.
+        batch_size: Samples in a batch.
+        times_chosen: The sampler's ``times_chosen`` when the consumer received its last batch.
     """
 
     def __init__(self, sampler: ResumableSampler, start: State, batch_size: int, *, drop_last: bool) -> None:
         super().__init__()
-        self._sampler = sampler
-        self._start = start
-        self._batch_size = batch_size
+        self.sampler = sampler
+        self.start = start
+        self.batch_size = batch_size
         self._ended = False
         self.times_chosen = sampler.times_chosen
         self._positions = sampler.positions(start)
@@ -200,15 +234,15 @@ class _SamplerPosition(Position):
             sampler.hold(start)
 
     def _release(self, *, received: bool) -> None:
-        self.times_chosen = self._sampler.times_chosen
+        self.times_chosen = self.sampler.times_chosen
         if self._holds:
             self._holds = False
-            self._sampler.release(received=received)
+            self.sampler.release(received=received)
 
     @property
     @override
     def is_at_end(self) -> bool:
-        return self._batches_received * self._batch_size >= self._samples
+        return self._batches_received * self.batch_size >= self._samples
 
     @override
     def receive(self, snapshot: State | None) -> None:
@@ -226,16 +260,18 @@ class _SamplerPosition(Position):
             self._release(received=False)
 
     def state(self) -> State:
+        """Return the state after the batches received so far."""
         if self._ended or self.is_at_end:
             return self._next_epoch()  # nothing is left of this one
-        position = self._start["position"] + self._batches_received * self._batch_size * self._positions.step
-        return {**self._start, "position": min(position, self._start["length"])}
+        position = self.start["position"] + self._batches_received * self.batch_size * self._positions.step
+        return {**self.start, "position": min(position, self.start["length"])}
 
     def next_start(self) -> State:
-        return self._next_epoch() if self._batches_received or self._ended else self._start
+        """Return the state where the next iteration starts: the next epoch, or this start if nothing was received."""
+        return self._next_epoch() if self._batches_received or self._ended else self.start
 
     def _next_epoch(self) -> State:
-        return {**self._start, "epoch": self._start["epoch"] + 1, "position": 0}
+        return {**self.start, "epoch": self.start["epoch"] + 1, "position": 0}
 
     @override
     def draw_seed(self) -> None:
@@ -243,5 +279,5 @@ class _SamplerPosition(Position):
 
     @override
     def sample_rng(self, number: int, samples: int) -> SampleRNG:
-        part = self._positions[number * self._batch_size : (number + 1) * self._batch_size]
-        return SampleRNG(self._start["seed"], self._start["epoch"], np.arange(part.start, part.stop, part.step))
+        part = self._positions[number * self.batch_size : (number + 1) * self.batch_size]
+        return SampleRNG(self.start["seed"], self.start["epoch"], np.arange(part.start, part.stop, part.step))

@@ -1,38 +1,47 @@
-"""Create a loader for training or evaluation on images from the parts of this package."""
+"""Create a loader for training or evaluation on images."""
 
 from __future__ import annotations
 
+import copy
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterable, Sequence, Sized
 from typing import TYPE_CHECKING, Any, Literal
 
-from dbloader._options import check_choice, checked_flag, whole_number
-from dbloader.batches.create import create_fetcher
-from dbloader.batches.replacing import ReplacingBatchFetcher, find_store
-from dbloader.batches.skipped import Skip, SkipLimit
+import torch
+from torch.utils.data import ConcatDataset, IterableDataset, Subset
+
+from dbloader._machine import cpu_count
+from dbloader._options import check_choice, checked_flag, number_from_environment, whole_number
+from dbloader.batches.fetchers import create_fetcher
+from dbloader.batches.replacing import ReplacingBatchFetcher, Skip
+from dbloader.batches.shared_memory import SharedBatchPool
 from dbloader.datasets.fields import image_and_label
+from dbloader.datasets.store import StoreDataset
+from dbloader.decoding.center_crop import ResizeCenterCrop
+from dbloader.decoding.decoder import Decoder, check_size
+from dbloader.decoding.open import decode_pil
+from dbloader.decoding.random_crop import RandomResizedCrop
 from dbloader.device.normalize import Normalize
 from dbloader.device.preparation import Preparation
 from dbloader.device.transfer import resolve_device
 from dbloader.errors import OptionError
-from dbloader.loading.defaults import (
-    check_dataset,
-    check_uint8,
-    cpu_share,
-    create_batch_sampler,
-    default_transform,
-    height_and_width,
-    suits_threads,
-    with_transform,
-)
 from dbloader.loading.prefetch import PrefetchLoader
 from dbloader.loading.processes import ProcessLoader
 from dbloader.loading.threads import ThreadLoader
 from dbloader.sampling.base import ResumableSampler
+from dbloader.sampling.batches import ForeignBatchSampler, SeededBatchSampler
+from dbloader.sampling.ranks import is_distributed
+from dbloader.sampling.shuffle import OrderedSampler, ShuffleSampler
+from dbloader.stores.base import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable
 
-    import torch
     from torch.utils.data import Sampler
+
+    from dbloader.batches.base import BatchFetcher
 
 _IMAGENET = Normalize()
 
@@ -79,43 +88,44 @@ def create_loader(
     Args:
         dataset: Any map-style dataset: LMDBDataset, MongoDataset, a Subset of one, torchvision's, timm's. It is not
             changed. With ``fields`` the batches are dicts, and a Decoder crops image, masks and boxes together
-            (docs/masks.md). (A ConcatDataset needs a random Decoder as ``transform``:
-            as the ``decode`` of a part it would not know the position in the epoch.)
-        input_size: Height and width of the images in pixels: one number for both, two, or timm's three of which the
-            first is 3; 224 if None. In evaluation, the output's longer side shows 0.875 of an image's shorter side. It
-            is an error with a dataset that has a ``transform`` or ``decode`` of its own.
-        batch_size: Samples in a batch of this process; it must be given.
+            (docs/masks.md). (For a ConcatDataset, pass a random Decoder as ``transform``. As the ``decode`` of one part
+            it would not get the position in the epoch.)
+        input_size: Height and width of the images in pixels: one number for both, two numbers, or (3, height, width) as
+            in timm; 224 if None. In evaluation, the output's longer side shows 0.875 of an image's shorter side. It is
+            an error with a dataset that has a ``transform`` or ``decode`` of its own.
+        batch_size: Samples in a batch of this process; required.
         is_training: Shuffle, crop at random and flip; otherwise keep the order, resize and crop the center.
         transform: Applied to each image: a Decoder, or a callable that takes PIL images. ``"auto"`` is
-            RandomResizedCrop(input_size) or ResizeCenterCrop(input_size), unless the dataset has a ``transform`` or
-            ``decode`` of its own, which is then used. One given here takes the place of that of a store's dataset, and
-            comes after that of any other. None applies nothing.
-        collate_fn: Makes a batch of a list of samples; None is torch's and, for the stores' datasets, `Collate`, which
-            is the fastest: boxes become lists of tensors, and lists of numbers one tensor.
-        device: Where the batches go, as in PrefetchLoader; None leaves them where they are made.
+            RandomResizedCrop(input_size) or ResizeCenterCrop(input_size); a dataset with a ``transform`` or ``decode``
+            of its own keeps that instead. A transform that is given here replaces the transform of a store's dataset,
+            and follows the transform of any other dataset. None applies nothing.
+        collate_fn: Makes a batch of a list of samples. None is torch's default_collate and, for the stores' datasets,
+            `Collate`, which is the fastest: boxes become lists of tensors, and lists of numbers one tensor.
+        device: The device for the batches, as in PrefetchLoader; None leaves them in the memory of the CPU.
         normalize: Turns the uint8 images into floats on the device: a ``dbloader.device.Normalize``, which has mean,
             std, dtype and memory format. The default has ImageNet's mean and std. None leaves the images uint8.
-        preparation: What else to do with each batch on the device, after normalizing: a callable that takes the images,
+        preparation: Further steps for each batch on the device, after normalizing: a callable that takes the images,
             such as ``RandomErasing(0.25)``, or a Preparation of several.
-        sampler: The order, in place of ShuffleSampler or OrderedSampler. One of dbloader's must be made for a dataset
-            of this length; it may draw any number of samples. A loader with any other sampler cannot be resumed. Then
-            random decoding is still the same for all workers, but RandomErasing draws a number with torch's global
-            generator at each ``iter()``.
-        distributed: Whether the processes of torch.distributed share the samples; None: if it is initialized.
-        seed: Of the order and all random numbers; the same in all processes.
-        drop_last: Leave out the last batch if it has fewer samples; None: in training.
+        sampler: The order, in place of ShuffleSampler or OrderedSampler. One of dbloader's samplers must be made for a
+            dataset of this length; it may draw any number of samples. With any other sampler the loader cannot be
+            resumed. Random decoding is then still the same for all workers, but RandomErasing draws a number with
+            torch's global generator at each ``iter()``.
+        distributed: Whether the processes of torch.distributed share the samples; None means yes if it is initialized.
+        seed: The seed of the order and of all random numbers; the same in all processes.
+        drop_last: Leave out the last batch if it has fewer samples; None means yes in training.
         on_error: ``"raise"`` raises the error of a damaged record or image. With ``dbloader.Skip(share)`` another
             sample takes its place.
-        num_workers: None for one per CPU that this process may use (in a container, of its quota), shared by
-            torchrun's processes on a machine. 0 makes the batches in the background thread.
-        worker_type: ``"threads"`` start at once, need little memory, and suit the stores' datasets with decoders, which
-            release the GIL; ``"processes"`` suit transforms in Python, and many workers. ``"auto"`` takes threads for
-            such datasets with up to 4 workers, and where processes are not forked. Processes keep the dataset as it was
-            when they started.
+        num_workers: Threads or processes. None means one for each CPU that this process may use, or that the quota of
+            its container allows; torchrun's processes on a machine share them. 0 makes the batches in the background
+            thread.
+        worker_type: ``"threads"`` start at once and need little memory. They suit the stores' datasets with a Decoder,
+            which releases the GIL. ``"processes"`` suit transforms in Python, and many workers. ``"auto"`` takes
+            threads for a store's dataset with a Decoder, if there are up to 4 workers or processes are not forked.
+            Later changes of the dataset do not reach worker processes.
         prefetch_factor: Batches ahead for each worker process, or for all threads together; 2 if None.
 
     Raises:
-        OptionError: An option is out of its range or does not fit another; the dataset has no samples; the device is
+        OptionError: An option is out of its range or contradicts another; the dataset has no samples; the device is
             not present. From ``next()``: a record without a label in a batch of (image, label).
         LoaderError: From ``next()``: more samples were skipped than ``Skip`` accepts.
         TypeError: An option has the wrong type, such as a str or a number in place of True or False.
@@ -155,43 +165,152 @@ def create_loader(
         seed=whole_number("seed", seed),
         drop_last=is_training if drop_last is None else drop_last,
     )
-    fetcher = create_fetcher(decoded, collate_fn, transform=transform)
-    skip_limit = None
+    pin_memory = device is not None and resolve_device(device).type == "cuda"
+    fetcher = create_fetcher(decoded, collate_fn, transform=transform, pin_memory=pin_memory)
     if isinstance(on_error, Skip):
         if not isinstance(batches.sampler, ResumableSampler):
             name = type(batches.sampler).__name__
             raise OptionError(
                 f"on_error={on_error} needs one of dbloader's samplers, which know the next index, got {name}"
             )
-        store, _ = find_store(fetcher)
-        skip_limit = SkipLimit(batches.sampler, on_error, None if store is None else store.root)
-        # The tester collates one sample to its number, whatever collate_fn makes of several.
-        fetcher = ReplacingBatchFetcher(fetcher, create_fetcher(decoded, len, transform=transform), skip_limit)
+        # The tester collates one sample to its number, because a collate_fn may not accept a single sample.
+        tester = create_fetcher(decoded, len, transform=transform)
+        fetcher = ReplacingBatchFetcher(fetcher, tester, batches.sampler, on_error)
+    threads = worker_type == "threads" or (worker_type == "auto" and suits_threads(fetcher, num_workers))
+    kind = ThreadLoader if threads else ProcessLoader
+    loader: Any = kind(fetcher, batches, num_workers, dataset=dataset, prefetch_factor=prefetch_factor)
     steps: list[Any] = [] if normalize is None else [check_uint8, normalize]
     if preparation is not None:
         steps.append(preparation)
-    loader: Any
-    if worker_type == "threads" or (worker_type == "auto" and suits_threads(fetcher, num_workers)):
-        loader = ThreadLoader(
-            dataset,
-            batch_sampler=batches,
-            num_workers=num_workers,
-            pin_memory=device is not None and resolve_device(device).type == "cuda",
-            prefetch_factor=prefetch_factor,
-            timed=True,
-            _fetcher=fetcher,
+    prepared = Preparation(*steps, **image_and_label(dataset)) if steps else None
+    return PrefetchLoader(loader, device, preparation=prepared)
+
+
+def check_dataset(dataset: Any) -> None:
+    """Raise OptionError unless a dataset has samples at indices."""
+    if isinstance(dataset, (str, bytes, os.PathLike, Store)):
+        raise OptionError(
+            f"dataset must be a dataset, got {dataset!r}: open a store with LMDBDataset(place) or MongoDataset(place)"
         )
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
+        raise OptionError(f"dataset must be map-style, with samples at indices, got {type(dataset).__name__}")
+    if isinstance(dataset, Sized) and not len(dataset):
+        raise OptionError(f"dataset must have samples, got {type(dataset).__name__} of length 0")
+
+
+def height_and_width(input_size: int | Sequence[int]) -> tuple[int, int]:
+    """Return height and width in pixels from one number, two, or timm's three."""
+    if isinstance(input_size, Sequence) and len(input_size) == 3 and input_size[0] == 3:
+        input_size = input_size[1:]
+    return check_size(input_size, "input_size")
+
+
+def default_transform(dataset: Any, size: tuple[int, int], *, is_training: bool) -> Decoder | None:
+    """Return the decoder for a dataset that has no transform of its own, else None."""
+    if _has_transform(dataset):
+        return None
+    if is_training:
+        return RandomResizedCrop(size)
+    # The longer side of the output decides, so that no part of it stays black.
+    return ResizeCenterCrop(size, resize=ResizeCenterCrop(max(size)).resize)
+
+
+def _has_transform(dataset: Any) -> bool:
+    if isinstance(dataset, Subset):
+        return _has_transform(dataset.dataset)
+    if isinstance(dataset, ConcatDataset):
+        return any(map(_has_transform, dataset.datasets))
+    if isinstance(dataset, StoreDataset) and dataset.decode is not decode_pil:
+        return True
+    return any(getattr(dataset, name, None) is not None for name in ("transform", "transforms"))
+
+
+def with_transform(dataset: Any, transform: Callable[..., Any] | None) -> tuple[Any, Callable[..., Any] | None]:
+    """Return the dataset that makes the samples, and the transform that is left to apply to them."""
+    if type(dataset) is Subset:
+        inner, transform = with_transform(dataset.dataset, transform)
+        return Subset(inner, dataset.indices), transform
+    if transform is None or not isinstance(dataset, StoreDataset) or dataset.makes_own_samples:
+        return dataset, transform  # not a copy: attributes that are set on it later must take effect
+    dataset = copy.copy(dataset)  # the caller's must not change
+    if isinstance(transform, Decoder):
+        dataset.decode, dataset.transform = transform, None
     else:
-        loader = ProcessLoader(
-            fetcher,
-            batches,
-            num_workers,
-            source_dataset=dataset,
-            prefetch_factor=prefetch_factor,
+        dataset.transform = transform
+    dataset.transforms = None
+    return dataset, None
+
+
+def create_batch_sampler(
+    dataset: Any,
+    sampler: Sampler[int] | Iterable[int] | None,
+    batch_size: int,
+    *,
+    shuffle: bool,
+    distributed: bool | None,
+    seed: int,
+    drop_last: bool,
+) -> Any:
+    """Return a batch sampler in the order that the options of create_loader define."""
+    ranks: dict[str, Any] = {"num_replicas": 1, "rank": 0} if distributed is False else {}
+    if distributed and not is_distributed():
+        raise OptionError("distributed=True needs torch.distributed: call init_process_group() first")
+    if sampler is None:
+        sampler = ShuffleSampler(dataset, **ranks, seed=seed) if shuffle else OrderedSampler(dataset, **ranks)
+    elif not isinstance(sampler, Iterable):
+        raise TypeError(f"sampler must be an iterable of indices, got {type(sampler).__name__}")
+    elif hasattr(sampler, "batch_size"):
+        raise OptionError(f"sampler must give single indices, got {type(sampler).__name__}, which gives batches")
+    elif distributed:
+        raise OptionError("distributed is for the sampler that is made here: got one, which must know of the ranks")
+    batches: Any
+    if isinstance(sampler, ResumableSampler):
+        if isinstance(dataset, Sized) and sampler.population not in (None, len(dataset)):
+            raise OptionError(
+                f"sampler must be made for this dataset, which has {len(dataset)} samples, "
+                f"got the {type(sampler).__name__} of one of {sampler.population}"
+            )
+        batches = SeededBatchSampler(sampler, batch_size, drop_last)
+    else:
+        rank = torch.distributed.get_rank() if distributed is not False and is_distributed() else 0
+        batches = ForeignBatchSampler(sampler, batch_size, drop_last, seed=seed, rank=rank)
+    samples = len(sampler) if isinstance(sampler, Sized) else batch_size
+    if drop_last and 0 < samples < batch_size:
+        raise OptionError(
+            f"a batch of batch_size={batch_size} is more than the {samples} samples of this process, and incomplete "
+            "batches are left out in training: pass a smaller one, or drop_last=False"
         )
-    return PrefetchLoader(
-        loader,
-        device,
-        preparation=Preparation(*steps, **image_and_label(dataset)) if steps else None,
-        _skip_limit=skip_limit,
-    )
+    return batches
+
+
+def cpu_share() -> int:
+    """Return this process's share of the CPUs, where torchrun started several on this machine."""
+    return max(1, cpu_count() // max(1, number_from_environment("LOCAL_WORLD_SIZE", 1)))
+
+
+def suits_threads(fetcher: BatchFetcher, num_workers: int) -> bool:
+    """Return whether threads rather than processes should make the batches."""
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return True
+    # Threads hold the GIL for a tenth of the time that an image takes, a fifth for small images.
+    if num_workers <= 4 or fetcher.image_nbytes is None:
+        return fetcher.releases_gil
+    # More workers: processes, if they start at once (fork), may be started, and send batches without a copy.
+    method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    cheap = method == "fork" and not multiprocessing.current_process().daemon and SharedBatchPool.is_supported()
+    return fetcher.releases_gil and not cheap
+
+
+def check_uint8(images: Any) -> torch.Tensor:
+    """Return uint8 images, and refuse floats, which a transform may already have normalized."""
+    if not isinstance(images, torch.Tensor):
+        raise OptionError(
+            f"a batch must have a tensor of images, first or as 'image', to be normalized, got "
+            f"{type(images).__name__} there: pass normalize=None to take batches as collate_fn makes them"
+        )
+    if images.dtype is not torch.uint8:
+        raise OptionError(
+            f"images must come as uint8 to be normalized, got {images.dtype}, as a transform may have normalized "
+            "them: pass normalize=None to leave them so (and preparation=Normalize(...) to normalize them)"
+        )
+    return images

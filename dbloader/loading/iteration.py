@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -14,13 +15,13 @@ from dbloader.batches.timed import TimedBatch, now
 from dbloader.errors import LoaderError
 from dbloader.loading.background import BackgroundIterator
 from dbloader.loading.checkpoint import Position
-from dbloader.loading.last_batch import LastBatch
 from dbloader.loading.stats import Clock
+from dbloader.loading.workers import close_iterator, find_killed_worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from dbloader.batches.skipped import SkipLimit, SkippedSample
+    from dbloader.batches.timed import SkippedSample
     from dbloader.device.preparation import Preparation
     from dbloader.device.transfer import Transfer
     from dbloader.loading.checkpoint import State
@@ -42,7 +43,13 @@ class Iteration(Iterator[BatchInTransit]):
 
     The producer, which is the background thread if there is one, calls ``next()`` and ``close()``: make a batch, send
     it to the device, prepare it. The consumer calls ``start()``, ``receive()`` and ``finish()``.
-    ``counts_samples`` says whether the items of the loader are batches, whose samples can be counted.
+
+    Args:
+        make_iterator: Returns the loader's iterator and the position of its consumer; called once, by ``start()``.
+        transfer: Sends batches to the device; None leaves them where they are.
+        preparation: Prepares batches on the device, or None.
+        check_skipped: As in BatchFetcher.
+        counts_samples: Whether the loader's items are batches, whose samples can be counted.
     """
 
     def __init__(
@@ -50,9 +57,9 @@ class Iteration(Iterator[BatchInTransit]):
         make_iterator: Callable[[], tuple[Iterator[Any], Position]],
         transfer: Transfer | None,
         preparation: Preparation | None,
-        skip_limit: SkipLimit | None = None,
+        check_skipped: Callable[[Sequence[SkippedSample], int, Sequence[SkippedSample]], None] | None,
         *,
-        counts_samples: bool = True,
+        counts_samples: bool,
     ) -> None:
         self.clock = Clock()
         self._make_iterator: Callable[[], tuple[Iterator[Any], Position]] | None = make_iterator
@@ -62,13 +69,13 @@ class Iteration(Iterator[BatchInTransit]):
         self._preparation = preparation
         self._image = "image" if preparation is None else preparation.image
         self._counts_samples = counts_samples
-        self._skip_limit = skip_limit
+        self._check_skipped = check_skipped
         self._number = 0
         self._failed = False
-        self._last_batch = LastBatch()
+        self._active = ActiveLoader()
 
     def start(self) -> None:
-        """Make the loader's iterator, in the consumer's thread, unless that was done."""
+        """Make the loader's iterator in the consumer's thread, if that was not done before."""
         make_iterator, self._make_iterator = self._make_iterator, None
         if make_iterator is not None:
             self._iterator, self._position = make_iterator()
@@ -93,7 +100,7 @@ class Iteration(Iterator[BatchInTransit]):
                 raise stop_iteration_error("a sample or batch") from stop
             raise
         except (OSError, EOFError) as error:
-            worker = _find_killed_worker(self._iterator, error)
+            worker = find_killed_worker(self._iterator, error)
             if worker is None:
                 raise
             # torch reports a worker that it finds dead, but not one that dies while its batch is fetched from it.
@@ -112,17 +119,17 @@ class Iteration(Iterator[BatchInTransit]):
     def receive(self, in_transit: BatchInTransit) -> Any:
         """Count a batch as received and return it, in the consumer's thread."""
         self._failed = False
-        if in_transit.skipped and self._skip_limit is not None:  # first, as too many make this an error
-            self._skip_limit.receive(in_transit.skipped, *self.clock.stats.skip(in_transit.skipped))
+        if in_transit.skipped and self._check_skipped is not None:  # first, as too many make this an error
+            self._check_skipped(in_transit.skipped, *self.clock.stats.skip(in_transit.skipped))
         self._position.receive(in_transit.snapshot)
-        self._last_batch.receive(self._position)
+        self._active.receive(self._position)
         if in_transit.samples:
             self.clock.stats.samples = in_transit.samples + (self.clock.stats.samples or 0)
         return in_transit.batch if self._transfer is None else self._transfer.receive(in_transit.batch)
 
     def finish(self, error: BaseException) -> None:
         """Note what ended the iteration, in the consumer's thread: StopIteration or an error."""
-        self._last_batch.finish()
+        self._active.finish()
         if not isinstance(error, StopIteration):
             self._position.fail()
             self._failed = True
@@ -133,39 +140,23 @@ class Iteration(Iterator[BatchInTransit]):
         """Drop the loader's iterator, and end its workers unless they are persistent."""
         self._make_iterator = None
         iterator, self._iterator = self._iterator, iter(())
-        if hasattr(iterator, "close"):
-            iterator.close()
-        elif hasattr(iterator, "_shutdown_workers") and not getattr(iterator, "_persistent_workers", False):
-            # A DataLoader's iterator has no close(). One that raised stays in a cycle with its error until the garbage
-            # collector finds it.
-            iterator._shutdown_workers()
-
-
-def _find_killed_worker(iterator: Any, error: BaseException) -> Any:
-    """Return the DataLoader worker process whose death explains an error of its connection, or None."""
-    modules = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
-    if not any(module.startswith("multiprocessing.") for module in modules):
-        return None  # the error of a sample
-    workers = getattr(iterator, "_workers", [])
-    for worker in workers:
-        worker.join(1.0 / len(workers))  # a killed worker may take a second in all to show an exit code
-    return next((worker for worker in workers if worker.exitcode), None)
+        close_iterator(iterator)
 
 
 def _is_from_a_sample(stop: StopIteration) -> bool:
     """Return whether a map-style dataset or a preparation raised this, which torch would take for the end."""
     for frame, _ in traceback.walk_tb(stop.__traceback__):
-        module = frame.f_globals.get("__name__")
-        if module == "torch.utils.data._utils.fetch":
-            if type(frame.f_locals["self"]).__name__ == "_MapDatasetFetcher":  # an iterable-style one ends like this
-                return True
-        elif module == "torch._utils" or frame.f_code is Iteration._prepare.__code__:
+        code, module = frame.f_code, frame.f_globals.get("__name__")
+        # An iterable-style dataset, which another class of torch reads, ends with StopIteration.
+        if module == "torch.utils.data._utils.fetch" and code.co_qualname.startswith("_MapDatasetFetcher."):
+            return True
+        if module == "torch._utils" or code is Iteration._prepare.__code__:
             return True  # torch._utils raises again what a worker process raised
     return False
 
 
 def count_samples(batch: Any, image: str = "image") -> int:
-    """Return the length of a batch's images, or of the first thing in it that has a length; 0 if nothing has."""
+    """Return the length of a batch's images, or of the first part that has a length; 0 if no part has one."""
     shape = getattr(batch, "shape", None)
     if shape is not None:
         return int(shape[0]) if len(shape) else 0
@@ -174,6 +165,46 @@ def count_samples(batch: Any, image: str = "image") -> int:
     else:
         parts = [*batch] if isinstance(batch, (tuple, list)) else []
     return next(filter(None, (count_samples(part, image) for part in parts)), 0)
+
+
+class ActiveLoader:
+    """Tells Accelerate which batch is the last one of an epoch.
+
+    With that batch ``Accelerator.accumulate`` ends a step of the optimizer early, and no gradients are left for the
+    next epoch. It asks Accelerate's GradientState, which asks the loader that is being iterated. Accelerate does not
+    prepare a PrefetchLoader, so an ActiveLoader answers for it.
+
+    Attributes:
+        end_of_dataloader: Whether the consumer has the last batch of its epoch.
+        remainder: Samples that were repeated to fill the last batch, for ``gather_for_metrics``: none.
+    """
+
+    remainder = 0
+
+    def __init__(self) -> None:
+        self.end_of_dataloader = False
+
+    def receive(self, position: Position) -> None:
+        """Note the batch that the consumer receives now; the position already counts this batch."""
+        state = self._gradient_state()
+        if state is not None:
+            self.end_of_dataloader = position.is_at_end
+            # Again with each batch: an evaluation in between that was left early stays on top of the list.
+            if state.active_dataloader is not self:
+                state._remove_dataloader(self)
+                state._add_dataloader(self)
+
+    def finish(self) -> None:
+        """Note that the iteration has ended."""
+        state = self._gradient_state()
+        if state is not None:
+            state._remove_dataloader(self)
+
+    @staticmethod
+    def _gradient_state() -> Any:
+        """Return Accelerate's GradientState, or None in a program that has not imported Accelerate."""
+        kind = getattr(sys.modules.get("accelerate.state"), "GradientState", None)
+        return None if kind is None else kind()
 
 
 class BackgroundBatches(BackgroundIterator[T]):
@@ -221,7 +252,7 @@ class SynchronousBatches(Iterator[T]):
         return batch
 
     def close(self, reason: str | None = None) -> None:
-        """End the iteration; a reason is the message of the LoaderError that ``next()`` then raises."""
+        """End the iteration; a later ``next()`` raises a LoaderError with the reason, or StopIteration without one."""
         if not self._closed:
             self._closed, self._reason = True, reason
             self._iteration.close()

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from dbloader._describe import describe
 from dbloader._options import whole_number
-from dbloader.errors import LoaderError
-from dbloader.loading.checkpoint import Position
+from dbloader.errors import LoaderError, OptionError
+from dbloader.loading.checkpoint import Position, SamplerPosition, dataset_of, find_checkpoint, keeps_order
 from dbloader.loading.iteration import BackgroundBatches, Iteration, SynchronousBatches
-from dbloader.loading.known_loaders import check_shared, find_checkpoint
-from dbloader.loading.loader_proxy import LoaderProxy
 from dbloader.loading.stats import Clock
 from dbloader.loading.workers import own_workers
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
     import torch
 
-    from dbloader.batches.skipped import SkipLimit
     from dbloader.device.preparation import Preparation
     from dbloader.device.transfer import Transfer
     from dbloader.loading.background import BackgroundThread
@@ -31,37 +29,45 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# Not the loader's: its state is that of the batches it made, not of the batches that the consumer received.
+_STATE = ("state_dict", "load_state_dict")
 
-class PrefetchLoader(LoaderProxy, Generic[T]):
+
+def _attribute_of_loader(name: str) -> property:
+    return property(lambda self: getattr(self._loader, name), doc=f"The loader's ``{name}``.")
+
+
+class PrefetchLoader(Generic[T]):
     """The batches of a DataLoader, or of any iterable, prepared ahead in a background thread.
 
-    Each ``iter()`` is a new run over the loader: every batch, in order, errors at their place (see
-    ``BackgroundIterator``). The loader's iterator is made in the caller's thread: at once, or with the first ``next()``
-    if the loader can be resumed. The background thread starts with the first ``next()``. So a DataLoader draws its
-    seeds and forks its workers where it does without prefetching, and ``torch.manual_seed`` gives the same order. With
-    ``num_workers=0`` the samples are made in the background thread: their draws from global random generators mix with
-    the training's own. Use workers, or dbloader's samplers and decoders.
+    Each ``iter()`` is a new run over the loader: every batch, in order, and errors at their place. The loader's
+    iterator is made in the caller's thread: at once, or with the first ``next()`` if the loader can be resumed. The
+    background thread starts with the first ``next()``. So a DataLoader draws its seeds and forks its workers where it
+    does without prefetching, and ``torch.manual_seed`` gives the same order. With ``num_workers=0`` the samples are
+    made in the background thread. Their draws from global random generators then mix with the training's own: use
+    workers, or dbloader's samplers and decoders.
 
-    After ``break`` the next ``iter()`` waits for the batch in production. Live iterators run side by side. But a
-    DataLoader with ``persistent_workers=True`` can run only one epoch at a time: a new iterator ends the one before,
+    After ``break`` the next ``iter()`` waits for the batch in production. Several iterators may run side by side. But a
+    DataLoader with ``persistent_workers=True`` can run only one epoch at a time: a new iterator ends the earlier one,
     whose ``next()`` then raises LoaderError.
 
     **Epochs and resuming.** With one of dbloader's samplers, the latest event counts: a received batch, ``set_epoch``
     or ``load_state_dict``. After received batches ``iter()`` begins the next epoch. An iteration begins with its first
-    ``next()``, and a ``set_epoch`` before that applies to it. With such a sampler, or a ``state_dict`` of the loader's
-    own, this object is a ResumablePrefetchLoader. (A batch sampler must be torch's or SeededBatchSampler for that; a
-    subclass must derive from ResumablePrefetchLoader.) All other public attributes are the loader's.
+    ``next()``, and a ``set_epoch`` before that applies to it. With such a sampler, or with a loader that has a
+    ``state_dict`` of its own, this object is a ResumablePrefetchLoader. (A batch sampler must be torch's or
+    SeededBatchSampler for that; a subclass must derive from ResumablePrefetchLoader.) All other public attributes are
+    the loader's.
 
     Args:
         loader: A DataLoader or another iterable of batches; an iterator can be iterated once.
-        device: Where the tensors go: a torch device or its name, "auto" for the best one present, or None to leave
-            them where they are. "cuda" is the device that is current now. See ``dbloader.device.transfer``.
+        device: The device for the tensors: a torch device or its name, "auto" for the best one present, or None to
+            leave them where they are. "cuda" is the device that is current now. See ``dbloader.device.transfer``.
         depth: Most batches ahead of the consumer, including the one in production; 0 makes each when it is asked for,
             without a thread.
         preparation: Called with each batch on the device: a Preparation, or a callable or module that takes the
-            images. On CUDA it runs on the stream of the copies, beside the training. Its random numbers depend on the
-            sample's position in its epoch where one of dbloader's samplers knows it; else on torch's global generator,
-            from which each ``iter()`` draws one number.
+            images. On CUDA it runs on the stream of the copies, beside the training. With one of dbloader's samplers,
+            its random numbers depend on the sample's position in the epoch. Otherwise they depend on torch's global
+            generator, from which each ``iter()`` draws one number.
 
     Raises:
         TypeError: ``loader`` is not iterable, ``depth`` not an int or ``preparation`` not callable.
@@ -72,7 +78,12 @@ class PrefetchLoader(LoaderProxy, Generic[T]):
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> PrefetchLoader[T]:
-        """Return a ResumablePrefetchLoader where the loader can be resumed: frameworks look for its ``state_dict``."""
+        """Return a ResumablePrefetchLoader if the loader can be resumed.
+
+        Frameworks call a ``state_dict`` that exists, so only this class has one. Nothing else works for all of them:
+        isinstance with a protocol also finds a property that raises AttributeError. A bound method as an attribute
+        makes a reference cycle, in which the workers of a dropped loader would live until the garbage collector runs.
+        """
         loader = args[0] if args else kwargs.get("loader")
         resumable = cls is PrefetchLoader and find_checkpoint(loader) is not None
         return object.__new__(ResumablePrefetchLoader if resumable else cls)
@@ -84,7 +95,6 @@ class PrefetchLoader(LoaderProxy, Generic[T]):
         depth: int = 2,
         *,
         preparation: Callable[..., Any] | None = None,
-        _skip_limit: SkipLimit | None = None,  # given by create_loader
     ) -> None:
         given: Any = loader
         if not isinstance(given, Iterable) or isinstance(given, (str, bytes)):
@@ -93,7 +103,7 @@ class PrefetchLoader(LoaderProxy, Generic[T]):
                 f"{': pass DataLoader(dataset)' if hasattr(given, '__getitem__') else ''}"
             )
         self.depth = whole_number("depth", depth, 0)
-        self._loader = loader
+        self._loader: Any = loader
         self._transfer: Transfer | None = None
         if device is not None:
             from dbloader.device.transfer import create_transfer  # imports torch, which not every loader needs
@@ -110,8 +120,8 @@ class PrefetchLoader(LoaderProxy, Generic[T]):
                 "only a loader with one of dbloader's samplers, or a state_dict of its own, can be resumed, "
                 f"got {type(loader).__name__}"
             )
-        self._skip_limit = _skip_limit
         self._iterated = False
+        self._cache_checked = False
         self._forget_iterators()
 
     def _forget_iterators(self) -> None:
@@ -119,11 +129,7 @@ class PrefetchLoader(LoaderProxy, Generic[T]):
         self._threads: list[BackgroundThread[Any]] = []
         self._synchronous: weakref.WeakSet[SynchronousBatches[T]] = weakref.WeakSet()
 
-    @property
-    def wrapped_loader(self) -> Iterable[T]:
-        """The loader whose batches are prefetched."""
-        loader: Iterable[T] = self._loader
-        return loader
+    # Iterating
 
     def __iter__(self) -> BackgroundBatches[T] | SynchronousBatches[T]:
         if self._iterated and isinstance(self._loader, Iterator):
@@ -132,10 +138,13 @@ class PrefetchLoader(LoaderProxy, Generic[T]):
         if getattr(self._loader, "persistent_workers", False):
             self._stop("ended by a new iterator over the same DataLoader, as persistent_workers=True demands")
         self._iterated = True
-        # With batch_size=None a DataLoader may give samples or batches: nobody knows.
-        batched = getattr(self._loader, "batch_sampler", self) is not None
         iteration = Iteration(
-            self._make_iterator, self._transfer, self.preparation, self._skip_limit, counts_samples=batched
+            self._make_iterator,
+            self._transfer,
+            self.preparation,
+            getattr(self._loader, "check_skipped", None),
+            # With batch_size=None a DataLoader may give samples or batches: nobody knows.
+            counts_samples=getattr(self._loader, "batch_sampler", self) is not None,
         )
         self._clock = iteration.clock
         if self._checkpoint is None:
@@ -157,6 +166,8 @@ class PrefetchLoader(LoaderProxy, Generic[T]):
         check_shared(self._loader)
         position = Position(self._loader) if self._checkpoint is None else self._checkpoint.begin()
         try:
+            if isinstance(position, SamplerPosition):
+                self._announce_order(position)
             iterator = iter(self._loader)
         except BaseException as error:
             position.fail()
@@ -168,19 +179,19 @@ class PrefetchLoader(LoaderProxy, Generic[T]):
             position.draw_seed()
         return iterator, position
 
-    def __repr__(self) -> str:
-        device = "" if self.device is None else f", device={str(self.device)!r}"
-        return f"PrefetchLoader({describe(self._loader)}, depth={self.depth}{device})"
-
-    def stats(self) -> Stats:
-        """Return what the latest iteration spent its time on so far; as a str, what limits it, in one line."""
-        num_workers = getattr(self._loader, "num_workers", None)
-        return dataclasses.replace(self._clock.stats, num_workers=num_workers, depth=self.depth)
-
-    @property
-    def device(self) -> torch.device | None:
-        """Where the tensors go; None leaves them where they are."""
-        return None if self._transfer is None else self._transfer.device
+    def _announce_order(self, position: SamplerPosition) -> None:
+        """Let the dataset's cache, if it has one, fetch shards in the order of the iteration that begins."""
+        expect_order = getattr(dataset_of(self._loader), "expect_order", None)
+        if expect_order is None:
+            return
+        # The most samples that one worker is behind another.
+        batches = max(1, getattr(self._loader, "num_workers", 0)) * (
+            getattr(self._loader, "prefetch_factor", None) or 1
+        )
+        margin = batches * position.batch_size
+        # A cache that is large enough for one epoch must not end the training later, when shards have other sizes.
+        expect_order(position.sampler, position.start, margin=margin, check=not self._cache_checked)
+        self._cache_checked = True
 
     def close(self) -> None:
         """End all iterators; wait for their batches in production, 10 s for each before a RuntimeWarning."""
@@ -200,6 +211,28 @@ class PrefetchLoader(LoaderProxy, Generic[T]):
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def stats(self) -> Stats:
+        """Return how the latest iteration spent its time; as a str, what limits its speed, in one line."""
+        num_workers = getattr(self._loader, "num_workers", None)
+        return dataclasses.replace(self._clock.stats, num_workers=num_workers, depth=self.depth)
+
+    # What it is
+
+    @property
+    def wrapped_loader(self) -> Iterable[T]:
+        """The loader whose batches are prefetched."""
+        loader: Iterable[T] = self._loader
+        return loader
+
+    @property
+    def device(self) -> torch.device | None:
+        """The device for the tensors; None leaves them where they are."""
+        return None if self._transfer is None else self._transfer.device
+
+    def __repr__(self) -> str:
+        device = "" if self.device is None else f", device={str(self.device)!r}"
+        return f"PrefetchLoader({describe(self._loader)}, depth={self.depth}{device})"
+
     def __getstate__(self) -> dict[str, Any]:
         own = ("_threads", "_synchronous", "_clock")
         return {name: value for name, value in self.__dict__.items() if name not in own}
@@ -208,31 +241,87 @@ class PrefetchLoader(LoaderProxy, Generic[T]):
         self.__dict__.update(state)
         self._forget_iterators()
 
+    # What the loader is
+
+    def __len__(self) -> int:
+        return len(self._loader)  # whose error names the object without a length
+
+    @property
+    def dataset(self) -> Any:
+        """The dataset whose samples are in the batches."""
+        dataset = dataset_of(self._loader)
+        return self._loader.dataset if dataset is None else dataset
+
+    sampler = _attribute_of_loader("sampler")
+    batch_sampler = _attribute_of_loader("batch_sampler")
+    batch_size = _attribute_of_loader("batch_size")
+    drop_last = _attribute_of_loader("drop_last")
+    num_workers = _attribute_of_loader("num_workers")
+
+    @property
+    def multiprocessing_context(self) -> Any:
+        """Raise an error: a new DataLoader made of this loader's parts would not prepare batches.
+
+        Tools that read every attribute, such as inspect.getmembers, get the error too.
+
+        Raises:
+            LoaderError: Always.
+        """
+        raise LoaderError(
+            "a loader made of the parts of a PrefetchLoader, as accelerate.skip_first_batches and the resume of the "
+            "Hugging Face Trainer make it, would neither prepare its batches nor send them: save state_dict(), and go "
+            "on with load_state_dict() (with the Trainer, pass ignore_data_skip=True; docs/loading.md shows how)"
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        # Private names are not the loader's: pickle and copy look for some before there is a loader.
+        if name.startswith("_") or name in _STATE:
+            why = ": resuming needs one of dbloader's samplers, or a loader with a state_dict of its own"
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}{why if name in _STATE else ''}"
+            )
+        return getattr(self._loader, name)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the loader, or else of its samplers and dataset, for the next iteration.
+
+        Inside a loop over the loader it has no effect, since the next batch comes after it.
+        """
+        parts: list[Any] = [self._loader]
+        if not hasattr(self._loader, "set_epoch"):
+            parts = [getattr(self, name, None) for name in ("batch_sampler", "sampler", "dataset")]
+            parts.append(getattr(parts[0], "sampler", None))  # not the loader's, if that was given a batch_sampler
+        for part in {id(part): part for part in parts if hasattr(part, "set_epoch")}.values():
+            part.set_epoch(epoch)
+
 
 class ResumablePrefetchLoader(PrefetchLoader[T]):
-    """A PrefetchLoader that can continue where its consumer was; PrefetchLoader(...) makes one where possible.
+    """A PrefetchLoader that can resume after the last received batch; PrefetchLoader(...) makes one if possible.
 
     With one of dbloader's samplers, the state is a dict of ints and strs: seed, epoch, position in the global order,
     and what the order depends on. It counts the samples that the consumer has received, whatever was prefetched. It is
-    valid for other numbers of workers and ranks and another batch size, and resuming is as fast at any position.
+    valid for other numbers of workers and ranks and another batch size, and resuming takes equally long at any
+    position.
 
-    The state of an LMDBDataset or a MongoDataset also has its ``content_digest``, as ``"dataset"``. A state of other
-    images is refused, that of a copy of the store is not. For a Subset or another dataset only the length is compared.
+    The state for an LMDBDataset or a MongoDataset also has its ``content_digest``, as ``"dataset"``. A state of other
+    images is refused; a state of a copy of the store is accepted. For a Subset or another dataset only the length is
+    compared.
 
-    With a loader that has a ``state_dict`` of its own (torchdata's StatefulDataLoader), the state is the one that this
-    had right after the batch that was received last.
+    With a loader that has a ``state_dict`` of its own (torchdata's StatefulDataLoader), the state is the loader's state
+    right after the batch that was received last.
     """
 
+    _checkpoint: Checkpoint  # the constructor refuses a loader without one
+
     def state_dict(self) -> dict[str, Any]:
-        """Return where the consumer of the latest iteration is, for ``load_state_dict`` and torch.save.
+        """Return the position of the latest iteration's consumer, for ``load_state_dict`` and torch.save.
 
         If an epoch or a state was chosen since, it is the beginning of the next iteration.
         """
-        assert self._checkpoint is not None, "the constructor checks this"
         return self._checkpoint.state()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue, with the next ``iter()``, where the consumer of this state was.
+        """Continue with the next ``iter()`` after the batches that this state counts.
 
         This ends all live iterators. Inside a loop over the loader, leave the loop after it.
 
@@ -243,5 +332,23 @@ class ResumablePrefetchLoader(PrefetchLoader[T]):
         self._stop("ended by load_state_dict(), as its next batches are not those after the state: call iter() again")
         for thread in self._threads:
             thread.wait()
-        assert self._checkpoint is not None, "the constructor checks this"
         self._checkpoint.load(state_dict)
+
+
+def check_shared(loader: Any) -> None:
+    """Raise OptionError for a DataLoader that shuffles all samples in each of several processes."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return
+    dispatcher = getattr(sys.modules.get("accelerate.data_loader"), "DataLoaderDispatcher", None)
+    if dispatcher is not None and isinstance(loader, dispatcher):  # it reads in one process and shares the batches
+        return
+    batches = getattr(loader, "batch_sampler", None)
+    world = distributed.get_world_size()
+    shuffles = type(getattr(batches, "sampler", None)) is sys.modules["torch.utils.data"].RandomSampler
+    if world > 1 and keeps_order(batches) and shuffles:
+        raise OptionError(
+            f"shuffle=True does not share the samples among the {world} processes. If all of them have the same "
+            "dataset, each would train on all of it: pass sampler=ShuffleSampler(dataset) instead. If each has only "
+            "its own part, pass sampler=ShuffleSampler(dataset, num_replicas=1, rank=0), which shuffles that"
+        )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dbloader.batches.base import BatchFetcher
 
 # Held while the workers of a run start, so that they inherit the shared memory of their own run. They inherit the lock
-# too: reentrant, it lets a loader that a forked worker makes fail with torch's error, where it would wait forever.
+# too. It is reentrant: a loader that a forked worker makes then fails with torch's error, where it would wait forever.
 _starting = threading.RLock()
 
 # Batches in use: three of the PrefetchLoader, and two of its consumer, which works on one and may still hold the last.
@@ -26,22 +26,16 @@ _HELD_BATCHES = 5
 
 
 class ProcessLoader(DataLoader[Any]):
-    """A DataLoader for the batches of a BatchFetcher, made in memory that its workers share with it and reuse.
+    """The TimedBatches of a BatchFetcher, made by worker processes in memory that they share with this process.
 
-    ``source_dataset`` is the dataset whose samples are in the batches.
+    ``source_dataset`` is the dataset whose samples are in the batches. (``dataset`` is the fetcher, for torch.)
     """
 
     whole_batches = True
     """Batches are not collated from samples, so ``write_store`` cannot store the samples."""
 
     def __init__(
-        self,
-        fetcher: BatchFetcher,
-        batch_sampler: Any,
-        num_workers: int,
-        *,
-        source_dataset: Any,
-        prefetch_factor: int,
+        self, fetcher: BatchFetcher, batch_sampler: Any, num_workers: int, *, dataset: Any, prefetch_factor: int
     ) -> None:
         super().__init__(
             fetcher,  # type: ignore[arg-type] # torch calls its __getitems__
@@ -51,7 +45,8 @@ class ProcessLoader(DataLoader[Any]):
             persistent_workers=num_workers > 0,
             prefetch_factor=prefetch_factor if num_workers else None,
         )
-        self.source_dataset = source_dataset
+        self.source_dataset = dataset
+        self.check_skipped = fetcher.check_skipped
         self._fetcher = fetcher
         self._largest_batch: int = batch_sampler.batch_size
 
@@ -80,5 +75,5 @@ class ProcessLoader(DataLoader[Any]):
 
 
 def _forget_serial(batch: Any) -> Any:
-    """Return a batch as that of a worker process, which reads and collates for itself."""
+    """Return a batch with no serial seconds, because worker processes read and collate in parallel."""
     return dataclasses.replace(batch, serial=0.0)

@@ -10,8 +10,7 @@ from dbloader._machine import cpu_count
 from dbloader.batches.timed import TimedBatch, now
 
 if TYPE_CHECKING:
-    from dbloader.batches.skipped import SkippedSample
-    from dbloader.batches.timed import Work
+    from dbloader.batches.timed import SkippedSample, Work
 
 _DOING = {"read": "reading", "decode": "decoding", "collate": "collating"}
 

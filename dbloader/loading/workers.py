@@ -1,4 +1,4 @@
-"""End the worker processes of a DataLoader when its iterator is dropped: at once, and wherever that happens.
+"""End the worker processes of a DataLoader when its iterator is dropped, and name a worker that was killed.
 
 torch's own shutdown asks each worker through a queue, and waits 5 s for it, then another 5 s. In a reference cycle the
 garbage collector finalizes the queues first, and no worker is asked. In a forked child torch asks the parent's workers.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import traceback
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.process import BaseProcess
 
-KILL_WAIT_S = 1.0  # for the kernel to end a killed process; one that hangs in a file system ends later
+KILL_WAIT_S = 1.0  # for the kernel to end a killed process; a process that hangs in a file system ends later
 
 
 def own_workers(iterator: Any) -> None:
     """Replace the shutdown of a DataLoader's iterator; an iterator without worker processes stays as it is.
 
-    Workers that are idle end as torch ends them. All others are killed, since nobody wants what they make. No queue and
-    no lock is used for that, because a garbage collection can begin anywhere, even in a thread that holds the lock.
+    Idle workers end as torch ends them. Working ones are killed, because nobody wants their batches. No queue and no
+    lock is used for that: a garbage collection can begin anywhere, even in a thread that holds the lock.
 
     An iterator with a thread for pinned memory keeps torch's shutdown, which alone can end this thread.
     """
@@ -34,7 +35,7 @@ def own_workers(iterator: Any) -> None:
         queues = (iterator._index_queues, iterator._worker_result_queue, iterator._workers_done_event)
         weakref.finalize(iterator, lambda *_: None, *queues).atexit = False
         return
-    from torch._C import _remove_worker_pids  # torch raises an error when a worker that it knows is killed
+    from torch._C import _remove_worker_pids  # torch raises an error when a worker in its list is killed
 
     kill = weakref.finalize(
         iterator, _kill, os.getpid(), [*workers], functools.partial(_remove_worker_pids, id(iterator))
@@ -59,3 +60,23 @@ def _kill(pid: int, workers: list[BaseProcess], forget: Callable[[], None]) -> N
         worker.kill()
     for worker in workers:
         worker.join(KILL_WAIT_S)
+
+
+def close_iterator(iterator: Any) -> None:
+    """Close a loader's iterator; a DataLoader's iterator ends its workers unless they are persistent."""
+    if hasattr(iterator, "close"):
+        iterator.close()
+    elif hasattr(iterator, "_shutdown_workers") and not getattr(iterator, "_persistent_workers", False):
+        # A DataLoader's iterator has no close(). After an error, a reference cycle with the error keeps it alive.
+        iterator._shutdown_workers()
+
+
+def find_killed_worker(iterator: Any, error: BaseException) -> BaseProcess | None:
+    """Return the DataLoader worker process whose death explains an error of its connection, or None."""
+    modules = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
+    if not any(module.startswith("multiprocessing.") for module in modules):
+        return None  # the error of a sample
+    workers: list[BaseProcess] = getattr(iterator, "_workers", [])
+    for worker in workers:
+        worker.join(1.0 / len(workers))  # a killed worker may take a second in all to show an exit code
+    return next((worker for worker in workers if worker.exitcode), None)

@@ -21,7 +21,7 @@ from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.exif import TURNS
 from dbloader.errors import DBLoaderError, OptionError, StoreUnreachableError
 from dbloader.loading.checkpoint import SamplerCheckpoint
-from dbloader.loading.defaults import create_batch_sampler, default_transform, height_and_width, with_transform
+from dbloader.loading.create import create_batch_sampler, default_transform, height_and_width, with_transform
 from dbloader.sampling.blocks import BlockShuffleSampler
 from dbloader.sampling.rng import SeededIndices
 from dbloader.sampling.shuffle import ShuffleSampler

@@ -15,6 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSample
 from typing_extensions import override
 
 from dbloader import PrefetchLoader
+from dbloader.batches.fetchers import create_fetcher
 from dbloader.loading.threads import ThreadLoader
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def engines(batches: int, shape: tuple[int, ...]) -> dict[str, Callable[[], floa
         return BatchSampler(SequentialSampler(samples), BATCH, drop_last=False)
 
     def threads(workers: int) -> ThreadLoader:
-        return ThreadLoader(samples, batch_sampler=order(), num_workers=workers)
+        return ThreadLoader(create_fetcher(samples), order(), workers, dataset=samples, prefetch_factor=2)
 
     def processes(workers: int) -> DataLoader[Any]:
         return DataLoader(samples, batch_sampler=order(), num_workers=workers)

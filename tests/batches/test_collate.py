@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 from dbloader import Collate, LMDBDataset, create_loader, write_store
-from dbloader.batches.create import create_fetcher
+from dbloader.batches.fetchers import create_fetcher
 from dbloader.batches.tensors import TensorBatchFetcher
 from dbloader.decoding import RandomResizedCrop
 from dbloader.errors import OptionError

@@ -11,23 +11,20 @@ import torch
 from torch.utils.data import Subset, default_collate
 
 from dbloader import LMDBDataset, Record, convert, write_store
-from dbloader.batches.base import call_now, split, split_size
-from dbloader.batches.collate import RecordBatchFetcher, SampleBatchFetcher
-from dbloader.batches.create import SubsetBatchFetcher, create_fetcher
+from dbloader.batches.base import call_now, split
+from dbloader.batches.fetchers import RecordBatchFetcher, SampleBatchFetcher, SubsetBatchFetcher, create_fetcher
 from dbloader.batches.tensors import TensorBatchFetcher
 from dbloader.decoding import DecodeTensor, RandomResizedCrop
 from dbloader.decoding.decoder import Plan
 from dbloader.errors import (
-    DamagedImageError,
-    DamagedRecordError,
     LoaderError,
     NotAnImageError,
     RecordIndexError,
 )
-from dbloader.loading.threads import ThreadLoader
 from dbloader.sampling.rng import SeededIndices
 from dbloader.stores.lmdb.readahead import ReadAhead
 from tests.support.images import photo
+from tests.support.loaders import thread_loader
 
 LENGTH = 10
 
@@ -117,7 +114,7 @@ def test_the_first_error_of_a_batch_comes_out_with_its_record(tmp_path: Path, wo
     images = [photo(0), photo(1), b"\xff\xd8\xff damaged", photo(3), b"\xff\xd8\xff too", photo(5)]
     write_store((Record(f"{n}.jpg", 0, image) for n, image in enumerate(images)), tmp_path / "some.lmdb")
     with LMDBDataset(tmp_path / "some.lmdb", decode=RandomResizedCrop(8)) as dataset:
-        iterator = iter(ThreadLoader(dataset, 2, num_workers=workers, timed=True))
+        iterator = iter(thread_loader(dataset, 2, num_workers=workers))
         assert next(iterator).samples == 2
         with pytest.raises(NotAnImageError, match="in no known format") as caught:
             next(iterator)
@@ -175,43 +172,17 @@ def test_a_store_that_gives_too_few_records_is_told(place: Path, monkeypatch: py
         create_fetcher(dataset).__getitems__([0, 1, 2])
 
 
-@pytest.mark.parametrize("later", ["plan", "read", "others"])
-def test_an_error_found_earlier_of_a_later_sample_does_not_come_first(tmp_path: Path, later: str) -> None:
-    cut = photo(1)[:-200] + photo(1)[-2:]  # which only decoding tells
-    images = [photo(0), cut, b"no image" if later == "plan" else photo(2)]
-    place = tmp_path / "some.lmdb"
-    write_store((Record(f"{n}.jpg", n, image) for n, image in enumerate(images)), place)
-    if later == "read":
-        data = bytearray(place.read_bytes())
-        data[data.index(images[2]) + 9] ^= 1
-        place.write_bytes(data)
-
-    def label_of(label: int) -> int:
-        if later == "others" and label == 2:
-            raise ValueError("of the label")
-        return label
-
-    expected = {"plan": NotAnImageError, "read": DamagedRecordError, "others": ValueError}[later]
-    with LMDBDataset(place, target_transform=label_of, decode=RandomResizedCrop(8)) as dataset:
-        maker = create_fetcher(dataset)
-        with pytest.raises(DamagedImageError):
-            maker.__getitems__([0, 1, 2])
-        with pytest.raises(expected):
-            maker.__getitems__([0, 2, 1])
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_index_beyond_the_records_is_told_at_the_place_of_its_batch(place: Path, workers: int) -> None:
     dataset = LMDBDataset(place, decode=RandomResizedCrop(8))
-    iterator = iter(ThreadLoader(dataset, batch_sampler=[[1, 2], [3, 99], [4]], num_workers=workers, timed=True))
+    iterator = iter(thread_loader(dataset, batch_sampler=[[1, 2], [3, 99], [4]], num_workers=workers))
     assert next(iterator).samples == 2
     with pytest.raises(RecordIndexError, match="no record 99"):
         next(iterator)
     assert list(iterator) == []
 
 
-def test_a_batch_is_divided_so_that_all_threads_have_a_part() -> None:
-    assert [split_size(*of) for of in ((64, 2), (8, 3), (1, 8), (0, 2), (60, 1))] == [32, 3, 1, 1, 32]
+def test_parts_of_a_batch_have_the_asked_size() -> None:
     assert split(5, 2) == [slice(0, 2), slice(2, 4), slice(4, 6)]
 
 
@@ -230,7 +201,7 @@ def test_a_subset_is_made_as_the_whole_and_an_own_kind_of_subset_as_it_says(plac
     assert labels.tolist() == [0, 1]
     assert images.shape == (2, 3, 8, 8)
     assert images.is_contiguous(memory_format=torch.channels_last)
-    fetcher.pin_memory = True
+    fetcher = create_fetcher(Subset(store, [3, 1]), pin_memory=True)
     for pinning in (fetcher, fetcher.snapshot()):
         with pytest.raises(RuntimeError, match=r"(?i)pin|cuda|accelerator|nvidia"):
             pinning.__getitems__([0])

@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import torch
 
-from dbloader.batches.memory import BatchMemory
+from dbloader.batches.tensors import BatchMemory
 
 SHAPE = (4, 8, 8, 3)
 

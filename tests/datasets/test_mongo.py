@@ -24,7 +24,7 @@ from dbloader.errors import (
     StoreError,
 )
 from dbloader.loading.create import create_loader
-from dbloader.loading.threads import ThreadLoader
+from dbloader.loading.prefetch import PrefetchLoader
 from dbloader.records.record import encode
 from dbloader.stores.mongo.store import MongoStore
 from dbloader.stores.mongo.uri import parse
@@ -40,6 +40,7 @@ from tests.contracts.dataset import (
     read_all,
     record_of,
 )
+from tests.support.loaders import thread_loader
 from tests.support.mongo import records_of
 
 if TYPE_CHECKING:
@@ -427,7 +428,7 @@ def test_an_epoch_goes_on_with_what_it_began_with(mongo_uri: str, kind: str, rep
     with MongoDataset(mongo_uri, decode=bytes, query={"caption": {"$exists": True}}) as dataset:
         loader: Any
         if kind == "threads":
-            loader = ThreadLoader(dataset, 2, num_workers=2, collate_fn=collated)
+            loader = PrefetchLoader(thread_loader(dataset, 2, num_workers=2, collate_fn=collated), depth=0)
         else:
             workers: Any = kind.split(", ")[1].replace("none", "threads")
             options: dict[str, Any] = {

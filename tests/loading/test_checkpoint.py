@@ -17,10 +17,9 @@ from dbloader import LMDBDataset, write_store
 from dbloader.errors import LoaderError, OptionError
 from dbloader.loading.create import create_loader
 from dbloader.loading.prefetch import PrefetchLoader, ResumablePrefetchLoader
-from dbloader.loading.threads import ThreadLoader
 from dbloader.sampling import OrderedSampler, ResumableSampler, SeededBatchSampler, ShuffleSampler
 from dbloader.sampling.permutation import Permutation
-from tests.support.loaders import Numbers, process_loader
+from tests.support.loaders import Numbers, process_loader, thread_loader
 
 LENGTH = 23
 
@@ -33,7 +32,7 @@ def make(
     if kind == "torch":
         loader: Any = DataLoader(dataset, batch_size, sampler=sampler, num_workers=workers, drop_last=drop_last)
     else:
-        kinds: dict[str, Any] = {"processes": process_loader, "threads": ThreadLoader}
+        kinds: dict[str, Any] = {"processes": process_loader, "threads": thread_loader}
         batches = SeededBatchSampler(sampler, batch_size, drop_last)
         loader = kinds[kind](dataset, batch_sampler=batches, num_workers=workers)
     prefetched = PrefetchLoader(loader, **options)
@@ -285,7 +284,7 @@ def test_an_epoch_whose_iterator_could_not_be_made_is_not_skipped() -> None:
         def drop_last(self, _: bool) -> None: ...
 
     batches = Failing(ShuffleSampler(range(LENGTH)), 2)
-    loader = PrefetchLoader(ThreadLoader(Numbers(LENGTH), batch_sampler=batches))
+    loader = PrefetchLoader(thread_loader(Numbers(LENGTH), batch_sampler=batches))
     assert taken(loader) == order_of(0)
     batches.fails = True
     with pytest.raises(ValueError, match="not now"):
@@ -562,7 +561,7 @@ def test_what_is_no_state_is_refused_by_loaders_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["state_dict", "load_state_dict"])
 def test_a_loader_that_cannot_be_resumed_says_what_that_needs(name: str) -> None:
     wanted = "resuming needs one of dbloader's samplers, or a loader with a state_dict of its own"
-    for loader in (DataLoader(Numbers(), 4, shuffle=True), ThreadLoader(Numbers(), 4), [1, 2]):
+    for loader in (DataLoader(Numbers(), 4, shuffle=True), thread_loader(Numbers(), 4), [1, 2]):
         with pytest.raises(AttributeError, match=f"'PrefetchLoader' object has no attribute '{name}': {wanted}$"):
             getattr(PrefetchLoader(loader), name)
     with pytest.raises(AttributeError, match=r"^'list' object has no attribute 'nothing'$"):

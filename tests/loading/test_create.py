@@ -28,10 +28,8 @@ from dbloader import LMDBDataset, Record, open_store, write_store
 from dbloader.decoding import RandomCrop, RandomResizedCrop, ResizeCenterCrop, decode_unchanged
 from dbloader.device import Normalize, Preparation, RandomErasing
 from dbloader.errors import LoaderError, OptionError
-from dbloader.loading.create import create_loader
-from dbloader.loading.defaults import cpu_share
-from dbloader.loading.prefetch import ResumablePrefetchLoader
-from dbloader.loading.threads import ThreadLoader
+from dbloader.loading.create import cpu_share, create_loader
+from dbloader.loading.prefetch import PrefetchLoader, ResumablePrefetchLoader
 from dbloader.sampling import (
     BlockShuffleSampler,
     ClassBalancedSampler,
@@ -43,6 +41,7 @@ from dbloader.sampling import (
 from tests.support import jpegs
 from tests.support.children import WAIT_S
 from tests.support.images import encoded
+from tests.support.loaders import thread_loader
 from tests.support.samples import same
 
 LENGTH = 22
@@ -156,7 +155,7 @@ def test_for_training_the_order_is_that_of_the_shuffle_and_the_last_short_batch_
 def test_the_processors_of_a_machine_are_shared_by_the_processes_that_torchrun_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dbloader.loading.defaults.cpu_count", lambda: 12)
+    monkeypatch.setattr("dbloader.loading.create.cpu_count", lambda: 12)
     assert cpu_share() == 12
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     assert cpu_share() == 3
@@ -390,12 +389,12 @@ def test_a_sampler_of_ones_own_gives_the_order(place: Path) -> None:
 def test_the_crops_of_a_subset_depend_on_their_positions_except_in_torchs_loader(place: Path) -> None:
     part = Subset(LMDBDataset(place, decode=RandomResizedCrop(8)), range(6))
 
-    def images(loader: type[Any], torch_seed: int) -> torch.Tensor:
+    def images(loader: Any, torch_seed: int) -> torch.Tensor:
         torch.manual_seed(torch_seed)
         batches = SeededBatchSampler(OrderedSampler(part), 4)
-        return torch.cat([images for images, _ in loader(part, batch_sampler=batches)])
+        return torch.cat([images for images, _ in PrefetchLoader(loader(part, batch_sampler=batches))])
 
-    assert torch.equal(images(ThreadLoader, 0), images(ThreadLoader, 1))
+    assert torch.equal(images(thread_loader, 0), images(thread_loader, 1))
     assert not torch.equal(images(DataLoader, 0), images(DataLoader, 1))  # docs/loading.md says so
 
 

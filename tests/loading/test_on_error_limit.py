@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import Dataset, Subset
 
 from dbloader import LMDBDataset, Record, Skip, create_loader, write_store
-from dbloader.batches.skipped import SkippedSample
+from dbloader.batches.timed import SkippedSample
 from dbloader.errors import (
     DamagedImageError,
     DamagedRecordError,

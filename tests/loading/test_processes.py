@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from dbloader import LMDBDataset, Record, create_loader, write_store
-from dbloader.batches.create import create_fetcher
+from dbloader.batches.fetchers import create_fetcher
 from dbloader.batches.shared_memory import SharedBatchPool, SharedSlot
 from dbloader.decoding import RandomResizedCrop
 from tests.support.children import in_child

@@ -12,8 +12,7 @@ from dbloader.batches.timed import TimedBatch, Work
 from dbloader.device import Preparation
 from dbloader.loading.prefetch import PrefetchLoader
 from dbloader.loading.stats import Stats
-from dbloader.loading.threads import ThreadLoader
-from tests.support.loaders import process_loader
+from tests.support.loaders import process_loader, thread_loader
 
 
 class Turned:
@@ -99,7 +98,7 @@ def test_a_batch_whose_step_is_not_finished_does_not_count_as_samples_per_second
 
 
 def test_an_epoch_that_is_not_finished_counts_what_was_received_and_not_what_was_made() -> None:
-    loader = PrefetchLoader(ThreadLoader(range(100), 4, num_workers=2, timed=True), depth=10)
+    loader = PrefetchLoader(thread_loader(range(100), 4, num_workers=2), depth=10)
     iterator = iter(loader)
     for received in range(1, 4):
         next(iterator)
@@ -137,7 +136,7 @@ def test_the_samples_of_any_batch_are_counted_where_it_shows_them(batch: Any, sa
 def test_what_the_workers_measure_arrives(kind: str) -> None:
     data = list(torch.arange(40.0).reshape(20, 2))
     if kind == "threads":
-        source: Any = ThreadLoader(data, 4, num_workers=2, timed=True)
+        source: Any = thread_loader(data, 4, num_workers=2)
     else:
         source = process_loader(data, 4, num_workers=2, transform=torch.neg)
     loader = PrefetchLoader(source)

@@ -1,4 +1,4 @@
-"""Whatever makes the batches, and however far ahead: the same batches, errors and endings. And threads as workers."""
+"""All kinds of workers give the same batches, errors and endings; and what is special in threads."""
 
 import collections
 import gc
@@ -15,49 +15,37 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from dbloader.batches.base import BatchFetcher
-from dbloader.batches.create import create_fetcher
-from dbloader.batches.timed import TimedBatch
-from dbloader.errors import LoaderError, OptionError
+from dbloader.batches.fetchers import create_fetcher
+from dbloader.errors import LoaderError
 from dbloader.loading.prefetch import PrefetchLoader
 from dbloader.loading.threads import ThreadLoader
-from dbloader.sampling import ShuffleSampler
-from tests.support.loaders import Numbers, fail_at_7, numbers, process_loader
+from dbloader.sampling import SeededBatchSampler, ShuffleSampler
+from tests.support.loaders import Numbers, batches_of, fail_at_7, numbers, process_loader, thread_loader
 
 WAIT_S = 20.0  # for what is on its way; only a broken test waits so long
 
 
 class Engine(NamedTuple):
-    """A way to make batches, and how far ahead of the consumer; depth None is the loader itself."""
+    """A way to make batches, and how far ahead of the consumer."""
 
     kind: str
     workers: int
-    depth: int | None
+    depth: int
 
     def make(self, dataset: Any, **options: Any) -> Any:
-        if self.kind == "threads":
-            loader: Any = ThreadLoader(dataset, num_workers=self.workers, timed=self.depth is not None, **options)
-        elif self.kind == "processes":
-            loader = DataLoader(dataset, num_workers=self.workers, **options)
-        else:  # as create_loader has them
-            loader = process_loader(dataset, num_workers=self.workers, **options)
-        return loader if self.depth is None else PrefetchLoader(loader, depth=self.depth)
+        kinds: dict[str, Any] = {"torch": DataLoader, "processes": process_loader, "threads": thread_loader}
+        return PrefetchLoader(kinds[self.kind](dataset, num_workers=self.workers, **options), depth=self.depth)
 
 
 ENGINES = [
-    *(Engine("processes", workers, depth) for workers, depth in ((0, 0), (2, 2))),
-    *(Engine("made", workers, depth) for workers, depth in ((0, 2), (2, 0))),
-    *(Engine("threads", workers, depth) for workers, depth in ((0, 2), (2, None), (2, 0), (2, 2))),
+    *(Engine("torch", workers, depth) for workers, depth in ((0, 0), (2, 2))),
+    *(Engine("processes", workers, depth) for workers, depth in ((0, 2), (2, 0))),
+    *(Engine("threads", workers, depth) for workers, depth in ((0, 2), (2, 0), (2, 2))),
 ]
-
-
-def name_of(engine: Engine) -> str:
-    return f"{engine.kind}-{engine.workers}-{'bare' if engine.depth is None else engine.depth}"
-
-
-of_each_engine = pytest.mark.parametrize("engine", ENGINES, ids=name_of)
+of_each_engine = pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: "-".join(map(str, engine)))
 
 
 def stop_at_7(index: int) -> int:
@@ -80,7 +68,7 @@ def end_of(threads: list[threading.Thread]) -> None:
         assert not thread.is_alive(), thread
 
 
-# What holds for all
+# All kinds of workers
 
 
 @of_each_engine
@@ -88,19 +76,21 @@ def test_every_epoch_has_all_batches_in_order(engine: Engine) -> None:
     loader = engine.make(Numbers(23), batch_size=4)
     expected = [list(range(23))[at : at + 4] for at in range(0, 23, 4)]
     assert numbers(loader) == expected
-    assert numbers(loader) == expected
+    counts: list[tuple[int, int | None]] = []
+    for batch in loader:
+        assert batch.tolist() == expected[len(counts)]
+        counts.append((loader.stats().batches, loader.stats().samples))
+    assert counts == [(1, 4), (2, 8), (3, 12), (4, 16), (5, 20), (6, 23)]
     assert len(loader) == 6
-
-
-@of_each_engine
-def test_an_empty_dataset_gives_empty_epochs(engine: Engine) -> None:
-    loader = engine.make(Numbers(0), batch_size=4)
-    assert list(loader) == list(loader) == []
+    assert loader.stats().num_workers == engine.workers
+    assert (loader.stats().work is None) == (engine.kind == "torch")
+    empty = engine.make(Numbers(0), batch_size=4)
+    assert list(empty) == list(empty) == []
 
 
 @of_each_engine
 @pytest.mark.parametrize("batch_size", [1, 5])
-def test_an_error_comes_at_its_place_and_ends_the_epoch(engine: Engine, batch_size: int) -> None:
+def test_error_comes_at_its_place_and_ends_the_epoch(engine: Engine, batch_size: int) -> None:
     iterator = iter(engine.make(Numbers(20, fail_at_7), batch_size=batch_size))
     received: list[int] = []
     with pytest.raises(KeyError, match="no record 7"):
@@ -111,15 +101,30 @@ def test_an_error_comes_at_its_place_and_ends_the_epoch(engine: Engine, batch_si
 
 @of_each_engine
 @pytest.mark.parametrize("where", ["sample", "collate_fn"])
-def test_stop_iteration_in_a_sample_or_batch_is_an_error_and_no_short_epoch(engine: Engine, where: str) -> None:
+def test_stop_iteration_of_a_sample_is_an_error_and_no_short_epoch(engine: Engine, where: str) -> None:
     options: dict[str, Any] = {"collate_fn": stop_collating} if where == "collate_fn" else {}
     loader = engine.make(Numbers(20, stop_at_7 if where == "sample" else int), batch_size=2, **options)
     with pytest.raises(LoaderError, match="StopIteration was raised in the making of a sample or batch"):
         list(loader)
 
 
+class Once:
+    """A batch sampler with one iteration."""
+
+    batch_size = 2
+
+    def __init__(self, make: Callable[[], Iterator[list[int]]]) -> None:
+        self.make = make
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self.make()
+
+    def __len__(self) -> int:
+        return 9
+
+
 @of_each_engine
-def test_an_error_of_the_sampler_comes_after_the_batches_before_it(engine: Engine) -> None:
+def test_error_of_the_sampler_comes_after_the_batches_before_it(engine: Engine) -> None:
     def order() -> Iterator[list[int]]:
         for begin in range(0, 16, 2):
             yield [begin, begin + 1]
@@ -133,25 +138,12 @@ def test_an_error_of_the_sampler_comes_after_the_batches_before_it(engine: Engin
         assert len(received) == 8
 
 
-class Once:
-    batch_size = 2
-
-    def __init__(self, make: Callable[[], Iterator[list[int]]]) -> None:
-        self.make = make
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return self.make()
-
-    def __len__(self) -> int:
-        return 9
-
-
 @pytest.mark.slow
 @of_each_engine
-def test_leaving_epochs_early_leaves_neither_thread_nor_process(engine: Engine) -> None:
+def test_epochs_left_early_leave_neither_thread_nor_process(engine: Engine) -> None:
+    """The fixture of all tests counts processes and files."""
     loader = engine.make(Numbers(50), batch_size=2)
-    times = 2 if engine.workers and engine.kind != "threads" else 300
-    for number in range(times):
+    for number in range(2 if engine.workers and engine.kind != "threads" else 100):
         for seen, _ in enumerate(loader):
             if seen == number % 4:
                 break
@@ -159,11 +151,10 @@ def test_leaving_epochs_early_leaves_neither_thread_nor_process(engine: Engine) 
         loader.close()
         assert not ours()
     end_of(ours())
-    # Processes and files are counted by the fixture of all tests.
 
 
 # Not over workers that stay between epochs: there a new iterator ends the one before (test_prefetch.py).
-@pytest.mark.parametrize("engine", [each for each in ENGINES if each.kind != "made" or not each.workers], ids=name_of)
+@pytest.mark.parametrize("engine", [engine for engine in ENGINES if engine.kind != "processes"], ids=str)
 def test_two_iterators_run_side_by_side(engine: Engine) -> None:
     loader = engine.make(Numbers(6), batch_size=2)
     pairs = [(one.tolist(), other.tolist()) for one, other in zip(loader, loader, strict=True)]
@@ -171,32 +162,18 @@ def test_two_iterators_run_side_by_side(engine: Engine) -> None:
 
 
 @of_each_engine
-def test_loaders_in_front_of_each_other_can_be_left_and_entered_again(engine: Engine) -> None:
+def test_nested_loaders_can_be_left_and_entered_again(engine: Engine) -> None:
     loader: Any = engine.make(Numbers(12), batch_size=2)
     for depth in range(3):
         loader = PrefetchLoader(loader, depth=depth % 2)
-    received = [batch.batch if isinstance(batch, TimedBatch) else batch for batch in itertools.islice(loader, 2)]
-    assert [batch.tolist() for batch in received] == [[0, 1], [2, 3]]
+    assert numbers(itertools.islice(loader, 2)) == [[0, 1], [2, 3]]
     assert numbers(loader) == [[at, at + 1] for at in range(0, 12, 2)]
     loader.close()
     end_of(ours())
 
 
-@pytest.mark.parametrize("engine", [engine for engine in ENGINES if engine.depth is not None], ids=name_of)
-def test_samples_and_batches_are_counted_as_they_are_received(engine: Engine) -> None:
-    loader = engine.make(Numbers(10), batch_size=4)
-    iterator = iter(loader)
-    counts = []
-    for _ in iterator:
-        stats = loader.stats()
-        counts.append((stats.batches, stats.samples))
-    assert counts == [(1, 4), (2, 8), (3, 10)]
-    assert loader.stats().num_workers == engine.workers
-    assert (loader.stats().work is None) == (engine.kind == "processes")
-
-
-def test_a_killed_worker_of_several_is_an_error_within_seconds() -> None:
-    loader = Engine("made", 2, 2).make(Numbers(200, pid_or_die), batch_size=1)
+def test_killed_worker_is_an_error_within_seconds() -> None:
+    loader = Engine("processes", 2, 2).make(Numbers(200, pid_or_die), batch_size=1)
     with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid.*\) (is killed by signal|exited unexpectedly)"):
         collections.deque(loader, maxlen=0)
 
@@ -214,7 +191,7 @@ import threading
 import torch
 from torch.utils.data import DataLoader, Dataset
 from dbloader import PrefetchLoader
-from dbloader.loading.threads import ThreadLoader
+from tests.support.loaders import thread_loader
 go_on = threading.Event()
 class Hanging(Dataset):
     def __len__(self): return 10
@@ -222,7 +199,7 @@ class Hanging(Dataset):
         print("waiting", flush=True)
         go_on.wait()
         return index
-threads = ThreadLoader(Hanging(), num_workers=1)
+threads = thread_loader(Hanging(), num_workers=1)
 alone = DataLoader(Hanging())
 for loader in (threads, PrefetchLoader(threads), PrefetchLoader(threads, depth=0), PrefetchLoader(alone)):
     iterator = iter(loader)
@@ -245,16 +222,28 @@ go_on.set()
     assert set(output.split()) <= {"waiting"}
 
 
-# Threads as workers
+# Threads
 
 
-def test_the_threads_have_ended_when_the_end_or_an_error_is_seen_and_after_close() -> None:
-    assert len(list(ThreadLoader(Numbers(9), num_workers=3))) == 9
+def test_threads_start_with_the_first_batch_and_share_it() -> None:
+    barrier = threading.Barrier(3)
+
+    def meet(index: int) -> int:
+        barrier.wait(WAIT_S)
+        return index
+
+    iterator = iter(thread_loader(Numbers(9, meet), 3, num_workers=3))
+    assert not ours()
+    assert numbers(batches_of(iterator)) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+
+
+def test_threads_end_with_the_end_an_error_or_close() -> None:
+    assert len(list(thread_loader(Numbers(9), num_workers=3))) == 9
     assert not ours()
     with pytest.raises(KeyError, match="no record 7"):
-        list(ThreadLoader(Numbers(9, fail_at_7), num_workers=3))
+        list(thread_loader(Numbers(9, fail_at_7), num_workers=3))
     assert not ours()
-    iterator: Any = iter(ThreadLoader(Numbers(9), num_workers=3))
+    iterator: Any = iter(thread_loader(Numbers(9), num_workers=3))
     next(iterator)
     assert ours()
     iterator.close()
@@ -262,19 +251,7 @@ def test_the_threads_have_ended_when_the_end_or_an_error_is_seen_and_after_close
     assert list(iterator) == []
 
 
-def test_the_threads_begin_with_the_first_batch_and_are_as_many_as_were_asked_for() -> None:
-    barrier = threading.Barrier(3)
-
-    def meet(index: int) -> int:
-        barrier.wait(WAIT_S)
-        return index
-
-    iterator = iter(ThreadLoader(Numbers(9, meet), batch_size=3, num_workers=3, timed=False))
-    assert not ours()
-    assert numbers(iterator) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]  # one batch is made by three threads at once
-
-
-def test_an_iterator_in_a_cycle_is_collected_without_waiting_for_its_threads() -> None:
+def test_collected_iterator_does_not_wait_for_its_threads() -> None:
     asked, may_go_on = threading.Event(), threading.Event()
 
     def wait_at_5(index: int) -> int:
@@ -283,7 +260,7 @@ def test_an_iterator_in_a_cycle_is_collected_without_waiting_for_its_threads() -
             may_go_on.wait(WAIT_S)
         return index
 
-    holder: list[Any] = [iter(ThreadLoader(Numbers(9, wait_at_5), num_workers=1, prefetch_factor=7))]
+    holder: list[Any] = [iter(thread_loader(Numbers(9, wait_at_5), num_workers=1, prefetch_factor=7))]
     holder.append(holder)
     next(holder[0])
     assert asked.wait(WAIT_S)
@@ -294,8 +271,8 @@ def test_an_iterator_in_a_cycle_is_collected_without_waiting_for_its_threads() -
     end_of(ours())
 
 
-@pytest.mark.parametrize("ahead", [1, 2, 5])
-def test_no_more_batches_are_begun_ahead_than_asked_for(ahead: int) -> None:
+@pytest.mark.parametrize("ahead", [1, 5])
+def test_threads_begin_no_more_batches_ahead_than_asked_for(ahead: int) -> None:
     class Counting(BatchFetcher):
         begun = 0
 
@@ -308,98 +285,52 @@ def test_no_more_batches_are_begun_ahead_than_asked_for(ahead: int) -> None:
             return self.maker.begin(indices, submit, size)
 
     maker = Counting()
-    iterator = iter(ThreadLoader(Numbers(20), num_workers=2, prefetch_factor=ahead, _fetcher=maker))
+    iterator = iter(ThreadLoader(maker, [[n] for n in range(20)], 2, dataset=maker.dataset, prefetch_factor=ahead))
     assert maker.begun == 0
     for taken in range(1, 10):
         next(iterator)
         assert maker.begun == taken + ahead
 
 
-def test_the_order_is_taken_with_iter() -> None:
+@pytest.mark.parametrize(("samples", "threads", "size"), [(64, 2, 32), (8, 3, 3), (1, 8, 1), (60, 1, 32)])
+def test_every_thread_gets_a_part_of_a_batch(samples: int, threads: int, size: int) -> None:
+    seen: list[int] = []
+
+    class Sizes(BatchFetcher):
+        dataset = Numbers()
+
+        def begin(self, indices: Sequence[int], submit: Any, size: int) -> Any:
+            seen.append(size)
+            return lambda: None
+
+    next(iter(ThreadLoader(Sizes(), [[0] * samples], threads, dataset=Sizes.dataset, prefetch_factor=2)))
+    assert seen == [size]
+
+
+def test_order_is_taken_with_iter() -> None:
     sampler = ShuffleSampler(range(20))
-    loader = ThreadLoader(Numbers(20), sampler=sampler, timed=False)
+    iterator = iter(thread_loader(Numbers(20), batch_sampler=SeededBatchSampler(sampler, 20)))
     expected = list(ShuffleSampler(range(20)))
-    iterator = iter(loader)
     sampler.set_epoch(5)
-    assert [batch.item() for batch in iterator] == expected
+    assert numbers(batches_of(iterator)) == [expected]
 
 
-def test_shuffling_is_torchs() -> None:
-    def order(loader: Any) -> list[Any]:
-        torch.manual_seed(7)
-        return numbers(loader)
-
-    shuffled = order(ThreadLoader(Numbers(20), 4, shuffle=True, num_workers=2, timed=False))
-    assert shuffled == order(DataLoader(Numbers(20), 4, shuffle=True))
-    own = [torch.Generator().manual_seed(3) for _ in range(2)]
-    first = numbers(ThreadLoader(Numbers(20), 4, shuffle=True, generator=own[0], timed=False))
-    assert first == numbers(DataLoader(Numbers(20), 4, shuffle=True, generator=own[1]))
-
-
-def test_a_batch_tells_what_it_took_and_how_many_samples_it_has() -> None:
-    batch = next(iter(ThreadLoader(Numbers(5), 4, num_workers=2, timed=True)))
-    assert type(batch) is TimedBatch
-    assert batch.batch.tolist() == [0, 1, 2, 3]
-    assert batch.samples == 4
-    assert batch.work.read > 0
-    assert batch.work.collate == batch.serial > 0
-
-
-def test_a_loader_of_threads_can_be_pickled() -> None:
-    loader = ThreadLoader(Numbers(5), 2, num_workers=2, drop_last=True, timed=False)
-    iterator = iter(loader)
-    next(iterator)
+def test_thread_loader_can_be_pickled_while_it_is_iterated() -> None:
+    loader = thread_loader(Numbers(5), 2, num_workers=2)
+    next(iter(loader))
     clone = pickle.loads(pickle.dumps(loader))  # noqa: S301
-    assert numbers(clone) == [[0, 1], [2, 3]]
-    assert (clone.batch_size, clone.num_workers, clone.drop_last, len(clone)) == (2, 2, True, 2)
+    assert numbers(batches_of(clone)) == [[0, 1], [2, 3], [4]]
+    assert (clone.num_workers, len(clone)) == (2, 3)
 
 
-def test_workers_compute_alone_and_nobody_else_does() -> None:
+def test_only_worker_threads_compute_with_one_core() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        loader = ThreadLoader(Numbers(8, lambda _: torch.get_num_threads()), 2, num_workers=2)
-        assert numbers(loader) == [[1, 1]] * 4
+        loader = thread_loader(Numbers(8, lambda _: torch.get_num_threads()), 2, num_workers=2)
+        assert numbers(batches_of(loader)) == [[1, 1]] * 4
         with ThreadPoolExecutor(1) as another:
             assert another.submit(torch.get_num_threads).result() == 3
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
-
-
-def test_pinned_memory_is_only_asked_for_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert not ThreadLoader(Numbers(), pin_memory=True).pin_memory
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    assert ThreadLoader(Numbers(), pin_memory=True).pin_memory
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        *(
-            ({name: "no"}, f"^{name} must be True.* or .*, got 'no'$")
-            for name in ("shuffle", "pin_memory", "drop_last")
-        ),
-        ({"timed": "no"}, "^timed must be True or False, got 'no'$"),
-        ({"num_workers": True}, "^num_workers must be an int, got True$"),
-        ({"prefetch_factor": 1.5}, "^prefetch_factor must be an int, got 1.5$"),
-        ({"num_workers": -1}, "num_workers must be at least 0, got -1"),
-        ({"prefetch_factor": 0}, "prefetch_factor must be at least 1, got 0"),
-        ({"batch_size": None}, "batch_size must be an int, got None: threads make whole batches"),
-        ({"batch_size": 0}, "batch_size should be a positive integer"),
-        ({"shuffle": True, "sampler": [1]}, "sampler option is mutually exclusive with shuffle"),
-    ],
-)
-def test_wrong_options_are_refused(options: Any, message: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=message):
-        ThreadLoader(Numbers(), **options)
-
-
-def test_a_dataset_without_indices_is_refused() -> None:
-    class Stream(IterableDataset[int]):
-        def __iter__(self) -> Iterator[int]:
-            return iter([1])
-
-    with pytest.raises(OptionError, match="the dataset must have samples at indices, got the iterable Stream"):
-        ThreadLoader(Stream())

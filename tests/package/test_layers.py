@@ -34,9 +34,6 @@ OF_ANY_ITERABLE = (
     "loading.checkpoint",
     "loading.compat",
     "loading.iteration",
-    "loading.known_loaders",
-    "loading.last_batch",
-    "loading.loader_proxy",
     "loading.prefetch",
     "loading.stats",
     "loading.workers",
@@ -115,7 +112,7 @@ def test_no_import_goes_in_a_circle(path: Path) -> None:
 
 @pytest.mark.parametrize("name", OF_ANY_ITERABLE)
 def test_prefetching_knows_nothing_of_stores(name: str) -> None:
-    known = {*OF_ANY_ITERABLE, "batches.skipped", "batches.timed"}
+    known = {*OF_ANY_ITERABLE, "batches.timed"}
     known |= {"sampling.base", "sampling.ranks", "sampling.rng"}
     assert {other for other in reached(name) if ROWS[room(other)] < ROWS["_machine"]} <= known
 

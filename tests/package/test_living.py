@@ -15,8 +15,8 @@ from dbloader import (
     open_store,
 )
 from dbloader._describe import short_repr
-from dbloader.loading.threads import ThreadLoader
 from tests.support.images import plant_photos
+from tests.support.loaders import thread_loader
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +53,7 @@ def test_a_loader_says_what_it_is(place: Path) -> None:
     assert repr(threads) == f"PrefetchLoader(ThreadLoader{inner}, depth=2, device='cpu')"
     processes = create_loader(dataset, batch_size=4, input_size=8, num_workers=2, worker_type="processes", device=None)
     assert repr(processes) == f"PrefetchLoader(ProcessLoader{inner}, depth=2)"
-    assert repr(ThreadLoader(dataset, 5)) == "ThreadLoader(2 batches of 5, LMDBDataset of 10 samples, 0 workers)"
+    assert repr(thread_loader(dataset, 5)) == "ThreadLoader(2 batches of 5, LMDBDataset of 10 samples, 0 workers)"
     plain = PrefetchLoader(DataLoader(dataset, 3), depth=1)
     told = "PrefetchLoader(DataLoader(4 batches of 3, LMDBDataset of 10 samples, 0 workers), depth=1)"
     assert repr(plain) == told

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from dbloader.batches.skipped import Skip
+from dbloader.batches.replacing import Skip
 from dbloader.conversion.convert import convert
 from dbloader.decoding.random_crop import RandomResizedCrop
 from dbloader.sampling.rng import SampleRNG

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch.utils.data import BatchSampler, Dataset
 from typing_extensions import override
 
-from dbloader.batches.create import create_fetcher
+from dbloader.batches.fetchers import create_fetcher
 from dbloader.loading.processes import ProcessLoader
+from dbloader.loading.threads import ThreadLoader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+T = TypeVar("T")
 
 
 class Numbers(Dataset[Any]):
@@ -41,19 +44,32 @@ def numbers(loader: Any) -> list[list[int]]:
     return [batch.tolist() for batch in loader]
 
 
-def process_loader(
+def _loader(
+    kind: Callable[..., T],
     dataset: Any,
     batch_size: int = 1,
     *,
     num_workers: int = 0,
     batch_sampler: Any = None,
+    prefetch_factor: int = 2,
     **options: Any,
-) -> ProcessLoader:
-    """The loader of worker processes that create_loader makes; the options are those of create_fetcher."""
-    return ProcessLoader(
-        create_fetcher(dataset, **options),
-        BatchSampler(range(len(dataset)), batch_size, drop_last=False) if batch_sampler is None else batch_sampler,
-        num_workers,
-        source_dataset=dataset,
-        prefetch_factor=2,
-    )
+) -> T:
+    if batch_sampler is None:
+        batch_sampler = BatchSampler(range(len(dataset)), batch_size, drop_last=False)
+    fetcher = create_fetcher(dataset, **options)
+    return kind(fetcher, batch_sampler, num_workers, dataset=dataset, prefetch_factor=prefetch_factor)
+
+
+def process_loader(dataset: Any, *arguments: Any, **options: Any) -> ProcessLoader:
+    """The loader of worker processes that create_loader makes; unknown options are those of create_fetcher."""
+    return _loader(ProcessLoader, dataset, *arguments, **options)
+
+
+def thread_loader(dataset: Any, *arguments: Any, **options: Any) -> ThreadLoader:
+    """The loader of worker threads that create_loader makes; unknown options are those of create_fetcher."""
+    return _loader(ThreadLoader, dataset, *arguments, **options)
+
+
+def batches_of(loader: Any) -> list[Any]:
+    """The batches in the TimedBatches of a loader that no PrefetchLoader is in front of."""
+    return [made.batch for made in loader]
