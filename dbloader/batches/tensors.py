@@ -87,7 +87,7 @@ class TensorBatchFetcher(BatchFetcher):
         """
         rest: list[Any] = []
         work, began = Work(), now()
-        with store.borrow(records, prefetched=True) if store.has_views else nullcontext(iter(records)) as borrowed:
+        with store.borrow(records) if store.has_views else nullcontext(iter(records)) as borrowed:
             while len(rest) < len(pixels):
                 some = _take_some(borrowed)
                 if not some:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from dbloader.errors import NotAStoreError, PlaceError
 from dbloader.remote.places import is_remote
-from dbloader.stores.lmdb.shard_index import write_index
+from dbloader.stores.lmdb.publish_shards import write_index
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, Shard, ShardTable
 from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.lmdb.writer import LMDBWriter
@@ -141,7 +141,9 @@ class StoreOrigin:
         end = begin + table.shards[number].length
         with LMDBWriter(path) as writer:
             for at in range(begin, end, _READ_AT_ONCE):
-                with store.borrow_documents(range(at, min(at + _READ_AT_ONCE, end))) as documents:
+                indices = range(at, min(at + _READ_AT_ONCE, end))
+                store.prefetch(indices)
+                with store.borrow_documents(indices) as documents:
                     writer.write(store.verified(document, index) for document, index in documents)
             writer.finish()
 

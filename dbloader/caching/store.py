@@ -16,9 +16,9 @@ from dbloader.errors import DamagedStoreError, NotAStoreError, OptionError, Plac
 from dbloader.remote.places import is_remote, parse_place
 from dbloader.stores.lmdb import env
 from dbloader.stores.lmdb.errors import translate
+from dbloader.stores.lmdb.handle import ShardedHandle
 from dbloader.stores.lmdb.keys import checked_path
 from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
-from dbloader.stores.lmdb.sharded_handle import ShardedHandle
 from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.mongo.uri import is_mongo, parse
 from dbloader.stores.open import open_store

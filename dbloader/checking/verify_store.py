@@ -18,7 +18,7 @@ from dbloader.errors import DamagedRecordError, DamagedStoreError, ImageError, O
 from dbloader.records.decode import decode as decode_record
 from dbloader.sources.open import find_lmdb, open_source
 from dbloader.sources.other_lmdb import is_store
-from dbloader.stores.damage import find_damage
+from dbloader.stores.base import find_damage
 from dbloader.stores.lmdb.publish_shards import unnamed_warning
 from dbloader.stores.lmdb.shard_table import is_sharded
 from dbloader.stores.mongo.uri import is_mongo

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+import numpy as np
 
 from dbloader.cli.text import say, say_json
+from dbloader.records.columns import CHUNK, DTYPES, NO_LABEL, names_in
 from dbloader.stores.open import open_store
-from dbloader.stores.rows import class_of, list_records
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+
+    from dbloader.stores.base import Store
 
 _WIDEST = 24  # columns of a class
 
@@ -38,8 +41,8 @@ def ls_command(place: str, *, class_name: str | None, as_json: bool) -> None:
         classes = store.manifest.classes
         width = min(_WIDEST, max(map(len, classes), default=6))
         label = None if class_name is None else _label(class_name, classes)
-        for row in list_records(store, label):
-            name = class_of(row.label, classes)
+        for row in _list_records(store, label):
+            name = store.manifest.class_name(row.label)
             if as_json:
                 sizes = {"width": row.width or None, "height": row.height or None, "bytes": row.nbytes}
                 say_json({"index": row.index, "name": row.name or None, "label": row.label, "class": name, **sizes})
@@ -47,6 +50,35 @@ def ls_command(place: str, *, class_name: str | None, as_json: bool) -> None:
             shown = name or ("-" if row.label is None else str(row.label))
             pixels = f"{row.width}x{row.height}" if row.width else "-"
             say(f"{row.index:>8}  {shown:<{width}}  {pixels:>11}  {row.nbytes:>11,}  {row.name}".rstrip())
+
+
+class _Row(NamedTuple):
+    """The columns of one record; without a label, size or name: None, 0 or the empty string."""
+
+    index: int  # type: ignore[assignment] # hides tuple.index
+    name: str
+    label: int | None
+    width: int
+    height: int
+    nbytes: int
+
+
+def _list_records(store: Store, label: int | None) -> Iterator[_Row]:
+    """Yield all records, or the records with a label. Each chunk is read when its first row is taken."""
+    handle = store.open_handle()
+
+    def values(column: str, number: int) -> list[Any]:
+        return list(np.frombuffer(handle.chunk(column, number), DTYPES[column]).tolist())
+
+    for number, start in enumerate(range(0, handle.manifest.length, CHUNK)):
+        labels = values("label", number)
+        if label is None or label in labels:
+            names = names_in(bytes(handle.chunk("name", number)))
+            sizes = (values(column, number) for column in ("width", "height", "nbytes"))
+            for index, (found, name, *numbers) in enumerate(zip(labels, names, *sizes, strict=True), start):
+                if label in (None, found):
+                    shown = name.decode("utf-8", "backslashreplace")
+                    yield _Row(index, shown, None if found == NO_LABEL else found, *numbers)
 
 
 def _label(name: str, classes: Sequence[str]) -> int:

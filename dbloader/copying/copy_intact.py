@@ -11,7 +11,7 @@ from dbloader.copying.copy_records import count_change, verified_checksums
 from dbloader.errors import ConversionError, DamagedStoreError
 from dbloader.records.columns import COLUMNS
 from dbloader.records.decode import decode
-from dbloader.stores.damage import READ_AT_ONCE, Damage, read_records
+from dbloader.stores.base import READ_AT_ONCE, Damage, read_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -20,7 +20,7 @@ from dbloader.records.decode import decode
 from dbloader.records.record import relabel
 from dbloader.sources.base import full_path
 from dbloader.sources.boxes import LABELS, relabel_boxes
-from dbloader.stores.damage import READ_AT_ONCE
+from dbloader.stores.base import READ_AT_ONCE
 from dbloader.stores.mongo.uri import is_mongo
 
 if TYPE_CHECKING:

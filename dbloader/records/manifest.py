@@ -84,6 +84,10 @@ class Manifest:
         """Class names for integers in further fields: by field, or its part, such as ``objects.category``."""
         return dict(self.source.get(FIELD_CLASSES) or {})
 
+    def class_name(self, label: int | None) -> str | None:
+        """Return the name of a label's class, or None."""
+        return self.classes[label] if label is not None and 0 <= label < len(self.classes) else None
+
     def encode(self) -> bytes:
         """Return the manifest as a sealed BSON document."""
         document = asdict(self)

@@ -1,18 +1,31 @@
-"""The store that datasets read. Each promise of these docstrings is a test in tests/contracts."""
+"""The store that datasets read, and finding all damage in it. tests/contracts tests each promise of Store."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self, overload
+from collections import Counter
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, Self, overload
 
 import numpy as np
 
 from dbloader.errors import DamagedRecordError, DamagedStoreError, RecordIndexError
-from dbloader.records.columns import CHUNK, DTYPES, join_names, join_values, name_at
+from dbloader.records.columns import (
+    CHUNK,
+    COLUMNS,
+    DTYPES,
+    ColumnChunk,
+    join_names,
+    join_values,
+    name_at,
+    names_in,
+)
 from dbloader.records.decode import decode, decode_encoded
 from dbloader.records.document import open_sealed
-from dbloader.stores.damage import READ_AT_ONCE, REMEDY, find_damage
+from dbloader.records.manifest import Summary
+from dbloader.records.record import EncodedRecord
+from dbloader.stores.totals import Totals
 
 if TYPE_CHECKING:
     import os
@@ -20,23 +33,42 @@ if TYPE_CHECKING:
 
     from dbloader.records.columns import Names
     from dbloader.records.manifest import Manifest
-    from dbloader.records.record import EncodedRecord, Record
-    from dbloader.stores.handle import Handle
+    from dbloader.records.record import Record
+
+READ_AT_ONCE = 64
+"""Records per call where all records are read: enough to hide the cost of a call or a round trip."""
+
+_REMEDY = "convert again, or copy the store again from the original; dbloader copy --skip-damaged keeps the rest"
+_LOST = EncodedRecord((), 0, None, None, None, None, 0, None, ())  # takes the place of a damaged record
+
+
+class Handle(Protocol):
+    """A store as one process has opened it."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """The header of the store."""
+
+    def chunk(self, column: str, number: int) -> bytes | memoryview:
+        """Return one chunk of a column, or raise DamagedStoreError."""
+
+    def chunks(self, column: str) -> Iterator[bytes | memoryview]:
+        """Return all chunks of a column, or raise DamagedStoreError if the store has fewer."""
 
 
 class Store(ABC):
     """A finished database of records, for reading.
 
-    Constructing a store opens nothing. Each process opens a handle of its own at the first use, and no process uses
-    another's. Threads may share a store. A pickle holds the place and the options, never a handle. The records of an
-    open store do not change, even if the store is replaced.
+    Constructing a store opens nothing. Each process opens its own handle at the first use, and never uses the handle of
+    another process. Threads may share a store. A pickle contains the place and the options, but no handle. The records
+    of an open store do not change, even if the store is replaced.
     """
 
     place: str
     """Where the store is, without credentials."""
 
     has_views = False
-    """Whether ``borrow`` saves copying images. Then it is best called for parts of a batch, by several threads."""
+    """Whether ``borrow`` avoids copying images. If so, let several threads borrow parts of a batch."""
 
     @property
     def manifest(self) -> Manifest:
@@ -44,56 +76,51 @@ class Store(ABC):
 
         Raises:
             StoreNotFoundError: Nothing is at the place.
-            NotAStoreError: Something else is at the place, or a store whose conversion is not finished.
+            NotAStoreError: The place has something else, or an unfinished store.
             StoreVersionError: The store has a newer format.
-            DamagedStoreError: The store is cut short or corrupted.
+            DamagedStoreError: The store is cut short or damaged.
         """
         return self.open_handle().manifest
 
     @property
     def shard_lengths(self) -> Sequence[int] | None:
-        """The number of records in each shard, in their order; None for a store without shards."""
+        """The number of records in each shard, in order; None for a store without shards."""
         return None
 
     @abstractmethod
     def read(self, indices: Sequence[int]) -> list[Record]:
         """Return records in the order asked, repeats included, in one transaction or round trip.
 
-        The CRC-32 of each record is verified. The result owns its memory.
+        Each record's CRC-32 is verified. The records own their memory.
 
         Raises:
             RecordIndexError: An index is not from 0 to len - 1.
-            DamagedRecordError: A record is not what was written. The message names place, index and name.
+            DamagedRecordError: A record differs from what was written. The message has the place, index and name.
         """
+
+    def prefetch(self, indices: Sequence[int]) -> None:  # noqa: B027 - only LMDB needs it
+        """Start loading records into memory, without waiting. Call it before ``borrow`` and ``borrow_documents``."""
 
     @contextmanager
-    def borrow(self, indices: Sequence[int], *, prefetched: bool = False) -> Iterator[Iterator[Record]]:
+    def borrow(self, indices: Sequence[int]) -> Iterator[Iterator[Record]]:
         """Yield records like ``read``, valid only until the ``with`` block ends.
 
-        A record's image may be a memoryview or a read-only array into the store. Using it after the block could crash
-        the process. ``prefetched`` says that ``prefetch`` was called for these records.
+        The image of a record may be a memoryview or a read-only array in the store's memory. Using the image after the
+        block can crash the process.
         """
-        del prefetched
         yield iter(self.read(indices))
-
-    def prefetch(self, indices: Sequence[int]) -> None:
-        """Begin to bring records that will be read soon into memory, without waiting; nothing by default."""
-        del indices
 
     @abstractmethod
     def documents(self, indices: Sequence[int]) -> list[bytes]:
-        """Return the BSON documents of records, unverified; otherwise like ``read``."""
+        """Return the BSON documents of records, in the order asked, without verifying them."""
 
     @contextmanager
-    def borrow_documents(
-        self, indices: Sequence[int], *, prefetched: bool = False
-    ) -> Iterator[Iterator[tuple[bytes | memoryview, int]]]:
-        """Yield documents like ``documents``, each with its index, valid only until the ``with`` block ends."""
-        del prefetched
+    def borrow_documents(self, indices: Sequence[int]) -> Iterator[Iterator[tuple[bytes | memoryview, int]]]:
+        """Yield each document with its index, valid only until the ``with`` block ends."""
         yield zip(self.documents(indices), indices, strict=True)
 
     def column(self, name: str) -> np.ndarray[Any, Any]:
-        """Return one value of all records, as an array of shape (len,) that owns its memory.
+        """Return one value of every record: an array of shape (len,) that owns its memory.
 
         Args:
             name: ``"label"`` (int64; NO_LABEL without one), ``"width"``, ``"height"`` (uint32 pixels; 0 if unknown),
@@ -105,26 +132,26 @@ class Store(ABC):
         return join_values(handle.chunks(name), name, handle.manifest.length)
 
     def names(self) -> Names:
-        """Return the names of all records, packed; the empty string for a record without one."""
+        """Return the names of all records, packed. A record without a name has the empty string."""
         handle = self.open_handle()
         return join_names(handle.chunks("name"), handle.manifest.length)
 
     def name(self, index: int) -> str | None:
-        """Return the name of one record, by one lookup."""
+        """Return the name of a record, by one lookup; None without a name."""
         self._check_index(index)
         return name_at(self.open_handle().chunk("name", index // CHUNK), index % CHUNK) or None
 
     def label(self, index: int) -> int:
-        """Return the label of one record, by one lookup; NO_LABEL without one."""
+        """Return the label of a record, by one lookup; NO_LABEL without a label."""
         self._check_index(index)
         return int(np.frombuffer(self.open_handle().chunk("label", index // CHUNK), DTYPES["label"])[index % CHUNK])
 
     @abstractmethod
     def find(self, name: str) -> int:
-        """Return the index of the record with a name, the first one of several.
+        """Return the lowest index of a record with a name.
 
-        LMDB scans the column ``name_hash``, 4 bytes for each record (3 ms a million), and compares the names of those
-        with the same hash. MongoDB uses an index.
+        LMDB scans the column ``name_hash`` (4 bytes a record, 3 ms a million) and compares the names with an equal
+        hash. MongoDB uses an index.
 
         Raises:
             RecordNotFoundError: No record has this name.
@@ -132,40 +159,40 @@ class Store(ABC):
 
     @abstractmethod
     def events(self) -> Iterator[dict[str, Any]]:
-        """Yield the lines of the conversion's report: each repaired and each rejected file with its reason.
+        """Yield the lines of the conversion's report: a ``name``, an ``event`` such as "rejected", and a ``reason``.
 
         Raises:
-            DamagedStoreError: A line is missing, or not what was written.
+            DamagedStoreError: A line is missing or damaged.
         """
 
     @abstractmethod
     def is_at(self, place: str | os.PathLike[str]) -> bool:
-        """Return whether this store is at a place, or is a part of the store there, or the place is a part of it.
+        """Return whether a new store at a place would replace this store, a part of it, or a store it is a part of.
 
-        Links and other spellings of the same place are recognized.
+        Links to the place and other spellings of it are recognized.
         """
 
     def open_older(self, digest: str) -> None:  # noqa: B027 - most stores do not grow
-        """Open the store as it was before it grew, if that had this digest and is still kept."""
+        """Open the store as it was before it grew, if the older store had this digest and is still there."""
 
     def check_files(self) -> None:  # noqa: B027 - most stores are one file, or none
-        """Raise DamagedStoreError if one of the store's files is missing, or has not its size."""
+        """Raise DamagedStoreError if a file of the store is missing or has the wrong size."""
 
     @abstractmethod
     def close(self) -> None:
         """Close the handle. The next use opens it again."""
 
     def verify(self, progress: Callable[[int], object] = lambda _: None) -> str:
-        """Read every record and line of the report, compare them with the manifest, and return the digest.
+        """Compare all records and lines of the report with the columns and the manifest, and return the digest.
 
-        Stops at the first damage; ``dbloader.verify_store`` finds all.
+        This raises the first damage; ``dbloader.verify_store`` lists all damage.
 
         Args:
             progress: Called with the number of records verified since the last call.
 
         Raises:
-            DamagedRecordError: A record is not what was written.
-            DamagedStoreError: The columns, the report or the manifest do not agree with the records.
+            DamagedRecordError: A record differs from what was written.
+            DamagedStoreError: The columns, the report or the manifest disagree with the records.
         """
         damage = next(find_damage(self, progress), None)
         if damage is not None:
@@ -176,12 +203,12 @@ class Store(ABC):
         return self.manifest.digest
 
     def verified(self, document: bytes | memoryview, index: int) -> EncodedRecord:
-        """Return the record in a document from ``documents``, verified, for storing it elsewhere as it is.
+        """Verify a document, and return its record encoded, to be written to another store.
 
-        It is a view of a memoryview, as ``borrow_documents`` yields them.
+        The result of a borrowed document is a view, valid as long as the document.
 
         Raises:
-            DamagedRecordError: It is not what was written. The message names place, index and name.
+            DamagedRecordError: The record differs from what was written. The message has the place, index and name.
         """
         try:
             return decode_encoded(document, index, self.manifest.salt)
@@ -190,7 +217,7 @@ class Store(ABC):
 
     @abstractmethod
     def open_handle(self) -> Handle:
-        """Return this process's handle, which is opened if need be."""
+        """Return the handle of this process. The first call opens it."""
 
     def _decode(self, document: bytes | memoryview, index: int, salt: int, *, view: bool = False) -> Record:
         try:
@@ -203,10 +230,10 @@ class Store(ABC):
             name = self.name(index) or "without a name"
         except (DamagedStoreError, DamagedRecordError):
             name = "its name is damaged too"
-        return DamagedRecordError(f"record {index} ({name}) of {self.place} is damaged: {what}; {REMEDY}")
+        return DamagedRecordError(f"record {index} ({name}) of {self.place} is damaged: {what}; {_REMEDY}")
 
     def _event(self, document: bytes | memoryview | None, number: int) -> dict[str, Any]:
-        """Return a line of the report, verified."""
+        """Verify a stored line of the report, and return it."""
         try:
             event = open_sealed(document or b"", number, self.manifest.salt)
         except ValueError as error:
@@ -218,7 +245,7 @@ class Store(ABC):
             what = "it has no name, event and reason"
         if not document:
             what = "it is missing"
-        raise DamagedStoreError(f"{self.place}: event {number} of its report is damaged: {what}; {REMEDY}")
+        raise DamagedStoreError(f"{self.place}: event {number} of its report is damaged: {what}; {_REMEDY}")
 
     def _check_index(self, index: int) -> None:
         if not 0 <= index < len(self):
@@ -251,3 +278,115 @@ class Store(ABC):
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Damage of one record, with its index and name, or of the whole store (None)."""
+
+    error: DamagedRecordError | DamagedStoreError
+    index: int | None = None
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        self.error.__traceback__ = None  # its frames would keep the file open
+
+
+def find_damage(store: Store, progress: Callable[[int], object]) -> Iterator[Damage]:
+    """Yield all damage: compare every record with the columns, the report and the manifest.
+
+    Args:
+        store: The store.
+        progress: Called with the number of records read since the last call.
+
+    Raises:
+        StoreError: The store cannot be read at all.
+    """
+    handle, length = store.open_handle(), len(store)
+    try:
+        store.check_files()
+        handle.chunks("crc32")  # raises if the length is wrong: a huge length would give damaged records without end
+    except DamagedStoreError as error:
+        yield Damage(error)
+        return
+    summary, totals, complete = Summary(), Totals(), True
+    for number, start in enumerate(range(0, length, CHUNK)):
+        chunk, stop, lost = ColumnChunk(), min(start + CHUNK, length), []
+        for first in range(start, stop, READ_AT_ONCE):
+            indices = range(first, min(first + READ_AT_ONCE, stop))
+            for record, _ in read_records(store, indices):
+                if isinstance(record, Damage):
+                    yield record
+                    lost.append(len(chunk))
+                    chunk.append(_LOST)
+                else:
+                    chunk.append(record)
+                    totals.add(record)
+            progress(len(indices))
+        packed = chunk.pack()
+        summary.add(packed)
+        complete = complete and not lost
+        for name in COLUMNS:
+            try:
+                if _agree(name, packed[name], handle.chunk(name, number), lost):
+                    continue
+                what = f"its column {name} does not fit the {len(chunk)} records from {start} on"
+                damage = Damage(DamagedStoreError(f"{store.place}: {what}; {_REMEDY}"))
+            except DamagedStoreError as error:
+                damage = Damage(error)
+            complete = False
+            yield damage
+    try:
+        events = Counter(event["event"] for event in store.events())
+    except DamagedStoreError as error:
+        yield Damage(error)
+        return
+    if complete:  # otherwise the manifest counts records that were not read
+        yield from _compare_manifest(store, summary, totals, events)
+
+
+def _compare_manifest(store: Store, summary: Summary, totals: Totals, events: Counter[str]) -> Iterator[Damage]:
+    manifest = store.manifest
+    expected = {**summary.facts(), "formats": totals.formats, "fields": totals.fields, "events": events.total()}
+    # Only events have lines in the report. The other counts of the outcome cannot be verified.
+    expected["outcome"] = {kind: events.get(kind, count) for kind, count in manifest.outcome.items()}
+    if any(not 0 <= label < len(manifest.classes) for label in summary.labels or ()):
+        expected["classes"] = ()  # classes must name all labels, or none
+    for name, value in expected.items():
+        if value != getattr(manifest, name):
+            what = f"the {name} in its manifest does not agree with its records"
+            yield Damage(DamagedStoreError(f"{store.place}: {what}; {_REMEDY}"))
+
+
+def read_records(store: Store, indices: range) -> Iterator[tuple[EncodedRecord | Damage, int]]:
+    """Yield each record, or its damage, with its index. A record is valid until the next one is taken."""
+    done = 0
+    # Request the next block too: the disk then works while these records are verified.
+    store.prefetch(range(indices.start, min(indices.stop + len(indices), len(store))))
+    try:
+        with store.borrow_documents(indices) as documents:
+            for document, index in documents:
+                yield store.verified(document, index), index
+                done += 1
+    except (DamagedRecordError, DamagedStoreError) as error:
+        if len(indices) > 1:  # read one by one, as the error may hide records after it
+            for index in indices[done:]:
+                yield from read_records(store, range(index, index + 1))
+            return
+        index, name = indices[0], None
+        with suppress(DamagedRecordError, DamagedStoreError):
+            name = store.name(index)
+        if isinstance(error, DamagedStoreError):  # an error of LMDB, which does not name the record
+            error = DamagedStoreError(f"record {index} ({name or 'without a name'}) cannot be read: {error}")
+        yield Damage(error, index, name), index
+
+
+def _agree(column: str, packed: bytes, stored: bytes | memoryview, lost: list[int]) -> bool:
+    """Return whether a stored chunk of a column is the one made from its records, except at the positions ``lost``."""
+    if not lost:
+        return packed == stored
+    if column == "name":
+        skipped, pairs = {*lost}, zip(names_in(packed), names_in(stored), strict=True)
+        return all(one == other for at, (one, other) in enumerate(pairs) if at not in skipped)
+    one, other = (np.delete(np.frombuffer(part, DTYPES[column]), lost) for part in (packed, stored))
+    return bool(np.array_equal(one, other))

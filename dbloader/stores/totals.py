@@ -1,4 +1,4 @@
-"""What is counted while a store is written, for its manifest."""
+"""Counts for the manifest, made while a store is written."""
 
 from __future__ import annotations
 
@@ -19,10 +19,14 @@ if TYPE_CHECKING:
     from dbloader.records.record import EncodedRecord
 
 
+_COUNTERS = ("outcome", "formats", "depths", "fields")
+
+
 @dataclass
 class Totals:
-    """Counts of records and files; the attributes are those of Manifest."""
+    """Counts of records and files. The attributes have the meaning of Manifest's."""
 
+    length: int = 0
     outcome: Counter[str] = field(default_factory=Counter)
     formats: Counter[str] = field(default_factory=Counter)
     depths: Counter[str] = field(default_factory=Counter)
@@ -31,25 +35,31 @@ class Totals:
 
     def add(self, record: EncodedRecord) -> None:
         """Count a record."""
+        self.length += 1
         if record.format is not None:
             self.formats[record.format] += 1
         for name in record.fields:
             self.fields[name] += 1
 
+    def add_store(self, manifest: Manifest) -> None:
+        """Count all records of a store."""
+        self.length += manifest.length
+        for name in _COUNTERS:
+            getattr(self, name).update(getattr(manifest, name))
+
     def counts(self) -> dict[str, dict[str, int]]:
-        """Return the counters, for a commit."""
-        return {name: dict(getattr(self, name)) for name in ("outcome", "formats", "depths", "fields")}
+        """Return the counters, to be stored with a commit."""
+        return {name: dict(getattr(self, name)) for name in _COUNTERS}
 
     @classmethod
     def restore(cls, progress: Mapping[str, Any]) -> Totals:
-        """Return the totals in a commit's progress."""
-        counters = {name: Counter(progress[name]) for name in ("outcome", "formats", "depths", "fields")}
-        return cls(**counters, events=int(progress["events"]))
+        """Return the totals that a commit has stored."""
+        counters = {name: Counter(progress[name]) for name in _COUNTERS}
+        return cls(length=int(progress["length"]), events=int(progress["events"]), **counters)
 
     def manifest(
         self,
         place: str,
-        length: int,
         summary: Summary,
         *,
         salt: int,
@@ -57,12 +67,12 @@ class Totals:
         source: Mapping[str, Any] | None,
         created: str | None,
     ) -> Manifest:
-        """Return the manifest of a store, if it can hold the classes and the source, and labels have classes."""
+        """Return the manifest, or raise FieldError if a label has no class or a value cannot be stored."""
         for label in (summary.labels or ()) if classes else ():
             if not 0 <= label < len(classes):
                 raise FieldError(f"label {label} is not one of the {len(classes)} classes (0 to {len(classes) - 1})")
         manifest = Manifest(
-            length=length,
+            length=self.length,
             salt=salt,
             classes=tuple(classes),
             formats=dict(sorted(self.formats.items())),

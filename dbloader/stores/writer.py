@@ -1,11 +1,11 @@
-"""The store that conversions write. Each promise of these docstrings is a test in tests/contracts."""
+"""Write a store. tests/contracts tests each promise of Writer."""
 
 from __future__ import annotations
 
 import os
 import secrets
-import sys
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -18,45 +18,72 @@ from dbloader.records.document import open_sealed
 from dbloader.records.manifest import Summary
 from dbloader.stores.totals import Totals
 from dbloader.stores.write_buffer import Committer, WriteBuffer
-from dbloader.stores.writer_backend import WriterBackend
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from types import TracebackType
 
+    from dbloader.errors import DamagedStoreError
     from dbloader.records.manifest import Manifest
     from dbloader.records.record import EncodedRecord
+    from dbloader.stores.write_buffer import Commit
 
-# A commit waits for the disk, which takes little of the time that writing 8 MiB takes. More would fall out of the
-# CPU's cache. A killed conversion loses at most the work of two commits ...
+# A killed conversion loses at most two commits. Waiting for the disk takes little of the time of writing 8 MiB, and
+# more would leave the CPU's cache.
 COMMIT_BYTES = 8 * 2**20
-# ... or of this time, where files come slowly.
+# Limits the loss where files arrive slowly.
 COMMIT_SECONDS = 2.0
 
 
-class Writer(WriterBackend):
-    """A store that is being written; used in a ``with`` block.
+class Writer(ABC):
+    """A store that is being written. Use it in a ``with`` block.
 
-    Nothing can be read at the place before ``finish``, which publishes the whole store at once. Leaving the block
-    without it leaves what was at the place before, and nothing else; or, if ``resumable``, also what was committed, for
-    another Writer with ``resume``. While one process writes to a place, a second is refused.
+    Nothing can be read at the place before ``finish`` publishes the whole store. If the block ends without ``finish``,
+    the place is as before; with ``resumable``, committed records stay for another Writer with ``resume``. Only one
+    process at a time can write to a place.
 
     Args:
-        overwrite: Replace the store at the place when the new one is finished. Without ``resume``, discard an
-            unfinished one.
-        resume: Go on after the last commit of an unfinished writer at the place, or begin if there is none. It also
-            overwrites what the unfinished writer was to overwrite.
-        resumable: Keep what was committed when the block is left without ``finish``.
+        overwrite: Replace the store at the place at ``finish``. Without ``resume``, discard an unfinished store.
+        resume: Continue after the last commit of an unfinished store, or begin a new one. The unfinished store's
+            ``overwrite`` still holds.
+        resumable: Keep committed records if the block ends without ``finish``.
 
     Raises:
         TypeError: ``overwrite``, ``resume`` or ``resumable`` is not True or False.
 
     Raises (on entering the block):
-        StoreExistsError: A finished store is there and ``overwrite`` is not given; or an unfinished one, and
-            neither ``overwrite`` nor ``resume`` is.
-        StoreLockedError: Another process is writing there.
+        StoreExistsError: The place has a finished store, without ``overwrite``; or an unfinished one, without
+            ``overwrite`` and ``resume``.
+        StoreLockedError: Another process is writing to the place.
         StoreAccessError: The place may not be written.
     """
+
+    commits_at_once = 1
+    """Factor for COMMIT_BYTES. A backend raises it if a commit costs more than syncing the disk."""
+
+    @abstractmethod
+    def _open(self) -> None:
+        """Lock the place for this process, and call ``_restore`` to resume an unfinished store."""
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Unlock the place. Remove the store, unless it is published or resumable."""
+
+    @abstractmethod
+    def _store(self, commit: Commit, progress: Mapping[str, Any]) -> None:
+        """Store all of a commit durably, or nothing of it. Runs in the committer's thread."""
+
+    @abstractmethod
+    def _stored_chunk(self, number: int) -> dict[str, bytes]:
+        """Return the packed columns of one chunk."""
+
+    @abstractmethod
+    def _publish(self, manifest: Manifest) -> None:
+        """Write the manifest, and put the store at the place."""
+
+    @abstractmethod
+    def _damaged(self, what: str) -> DamagedStoreError:
+        """Return the error for an unfinished store that cannot be resumed."""
 
     def __init__(self, place: str, *, overwrite: bool = False, resume: bool = False, resumable: bool = False) -> None:
         self.place = place
@@ -64,26 +91,26 @@ class Writer(WriterBackend):
         self.resume = checked_flag("resume", resume)
         self.resumable = checked_flag("resumable", resumable)
         self.settings: dict[str, Any] = {}
-        self.position = 0  # how much of the source has been used up
-        self.resumed = False  # whether it goes on with an unfinished writer
-        self.replaces = False  # whether a finished store is at the place
+        self.position = 0  # items of the source that are written or rejected
+        self.resumed = False  # whether this writer continues an unfinished store
+        self.replaces = False  # whether the place has a finished store
         self.totals = Totals()
         self.scratch: Path | None = None  # a folder with room for temporary files; None for the system's
-        self.report_path = Path(f"{place}.report.jsonl")  # the file that the report is written to
+        self.report_path = Path(f"{place}.report.jsonl")
         self._buffer = WriteBuffer(secrets.randbits(32))
         self._finished = False
-        self._only_begun = False  # the one commit says only that an unfinished writer may overwrite
+
         self._process = os.getpid()
         self._committer = Committer()
 
     @property
     def length(self) -> int:
-        """Records written so far, those of a resumed writer included."""
+        """Number of records written so far, including the records before a resumption."""
         return self._buffer.length
 
     @property
     def salt(self) -> int:
-        """That of the manifest; a resumed writer keeps it."""
+        """The manifest's salt. A resumed writer keeps it."""
         return self._buffer.salt
 
     def __enter__(self) -> Self:
@@ -93,41 +120,31 @@ class Writer(WriterBackend):
         except BaseException:
             self._committer.close()
             raise
-        if self.overwrite and self.resumable and not self.resumed:
-            try:
-                self.commit()  # nothing but that this writer may overwrite, for one that resumes after a kill
-            except BaseException:
-                self.__exit__(*sys.exc_info())
-                raise
-            self._only_begun = True
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if os.getpid() != self._process:
-            return  # a child that was forked within the block, which the parent has not left
+            return  # a forked child; the parent is still in the block
         try:
-            self._committer.wait()
-        except Exception:
-            if error is None:  # otherwise the first error is the one to raise
-                raise
+            if error is None:  # otherwise the block's own error is raised, even if a commit has failed too
+                self._committer.wait()
         finally:
             self._committer.close()
-            self.resumable = self.resumable and not self._only_begun
             self._close()
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Refuse to resume with settings that would give another store.
 
         Args:
-            settings: Values that BSON holds, by names that a person understands.
+            settings: Values that BSON can store. The error shows their names and values.
 
         Raises:
-            StoreExistsError: The unfinished writer had other settings.
+            StoreExistsError: The unfinished store was begun with other settings.
         """
-        settings = bson.decode(bson.encode(settings))  # so that they compare with stored ones: a tuple becomes a list
-        known = self.resumed and (self.settings or self.length)  # else it was interrupted before this call
+        settings = bson.decode(bson.encode(settings))  # stored settings have lists where these may have tuples
+        known = self.resumed and (self.settings or self.length)  # otherwise interrupted before this call
         for key in self.settings.keys() | settings.keys() if known else ():
             before, now = self.settings.get(key), settings.get(key)
             if before != now:
@@ -146,17 +163,17 @@ class Writer(WriterBackend):
         position: int | None = None,
         depths: Mapping[str, int] | None = None,
     ) -> None:
-        """Add records and lines of the report, and commit when that is due.
+        """Add records and lines of the report. Commit after enough bytes or seconds.
 
         Args:
-            records: Records in order. Their indices follow those written before.
+            records: Records, which get the next indices.
             events: Lines of the report: ``name``, ``event`` (such as ``"rejected"``) and ``reason``.
             outcome: Counts to add to the manifest's ``outcome``.
-            position: How much of the source has been used up. A resumed writer has it in ``position``.
+            position: Items of the source that are done. A resumed writer has the number in ``position``.
             depths: Counts to add to the manifest's ``depths``.
 
         Raises:
-            FieldError: A line has other values than these three, each a str.
+            FieldError: A line has other keys, or a value that is not a str.
         """
         self._check_unfinished()
         for record in records:
@@ -172,17 +189,16 @@ class Writer(WriterBackend):
             self._begin_commit()
 
     def commit(self) -> None:
-        """Wait until all that was written so far is on the disk.
+        """Wait until everything written is on the disk.
 
         Raises:
-            StoreFullError: No room is left. What was committed before is kept.
+            StoreFullError: No room is left. Earlier commits are kept.
         """
         self._begin_commit()
         self._committer.wait()
 
     def _begin_commit(self) -> None:
         self._check_unfinished()
-        self._only_begun = False
         commit = self._buffer.take()
         self.totals.events += len(commit.events)
         progress: dict[str, Any] = {"length": self.length, "position": self.position, "events": self.totals.events}
@@ -191,12 +207,12 @@ class Writer(WriterBackend):
 
     def _check_unfinished(self) -> None:
         if os.getpid() != self._process:
-            raise StoreError(f"{self.place} is written by the process that began it; a forked one cannot go on with it")
+            raise StoreError(f"{self.place} is written by the process that began it, not by a forked one")
         if self._finished:
             raise StoreError(f"{self.place} is finished: nothing can be written to it any more")
 
     def discard(self) -> None:
-        """Keep nothing of this store if the block is left without ``finish``."""
+        """Remove the store if the block ends without ``finish``, even if it is resumable."""
         self.resumable = False
 
     def finish(
@@ -206,12 +222,12 @@ class Writer(WriterBackend):
 
         Args:
             classes: Name of each label from 0 on, if labels have names.
-            source: Where the records came from, for people to read.
-            created: UTC, ISO 8601; default now.
+            source: Where the records are from, for people to read.
+            created: UTC, ISO 8601; now by default.
 
         Raises:
-            FieldError: A label has no class; or a manifest cannot hold the classes or the source.
-            StoreExistsError: Meanwhile a store has come to the place that is not to be replaced.
+            FieldError: A label has no class, or the manifest cannot store the classes or the source.
+            StoreExistsError: Another store has been put at the place, without ``overwrite``.
             StoreFullError: No room is left.
         """
         self.commit()
@@ -219,7 +235,7 @@ class Writer(WriterBackend):
         for number in range(-(-self.length // CHUNK)):
             summary.add(self._stored_chunk(number))
         manifest = self.totals.manifest(
-            self.place, self.length, summary, salt=self.salt, classes=classes, source=source, created=created
+            self.place, summary, salt=self.salt, classes=classes, source=source, created=created
         )
         self._publish(manifest)
         self._finished = True
@@ -230,7 +246,7 @@ class Writer(WriterBackend):
         return StoreExistsError(f"an unfinished conversion is at {self.place}: {remedy}")
 
     def _refuse_finished(self) -> None:
-        """Refuse to replace the finished store at the place, unless it is to be overwritten."""
+        """Raise StoreExistsError for the finished store at the place, unless this writer may overwrite it."""
         self.replaces = True
         if self.overwrite:
             return
@@ -243,14 +259,14 @@ class Writer(WriterBackend):
         raise StoreExistsError(f"{self.place} exists already; overwrite (--overwrite) replaces it")
 
     def _restore(self, sealed: bytes) -> None:
-        """Go on from the progress that the last commit stored."""
+        """Continue from the progress that the last commit stored."""
         try:
             progress = open_sealed(sealed)
             self.settings = dict(progress["settings"])
             self.position = int(progress["position"])
             self.overwrite = self.overwrite or bool(progress["overwrite"])
             self.totals = Totals.restore(progress)
-            self._buffer = WriteBuffer(int(progress["salt"]), int(progress["length"]))
+            self._buffer = WriteBuffer(int(progress["salt"]), self.totals.length)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise self._damaged(f"its progress cannot be read: {error!r}") from error
         self.resumed = True

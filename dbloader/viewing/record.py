@@ -12,7 +12,6 @@ import numpy as np
 from dbloader._describe import size
 from dbloader.errors import DamagedRecordError, DamagedStoreError, ImageError, NotAnImageError, OptionError
 from dbloader.images.info import describe_jpeg, read_exif, read_facts
-from dbloader.stores.rows import class_of
 from dbloader.viewing.files import shown_orientation, why_rendered
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ def show_record(store: Store, index: int) -> dict[str, Any]:
         with suppress(DamagedRecordError, DamagedStoreError):
             name = store.name(index)
         return {"index": index, "name": name, "error": str(error)}
-    facts, classes = describe_record(store, record), store.manifest.classes
+    facts, class_name = describe_record(store, record), store.manifest.class_name
     boxes, labels = (_array(record.fields.get(name), shape) for name, shape in (("boxes", (4,)), ("box_labels", ())))
     return {
         **facts,
@@ -55,7 +54,7 @@ def show_record(store: Store, index: int) -> dict[str, Any]:
         "orientation": shown_orientation(record.image),
         "rendered": None if record.image is None else why_rendered(record.image),
         "boxes": np.nan_to_num(boxes[:_BOXES]).tolist(),
-        "box_labels": [class_of(label, classes) or str(label) for label in labels[:_BOXES].astype(int).tolist()],
+        "box_labels": [class_name(label) or str(label) for label in labels[:_BOXES].astype(int).tolist()],
         "files": [
             {"field": number, "name": name}
             for number, name in enumerate(store.manifest.file_fields)
@@ -88,7 +87,7 @@ def describe_record(store: Store, record: Record) -> dict[str, Any]:
     return {
         "place": store.place,
         **{name: getattr(record, name) for name in _FACTS},
-        "class": class_of(record.label, store.manifest.classes),
+        "class": store.manifest.class_name(record.label),
         "bytes": len(image) if isinstance(image, bytes) else None,
         "array": _plain(image) if isinstance(image, np.ndarray) else None,
         "fields": fields,

@@ -201,6 +201,7 @@ class Selections:
         if isinstance(self.store, MongoStore):  # which would send the images with the documents
             query = {"_id": {"$in": indices.tolist()}, "format": wanted}
             return np.isin(indices, find_indices(self.store.open_handle(), query))
+        self.store.prefetch(indices.tolist())
         try:
             with self.store.borrow(indices.tolist()) as records:
                 return np.array([record.format == wanted for record in records])

@@ -33,7 +33,7 @@ class Records:
 
 def make_table(cluster: Cluster) -> tuple[ShardTable, int]:
     """Return the table of a manifest with this many shards, and its bytes: written and read by the real code."""
-    manifest = Totals().manifest("simulated", 0, Summary(), salt=0, classes=(), source=None, created=None)
+    manifest = Totals().manifest("simulated", Summary(), salt=0, classes=(), source=None, created=None)
     shards = [
         Shard(f"{number:06}.lmdb", cluster.records, cluster.shard_bytes, f"{number:064x}")
         for number in range(cluster.shards)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from dbloader.caching.store import CachedStore
 from tests.contracts.processes import ProcessesContract
-from tests.contracts.threads import ThreadsContract
 
 if TYPE_CHECKING:
     from dbloader.stores.base import Store
@@ -19,7 +18,7 @@ def opener_of(store: Store) -> int | None:
     return None if store.handle is None else store.handle.pid
 
 
-class TestCachedStore(ProcessesContract, ThreadsContract):
+class TestCachedStore(ProcessesContract):
     """Over a store in an LMDB file, whose records come to the cache in shards.
 
     All else is that of a folder of shards: stores/lmdb/test_sharded.py.
@@ -28,8 +27,8 @@ class TestCachedStore(ProcessesContract, ThreadsContract):
     opener = staticmethod(opener_of)
     # A cache is a cache of one store; of that, test_cache.py has these.
     test_constructing_a_store_opens_nothing = None  # type: ignore[assignment]
-    test_pickling_a_store_pickles_its_place_and_never_a_handle = None  # type: ignore[assignment]
-    test_the_records_of_an_open_store_do_not_change_when_it_is_replaced = None  # type: ignore[assignment]
+    test_pickle_has_the_place_and_no_handle = None  # type: ignore[assignment]
+    test_open_store_keeps_its_records_when_it_is_replaced = None  # type: ignore[assignment]
 
     def place(self, tmp_path: Path, name: str = "store") -> str:
         return str(tmp_path / f"{name}.lmdb")

@@ -1,4 +1,4 @@
-"""What the contract tests need to know of a backend."""
+"""What a backend gives the contract tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dbloader.errors import NotAStoreError, StoreNotFoundError
 from dbloader.records.columns import DTYPES
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
-from tests.contracts.records import documents_of, stored, write_one_by_one
+from tests.contracts.records import documents_of, stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,25 +20,24 @@ if TYPE_CHECKING:
     from dbloader import Record
     from dbloader.records.manifest import Manifest
     from dbloader.stores.base import Store
-    from dbloader.stores.writer import Writer
 
 
 class Backend:
-    """Where a backend's stores are, and how the tests get at them.
+    """Where a backend's stores are, and how tests read and change them.
 
     Attributes:
-        opener: Returns the id of the process that opened the handle of a store object, or None. A function of a module,
-            since it is sent to spawned processes.
+        opener: Returns the id of the process that opened the handle of a store, or None. It is a function of a module,
+            because spawned processes receive it.
     """
 
     opener: Any
 
     def place(self, tmp_path: Path, name: str = "store") -> str:
-        """Return a place where nothing is."""
+        """Return an empty place."""
         raise NotImplementedError
 
     def what_is_at(self, place: str) -> list[str]:
-        """List everything, finished or not, that belongs to a place."""
+        """List everything at a place, finished or not."""
         raise NotImplementedError
 
     def remove(self, place: str) -> None:
@@ -50,46 +49,30 @@ class Backend:
         raise NotImplementedError
 
     def put_something_else(self, place: str) -> None:
-        """Put something of the backend's kind, but not a store, at a place."""
+        """Put something at a place that is not a store."""
         raise NotImplementedError
 
     def replace_documents(self, place: str, documents: dict[int, bytes | None]) -> None:
-        """Replace the documents at some indices by other bytes, or remove them."""
+        """Replace or remove the documents at some indices."""
         raise NotImplementedError
 
     def can_hold(self, place: str, index: int, document: bytes) -> bool:
-        """Return whether the backend can hold such bytes at an index; a server refuses what is not BSON."""
+        """Return whether the backend accepts such bytes. A server refuses invalid BSON."""
         return True
 
     def open(self, place: str) -> Store:
         return open_store(place)
 
-    def create(self, place: str, **options: bool) -> Writer:
-        return create_store(place, **options)
-
-    def write(self, place: str, records: Iterable[Record], **options: Any) -> Manifest:
-        """Make a store of records. Options that are not create_store's are finish's."""
-        finishing = {name: options.pop(name) for name in ("classes", "source", "created") if name in options}
-        with self.create(place, **options) as writer:
+    def write(self, place: str, records: Iterable[Record], **options: bool) -> Manifest:
+        with create_store(place, **options) as writer:
             writer.write(encode(record) for record in records)
-            return writer.finish(**finishing)
+            return writer.finish()
 
-    def store(self, tmp_path: Path, records: Iterable[Record], **options: Any) -> str:
-        """Make a store of records, and return its place."""
+    def store(self, tmp_path: Path, records: Iterable[Record], **options: bool) -> str:
+        """Write a store, and return its place."""
         place = self.place(tmp_path)
         self.write(place, records, **options)
         return place
-
-    def write_nothing(self, place: str, **options: bool) -> None:
-        """Begin to write, and leave."""
-        with self.create(place, **options):
-            pass
-
-    def write_partial(self, place: str, records: list[Record], **options: bool) -> None:
-        """Leave an unfinished store at a place, with all of the records committed."""
-        with self.create(place, resumable=True, **options) as writer:
-            write_one_by_one(writer, records)
-            writer.commit()
 
     def check_unreadable(self, place: str) -> None:
         with self.open(place) as store, pytest.raises((StoreNotFoundError, NotAStoreError), match=r"store"):

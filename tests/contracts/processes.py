@@ -1,18 +1,23 @@
-"""Processes, threads and pickles that share a store: each process opens a handle of its own."""
+"""Processes, threads and pickles that share a store. Each backend's tests inherit this class."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import pickle
+import random
+import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dbloader.errors import StoreNotFoundError
+from dbloader.records.columns import NO_LABEL
 from tests.contracts.backend import Backend
 from tests.contracts.records import WAIT_S, documents_of, facts, make_records, stored
+from tests.support.children import from_child
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -54,7 +59,7 @@ def first(batch: list[Any]) -> Any:
 
 
 class ProcessesContract(Backend):
-    """How stores are shared."""
+    """How processes and threads share a store."""
 
     def test_constructing_a_store_opens_nothing(self, tmp_path: Path) -> None:
         place = self.place(tmp_path)
@@ -66,7 +71,7 @@ class ProcessesContract(Backend):
             assert len(store) == 3
             assert self.opener(store) == os.getpid()
 
-    def test_the_first_use_of_a_store_that_is_not_there_says_so(self, tmp_path: Path) -> None:
+    def test_first_use_of_a_missing_store_raises(self, tmp_path: Path) -> None:
         place = self.place(tmp_path)
         with self.open(place) as store, pytest.raises(StoreNotFoundError, match="does not exist"):
             len(store)
@@ -75,7 +80,7 @@ class ProcessesContract(Backend):
         ("method", "opened"),
         [("fork", False), ("fork", True), pytest.param("spawn", True, marks=pytest.mark.slow)],
     )
-    def test_each_process_reads_through_a_handle_of_its_own(self, tmp_path: Path, method: str, opened: bool) -> None:
+    def test_each_process_opens_its_own_handle(self, tmp_path: Path, method: str, opened: bool) -> None:
         records, indices = make_records(20), [19, 0, 3, 3, 7]
         place = self.store(tmp_path, records)
         expected = [documents_of(records)[index] for index in indices]
@@ -114,7 +119,7 @@ class ProcessesContract(Backend):
                 receiver.close()
 
     @pytest.mark.parametrize("workers", [0, 2])
-    def test_each_dataloader_worker_reads_through_a_handle_of_its_own(self, tmp_path: Path, workers: int) -> None:
+    def test_each_dataloader_worker_opens_its_own_handle(self, tmp_path: Path, workers: int) -> None:
         from torch.utils.data import DataLoader
 
         records = make_records(23)
@@ -143,7 +148,7 @@ class ProcessesContract(Backend):
             assert len(pids) == max(1, workers)
             assert self.opener(store) == os.getpid()
 
-    def test_pickling_a_store_pickles_its_place_and_never_a_handle(self, tmp_path: Path) -> None:
+    def test_pickle_has_the_place_and_no_handle(self, tmp_path: Path) -> None:
         records = make_records(4)
         place = self.store(tmp_path, records)
         with self.open(place) as store:
@@ -159,7 +164,7 @@ class ProcessesContract(Backend):
                 assert self.opener(copy) is None
                 assert stored(copy, [2]) == documents_of(records)[2:3]
 
-    def test_a_closed_store_opens_again_when_it_is_used(self, tmp_path: Path) -> None:
+    def test_closed_store_opens_again_at_its_next_use(self, tmp_path: Path) -> None:
         place = self.store(tmp_path, make_records(3))
         with self.open(place) as store:
             before = store.documents([0])
@@ -169,7 +174,7 @@ class ProcessesContract(Backend):
             assert store.documents([0]) == before
             assert self.opener(store) == os.getpid()
 
-    def test_the_records_of_an_open_store_do_not_change_when_it_is_replaced(self, tmp_path: Path) -> None:
+    def test_open_store_keeps_its_records_when_it_is_replaced(self, tmp_path: Path) -> None:
         place = self.place(tmp_path)
         old, new = make_records(5, seed=1), make_records(9, seed=2)
         self.write(place, old)
@@ -182,3 +187,63 @@ class ProcessesContract(Backend):
             assert stored(unopened, range(9)) == documents_of(new)
             store.close()
             assert stored(store, range(9)) == documents_of(new)
+
+    @pytest.mark.slow
+    def test_process_can_fork_while_threads_read(self, tmp_path: Path) -> None:
+        records = make_records(50)
+        place = self.store(tmp_path, records)
+        expected = documents_of(records)
+        started, stop = threading.Barrier(5), threading.Event()
+
+        def read_on(start: int) -> None:
+            started.wait(WAIT_S)
+            while not stop.is_set():
+                assert stored(store, [start, 7]) == [expected[start], expected[7]]
+                with self.open(place) as other:
+                    assert other.name(start) == records[start].name
+
+        with self.open(place) as store, ThreadPoolExecutor(4) as pool:
+            readers = [pool.submit(read_on, 10 * number) for number in range(4)]
+            try:
+                started.wait(WAIT_S)
+                for _ in range(6):
+                    pid, _, after, documents, _ = from_child(lambda: read_here(store, self.opener, [9, 8]), WAIT_S / 4)
+                    assert pid == after != os.getpid()
+                    assert documents == [expected[9], expected[8]]
+            finally:
+                stop.set()
+            for reader in readers:
+                reader.result()
+
+    @pytest.mark.slow
+    def test_threads_share_a_store_that_one_of_them_closes(self, tmp_path: Path) -> None:
+        records = make_records(60)
+        place = self.store(tmp_path, records)
+        expected = documents_of(records)
+        barrier, stop = threading.Barrier(6), threading.Event()
+
+        def read(seed: int, times: int) -> None:
+            rng = random.Random(seed)
+            barrier.wait(WAIT_S)  # all are the first to use it
+            for _ in range(times):
+                indices = rng.choices(range(60), k=8)
+                assert [facts(record) for record in store.read(indices)] == [facts(records[i]) for i in indices]
+                assert stored(store, indices[:2]) == [expected[index] for index in indices[:2]]
+                assert store.name(indices[0]) == records[indices[0]].name
+                assert store.find(str(records[30].name)) == 30
+                assert store.column("label")[indices[1]] in (indices[1] % 3, NO_LABEL)
+                assert len(store.names()) == 60
+
+        def close_often() -> None:
+            barrier.wait(WAIT_S)
+            while not stop.wait(0.01):  # between two closings, all share a handle
+                store.close()
+
+        with self.open(place) as store, ThreadPoolExecutor(6) as pool:
+            closing = pool.submit(close_often)
+            try:
+                for future in [pool.submit(read, seed, 15) for seed in range(5)]:
+                    future.result()
+            finally:
+                stop.set()
+            closing.result()

@@ -1,4 +1,4 @@
-"""Reading records, columns and names."""
+"""What every store promises its readers. Each backend's tests inherit this class."""
 
 from __future__ import annotations
 
@@ -12,121 +12,104 @@ import numpy as np
 import pytest
 
 from dbloader import Record
-from dbloader.errors import RecordIndexError, RecordNotFoundError
+from dbloader.errors import DamagedRecordError, DamagedStoreError, RecordIndexError, RecordNotFoundError
 from dbloader.records.columns import CHUNK, NO_LABEL
 from dbloader.records.record import encode
+from dbloader.stores.open import create_store
 from tests.contracts.backend import Backend
-from tests.contracts.records import documents_of, facts, make_records, owner_of, small_records
+from tests.contracts.records import documents_of, facts, make_records, owner_of, salt_of, small_records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from dbloader.stores.base import Store
+
+RECORDS = [*make_records(100), Record()]
+FACTS = [facts(record) for record in RECORDS]
+INDICES = [29, 0, 0, 17, 29, 3]
 
 
 class ReadingContract(Backend):
-    """What a store returns."""
+    """Records, columns, names, the report, and damage in them."""
 
-    def test_every_kind_of_record_comes_back_as_it_was_written(self, tmp_path: Path) -> None:
-        records = make_records(100)
-        records.append(Record())
+    @pytest.fixture
+    def many(self, tmp_path: Path) -> Iterator[Store]:
+        """A store of RECORDS."""
+        with self.open(self.store(tmp_path, RECORDS)) as store:
+            yield store
+
+    def test_records_are_read_as_they_were_written(self, tmp_path: Path) -> None:
         place = self.place(tmp_path)
-        manifest = self.write(place, records)
+        manifest = self.write(place, RECORDS)
         with self.open(place) as store:
-            read = store.read(range(101))
-            assert [facts(record) for record in read] == [facts(record) for record in records]
-            assert [record.index for record in read] == list(range(101))
+            assert [facts(record) for record in store.read(range(101))] == [facts(record) for record in store] == FACTS
+            assert [record.index for record in store] == list(range(101))
             assert store.manifest == manifest
 
-    def test_read_returns_records_in_the_order_asked_with_repeats(self, tmp_path: Path) -> None:
-        records = make_records(30)
-        place = self.store(tmp_path, records)
-        with self.open(place) as store:
-            indices = [29, 0, 0, 17, 29, 3]
-            assert [record.index for record in store.read(indices)] == indices
-            assert [facts(record) for record in store.read(indices)] == [facts(records[index]) for index in indices]
-            for sequence in ((3, 1), range(3, -1, -2), np.array([3, 1])):
-                read = store.read(sequence)  # type: ignore[arg-type]  # an array is a sequence to everybody but typing
-                assert [(record.index, type(record.index)) for record in read] == [(3, int), (1, int)]
-            assert store.read([]) == []
-            assert store.documents([]) == []
-            twice = store.read([5, 5])
-            twice[0].fields["changed"] = True
-            assert twice[1].fields == records[5].fields
+    def test_read_returns_records_in_the_order_asked_with_repeats(self, many: Store) -> None:
+        read = many.read(INDICES)
+        assert [record.index for record in read] == INDICES
+        assert [facts(record) for record in read] == [FACTS[index] for index in INDICES]
+        for sequence in ((3, 1), range(3, -1, -2), np.array([3, 1])):
+            read = many.read(sequence)  # type: ignore[arg-type]  # an array is a sequence to everybody but typing
+            assert [(record.index, type(record.index)) for record in read] == [(3, int), (1, int)]
+        assert [*many.read([]), *many.documents([])] == []
+        twice = many.read([7, 7])
+        twice[0].fields["changed"] = True
+        assert facts(twice[1]) == FACTS[7]
 
-    def test_borrowed_records_are_those_that_are_read(self, tmp_path: Path) -> None:
-        records = make_records(30)
-        place = self.store(tmp_path, records)
-
+    def test_borrowed_records_equal_read_records(self, many: Store) -> None:
         def facts_of(record: Record) -> Any:
-            if isinstance(record.image, memoryview):
-                return facts(replace(record, image=bytes(record.image)))
-            return facts(record)
+            image = bytes(record.image) if isinstance(record.image, memoryview) else record.image
+            return facts(replace(record, image=image))
 
-        with self.open(place) as store:
-            indices = [29, 0, 0, 17, 29, 3]
-            with store.borrow(indices) as borrowed:
-                assert [facts_of(record) for record in borrowed] == [facts(records[index]) for index in indices]
-            with pytest.raises(lmdb.Error, match="of the caller"), store.borrow([2]) as borrowed:
-                raise lmdb.Error("of the caller")
-            with pytest.raises(RecordIndexError, match="no record 30 in"), store.borrow([30]) as borrowed:
-                next(borrowed)
+        with many.borrow(INDICES) as borrowed:
+            assert [facts_of(record) for record in borrowed] == [FACTS[index] for index in INDICES]
+        with pytest.raises(lmdb.Error, match="of the caller"), many.borrow([2]) as borrowed:
+            raise lmdb.Error("of the caller")
+        with pytest.raises(RecordIndexError, match="no record 101 in"), many.borrow([101]) as borrowed:
+            next(borrowed)
 
-    @pytest.mark.parametrize("index", [5, -1, 2**63, 2**64, -(2**63)])
-    def test_an_index_out_of_range_raises(self, tmp_path: Path, index: int) -> None:
-        place = self.store(tmp_path, make_records(5))
-        with self.open(place) as store:
-            message = f"^no record {index} in .*store.*, which has 5$"
-            uses: list[Callable[[], object]] = [
-                lambda: store.read([0, index]),
-                lambda: store.documents([index]),
-                lambda: store.name(index),
-            ]
-            for use in uses:
-                with pytest.raises(RecordIndexError, match=message):
-                    use()
+    @pytest.mark.parametrize("index", [101, -1, 2**63, 2**64, -(2**63)])
+    def test_index_out_of_range_raises(self, many: Store, index: int) -> None:
+        uses: list[Callable[[], object]] = [
+            lambda: many.read([0, index]),
+            lambda: many.documents([index]),
+            lambda: many.name(index),
+        ]
+        for use in uses:
+            with pytest.raises(RecordIndexError, match=f"^no record {index} in .*store.*, which has 101$"):
+                use()
 
-    def test_square_brackets_count_from_the_end_too(self, tmp_path: Path) -> None:
-        records = make_records(5)
-        place = self.store(tmp_path, records)
-        with self.open(place) as store:
-            for index in range(-5, 5):
-                assert facts(store[index]) == facts(records[index])
-                assert store[index].index == index % 5
-            for index in (5, -6, 2**70):
-                with pytest.raises(RecordIndexError, match=f"^no record {index} in .*, which has 5$"):
-                    store[index]
+    def test_brackets_count_from_the_end_too(self, many: Store) -> None:
+        for index in (-101, -1, 0, 100):
+            assert facts(many[index]) == FACTS[index]
+            assert many[index].index == index % 101
+        for index in (101, -102, 2**70):
+            with pytest.raises(RecordIndexError, match=f"^no record {index} in .*, which has 101$"):
+                many[index]
 
-    def test_iterating_yields_every_record_once_and_in_order(self, tmp_path: Path) -> None:
-        records = make_records(150)  # more than are read at a time
-        place = self.store(tmp_path, records)
-        with self.open(place) as store:
-            assert [facts(record) for record in store] == [facts(record) for record in records]
+    def test_documents_are_the_bson_that_was_written(self, many: Store) -> None:
+        indices = [39, *range(39)]
+        documents = many.documents(indices)
+        assert documents == [documents_of(RECORDS, many.manifest.salt)[index] for index in indices]
+        for index, document in zip(indices, documents, strict=True):
+            assert type(document) is bytes
+            values = bson.decode(document)
+            first_key, *_, last_key = values
+            assert (first_key, last_key, values["_id"]) == ("_id", "crc32", index)
 
-    def test_documents_are_the_bson_that_was_written(self, tmp_path: Path) -> None:
-        records = make_records(40)
-        place = self.store(tmp_path, records)
-        with self.open(place) as store:
-            indices = [39, *range(39)]
-            documents = store.documents(indices)
-            assert documents == [documents_of(records, store.manifest.salt)[index] for index in indices]
-            for index, document in zip(indices, documents, strict=True):
-                assert type(document) is bytes
-                values = bson.decode(document)
-                first_key, *_, last_key = values
-                assert (first_key, last_key) == ("_id", "crc32")
-                assert values["_id"] == index
-
-    def test_nothing_that_was_read_points_into_the_store(self, tmp_path: Path) -> None:
-        records = make_records(40)
-        place = self.store(tmp_path, records)
+    def test_results_do_not_point_into_the_store(self, tmp_path: Path) -> None:
+        place = self.store(tmp_path, RECORDS)
         store = self.open(place)
-        read, documents, names = store.read(range(40)), store.documents(range(40)), store.names()
+        read, documents, names = store.read(range(101)), store.documents(range(101)), store.names()
         columns = {name: store.column(name) for name in ("label", "width", "height", "nbytes", "crc32")}
         for array in (names.data, names.offsets, *columns.values()):
             assert owner_of(array) is None or isinstance(owner_of(array), bytearray)
         for record in read:
-            assert isinstance(record.image, (bytes, np.ndarray))
             for value in (record.image, record.fields.get("mask")):
+                assert not isinstance(value, memoryview)
                 if isinstance(value, np.ndarray):
                     assert owner_of(value) is None
                     assert value.flags.writeable
@@ -135,21 +118,20 @@ class ReadingContract(Backend):
         del store
         self.remove(place)
         gc.collect()
-        assert [facts(record) for record in read] == [facts(record) for record in records]
-        assert documents == documents_of(records, salt)
-        assert list(names) == [record.name or "" for record in records]
-        assert columns["nbytes"].sum() == sum(encode(record).nbytes for record in records)
+        assert [facts(record) for record in read] == FACTS
+        assert documents == documents_of(RECORDS, salt)
+        assert list(names) == [record.name or "" for record in RECORDS]
+        assert columns["nbytes"].sum() == sum(encode(record).nbytes for record in RECORDS)
 
-    def test_columns_hold_the_facts_of_all_records(self, tmp_path: Path) -> None:
+    def test_columns_hold_the_values_of_all_records(self, tmp_path: Path) -> None:
         records = [
             Record(name="a", label=2**63 - 1, image=b"12345", width=2**32 - 1, height=1),
             Record(name="b"),
             Record(name="c", label=-(2**63) + 1, image=np.zeros(3), width=0, height=0),
             Record(label=0, image=b"", height=2**32 - 1),
         ]
-        place = self.store(tmp_path, records)
         encoded = [encode(record) for record in records]
-        with self.open(place) as store:
+        with self.open(self.store(tmp_path, records)) as store:
             expected = {
                 "label": (np.int64, [2**63 - 1, NO_LABEL, -(2**63) + 1, 0]),
                 "width": (np.uint32, [2**32 - 1, 0, 0, 0]),
@@ -158,58 +140,50 @@ class ReadingContract(Backend):
                 "crc32": (np.uint32, [record.crc32 for record in encoded]),
             }
             assert encoded[2].nbytes == len(bson.decode(store.documents([2])[0])["image"]) > 24
+            assert [store.label(index) for index in range(4)] == expected["label"][1]
             for name, (dtype, values) in expected.items():
                 column = store.column(name)
-                assert column.dtype == dtype
-                assert column.shape == (4,)
-                assert column.tolist() == values
+                assert (column.dtype, column.shape, column.tolist()) == (dtype, (4,), values)
                 assert column.flags.owndata
-                assert column.flags.writeable
                 column[:] = 0
                 assert store.column(name).tolist() == values
             with pytest.raises(ValueError, match=r"^a column is one of label, .*, got 'name'$"):
                 store.column("name")
 
-    def test_names_are_packed_and_empty_where_there_is_none(self, tmp_path: Path) -> None:
-        records = small_records(5, ["a/ü.jpg", None, "日本/🐈.png", "x", None].__getitem__)
-        place = self.store(tmp_path, records)
-        with self.open(place) as store:
-            names = store.names()
-            assert names.data.tobytes() == "a/ü.jpg日本/🐈.pngx".encode()
-            assert names.offsets.tolist() == [0, 8, 8, 23, 24, 24]
-            assert list(names) == ["a/ü.jpg", "", "日本/🐈.png", "x", ""]
-            assert [store.name(index) for index in range(5)] == ["a/ü.jpg", None, "日本/🐈.png", "x", None]
+    def test_names_are_packed_and_empty_without_a_name(self, tmp_path: Path) -> None:
+        names = ["a/ü.jpg", None, "日本/🐈.png", "x", None]
+        with self.open(self.store(tmp_path, small_records(5, names.__getitem__))) as store:
+            packed = store.names()
+            assert packed.data.tobytes() == "a/ü.jpg日本/🐈.pngx".encode()
+            assert packed.offsets.tolist() == [0, 8, 8, 23, 24, 24]
+            assert list(packed) == [name or "" for name in names]
+            assert [store.name(index) for index in range(5)] == names
 
     def test_find_returns_the_lowest_index_of_a_name(self, tmp_path: Path) -> None:
         # The CRC-32 of "plumless" is that of "buckeroo".
         names = ["same", "buckeroo", "same", "ü/日本 🐈.png", "plumless", None, "buckeroo"]
-        place = self.store(tmp_path, small_records(7, names.__getitem__))
-        with self.open(place) as store:
+        with self.open(self.store(tmp_path, small_records(7, names.__getitem__))) as store:
             assert [store.find(name) for name in ("same", "buckeroo", "ü/日本 🐈.png", "plumless")] == [0, 1, 3, 4]
 
-    @pytest.mark.parametrize("name", ["absent", "", "SAME", "same ", "sam", "\0", "\ud800", "a" * 100_000, "ü"])
-    def test_find_says_when_no_record_has_a_name(self, tmp_path: Path, name: str) -> None:
-        place = self.store(tmp_path, small_records(3, ["same", None, "u\u0308"].__getitem__))
-        with self.open(place) as store, pytest.raises(RecordNotFoundError, match=r"^no record of .*store.* is named '"):
-            store.find(name)
+    def test_find_raises_for_an_unknown_name(self, tmp_path: Path) -> None:
+        with self.open(self.store(tmp_path, small_records(3, ["same", None, "u\u0308"].__getitem__))) as store:
+            for name in ("absent", "", "SAME", "same ", "sam", "\0", "\ud800", "a" * 100_000, "ü"):
+                with pytest.raises(RecordNotFoundError, match=r"^no record of .*store.* is named '"):
+                    store.find(name)
 
-    def test_a_store_of_exactly_a_chunk_is_whole(self, tmp_path: Path) -> None:
-        count = CHUNK
-        records = small_records(count)
-        place = self.place(tmp_path)
+    def test_store_of_exactly_one_chunk_is_complete(self, tmp_path: Path) -> None:
+        place, records = self.place(tmp_path), small_records(CHUNK)
         manifest = self.write(place, records)
         with self.open(place) as store:
-            assert len(store) == manifest.length == count
-            assert store.column("label").tolist() == [number % 10 for number in range(count)]
+            assert len(store) == manifest.length == CHUNK
+            assert store.column("label").tolist() == [number % 10 for number in range(CHUNK)]
             assert list(store.names()) == [record.name for record in records]
-            for index in (0, 1, CHUNK - 2, count - 1):
+            for index in (0, 1, CHUNK - 1):
                 assert store.find(f"{index}.jpg") == index
                 assert store.name(index) == f"{index}.jpg"
-            with pytest.raises(RecordNotFoundError, match="is named"):
-                store.find(f"{count}.jpg")
             assert store.verify() == manifest.digest
 
-    def test_a_store_of_no_records_is_a_store(self, tmp_path: Path) -> None:
+    def test_store_without_records_is_a_store(self, tmp_path: Path) -> None:
         place = self.place(tmp_path)
         manifest = self.write(place, [])
         with self.open(place) as store:
@@ -221,3 +195,90 @@ class ReadingContract(Backend):
                 store[0]
             with pytest.raises(RecordNotFoundError, match="is named"):
                 store.find("a")
+
+    def test_events_keep_the_order_of_writing(self, tmp_path: Path, many_commits: None) -> None:
+        place = self.place(tmp_path)
+        events = [{"name": f"{n}.jpg", "event": "rejected", "reason": "ü"} for n in range(5)]
+        with create_store(place) as writer:
+            writer.write([], events=events[:2])
+            writer.write([encode(Record(name="a"))], events=events[2:3])
+            writer.commit()
+            writer.write([], events=iter(events[3:]))
+            writer.finish()
+        with self.open(place) as store:
+            assert list(store.events()) == events
+            assert store.verify() == store.manifest.digest  # although the outcome counts none of these lines
+            iterators = store.events(), store.events()
+            assert [next(iterator)["name"] for iterator in iterators] == ["0.jpg", "0.jpg"]
+            for iterator in iterators:
+                iterator.close()  # type: ignore[attr-defined]  # it is a generator
+
+    @pytest.mark.parametrize("count", [1, 64, 65, 200])
+    def test_verify_returns_the_digest_and_reports_progress(self, tmp_path: Path, count: int) -> None:
+        place = self.place(tmp_path)
+        manifest = self.write(place, make_records(count))
+        steps: list[int] = []
+        with self.open(place) as store:
+            assert store.verify(steps.append) == manifest.digest == store.manifest.digest
+            assert sum(steps) == count
+            assert all(steps)
+            assert len(steps) >= count // 100
+
+    @pytest.mark.slow
+    def test_flipped_bit_in_any_byte_of_a_record_raises(self, tmp_path: Path) -> None:
+        record = Record(name="kept/name.jpg", label=3, image=b"the image", fields={"n": np.arange(2, dtype="<u1")})
+        size = len(encode(record).document(0, 0))
+        place = self.store(tmp_path, [record] * size)
+        damaged: dict[int, bytes | None] = {}
+        for index, document in enumerate(documents_of([record] * size, salt_of(place))):
+            new = document[:index] + bytes([document[index] ^ 1 << index % 8]) + document[index + 1 :]
+            if self.can_hold(place, index, new):
+                damaged[index] = new
+        assert len(damaged) > size // 8
+        self.replace_documents(place, damaged)
+        with self.open(place) as store:
+            for index in damaged:
+                with pytest.raises(
+                    DamagedRecordError, match=rf"^record {index} \(kept/name.jpg\) of .*store.* is damaged: i"
+                ):
+                    store.read([index])
+            assert store.documents(list(damaged)) == list(damaged.values())
+
+    @pytest.mark.parametrize("change", ["shorter", "longer", "empty", "another record", "missing"])
+    def test_damaged_record_raises_and_the_others_are_read(self, tmp_path: Path, change: str) -> None:
+        records = make_records(5)
+        place = self.store(tmp_path, records)
+        documents = documents_of(records, salt_of(place))
+        new = {
+            "shorter": documents[2][:-1],
+            "longer": documents[2] + b"\0",
+            "empty": b"",
+            "another record": documents[3],
+            "missing": None,
+        }[change]
+        if new is not None and not self.can_hold(place, 2, new):
+            pytest.skip("this backend cannot have such a record")
+        self.replace_documents(place, {2: new})
+        with self.open(place) as store:
+            message = r"^record 2 \(class 2/ä 2\.jpg\) of .*store.* is damaged: it .*; convert again, or copy"
+            uses: list[Callable[[], object]] = [lambda: store.read([0, 2]), lambda: store[2], store.verify]
+            for use in uses:
+                with pytest.raises(DamagedRecordError, match=message):
+                    use()
+            assert [facts(record) for record in store.read([0, 1, 3, 4])] == [facts(records[i]) for i in (0, 1, 3, 4)]
+
+    def test_damaged_record_without_a_name_is_named_by_index(self, tmp_path: Path) -> None:
+        place = self.store(tmp_path, make_records(3))
+        self.replace_documents(place, {1: None})
+        with self.open(place) as store, pytest.raises(DamagedRecordError, match=r"^record 1 \(without a name\) of "):
+            store[1]
+
+    def test_verify_finds_a_record_exchanged_for_another(self, tmp_path: Path) -> None:
+        records = make_records(70)
+        place = self.store(tmp_path, records)
+        records[66].label = 2
+        self.replace_documents(place, {66: documents_of(records, salt_of(place))[66]})
+        with self.open(place) as store:
+            assert store[66].label == 2
+            with pytest.raises(DamagedStoreError, match=r"its column .* does not fit the 70 records from 0 on"):
+                store.verify()

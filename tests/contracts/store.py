@@ -1,25 +1,11 @@
-"""What stores/base.py and stores/writer.py promise, sentence by sentence: tests that each backend's tests inherit."""
+"""What stores/base.py and stores/writer.py promise, sentence by sentence. Each backend's tests inherit it."""
 
 from __future__ import annotations
 
-from tests.contracts.failing import FailingContract
-from tests.contracts.locking import LockingContract
 from tests.contracts.processes import ProcessesContract
 from tests.contracts.reading import ReadingContract
-from tests.contracts.resuming import ResumingContract
-from tests.contracts.threads import ThreadsContract
-from tests.contracts.verifying import VerifyingContract
 from tests.contracts.writing import WritingContract
 
 
-class StoreContract(
-    ProcessesContract,
-    ThreadsContract,
-    ReadingContract,
-    VerifyingContract,
-    WritingContract,
-    LockingContract,
-    ResumingContract,
-    FailingContract,
-):
+class StoreContract(ProcessesContract, ReadingContract, WritingContract):
     """All contracts of a store and its writer."""

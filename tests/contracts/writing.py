@@ -1,49 +1,98 @@
-"""Writing a store: what is at the place and when, and one writer at a time."""
+"""What every writer promises. Each backend's tests inherit this class."""
 
 from __future__ import annotations
 
+import itertools
+import multiprocessing
+import os
+import signal
 from collections import Counter
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from dbloader import Record
 from dbloader._version import __version__
-from dbloader.errors import FieldError, StoreError, StoreExistsError
+from dbloader.errors import FieldError, StoreError, StoreExistsError, StoreFullError, StoreLockedError
+from dbloader.records.columns import CHUNK
 from dbloader.records.record import encode
+from dbloader.stores.open import create_store
+from dbloader.stores.write_buffer import Committer
 from tests.contracts.backend import Backend
-from tests.contracts.records import make_records
+from tests.contracts.records import (
+    WAIT_S,
+    documents_of,
+    make_records,
+    small_records,
+    stored,
+    write,
+    write_nothing,
+    write_one_by_one,
+    write_partial,
+)
+from tests.support.children import from_child, in_child
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from dbloader.stores.writer import Writer
+
+
+def commit_with(patch: pytest.MonkeyPatch, replace: Callable[[Callable[..., None]], Callable[..., None]]) -> None:
+    """Let every commit run another function in place of its own."""
+    begin = Committer.begin
+    patch.setattr(Committer, "begin", lambda self, commit, *arguments: begin(self, replace(commit), *arguments))
+
+
+def fail_full(*arguments: object) -> None:
+    raise StoreFullError("no room is left")
+
+
+def write_and_die(place: str, records: list[Record], commits: int, *, stored: bool) -> None:
+    """Write records with a commit each, and kill the process before or after one of them is stored."""
+    numbers = itertools.count(1)
+
+    def dying(store: Callable[..., None]) -> Callable[..., None]:
+        def store_and_die(*arguments: Any) -> None:
+            number = next(numbers)
+            if number == commits and not stored:
+                os.kill(os.getpid(), signal.SIGKILL)
+            store(*arguments)
+            if number == commits:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        return store_and_die
+
+    with pytest.MonkeyPatch.context() as patch:
+        commit_with(patch, dying)
+        write(place, records, resumable=True)
 
 
 class WritingContract(Backend):
-    """What a writer leaves at a place."""
+    """What is at a place and when, who may write there, and what an unfinished writer leaves."""
 
-    def test_the_manifest_tells_of_the_records(self, tmp_path: Path) -> None:
+    def test_manifest_counts_the_records(self, tmp_path: Path) -> None:
         records = make_records(50)
         place = self.place(tmp_path)
         before = datetime.now(UTC).replace(microsecond=0)
-        with self.create(place) as writer:
+        with create_store(place) as writer:
             writer.write([encode(record) for record in records], outcome={"repaired": 2})
             writer.write([], outcome={"repaired": 1, "rejected": 4})
             manifest = writer.finish(classes=("a", "b", "c"), source={"path": "/ü", "shuffle": None})
-        encoded = [encode(record) for record in records]
         widths = [record.width for record in records if record.width]
         heights = [record.height for record in records if record.height]
         with self.open(place) as store:
             assert store.manifest == manifest
         assert manifest.length == 50
         assert manifest.classes == ("a", "b", "c")
-        assert manifest.label_counts == dict(
-            sorted(Counter(r.label for r in records if r.label is not None).items()),
-        )
+        assert manifest.label_counts == dict(sorted(Counter(r.label for r in records if r.label is not None).items()))
         assert manifest.labelled == sum(record.label is not None for record in records) < 50
         assert manifest.named == 49
-        assert manifest.image_bytes == sum(record.nbytes for record in encoded)
+        assert manifest.image_bytes == sum(encode(record).nbytes for record in records)
         assert manifest.width == (min(widths), max(widths))
         assert manifest.height == (min(heights), max(heights))
         assert manifest.formats == dict(Counter(record.format for record in records if record.format))
@@ -51,49 +100,45 @@ class WritingContract(Backend):
         assert manifest.outcome == {"repaired": 3, "rejected": 4}
         assert manifest.source == {"path": "/ü", "shuffle": None}
         assert manifest.created_by == f"dbloader {__version__}"
-        created = datetime.fromisoformat(manifest.created)
-        assert before <= created <= datetime.now(UTC)
+        assert before <= datetime.fromisoformat(manifest.created) <= datetime.now(UTC)
 
-    def test_nothing_can_be_read_before_the_store_is_finished(self, tmp_path: Path, many_commits: None) -> None:
+    @pytest.mark.parametrize(
+        "values", [{"classes": ["a", 3]}, {"classes": ["\ud800"]}, {"source": {"path": b"x"}}, {"created": 3}]
+    )
+    def test_finish_refuses_values_that_a_manifest_cannot_store(self, tmp_path: Path, values: dict[str, Any]) -> None:
         place = self.place(tmp_path)
-        with self.create(place) as writer:
-            self.check_unreadable(place)
-            writer.write([encode(record) for record in make_records(5)])
-            writer.commit()
-            self.check_unreadable(place)
-            writer.finish()
-            with self.open(place) as store:
-                assert len(store) == 5
+        with create_store(place) as writer, pytest.raises(FieldError, match=r"cannot be finished: "):
+            writer.finish(**values)
+        self.check_unreadable(place)
 
-    @pytest.mark.parametrize("committed", [False, True])
-    @pytest.mark.parametrize("fails", [False, True])
-    def test_leaving_without_finishing_leaves_nothing(self, tmp_path: Path, committed: bool, fails: bool) -> None:
+    @pytest.mark.parametrize(("label", "classes"), [(3, "abc"), (-1, "abc"), (2**62, "a")])
+    def test_finish_refuses_a_label_without_a_class(self, tmp_path: Path, label: int, classes: str) -> None:
         place = self.place(tmp_path)
+        records = [Record(name="a", label=0), Record(name="b", label=label), Record(name="c")]
+        with create_store(place, resumable=True) as writer:
+            writer.write([encode(record) for record in records])
+            with pytest.raises(FieldError, match=rf"^label {label} is not one of the {len(classes)} classes \(0 to "):
+                writer.finish(classes=tuple(classes))
+        self.check_unreadable(place)
+        with create_store(place, resume=True) as writer:
+            assert writer.finish().length == 3
 
-        def leave() -> None:
-            with self.create(place) as writer:
-                writer.write([encode(record) for record in make_records(5)])
-                if committed:
-                    writer.commit()
-                if fails:
-                    raise ZeroDivisionError("of the caller")
-
-        if fails:
-            with pytest.raises(ZeroDivisionError, match="of the caller"):
-                leave()
-        else:
-            leave()
-        assert self.what_is_at(place) == []
+    # What is at the place
 
     @pytest.mark.parametrize("finishes", [False, True])
-    def test_overwriting_replaces_the_store_only_when_the_new_one_is_finished(
+    def test_store_replaces_another_only_when_it_is_finished(
         self, tmp_path: Path, many_commits: None, finishes: bool
     ) -> None:
         place = self.place(tmp_path)
         old, new = make_records(4, seed=1), make_records(9, seed=2)
-        self.write(place, old)
+        with create_store(place, overwrite=True) as writer:
+            self.check_unreadable(place)
+            writer.write([encode(record) for record in old])
+            writer.commit()
+            self.check_unreadable(place)
+            writer.finish()
         there = self.what_is_at(place)
-        with self.create(place, overwrite=True) as writer:
+        with create_store(place, overwrite=True) as writer:
             writer.write([encode(record) for record in new])
             writer.commit()
             self.check_documents(place, old)
@@ -102,10 +147,25 @@ class WritingContract(Backend):
             self.check_documents(place, new if finishes else old)
         assert self.what_is_at(place) == there
 
-    def test_nothing_can_be_written_after_finishing(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_writer_that_does_not_finish_leaves_nothing(self, tmp_path: Path, fails: bool) -> None:
+        place = self.place(tmp_path)
+        with suppress(ZeroDivisionError), create_store(place) as writer:
+            writer.write([encode(record) for record in make_records(5)])
+            writer.commit()
+            if fails:
+                raise ZeroDivisionError
+        assert self.what_is_at(place) == []
+        write_nothing(place, resumable=True)  # without a commit
+        assert self.what_is_at(place) == []
+        write_partial(place, make_records(3))
+        write_nothing(place, resume=True)
+        assert self.what_is_at(place) == []
+
+    def test_finished_writer_writes_nothing_more(self, tmp_path: Path) -> None:
         place = self.place(tmp_path)
         record = encode(Record(name="a"))
-        with self.create(place) as writer:
+        with create_store(place) as writer:
             writer.write([record])
             writer.finish()
             uses: list[Callable[[], object]] = [lambda: writer.write([record]), writer.commit, writer.finish]
@@ -115,81 +175,274 @@ class WritingContract(Backend):
         with self.open(place) as store:
             assert len(store) == 1
 
-    @pytest.mark.parametrize("options", [{}, {"resumable": True}, {"resume": True}])
-    def test_a_finished_store_is_not_written_to(self, tmp_path: Path, options: dict[str, bool]) -> None:
+    @pytest.mark.parametrize(
+        ("options", "error", "message"),
+        [
+            ({}, StoreExistsError, "exists already; overwrite"),
+            ({"resumable": True}, StoreExistsError, "exists already; overwrite"),
+            ({"resume": True}, StoreExistsError, "is finished already: there is nothing to resume"),
+            ({"overwrite": "no"}, TypeError, "^overwrite must be True or False, got 'no'$"),
+        ],
+    )
+    def test_finished_store_is_not_written_to(
+        self, tmp_path: Path, options: Any, error: type[Exception], message: str
+    ) -> None:
         place = self.store(tmp_path, make_records(2))
         there = self.what_is_at(place)
-        message = "is finished already: there is nothing to resume" if "resume" in options else "exists already; overwr"
-        with pytest.raises(StoreExistsError, match=message):
-            self.write_nothing(place, **options)
+        with pytest.raises(error, match=message):
+            write_nothing(place, **options)
         assert self.what_is_at(place) == there
 
-    def test_a_text_is_not_taken_for_true(self, tmp_path: Path) -> None:
-        place = self.store(tmp_path, make_records(2))
-        there = self.what_is_at(place)
-        options: dict[str, Any] = {"overwrite": "no"}
-        with pytest.raises(TypeError, match=r"^overwrite must be True or False, got 'no'$"):
-            self.write_nothing(place, **options)
-        assert self.what_is_at(place) == there
-
-    def test_overwriting_where_nothing_is_makes_a_store(self, tmp_path: Path) -> None:
-        place = self.store(tmp_path, make_records(2), overwrite=True)
-        with self.open(place) as store:
-            assert len(store) == 2
-
-    def test_what_is_not_a_store_is_never_replaced(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("resume", [False, True])
+    def test_something_else_is_never_replaced(self, tmp_path: Path, resume: bool) -> None:
         place = self.place(tmp_path)
-        self.put_something_else(place)
-        there = self.what_is_at(place)
-        with pytest.raises(StoreExistsError, match="is not a dbloader store and will not be overwritten"):
-            self.write_nothing(place, overwrite=True)
-        assert self.what_is_at(place) == there
-
-    def test_what_is_not_a_store_is_not_replaced_by_a_resumed_writer_either(self, tmp_path: Path) -> None:
-        place = self.store(tmp_path, make_records(2))
-        self.write_partial(place, make_records(3), overwrite=True)
-        self.remove(place)
+        if resume:
+            self.write(place, make_records(2))
+            write_partial(place, make_records(3), overwrite=True)
+            self.remove(place)
         self.put_something_else(place)
         there = self.what_is_at(place)
         with (
             pytest.raises(StoreExistsError, match="is not a dbloader store and will not be overwritten"),
-            self.create(place, resume=True, resumable=True) as writer,
+            create_store(place, overwrite=not resume, resume=resume, resumable=True) as writer,
         ):
             writer.finish()
         assert self.what_is_at(place) == there
 
+    # Who may write
+
+    def test_store_that_appears_meanwhile_is_not_replaced(self, tmp_path: Path) -> None:
+        place, elsewhere = self.place(tmp_path), self.place(tmp_path, "elsewhere")
+        theirs = make_records(3, seed=1)
+        with create_store(place, resumable=True) as writer:
+            write_one_by_one(writer, make_records(2))
+            self.write(elsewhere, theirs)
+            self.move(elsewhere, place)
+            with pytest.raises(StoreExistsError, match="exists already; overwrite"):
+                writer.finish()
+        self.check_documents(place, theirs)
+        # A resumed writer raises the error at once, not after hours of work.
+        with pytest.raises(StoreExistsError, match="has been made by somebody else meanwhile; move it away and resume"):
+            write_nothing(place, resume=True, resumable=True)
+        self.remove(place)
+        with create_store(place, resume=True) as writer:
+            assert writer.length == 2
+            writer.finish()
+
+    def test_second_writer_is_refused_in_this_process_and_in_another(self, tmp_path: Path) -> None:
+        place = self.place(tmp_path)
+        with create_store(place) as writer:
+            for options in ({}, {"resume": True}, {"overwrite": True}):
+                error = from_child(lambda: write_nothing(place, **options))  # noqa: B023 - called here
+                assert isinstance(error, StoreLockedError)
+                assert "another process is writing" in str(error)
+                with pytest.raises(StoreLockedError, match=r"is writing .*store.* now"):
+                    write_nothing(place, **options)
+            writer.write([encode(record) for record in make_records(2)])
+            writer.finish()
+        with self.open(place) as store:
+            assert len(store) == 2
+        assert from_child(lambda: write_nothing(place, overwrite=True)) is None
+
+    def test_forked_process_does_not_keep_the_lock(self, tmp_path: Path) -> None:
+        # Such as a DataLoader worker that lives longer than the writer.
+        place = self.place(tmp_path)
+        context = multiprocessing.get_context("fork")
+        may_end = context.Event()
+        process = context.Process(target=may_end.wait)
+        try:
+            with create_store(place, resumable=True) as writer:
+                write_one_by_one(writer, make_records(3))
+                writer.commit()
+                process.start()
+            with create_store(place, resume=True) as writer:
+                assert writer.length == 3
+        finally:
+            may_end.set()
+            process.join(WAIT_S)
+            process.close()
+
+    # Resuming
+
+    def test_unfinished_store_is_refused_without_resume_or_overwrite(self, tmp_path: Path) -> None:
+        place = self.place(tmp_path)
+        write_partial(place, make_records(3))
+        there = self.what_is_at(place)
+        assert there
+        self.check_unreadable(place)
+        with pytest.raises(StoreExistsError, match=r"unfinished .*: resume \(--resume\) .* overwrite \(--overwrite\)"):
+            write_nothing(place)
+        assert self.what_is_at(place) == there
+        records = make_records(2, seed=2)
+        self.write(place, records, overwrite=True)
+        with self.open(place) as store:
+            assert stored(store, range(2)) == documents_of(records)
+            assert list(store.events()) == []
+
+    @pytest.mark.parametrize("cuts", [[0, 0, 3], [5, 6, 7, 19], [20]])
+    def test_resumed_store_equals_one_written_at_once(
+        self, tmp_path: Path, cuts: list[int], many_commits: None
+    ) -> None:
+        records = make_records(20)
+        place, whole = self.place(tmp_path), self.place(tmp_path, "whole")
+        for number, cut in enumerate(cuts):
+            with create_store(place, resume=number > 0, resumable=True) as writer:
+                assert writer.resumed == (number > 0)
+                assert writer.length == writer.position == (cuts[number - 1] if number else 0)
+                write_one_by_one(writer, records[:cut])
+                writer.commit()
+        self.check_resumes(place, whole, records)
+
+    @pytest.mark.parametrize("cut", [CHUNK - 1, CHUNK])
+    def test_store_resumed_in_a_chunk_of_columns_is_complete(self, tmp_path: Path, cut: int) -> None:
+        records = [encode(record) for record in small_records(CHUNK + 10)]
+        place = self.place(tmp_path)
+        with create_store(place, resumable=True) as writer:
+            for start in range(0, cut, 1000):  # several commits in the first chunk
+                writer.write(records[start : min(start + 1000, cut)])
+                writer.commit()
+        with create_store(place, resume=True) as writer:
+            assert writer.length == cut
+            writer.write(records[cut:])
+            manifest = writer.finish()
+        with self.open(place) as store:
+            assert store.verify() == manifest.digest
+            assert store.column("crc32").tolist() == [record.crc32 for record in records]
+            assert store.name(cut) == f"{cut}.jpg"
+            assert store.find(f"{cut}.jpg") == cut
+
+    def test_writer_keeps_its_position_until_another_is_given(self, tmp_path: Path) -> None:
+        place = self.place(tmp_path)
+        with create_store(place, resumable=True) as writer:
+            writer.write([encode(Record(name="a"))], position=7)
+            writer.write([encode(Record(name="b"))])
+            writer.commit()
+        with create_store(place, resume=True) as writer:
+            assert (writer.length, writer.position) == (2, 7)
+
+    @pytest.mark.parametrize(("begun", "overwrite"), [(True, False), (True, True), (False, True)])
+    def test_resumed_writer_overwrites_if_it_or_the_first_may(
+        self, tmp_path: Path, begun: bool, overwrite: bool
+    ) -> None:
+        place = self.store(tmp_path, make_records(2, seed=1))
+        records = make_records(5, seed=2)
+        if begun:
+            write_partial(place, records[:3], overwrite=True)
+        with create_store(place, overwrite=overwrite, resume=True) as writer:
+            assert (writer.resumed, writer.length) == (begun, 3 * begun)
+            write_one_by_one(writer, records)
+            writer.finish()
+        self.check_documents(place, records)
+
     @pytest.mark.parametrize(
-        "values",
+        ("now", "named"),
         [
-            {"classes": ["a", 3]},
-            {"classes": ["a", "\ud800"]},
-            {"source": {"path": b"x"}},
-            {"source": {"path": object()}},
-            {"source": {"at": datetime.now(UTC)}},
-            {"created": 3},
+            ({"quality": 90}, r"another quality \(95, now 90\)"),
+            ({"source": None}, r"another source \(abc, now None\)"),
+            ({"seed": 3}, r"another seed \(None, now 3\)"),
         ],
     )
-    def test_what_a_manifest_cannot_say_is_refused_before_a_store_is_published(
-        self, tmp_path: Path, values: dict[str, Any]
-    ) -> None:
+    def test_resuming_with_other_settings_is_refused(self, tmp_path: Path, now: dict[str, Any], named: str) -> None:
         place = self.place(tmp_path)
+        # They are compared as they are stored: a tuple becomes a list.
+        settings = {"quality": 95, "source": "abc", "size": (3, 4), "factor": np.float64(0.5), "nested": {"a": (1,)}}
+        with create_store(place, resumable=True) as writer:
+            writer.check_settings(settings)
+            write_one_by_one(writer, make_records(3))
+            writer.commit()
+        there = self.what_is_at(place)
         with (
-            self.create(place) as writer,
-            pytest.raises(FieldError, match=r"cannot be finished: "),
+            pytest.raises(StoreExistsError, match=rf"was begun with {named}: resume with the same, or begin again"),
+            create_store(place, resume=True, resumable=True) as writer,
         ):
-            writer.finish(**values)
-        self.check_unreadable(place)
+            writer.check_settings(settings | now)
+        assert self.what_is_at(place) == there
+        with create_store(place, resume=True) as writer:
+            writer.check_settings(settings)
+            writer.finish()
 
-    def test_a_label_without_a_class_is_refused_when_the_store_is_finished(self, tmp_path: Path) -> None:
-        for number, (label, classes) in enumerate([(3, "abc"), (-1, "abc"), (2**62, "a")]):
-            place = self.place(tmp_path, f"store {number}")
-            records = [Record(name="a", label=0), Record(name="b", label=label), Record(name="c")]
-            with self.create(place, resumable=True) as writer:
-                writer.write([encode(record) for record in records])
-                with pytest.raises(
-                    FieldError, match=rf"^label {label} is not one of the {len(classes)} classes \(0 to "
-                ):
-                    writer.finish(classes=tuple(classes))
+    # Failures
+
+    def test_records_that_fail_are_not_written(self, tmp_path: Path) -> None:
+        place = self.place(tmp_path)
+
+        def failing() -> Iterator[Any]:
+            yield encode(Record(name="a"))
+            raise ZeroDivisionError("of the source")
+
+        def write() -> None:
+            with create_store(place, resumable=True) as writer:
+                writer.write([encode(Record(name="before"))], position=1)
+                writer.commit()
+                writer.write(failing(), position=2)
+
+        with pytest.raises(ZeroDivisionError, match="of the source"):
+            write()
+        with create_store(place, resume=True) as writer:
+            assert (writer.length, writer.position) == (1, 1)
+
+    def test_nothing_is_stored_after_a_failed_commit(
+        self, tmp_path: Path, many_commits: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # Otherwise the store would lack the records of the failed commit.
+        place = self.place(tmp_path)
+        records = make_records(6)
+        uses: list[Callable[[Writer], object]] = [
+            lambda writer: write_one_by_one(writer, records),
+            lambda writer: writer.commit(),
+            lambda writer: writer.finish(),
+            lambda writer: None,
+        ]
+
+        def write(use: Callable[[Writer], object]) -> None:
+            with create_store(place, resume=True, resumable=True) as writer:
+                write_one_by_one(writer, records[:2])
+                writer.commit()
+                with monkeypatch.context() as patched:
+                    commit_with(patched, lambda *_: fail_full)
+                    write_one_by_one(writer, records[:3])
+                    with pytest.raises(StoreFullError, match="no room is left"):
+                        writer.commit()
+                use(writer)  # there is room again
+
+        for use in uses:
+            with pytest.raises(StoreFullError, match="no room is left"):
+                write(use)
             self.check_unreadable(place)
-            with self.create(place, resume=True) as writer:
-                assert writer.finish().length == 3
+        with create_store(place, resume=True) as writer:
+            assert writer.length == writer.position == 2
+            write_one_by_one(writer, records)
+            assert writer.finish().length == 6
+        self.check_documents(place, records)
+
+    def test_first_error_is_raised(self, tmp_path: Path, many_commits: None, monkeypatch: pytest.MonkeyPatch) -> None:
+        def write() -> None:
+            with create_store(self.place(tmp_path)) as writer:
+                commit_with(monkeypatch, lambda *_: fail_full)
+                writer.write([encode(Record(name="a"))])
+                raise ZeroDivisionError("of the caller")
+
+        with pytest.raises(ZeroDivisionError, match="of the caller"):
+            write()
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(("commits", "stored"), [(1, False), (1, True), (9, False), (20, True)])
+    def test_commits_of_a_killed_writer_are_resumed(
+        self, tmp_path: Path, commits: int, stored: bool, many_commits: None
+    ) -> None:
+        records = make_records(20)
+        place, whole = self.place(tmp_path), self.place(tmp_path, "whole")
+        assert in_child(lambda: write_and_die(place, records, commits, stored=stored)) == -signal.SIGKILL
+        self.check_unreadable(place)
+        self.check_resumes(place, whole, records, begun=commits if stored else commits - 1)
+
+    def check_resumes(self, place: str, whole: str, records: list[Record], begun: int | None = None) -> None:
+        """Finish a store, and check that it equals one that is written at once."""
+        with create_store(whole) as writer:
+            write_one_by_one(writer, records)
+            expected = writer.finish(created="then")
+        with create_store(place, resume=True) as writer:
+            assert begun is None or writer.length == writer.position == begun
+            write_one_by_one(writer, records)
+            assert writer.finish(created="then") == expected
+        self.check_same(place, whole)

@@ -1,7 +1,4 @@
-"""Faults other than kills: disks that are full or read-only, converters and readers that meet at one place.
-
-DBLOADER_KILLS says how many times each happens (8 if it is not set; 2 with servers).
-"""
+"""Faults other than kills: full or read-only disks, and several converters and readers at one place."""
 
 from __future__ import annotations
 
@@ -29,8 +26,8 @@ from tests.support.crash import (
     check_whole,
     converting,
     make_old,
-    make_whole,
     resume,
+    trials,
 )
 from tests.support.images import WAIT_S, plant_photos, run
 from tests.support.lmdb_files import fill_disk
@@ -41,8 +38,6 @@ if TYPE_CHECKING:
 
     from tests.support.crash import Whole
 
-TIMES = int(os.environ.get("DBLOADER_KILLS", "8"))
-
 pytestmark = [
     pytest.mark.slow,
     # Python >= 3.12 warns of every fork of a process with threads, which every client of a server has.
@@ -50,12 +45,10 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
-    return make_whole(tmp_path_factory.mktemp("faults"))
-
-
 # ---- Disks
+
+
+DISKS = trials(8, 2, 5)
 
 
 @pytest.fixture(scope="module")
@@ -81,16 +74,16 @@ def mount(folder: Path, options: str) -> None:
         pytest.skip("no file system can be mounted here")
 
 
-@pytest.mark.parametrize("number", range(TIMES))
+@pytest.mark.parametrize("number", DISKS)
 @pytest.mark.parametrize("replacing", [False, True], ids=["fresh", "overwrite"])
-def test_a_disk_that_is_full_at_any_moment_loses_nothing(
+def test_disk_full_at_any_moment_loses_nothing(
     whole: Whole, needed: int, small_disk: Path, tmp_path: Path, number: int, replacing: bool
 ) -> None:
     place = small_disk / "out.lmdb"
     old = make_old(small_disk) if replacing else None
     options = ["--overwrite"] if old else []
     # Half of the times it is full near the end: at the columns, the manifest, the report.
-    share = number / TIMES if number % 2 else 0.9 + 0.2 * number / TIMES
+    share = number / len(DISKS) if number % 2 else 0.9 + 0.2 * number / len(DISKS)
     filler = leave_free(small_disk, round(needed * share))
     with converting(whole, place, *options, log=tmp_path / "log") as process:
         process.join(WAIT_S)
@@ -121,8 +114,8 @@ def mongod_on_small_disk(tmp_path: Path) -> Iterator[tuple[Mongod, Path]]:
         subprocess.run(["umount", folder], check=True)
 
 
-@pytest.mark.parametrize("number", range(max(2, TIMES // 8)))
-def test_a_server_whose_disk_is_full_loses_nothing(
+@pytest.mark.parametrize("number", trials(8, 1, share=8))
+def test_full_disk_of_a_server_loses_nothing(
     whole: Whole,
     mongod_on_small_disk: tuple[Mongod, Path],
     tmp_path: Path,
@@ -155,7 +148,7 @@ def test_a_server_whose_disk_is_full_loses_nothing(
     check_whole(whole, place)
 
 
-def test_a_server_whose_disk_is_nearly_full_is_not_written_to(
+def test_nearly_full_disk_of_a_server_is_not_written_to(
     whole: Whole, mongod_on_small_disk: tuple[Mongod, Path]
 ) -> None:
     server, folder = mongod_on_small_disk
@@ -183,7 +176,7 @@ def read_only(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", folder], check=True)
 
 
-def test_a_store_on_read_only_media_is_read_and_nothing_is_written_beside_it(read_only: Path, tmp_path: Path) -> None:
+def test_store_on_read_only_media_is_read(read_only: Path, tmp_path: Path) -> None:
     before = sorted(path.name for path in read_only.iterdir())
     place = str(read_only / "store.lmdb")
     for command in (("info", place), ("verify", place), ("copy", place, str(tmp_path / "copy.lmdb"))):
@@ -203,32 +196,26 @@ def test_a_store_on_read_only_media_is_read_and_nothing_is_written_beside_it(rea
 # ---- Several processes at one place
 
 
-@pytest.mark.parametrize("number", range(TIMES))
-def test_of_two_converters_that_begin_at_once_one_makes_the_store(whole: Whole, tmp_path: Path, number: int) -> None:
-    race(whole, str(tmp_path / "out.lmdb"), tmp_path, number)
+@pytest.fixture(params=["lmdb", "mongodb"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(request.getfixturevalue("mongod_uri") if request.param == "mongodb" else tmp_path / "out.lmdb")
 
 
-@pytest.mark.parametrize("number", range(max(2, TIMES // 4)))
-def test_of_two_converters_to_a_server_that_begin_at_once_one_makes_the_store(
-    whole: Whole, tmp_path: Path, mongod_uri: str, number: int
-) -> None:
-    race(whole, mongod_uri, tmp_path, number)
-
-
-def race(whole: Whole, place: str, folder: Path, seed: int) -> None:
-    generator = random.Random(seed)
-    options = [] if seed % 2 else ["--overwrite"]
+@pytest.mark.parametrize("number", trials(8, 0, 1, share=2))
+def test_concurrent_conversion_has_one_winner(whole: Whole, tmp_path: Path, place: str, number: int) -> None:
+    generator = random.Random(number)
+    options = [] if number % 2 else ["--overwrite"]
     with ExitStack() as stack:
         processes = []
         for name in "abc":
-            (folder / name).mkdir()
-            begun = converting(whole, place, *options, log=folder / name / "log")
+            (tmp_path / name).mkdir()
+            begun = converting(whole, place, *options, log=tmp_path / name / "log")
             processes.append(stack.enter_context(begun))
             time.sleep(generator.uniform(0, 0.1))  # a race has no moments to wait for
         for process in processes:
             process.join(WAIT_S)
         statuses = [process.exitcode for process in processes]
-    said = [(folder / name / "log").read_text() for name in "abc"]
+    said = [(tmp_path / name / "log").read_text() for name in "abc"]
     for status, text in zip(statuses, said, strict=True):
         if status == 2:
             assert len(text.splitlines()) == 1
@@ -240,22 +227,8 @@ def race(whole: Whole, place: str, folder: Path, seed: int) -> None:
     check_whole(whole, place)
 
 
-@pytest.mark.parametrize("number", range(max(2, TIMES // 4)))
-def test_a_store_that_is_replaced_while_it_is_read_is_never_mixed(tmp_path: Path, number: int) -> None:
-    assert check_replacing(tmp_path, str(tmp_path / "out.lmdb"), number) == []
-
-
-@pytest.mark.parametrize("number", range(max(2, TIMES // 4)))
-def test_a_collection_that_is_replaced_while_it_is_read_is_never_mixed(
-    tmp_path: Path, mongod_uri: str, number: int
-) -> None:
-    for error in check_replacing(tmp_path, mongod_uri, number):
-        # A server keeps the last store that was replaced, not those before.
-        assert "replaced" in error or "removed" in error, error
-
-
-def check_replacing(tmp_path: Path, place: str, number: int) -> list[str]:
-    """Replace a store again and again while a process reads it; return the errors that it got."""
+@pytest.mark.parametrize("number", trials(8, 0, share=4))
+def test_replaced_store_is_never_read_mixed(tmp_path: Path, place: str, number: int) -> None:
     roots = [plant_photos(tmp_path / name, 60, width=48 + 8 * at) for at, name in enumerate("ab")]
     digests = [convert(root, place, overwrite=True).digest for root in roots]
     context = multiprocessing.get_context("fork")
@@ -277,7 +250,9 @@ def check_replacing(tmp_path: Path, place: str, number: int) -> list[str]:
     assert {digest for digest, _ in found} <= set(digests)
     assert len({*found}) == len({digest for digest, _ in found})  # the same records each time
     assert len(found) > 1
-    return list(errors)
+    # A server keeps only the last store that was replaced.
+    assert all("replaced" in error or "removed" in error for error in errors), errors
+    assert not errors or place.startswith("mongodb")
 
 
 def read_on(place: str, done: Any, sender: Any, seed: int) -> None:

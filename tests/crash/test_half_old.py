@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("change", CHANGES)
-def test_half_old_store_is_never_read_as_if_it_were_whole(tmp_path: Path, form: str, change: str) -> None:
+def test_half_old_store_is_never_read_as_whole(tmp_path: Path, form: str, change: str) -> None:
     outcomes = run_trials(form, change, TRIALS, tmp_path)
     assert [outcome.silent for outcome in outcomes] == [[]] * TRIALS
     refused = [outcome for outcome in outcomes if outcome.refused]

@@ -1,7 +1,4 @@
-"""A conversion that is killed loses nothing: real processes, killed with SIGKILL wherever they happen to be.
-
-DBLOADER_KILLS says how many times (8 if it is not set); scripts that promise more set it to more.
-"""
+"""Conversions to LMDB that are killed: real processes, killed with SIGKILL at random or given moments."""
 
 from __future__ import annotations
 
@@ -24,8 +21,8 @@ from tests.support.crash import (
     converting,
     kill,
     make_old,
-    make_whole,
     resume,
+    trials,
     wait_until,
 )
 from tests.support.images import WAIT_S
@@ -35,13 +32,7 @@ if TYPE_CHECKING:
 
     from tests.support.crash import Old, Whole
 
-KILLS = int(os.environ.get("DBLOADER_KILLS", "8"))
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
-    return make_whole(tmp_path_factory.mktemp("crash"))
 
 
 def killed(whole: Whole, place: Path, option: str | None, seconds: float) -> bool:
@@ -59,8 +50,8 @@ def is_finished(place: Path, old: Old | None) -> bool:
     return place.exists() and not (old and place.read_bytes() == old.data)
 
 
-@pytest.mark.parametrize("number", range(KILLS))
-def test_a_conversion_killed_at_any_moment_can_be_resumed(whole: Whole, tmp_path: Path, number: int) -> None:
+@pytest.mark.parametrize("number", trials(8, 2, 3))
+def test_conversion_killed_at_any_moment_is_resumed(whole: Whole, tmp_path: Path, number: int) -> None:
     generator = random.Random(number)
     place = tmp_path / "out.lmdb"
     old = make_old(tmp_path) if number % 3 == 2 else None
@@ -85,9 +76,9 @@ def test_a_conversion_killed_at_any_moment_can_be_resumed(whole: Whole, tmp_path
 
 
 # Moments: the function that is called next, and how often it was called before.
-BEFORE_THE_FIRST_RECORD = ("before anything is committed", "at the first commit of records")
+BEFORE_THE_FIRST_RECORD = ("at the first commit", "at the first commit of records")
 MOMENTS: dict[str, tuple[Any, str, int]] = {
-    "before anything is committed": (PartialFile, "write", 0),
+    "at the first commit": (PartialFile, "write", 0),
     "at the first commit of records": (PartialFile, "write", 1),
     "between two commits": (PartialFile, "write", 9),
     "before the store is finished": (Summary, "facts", 0),
@@ -98,7 +89,7 @@ MOMENTS: dict[str, tuple[Any, str, int]] = {
 
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("replacing", [False, True], ids=["fresh", "overwrite"])
-def test_a_conversion_killed_at_a_given_moment_can_be_resumed(
+def test_conversion_killed_at_a_given_moment_is_resumed(
     whole: Whole, tmp_path: Path, moment: str, replacing: bool
 ) -> None:
     place = tmp_path / "out.lmdb"
@@ -130,7 +121,7 @@ def die_at(owner: Any, name: str, number: int) -> None:
 
 
 @pytest.mark.parametrize("moment", [(partial, "sync_folder", 0), (Path, "replace", 1)])
-def test_a_conversion_killed_after_its_store_is_in_place_has_made_it(
+def test_conversion_killed_after_the_rename_is_finished(
     whole: Whole, tmp_path: Path, moment: tuple[Any, str, int]
 ) -> None:
     old = make_old(tmp_path)

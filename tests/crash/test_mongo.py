@@ -1,7 +1,6 @@
-"""Conversions to MongoDB whose process or server is killed at any moment: nothing is lost or doubled.
+"""Conversions to MongoDB whose process or server is killed at any moment: no record is lost or doubled.
 
-DBLOADER_KILLS says how many times each test runs (2 if it is not set). With DBLOADER_TEST_MONGO_URI, only processes are
-killed, and the server is that one.
+With DBLOADER_TEST_MONGO_URI, that server is used and only processes are killed.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from dbloader.errors import NotAStoreError, StoreExistsError, StoreNotFoundError
 from dbloader.stores.mongo.schema import LARGE, MANIFEST, STORE
 from dbloader.stores.mongo.uri import parse
 from dbloader.stores.open import open_store
-from tests.support.crash import check_whole, converting, kill, make_whole, wait_until
+from tests.support.crash import check_whole, converting, kill, trials, wait_until
 from tests.support.mongo import Mongod
 
 if TYPE_CHECKING:
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
 
     from tests.support.crash import Whole
     from tests.support.mongo import Server
-
-KILLS = int(os.environ.get("DBLOADER_KILLS", "2"))
 
 GIVEN = "DBLOADER_TEST_MONGO_URI" in os.environ
 OWN = {"mongod": "session_mongod", "replica_set": "session_replica_set"}
@@ -42,11 +39,6 @@ pytestmark = [
     # Python >= 3.12 warns of every fork of a process with threads, which every client of a server has.
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
 ]
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
-    return make_whole(tmp_path_factory.mktemp("crash"))
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +86,8 @@ def place(server: Any, request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue(name))
 
 
-@pytest.mark.parametrize("number", range(KILLS))
-def test_a_conversion_killed_at_any_moment_can_be_resumed(
+@pytest.mark.parametrize("number", trials(2, 1))
+def test_conversion_killed_at_any_moment_is_resumed(
     whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, server: Any, place: str, number: int
 ) -> None:
     """Every second time it is killed three times."""
@@ -119,8 +111,8 @@ def test_a_conversion_killed_at_any_moment_can_be_resumed(
 
 
 @pytest.mark.skipif(GIVEN, reason="a server that was given is not harmed")
-@pytest.mark.parametrize("number", range(KILLS))
-def test_a_conversion_survives_kills_of_its_server(
+@pytest.mark.parametrize("number", trials(2, 1))
+def test_conversion_continues_after_kills_of_its_server(
     whole: Whole, tmp_path: Path, seconds: float, server: Any, place: str, number: int
 ) -> None:
     """Every second time it is killed three times."""

@@ -1,12 +1,8 @@
-"""Parts and publishers that are killed lose nothing: real processes, killed with SIGKILL wherever they happen to be.
-
-DBLOADER_KILLS says how many times (8 if it is not set).
-"""
+"""Parts and publishers that are killed: real processes, killed with SIGKILL at random moments."""
 
 from __future__ import annotations
 
 import multiprocessing
-import os
 import random
 import time
 from pathlib import Path
@@ -21,7 +17,7 @@ from dbloader.conversion.parts.publish import publish
 from dbloader.errors import NotAStoreError, StoreExistsError, StoreNotFoundError
 from dbloader.stores.open import open_store
 from tests.contracts.records import stored
-from tests.support.crash import check_whole, kill, make_whole
+from tests.support.crash import check_whole, kill, trials
 from tests.support.engine_kills import descendants
 from tests.support.images import WAIT_S
 
@@ -30,14 +26,8 @@ if TYPE_CHECKING:
 
     from tests.support.crash import Whole
 
-KILLS = int(os.environ.get("DBLOADER_KILLS", "8"))
 PARTS = 7
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
-    return make_whole(tmp_path_factory.mktemp("crash"))
 
 
 def run(function: Callable[..., object], *arguments: Any) -> Any:
@@ -46,8 +36,8 @@ def run(function: Callable[..., object], *arguments: Any) -> Any:
     return process
 
 
-@pytest.mark.parametrize("number", range(KILLS))
-def test_parts_killed_at_any_moment_are_made_again(whole: Whole, tmp_path: Path, number: int) -> None:
+@pytest.mark.parametrize("number", trials(8, 0))
+def test_killed_parts_are_made_again(whole: Whole, tmp_path: Path, number: int) -> None:
     generator = random.Random(number)
     place, scratch = tmp_path / "out.lmdb", tmp_path / "scratch"
     scratch.mkdir()
@@ -75,8 +65,8 @@ def test_parts_killed_at_any_moment_are_made_again(whole: Whole, tmp_path: Path,
 
 
 @pytest.mark.parametrize("replacing", [False, True], ids=["fresh", "overwrite"])
-@pytest.mark.parametrize("number", range(max(2, KILLS // 2)))
-def test_a_publisher_killed_at_any_moment_leaves_a_store_or_the_parts(
+@pytest.mark.parametrize("number", trials(8, 0, 1, share=2))
+def test_killed_publisher_leaves_a_store_or_the_parts(
     whole: Whole, tmp_path: Path, number: int, replacing: bool
 ) -> None:
     generator = random.Random(number)
@@ -110,8 +100,8 @@ def test_a_publisher_killed_at_any_moment_leaves_a_store_or_the_parts(
     check_whole(whole, place)
 
 
-@pytest.mark.parametrize("number", range(max(2, KILLS // 2)))
-def test_a_growing_store_is_the_old_or_the_new_store_at_every_moment(whole: Whole, tmp_path: Path, number: int) -> None:
+@pytest.mark.parametrize("number", trials(8, 0, 1, share=2))
+def test_growing_store_is_always_the_old_or_the_new_one(whole: Whole, tmp_path: Path, number: int) -> None:
     generator = random.Random(number)
     place = tmp_path / "out.lmdb"
     plan_conversion(whole.root, place, 2)
@@ -149,7 +139,7 @@ def test_a_growing_store_is_the_old_or_the_new_store_at_every_moment(whole: Whol
     assert not Path(f"{place}.partial").exists()
 
 
-def test_a_part_needs_no_lock_of_a_killed_part(whole: Whole, tmp_path: Path) -> None:
+def test_part_needs_no_lock_of_a_killed_part(whole: Whole, tmp_path: Path) -> None:
     place = tmp_path / "out.lmdb"
     plan_conversion(whole.root, place, 1)
     hanging = run(lambda: convert_part(place, 0))
@@ -168,7 +158,7 @@ def is_there(pid: int) -> bool:
         return False
 
 
-def test_the_workers_of_a_killed_conversion_end(whole: Whole, tmp_path: Path) -> None:
+def test_workers_of_a_killed_conversion_end(whole: Whole, tmp_path: Path) -> None:
     driver = run(lambda: convert(whole.root, tmp_path / "out.lmdb", shards=9, workers=2))
     deadline = time.monotonic() + WAIT_S
     workers: list[int] = []

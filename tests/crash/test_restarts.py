@@ -18,7 +18,6 @@ from tests.support.images import plant_photos
 if TYPE_CHECKING:
     from pathlib import Path
 
-KILLS = int(os.environ.get("DBLOADER_KILLS", "8"))
 pytestmark = pytest.mark.slow
 
 SAMPLES = 96  # for 2, 3 and 4 ranks, in whole batches: nothing is left out, and nothing repeated
@@ -60,22 +59,22 @@ def run(place: Path, folder: Path, ranks: int, deaths: list[str], *, restarts: i
 # allowed, since under load gloo may fail to connect.
 CASES = [
     (2, ["1 5 received"]),
-    (4, ["2 1 received", "0 2 trained", "3 5 received"]),
-    (3, ["0 3 saved", "1 6 trained"]),
-    (2, ["1 4 trained", "0 6 saved", "0 12 saved"]),
+    pytest.param(4, ["2 1 received", "0 2 trained", "3 5 received"], marks=pytest.mark.nightly),
+    pytest.param(3, ["0 3 saved", "1 6 trained"], marks=pytest.mark.nightly),
+    pytest.param(2, ["1 4 trained", "0 6 saved", "0 12 saved"], marks=pytest.mark.nightly),
 ]
 
 
-@pytest.mark.parametrize(("ranks", "deaths"), CASES if KILLS > 8 else CASES[:1])
-def test_each_sample_is_trained_on_once_whichever_ranks_are_killed(
+@pytest.mark.parametrize(("ranks", "deaths"), CASES)
+def test_each_sample_is_trained_on_once_when_ranks_are_killed(
     place: Path, tmp_path: Path, ranks: int, deaths: list[str]
 ) -> None:
     assert run(place, tmp_path, ranks, deaths) == 0
     check_each_once(tmp_path)
 
 
-@pytest.mark.skipif(KILLS <= 8, reason="starts 9 processes that import torch: set DBLOADER_KILLS to more than 8")
-def test_another_number_of_ranks_goes_on(place: Path, tmp_path: Path) -> None:
+@pytest.mark.nightly
+def test_another_number_of_ranks_continues(place: Path, tmp_path: Path) -> None:
     assert run(place, tmp_path, 2, ["1 5 received"], restarts=0) == 1
     assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["step"] == 3
     # Two steps of 3 ranks end the epoch, and one of the next epoch is in the checkpoint.

@@ -71,7 +71,7 @@ def golden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[st
     return json.loads(GOLDEN.read_text())  # type: ignore[no-any-return]
 
 
-def test_a_store_is_written_as_it_always_was(golden: dict[str, dict[str, str]], tmp_path: Path) -> None:
+def test_store_is_written_byte_for_byte_as_documented(golden: dict[str, dict[str, str]], tmp_path: Path) -> None:
     place = tmp_path / "store.lmdb"
     write_golden_store(place)
     written = content(place)
@@ -82,7 +82,7 @@ def test_a_store_is_written_as_it_always_was(golden: dict[str, dict[str, str]], 
             assert written[database][key] == value, f"{database}: {bytes.fromhex(key)!r}"
 
 
-def test_a_store_that_was_written_once_can_still_be_read(golden: dict[str, dict[str, str]], tmp_path: Path) -> None:
+def test_older_store_can_be_read(golden: dict[str, dict[str, str]], tmp_path: Path) -> None:
     place = tmp_path / "store.lmdb"
     with lmdb.open(str(place), subdir=False, lock=False, max_dbs=2) as env:
         for name, values in golden.items():

@@ -94,7 +94,7 @@ def first_shard(folder: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_a_new_store_never_replaces_its_source(folder: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+def test_new_store_never_replaces_its_source(folder: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     monkeypatch.chdir(folder)
     make, *places = CASES[case]
     source, place = (first_shard(folder) if name == SHARD else name for name in places)
@@ -106,14 +106,14 @@ def test_a_new_store_never_replaces_its_source(folder: Path, monkeypatch: pytest
     assert [verified(name) for name in ("one.lmdb", "folder/data.mdb", "shards.lmdb")] == [digest] * 3
 
 
-def test_an_image_folder_may_contain_its_store(tmp_path: Path) -> None:
+def test_image_folder_may_contain_its_store(tmp_path: Path) -> None:
     root = plant_photos(tmp_path / "images", 6)
     for _ in range(2):
         assert convert(root, root / "train.lmdb", overwrite=True).records == 6
 
 
 @pytest.mark.parametrize("make", [COPY, write_records])
-def test_a_source_in_mongodb_is_found_under_another_spelling(
+def test_source_in_mongodb_is_recognized_by_another_name(
     tmp_path: Path, mongo_uri: str, make: Callable[[str, str], Any]
 ) -> None:
     convert(plant_photos(tmp_path / "images", 6), tmp_path / "one.lmdb")

@@ -27,7 +27,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from multiprocessing.context import ForkProcess
 
+    from _pytest.mark import ParameterSet
+
 FILES = 400
+
+
+def trials(default: int, *often: int, share: int = 1) -> list[ParameterSet]:
+    """Return the numbers of the trials of a test: ``often`` in every run, the others in scripts/nightly.
+
+    DBLOADER_KILLS is the number of trials, divided by ``share`` if they are slow.
+    """
+    count = max(2, int(os.environ.get("DBLOADER_KILLS", default)) // share)
+    return [pytest.param(number, marks=() if number in often else pytest.mark.nightly) for number in range(count)]
 
 
 class Old(NamedTuple):
@@ -92,7 +103,7 @@ def resume(whole: Whole, place: Path) -> int:
     try:
         return convert(whole.root, place, resume=True).resumed_at
     except StoreExistsError as error:
-        # It was to replace a store and was killed before its first commit, so nothing tells that it was to.
+        # It was killed before its first commit, which would have noted that it may overwrite.
         if "there is nothing to resume" not in str(error):
             raise
         return convert(whole.root, place, overwrite=True).resumed_at

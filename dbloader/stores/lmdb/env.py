@@ -2,7 +2,7 @@
 
 py-lmdb refuses to open a file twice in one process, because LMDB's locks belong to the process. It also refuses to use
 an environment in a forked child. So all stores on one file share one environment, and a forked child closes the
-environments it inherited before it opens its own.
+environments that it inherited.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from contextlib import suppress
 import lmdb
 
 from dbloader._machine import total_memory
+from dbloader.errors import DamagedStoreError
 from dbloader.stores.lmdb.readahead import ReadAhead
 
 _DONTNEED = 4  # MADV_DONTNEED
 
 
 class Environment:
-    """An open LMDB environment without LMDB's own locks, shared by all handles on one file in one process."""
+    """An open LMDB environment, without LMDB's own locks. All handles on one file in one process share it."""
 
     def __init__(self, path: str, key: tuple[int, int], size: int) -> None:
         self.pid = os.getpid()
         self.key = key
         self.users = 0
-        # A finished store never changes: the map has its size.
         self.env = lmdb.open(
             path,
             subdir=False,
@@ -35,17 +35,17 @@ class Environment:
             lock=False,
             readonly=True,
             create=False,
-            map_size=0,
+            map_size=0,  # the file's size, which never changes
             readahead=fits_memory(size),
         )
         self.ahead = ReadAhead(path, key, b"records")
 
     def release_pages(self) -> None:
-        """Take the pages that were read out of this process's memory; they stay in the page cache."""
+        """Remove the pages that were read from this process's memory. They stay in the page cache."""
         with suppress(OSError, AttributeError), open("/proc/self/maps") as maps:  # noqa: PTH123 - Linux only
             for span, mode, _, device, inode, *_ in map(str.split, maps):
                 key = os.makedev(*(int(number, 16) for number in device.split(":"))), int(inode)
-                # A shared map of a file loses nothing: what is read again comes from the page cache.
+                # A shared map of a file loses nothing: the next read takes the page from the page cache.
                 if mode.endswith("s") and key == self.key:
                     begin, end = (int(bound, 16) for bound in span.split("-"))
                     ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _DONTNEED)
@@ -57,16 +57,16 @@ class Environment:
 
 
 class ForkGate:
-    """Admits any number of threads, or one fork: a fork waits for the threads inside, new threads wait for the fork.
+    """Keeps forks away from threads that use LMDB: a fork waits for the threads inside, and new threads for the fork.
 
-    A child cannot close an environment that another thread of its parent was using during the fork: py-lmdb waits for
-    that thread to finish, and in the child the thread does not exist.
+    Otherwise a forked child could hang. To close an environment, py-lmdb waits for the threads that use it, and the
+    threads of the parent do not exist in the child.
     """
 
     def __init__(self) -> None:
         self._own = threading.local()
         self._changed = threading.Condition()
-        self._inside: set[int] = set()  # a set: a KeyboardInterrupt between two lines cannot leave a wrong count
+        self._inside: set[int] = set()  # a KeyboardInterrupt between two lines could leave a wrong count
         self._forking = False
 
     def __enter__(self) -> None:
@@ -86,11 +86,11 @@ class ForkGate:
 
     @property
     def closed(self) -> bool:
-        """Whether a fork is waiting or under way."""
+        """Whether a fork is waiting or running."""
         return self._forking
 
     def close(self) -> None:
-        """Wait until no other thread is inside, and keep all out until ``open``."""
+        """Wait until no other thread is inside, and let none in until ``open``."""
         self._changed.acquire()
         self._changed.wait_for(lambda: not self._forking)
         self._forking = True
@@ -104,16 +104,16 @@ class ForkGate:
 
 
 gate = ForkGate()
-"""Surrounds every use of an environment that ``acquire`` returned."""
+"""Enter this around every use of an environment that ``acquire`` returned."""
 
 environments: dict[tuple[int, int], Environment] = {}
-"""Open environments by device and inode: a replaced store is another file, a link to a store is the same file."""
-# Reentrant: the garbage collector can call ``release`` in the middle of ``acquire``.
+"""Open environments by device and inode. A replaced store is another file, and a link to a store is the same file."""
+# Reentrant, as the garbage collector can call ``release`` in the middle of ``acquire``.
 _lock = threading.RLock()
 
 
 def acquire(path: str) -> Environment:
-    """Return this process's environment of a file. Each call needs one call of ``release``."""
+    """Return this process's environment of a file. Call ``release`` once for each call."""
     with _lock:
         status = os.stat(path)  # noqa: PTH116 - the path may be any str
         key = (status.st_dev, status.st_ino)
@@ -124,11 +124,11 @@ def acquire(path: str) -> Environment:
             environment.users += 1
             if key in environments:
                 return environment
-            # Meanwhile the garbage collector has released the last other user.
+            # Otherwise the garbage collector has just released its last other user, and closed it.
 
 
 def release(environment: Environment) -> None:
-    """Close an environment if nobody else uses it. Until that is done, py-lmdb refuses to open the file again."""
+    """Close an environment after its last user. Until then, py-lmdb refuses to open the file again."""
     with _lock:
         environment.users -= 1
         if not environment.users and environment.pid == os.getpid():
@@ -136,8 +136,15 @@ def release(environment: Environment) -> None:
             environment.close()
 
 
+def check_size(opened: lmdb.Environment, size: int, place: str, remedy: str) -> None:
+    """Raise DamagedStoreError if a file of some bytes is cut short. Reading beyond its end would raise SIGBUS."""
+    used = (opened.info()["last_pgno"] + 1) * opened.stat()["psize"]
+    if size < used:
+        raise DamagedStoreError(f"{place} is cut short: it has {size} bytes of {used}; {remedy}")
+
+
 def fits_memory(size: int) -> bool:
-    """Return whether reading ahead pays: pages read early must still be in memory when they are needed."""
+    """Return whether the kernel should read ahead: pages read early must still be in memory when they are needed."""
     return size < total_memory() // 2
 
 
@@ -154,7 +161,7 @@ def _after_fork() -> None:
 
 
 def _close_inherited() -> None:
-    """Close the parent's environments in a forked child, in which no other thread of the parent exists."""
+    """Close the parent's environments in a forked child."""
     for environment in environments.values():
         environment.close()
     environments.clear()

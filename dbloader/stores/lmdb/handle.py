@@ -1,56 +1,71 @@
-"""The open handle of an LMDB store.
+"""Open LMDB stores: one file, or a folder of several.
 
-``LMDBStore.open_handle`` makes it at the first use of the store in each process. A forked child does not use the handle
-that it inherited: its first use makes a new one, and env.py closes the inherited environment before that.
+``LMDBStore.open_handle`` makes a handle at the first use of the store in each process. A forked child makes a new
+handle too: it cannot use the parent's, whose environments env.py has closed in the child.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import stat
+import threading
 import weakref
+from bisect import bisect_right
+from collections import OrderedDict
+from contextlib import ExitStack, suppress
+from itertools import accumulate, count, islice, repeat
 from typing import TYPE_CHECKING, Any
 
 import lmdb
 
-from dbloader.errors import DamagedStoreError, NotAStoreError
+from dbloader.errors import DamagedStoreError, NotAStoreError, StoreAccessError, StoreError
 from dbloader.records.columns import CHUNK, whole_chunk
+from dbloader.records.document import move_document
 from dbloader.records.manifest import Manifest
 from dbloader.stores.lmdb import env
 from dbloader.stores.lmdb.errors import translate
-from dbloader.stores.lmdb.keys import CACHE, MANIFEST, META, RECORDS, SHARD_INDEX, column_key, record_key
+from dbloader.stores.lmdb.keys import MANIFEST, META, RECORDS, SHARD_INDEX, column_key, record_key
+from dbloader.stores.lmdb.shard_table import COPY_AGAIN, MANIFEST_FILE, SHARD_FOLDER, ShardTable, kept_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# Files that have what a store has, and are none.
-_PARTS = {
-    CACHE: "a cache of one in MongoDB that an earlier version made: remove it",
-    SHARD_INDEX: "the index of one in several files: give the folder that it is in",
-}
+    from dbloader.stores.lmdb.shard_table import Shard
+
+# Chunks of columns that are read before their pages are released. Chunks of names of this number are 40 MB.
+_CHUNKS_KEPT = 256
+# File descriptors of an open shard: LMDB's and ReadAhead's.
+_DESCRIPTORS = 2
+# Records of a sharded store that are copied at a time: some for each transaction, and few enough if images are large.
+_COPIED = 16
+_REMEDY = f"if the store was replaced, open it again, else {COPY_AGAIN}"
 
 
 class OtherStoreError(Exception):
-    """A store has another digest than the one asked for."""
-
-
-_CHUNKS_KEPT = 256  # in the memory of this process; those of names are 40 MB
+    """The file has another digest than expected."""
 
 
 class LMDBHandle:
-    """An open store: the environment, shared with other stores on the file, its sub-databases and the manifest.
+    """One open LMDB file. Stores on the same file share its environment.
 
     Args:
         path: The file.
-        place: The file in messages.
-        digest: The digest that it must have, else OtherStoreError; None for any.
-        index_of: The manifest of the sharded store whose index it must be, else OtherStoreError; None for a store.
+        place: The file's name in messages.
+        digest: The expected digest; None for any.
+        index_of: The manifest of the sharded store whose index the file must be; None for a store.
+
+    Raises:
+        OtherStoreError: The file is not the expected one.
+        NotAStoreError: The file is not a store, or not the index of one.
+        DamagedStoreError: The file is cut short, or its manifest is damaged.
+        StoreVersionError: The store has a newer format.
     """
 
     def __init__(self, path: str, place: str, *, digest: str | None = None, index_of: Manifest | None = None) -> None:
         self.place = place
         self._chunks_read = 0
-        # Transactions stay open, for a store does not change: a new one costs as much as reading a record.
+        # Idle transactions stay open, as the file does not change. A new one costs as much as reading a record.
         self._idle: list[lmdb.Transaction] = []
         status = os.stat(path)  # noqa: PTH116 - the path may be any str
         if stat.S_ISDIR(status.st_mode):
@@ -60,22 +75,17 @@ class LMDBHandle:
         if not status.st_size:
             raise NotAStoreError(f"{place} is empty, so not a dbloader store")
         self.shared = env.acquire(path)
-        # Not __del__: at interpreter exit it would run after the modules are gone.
+        # Not __del__: at the end of the interpreter it would run after the modules are gone.
         release = weakref.finalize(self, env.release, self.shared)
         release.atexit = False
-        try:
+        with ExitStack() as undo:
+            undo.callback(release)  # otherwise a caller that keeps the error would keep the file open
             self._read_header(status.st_size, digest, index_of)
-        except BaseException:
-            release()  # now: a caller that keeps the error would keep the file open
-            raise
+            undo.pop_all()
 
     def _read_header(self, size: int, digest: str | None, index_of: Manifest | None) -> None:
         opened, place = self.shared.env, self.place
-        used = (opened.info()["last_pgno"] + 1) * opened.stat()["psize"]
-        if size < used:
-            raise DamagedStoreError(
-                f"{place} is cut short: it has {size} bytes of {used}; copy it again from the original"
-            )
+        env.check_size(opened, size, place, "copy it again from the original")
         try:
             self.records = opened.open_db(RECORDS, create=False)
             self.meta = opened.open_db(META, create=False)
@@ -85,16 +95,17 @@ class LMDBHandle:
                 f"dbloader convert {place} NEW.lmdb makes a store of them"
             ) from error
         with opened.begin() as txn:
-            data = txn.get(MANIFEST, db=self.meta)
-            found = [key for key in _PARTS if txn.get(key, db=self.meta) is not None]
-        if found and not (found == [SHARD_INDEX] and index_of):
-            raise NotAStoreError(f"{place} is not a whole store, but {_PARTS[found[0]]}")
-        if data is None:
+            manifest, is_index = txn.get(MANIFEST, db=self.meta), txn.get(SHARD_INDEX, db=self.meta) is not None
+        if is_index and not index_of:
+            raise NotAStoreError(
+                f"{place} is not a whole store, but the index of one in several files: give the folder that it is in"
+            )
+        if manifest is None:
             raise NotAStoreError(
                 f"{place} is not a finished store: its conversion was interrupted "
                 "(dbloader convert with --resume goes on with it)"
             )
-        self.manifest = Manifest.decode(data, place)
+        self.manifest = Manifest.decode(manifest, place)
         if digest not in (None, self.manifest.digest):
             raise OtherStoreError
         if index_of and (index_of.digest, index_of.salt) != (self.manifest.digest, self.manifest.salt):
@@ -102,7 +113,7 @@ class LMDBHandle:
 
     @property
     def pid(self) -> int:
-        """The process that opened it."""
+        """The process that opened the file."""
         return self.shared.pid
 
     @property
@@ -111,33 +122,36 @@ class LMDBHandle:
         return [self.place]
 
     def prefetch(self, indices: Sequence[int]) -> None:
-        """Ask the kernel to read the records at some indices, without waiting."""
+        """Ask the kernel to load the records at some indices, without waiting."""
         self.shared.ahead.prefetch(indices)
 
     def release_pages(self) -> None:
-        """Take what was read through the map out of this process's memory; it stays in the page cache."""
+        """Remove the pages that were read from this process's memory. They stay in the page cache."""
         self.shared.release_pages()
 
     def look_up(self, indices: Sequence[int]) -> Iterator[memoryview | None]:
-        """Yield the documents of records, views into the map that are valid while this object is; None if missing."""
+        """Yield documents in one transaction: views into the map, valid while the file is open; None if missing."""
         try:
-            txn = self._idle.pop()  # now no other thread has it
+            txn = self._idle.pop()  # no other thread can take the same one
         except IndexError:
-            txn = self.begin()
+            txn = self._begin()
         get, records, usable = txn.get, self.records, True
         try:
             for index in indices:
                 document: Any = get(record_key(index), None, records)
                 yield document
         except lmdb.Error as error:
-            usable = False  # LMDB does not go on with it after an error
+            usable = False  # LMDB ends a transaction with its first error
             raise translate(error, self.place) from error
         finally:
             if usable:
                 self._idle.append(txn)
 
-    def begin(self) -> lmdb.Transaction:
-        """Begin a transaction whose values are views into the map, valid until it ends."""
+    def look_up_unordered(self, indices: Sequence[int]) -> Iterator[tuple[int, int, int, memoryview | None]]:
+        """Yield position, index, salt and document, as ``ShardedHandle.look_up_unordered`` does."""
+        return zip(count(), indices, repeat(self.manifest.salt), self.look_up(indices))
+
+    def _begin(self) -> lmdb.Transaction:
         try:
             return self.shared.env.begin(buffers=True)
         except lmdb.Error as error:
@@ -152,11 +166,11 @@ class LMDBHandle:
             raise translate(error, self.place) from error
 
     def chunk(self, column: str, number: int) -> memoryview:
-        """Return one chunk of a column."""
+        """Return one chunk of a column, or raise DamagedStoreError."""
         self._chunks_read += 1
         if not self._chunks_read % _CHUNKS_KEPT:
-            # Read through the map, the columns of ten million records would stay in this process's memory: 580 MB.
-            self.shared.release_pages()
+            # Otherwise the columns of ten million records would stay in this process's memory: 580 MB.
+            self.release_pages()
         stored = self.get(column_key(column, number))
         chunk = whole_chunk(column, number, stored, self.manifest.length, self.manifest.salt)
         if chunk is None:
@@ -167,13 +181,167 @@ class LMDBHandle:
         return chunk
 
     def chunks(self, column: str) -> Iterator[memoryview]:
-        """Return all chunks of a column. Their number is checked before anyone allocates memory for the records."""
-        count = -(-self.manifest.length // CHUNK)
-        with env.gate, self.begin() as txn:
-            there = txn.stat(self.meta)["entries"]
-        if count > there:
+        """Return all chunks of a column, or raise DamagedStoreError before the caller allocates memory for them."""
+        number_of_chunks = -(-self.manifest.length // CHUNK)
+        with env.gate, self._begin() as txn:
+            entries = txn.stat(self.meta)["entries"]
+        if number_of_chunks > entries:
             raise DamagedStoreError(
                 f"{self.place}: its manifest says {self.manifest.length:,} records, but the chunks of its column "
                 f"{column} are missing; copy it again from the original"
             )
-        return (self.chunk(column, number) for number in range(count))
+        return (self.chunk(column, number) for number in range(number_of_chunks))
+
+
+class ShardedHandle:
+    """An open folder of shards: its manifest, its index, and the shards that were read last. Threads may share it.
+
+    A shard is opened when one of its records is read. Open shards use at most a quarter of the file descriptors that
+    the process may have; the least recently read shard is closed first.
+    """
+
+    def __init__(self, path: str, place: str, manifest_file: str = MANIFEST_FILE) -> None:
+        self.pid = os.getpid()
+        self.place = place
+        self._path = path
+        try:
+            with open(os.path.join(path, manifest_file), "rb") as file:  # noqa: PTH118, PTH123 - the path may be any str
+                self._table = ShardTable.decode(file.read(), place)
+        except FileNotFoundError as error:
+            raise NotAStoreError(
+                f"{place} is a folder, and not one of a store's shards: it has no {MANIFEST_FILE} "
+                "(dbloader convert makes a store of a folder of images)"
+            ) from error
+        self.manifest = self._table.manifest
+        self._starts = [0, *accumulate(shard.length for shard in self._table.shards)]
+        self._opened: OrderedDict[int, LMDBHandle] = OrderedDict()
+        self._index_handle: LMDBHandle | None = None
+        self._lock = threading.Lock()
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._most_opened = max(8, (2**20 if soft == resource.RLIM_INFINITY else soft) // 4 // _DESCRIPTORS)
+
+    def before(self, digest: str) -> ShardedHandle | None:
+        """Return the store as it was before it grew, if that store had this digest and its files are kept."""
+        with suppress(OSError, StoreError):
+            older = ShardedHandle(self._path, self.place, kept_manifest(self._table.previous))
+            if older.manifest.digest == digest:
+                return older
+        return None
+
+    @property
+    def files(self) -> list[str]:
+        """The paths of the store's files: the shards and the index."""
+        return [os.path.join(self.place, name) for name in self._table.files]  # noqa: PTH118 - the place may be any str
+
+    @property
+    def shard_lengths(self) -> list[int]:
+        """The number of records in each shard."""
+        return [shard.length for shard in self._table.shards]
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return a value of the index's sub-database ``meta``."""
+        return self._index().get(key)
+
+    def chunk(self, column: str, number: int) -> memoryview:
+        """Return one chunk of a column, or raise DamagedStoreError."""
+        return self._index().chunk(column, number)
+
+    def chunks(self, column: str) -> Iterator[memoryview]:
+        """Return all chunks of a column, or raise DamagedStoreError before the caller allocates memory for them."""
+        return self._index().chunks(column)
+
+    def _index(self) -> LMDBHandle:
+        with env.gate, self._lock:  # the gate first: a forked child must not inherit a held lock
+            if self._index_handle is None:
+                self._index_handle = self._open(self._table.index_file, index_of=self.manifest)
+            return self._index_handle
+
+    def _shard(self, number: int) -> LMDBHandle:
+        with self._lock:  # the store holds the gate
+            handle = self._opened.get(number)
+            if handle is None:
+                handle = self._opened[number] = self._open_shard(number)
+                if len(self._opened) > self._most_opened:
+                    self._opened.popitem(last=False)  # closed when the last thread has read it
+            self._opened.move_to_end(number)
+            return handle
+
+    def _open_shard(self, number: int) -> LMDBHandle:
+        shard = self._table.shards[number]
+        handle = self._open(SHARD_FOLDER, shard.name, digest=shard.digest)
+        self._check_size(shard)
+        return handle
+
+    def _open(self, *names: str, digest: str | None = None, index_of: Manifest | None = None) -> LMDBHandle:
+        path, place = os.path.join(self._path, *names), os.path.join(self.place, *names)  # noqa: PTH118
+        try:
+            return LMDBHandle(path, place, digest=digest, index_of=index_of)
+        except FileNotFoundError as error:
+            raise DamagedStoreError(f"{place} is missing: {_REMEDY}") from error
+        except OtherStoreError as error:
+            raise DamagedStoreError(f"{place} is not the part of {self.place} that was published: {_REMEDY}") from error
+        except OSError as error:
+            raise StoreAccessError(f"{place} cannot be read: {error.strerror}") from error
+        except lmdb.Error as error:
+            raise translate(error, place, remedy=COPY_AGAIN) from error
+
+    def check_files(self) -> None:
+        """Raise DamagedStoreError unless every shard is there and has its size, even a shard without records."""
+        for shard in self._table.shards:
+            self._check_size(shard)
+
+    def _check_size(self, shard: Shard) -> None:
+        try:
+            size = os.stat(os.path.join(self._path, SHARD_FOLDER, shard.name)).st_size  # noqa: PTH116, PTH118
+        except OSError:
+            size = None
+        if size != shard.nbytes:
+            place = os.path.join(self.place, SHARD_FOLDER, shard.name)  # noqa: PTH118
+            found = "is missing" if size is None else f"has {size:,} bytes, not {shard.nbytes:,}"
+            raise DamagedStoreError(f"{place} {found}: {_REMEDY}")
+
+    def prefetch(self, indices: Sequence[int]) -> None:
+        """Ask the kernel to load the records at some indices, in as many shards as may be open, without waiting."""
+        for number, positions in islice(self._by_shard(indices).items(), self._most_opened):
+            start = self._starts[number]
+            with suppress(StoreError):  # reading raises it
+                self._shard(number).prefetch([indices[position] - start for position in positions])
+
+    def release_pages(self) -> None:
+        """Remove the pages that were read from this process's memory. They stay in the page cache."""
+        with env.gate, self._lock:
+            for handle in self._opened.values():
+                handle.release_pages()
+
+    def look_up(self, indices: Sequence[int]) -> Iterator[bytes | None]:
+        """Yield documents, copied, with the index and salt that they have in the whole store; None if missing."""
+        for begin in range(0, len(indices), _COPIED):
+            part = indices[begin : begin + _COPIED]
+            found: list[bytes | None] = [None] * len(part)
+            for position, at, salt, document in self.look_up_unordered(part):
+                if document is not None:
+                    to, to_salt = part[position], self.manifest.salt
+                    found[position] = move_document(document, at, salt, to=to, to_salt=to_salt)
+            yield from found
+
+    def look_up_unordered(self, indices: Sequence[int]) -> Iterator[tuple[int, int, int, memoryview | None]]:
+        """Yield documents shard by shard, without copying: position in ``indices``, index and salt in the shard, view.
+
+        The view is None if the document is missing. It is valid until the next one is taken.
+        """
+        for number, positions in self._by_shard(indices).items():
+            inside = [indices[position] - self._starts[number] for position in positions]
+            handle = self._shard(number)
+            yield from zip(positions, inside, repeat(handle.manifest.salt), handle.look_up(inside))
+
+    def _by_shard(self, indices: Sequence[int]) -> dict[int, list[int]]:
+        """Return the positions in ``indices`` of the records of each shard, by the shard's number."""
+        parts: dict[int, list[int]] = {}
+        for position, index in enumerate(indices):
+            if 0 <= index < self.manifest.length:  # the store raises an error for others
+                parts.setdefault(self._number_of(index), []).append(position)
+        return parts
+
+    def _number_of(self, index: int) -> int:
+        """Return the number of the shard that has a record."""
+        return bisect_right(self._starts, index) - 1

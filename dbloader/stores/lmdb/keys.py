@@ -1,6 +1,6 @@
-"""Keys of an LMDB store, in its sub-databases ``records`` and ``meta``; docs/format.md describes each.
+"""Keys of an LMDB store, in its sub-databases ``records`` and ``meta``, and places of its file.
 
-A key of ``records`` is the 8-byte big-endian index of a record, its value is the record's document.
+docs/format.md describes the keys. A key of ``records`` is the 8-byte big-endian index of a record.
 """
 
 from __future__ import annotations
@@ -14,25 +14,24 @@ from dbloader.stores.mongo.uri import is_mongo
 
 RECORDS, META = b"records", b"meta"
 MANIFEST, PROGRESS, EVENT = b"manifest", b"progress", b"event/"
-CACHE = b"cache"  # in a cache that an earlier version made
-SHARD_INDEX = b"shards"  # in the index of a sharded store
+SHARD_INDEX = b"shards"  # marks the index of a sharded store
 PARTIAL = ".partial"
 
 record_key = struct.Struct(">Q").pack
 
 
 def column_key(name: str, chunk: int) -> bytes:
-    """Return the key in ``meta`` of one chunk of a column."""
+    """Return the key of one chunk of a column in ``meta``."""
     return b"column/%s/%s" % (name.encode(), record_key(chunk))
 
 
 def event_key(number: int) -> bytes:
-    """Return the key in ``meta`` of one event of the report."""
+    """Return the key of one event of the report in ``meta``."""
     return EVENT + record_key(number)
 
 
 def checked_path(place: str | os.PathLike[str]) -> str:
-    """Return a place as the path of a file. No message repeats a URI, which may hold a password."""
+    """Return a place as the path of a file, or refuse it. No message repeats a URI, which may contain a password."""
     if not isinstance(place, (str, bytes, os.PathLike)):
         raise TypeError(
             "a place must be the path of an LMDB file or mongodb://host/database.collection, "

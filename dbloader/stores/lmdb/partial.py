@@ -1,7 +1,7 @@
-"""``PLACE.partial``: the LMDB file that a store is written to until it is finished.
+"""``PLACE.partial``: the LMDB file of a store until it is finished.
 
-LMDB writes this file with pwrite(2), not through its memory map (MDB_WRITEMAP is off). A full disk is therefore an
-error that LMDB reports. Writing through the map could end the process with SIGBUS, at a page without a block on disk.
+LMDB writes the file with pwrite(2), not through its memory map (MDB_WRITEMAP is off). So LMDB reports a full disk as an
+error. Writing through the map could end the process with SIGBUS.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import lmdb
 
-from dbloader.errors import DamagedStoreError, StoreAccessError, StoreFullError, StoreLockedError
+from dbloader.errors import StoreAccessError, StoreFullError, StoreLockedError
+from dbloader.stores.lmdb.env import check_size
 from dbloader.stores.lmdb.errors import NO_ROOM, translate, translate_refusal
 from dbloader.stores.lmdb.keys import META, PARTIAL, RECORDS
 
@@ -25,21 +26,21 @@ if TYPE_CHECKING:
     from dbloader.errors import StoreError
 
 FIRST_MAP_BYTES = 2**26
-"""Size of the memory map at first. It is doubled when it is full; a map takes address space, not memory or disk."""
+"""Size of the memory map at first. A full map is doubled. It takes address space, not memory or disk."""
 
 _BEGIN_AGAIN = "begin again with overwrite (--overwrite)"
-# Bytes that must still fit for a disk not to be full: more than a block of any file system.
+# A disk that takes fewer bytes is full. This is more than a block of any file system.
 _PROBE_BYTES = 2**20
 
 
 class PartialFile:
-    """``PLACE.partial``, which one process at a time has open and locked.
+    """``PLACE.partial``. One process at a time can lock and open it.
 
     Attributes:
-        target: Where the store will be: the file that a link at the place leads to.
-        committed: Whether the file holds a commit, or may hold one.
-        fd: The file, open for writing, from ``lock`` on.
-        env: LMDB's environment, from ``open`` on.
+        target: Where the store will be. If the place is a link, this is the link's target.
+        committed: Whether the file contains a commit, or may contain one.
+        fd: The descriptor of the file, open for writing since ``lock``.
+        env: LMDB's environment, open since ``open``.
     """
 
     env: lmdb.Environment
@@ -47,20 +48,20 @@ class PartialFile:
     def __init__(self, place: str, *, resumable: bool) -> None:
         self.place = place
         self.resumable = resumable
-        self.target = Path(os.path.realpath(place))  # Path.resolve raises if links lead in a circle
+        self.target = Path(os.path.realpath(place))  # Path.resolve raises an error for links in a circle
         self.path = Path(f"{self.target}{PARTIAL}")
         self.committed = True
         self.fd = -1
         self._map_bytes = 0
 
     def lock(self) -> None:
-        """Open the file, create it if needed, and lock it for this process, or raise StoreLockedError."""
+        """Create the file if needed, and lock it for this process, or raise StoreLockedError."""
         try:
             self.fd = open_locked(self.path, os.O_CREAT | os.O_NOFOLLOW, self.place)
         except StoreLockedError:
             raise
         except OSError as error:
-            if self.path.is_symlink():  # somebody else's: it could lead to any file
+            if self.path.is_symlink():  # it could lead to another user's file
                 raise StoreAccessError(f"{self.path} is a symbolic link: remove it") from error
             if self.path.is_dir():
                 raise StoreAccessError(
@@ -71,7 +72,7 @@ class PartialFile:
         self.committed = os.fstat(self.fd).st_size > 0
 
     def unlock(self) -> None:
-        """Release the file."""
+        """Unlock and close the file."""
         close_locked(self.fd)
 
     def clear(self) -> None:
@@ -87,24 +88,19 @@ class PartialFile:
             self.env = lmdb.open(
                 str(self.path),
                 subdir=False,
-                lock=False,  # the file itself is locked, and by a lock that ends with the process
+                lock=False,  # `lock` has locked the file, until the process ends
                 map_size=self._map_bytes,
                 max_dbs=2,
-                metasync=False,  # a crash of the machine may undo the last commit, not more
+                metasync=False,  # a crash of the machine can undo only the last commit
             )
-            try:
-                self._check_size(size)
+            with ExitStack() as undo:
+                undo.callback(self.env.close)
+                if size:
+                    check_size(self.env, size, str(self.path), _BEGIN_AGAIN)
                 self.records, self.meta = self.env.open_db(RECORDS), self.env.open_db(META)
-            except BaseException:
-                self.env.close()
-                raise
+                undo.pop_all()
         except lmdb.Error as error:
             raise self._translate(error) from error
-
-    def _check_size(self, size: int) -> None:
-        used = (self.env.info()["last_pgno"] + 1) * self.env.stat()["psize"]
-        if 0 < size < used:  # reading beyond the end of the file would end the process with SIGBUS
-            raise DamagedStoreError(f"{self.path} is cut short: it has {size} bytes of {used}; {_BEGIN_AGAIN}")
 
     def get(self, key: bytes) -> bytes | None:
         """Return a value of the sub-database ``meta``."""
@@ -112,7 +108,7 @@ class PartialFile:
             return txn.get(key)
 
     def write(self, put: Callable[[lmdb.Transaction], None]) -> None:
-        """Call a function with a transaction and commit it; again, in a map of twice the size, if the map is full."""
+        """Call a function with a transaction, and commit. If the map is full, double it and try again."""
         try:
             while True:
                 try:
@@ -126,8 +122,17 @@ class PartialFile:
         except lmdb.Error as error:
             raise self._translate(error) from error
 
+    def put(self, pairs: list[tuple[bytes, bytes]]) -> None:
+        """Put keys and values into the sub-database ``meta``, and commit."""
+
+        def put_all(txn: lmdb.Transaction) -> None:
+            for key, value in pairs:
+                txn.put(key, value, db=self.meta)
+
+        self.write(put_all)
+
     def sync(self) -> None:
-        """Wait until all of the file is on the disk, and close the environment."""
+        """Wait until the file is on the disk, and close the environment."""
         try:
             self.env.sync(True)
         except lmdb.Error as error:
@@ -140,7 +145,7 @@ class PartialFile:
             self.path.replace(self.target)
         except OSError as error:
             raise translate_refusal(error, self.place) from error
-        with suppress(OSError):  # the store is in place; not every folder can be opened or synced
+        with suppress(OSError):  # the store is in place, and some folders cannot be opened or synced
             sync_folder(self.target.parent)
 
     def remove(self) -> None:
@@ -149,7 +154,7 @@ class PartialFile:
 
     def _translate(self, error: lmdb.Error) -> StoreError:
         found = translate(error, str(self.path), use="written", remedy=_BEGIN_AGAIN)
-        # LMDB reports EIO when the disk takes only a part of what it writes.
+        # LMDB reports EIO when the disk takes only a part of a write.
         if isinstance(found, StoreFullError) or (os.strerror(errno.EIO) in str(error) and self._is_full()):
             kept = self.committed and self.resumable
             return StoreFullError(
@@ -159,7 +164,7 @@ class PartialFile:
         return found
 
     def _is_full(self) -> bool:
-        """Try to make the file longer. Free space says nothing where there are quotas."""
+        """Try to extend the file. The free space does not show a quota."""
         size = os.fstat(self.fd).st_size
         try:
             return os.pwrite(self.fd, bytes(_PROBE_BYTES), size) < _PROBE_BYTES
@@ -170,10 +175,10 @@ class PartialFile:
 
 
 def open_locked(path: Path, flags: int, place: str, doing: str = "writing") -> int:
-    """Open a file, to write and with further flags, and lock it for this process; return its descriptor.
+    """Open a file for writing, with more flags of os.open, lock it for this process, and return its descriptor.
 
     Raises:
-        StoreLockedError: Another process has it locked; the message says what that is ``doing`` with the place.
+        StoreLockedError: Another process has locked it. The message has its activity, ``doing``.
         StoreAccessError: The file cannot be opened, or its file system has no locks.
     """
     while True:
@@ -183,7 +188,7 @@ def open_locked(path: Path, flags: int, place: str, doing: str = "writing") -> i
             raise translate_refusal(error, place) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Another process may have renamed or replaced the file before it was locked here.
+            # Another process may have renamed or replaced the file before this lock.
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(descriptor), path.stat()):
                     return descriptor
@@ -199,14 +204,14 @@ def open_locked(path: Path, flags: int, place: str, doing: str = "writing") -> i
 
 
 def close_locked(descriptor: int) -> None:
-    """Release a file that ``open_locked`` has opened."""
-    # Closing is not enough: a process forked meanwhile, such as a DataLoader worker, has the same open file.
+    """Unlock and close a file that ``open_locked`` has opened."""
+    # Closing does not unlock: a forked process, such as a DataLoader worker, has the same open file.
     fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until what was created, renamed or removed in a folder is on the disk."""
+    """Wait until the names of the files in a folder are on the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

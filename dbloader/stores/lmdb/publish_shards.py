@@ -1,4 +1,4 @@
-"""Make a sharded store of finished LMDB stores that lie in its folder, and put it in the place of another."""
+"""Make a folder of LMDB stores one sharded store, and put it in the place of another."""
 
 from __future__ import annotations
 
@@ -7,19 +7,32 @@ import secrets
 import shutil
 import tempfile
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dbloader._describe import counted, size
 from dbloader.errors import DamagedStoreError, StoreError, StoreExistsError
+from dbloader.records.columns import CHUNK, DTYPES, names_in, pack_names, seal_chunk
+from dbloader.records.document import seal
+from dbloader.records.manifest import Summary
 from dbloader.stores.lmdb.errors import refusals
-from dbloader.stores.lmdb.partial import close_locked, open_locked, sync_folder
-from dbloader.stores.lmdb.shard_index import write_index
+from dbloader.stores.lmdb.keys import MANIFEST, SHARD_INDEX, column_key, event_key
+from dbloader.stores.lmdb.partial import PartialFile, close_locked, open_locked, sync_folder
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, Shard, ShardTable, is_sharded, kept_manifest
 from dbloader.stores.lmdb.store import LMDBStore
+from dbloader.stores.totals import Totals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from dbloader.records.manifest import Manifest
+    from dbloader.stores.base import Store
+
+# Chunks and events in one transaction: a few megabytes.
+_AT_ONCE = 512
 
 
 def index_shards(
@@ -34,24 +47,22 @@ def index_shards(
     grows: tuple[Path, ShardTable] | None = None,
     index: str = "",
 ) -> ShardTable:
-    """Write the index of the shards in the ``shards/`` of a folder, and return the table of their store.
-
-    The folder is that store after ``put_manifest``.
+    """Write the index of the shards in a folder, and return the table that ``put_manifest`` publishes.
 
     Args:
-        folder: The folder.
+        folder: The folder. The shards are in its ``shards/``.
         names: File names of the shards, in the order of their records.
-        digests: The digest that each must have; None for any.
+        digests: The expected digest of each shard; None for any.
         classes: Name of each label from 0 on.
-        source: Where the records came from, for people to read.
+        source: Where the records are from, for people to read.
         created: UTC, ISO 8601; None for now.
-        salt: Of the manifest; None for a random one.
-        grows: Folder and table of the store that the shards are added to; None for a new store.
-        index: File name of the index; "" for a new one.
+        salt: The manifest's salt; None for a random one.
+        grows: Folder and table of the store to which the shards are added; None for a new store.
+        index: File name of the index; "" for a new name.
 
     Raises:
-        StoreError: A shard is missing, damaged, no store or another one; or the folder cannot be written.
-        FieldError: A label has no class; or a manifest cannot hold the classes or the source.
+        StoreError: A shard is missing, damaged, not a store or not the expected one; or the folder cannot be written.
+        FieldError: A label has no class, or the manifest cannot store the classes or the source.
     """
     shards: list[Shard] = [] if grows is None else [*grows[1].shards]
 
@@ -71,18 +82,90 @@ def index_shards(
             yield store
 
     index = index or f"index-{secrets.token_hex(4)}.lmdb"
-    # LMDB writes on a local disk, and other folders get whole files.
+    salt = secrets.randbits(32) if salt is None else salt
+    # LMDB needs a local disk. The folder, perhaps on a network, gets the whole file.
     with refusals(str(folder)), tempfile.TemporaryDirectory(prefix="dbloader-") as local:
         path = Path(local) / index
-        salt = secrets.randbits(32) if salt is None else salt
-        facts: dict[str, Any] = {"salt": salt, "classes": classes, "source": source, "created": created}
-        manifest = write_index(str(path), stores(), str(folder), **facts)
+        manifest = write_index(
+            str(path), stores(), str(folder), salt=salt, classes=classes, source=source, created=created
+        )
         copy_durably(path, folder / index)
     return ShardTable(manifest, index, shards, "" if grows is None else grows[1].index_file)
 
 
+def write_index(path: str, shards: Iterable[Store], place: str, *, salt: int, **facts: Any) -> Manifest:
+    """Write the columns and the report of all shards into a new file, the index; return the manifest of their records.
+
+    Args:
+        path: The file. It is created when it is complete.
+        shards: The shards in order. Each is opened when it is taken.
+        place: The place of the sharded store, for messages.
+        salt: The manifest's salt.
+        facts: ``classes``, ``source`` and ``created`` of the manifest.
+
+    Raises:
+        StoreError: A shard cannot be read, or the file cannot be written.
+        FieldError: A label has no class.
+    """
+    totals, summary = Totals(), Summary()
+    entries = _index_entries(shards, totals, summary, salt)
+    file = PartialFile(path, resumable=False)
+    file.lock()
+    try:
+        file.clear()
+        file.open()
+        try:
+            while some := list(islice(entries, _AT_ONCE)):
+                file.put(some)
+            manifest = totals.manifest(place, summary, salt=salt, **facts)
+            file.put([(SHARD_INDEX, b""), (MANIFEST, manifest.encode())])
+            file.sync()
+        finally:
+            file.env.close()
+        file.publish()
+    finally:
+        file.remove()  # unless it is published
+        file.unlock()
+    return manifest
+
+
+def _index_entries(
+    shards: Iterable[Store], totals: Totals, summary: Summary, salt: int
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the keys and values of the events and columns of all shards, and count them in ``totals`` and ``summary``.
+
+    The chunks of a shard are cut and joined, because chunks of the index may have records of two shards.
+    """
+    held: dict[str, Any] = {**{name: np.empty(0, dtype) for name, dtype in DTYPES.items()}, "name": []}
+    number = 0
+    for shard in shards:
+        with shard:
+            for event in shard.events():
+                yield event_key(totals.events), seal(event, totals.events, salt)
+                totals.events += 1
+            totals.add_store(shard.manifest)
+            handle = shard.open_handle()
+            for own in range(-(-len(shard) // CHUNK)):
+                for name, dtype in DTYPES.items():
+                    held[name] = np.concatenate((held[name], np.frombuffer(handle.chunk(name, own), dtype)))
+                held["name"] += names_in(handle.chunk("name", own))
+                if len(held["name"]) >= CHUNK:
+                    yield from _seal_chunk({name: part[:CHUNK] for name, part in held.items()}, number, summary, salt)
+                    held = {name: part[CHUNK:] for name, part in held.items()}
+                    number += 1
+    if held["name"]:
+        yield from _seal_chunk(held, number, summary, salt)
+
+
+def _seal_chunk(chunk: dict[str, Any], number: int, summary: Summary, salt: int) -> Iterator[tuple[bytes, bytes]]:
+    packed = {name: pack_names(part) if name == "name" else part.tobytes() for name, part in chunk.items()}
+    summary.add(packed)
+    for name, values in packed.items():
+        yield column_key(name, number), seal_chunk(name, number, values, salt)
+
+
 def put_manifest(folder: Path, table: ShardTable) -> None:
-    """Put a manifest in its place, once all that it names is on the disk."""
+    """Write the manifest of a folder's store, after the files that it names are on the disk."""
     aside = folder / f"{MANIFEST_FILE}.{secrets.token_hex(4)}"
     with refusals(str(folder)):
         try:
@@ -97,30 +180,30 @@ def put_manifest(folder: Path, table: ShardTable) -> None:
 
 
 def move_into(folder: Path, table: ShardTable, target: Path) -> None:
-    """Put a store whose files are in a folder in the place of another, or of that which it grows from.
+    """Move a store from its folder to a target, where it replaces the store or grows it.
 
-    It is the manifest that does so, in one step, once all that it names is there.
+    All files move before the manifest, which replaces the old store in one step.
 
     Raises:
-        StoreLockedError: Another process publishes there now.
-        StoreExistsError: The store there is another one than that which is to grow.
+        StoreLockedError: Another process is publishing at the target.
+        StoreExistsError: The store at the target is not the one that was to grow.
         StoreError: The store cannot be written.
     """
     left: list[str] = []
     with refusals(str(target)), replacing(target) as old:
-        with suppress(StoreError):  # a damaged store is replaced too
+        with suppress(StoreError):  # a damaged store may be replaced
             there = ShardTable.decode(old, str(target))
             left = [*there.files, *there.older_files]
         if table.previous:
             check_base(target, ShardTable.decode(old, str(target)), table.previous)
             kept = target / kept_manifest(table.previous)
-            kept.unlink(missing_ok=True)  # a publisher that was killed has left half of it
+            kept.unlink(missing_ok=True)  # a killed publisher may have left half of it
             write_durably(kept, old)
         (target / SHARD_FOLDER).mkdir(exist_ok=True)
         for name in table.files:
             _give_second_name(folder / name, target / name)
         put_manifest(target, table)
-        # Only what the older store had: other files may be those of a process that publishes too.
+        # Only files of the old store: others may belong to a process that waits to publish.
         for name in {*left} - {*table.files, *table.older_files}:
             with suppress(OSError):  # the store is in place
                 (target / name).unlink()
@@ -128,11 +211,11 @@ def move_into(folder: Path, table: ShardTable, target: Path) -> None:
 
 @contextmanager
 def replacing(folder: Path) -> Iterator[bytes]:
-    """Lock a sharded store against others that publish in it, and yield the content of its manifest.
+    """Lock a sharded store against other publishers, and yield the content of its manifest.
 
     Raises:
-        StoreLockedError: Another process is publishing in it.
-        StoreAccessError: It cannot be written, or its file system has no locks.
+        StoreLockedError: Another process is publishing there.
+        StoreAccessError: The store cannot be written, or its file system has no locks.
     """
     path = folder / MANIFEST_FILE
     descriptor = open_locked(path, 0, str(folder), "publishing")
@@ -143,22 +226,22 @@ def replacing(folder: Path) -> Iterator[bytes]:
 
 
 def _give_second_name(path: Path, to: Path) -> None:
-    """Give a file a second name, so that a publisher which is killed leaves all parts.
+    """Give a file a second name. A killed publisher then leaves all parts in their folder.
 
-    It is moved if another file has the name, such as a damaged one of the same store, or if there are no links.
+    The file is moved instead if the name is taken, for example by a damaged shard, or if there are no links.
     """
     try:
         os.link(path, to)
     except OSError:
         try:
-            path.replace(to)  # does nothing if the file has the name already
+            path.replace(to)  # does nothing if both are the same file
         except FileNotFoundError:
             if not to.exists():
                 raise
 
 
 def check_base(target: Path, table: ShardTable, index_file: str) -> None:
-    """Raise StoreExistsError unless the store at a place is the one with this index, which is to grow."""
+    """Raise StoreExistsError unless the store at the target has this index: only that store may grow."""
     if table.index_file != index_file:
         raise StoreExistsError(
             f"{target} is another store than the one that was to grow: somebody has published there meanwhile. Plan "
@@ -167,7 +250,7 @@ def check_base(target: Path, table: ShardTable, index_file: str) -> None:
 
 
 def check_target(target: Path, *, overwrite: bool) -> bool:
-    """Return whether a store is at the place, and may be replaced; StoreExistsError if not."""
+    """Return whether the target has a store. Raise StoreExistsError unless it may be replaced."""
     if not os.path.lexists(target):
         return False
     if not is_sharded(target):
@@ -178,7 +261,7 @@ def check_target(target: Path, *, overwrite: bool) -> bool:
 
 
 def unnamed_warning(target: Path) -> list[str]:
-    """Return a warning about files in a store's folder that its manifest does not name, if there are any."""
+    """Return a warning about files in a store's folder that its manifest does not name, or nothing."""
     with suppress(OSError, StoreError):  # the store is in place
         table = ShardTable.read(target)
         patterns = f"{SHARD_FOLDER}/*", "index-*", f"{MANIFEST_FILE}.*"
@@ -196,7 +279,7 @@ def unnamed_warning(target: Path) -> list[str]:
 
 
 def copy_durably(path: Path, to: Path) -> None:
-    """Copy a file, which is whole and on the disk once it has its name."""
+    """Copy a file. The copy gets its name when it is complete and on the disk."""
     aside = to.with_name(f"{to.name}.{secrets.token_hex(4)}")
     try:
         with path.open("rb") as source, aside.open("xb") as copy:
@@ -204,9 +287,8 @@ def copy_durably(path: Path, to: Path) -> None:
             copy.flush()
             os.fsync(copy.fileno())
         aside.rename(to)
-    except BaseException:
+    finally:
         aside.unlink(missing_ok=True)
-        raise
 
 
 def write_durably(path: Path, data: bytes) -> None:

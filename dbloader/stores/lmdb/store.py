@@ -1,4 +1,4 @@
-"""Reading a store from one LMDB file, or from a folder of several."""
+"""Read a store in one LMDB file, or in a folder of several."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ from dbloader.records.decode import decode
 from dbloader.stores.base import Store
 from dbloader.stores.lmdb import env
 from dbloader.stores.lmdb.errors import translate
-from dbloader.stores.lmdb.handle import LMDBHandle
+from dbloader.stores.lmdb.handle import LMDBHandle, ShardedHandle
 from dbloader.stores.lmdb.keys import PARTIAL, checked_path, event_key
 from dbloader.stores.lmdb.shard_table import is_sharded
-from dbloader.stores.lmdb.sharded_handle import ShardedHandle
 from dbloader.stores.mongo.uri import is_mongo
 
 if TYPE_CHECKING:
@@ -36,15 +35,14 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
 
 
-# Records prefetched at a time: as many as a large batch has, and little memory.
-_PREFETCHED = 128
-
-
 class LMDBStore(Store):
     """A store in one LMDB file, or in a folder of several, its shards.
 
-    Its ``handle`` may be a parent process's; it is None if the store is not open.
+    Attributes:
+        handle: The open handle; None if the store is not open. A forked child inherits its parent's handle.
     """
+
+    has_views = True
 
     def __init__(self, place: str | os.PathLike[str]) -> None:
         self.place = checked_path(place)
@@ -54,20 +52,12 @@ class LMDBStore(Store):
     @override
     def read(self, indices: Sequence[int]) -> list[Record]:
         handle = self.open_handle()
-        if isinstance(handle, ShardedHandle):
-            return self._read_shards(handle, indices)
-        with self._borrow(handle, indices) as documents:
-            # Each document is decoded in the map. Only the values of the record are copied.
-            return [self._decode(document, index, handle.manifest.salt) for document, index in documents]
-
-    def _read_shards(self, handle: ShardedHandle, indices: Sequence[int]) -> list[Record]:
-        """Decode each document in the map of its shard, where it has another index."""
-        for index in indices:
-            self._check_index(index)
-        records: dict[int, Record] = {}
+        self._check_indices(indices, handle)
+        records: list[Any] = [None] * len(indices)
         with env.gate:
             handle.prefetch(indices)
-            for position, at, salt, document in handle.each(indices):
+            # Records are decoded from views, so only their values are copied.
+            for position, at, salt, document in handle.look_up_unordered(indices):
                 index = indices[position]
                 if document is None:
                     raise self._damaged(index, "it is missing")
@@ -76,13 +66,7 @@ class LMDBStore(Store):
                 except DamagedRecordError as error:
                     raise self._damaged(index, str(error)) from error
                 record.index = int(index)
-        return [records[position] for position in range(len(indices))]
-
-    @property
-    @override
-    def shard_lengths(self) -> Sequence[int] | None:
-        handle = self.open_handle()
-        return handle.shard_lengths if isinstance(handle, ShardedHandle) else None
+        return records
 
     @override
     def prefetch(self, indices: Sequence[int]) -> None:
@@ -90,31 +74,49 @@ class LMDBStore(Store):
         with env.gate:
             handle.prefetch(indices)
 
-    def release_pages(self) -> None:
-        """Take what was read through the map out of this process's memory; it stays in the page cache."""
-        self.open_handle().release_pages()
-
-    has_views = True
-
     @override
     @contextmanager
-    def borrow(self, indices: Sequence[int], *, prefetched: bool = False) -> Iterator[Iterator[Record]]:
+    def borrow(self, indices: Sequence[int]) -> Iterator[Iterator[Record]]:
         handle = self.open_handle()
-        with self._borrow(handle, indices, prefetched=prefetched) as documents:
+        with env.gate:
+            documents = self._look_up(handle, indices)
             yield (self._decode(document, index, handle.manifest.salt, view=True) for document, index in documents)
 
     @override
     def documents(self, indices: Sequence[int]) -> list[bytes]:
-        with self.borrow_documents(indices) as documents:
-            return [bytes(document) for document, _ in documents]
+        handle = self.open_handle()
+        with env.gate:
+            handle.prefetch(indices)
+            return [bytes(document) for document, _ in self._look_up(handle, indices)]
+
+    @override
+    @contextmanager
+    def borrow_documents(self, indices: Sequence[int]) -> Iterator[Iterator[tuple[bytes | memoryview, int]]]:
+        handle = self.open_handle()
+        with env.gate:
+            yield self._look_up(handle, indices)
+
+    def _look_up(
+        self, handle: LMDBHandle | ShardedHandle, indices: Sequence[int]
+    ) -> Iterator[tuple[bytes | memoryview, int]]:
+        self._check_indices(indices, handle)
+        for index, document in zip(indices, handle.look_up(indices), strict=True):
+            if document is None:
+                raise self._damaged(index, "it is missing")
+            yield document, index
+
+    def _check_indices(self, indices: Sequence[int], handle: LMDBHandle | ShardedHandle) -> None:
+        length = handle.manifest.length
+        for index in indices:
+            if not 0 <= index < length:
+                self._check_index(index)  # raises
 
     @override
     def find(self, name: str) -> int:
         if not isinstance(name, str):
             raise TypeError(f"find takes the name of a record, a str, got {short_repr(name)}")
-        hashed = np.uint32(name_hash(name.encode(errors="replace")))  # no stored name has what UTF-8 cannot hold
+        hashed = np.uint32(name_hash(name.encode(errors="replace")))  # no stored name has characters without UTF-8
         handle = self.open_handle()
-        # 4 bytes a record: a million are searched in 3 ms.
         for number, chunk in enumerate(handle.chunks("name_hash") if name else ()):
             for position in np.flatnonzero(np.frombuffer(chunk, DTYPES["name_hash"]) == hashed).tolist():
                 if name_at(handle.chunk("name", number), position) == name:
@@ -126,6 +128,23 @@ class LMDBStore(Store):
         handle = self.open_handle()
         for number in range(handle.manifest.events):
             yield self._event(handle.get(event_key(number)), number)
+
+    @property
+    @override
+    def shard_lengths(self) -> Sequence[int] | None:
+        handle = self.open_handle()
+        return handle.shard_lengths if isinstance(handle, ShardedHandle) else None
+
+    @property
+    def files(self) -> list[str]:
+        """The paths of the store's files."""
+        return self.open_handle().files
+
+    @override
+    def check_files(self) -> None:
+        handle = self.open_handle()
+        if isinstance(handle, ShardedHandle):
+            handle.check_files()
 
     @override
     def is_at(self, place: str | os.PathLike[str]) -> bool:
@@ -142,46 +161,6 @@ class LMDBStore(Store):
                 self.handle = handle.before(digest) or handle
 
     @override
-    def check_files(self) -> None:
-        handle = self.open_handle()
-        if isinstance(handle, ShardedHandle):
-            handle.check_files()
-
-    @override
-    def close(self) -> None:
-        self.handle = None
-
-    @override
-    @contextmanager
-    def borrow_documents(
-        self, indices: Sequence[int], *, prefetched: bool = False
-    ) -> Iterator[Iterator[tuple[bytes | memoryview, int]]]:
-        with self._borrow(self.open_handle(), indices, prefetched=prefetched) as documents:
-            yield documents
-
-    @contextmanager
-    def _borrow(
-        self, handle: LMDBHandle | ShardedHandle, indices: Sequence[int], *, prefetched: bool = False
-    ) -> Iterator[Iterator[tuple[bytes | memoryview, int]]]:
-        with env.gate:
-            yield self._found(handle, indices, prefetched=prefetched)
-
-    def _found(
-        self, handle: LMDBHandle | ShardedHandle, indices: Sequence[int], *, prefetched: bool
-    ) -> Iterator[tuple[bytes | memoryview, int]]:
-        documents: Iterator[bytes | memoryview | None] = handle.look_up(indices)
-        length = handle.manifest.length
-        for position, index in enumerate(indices):
-            if not prefetched and not position % _PREFETCHED:
-                handle.prefetch(indices[position : position + _PREFETCHED])
-            if not 0 <= index < length:
-                self._check_index(index)
-            document = next(documents)
-            if document is None:
-                raise self._damaged(index, "it is missing")
-            yield document, index
-
-    @override
     def open_handle(self) -> LMDBHandle | ShardedHandle:
         handle = self.handle
         if handle is None or handle.pid != os.getpid():
@@ -194,11 +173,6 @@ class LMDBStore(Store):
             except lmdb.Error as error:
                 raise translate(error, self.place) from error
         return handle
-
-    @property
-    def files(self) -> list[str]:
-        """The paths of the store's files."""
-        return self.open_handle().files
 
     def _absent(self, error: OSError) -> Exception:
         if isinstance(error, PermissionError):
@@ -213,8 +187,15 @@ class LMDBStore(Store):
             return NotAStoreError(f"{self.place} is not there, but its unfinished conversion is: {remedy}")
         return StoreNotFoundError(f"{self.place} does not exist; dbloader convert makes a store")
 
+    def release_pages(self) -> None:
+        """Remove the pages that were read from this process's memory. They stay in the page cache."""
+        self.open_handle().release_pages()
+
+    @override
+    def close(self) -> None:
+        self.handle = None
+
     def __getstate__(self) -> dict[str, Any]:
-        # With the absolute path: a spawned worker may start in another working directory.
         return {**self.__dict__, "handle": None}
 
 

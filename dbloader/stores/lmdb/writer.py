@@ -1,8 +1,7 @@
-"""Writing a store into one LMDB file: into ``PLACE.partial``, which is renamed when the store is finished."""
+"""Write a store into one LMDB file: into ``PLACE.partial``, which is renamed when the store is finished."""
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
@@ -17,7 +16,7 @@ from dbloader.errors import (
 )
 from dbloader.records.columns import COLUMNS, whole_chunk
 from dbloader.records.document import seal
-from dbloader.stores.lmdb.errors import translate_refusal
+from dbloader.stores.lmdb.errors import refusals, translate_refusal
 from dbloader.stores.lmdb.keys import MANIFEST, PROGRESS, checked_path, column_key, event_key, record_key
 from dbloader.stores.lmdb.partial import PartialFile
 from dbloader.stores.lmdb.shard_table import is_sharded
@@ -25,6 +24,7 @@ from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.writer import Writer
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping
 
     import lmdb
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 
 class LMDBWriter(Writer):
-    """A store that is being written to one LMDB file; see Writer. Only a dbloader store is replaced.
+    """Writes a store to one LMDB file; see Writer. It replaces only dbloader stores.
 
-    ``PLACE.partial`` next to the file holds the store until it is finished.
+    The file is ``PLACE.partial`` until the store is finished.
     """
 
     def __init__(
@@ -53,29 +53,29 @@ class LMDBWriter(Writer):
         self._check_target()
         self._partial.lock()
         try:
-            self._begin_or_resume()
-        except BaseException as error:
-            if not self._partial.committed:
-                self._partial.remove()
-            self._partial.unlock()
-            if isinstance(error, OSError) and not isinstance(error, StoreError):
-                raise translate_refusal(error, self.place) from error
+            with refusals(self.place):
+                self._begin_or_resume()
+        except BaseException:  # an ExitStack would have a moment in which Ctrl-C leaves the file
+            self._leave(keep=self._partial.committed)
             raise
 
     @override
     def _close(self) -> None:
+        if not self._published:
+            self._partial.env.close()
+        self._leave(keep=self._published or (self.resumable and self._partial.committed))
+
+    def _leave(self, *, keep: bool) -> None:
         try:
-            if not self._published:
-                self._partial.env.close()
-                if not (self.resumable and self._partial.committed):
-                    self._partial.remove()
+            if not keep:
+                self._partial.remove()
         finally:
             self._partial.unlock()
 
     def _check_target(self) -> None:
         """Refuse a place that may not become a new store."""
         try:
-            if self._target.is_symlink():  # where realpath has given up
+            if self._target.is_symlink():  # realpath stops at a circle
                 raise StoreAccessError(f"{self.place} cannot be written: its symbolic link leads in a circle")
             if not self._target.parent.is_dir():
                 raise StoreAccessError(
@@ -89,7 +89,7 @@ class LMDBWriter(Writer):
             if self._target.is_dir() or self.place.endswith("/"):
                 raise StoreExistsError(
                     f"{self.place} {'is' if self._target.is_dir() else 'names'} a folder; "
-                    f"this makes one file: name one, such as {self._better_name()}"
+                    f"this makes one file: name one, such as {self._target.with_suffix('')}.lmdb"
                 )
             if not (self.resume and self._partial.path.exists()):
                 self._check_replaceable()
@@ -98,15 +98,8 @@ class LMDBWriter(Writer):
         except PermissionError as error:
             raise translate_refusal(error, self.place) from error
 
-    def _better_name(self) -> str:
-        """Return a file name for a place that is or names a folder."""
-        path = self.place.rstrip("/")
-        if os.path.basename(path) in ("", ".", ".."):  # noqa: PTH119 - Path drops a last "."
-            return f"{path}/train.lmdb"
-        return path if path.endswith(".lmdb") and not self._target.is_dir() else f"{path}.lmdb"
-
     def _check_replaceable(self) -> None:
-        """Refuse to replace what is at the place, unless it is to be overwritten and is a store."""
+        """Refuse to replace what is at the place, unless it is a store and may be overwritten."""
         if not self._target.exists():
             return
         if self.resumed:
@@ -120,14 +113,14 @@ class LMDBWriter(Writer):
                 "name another place, or remove it yourself"
             ) from error
         except (DamagedStoreError, StoreVersionError):
-            pass  # it may be replaced
+            pass  # such a store may be replaced
         except StoreError:
-            if self.overwrite:  # a file that cannot even be opened may not be replaced
+            if self.overwrite:  # nobody knows what this file is
                 raise
         self._refuse_finished()
 
     def _begin_or_resume(self) -> None:
-        """Open the partial file, and go on from its last commit if it has one."""
+        """Open the partial file, and continue after its last commit if it has one."""
         if self._partial.committed and not self.resume:
             if not self.overwrite:
                 raise self._unfinished()
@@ -138,7 +131,7 @@ class LMDBWriter(Writer):
             self._partial.committed = progress is not None
             if progress is not None:
                 self._restore(progress)
-            self._check_replaceable()  # again: a resumed writer knows only now whether it may overwrite
+            self._check_replaceable()  # again, as the progress shows whether this writer may overwrite
         except BaseException:
             self._partial.env.close()
             raise
@@ -171,15 +164,13 @@ class LMDBWriter(Writer):
             chunks[name] = bytes(chunk)
         return chunks
 
+    @override
     def _damaged(self, what: str) -> DamagedStoreError:
         return DamagedStoreError(f"{self._partial.path}: {what}; begin again with overwrite (--overwrite)")
 
     @override
     def _publish(self, manifest: Manifest) -> None:
-        def put(txn: lmdb.Transaction) -> None:
-            txn.put(MANIFEST, manifest.encode(), db=self._partial.meta)
-
-        self._partial.write(put)
+        self._partial.put([(MANIFEST, manifest.encode())])
         self._partial.sync()
         self._check_replaceable()
         self._partial.publish()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("pages", [0.1, 2, 3, 7.9])
-def test_a_file_that_was_cut_short_is_noticed_when_it_is_opened(place: Path, pages: float) -> None:
+def test_file_cut_short_is_refused_when_opened(place: Path, pages: float) -> None:
     os.truncate(place, int(4096 * pages))
 
     def open_it() -> None:
@@ -38,14 +38,14 @@ def test_a_file_that_was_cut_short_is_noticed_when_it_is_opened(place: Path, pag
     assert in_child(open_it) == 0
 
 
-def test_a_file_with_something_behind_it_is_still_the_store(place: Path) -> None:
+def test_file_with_extra_bytes_at_its_end_is_the_store(place: Path) -> None:
     with place.open("ab") as file:
         file.write(bytes(5000))
     with open_store(place) as store:
         assert store.verify() == store.manifest.digest
 
 
-def test_what_lmdb_finds_damaged_is_a_damaged_store(place: Path) -> None:
+def test_pages_that_lmdb_finds_damaged_raise(place: Path) -> None:
     content = place.read_bytes()
 
     def read_damaged() -> None:
@@ -82,7 +82,7 @@ def readers_of(store: Store, column: str) -> list[Callable[[], object]]:
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_a_damaged_column_is_noticed_by_whatever_reads_it(place: Path, name: str) -> None:
+def test_damaged_column_raises_in_every_reader(place: Path, name: str) -> None:
     key = column_key(name, 0)
     value = value_at(place, b"meta", key)
     rng = random.Random(name)
@@ -100,7 +100,7 @@ def test_a_damaged_column_is_noticed_by_whatever_reads_it(place: Path, name: str
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_verifying_compares_each_column_with_the_records(place: Path, name: str) -> None:
+def test_verify_compares_each_column_with_the_records(place: Path, name: str) -> None:
     chunk = chunk_at(place, name, 0)
     put_chunk(place, name, 0, chunk[:-1] + bytes([chunk[-1] ^ 1]))
     with open_store(place) as store:
@@ -110,7 +110,7 @@ def test_verifying_compares_each_column_with_the_records(place: Path, name: str)
         assert [record.label for record in store] == [record.label for record in make_records(20)]
 
 
-def test_verifying_compares_columns_of_every_chunk(tmp_path: Path) -> None:
+def test_verify_compares_every_chunk(tmp_path: Path) -> None:
     place = tmp_path / "store.lmdb"
     write(place, small_records(CHUNK + 100))
     put_chunk(place, "label", 1, bytes(len(chunk_at(place, "label", 1))))
@@ -138,7 +138,7 @@ def test_verifying_compares_columns_of_every_chunk(tmp_path: Path) -> None:
         ("classes", ["only one"]),
     ],
 )
-def test_verifying_compares_the_manifest_with_the_records(tmp_path: Path, fact: str, other: object) -> None:
+def test_verify_compares_the_manifest_with_the_records(tmp_path: Path, fact: str, other: object) -> None:
     place = tmp_path / "store.lmdb"
     lines = [{"name": f"{number}", "event": event, "reason": "why"} for number, event in enumerate(["repaired"] * 2)]
     with create_store(place) as writer:
@@ -158,7 +158,7 @@ def test_verifying_compares_the_manifest_with_the_records(tmp_path: Path, fact: 
 
 
 @pytest.mark.parametrize("change", ["flipped", "missing", "exchanged", "empty", "something else"])
-def test_a_damaged_line_of_the_report_is_found_when_it_is_read(tmp_path: Path, change: str) -> None:
+def test_damaged_line_of_the_report_raises(tmp_path: Path, change: str) -> None:
     place = tmp_path / "store.lmdb"
     lines = [{"name": f"{number}.jpg", "event": "rejected", "reason": "why"} for number in range(3)]
     with create_store(place) as writer:
@@ -183,7 +183,7 @@ def test_a_damaged_line_of_the_report_is_found_when_it_is_read(tmp_path: Path, c
 
 
 @pytest.mark.parametrize("length", [19, 21, 10**12])
-def test_a_manifest_of_another_length_is_found_by_verifying_and_by_each_column(place: Path, length: int) -> None:
+def test_wrong_length_raises_in_verify_and_columns(place: Path, length: int) -> None:
     change_manifest(place, length=length)
     with open_store(place) as store:
         with pytest.raises((DamagedStoreError, DamagedRecordError), match=r"is missing|are missing"):
@@ -193,7 +193,7 @@ def test_a_manifest_of_another_length_is_found_by_verifying_and_by_each_column(p
                 read()
 
 
-def test_a_manifest_that_lies_about_its_length_takes_no_memory(tmp_path: Path) -> None:
+def test_huge_length_allocates_no_memory(tmp_path: Path) -> None:
     place, length = tmp_path / "store.lmdb", 10**13
     write(place, small_records(3))
     last = -(-length // CHUNK) - 1
@@ -208,7 +208,7 @@ def test_a_manifest_that_lies_about_its_length_takes_no_memory(tmp_path: Path) -
                 read()
 
 
-def test_a_damaged_record_whose_name_is_damaged_too_is_named_by_its_index(place: Path) -> None:
+def test_damaged_record_with_a_damaged_name_is_named_by_index(place: Path) -> None:
     tamper(place, b"meta", {column_key("name", 0): None})
     tamper(place, b"records", {record_key(3): b"x"})
     with (

@@ -41,7 +41,7 @@ def test_stores_on_one_file_share_one_environment(place: Path) -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_pages_that_were_read_can_be_taken_out_of_the_memory_of_the_process(place: Path) -> None:
+def test_release_pages_removes_pages_from_the_process(place: Path) -> None:
     def resident() -> int:
         lines = Path("/proc/self/smaps").read_text().splitlines()
         begin = next(number for number, line in enumerate(lines) if line.endswith(str(place)))
@@ -56,7 +56,7 @@ def test_pages_that_were_read_can_be_taken_out_of_the_memory_of_the_process(plac
 
 
 @pytest.mark.parametrize("link", ["hard", "symbolic"])
-def test_a_link_to_a_store_is_the_same_store(place: Path, tmp_path: Path, link: str) -> None:
+def test_link_to_a_store_shares_its_environment(place: Path, tmp_path: Path, link: str) -> None:
     other = tmp_path / "other.lmdb"
     if link == "hard":
         other.hardlink_to(place)
@@ -68,7 +68,7 @@ def test_a_link_to_a_store_is_the_same_store(place: Path, tmp_path: Path, link: 
 
 
 @pytest.mark.parametrize("end", ["close", "with", "del", "garbage"])
-def test_the_file_is_closed_with_the_last_store_that_uses_it(place: Path, end: str) -> None:
+def test_file_is_closed_with_its_last_store(place: Path, end: str) -> None:
     store = open_store(place)
     store.read([0])
     assert open_descriptors(place) == ONE_ENVIRONMENT
@@ -85,7 +85,7 @@ def test_the_file_is_closed_with_the_last_store_that_uses_it(place: Path, end: s
     assert open_descriptors(place) == 0
 
 
-def test_a_store_that_could_not_be_opened_leaves_no_file_open(place: Path) -> None:
+def test_store_that_fails_to_open_leaves_no_file_open(place: Path) -> None:
     tamper(place, b"meta", {b"manifest": None})
     with pytest.raises(NotAStoreError, match="not a finished store"):
         len(open_store(place))
@@ -94,7 +94,7 @@ def test_a_store_that_could_not_be_opened_leaves_no_file_open(place: Path) -> No
     tamper(place, b"meta", {b"manifest": b""})  # which py-lmdb would refuse if the file were open
 
 
-def test_threads_that_open_and_close_the_same_file_never_see_it_open_twice(place: Path) -> None:
+def test_threads_open_and_close_one_file_without_errors(place: Path) -> None:
     # py-lmdb refuses a file from the moment it is opened until it is closed, not until its object is gone.
     before = sys.getswitchinterval()
     barrier = threading.Barrier(3)  # few, so that often none has it open
@@ -115,9 +115,7 @@ def test_threads_that_open_and_close_the_same_file_never_see_it_open_twice(place
     assert open_descriptors(place) == 0
 
 
-def test_an_environment_that_is_closed_while_it_is_found_is_opened_again(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_closed_during_acquire_is_opened_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Collecting(dict[Any, Any]):
         """Stands for the garbage collector, which may end the last other store in the middle of a look-up."""
 
@@ -135,7 +133,7 @@ def test_an_environment_that_is_closed_while_it_is_found_is_opened_again(
         assert open_descriptors(place) == ONE_ENVIRONMENT
 
 
-def test_a_forked_child_closes_what_it_inherited(place: Path) -> None:
+def test_forked_child_closes_inherited_environments(place: Path) -> None:
     with open_store(place) as used, open_store(place) as unused:
         before = shared(used)
         assert shared(unused) is before
@@ -155,7 +153,7 @@ def test_a_forked_child_closes_what_it_inherited(place: Path) -> None:
         assert shared(used) is before
 
 
-def test_a_child_that_is_forked_while_a_store_is_read_can_fork_and_read_itself(place: Path) -> None:
+def test_forked_child_can_fork_and_read(place: Path) -> None:
     # Forking shuts a gate; here it is opened again in the child, too.
     with open_store(place) as store:
 
@@ -171,7 +169,7 @@ def test_a_child_that_is_forked_while_a_store_is_read_can_fork_and_read_itself(p
         read_in_thread()
 
 
-def test_a_fork_waits_for_the_threads_that_read_and_others_wait_for_it() -> None:
+def test_fork_waits_for_readers_and_new_readers_for_the_fork() -> None:
     gate = env.gate
     inside, entering, entered, forked = (threading.Event() for _ in range(4))
 
@@ -209,7 +207,7 @@ def test_a_fork_waits_for_the_threads_that_read_and_others_wait_for_it() -> None
 
 
 @pytest.mark.parametrize(("size", "memory", "ahead"), [(499, 1000, True), (500, 1000, False), (0, 10, True)])
-def test_reading_ahead_is_for_files_that_fit_into_half_of_the_memory(
+def test_kernel_reads_ahead_in_files_below_half_of_the_memory(
     monkeypatch: pytest.MonkeyPatch, size: int, memory: int, ahead: bool
 ) -> None:
     monkeypatch.setattr("dbloader.stores.lmdb.env.total_memory", lambda: memory)

@@ -17,7 +17,7 @@ TRIALS = int(os.environ.get("DBLOADER_TRIALS", "10"))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [*DAMAGE, *LYING, FILE])
-def test_what_is_not_as_it_was_written_is_an_error_of_one_line(tmp_path: Path, kind: str) -> None:
+def test_damage_raises_an_error_of_one_line(tmp_path: Path, kind: str) -> None:
     outcome = run_trials(kind, TRIALS, tmp_path)
     assert outcome.trials == TRIALS
     assert outcome.found > TRIALS // 4

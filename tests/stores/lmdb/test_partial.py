@@ -27,7 +27,7 @@ def records_of(count: int, nbytes: int) -> list[Record]:
     return [Record(name=f"{number}", image=bytes([number]) * nbytes) for number in range(count)]
 
 
-def test_the_map_grows_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_map_grows_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partial, "FIRST_MAP_BYTES", 2**16)
     monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 100_000)
     records = [Record(name=f"{number}", image=bytes(size)) for number, size in enumerate([10, 9**7, 10_000] * 3)]
@@ -43,7 +43,7 @@ def test_the_map_grows_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert 3 * 9**7 < size < 4 * 9**7
 
 
-def test_a_partial_store_larger_than_the_first_map_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partial_store_larger_than_the_first_map_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partial, "FIRST_MAP_BYTES", 2**16)
     place = tmp_path / "store.lmdb"
     records = [Record(name=f"{number}", image=bytes(100_000)) for number in range(20)]
@@ -52,7 +52,7 @@ def test_a_partial_store_larger_than_the_first_map_is_resumed(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("lost", [1, 2_000_000])
-def test_a_partial_store_that_was_cut_short_is_not_resumed(tmp_path: Path, lost: int) -> None:
+def test_partial_store_cut_short_is_not_resumed(tmp_path: Path, lost: int) -> None:
     place, path = tmp_path / "store.lmdb", tmp_path / "store.lmdb.partial"
     write_partial(place, records_of(6, 500_000))
     size = path.stat().st_size
@@ -65,7 +65,7 @@ def test_a_partial_store_that_was_cut_short_is_not_resumed(tmp_path: Path, lost:
 
 
 @pytest.mark.parametrize("room", ["freed", "elsewhere"])
-def test_a_full_disk_loses_nothing_that_was_committed(
+def test_full_disk_keeps_committed_records(
     small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: str
 ) -> None:
     monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 10**6)
@@ -85,7 +85,7 @@ def test_a_full_disk_loses_nothing_that_was_committed(
     check_resumes(place, records, range(11, 25))
 
 
-def test_a_disk_without_room_for_another_file_is_full(small_disk: Path) -> None:
+def test_disk_without_room_for_a_file_is_full(small_disk: Path) -> None:
     with suppress(OSError):
         for number in range(100):
             (small_disk / f"file {number}").touch()
@@ -94,7 +94,7 @@ def test_a_disk_without_room_for_another_file_is_full(small_disk: Path) -> None:
         write_nothing(small_disk / "store.lmdb")
 
 
-def test_a_quota_that_is_used_up_is_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exhausted_quota_is_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A limit of the process stands for a quota: here too much is free, and LMDB says only "Input/output error".
     monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 10**6)
     place = tmp_path / "store.lmdb"
@@ -112,7 +112,7 @@ def test_a_quota_that_is_used_up_is_a_full_disk(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("already", ["empty", "begun"])
-def test_a_full_disk_is_an_error_from_the_first_byte_on(small_disk: Path, already: str) -> None:
+def test_full_disk_raises_from_the_first_byte_on(small_disk: Path, already: str) -> None:
     place = small_disk / "store.lmdb"
     if already == "begun":
         write_partial(place, records_of(2, 500_000))
@@ -128,7 +128,7 @@ def test_a_full_disk_is_an_error_from_the_first_byte_on(small_disk: Path, alread
 
 
 @pytest.mark.parametrize("resumable", [False, True])
-def test_without_address_space_for_a_larger_map_the_writer_says_so_and_lets_go(
+def test_lack_of_address_space_raises_and_unlocks_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resumable: bool
 ) -> None:
     place, records = tmp_path / "store.lmdb", records_of(200, 500_000)
@@ -151,7 +151,7 @@ def test_without_address_space_for_a_larger_map_the_writer_says_so_and_lets_go(
         assert (writer.length > 0) == resumable
 
 
-def test_an_error_of_the_disk_is_not_called_a_lack_of_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_error_is_not_called_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "store.lmdb"
 
     def fail(txn: object) -> None:

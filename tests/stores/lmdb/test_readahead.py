@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dbloader import Record, write_store
+from dbloader.stores.lmdb.handle import LMDBHandle
 from dbloader.stores.lmdb.readahead import ReadAhead
 from dbloader.stores.open import open_store
 from tests.support.images import WAIT_S
@@ -48,7 +49,7 @@ def hinted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return hints
 
 
-def test_each_record_with_pages_of_its_own_is_found_where_it_lies(place: Path) -> None:
+def test_locate_finds_every_record_with_own_pages(place: Path) -> None:
     data = place.read_bytes()
     with open_store(place) as store:
         documents = store.documents(range(4000))
@@ -65,7 +66,7 @@ def test_each_record_with_pages_of_its_own_is_found_where_it_lies(place: Path) -
     ahead.close()
 
 
-def test_records_that_will_be_read_come_into_memory_and_no_others(place: Path) -> None:
+def test_prefetch_loads_these_records_only(place: Path) -> None:
     ahead, wanted = ahead_of(place), [1000, 3000, 2000]
     pages = set()
     for index in wanted:
@@ -89,7 +90,7 @@ def test_records_that_will_be_read_come_into_memory_and_no_others(place: Path) -
     ahead.close()
 
 
-def test_looking_whether_a_record_is_in_memory_brings_little_there(place: Path) -> None:
+def test_is_in_memory_loads_little(place: Path) -> None:
     ahead = ahead_of(place)
     for _ in range(5):  # a busy kernel may have read ahead whatever it was asked
         empty_cache(place)
@@ -101,7 +102,7 @@ def test_looking_whether_a_record_is_in_memory_brings_little_there(place: Path) 
     ahead.close()
 
 
-def test_while_records_are_in_memory_nothing_is_hinted(place: Path, hinted: list[int]) -> None:
+def test_records_in_memory_are_not_hinted(place: Path, hinted: list[int]) -> None:
     ahead = ahead_of(place)
     place.read_bytes()
     for _ in range(100):
@@ -111,7 +112,7 @@ def test_while_records_are_in_memory_nothing_is_hinted(place: Path, hinted: list
     ahead.close()
 
 
-def test_after_a_record_that_is_not_in_memory_all_are_hinted_for_a_while(
+def test_records_are_hinted_for_a_while_after_one_was_not_in_memory(
     place: Path, hinted: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ahead, looks = ahead_of(place), []
@@ -132,18 +133,23 @@ def test_after_a_record_that_is_not_in_memory_all_are_hinted_for_a_while(
     ahead.close()
 
 
-def test_a_store_asks_for_a_batch_before_it_reads_the_first_of_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[list[int]] = []
-    monkeypatch.setattr(ReadAhead, "prefetch", lambda _, indices: asked.append(list(indices)))
+def test_store_requests_a_batch_before_reading_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[Any] = []
+    look_up = LMDBHandle.look_up
+
+    def note(handle: LMDBHandle, indices: Any) -> Any:
+        done.append("look_up")
+        return look_up(handle, indices)
+
+    monkeypatch.setattr(ReadAhead, "prefetch", lambda _, indices: done.append(list(indices)))
+    monkeypatch.setattr(LMDBHandle, "look_up", note)
     with open_store(place) as store:
         store.read([5, 50, 3])
         store.documents(range(300))
-    assert asked[0] == [5, 50, 3]
-    # Not all of them, which could be more than fits into memory.
-    assert [(batch[0], len(batch)) for batch in asked[1:]] == [(0, 128), (128, 128), (256, 44)]
+    assert done == [[5, 50, 3], "look_up", [*range(300)], "look_up"]
 
 
-def test_indices_of_no_record_are_not_hinted(place: Path, hinted: list[int]) -> None:
+def test_indices_without_a_record_are_not_hinted(place: Path, hinted: list[int]) -> None:
     ahead = ahead_of(place)
     ahead.prefetch([])
     for index in (-1, 4000, 2**63, 2**64, -(2**70)):
@@ -171,7 +177,7 @@ def test_hints_about_a_damaged_file_do_no_harm(place: Path, hinted: list[int]) -
         ahead.close()
 
 
-def test_a_file_that_came_to_the_path_meanwhile_is_not_hinted(place: Path, hinted: list[int]) -> None:
+def test_another_file_at_the_path_is_not_hinted(place: Path, hinted: list[int]) -> None:
     ahead = ReadAhead(str(place), (0, 0), b"records")
     ahead.prefetch([0, 50])
     assert hinted == []
@@ -179,17 +185,15 @@ def test_a_file_that_came_to_the_path_meanwhile_is_not_hinted(place: Path, hinte
     ReadAhead(str(place.with_name("none")), (0, 0), b"records").close()
 
 
-def test_reading_works_where_the_system_takes_no_hints(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "posix_fadvise")
-    with open_store(place) as store:
-        assert [record.index for record in store.read([50, 7])] == [50, 7]
-
-
-def test_reading_goes_on_where_hints_fail(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("missing", [False, True])
+def test_reading_works_without_hints(place: Path, monkeypatch: pytest.MonkeyPatch, missing: bool) -> None:
     def refuse(*_: Any) -> int:
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr(os, "posix_fadvise", refuse)
-    monkeypatch.setattr(os, "preadv", refuse)
+    if missing:
+        monkeypatch.delattr(os, "posix_fadvise")
+    else:
+        monkeypatch.setattr(os, "posix_fadvise", refuse)
+        monkeypatch.setattr(os, "preadv", refuse)
     with open_store(place) as store:
-        assert [record.index for record in store.read([50, 100])] == [50, 100]
+        assert [record.index for record in store.read([50, 7])] == [50, 7]

@@ -70,7 +70,7 @@ def place(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("change", HOSTILE.values(), ids=HOSTILE)
-def test_a_manifest_that_lies_is_refused_and_leads_nowhere(
+def test_false_manifest_is_refused_and_opens_no_file_elsewhere(
     place: Path, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = place / MANIFEST_FILE
@@ -91,7 +91,7 @@ def test_a_manifest_that_lies_is_refused_and_leads_nowhere(
 
 
 @pytest.mark.parametrize("data", [b"", b"text", bson.encode({}), bytes(10**5)])
-def test_a_file_that_is_no_manifest_is_refused(place: Path, data: bytes) -> None:
+def test_file_of_another_kind_is_refused(place: Path, data: bytes) -> None:
     (place / MANIFEST_FILE).write_bytes(data)
     with open_store(place) as store, pytest.raises(StoreError):
         len(store)
@@ -100,14 +100,14 @@ def test_a_file_that_is_no_manifest_is_refused(place: Path, data: bytes) -> None
 @pytest.mark.parametrize(
     ("nbytes", "read"), [((1, 1), lambda store: store.read([3])), ((-5, 2**62), lambda store: store.verify())]
 )
-def test_sizes_that_lie_are_found(place: Path, nbytes: tuple[int, int], read: Callable[[Any], object]) -> None:
+def test_false_sizes_raise(place: Path, nbytes: tuple[int, int], read: Callable[[Any], object]) -> None:
     path = place / MANIFEST_FILE
     path.write_bytes(seal({**open_sealed(path.read_bytes()), "nbytes": numbers(*nbytes)}))
     with open_store(place) as store, pytest.raises(StoreError, match=r"0000\d.lmdb has .* bytes, not"):
         read(store)
 
 
-def test_a_shard_that_is_a_link_or_a_folder_is_refused_or_read_as_it_is(place: Path, tmp_path: Path) -> None:
+def test_shard_may_be_a_link_to_itself_only(place: Path, tmp_path: Path) -> None:
     shard = place / SHARD_FOLDER / NAMES[1]
     shard.rename(tmp_path / "moved.lmdb")
     shard.symlink_to(tmp_path / "moved.lmdb")

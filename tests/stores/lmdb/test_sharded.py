@@ -20,8 +20,6 @@ from dbloader.stores.open import create_store
 from tests.contracts.processes import ProcessesContract
 from tests.contracts.reading import ReadingContract
 from tests.contracts.records import make_records, salt_of
-from tests.contracts.threads import ThreadsContract
-from tests.contracts.verifying import VerifyingContract
 from tests.support.lmdb_files import tamper_with_records
 
 if TYPE_CHECKING:
@@ -53,7 +51,7 @@ def write_shards(place: str, records: list[Record], bounds: list[int], **finishi
     return table.manifest
 
 
-class TestShardedStore(ProcessesContract, ThreadsContract, ReadingContract, VerifyingContract):
+class TestShardedStore(ProcessesContract, ReadingContract):
     opener = staticmethod(opener_of)
 
     def place(self, tmp_path: Path, name: str = "store") -> str:
@@ -78,7 +76,7 @@ class TestShardedStore(ProcessesContract, ThreadsContract, ReadingContract, Veri
         return write_shards(place, records, self.bounds(len(records)), **options)
 
     @override
-    def test_the_records_of_an_open_store_do_not_change_when_it_is_replaced(self, tmp_path: Path) -> None:
+    def test_open_store_keeps_its_records_when_it_is_replaced(self, tmp_path: Path) -> None:
         place = self.place(tmp_path)
         self.write(place, make_records(5, seed=1))
         with self.open(place) as store, self.open(place) as unopened:
@@ -108,7 +106,7 @@ class TestShardedStore(ProcessesContract, ThreadsContract, ReadingContract, Veri
         manifest.write_bytes(table._replace(shards=shards).encode())
 
 
-def test_a_shard_that_is_overwritten_is_named(tmp_path: Path) -> None:
+def test_overwritten_shard_is_named(tmp_path: Path) -> None:
     place = tmp_path / "store.lmdb"
     write_shards(str(place), make_records(4, seed=1), [2])
     shard = place / SHARD_FOLDER / "00001.lmdb"

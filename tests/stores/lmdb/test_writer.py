@@ -1,11 +1,10 @@
-"""Writing an LMDB file: what is at the place, who may write there, and what an unfinished writer leaves."""
+"""Writing an LMDB file: places that are refused, permissions, links, and the partial file."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 import os
-import re
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def test_a_store_has_the_rights_that_the_umask_leaves(tmp_path: Path) -> None:
+def test_store_has_the_permissions_of_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
         write(tmp_path / "store.lmdb", make_records(3))
@@ -47,7 +46,7 @@ def test_a_store_has_the_rights_that_the_umask_leaves(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["store.lmdb"]
 
 
-def test_a_partial_file_that_is_not_an_lmdb_file_is_kept_until_it_is_overwritten(tmp_path: Path) -> None:
+def test_partial_file_of_another_kind_is_kept_until_it_is_overwritten(tmp_path: Path) -> None:
     place, partial = tmp_path / "store.lmdb", tmp_path / "store.lmdb.partial"
     partial.write_text("a text\n" * 1000)
     with pytest.raises(StoreExistsError, match="an unfinished conversion is at"):
@@ -60,7 +59,7 @@ def test_a_partial_file_that_is_not_an_lmdb_file_is_kept_until_it_is_overwritten
 
 
 @pytest.mark.parametrize("name", ["name", "crc32"])
-def test_a_partial_file_with_a_damaged_column_is_not_resumed(tmp_path: Path, name: str) -> None:
+def test_partial_file_with_a_damaged_column_is_not_resumed(tmp_path: Path, name: str) -> None:
     place, partial = tmp_path / "store.lmdb", tmp_path / "store.lmdb.partial"
     write_partial(place, make_records(3))
     whole = value_at(partial, b"meta", column_key(name, 0))
@@ -73,7 +72,7 @@ def test_a_partial_file_with_a_damaged_column_is_not_resumed(tmp_path: Path, nam
         again.finish()
 
 
-def test_a_writer_that_cannot_begin_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writer_that_cannot_begin_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object, **options: object) -> None:
         raise lmdb.Error("No space left on device")
 
@@ -86,7 +85,7 @@ def test_a_writer_that_cannot_begin_leaves_nothing(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("kind", ["damaged", "newer"])
-def test_a_store_that_is_damaged_or_newer_may_be_overwritten(place: Path, kind: str) -> None:
+def test_damaged_or_newer_store_may_be_overwritten(place: Path, kind: str) -> None:
     if kind == "damaged":
         os.truncate(place, place.stat().st_size // 2)
     else:
@@ -96,29 +95,60 @@ def test_a_store_that_is_damaged_or_newer_may_be_overwritten(place: Path, kind: 
         assert len(store) == 3
 
 
-def test_a_link_that_leads_in_a_circle_is_not_replaced(tmp_path: Path) -> None:
-    place, other = tmp_path / "store.lmdb", tmp_path / "other.lmdb"
-    place.symlink_to(other)
-    other.symlink_to(place)
-    with pytest.raises(StoreAccessError, match=r"store\.lmdb cannot be written: its symbolic link leads in a circle"):
-        write_nothing(place, overwrite=True)
-    assert sorted(tmp_path.iterdir()) == [other, place]
-    assert place.readlink() == other
+REFUSED: dict[str, tuple[Callable[[Path], object], str, type[StoreError], str]] = {
+    "link in a circle": (
+        lambda folder: (folder / "store.lmdb").symlink_to(folder / "store.lmdb"),
+        "store.lmdb",
+        StoreAccessError,
+        r"store\.lmdb cannot be written: its symbolic link leads in a circle",
+    ),
+    "link at the partial file": (
+        lambda folder: (folder / "store.lmdb.partial").symlink_to(folder / "victim"),
+        "store.lmdb",
+        StoreAccessError,
+        r"store\.lmdb\.partial is a symbolic link: remove it",
+    ),
+    "folder at the partial file": (
+        lambda folder: (folder / "store.lmdb.partial").mkdir(),
+        "store.lmdb",
+        StoreAccessError,
+        r"store\.lmdb\.partial is a folder, such as a conversion in parts has",
+    ),
+    "missing folder": (
+        lambda folder: None,
+        "missing/store.lmdb",
+        StoreAccessError,
+        "cannot be written: the folder .*/missing does not exist",
+    ),
+    "folder": (
+        lambda folder: (folder / "images").mkdir(),
+        "images",
+        StoreExistsError,
+        r"images is a folder; this makes one file: name one, such as .*/images\.lmdb$",
+    ),
+    "name of a folder": (
+        lambda folder: None,
+        "images/",
+        StoreExistsError,
+        r"images/ names a folder; this makes one file: name one, such as .*/images\.lmdb$",
+    ),
+}
 
 
 @pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"resume": True}])
-def test_what_a_link_leads_to_that_stands_in_the_way_is_not_written_to(
-    tmp_path: Path, options: dict[str, bool]
-) -> None:
-    victim = tmp_path / "victim"
-    victim.write_bytes(b"precious")
-    (tmp_path / "store.lmdb.partial").symlink_to(victim)
-    with pytest.raises(StoreAccessError, match=r"store\.lmdb\.partial is a symbolic link: remove it"):
-        write_nothing(tmp_path / "store.lmdb", **options)
-    assert victim.read_bytes() == b"precious"
+@pytest.mark.parametrize("case", REFUSED)
+def test_place_that_cannot_be_a_file_is_refused_and_kept(tmp_path: Path, case: str, options: dict[str, bool]) -> None:
+    (tmp_path / "victim").write_bytes(b"precious")
+    make, name, error, message = REFUSED[case]
+    make(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(error, match=message):
+        write_nothing(f"{tmp_path}/{name}", **options)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert (tmp_path / "victim").read_bytes() == b"precious"
 
 
-def test_a_link_at_the_place_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
+def test_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     link, target = tmp_path / "store.lmdb", tmp_path / "disk" / "real.lmdb"
     link.symlink_to(target)
@@ -132,17 +162,7 @@ def test_a_link_at_the_place_stays_and_what_it_leads_to_is_replaced(tmp_path: Pa
         check_is(link, make_records(count))
 
 
-@pytest.mark.parametrize("exists", [False, True])
-def test_a_place_that_names_a_folder_is_refused_with_a_better_one(tmp_path: Path, exists: bool) -> None:
-    if exists:
-        (tmp_path / "images").mkdir()
-    place = f"{tmp_path}/images/"
-    with pytest.raises(StoreError, match=re.escape(f"this makes one file: name one, such as {tmp_path}/images.lmdb")):
-        write_nothing(place)
-    assert [*tmp_path.iterdir()] == ([tmp_path / "images"] if exists else [])
-
-
-def test_a_file_that_cannot_be_looked_at_is_not_overwritten(open_path: Path) -> None:
+def test_unreadable_file_is_not_overwritten(open_path: Path) -> None:
     place = open_path / "store.lmdb"
     write(place, make_records(3))
     place.chmod(0)
@@ -154,7 +174,7 @@ def test_a_file_that_cannot_be_looked_at_is_not_overwritten(open_path: Path) -> 
         assert len(store) == 3
 
 
-def test_a_partial_file_that_is_renamed_just_before_it_is_locked_is_not_written_to(
+def test_partial_file_renamed_before_its_lock_is_not_written_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # By the process that finished it.
@@ -179,7 +199,7 @@ def test_a_partial_file_that_is_renamed_just_before_it_is_locked_is_not_written_
         assert len(store) == 3
 
 
-def test_a_file_system_without_locks_is_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_system_without_locks_is_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(descriptor: int, operation: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
@@ -188,25 +208,7 @@ def test_a_file_system_without_locks_is_not_written_to(tmp_path: Path, monkeypat
         write_nothing(tmp_path / "store.lmdb")
 
 
-def test_writing_into_a_missing_folder_says_so(tmp_path: Path) -> None:
-    with pytest.raises(StoreAccessError, match=r"cannot be written: the folder .*/missing does not exist"):
-        write_nothing(tmp_path / "missing" / "store.lmdb")
-
-
-@pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"resume": True}])
-def test_a_folder_is_never_written_to_or_replaced(tmp_path: Path, options: dict[str, bool]) -> None:
-    with pytest.raises(StoreExistsError, match=r"is a folder; this makes one file: name one, such as .*\.lmdb$"):
-        write_nothing(tmp_path, **options)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_in_the_place_of_the_partial_file_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "store.lmdb.partial").mkdir()
-    with pytest.raises(StoreAccessError, match=r"store\.lmdb\.partial is a folder, such as a conversion in parts has"):
-        write_nothing(tmp_path / "store.lmdb")
-
-
-def test_a_folder_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+def test_folder_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
     place = tmp_path / "store.lmdb"
     with create_store(place, overwrite=True, resumable=True) as writer:
         write_one_by_one(writer, make_records(3))
@@ -218,7 +220,7 @@ def test_a_folder_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None
         assert writer.length == 3
 
 
-def test_a_folder_that_may_not_be_written_says_so(open_path: Path) -> None:
+def test_folder_without_write_permission_raises(open_path: Path) -> None:
     place = open_path / "store.lmdb"
     write(place, make_records(2))
     open_path.chmod(0o555)
@@ -230,7 +232,7 @@ def test_a_folder_that_may_not_be_written_says_so(open_path: Path) -> None:
     assert [path.name for path in open_path.iterdir()] == ["store.lmdb"]
 
 
-def test_a_folder_that_may_not_be_written_any_more_at_the_end_says_so(open_path: Path) -> None:
+def test_folder_that_loses_write_permission_raises_and_can_be_resumed(open_path: Path) -> None:
     folder = open_path / "folder"
     folder.mkdir()
     folder.chmod(0o777)
@@ -252,7 +254,7 @@ def test_a_folder_that_may_not_be_written_any_more_at_the_end_says_so(open_path:
             writer.finish()
 
 
-def test_a_forked_child_that_leaves_the_block_takes_nothing_from_its_parent(tmp_path: Path) -> None:
+def test_forked_child_cannot_write_or_close_its_parents_store(tmp_path: Path) -> None:
     place, records = tmp_path / "store.lmdb", make_records(40)
     with create_store(place, resumable=True) as writer:
         write_one_by_one(writer, records[:20])
@@ -271,7 +273,7 @@ def test_a_forked_child_that_leaves_the_block_takes_nothing_from_its_parent(tmp_
     check_is(place, records)
 
 
-def test_no_thread_is_started_within_the_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_thread_is_started_in_the_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # An interrupt while a thread starts would leave a commit that nobody waits for, and close the file under it.
     def interrupt(thread: threading.Thread) -> None:
         raise KeyboardInterrupt
@@ -286,7 +288,7 @@ def test_no_thread_is_started_within_the_block(tmp_path: Path, monkeypatch: pyte
         assert writer.length == 3
 
 
-def test_a_store_is_on_the_disk_before_it_is_renamed_and_its_folder_afterwards(
+def test_store_is_synced_then_renamed_then_its_folder_is_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []

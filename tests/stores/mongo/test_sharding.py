@@ -26,7 +26,6 @@ from tests.contracts.records import (
     write,
     write_partial,
 )
-from tests.contracts.verifying import VerifyingContract
 from tests.support.images import plant_photos
 from tests.support.mongo import records_of
 
@@ -42,7 +41,7 @@ RECORDS = make_records(60)
 pytestmark = pytest.mark.xdist_group("router")  # two servers and the router are started once
 
 
-class TestThroughTheStandInRouter(MongoBackend, ReadingContract, VerifyingContract):
+class TestThroughTheStandInRouter(MongoBackend, ReadingContract):
     @pytest.fixture
     def mongo_uri(self, router_uri: str) -> str:
         return router_uri
