@@ -1,4 +1,4 @@
-"""Opening and creating the store at a place: an LMDB file or a MongoDB collection."""
+"""Open or create the store at a place: an LMDB file, a folder of shards or a MongoDB collection."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def open_store(place: str | os.PathLike[str]) -> Store:
-    """Return the store at a place, which is opened when it is first read.
+    """Return the store at a place. The first read opens it.
 
     Raises:
-        PlaceError: The place is a URI of an unknown kind, or names no collection.
+        PlaceError: The place is a URI of an unknown kind, or has no name of a collection.
     """
     if is_mongo(place):
         from dbloader.stores.mongo.store import MongoStore
@@ -36,8 +36,8 @@ def create_store(
     """Return a writer of a new store; see Writer for the options.
 
     Raises:
-        PlaceError: The place is a URI of an unknown kind, or names no collection.
-        TypeError: It is not a path, or an option not True or False.
+        PlaceError: The place is a URI of an unknown kind, or has no name of a collection.
+        TypeError: The place is not a path, or an option is not True or False.
     """
     if is_mongo(place):
         from dbloader.stores.mongo.writer import MongoWriter
@@ -49,7 +49,7 @@ def create_store(
 
 
 def check_destination(place: str | os.PathLike[str], sources: Iterable[Store]) -> None:
-    """Raise OptionError if a new store at a place would replace or change a store that it is made from."""
+    """Raise OptionError if a new store at a place would replace or change one of its sources."""
     for source in sources:
         if source.is_at(place):
             raise OptionError(

@@ -1,4 +1,4 @@
-"""What has been written to a store since its last commit, and the thread that commits it."""
+"""Records and events since the last commit, and the thread that commits them."""
 
 from __future__ import annotations
 
@@ -36,9 +36,11 @@ class Commit(NamedTuple):
 class WriteBuffer:
     """Records and lines of the report that are not committed yet.
 
-    ``length`` counts the records of the store, with those in the buffer; ``nbytes`` the bytes of their documents.
-    ``salt`` is the store's.
-    ``began_at`` is the time of the last commit (`time.monotonic`).
+    Attributes:
+        salt: The store's salt.
+        length: Number of records of the store, including the buffer.
+        nbytes: Bytes of the documents in the buffer.
+        began_at: Time of the last commit (`time.monotonic`).
     """
 
     def __init__(self, salt: int, length: int = 0, chunk: ColumnChunk | None = None) -> None:
@@ -53,7 +55,7 @@ class WriteBuffer:
         self._next_commit = Commit(self.length, [], {}, [])
 
     def add(self, record: EncodedRecord) -> None:
-        """Add a record, under the next index."""
+        """Add a record at the next index."""
         document = record.document(self.length, self.salt)
         self._next_commit.documents.append(document)
         self.nbytes += len(document)
@@ -64,14 +66,14 @@ class WriteBuffer:
             self._chunk = ColumnChunk()
 
     def report(self, events: Iterable[Mapping[str, str]]) -> None:
-        """Add lines of the report, or raise FieldError if one has other values than three texts."""
+        """Add lines of the report, or raise FieldError for a line with other keys or a value that is not a str."""
         for event in events:
             if event.keys() != {"name", "event", "reason"} or not all(isinstance(text, str) for text in event.values()):
                 raise FieldError(f"an event has a name, an event and a reason, each a str, got {dict(event)!r:.200}")
             self._next_commit.events.append(dict(event))
 
     def take(self) -> Commit:
-        """Empty the buffer and return what was in it."""
+        """Return the content of the buffer, and empty it."""
         if len(self._chunk):
             self._pack(self.length // CHUNK)
         commit = self._next_commit
@@ -85,27 +87,27 @@ class WriteBuffer:
 
 
 class Committer:
-    """A thread that runs one commit at a time, while the next records are prepared."""
+    """A thread that runs one commit at a time, while its caller prepares the next records."""
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="dbloader-commit")
         self._running: Future[None] | None = None
 
     def start(self) -> None:
-        """Start the thread. An interrupt while it started later could leave a commit that nobody waits for."""
+        """Start the thread. If it started at the first commit, Ctrl-C could leave a commit that nobody waits for."""
         self._executor.submit(os.getpid).result()
 
     def begin(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Wait for the commit before, then run another, which is a call of the function."""
+        """Wait for the running commit, then run the next one: a call of the function."""
         self.wait()
         self._running = self._executor.submit(function, *arguments)
 
     def wait(self) -> None:
-        """Wait for the commit under way. After a failed commit every call raises its error: records are missing."""
+        """Wait for the running commit. After a commit has failed, every call raises its error: records are missing."""
         if self._running is not None:
             self._running.result()
             self._running = None
 
     def close(self) -> None:
-        """Wait for the commit under way, and end the thread."""
+        """Wait for the running commit, and end the thread."""
         self._executor.shutdown()

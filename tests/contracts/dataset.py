@@ -107,7 +107,7 @@ class DatasetContract:
 
     # Samples
 
-    def test_samples_are_the_records_in_their_order(self, stored: Any) -> None:
+    def test_samples_are_the_records_in_order(self, stored: Any) -> None:
         with self.kind(stored, decode=None) as dataset:
             assert len(dataset) == LENGTH
             assert read_all(dataset) == list(dataset) == dataset[:] == EXPECTED
@@ -118,7 +118,7 @@ class DatasetContract:
             assert [record.index for record in dataset.records([3, 0, 3])] == [3, 0, 3]
 
     @pytest.mark.parametrize("index", [LENGTH, 10**20, -LENGTH - 1])
-    def test_an_index_beyond_the_records_is_an_index_error(self, stored: Any, index: int) -> None:
+    def test_index_out_of_range_raises(self, stored: Any, index: int) -> None:
         with self.kind(stored) as dataset:
             message = f"^{re.escape(f'no record {index} in {dataset.root}, which has {LENGTH}')}$"
             for use in (dataset.__getitem__, dataset.record, lambda index: dataset.__getitems__([0, index])):
@@ -143,7 +143,7 @@ class DatasetContract:
             dataset.transform, dataset.target_transform, dataset.decode = None, None, len
             assert dataset[17] == (500, 3)
 
-    def test_with_fields_a_sample_is_a_dict_of_them_in_that_order(self, stored: Any) -> None:
+    def test_fields_give_a_dict_in_their_order(self, stored: Any) -> None:
         fields = ("index", "caption", "label", "image", "boxes", "name", "width", "damaged")
         with self.kind(stored, len, str, decode=None, fields=iter(fields)) as dataset:
             samples = read_all(dataset)
@@ -154,7 +154,7 @@ class DatasetContract:
         with pytest.raises(OptionError, match=r"has a field 'captions'; there are name, .*(boxes, caption|caption, b)"):
             self.kind(stored, fields=("captions",))
 
-    def test_an_exception_of_a_transform_tells_the_record_here_and_in_a_worker(self, stored: Any) -> None:
+    def test_transform_error_names_the_record_here_and_in_a_worker(self, stored: Any) -> None:
         with self.kind(stored, fail_at_9, decode=None) as dataset:
             for use in (read_all, in_worker):
                 with pytest.raises(ZeroDivisionError, match="at nine") as raised:
@@ -162,7 +162,7 @@ class DatasetContract:
                 note = f"in record 9 (9.x) of {dataset.root}"
                 assert note in str(raised.value) or raised.value.__notes__ == [note]
 
-    def test_a_damaged_record_is_an_error_here_and_in_a_worker(self, fresh: Any) -> None:
+    def test_damaged_record_raises_here_and_in_a_worker(self, fresh: Any) -> None:
         make(fresh)
         self.damage(fresh, 6)
         with self.kind(fresh, decode=None) as dataset:
@@ -195,7 +195,7 @@ class DatasetContract:
             targets = dataset.targets
         assert targets.sum() > 0  # also when the store is closed
 
-    def test_a_name_finds_its_record_and_another_none(self, stored: Any) -> None:
+    def test_find_returns_the_index_of_a_name_or_raises(self, stored: Any) -> None:
         with self.kind(stored) as dataset:
             assert [dataset.find(f"{index}.x") for index in range(LENGTH)] == list(range(LENGTH))
             for name in ("none", "", "a\0b", "\ud800"):
@@ -206,7 +206,7 @@ class DatasetContract:
                 with pytest.raises(TypeError, match=r"find takes the name of a record, a str, got "):
                     dataset.find(wrong)
 
-    def test_a_store_without_labels_is_refused_unless_fields_are_chosen(self, fresh: Any) -> None:
+    def test_store_without_labels_needs_fields(self, fresh: Any) -> None:
         write_store([Record("a", image=b"x", fields={"caption": "words"})], fresh)
         with pytest.raises(OptionError, match=r"has a label.*choose fields, such as fields=\('image',\); .* caption$"):
             self.kind(fresh)
@@ -215,7 +215,7 @@ class DatasetContract:
             assert dataset.targets.tolist() == [NO_LABEL]
             assert (dataset.classes, dataset.class_to_idx) == ([], {})
 
-    def test_an_empty_store_is_a_dataset_of_no_samples(self, fresh: Any) -> None:
+    def test_empty_store_is_an_empty_dataset(self, fresh: Any) -> None:
         make(fresh, 0)
         with self.kind(fresh) as dataset:
             assert len(dataset) == len(dataset.targets) == len(dataset.names) == len(dataset.samples) == 0
@@ -227,7 +227,7 @@ class DatasetContract:
 
     # What cannot be opened is told at once
 
-    def test_a_place_without_a_finished_store_is_told_at_once(self, fresh: Any) -> None:
+    def test_place_without_a_finished_store_is_refused_at_once(self, fresh: Any) -> None:
         with pytest.raises(StoreNotFoundError, match="does not exist; dbloader convert makes a store"):
             self.kind(fresh)
         with create_store(fresh, resumable=True) as writer:
@@ -246,13 +246,11 @@ class DatasetContract:
             ({"fields": "image"}, r"^fields must be several names, such as \('image',\), got the one str 'image'$"),
         ],
     )
-    def test_wrong_options_are_refused_when_the_dataset_is_made(
-        self, stored: Any, options: dict[str, Any], message: str
-    ) -> None:
+    def test_wrong_options_are_refused_at_once(self, stored: Any, options: dict[str, Any], message: str) -> None:
         with pytest.raises((TypeError, OptionError), match=message):
             self.kind(stored, **options)
 
-    def test_a_place_of_another_type_is_refused_without_showing_it(self) -> None:
+    def test_place_of_another_type_is_refused_without_its_value(self) -> None:
         for place in (3, None, ["mongodb://user:secret@host/db.images"]):
             with pytest.raises(TypeError, match=rf"^place must be .*, got {type(place).__name__}$"):
                 self.kind(place)
@@ -269,7 +267,7 @@ class DatasetContract:
             pytest.param(2, "spawn", True, marks=pytest.mark.slow),
         ],
     )
-    def test_every_worker_opens_the_store_itself_and_all_read_the_same(
+    def test_every_worker_opens_its_own_handle(
         self, stored: Any, workers: int, context: str | None, opened: bool
     ) -> None:
         witness = Witness()
@@ -290,7 +288,7 @@ class DatasetContract:
             assert (os.getpid() in pids) == (workers == 0)
             assert dataset[-1][0].tolist() == [os.getpid(), os.getpid(), LENGTH - 1]  # the parent's is still its own
 
-    def test_many_threads_share_one_dataset(self, stored: Any) -> None:
+    def test_threads_share_a_dataset(self, stored: Any) -> None:
         count = 24  # more than LMDB keeps transactions for
         with self.kind(stored, decode=None) as dataset:
             dataset.close()  # so that they all open it at once
@@ -308,7 +306,7 @@ class DatasetContract:
             with ThreadPoolExecutor(count) as executor:
                 assert all(executor.map(read, range(count)))
 
-    def test_a_pickle_has_no_columns_and_opens_nothing_until_it_is_used(self, stored: Any) -> None:
+    def test_pickle_has_no_columns_and_opens_nothing(self, stored: Any) -> None:
         with self.kind(stored, decode=None, fields=("image", "label", "name")) as dataset:
             assert dataset.targets.sum() + len(dataset.names) + len(dataset.samples) > 0
             data = pickle.dumps(dataset)
@@ -322,7 +320,7 @@ class DatasetContract:
 
     # Stores that are replaced
 
-    def test_an_open_dataset_keeps_the_old_store_and_a_worker_that_finds_another_says_so(self, fresh: Any) -> None:
+    def test_open_dataset_keeps_a_replaced_store_and_its_workers_refuse_the_new_one(self, fresh: Any) -> None:
         make(fresh)
         with self.kind(fresh, decode=None) as dataset:
             make(fresh, overwrite=True, classes=CLASSES[::-1])  # the same records, with other classes
@@ -342,7 +340,7 @@ class DatasetContract:
             lambda dataset: dataset.samples,
         ],
     )
-    def test_a_replaced_store_is_never_taken_for_the_old_one(self, fresh: Any, use: Callable[[Any], Any]) -> None:
+    def test_replaced_store_is_refused(self, fresh: Any, use: Callable[[Any], Any]) -> None:
         make(fresh, 5)
         data = pickle.dumps(self.kind(fresh))
         make(fresh, 6, overwrite=True)
@@ -352,7 +350,7 @@ class DatasetContract:
         ):
             use(dataset)
 
-    def test_a_copy_of_the_same_store_is_the_same_store(self, fresh: Any, tmp_path: Path) -> None:
+    def test_copy_of_a_store_is_the_same_store(self, fresh: Any, tmp_path: Path) -> None:
         make(fresh)
         with self.kind(fresh, decode=None) as dataset:
             copy_store(fresh, tmp_path / "copy.lmdb")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 LENGTH = 8
 FILES = ("mask", "depth", "disparity", "large")
 CPU: dict[str, Any] = {"batch_size": 4, "input_size": (20, 16), "device": None, "normalize": None}
+NOT_CROPPED = "field 'mask' of record 0 .* would not be cropped together with its image"
 NORMALIZED = CPU | {"normalize": Normalize((0.5,) * 3, (0.5,) * 3)}
 
 
@@ -137,7 +138,7 @@ class FieldsContract:
 
     # Files and names
 
-    def test_fields_that_are_files_come_in_their_own_mode_with_the_stored_values(self, stored: Any) -> None:
+    def test_file_fields_keep_their_mode_and_values(self, stored: Any) -> None:
         with self.kind(stored, fields=("mask", "depth", "disparity", "large", "image")) as dataset:
             for index, sample in enumerate(dataset):
                 assert [value.mode for value in sample.values()] == ["P", "I;16", "F", "RGB", "RGB"]
@@ -147,7 +148,7 @@ class FieldsContract:
         with self.kind(stored, fields=("mask", "image"), decode=None) as dataset:
             assert dataset[1] == {name: sample_of(1)[name] for name in ("mask", "image")}
 
-    def test_a_damaged_file_of_a_field_tells_record_and_field(self, fresh: Any) -> None:
+    def test_damaged_file_field_names_record_and_field(self, fresh: Any) -> None:
         large = sample_of(1)["large"]
         make_fields(fresh, {}, {"mask": sample_of(1)["mask"][:-40], "large": large[:300] + large[320:]})
         for name in ("mask", "large"):
@@ -160,7 +161,7 @@ class FieldsContract:
                             first(loader)
                         assert any("in record 1 (1.jpg) of " in note for note in raised.value.__notes__)
 
-    def test_a_mapping_gives_fields_other_names_everywhere(self, stored: Any) -> None:
+    def test_mapping_renames_fields_everywhere(self, stored: Any) -> None:
         names = {"pixel_values": "image", "labels": "label", "where": "boxes", "kinds": "box_labels", "m": "mask"}
         with self.kind(stored, None, str, fields=names) as dataset:
             assert dataset.fields == names
@@ -179,15 +180,9 @@ class FieldsContract:
             batch = first(create_loader(parts, **NORMALIZED, num_workers=0))
             assert batch["pixel_values"].shape == (4, 3, 20, 16)
 
-    def test_wrong_names_are_refused(self, stored: Any) -> None:
-        with pytest.raises(OptionError, match="has a field 'images'; there are name, "):
-            self.kind(stored, fields={"pixel_values": "images"})
-        with pytest.raises(OptionError, match="fields may show 'image' under one name, got "):
-            self.kind(stored, fields={"a": "image", "b": "image"})
-
     # Transforms of whole samples
 
-    def test_transforms_takes_image_and_label_or_the_dict(self, stored: Any) -> None:
+    def test_transforms_gets_image_and_label_or_the_dict(self, stored: Any) -> None:
         with self.kind(stored, transforms=lambda image, label: (image.size, -label)) as dataset:
             assert dataset[2] == dataset[2:3][0] == (size_of(2), -2)
         with self.kind(stored, transforms=negated, fields=("label", "name")) as dataset:
@@ -201,19 +196,6 @@ class FieldsContract:
             assert (batch["mask"].shape, batch["label"].tolist()) == ((4, 16, 16), [0, 1, 2, 0])
         with self.kind(stored, transforms=negated, decode=RandomResizedCrop(16), fields=("image", "label")) as dataset:
             assert first(create_loader(dataset, **sizeless, num_workers=0))["label"].tolist() == [0, -1, -2, 0]
-
-    @pytest.mark.parametrize("transforms", [lambda image, label: None, lambda image, label: image])
-    def test_transforms_that_return_no_pair_are_named(self, stored: Any, transforms: Any) -> None:
-        message = r"transforms= must return the image and the label, .*, got "
-        with self.kind(stored, transforms=transforms) as dataset, pytest.raises(TypeError, match=message):
-            dataset[0]
-
-    @pytest.mark.parametrize("other", ["transform", "target_transform"])
-    def test_transforms_excludes_the_other_two(self, stored: Any, other: str) -> None:
-        with pytest.raises(OptionError, match="transforms takes whole samples: leave transform and target_transform"):
-            self.kind(stored, transforms=negated, **{other: str})
-        with pytest.raises(TypeError, match="transforms must be a callable or None, got 3"):
-            self.kind(stored, transforms=3)
 
     # One crop for all
 
@@ -274,7 +256,7 @@ class FieldsContract:
             (Framed(), 0),
         ],
     )
-    def test_boxes_are_where_their_pixels_are_and_rows_of_empty_ones_are_dropped(
+    def test_boxes_follow_their_pixels_and_empty_boxes_are_dropped(
         self, stored: Any, decode: Any, tolerance: float
     ) -> None:
         fields = ("image", "mask", "boxes", "box_labels", "iscrowd")
@@ -299,12 +281,12 @@ class FieldsContract:
                 assert (every["boxes"][:, 2:].max(0) <= decode.size[::-1]).all()
         assert min(counts) < 3  # some beside the one without width
 
-    def test_boxes_without_pixels_between_are_exact_where_nothing_is_resized(self, stored: Any) -> None:
+    def test_boxes_are_exact_without_resizing(self, stored: Any) -> None:
         with self.kind(stored, decode=DecodeTensor(), fields=("image", "boxes", "box_labels")) as dataset:
             assert np.array_equal(dataset[3]["boxes"], boxes_of(3)[:3])  # not the one without width
             assert dataset[3]["box_labels"].tolist() == [1, 2, 3]
 
-    def test_rows_that_do_not_fit_the_boxes_are_refused(self, fresh: Any) -> None:
+    def test_field_with_another_number_of_rows_is_refused(self, fresh: Any) -> None:
         make_fields(fresh, {"box_labels": np.arange(3)})
         with self.kind(fresh, decode=RandomResizedCrop(16), fields=("image", "boxes", "box_labels")) as dataset:
             with pytest.raises(OptionError, match="field 'box_labels' has 3 rows and 'boxes' 4"):
@@ -314,7 +296,7 @@ class FieldsContract:
     @pytest.mark.parametrize(
         "boxes", ["1 2 3 4", [1, 2, 3, 4], [[1, 2, 3]], [[9, 9, 2, 2]], [[0, 0, float("nan"), 4]], np.zeros((2, 5))]
     )
-    def test_what_is_no_boxes_is_refused_where_it_would_be_cropped(self, fresh: Any, boxes: Any) -> None:
+    def test_invalid_boxes_are_refused(self, fresh: Any, boxes: Any) -> None:
         make_fields(fresh, {"boxes": boxes})
         with self.kind(fresh, decode=RandomResizedCrop(16), fields=("image", "boxes")) as dataset:
             with pytest.raises(OptionError, match="field 'boxes' must have a row x_min, y_min, x_max, y_max in pixels"):
@@ -322,7 +304,7 @@ class FieldsContract:
             assert dataset[1]["boxes"].shape[1] == 4  # the crop may have left none
 
     @pytest.mark.parametrize("exif", [False, True])
-    def test_a_field_of_another_size_is_refused_with_record_and_field(self, fresh: Any, exif: bool) -> None:
+    def test_field_of_another_size_is_refused(self, fresh: Any, exif: bool) -> None:
         sizes = {"mask": (41, 30), "depth": (30, 40), "disparity": (80, 30), "large": (39, 29)}
         make_fields(fresh, *({name: encoded(Image.new("L", size), "PNG")} for name, size in sizes.items()))
         for index, (name, size) in enumerate(sizes.items()):
@@ -334,7 +316,7 @@ class FieldsContract:
                 assert f"in record {index} " in raised.value.__notes__[0]
 
     @pytest.mark.parametrize("orientation", range(1, 9))
-    def test_exif_turns_boxes_and_fields_with_their_own_and_no_others(self, fresh: Any, orientation: int) -> None:
+    def test_exif_turns_boxes_and_fields_that_have_it_too(self, fresh: Any, orientation: int) -> None:
         exif = Image.Exif()
         exif[274] = orientation
         turned = encoded(Image.open(io.BytesIO(photo(0))), "JPEG", exif=exif, quality=95)
@@ -358,7 +340,7 @@ class FieldsContract:
             assert torch.equal(sample["image"], plain(turned, seeded(0).rng.uniform(plain.draws, "decode")[0]))
 
     @pytest.mark.parametrize("orientation", [3, 6])
-    def test_boxes_of_a_tiff_which_pillow_turns_are_turned_no_further(self, fresh: Any, orientation: int) -> None:
+    def test_boxes_of_a_turned_tiff_are_not_turned_again(self, fresh: Any, orientation: int) -> None:
         image = encoded(Image.new("RGB", (40, 30)), "TIFF", tiffinfo={274: orientation})
         make_fields(fresh, {"image": image})
         both = []
@@ -368,7 +350,7 @@ class FieldsContract:
                 both.append(dataset.__getitems__(seeded(0))[0]["boxes"])
         assert np.array_equal(*both)
 
-    def test_boxes_that_are_lists_are_cropped_as_arrays_are(self, stored: Any, fresh: Any) -> None:
+    def test_boxes_may_be_lists(self, stored: Any, fresh: Any) -> None:
         make_fields(fresh, {"boxes": boxes_of(0).tolist()}, {"boxes": [], "box_labels": []})
         options: dict[str, Any] = {"decode": RandomResizedCrop(16), "fields": ("image", "boxes", "box_labels")}
         with self.kind(stored, **options) as arrays, self.kind(fresh, **options) as lists:
@@ -377,14 +359,25 @@ class FieldsContract:
         assert np.array_equal(cropped["box_labels"], expected[0]["box_labels"])
         assert none["boxes"].shape == (0, 4)
 
-    def test_what_is_not_cropped_with_its_image_is_refused(self, stored: Any) -> None:
-        message = "field 'mask' of record 0 .* would not be cropped together with its image"
-        for options in (
-            {"fields": ("mask",), "decode": RandomResizedCrop(16)},
-            {"fields": ("image", "mask"), "transform": RandomResizedCrop(16)},
-        ):
-            with self.kind(stored, **options) as dataset, pytest.raises(OptionError, match=message):
-                dataset[0]
+    # Options
+
+    @pytest.mark.parametrize(
+        ("options", "error", "message"),
+        [
+            ({"fields": {"pixel_values": "images"}}, OptionError, "has a field 'images'; there are name, "),
+            ({"fields": {"a": "image", "b": "image"}}, OptionError, "may show 'image' under one name, got "),
+            ({"fields": ("mask",), "decode": RandomResizedCrop(16)}, OptionError, NOT_CROPPED),
+            ({"fields": ("image", "mask"), "transform": RandomResizedCrop(16)}, OptionError, NOT_CROPPED),
+            ({"transforms": negated, "transform": str}, OptionError, "transforms takes whole samples: leave transform"),
+            ({"transforms": negated, "target_transform": str}, OptionError, "leave transform and target_transform"),
+            ({"transforms": 3}, TypeError, "transforms must be a callable or None, got 3"),
+            ({"transforms": lambda image, label: None}, TypeError, "transforms= must return the image and the label, "),
+            ({"transforms": lambda image, label: image}, TypeError, r"transforms= must return .*, got "),
+        ],
+    )
+    def test_wrong_options_are_refused(self, stored: Any, options: Any, error: type[Exception], message: str) -> None:
+        with pytest.raises(error, match=message), self.kind(stored, **options) as dataset:
+            dataset[0]
 
     # Workers
 
@@ -392,7 +385,7 @@ class FieldsContract:
         "workers",
         [("threads", 0), ("threads", 2), pytest.param(("processes", 2), marks=pytest.mark.slow)],
     )
-    def test_batches_are_a_function_of_seed_and_epoch_for_all_workers(self, stored: Any, workers: Any) -> None:
+    def test_batches_depend_only_on_seed_and_epoch(self, stored: Any, workers: Any) -> None:
         names = ("image", "label", "mask", "depth", "disparity", "large", "boxes", "box_labels", "iscrowd")
         kind, count = workers
         with self.kind(stored, fields=names) as dataset:
@@ -410,7 +403,7 @@ class FieldsContract:
             direct.close()
         assert not torch.equal(epochs[0][0]["mask"], epochs[1][0]["mask"])
 
-    def test_torchs_own_loader_collates_them(self, stored: Any) -> None:
+    def test_dataloader_of_torch_collates_fields(self, stored: Any) -> None:
         with self.kind(stored, decode=ResizeCenterCrop(16), fields=("image", "mask", "large")) as dataset:
             batch = next(iter(DataLoader(dataset, 4)))
             assert [value.shape for value in batch.values()] == [(4, 3, 16, 16), (4, 16, 16), (4, 3, 32, 32)]

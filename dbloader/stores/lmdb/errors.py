@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 _TOO_MANY = (errno.EMFILE, errno.ENFILE)
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_RIGHT = (errno.EACCES, errno.EPERM, errno.EROFS)
-# Errors of the operating system. LMDB's other classes describe what it found in the file.
+# Errors of the operating system. LMDB's other classes are about the content of the file.
 _SYSTEM = (lmdb.DiskError, lmdb.LockError, lmdb.MemoryError, lmdb.ReadonlyError)
 
 
 def translate_refusal(error: OSError, place: str) -> StoreError:
-    """Return the error of dbloader for an error of the operating system: a file could not be written."""
+    """Return dbloader's error for an OSError while writing to a place."""
     if error.errno in NO_ROOM:
         return StoreFullError(f"no room is left for {place}: {error.strerror}")
     if error.errno in _TOO_MANY:
@@ -39,7 +39,7 @@ def translate_refusal(error: OSError, place: str) -> StoreError:
 
 @contextmanager
 def refusals(place: str) -> Iterator[None]:
-    """Raise errors of the operating system as those of dbloader: a place could not be written."""
+    """Raise each OSError as dbloader's error: the place cannot be written."""
     try:
         yield
     except DBLoaderError:
@@ -49,24 +49,28 @@ def refusals(place: str) -> Iterator[None]:
 
 
 def translate(error: lmdb.Error, place: str, *, use: str = "read", remedy: str = "") -> StoreError:
-    """Return the error of dbloader for an error of LMDB: a file, or a cache, could not be ``use``: "read" or "written".
+    """Return dbloader's error for an error of LMDB.
 
-    The remedy is for a damaged file, or one that is not LMDB's.
+    Args:
+        error: LMDB's error.
+        place: The file or cache, for the message.
+        use: "read" or "written".
+        remedy: For a damaged file, or a file that is not LMDB's.
     """
     text, remedy = str(error), f"; {remedy}" if remedy else ""
     if isinstance(error, lmdb.InvalidError):
         return NotAStoreError(f"{place} is not an LMDB file, so not a dbloader store{remedy}")
     if isinstance(error, lmdb.VersionMismatchError):
         return NotAStoreError(f"{place} is an LMDB file of another version of LMDB: {text}{remedy}")
-    if _tells_of(NO_ROOM, text):
+    if _mentions(NO_ROOM, text):
         return StoreFullError(f"no room is left for {place}: {text}")
-    if _tells_of(_NO_RIGHT, text):
+    if _mentions(_NO_RIGHT, text):
         return StoreAccessError(f"{place} may not be {use}: {text}")
     if type(error) is lmdb.Error or isinstance(error, _SYSTEM):
-        # Too many open files, no address space, already open through lmdb itself: the file may well be whole.
+        # Too many open files, no address space, or open through lmdb itself: the file may be intact.
         return StoreError(f"{place} cannot be {use}: {text}")
     return DamagedStoreError(f"{place} cannot be {use}: {text}{remedy}")
 
 
-def _tells_of(numbers: tuple[int, ...], text: str) -> bool:
+def _mentions(numbers: tuple[int, ...], text: str) -> bool:
     return any(os.strerror(number) in text for number in numbers)

@@ -1,10 +1,10 @@
-"""Asking the kernel to read records of an LMDB file before they are needed.
+"""Ask the kernel to read records of an LMDB file before they are needed.
 
-LMDB reads through a memory map. What is not in memory is read page by page, each waited for, or with much around it
-that nobody needs. Only LMDB knows where a record is, and it says so only by reading it. So this module follows LMDB's
-pages itself. A wrong hint costs time, never a wrong record: nothing found here is used for anything else.
+LMDB reads through a memory map. The kernel reads missing pages one by one, and waits for each, or reads many pages that
+nobody needs. LMDB cannot tell where a record is without reading it. So this module follows LMDB's pages in Python. A
+wrong position costs time and cannot give a wrong record, because it is used only for hints to the kernel.
 
-The layout of pages is that of LMDB 0.9 (mdb.c: MDB_page, MDB_node, MDB_meta, MDB_db), data version 1, 64 bits.
+The page layout is LMDB 0.9's (mdb.c: MDB_page, MDB_node, MDB_meta, MDB_db), data version 1, 64 bits.
 """
 
 from __future__ import annotations
@@ -20,23 +20,22 @@ if TYPE_CHECKING:
 
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _PAGE_HEAD = 16
-# Of the meta page: magic, version; page size (md_pad of the first database); root of the second; transaction.
+# In the meta page: magic, version; page size (md_pad of the first database); root of the second; transaction.
 _META_HEAD = struct.Struct("<II")
 _PAGE_SIZE_AT, _ROOT_AT, _TXN_AT, _META_END = 40, 128, 144, 152
-# Of a page: where its free space begins, which is where the offsets of its nodes end.
-_LOWER_AT = 12
+_LOWER_AT = 12  # in a page: the end of the offsets of its nodes
 _NODE = struct.Struct("<HHHH")  # two of size or child page, flags or more of the child page, length of the key
-_OVERFLOW = 1  # flag: the value has pages of its own, and the node holds the number of the first
+_OVERFLOW = 1  # flag: the value has its own pages, and the node has the number of the first page
 _DEPTH_AT, _DB_ROOT_AT = 6, 40  # of MDB_db
 _MOST_LEVELS, _LARGEST_PAGE = 32, 2**16
 
-# Records between two checks whether the file is in memory. While it is, a check costs 8 us, so 0.25 us a record. One
-# batch read from the disk without hints costs more than many unneeded hints.
+# While the file is in memory, one record of 32 is checked: 8 us, or 0.25 us a record. After a record that is not in
+# memory, 512 records are hinted without a check: one batch read without hints costs more than many unneeded hints.
 _CHECK_AFTER, _HINT_FOR = 32, 512
 
 _pack_key = struct.Struct(">Q").pack
 _u16, _u32, _u64 = (struct.Struct(code).unpack_from for code in ("<H", "<I", "<Q"))
-# Errors of reading damaged pages. OSError also means that a read would have to wait.
+# Errors while reading damaged pages. preadv also raises OSError if it would have to wait.
 _WRONG = (struct.error, IndexError, OverflowError, OSError)
 
 
@@ -44,8 +43,8 @@ class ReadAhead:
     """Hints about one LMDB file that does not change. Threads may share it.
 
     Args:
-        path: The file, which is opened once more: LMDB does not share its descriptor.
-        key: Its device and inode. If another file has come to the path meanwhile, nothing is hinted.
+        path: The file. It is opened a second time, because LMDB does not share its descriptor.
+        key: Device and inode of the file. There are no hints if the path has another file by now.
         name: The sub-database. Its keys are the 8-byte big-endian integers from 0 on.
     """
 
@@ -55,18 +54,18 @@ class ReadAhead:
         self._unhinted = self._hinted = 0  # records until the next check
         if not (hasattr(os, "posix_fadvise") and hasattr(os, "RWF_NOWAIT")):
             return  # not Linux
-        with suppress(*_WRONG):  # LMDB reports what is wrong with the file
+        with suppress(*_WRONG):  # LMDB reports damage of the file
             self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            # Otherwise a check would make the kernel read more than that page, 8 MiB of a virtual disk here.
+            # Otherwise a check would make the kernel read much more than one page: 8 MiB of a virtual disk.
             os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)
             status = os.fstat(self._file)
             if (status.st_dev, status.st_ino) == key:
                 self._find_root(name)
 
     def prefetch(self, indices: Sequence[int]) -> None:
-        """Ask for records that will be read soon, unless they are likely to be in memory already.
+        """Request records that will be read soon, unless they are probably in memory.
 
-        Waits only for the pages that tell where the records are.
+        Waits only for the pages with the positions of the records.
         """
         if not self._root or not len(indices):
             return
@@ -83,40 +82,40 @@ class ReadAhead:
             self.hint(index)
 
     def hint(self, index: int) -> None:
-        """Ask for one record."""
-        with suppress(*_WRONG):  # reading an index out of range or a damaged page raises the error
+        """Request one record."""
+        with suppress(*_WRONG):  # reading the record raises an error for a wrong index or a damaged page
             if place := self.locate(index):
                 os.posix_fadvise(self._file, *place, os.POSIX_FADV_WILLNEED)
 
     def is_in_memory(self, index: int) -> bool:
-        """Return whether the first byte of a record can be read without waiting; False if that is unknown."""
+        """Return whether the first byte of a record can be read without waiting; False if unknown."""
         try:
             place = self.locate(index)
             if place is None:
-                return True  # it is in the page that was just read
+                return True  # its page has just been read
             os.preadv(self._file, [bytearray(1)], place[0], os.RWF_NOWAIT)
         except _WRONG:
             return False
         return True
 
     def close(self) -> None:
-        """Close the file. Nothing is hinted any more."""
+        """Close the file. There are no more hints."""
         self._root = 0
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
     def locate(self, index: int) -> tuple[int, int] | None:
-        """Return the first byte and the number of bytes of a record in the file; None if it has no pages of its own."""
+        """Return a record's offset and size in the file, in bytes; None if the record has no pages of its own."""
         key = _pack_key(index)
         page = self._page(self._root)
         for _ in range(self.depth - 1):
             nodes = (_u16(page, _LOWER_AT)[0] - _PAGE_HEAD) // 2
-            # The first key of a branch is not written; it is less than all others.
+            # The first key of a branch is not stored. It is less than all others.
             child = bisect_right(range(1, nodes), key, key=lambda node: _key(page, node))
             low, high, more, _ = _NODE.unpack_from(page, _node_at(page, child))
             page = self._page(low | high << 16 | more << 32)
-        # Keys are consecutive, so the first one gives the position of all.
+        # Keys are consecutive, so the first key gives the position of all.
         node = index - int.from_bytes(_key(page, 0), "big")
         if node < 0 or _key(page, node) != key:
             return None

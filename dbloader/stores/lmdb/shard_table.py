@@ -1,7 +1,7 @@
-"""The manifest of a sharded store, which is a folder: LMDB stores in ``shards/``, and an index of all their records.
+"""The manifest of a sharded store: a folder of LMDB stores in ``shards/`` and an index of all their records.
 
-The folder has no store until ``manifest.bson`` is there, which is written last and lists the shards by name, so nobody
-looks for files. docs/format.md describes every value.
+``manifest.bson`` is written last. It names the shards, so no program lists the folder. docs/format.md describes every
+value.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MANIFEST_FILE, SHARD_FOLDER = "manifest.bson", "shards"
 FORMAT, VERSION = "dbloader shards", 1
 
 _DIGEST_HEX = 64
-# No path, so a manifest from elsewhere cannot lead out of its folder.
+# Not a path, so a hostile manifest cannot name a file outside its folder.
 _FILE_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,200}")
 COPY_AGAIN = "copy the folder again from the original"
 
@@ -35,7 +35,7 @@ def is_sharded(place: str | os.PathLike[str]) -> bool:
 
 
 class Shard(NamedTuple):
-    """One LMDB file of a sharded store: its name in ``shards/``, its records, its bytes, and its digest."""
+    """One LMDB file of a sharded store: name in ``shards/``, number of records, bytes of the file, digest."""
 
     name: str
     length: int
@@ -44,9 +44,13 @@ class Shard(NamedTuple):
 
 
 class ShardTable(NamedTuple):
-    """What ``manifest.bson`` says: the manifest of all records, the name of the index, and the shards in order.
+    """The content of ``manifest.bson``.
 
-    ``previous`` is the index of the store that has grown to this one; "" without one.
+    Attributes:
+        manifest: The manifest of all records.
+        index_file: File name of the index.
+        shards: The shards, in the order of their records.
+        previous: File name of the index before the store grew; "" if it has not grown.
     """
 
     manifest: Manifest
@@ -56,12 +60,12 @@ class ShardTable(NamedTuple):
 
     @property
     def files(self) -> list[str]:
-        """The files of the store, below its folder: the shards, then the index."""
+        """Paths of the store's files in its folder: the shards, then the index."""
         return [*(f"{SHARD_FOLDER}/{shard.name}" for shard in self.shards), self.index_file]
 
     @property
     def older_files(self) -> list[str]:
-        """The files in the folder that only readers of the store before need."""
+        """Paths of the files that only readers of the previous store need."""
         return [self.previous, kept_manifest(self.previous)] if self.previous else []
 
     def encode(self) -> bytes:
@@ -83,17 +87,17 @@ class ShardTable(NamedTuple):
 
     @classmethod
     def read(cls, folder: Path) -> ShardTable:
-        """Return the table of the store in a folder; errors as those of ``decode``, or OSError."""
+        """Return the table of the store in a folder, or raise OSError or an error of ``decode``."""
         return cls.decode((folder / MANIFEST_FILE).read_bytes(), str(folder))
 
     @classmethod
     def decode(cls, data: bytes, place: str) -> ShardTable:
-        """Return the table in the content of the file.
+        """Return the table in the content of a manifest file.
 
         Raises:
-            NotAStoreError: Another program wrote it.
-            StoreVersionError: Its format is newer than this version of dbloader.
-            DamagedStoreError: It is not what was written.
+            NotAStoreError: Another program wrote the file.
+            StoreVersionError: The format is newer than this version of dbloader.
+            DamagedStoreError: The file is damaged.
         """
 
         def damaged(what: str) -> DamagedStoreError:
@@ -134,5 +138,5 @@ class ShardTable(NamedTuple):
 
 
 def kept_manifest(index_file: str) -> str:
-    """Return the name of the manifest of a store that has grown, which its readers may open again."""
+    """Return the file name of the manifest of a previous store, which its readers may open again."""
     return f"{index_file}.{MANIFEST_FILE}"
