@@ -3,39 +3,30 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dbloader.caching.store import CachedStore
+from tests.contracts.backend import FileBackend
 from tests.contracts.processes import ProcessesContract
 
 if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 
-def opener_of(store: Store) -> int | None:
-    assert isinstance(store, CachedStore)
-    return None if store.handle is None else store.handle.pid
-
-
-class TestCachedStore(ProcessesContract):
+class TestCachedStore(FileBackend, ProcessesContract):
     """Over a store in an LMDB file, whose records come to the cache in shards.
 
     All else is that of a folder of shards: stores/lmdb/test_sharded.py.
     """
 
-    opener = staticmethod(opener_of)
     # A cache is a cache of one store; of that, test_cache.py has these.
     test_constructing_a_store_opens_nothing = None  # type: ignore[assignment]
     test_pickle_has_the_place_and_no_handle = None  # type: ignore[assignment]
     test_open_store_keeps_its_records_when_it_is_replaced = None  # type: ignore[assignment]
 
-    def place(self, tmp_path: Path, name: str = "store") -> str:
-        return str(tmp_path / f"{name}.lmdb")
-
     def open(self, place: str) -> Store:
         return CachedStore(place, f"{place}.cache")
 
     def remove(self, place: str) -> None:
-        Path(place).unlink()
+        super().remove(place)
         shutil.rmtree(f"{place}.cache", ignore_errors=True)

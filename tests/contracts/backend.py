@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,16 +12,22 @@ from dbloader import open_store
 from dbloader.errors import NotAStoreError, StoreNotFoundError
 from dbloader.records.columns import DTYPES
 from dbloader.records.record import encode
+from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.open import create_store
 from tests.contracts.records import documents_of, stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from dbloader import Record
     from dbloader.records.manifest import Manifest
     from dbloader.stores.base import Store
+
+
+def opener_of(store: Store) -> int | None:
+    """Return the id of the process that opened an LMDB store's handle, or None."""
+    assert isinstance(store, LMDBStore)
+    return None if store.handle is None else store.handle.pid
 
 
 class Backend:
@@ -98,3 +106,24 @@ class Backend:
     @pytest.fixture
     def many_commits(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 1)
+
+
+class FileBackend(Backend):
+    """Stores in files or folders."""
+
+    opener = staticmethod(opener_of)
+
+    def place(self, tmp_path: Path, name: str = "store") -> str:
+        return str(tmp_path / f"{name}.lmdb")
+
+    def what_is_at(self, place: str) -> list[str]:
+        return sorted(path.name for path in Path(place).parent.glob(f"{Path(place).name}*"))
+
+    def remove(self, place: str) -> None:
+        if Path(place).is_dir():
+            shutil.rmtree(place)
+        else:
+            Path(place).unlink()
+
+    def move(self, place: str, to: str) -> None:
+        Path(place).rename(to)

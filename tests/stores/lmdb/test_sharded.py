@@ -15,8 +15,8 @@ from dbloader.records.document import move_document
 from dbloader.records.record import encode
 from dbloader.stores.lmdb.publish_shards import index_shards, put_manifest
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
-from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.open import create_store
+from tests.contracts.backend import FileBackend
 from tests.contracts.processes import ProcessesContract
 from tests.contracts.reading import ReadingContract
 from tests.contracts.records import make_records, salt_of
@@ -27,15 +27,9 @@ if TYPE_CHECKING:
 
     from dbloader import Record
     from dbloader.records.manifest import Manifest
-    from dbloader.stores.base import Store
 
 
-def opener_of(store: Store) -> int | None:
-    assert isinstance(store, LMDBStore)
-    return None if store.handle is None else store.handle.pid
-
-
-def write_shards(place: str, records: list[Record], bounds: list[int], **finishing: Any) -> Manifest:
+def write_shards(place: str, records: list[Record], bounds: list[int]) -> Manifest:
     """Make a sharded store whose shards end before the records at some indices."""
     folder = Path(place)
     shutil.rmtree(folder, ignore_errors=True)
@@ -46,34 +40,19 @@ def write_shards(place: str, records: list[Record], bounds: list[int], **finishi
         with create_store(folder / SHARD_FOLDER / names[-1]) as writer:
             writer.write(encode(record) for record in records[begin:end])
             writer.finish()
-    table = index_shards(folder, names, [None] * len(names), **finishing)
+    table = index_shards(folder, names, [None] * len(names))
     put_manifest(folder, table)
     return table.manifest
 
 
-class TestShardedStore(ProcessesContract, ReadingContract):
-    opener = staticmethod(opener_of)
-
-    def place(self, tmp_path: Path, name: str = "store") -> str:
-        return str(tmp_path / f"{name}.lmdb")
-
-    def what_is_at(self, place: str) -> list[str]:
-        return sorted(path.name for path in Path(place).parent.glob(f"{Path(place).name}*"))
-
-    def remove(self, place: str) -> None:
-        shutil.rmtree(place)
-
-    def move(self, place: str, to: str) -> None:
-        Path(place).rename(to)
-
+class TestShardedStore(FileBackend, ProcessesContract, ReadingContract):
     def bounds(self, length: int) -> list[int]:
         """Return where shards end; two of them are empty."""
         return sorted(min(length, bound) for bound in (0, 2, 2, 7, length - length // 3))
 
     def write(self, place: str, records: Iterable[Record], **options: Any) -> Manifest:
-        options.pop("overwrite", None)
         records = [*records]
-        return write_shards(place, records, self.bounds(len(records)), **options)
+        return write_shards(place, records, self.bounds(len(records)))
 
     @override
     def test_open_store_keeps_its_records_when_it_is_replaced(self, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from dbloader.stores.lmdb import env
 from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.lmdb.writer import LMDBWriter
 from dbloader.stores.open import create_store
+from tests.contracts.backend import FileBackend
 from tests.contracts.records import (
     WAIT_S,
     documents_of,
@@ -45,29 +46,8 @@ from tests.support.lmdb_files import tamper_with_records
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dbloader.stores.base import Store
 
-
-def opener_of(store: Store) -> int | None:
-    assert isinstance(store, LMDBStore)
-    return None if store.handle is None else store.handle.pid
-
-
-class TestLMDBStore(StoreContract):
-    opener = staticmethod(opener_of)
-
-    def place(self, tmp_path: Path, name: str = "store") -> str:
-        return str(tmp_path / f"{name}.lmdb")
-
-    def what_is_at(self, place: str) -> list[str]:
-        return sorted(path.name for path in Path(place).parent.glob(f"{Path(place).name}*"))
-
-    def remove(self, place: str) -> None:
-        Path(place).unlink()
-
-    def move(self, place: str, to: str) -> None:
-        Path(place).rename(to)
-
+class TestLMDBStore(FileBackend, StoreContract):
     def put_something_else(self, place: str) -> None:
         Path(place).write_text("precious\n" * 10_000)
 
