@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from dbloader.records.manifest import Manifest
     from dbloader.stores.base import Store
 
-# Chunks and events in one transaction: a few megabytes.
-_AT_ONCE = 512
+# Chunks and events in one transaction: about 10 MB.
+_AT_ONCE = 256
 
 
 def index_shards(
