@@ -24,14 +24,15 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 FAILED = 2
-# Messages of ImportError and RuntimeError when the loader of libraries or a new thread gets no memory.
+# In the messages of an ImportError or RuntimeError: the dynamic linker, or a new thread, has got no memory.
 _NO_MEMORY = re.compile("failed to map segment|[Cc]annot allocate memory|can't start new thread")
 INTERRUPTED = 130  # 128 + SIGINT, as shells return it
 
-# Each command is in the module of its name, imported when used: bench needs torch.
+# Each command is in the module of its name, or in parts.py. The module is imported when the command runs: bench needs
+# torch, which takes over a second.
+_IN_PARTS = ("plan", "part", "parts", "publish")
 _COMMANDS = (
-    "convert", "info", "ls", "show", "view", "verify", "duplicates", "copy", "export",
-    "bench", "doctor", "plan", "part", "parts", "publish",
+    "convert", "info", "ls", "show", "view", "verify", "duplicates", "copy", "export", "bench", "doctor", *_IN_PARTS,
 )  # fmt: skip
 
 
@@ -44,7 +45,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        return cast("click.Command", getattr(import_module(f"dbloader.cli.{cmd_name}"), f"{cmd_name}_command"))
+        module = import_module(f"dbloader.cli.{'parts' if cmd_name in _IN_PARTS else cmd_name}")
+        return cast("click.Command", getattr(module, f"{cmd_name}_command"))
 
 
 @click.group(
@@ -75,18 +77,18 @@ def group(context: click.Context) -> None:
 
 
 def main() -> None:
-    """Run the command line: print an error as one line and exit with status 2."""
+    """Run the command line. An error is printed as one line, and the exit status is then 2."""
     instruction = os.environ.get("_DBLOADER_COMPLETE")
-    if instruction:  # set by a shell at its start and for Tab
+    if instruction:  # the shell asks for its completion script, or the user has pressed Tab
         sys.exit(shell_complete(group, {}, "dbloader", "_DBLOADER_COMPLETE", instruction))
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # for names that the terminal's encoding lacks
+        sys.stdout.reconfigure(errors="backslashreplace")  # the terminal's encoding may lack letters of a name
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: say(f"Warning: {message}", err=True)
         try:
             status = _run(sys.argv[1:])
         except OSError:
-            status = FAILED  # an error occurred, and stderr cannot be written
+            status = FAILED  # stderr cannot be written
     if sys.stderr is not None:
         try:
             sys.stderr.flush()
@@ -97,7 +99,7 @@ def main() -> None:
 
 def _run(arguments: list[str]) -> int:
     try:
-        # Not group.main(), which has its own messages and statuses for Ctrl-C and closed pipes.
+        # group.main() would print other messages, and return other statuses for Ctrl-C and closed pipes.
         with group.make_context("dbloader", arguments) as context:
             return group.invoke(context) or 0
     except click.exceptions.Exit as stop:
@@ -110,7 +112,7 @@ def _run(arguments: list[str]) -> int:
         say(": ".join(["Interrupted", *map(str, error.args)]), err=True)
         return INTERRUPTED
     except BrokenPipeError:
-        _silence(sys.stdout)  # the reader of the pipe, such as head, has stopped
+        _silence(sys.stdout)  # the program that reads the pipe, such as head, has ended
         return FAILED
     except UnicodeEncodeError as error:
         from dbloader.sources.base import readable
@@ -122,7 +124,7 @@ def _run(arguments: list[str]) -> int:
             if sys.stdout is not None:
                 sys.stdout.flush()
         except OSError:
-            _silence(sys.stdout)  # else Python tries to write the rest again at exit
+            _silence(sys.stdout)  # otherwise Python writes the rest again at exit
         return status
     except Exception as error:
         if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
@@ -134,18 +136,18 @@ def _run(arguments: list[str]) -> int:
 
 
 def _silence(stream: TextIO) -> None:
-    """Discard whatever is still written to a standard stream, also at exit."""
+    """Discard everything that is still written to a standard stream, also at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _fail(message: str) -> int:
-    with suppress(OSError):  # stderr is closed; the exit status remains
+    with suppress(OSError):  # stderr may be closed; the exit status remains
         complain(message)
     return FAILED
 
 
 def _hint(error: click.ClickException, arguments: list[str]) -> str:
-    if isinstance(error, click.BadOptionUsage) and error.ctx is None:  # an option without its value
+    if isinstance(error, click.BadOptionUsage) and error.ctx is None:  # the option is the last word, without its value
         command = group.get_command(click.Context(group), arguments[0])
         options = [one for one in (command.params if command else ()) if error.option_name in one.opts]
         form = "".join(f" Write {error.option_name} {one.metavar}" for one in options if one.metavar)
@@ -153,9 +155,8 @@ def _hint(error: click.ClickException, arguments: list[str]) -> str:
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is None:
         return ""
-    # Without quotes, the shell expands a pattern to several arguments.
-    several = context.info_name == "convert" and "extra arguments" in error.format_message()
-    files = (
-        "; to convert several files, name their folder, or write 'shard-{000..146}.tar' in quotes" if several else ""
-    )
-    return f"{files} (see {context.command_path} --help)"
+    hint = f" (see {context.command_path} --help)"
+    if context.info_name == "convert" and "extra arguments" in error.format_message():
+        # Without quotes, the shell has expanded a pattern to several arguments.
+        return f"; to convert several files, name their folder, or write 'shard-{{000..146}}.tar' in quotes{hint}"
+    return hint

@@ -1,9 +1,9 @@
-"""``dbloader convert``."""
+"""``dbloader convert``, and what ``plan`` and ``publish`` share with it."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from heapq import nsmallest
 from itertools import islice
 from pathlib import Path
@@ -12,21 +12,102 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dbloader._describe import counted, size
-from dbloader.cli.conversion_options import conversion_options, pop_image_format
-from dbloader.cli.dry_run import print_left_out, show_dry_run
 from dbloader.cli.meter import Meter
 from dbloader.cli.text import say, say_json, say_next
 from dbloader.conversion.convert import convert
+from dbloader.conversion.dry_run import dry_run
 from dbloader.conversion.report import REMARKS
+from dbloader.conversion.resize import DEFAULT_QUALITY
+from dbloader.conversion.transcode import ImageFormat
+from dbloader.images.tiled.encode import TILE_WIDTH
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dbloader.conversion.dry_run import DryRun
     from dbloader.conversion.report import Progress, Report
 
 SOME_REJECTED = 1
 
 _REPORTED = ("repaired", "damaged", "rejected", *REMARKS)
 _KEPT = "committed records are kept; --resume continues after them"
-_NAMED = 10  # files on the terminal; the report has all
+_NAMED = 10  # files, kinds of files or classes on the terminal. The report and --json have all
+
+_OPTIONS = (
+    click.option(
+        "--listing",
+        metavar="FILE",
+        type=click.Path(),
+        help="Take paths (relative to SOURCE), labels and other fields from a .json, .jsonl, .csv or .tsv file, or "
+        "boxes from annotations of COCO, VOC or YOLO.",
+    ),
+    click.option("--name-field", metavar="FIELD", help="MongoDB field with a file's name.  [default: img_name]"),
+    click.option("--image-field", metavar="FIELD", help="MongoDB field with a file's bytes.  [default: bson_img]"),
+    click.option(
+        "--file-field",
+        "file_fields",
+        metavar="COLUMN",
+        multiple=True,
+        help="Column of the listing with paths of further files, such as masks; repeatable. In tar files, mask reads "
+        "17.mask.png beside 17.jpg.",
+    ),
+    click.option(
+        "--check",
+        type=click.Choice(["decode", "structure", "none"]),
+        default="decode",
+        show_default=True,
+        help="Decode each image, check only its structure (faster, finds less), or check nothing.",
+    ),
+    click.option(
+        "--on-bad",
+        type=click.Choice(["reject", "fail"]),
+        default="reject",
+        show_default=True,
+        help="Leave out and report files that are no images or cannot be read, or stop.",
+    ),
+    click.option(
+        "--on-damaged",
+        type=click.Choice(["reject", "keep", "fail"]),
+        default="reject",
+        show_default=True,
+        help="Leave out truncated images, store them marked as damaged, or stop.",
+    ),
+    click.option("--max-side", metavar="PX", type=int, help="Shrink images whose longer side exceeds PX."),
+    click.option("--short-side", metavar="PX", type=int, help="Shrink images whose shorter side exceeds PX."),
+    click.option(
+        "--quality",
+        metavar="Q",
+        type=int,
+        help="JPEG and WebP quality of shrunk images, 1 to 100; with --tile, of all JPEGs.  "
+        f"[default: {DEFAULT_QUALITY}]",
+    ),
+    click.option(
+        "--tile",
+        is_flag=True,
+        help="Tile JPEGs, so training decodes only the crops. jpegtran tiles them without loss; shrunk ones, and all "
+        "with --quality, are encoded again.",
+    ),
+    click.option("--tile-width", metavar="PX", type=int, help=f"Target tile width.  [default: {TILE_WIDTH}]"),
+    click.option(
+        "--raw",
+        is_flag=True,
+        help="Store pixels: training decodes nothing, but JPEGs grow about sixfold. Drops EXIF and its orientation, "
+        "and the lower 8 of 16 bits.",
+    ),
+    click.option("--shuffle-seed", metavar="N", type=int, help="Store the records in the random order of this seed."),
+)
+
+
+def conversion_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that ``convert`` and ``plan`` share to a command."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def pop_image_format(options: dict[str, Any]) -> ImageFormat:
+    """Pop the image options into an ImageFormat."""
+    return ImageFormat(**{field.name: options.pop(field.name) for field in fields(ImageFormat)})
 
 
 @click.command(
@@ -104,7 +185,7 @@ def convert_command(*, dry_run: bool, quiet: bool, as_json: bool, **options: Any
     images = pop_image_format(options)
     if dry_run:
         source = {name: options[name] for name in ("source", "listing", "name_field", "image_field", "file_fields")}
-        return SOME_REJECTED if show_dry_run(source, quiet=quiet, as_json=as_json) else 0
+        return _dry_run(source, quiet=quiet, as_json=as_json)
     try:
         with Meter("Looking for images", "images", quiet=quiet or as_json) as meter:
             report = convert(**options, images=images, progress=lambda progress: _show(progress, meter))
@@ -158,7 +239,7 @@ def print_report(report: Report, *, raw: bool = False, rated: bool = True) -> No
             say("  " + text.format(f"{count:,}", files=report.files))
     if report.report_file and any(getattr(report, event) for event in _REPORTED):
         _print_events(report)
-    print_left_out(report)
+    _print_left_out(report)
     say_next("Look at it", "dbloader", "view", report.place)
 
 
@@ -171,3 +252,37 @@ def _print_events(report: Report) -> None:
         say(f"    {event['event']:8}  {event['name']}: {event['reason']}")
     more = sum(getattr(report, event) for event in _REPORTED) - len(named)
     say(f"    {f'and {more:,} more, all' if more > 0 else 'all of them'} in {report.report_file}")
+
+
+def _dry_run(source: dict[str, Any], *, quiet: bool, as_json: bool) -> int:
+    """Print what would be converted, and return the exit status."""
+    with Meter("Looking for images", "images", quiet=quiet or as_json) as meter:
+        found = dry_run(**source, progress=lambda count: meter.update(count, None))
+    if as_json:
+        say_json(found._asdict(), indent=2)
+    elif not quiet:
+        boxes = f" with {found.boxes:,} boxes" if found.boxes else ""
+        say(f"{found.source}: {counted(found.files, 'file')}{boxes} would be read and converted; nothing is written")
+        labels = [*(found.labels or {}).items()]
+        for name, count in labels[:_NAMED]:
+            say(f"  {count:>10,}  {name}")
+        if len(labels) > _NAMED:
+            say(f"  and {len(labels) - _NAMED:,} more classes (--json gives all)")
+        if found.rejected:
+            say(f"  rejected  {found.rejected:,}, before any file is read")
+        for problem in found.problems[:_NAMED]:
+            say(f"    {problem['name']}: {problem['reason']}")
+        _print_left_out(found)
+    return SOME_REJECTED if found.rejected else 0
+
+
+def _print_left_out(found: DryRun | Report) -> None:
+    """Print the files that a source leaves out, and its warnings."""
+    if found.skipped:
+        kinds = [f"{extension or 'no extension'} {count:,}" for extension, count in found.skipped.items()]
+        kinds[_NAMED:] = [f"{len(kinds) - _NAMED:,} more"] if len(kinds) > _NAMED else []
+        say(f"  left out  {counted(sum(found.skipped.values()), 'file')} of other kinds ({', '.join(kinds)})")
+    if found.hidden:
+        say(f"  left out  {counted(found.hidden, 'hidden file')} (names that begin with a dot)")
+    for warning in found.warnings:
+        say(f"Warning: {warning}", err=True)

@@ -111,21 +111,23 @@ def copy_command(
             f"--split {split} wants a SOURCE and {count} destinations" if split else "SOURCE and DESTINATION are wanted"
         )
         raise click.UsageError(f"{wanted}, got {counted(len(places), 'argument')}")
-    targets: Any = places[-count:]
-    options |= {"rename_classes": _renamed(rename_class), "split": fractions, "seed": seed or 0}
+    targets = places[-count:]
     left_out: list[str] = []
+    options |= {
+        "rename_classes": _renamed(rename_class),
+        "split": fractions,
+        "seed": seed or 0,
+        "skip_damaged": left_out.append if skip_damaged else None,
+    }
     try:
         with Meter("Copying", "records", quiet=quiet or as_json) as meter:
-            made: Any
-            if skip_damaged and len(places) == 2:
-                function = "copying.copy_store.copy_store"
-                options |= {"skip_damaged": left_out.append, "progress": meter.update}
-                made = Manifest(**isolated(function, sources[0], destination, **options))
+            options["progress"] = meter.update
+            if fractions is not None:
+                made = copy_store(places[:-count], targets, **options)
+            elif skip_damaged and len(places) == 2:  # a damaged file may end the process
+                made = [Manifest(**isolated("copying.copy_store.copy_store", *places, **options))]
             else:
-                options["skip_damaged"] = left_out.append if skip_damaged else None
-                made = copy_store(
-                    places[:-count], targets if fractions else destination, progress=meter.update, **options
-                )
+                made = [copy_store(sources, destination, **options)]
     except KeyboardInterrupt as error:
         if skip_damaged:
             raise
@@ -134,27 +136,33 @@ def copy_command(
         else:
             error.args = ("committed records are kept; --resume continues after them",)
         raise
-    facts = []
-    for target, manifest in zip(targets, made if fractions else [made], strict=True):
-        place = str(target)
-        if not is_remote(place):
-            with open_store(place) as store:
-                place = store.place  # without credentials
-        facts.append(
-            {"place": place, **{name: getattr(manifest, name) for name in ("length", "image_bytes", "digest")}}
+    shown = [*map(_without_password, targets)]
+    if as_json:
+        names = ("length", "image_bytes", "digest")
+        facts = zip(shown, made, strict=True)
+        say_json(
+            [{"place": place, **{name: getattr(manifest, name) for name in names}} for place, manifest in facts],
+            indent=2,
         )
-        if not quiet and not as_json:
+    elif not quiet:
+        for place, manifest in zip(shown, made, strict=True):
             records, images = counted(manifest.length, "record"), size(manifest.image_bytes)
             say(f"{place}: {records}, {images} of images; digest {manifest.digest}")
-    if as_json:
-        say_json(facts, indent=2)
-    elif not quiet and not is_remote(targets[0] if fractions else destination):
-        say_next("Look at it", "dbloader", "view", *(str(fact["place"]) for fact in facts[:2]))
+        if not is_remote(targets[0]):
+            say_next("Look at it", "dbloader", "view", *shown[:2])
     for reason in left_out[:_NAMED]:
         complain(reason)
     if len(left_out) > _NAMED:
-        complain(f"{counted(len(left_out), 'problem')}; see all with dbloader info {facts[0]['place']} --report")
+        complain(f"{counted(len(left_out), 'problem')}; see all with dbloader info {shown[0]} --report")
     return SOME_LEFT_OUT if left_out else 0
+
+
+def _without_password(place: str) -> str:
+    """Return the place of a new store as messages show it."""
+    if is_remote(place):
+        return place
+    with open_store(place) as store:
+        return store.place
 
 
 def _fractions(split: str) -> list[float]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from dbloader.records.manifest import Manifest
 
-_CLASSES = 20  # shown on the terminal
+_CLASSES = 20  # that the terminal shows
 _BAR = 40  # columns of the longest bar
 
 
@@ -116,7 +116,7 @@ def _print_histogram(manifest: Manifest) -> None:
     shown = [printable(name) for name in names[:_CLASSES]]
     width = min(30, max(map(len, shown)))
     digits = len(f"{most:,}")
-    # Room for the bars on a narrow terminal, beside the name, the number and 9 blanks.
+    # On a narrow terminal, a bar has the width that the name, the number and 9 blanks leave.
     longest = max(1, min(_BAR, shutil.get_terminal_size((100, 24)).columns - width - digits - 9))
     for name, number in zip(shown, numbers, strict=False):
         short = name if len(name) <= width else name[: width - 1] + "…"

@@ -1,4 +1,4 @@
-"""Run a function in a process of its own: reading a damaged LMDB file can end the process."""
+"""Run a function in another process: reading a damaged LMDB file can crash the process."""
 
 from __future__ import annotations
 
@@ -18,37 +18,39 @@ from dbloader.errors import DamagedStoreError, StoreError
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-# LMDB on damaged pages reads beyond the end of the file, follows wild pointers or fails assertions.
+# With a damaged page, LMDB reads beyond the end of the file, follows wild pointers or fails an assertion.
 _CRASHES = (signal.SIGBUS, signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE)
 
 
 def isolated(function: str, place: str, *arguments: Any, **options: Any) -> Any:
-    """Call a function of dbloader in another process, or in this process if no place is a file.
+    """Call a function of dbloader in another process, or in this process if none of the places is a file.
 
-    A dataclass is returned as a dict. Errors are raised here.
+    Return the result; a dataclass is returned as a dict. An error of the function is raised in this process.
 
     Args:
-        function: Its module and name, such as ``"stores.open.open_store"``.
+        function: Module and name of the function, such as ``"stores.open.open_store"``.
         place: The first argument.
         arguments: More places.
-        options: Keyword arguments. Functions among them, such as ``progress``, are called in this process.
+        options: Keyword arguments. Functions in them, such as ``progress``, are called in this process.
 
     Raises:
         DamagedStoreError: The process crashed.
-        StoreError: Another signal ended it.
+        StoreError: Another signal ended the process.
     """
     files = [*filter(os.path.exists, (place, *arguments, options.get("against") or ""))]  # no URI is a path
     if not files:
         return _plain(_find(function)(place, *arguments, **options))
     calls = {name: option for name, option in options.items() if callable(option)}
     options = {name: option for name, option in options.items() if name not in calls}
-    while (free := os.open(os.devnull, os.O_RDWR)) <= 2:  # keep the pipe off closed standard streams
+    while (
+        free := os.open(os.devnull, os.O_RDWR)
+    ) <= 2:  # a standard stream is closed: the pipe must not get its number
         pass
     os.close(free)
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_run, args=(sender, function, (place, *arguments), options, [*calls]), daemon=True)
-    with sigint_blocked():  # a terminal sends SIGINT to both processes; only this one handles it
+    with sigint_blocked():  # a terminal sends SIGINT to both processes, and only this one handles it
         process.start()
     sender.close()
     last = ""
@@ -80,11 +82,11 @@ def isolated(function: str, place: str, *arguments: Any, **options: Any) -> Any:
 def _run(
     sender: Connection, function: str, arguments: tuple[Any, ...], options: dict[str, Any], calls: list[str]
 ) -> None:
-    signal.signal(signal.SIGTERM, _end_once)  # lets cleanup run
+    signal.signal(signal.SIGTERM, _end_once)  # so that the function cleans up
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # where LMDB prints its failed assertions
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # LMDB prints its failed assertions there
     try:
-        lock = threading.Lock()  # a connection is for one thread at a time
+        lock = threading.Lock()  # only one thread may send at a time
 
         def call(name: str, *values: Any) -> None:
             with lock:
@@ -99,13 +101,13 @@ def _run(
 
 
 def _end_once(*_: object) -> None:
-    """Exit once: later signals do not interrupt the cleanup."""
+    """Exit, and ignore further signals, which would interrupt the cleanup."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(1)
 
 
 def _end_with_parent() -> None:
-    """End this process after its parent, which may have been killed."""
+    """Wait until the parent has ended, perhaps killed, and end this process."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from dbloader.stores.base import Store
 
-_WIDEST = 24  # columns of a class
+_WIDEST = 24  # letters of a class name, at most
 
 
 @click.command(

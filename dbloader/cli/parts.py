@@ -1,13 +1,107 @@
-"""``dbloader parts``."""
+"""``dbloader plan``, ``part``, ``parts`` and ``publish``: a conversion on several machines."""
 
 from __future__ import annotations
 
+import os
+import re
+from dataclasses import asdict
+from typing import Any
+
 import click
 
+from dbloader._describe import counted, size
+from dbloader.cli.convert import SOME_REJECTED, conversion_options, pop_image_format, print_report
+from dbloader.cli.meter import Meter
 from dbloader.cli.text import say, say_json
-from dbloader.conversion.parts.part import list_parts, slurm_ranges
+from dbloader.conversion.parts.make_plan import plan_conversion
+from dbloader.conversion.parts.part import convert_part, list_parts, slurm_ranges
+from dbloader.conversion.parts.publish import publish
 
 SOME_MISSING = 1
+# The environment variables in which Slurm, Kubernetes Indexed Jobs, PBS and AWS Batch number their tasks.
+_VARIABLES = ("SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX", "PBS_ARRAY_INDEX", "AWS_BATCH_JOB_ARRAY_INDEX")
+
+
+@click.command(
+    "plan",
+    short_help="Plan a conversion for several machines.",
+    epilog="""\b
+Examples:
+  dbloader plan imagenet/train/ train.lmdb --shards 512
+  dbloader plan imagenet/train/ train.lmdb --shards 512 --short-side 256 --quality 90""",
+)
+@click.argument("source", type=click.Path())
+@click.argument("destination", type=click.Path())
+@click.option("--shards", metavar="N", type=int, required=True, help="Number of parts; each makes one shard.")
+@conversion_options
+@click.option("--append", is_flag=True, help="Add the images to the folder of shards DESTINATION.")
+@click.option("--overwrite", is_flag=True, help="Replace another plan and its parts.")
+@click.option("--quiet", "-q", is_flag=True, help="Print only errors.")
+@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+def plan_command(*, source: str, destination: str, quiet: bool, as_json: bool, **options: Any) -> None:
+    """Write the list of files in SOURCE, and the options, to the folder DESTINATION.partial.
+
+    Then machines that see both folders make the parts in any order with dbloader part, and dbloader publish makes the
+    store of them. Making the same plan again keeps finished parts. Without --append, a store at DESTINATION stays until
+    dbloader publish --overwrite replaces it.
+    """
+    images = pop_image_format(options)
+    with Meter("Looking for images", "images", quiet=quiet or as_json) as meter:
+        plan = plan_conversion(
+            source, destination, images=images, progress=lambda count: meter.update(count, None), **options
+        )
+    if as_json:
+        say_json({"place": destination, "folder": str(plan.folder), "parts": plan.parts, "files": plan.files}, indent=2)
+    elif not quiet:
+        say(f"{plan.folder}: {counted(plan.files, 'file')} in {counted(plan.parts, 'part')}, 0 to {plan.parts - 1}")
+        for warning in plan.left_out["warnings"]:
+            say(f"Warning: {warning}", err=True)
+
+
+@click.command(
+    "part",
+    short_help="Make one part of a planned conversion.",
+    epilog="""\b
+Examples:
+  dbloader part train.lmdb 17""",
+)
+@click.argument("destination", type=click.Path())
+@click.argument("number", type=int, required=False)
+@click.option("--workers", metavar="N", type=int, default=1, show_default=True, help="Threads that read and check.")
+@click.option(
+    "--scratch",
+    metavar="FOLDER",
+    type=click.Path(),
+    help="Local folder for the shard while it is made.  [default: TMPDIR]",
+)
+@click.option("--quiet", "-q", is_flag=True, help="Print only errors.")
+@click.option("--json", "as_json", is_flag=True, help="Print the facts as JSON.")
+def part_command(
+    *, destination: str, number: int | None, workers: int, scratch: str | None, quiet: bool, as_json: bool
+) -> None:
+    """Make part NUMBER (from 0) of the conversion that dbloader plan has planned for DESTINATION.
+
+    Without NUMBER, part takes the array index of Slurm, Kubernetes, PBS or AWS Batch. It keeps a part that is made
+    already, and several attempts at once do no harm. So just run a failed task again.
+
+    On Slurm: sbatch --array=0-511 --wrap 'dbloader part train.lmdb'
+    """
+    receipt = convert_part(destination, _task() if number is None else number, workers=workers, scratch=scratch)
+    if as_json:
+        say_json(asdict(receipt), indent=2)
+    elif not quiet:
+        rejected = f", {receipt.rejected:,} rejected" if receipt.rejected else ""
+        say(f"part {receipt.part}: {counted(receipt.records, 'record')}, {size(receipt.nbytes)}{rejected}")
+
+
+def _task() -> int:
+    for variable in _VARIABLES:
+        value = os.environ.get(variable, "")
+        if re.fullmatch("[0-9]{1,9}", value):
+            return int(value)
+        if value:
+            raise click.UsageError(f"{variable} must be the number of a part, got {value!r}")
+    raise click.UsageError(f"give the NUMBER of a part, or run it as a task of an array ({', '.join(_VARIABLES)})")
 
 
 @click.command(
@@ -37,3 +131,31 @@ def parts_command(*, destination: str, only_missing: bool, as_json: bool) -> int
         rest = f"; missing {slurm_ranges(missing)}" if missing else ""
         say(f"{plan.folder}: {len(receipts):,} of {plan.parts:,} parts are made{rest}")
     return SOME_MISSING if missing else 0
+
+
+@click.command(
+    "publish",
+    short_help="Make a store of the parts of a planned conversion.",
+    epilog="""\b
+Exit status: 0 every file is stored, 1 some were rejected, 2 error.
+
+\b
+Examples:
+  dbloader publish train.lmdb""",
+)
+@click.argument("destination", type=click.Path())
+@click.option("--overwrite", is_flag=True, help="Replace the store of shards at DESTINATION.")
+@click.option("--quiet", "-q", is_flag=True, help="Print only errors.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def publish_command(*, destination: str, overwrite: bool, quiet: bool, as_json: bool) -> int:
+    """Make the store DESTINATION of the parts of its planned conversion, in one step.
+
+    If a part is missing, damaged or from another plan, publish fails and changes nothing. If the store was published
+    already, as when a job runs again, publish prints so and succeeds.
+    """
+    report = publish(destination, overwrite=overwrite)
+    if as_json:
+        say_json(asdict(report), indent=2)
+    elif not quiet:
+        print_report(report, rated=False)
+    return SOME_REJECTED if report.rejected else 0

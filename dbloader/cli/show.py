@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
 
 _INDEX = re.compile("-?[0-9]{1,18}")
-_LETTERS = 100  # shown of a value
+_LETTERS = 100  # of a value that is shown
 
 
 @click.command(
@@ -83,14 +83,14 @@ def _write(record: Record, output: str) -> str:
             file.write(record.image)
     except FileExistsError as error:
         raise click.ClickException(f"{output} exists already: choose another FILE") from error
-    except BaseException:
-        Path(output).unlink(missing_ok=True)  # incomplete
+    except OSError:  # the disk is full
+        Path(output).unlink(missing_ok=True)
         raise
     return output
 
 
 def _half_blocks(record: Record) -> Iterator[str]:
-    """Yield the lines of a picture in 24-bit color; each character is two pixels, one above the other."""
+    """Yield the lines of a picture in 24-bit color. Each character shows two pixels, one above the other."""
     data: Any = record.image
     try:
         with translate_errors("the image does not decode"):

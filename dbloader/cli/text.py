@@ -1,4 +1,4 @@
-"""Print text that is safe for the terminal. All commands print through this module."""
+"""Print text without the control characters that a terminal obeys. Every command prints through this module."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ def say(line: str, *, err: bool = False) -> None:
 
 
 def complain(message: str) -> None:
-    """Print an error on stderr, as one line."""
+    """Print an error message to stderr as one line."""
     say(f"Error: {' '.join(message.splitlines())}", err=True)
 
 
 def say_next(what: str, *words: str) -> None:
-    """Suggest the next command, only on a terminal."""
+    """Print the suggested next command, if stdout is a terminal."""
     if sys.stdout is not None and sys.stdout.isatty():
         say(f"{what}: {shlex.join(words)}")
 
 
 def can_draw() -> bool:
-    """Return whether stdout is a terminal with colors, without NO_COLOR (https://no-color.org)."""
+    """Return whether stdout is a terminal with colors and NO_COLOR is not set (https://no-color.org)."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return sys.stdout is not None and sys.stdout.isatty() and not plain
 
 
 def draw(line: str) -> None:
-    """Print one line of a picture with color codes."""
+    """Print a line of a picture, which contains color codes."""
     click.echo(line)
 
 
 def say_json(value: Any, *, indent: int | None = None) -> None:
-    """Print a value as JSON in ASCII, which contains no terminal commands."""
-    click.echo(json.dumps(value, indent=indent).replace("\x7f", "\\u007f"))  # DEL, which JSON need not escape
+    """Print a value as JSON in ASCII, without control characters."""
+    click.echo(json.dumps(value, indent=indent).replace("\x7f", "\\u007f"))  # DEL: json does not escape it

@@ -70,7 +70,7 @@ def view_command(
             raise click.UsageError(f"--html is a report of one store, got {place} and {other}")
         if (port, host, transform) != (None, HOST, None):
             raise click.UsageError("--html starts no viewer: leave out --port, --host and --transform")
-        nbytes, samples = isolated("viewing.page.write_html", place, output=html)
+        nbytes, samples = isolated("viewing.html_report.write_html", place, output=html)
         say(f"{html}: {size(nbytes)}, with {counted(samples, 'sample')}")
         return
     places = [place] if other is None else [place, other]

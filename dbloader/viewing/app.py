@@ -1,4 +1,4 @@
-"""The routes of the viewer. Each takes values from a request and calls one function of this package."""
+"""The web application of the viewer: its routes, and the values in a request. No value becomes a path on disk."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 import copy
 import itertools
 import json
+import re
+import secrets
 import traceback
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -33,22 +35,23 @@ from dbloader.errors import (
 )
 from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.mongo.uri import is_mongo
-from dbloader.viewing import summary, training_routes
-from dbloader.viewing.duplicates import list_groups
+from dbloader.viewing import summary
 from dbloader.viewing.files import stored_file
 from dbloader.viewing.guard import error_response
 from dbloader.viewing.listing import FORMATS, stream_listing
 from dbloader.viewing.record import show_record
-from dbloader.viewing.request import ViewerRequest
+from dbloader.viewing.reports import list_duplicates
+from dbloader.viewing.selection import Selections
+from dbloader.viewing.thumbnails import Thumbnails
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from starlette.requests import Request
 
-    from dbloader.viewing.request import Shared
+    from dbloader.stores.base import Store
 
-    _Function = Callable[[ViewerRequest], Any]
+    _Function = Callable[["ViewerRequest"], Any]
     _Route = tuple[str, _Function, bool]
 
 _TYPES = {
@@ -57,7 +60,7 @@ _TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-# The files of /static/NAME by name. No path is ever made from a request.
+# The files of /static/NAME, by name. They are read here: no path is ever made from a request.
 STATIC = {
     path.name: (path.read_bytes(), _TYPES[path.suffix])
     for path in (Path(__file__).parent / "static").glob("*")
@@ -67,10 +70,76 @@ _STATUS = (
     *((OptionError, 400), (RecordIndexError, 404), (RecordNotFoundError, 404)),
     *((DamagedRecordError, 422), (ImageError, 422), (StoreUnreachableError, 503)),
 )
-_GONE = 499  # nginx's status for a client that has closed the connection
-# LMDB's pages are released now and then. Otherwise the pages of all images that were looked at would count as this
-# process's memory: 600 MB after 4,500 thumbnails of ten million.
-_ANSWERS, _RELEASED_AFTER = itertools.count(1), 50
+_CLIENT_GONE = 499  # nginx's status for a client that has closed the connection
+_LARGEST = 2**63 - 1
+_INTEGER = re.compile("-?[0-9]{1,19}")
+# After so many answers, LMDB's pages are released. Otherwise the pages of all images that were shown would count as
+# memory of this process: 600 MB after 4,500 thumbnails of ten million.
+_RELEASED_AFTER = 50
+
+
+class ViewerState:
+    """What all requests to a viewer share.
+
+    Args:
+        stores: One store or two. Several threads read them.
+        tell: Called with each line for the person who started the viewer.
+        transform: The user's transform for the training view; None for the one that `create_loader` chooses.
+
+    Attributes:
+        started: A random text in the addresses of pictures. Without it, a browser would show pictures that it has kept
+            from an earlier viewer on this port.
+        answers: Counts the answers.
+    """
+
+    def __init__(
+        self,
+        stores: Sequence[Store],
+        tell: Callable[[str], object] = lambda _: None,
+        transform: Callable[..., Any] | None = None,
+    ) -> None:
+        self.stores, self.tell, self.transform = stores, tell, transform
+        self.thumbnails = Thumbnails()
+        self.selections = [*map(Selections, stores)]
+        self.started = secrets.token_hex(4)
+        self.answers = itertools.count(1)
+
+
+class ViewerRequest:
+    """The values in the path and the query of a request, and the store with the number ``s``."""
+
+    def __init__(self, state: ViewerState, request: Request) -> None:
+        self.state = state
+        self._values = {**request.query_params, **request.path_params}
+
+    @property
+    def store(self) -> Store:
+        """The store."""
+        return self.selections.store
+
+    @property
+    def selections(self) -> Selections:
+        """The selections of the store."""
+        return self.state.selections[self.integer("s", most=len(self.state.stores) - 1)]
+
+    def text(self, name: str, default: str = "") -> str:
+        """Return a value as text."""
+        return str(self._values.get(name, default))
+
+    def integer(self, name: str, default: int | None = None, *, least: int = 0, most: int = _LARGEST) -> int:
+        """Return a value as an integer.
+
+        Raises:
+            OptionError: The value is not an integer from ``least`` to ``most``, or is missing and has no default.
+        """
+        given = self._values.get(name)
+        if given is None and default is not None:
+            return default
+        if given is None or not _INTEGER.fullmatch(given) or not least <= int(given) <= most:
+            got = "nothing" if given is None else repr(given[:40])
+            bounds = [f" from {least:,}"] * (least > -_LARGEST) + [f" to {most:,}"] * (most < _LARGEST)
+            raise OptionError(f"{name} must be an integer{''.join(bounds)}, got {got}")
+        return int(given)
 
 
 def _stores(request: ViewerRequest) -> list[dict[str, Any]]:
@@ -81,15 +150,15 @@ def _stores(request: ViewerRequest) -> list[dict[str, Any]]:
             "kind": "mongodb" if is_mongo(store.place) else "lmdb",
             "records": len(store),
             "file_fields": store.manifest.file_fields,
-            "started": request.shared.started,
+            "started": request.state.started,
         }
-        for store in request.shared.stores
+        for store in request.state.stores
     ]
 
 
 def _note(request: ViewerRequest) -> dict[str, str | None]:
-    """Return a note if the store at the place is not the one that the viewer shows, or is gone."""
-    with copy.copy(request.store) as now:  # which opens what is there
+    """Return a note if the store was replaced or removed since the viewer was started."""
+    with copy.copy(request.store) as now:  # the copy opens the place again
         try:
             if now.manifest == request.store.manifest:
                 return {"note": None}
@@ -100,9 +169,8 @@ def _note(request: ViewerRequest) -> dict[str, str | None]:
 
 
 def _rows(request: ViewerRequest) -> dict[str, Any]:
-    return summary.rows(
-        request.selections, request.text("q"), request.integer("start", 0), request.integer("count", 200)
-    )
+    start, count = request.integer("start", 0), request.integer("count", 200)
+    return summary.rows(request.selections, request.text("q"), start, count)
 
 
 def _position(request: ViewerRequest) -> dict[str, int | None]:
@@ -126,77 +194,103 @@ def _report(request: ViewerRequest) -> dict[str, Any]:
     return request.selections.report.read(request.text("event"), request.text("text"), start, count)
 
 
+def _duplicates(request: ViewerRequest) -> dict[str, Any]:
+    return list_duplicates(request.store, request.integer("start", 0), request.integer("count", 100))
+
+
 def _thumbnail(request: ViewerRequest) -> Response:
     index, px = request.integer("index"), request.integer("px", 320)
-    data, kind = request.shared.thumbnails.get(request.store, index, px, _field(request))
-    return _kept(request, data, {"Content-Type": kind})
+    data, kind = request.state.thumbnails.get(request.store, index, px, _field(request))
+    return _picture(request, data, {"Content-Type": kind})
 
 
 def _image(request: ViewerRequest) -> Response:
     download = request.text("download") == "1"
-    return _kept(request, *stored_file(request.store, request.integer("index"), _field(request), download=download))
+    return _picture(request, *stored_file(request.store, request.integer("index"), _field(request), download=download))
 
 
 def _field(request: ViewerRequest) -> int | None:
     return request.integer("field") if request.text("field") else None
 
 
-def _kept(request: ViewerRequest, data: bytes, headers: dict[str, str]) -> Response:
-    """Return a file. The browser keeps it if its address has the ``started`` of this viewer."""
-    is_own = request.text("v") == request.shared.started
+def _picture(request: ViewerRequest, data: bytes, headers: dict[str, str]) -> Response:
+    """Return a file. The browser may keep it for ever if its address contains the ``started`` of this viewer."""
+    is_own = request.text("v") == request.state.started
     headers["Cache-Control"] = f"private, {'max-age=31536000, immutable' if is_own else 'no-cache'}"
     return Response(data, headers=headers)
 
 
-# Path, function, and whether it decodes images. At most as many decoding functions run at a time as there are cores.
-# A function takes a request, and returns a Response or a value of JSON.
+def _training(request: ViewerRequest, function: str, *arguments: int) -> Any:
+    """Call a function of ``training`` with the options in a request. The first call imports torch."""
+    try:
+        from dbloader.viewing import training
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise OptionError("this page needs torch, which is not installed here: pip install torch") from error
+    defaults = training.Options()._asdict()
+    options: Any = {name: request.text(name, defaults.pop(name)) for name in ("size", "state")}
+    options["drop_last"] = request.integer("drop_last", int(defaults.pop("drop_last")), most=1) == 1
+    for name, default in defaults.items():
+        options[name] = request.integer(name, default, least=-_LARGEST if name == "seed" else 0)
+    return getattr(training, function)(request.store, *arguments, training.Options(**options), request.state.transform)
+
+
+def _seen(request: ViewerRequest) -> Response:
+    """Return an image that the network gets. The header X-Values describes how its values are shown."""
+    data, note = _training(request, "show_image", request.integer("index"), request.integer("position"))
+    return Response(data, media_type="image/png", headers={"Cache-Control": "no-store", "X-Values": note})
+
+
+def _static(name: str) -> Response:
+    if name not in STATIC:
+        return error_response(404, "nothing is here")
+    data, kind = STATIC[name]
+    return Response(data, media_type=kind, headers={"Cache-Control": "no-cache"})
+
+
+# Path, function, and whether it decodes images. As many decoding functions run at a time as there are cores.
+# A function takes a request and returns a Response or a value of JSON.
 ROUTES: tuple[_Route, ...] = (
-    ("/", lambda _: _file("index.html"), False),
-    ("/static/{name}", lambda request: _file(request.text("name")), False),
+    ("/", lambda _: _static("index.html"), False),
+    ("/static/{name}", lambda request: _static(request.text("name")), False),
     ("/api/stores", _stores, False),
     ("/api/{s}/note", _note, False),
     ("/api/{s}/select", lambda request: summary.select(request.selections, request.text("q")), False),
     ("/api/{s}/rows", _rows, False),
     ("/api/{s}/summary", lambda request: summary.count(request.selections, request.text("q")), False),
     ("/api/{s}/position", _position, False),
-    ("/listing/{s}", _listing, False),
-    ("/api/{s}/training", lambda request: training_routes.answer(request, "show_batch"), False),
-    (
-        "/api/{s}/epochs/{index}",
-        lambda request: training_routes.answer(request, "show_epochs", request.integer("index")),
-        False,
-    ),
-    ("/seen/{s}/{index}", training_routes.answer_image, True),
-    ("/api/{s}/record/{index}", lambda request: show_record(request.store, request.integer("index")), True),
     ("/api/{s}/report", _report, False),
-    (
-        "/api/{s}/duplicates",
-        lambda request: list_groups(request.store, request.integer("start", 0), request.integer("count", 100)),
-        False,
-    ),
+    ("/api/{s}/duplicates", _duplicates, False),
+    ("/api/{s}/record/{index}", lambda request: show_record(request.store, request.integer("index")), True),
+    ("/api/{s}/training", lambda request: _training(request, "show_batch"), False),
+    ("/api/{s}/epochs/{index}", lambda request: _training(request, "show_epochs", request.integer("index")), False),
+    ("/listing/{s}", _listing, False),
     ("/thumb/{s}/{index}", _thumbnail, True),
     ("/image/{s}/{index}", _image, False),
+    ("/seen/{s}/{index}", _seen, True),
 )
 
 
-def create_app(shared: Shared, routes: Iterable[_Route] = ROUTES) -> Starlette:
-    """Return the ASGI application of the viewer, without its guard."""
+def create_app(state: ViewerState, routes: Iterable[_Route] = ROUTES) -> Starlette:
+    """Return the ASGI application of the viewer. It answers everyone: a Guard must protect it."""
     slots = asyncio.Semaphore(cpu_count())
 
-    def endpoint(
-        function: Callable[[ViewerRequest], Any], *, decodes: bool
-    ) -> Callable[[Request], Awaitable[Response]]:
+    def endpoint(function: _Function, *, decodes: bool) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             async with slots if decodes else nullcontext():
                 if await request.is_disconnected():  # the image was scrolled away while the request waited
-                    return Response(status_code=_GONE)
-                return await run_in_threadpool(_answer, function, ViewerRequest(shared, request))
+                    return Response(status_code=_CLIENT_GONE)
+                return await run_in_threadpool(_answer, function, ViewerRequest(state, request))
 
         return answer
 
+    async def no_route(_: Request, error: Exception) -> Response:
+        return error_response(getattr(error, "status_code", 500), "nothing is here")
+
     app = Starlette(
         routes=[Route(path, endpoint(function, decodes=decodes)) for path, function, decodes in routes],
-        exception_handlers={HTTPException: _no_route},
+        exception_handlers={HTTPException: no_route},
     )
     app.router.redirect_slashes = False  # a redirect would repeat the path of the request
     return app
@@ -205,31 +299,16 @@ def create_app(shared: Shared, routes: Iterable[_Route] = ROUTES) -> Starlette:
 def _answer(function: _Function, request: ViewerRequest) -> Response:
     try:
         found = function(request)
-        if not next(_ANSWERS) % _RELEASED_AFTER:
-            for store in request.shared.stores:
+        if not next(request.state.answers) % _RELEASED_AFTER:
+            for store in request.state.stores:
                 if isinstance(store, LMDBStore):
                     store.release_pages()
-        # ASCII, so that a name of any characters can be sent.
-        return found if isinstance(found, Response) else _json(found)
+        if isinstance(found, Response):
+            return found
+        return Response(json.dumps(found, allow_nan=False), media_type="application/json")
     except DBLoaderError as error:
         return error_response(next((status for kind, status in _STATUS if isinstance(error, kind)), 500), str(error))
     except Exception as error:
         for line in traceback.format_exc().splitlines():
-            request.shared.tell(line)
+            request.state.tell(line)
         return error_response(500, f"this is a bug of dbloader: {type(error).__name__}: {error}")
-
-
-def _json(value: Any) -> Response:
-    return Response(json.dumps(value, allow_nan=False), media_type="application/json")
-
-
-def _file(name: str) -> Response:
-    if name not in STATIC:
-        return error_response(404, "nothing is here")
-    data, kind = STATIC[name]
-    return Response(data, media_type=kind, headers={"Cache-Control": "no-cache"})
-
-
-async def _no_route(_: Request, error: Exception) -> Response:
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    return error_response(status, "nothing is here")

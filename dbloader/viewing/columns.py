@@ -1,84 +1,39 @@
-"""The columns of a store, packed narrowly in memory, and a cache of recent results."""
+"""The columns of a store in memory, and the search for names in them."""
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+import math
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dbloader.errors import DamagedStoreError
 from dbloader.records.columns import CHUNK, DTYPES, NO_LABEL, name_at, name_hash
+from dbloader.viewing.cache import LRUCache
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Collection, Iterator
 
     from dbloader.stores.base import Store
 
     Array = np.ndarray[Any, Any]
 
-T = TypeVar("T")
-
-BLOCK = 2**20  # records to compute at a time. Temporary arrays then stay small
-_NAME_BYTES = 2**24
-_MOST_CHUNKS = 8  # to read for a few records; for more, the whole column is read
-
-
-class Recent(Generic[T]):
-    """A cache of the most recent results, up to a number of bytes. Equal calls at the same time do the work once.
-
-    The last result is kept whatever its size is. ``nbytes`` is the size of all kept results.
-    """
-
-    def __init__(self, most_bytes: int, size: Callable[[T], int]) -> None:
-        self._most_bytes, self._size, self.nbytes = most_bytes, size, 0
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[Any, Future[T]] = OrderedDict()
-        self._sizes: dict[Any, int] = {}  # of the results that are finished
-
-    def get(self, key: object, make: Callable[[], T]) -> T:
-        """Return the kept result for a key, or the result of ``make``. An error is not kept."""
-        with self._lock:
-            future = self._kept.get(key)
-            is_new = future is None
-            future = self._kept.setdefault(key, future or Future())
-            self._kept.move_to_end(key)
-        if is_new:
-            try:
-                made = make()
-            except BaseException as error:
-                with self._lock:
-                    del self._kept[key]
-                future.set_exception(error)
-                raise
-            future.set_result(made)
-            with self._lock:
-                self._sizes[key] = self._size(made)
-                self.nbytes += self._sizes[key]
-                while self.nbytes > self._most_bytes and len(self._sizes) > 1:
-                    oldest = next(one for one in self._kept if one in self._sizes)
-                    self.nbytes -= self._sizes.pop(oldest)
-                    del self._kept[oldest]
-        return future.result()
-
-    def has(self, key: object) -> bool:
-        """Return whether the result for a key is kept."""
-        return key in self._sizes
+_BLOCK = 2**20  # records that are computed at a time, so that temporary arrays stay small
+_NAME_BYTES = 2**24  # of kept chunks of names
+_MOST_CHUNKS = 8  # that are read for a few records; for more, the whole column is read
 
 
 class Columns:
-    """The columns of a store, each read at its first use. Threads may share it.
+    """The columns of a store. Each is read when it is first used, and then stays in memory. Threads may share it.
 
-    Labels have the narrowest dtype for the store's labels, and its lowest value for no label. Ten million records of a
-    thousand classes take 100 MB instead of 240.
+    A column has the narrowest dtype for the store's values: ten million records of a thousand classes take 100 MB
+    instead of 240. In the column of labels, the lowest value of the dtype stands for no label.
     """
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._columns = Recent[Any](2**63, len)
-        self._names = Recent[Any](_NAME_BYTES, len)
+        self._columns = LRUCache[Any](math.inf, len)
+        self._names = LRUCache[Any](_NAME_BYTES, len)
 
     def get(self, column: str) -> Array:
         """Return a column: ``"label"``, ``"width"``, ``"height"`` or ``"nbytes"``."""
@@ -86,21 +41,21 @@ class Columns:
         return values
 
     def some(self, column: str, indices: Array) -> list[int | None]:
-        """Return the values of a few records, None for no label or size. It reads only a few chunks."""
+        """Return the values of a few records; None for no label or an unknown size. Few chunks are read."""
         numbers, which = np.unique(indices // CHUNK, return_inverse=True)
         if not len(indices):
             return []
-        if self._columns.has(column) or len(numbers) > _MOST_CHUNKS:
+        if column in self._columns or len(numbers) > _MOST_CHUNKS:
             values = self.get(column)[indices]
         else:
             chunks = (self.store.open_handle().chunk(column, number) for number in numbers.tolist())
             read = np.concatenate([np.frombuffer(chunk, DTYPES[column]) for chunk in chunks])
             values = read[which * CHUNK + indices % CHUNK]
-        missing = np.iinfo(values.dtype).min  # of unsigned ones 0
+        missing = np.iinfo(values.dtype).min  # 0 for sizes, which are unsigned
         return [None if value == missing else value for value in values.tolist()]
 
     def name(self, index: int) -> str:
-        """Return the name of a record; "" without one."""
+        """Return the name of a record; "" if it has none."""
         number = index // CHUNK
         return name_at(self._names.get(number, lambda: self.store.open_handle().chunk("name", number)), index % CHUNK)
 
@@ -142,20 +97,20 @@ class Columns:
         if column != "label":
             return np.min_scalar_type(max(getattr(manifest, column)))
         labels = [0, NO_LABEL + 1] if manifest.label_counts is None else [0, *manifest.label_counts]
-        bounds = min(labels) - 1, max(labels)  # the lowest value is that of no label
+        bounds = min(labels) - 1, max(labels)  # one value below the labels, for no label
         return np.result_type(np.int16, *(np.min_scalar_type(min(bound, ~bound)) for bound in bounds))
 
 
 def blocks(count: int) -> Iterator[slice]:
-    """Yield slices of BLOCK records, from 0 to ``count``."""
-    return (slice(start, min(start + BLOCK, count)) for start in range(0, count, BLOCK))
+    """Yield slices of 2**20 records, which together are the records 0 to ``count``."""
+    return (slice(start, min(start + _BLOCK, count)) for start in range(0, count, _BLOCK))
 
 
 def find_names(store: Store, names: Collection[str]) -> Iterator[tuple[int, str]]:
-    """Yield the index and the name of each record that has one of some names, by a scan of the column ``name_hash``."""
+    """Yield the index and name of each record that has one of some names. The column ``name_hash`` is scanned."""
     handle = store.open_handle()
     hashes = np.unique(np.array([name_hash(name.encode(errors="replace")) for name in names], np.uint32))
-    may_be = np.zeros(2**16, bool)  # by the lower half of a hash: a table is 10 times as fast as a search
+    may_be = np.zeros(2**16, bool)  # by the lower half of the hash: a table is 10 times faster than a search
     may_be[hashes & 0xFFFF] = True
     for number, chunk in enumerate(handle.chunks("name_hash") if names else ()):
         here = np.frombuffer(chunk, DTYPES["name_hash"])

@@ -1,4 +1,4 @@
-"""The image files of a record, and how a browser may be given them."""
+"""The image files of a record, and the form in which a browser gets them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
-_MOST_PIXELS = 2**27  # that a browser is given as they are stored
+_MOST_PIXELS = 2**27  # of an image that a browser gets as it is stored
 _MAGIC = re.compile(
     rb"(?P<jpeg>\xff\xd8\xff)|(?P<png>\x89PNG\r\n\x1a\n)|(?P<gif>GIF8[79]a)|"
     rb"(?P<webp>RIFF.{4}WEBP)|(?P<avif>.{4}ftypavi[fs])",
@@ -26,13 +26,13 @@ _MAGIC = re.compile(
 
 
 def media_type(data: bytes) -> str | None:
-    """Return the media type of a file that begins as one of the formats that every browser shows, else None."""
+    """Return the media type of a file whose first bytes are of a format that every browser shows; None for others."""
     match = _MAGIC.match(data)
     return None if match is None else f"image/{match.lastgroup}"
 
 
 def image_of(store: Store, record: Record, field: int | None) -> Any:
-    """Return the image of a record, bytes or an array, or its file in the ``field``-th of the store's file fields."""
+    """Return the image of a record, bytes or an array; with ``field``, the file in this file field of the store."""
     names = store.manifest.file_fields
     if field is not None and not 0 <= field < len(names):
         raise OptionError(f"{store.place} has {len(names)} file fields, numbered from 0; got field={field}")
@@ -43,15 +43,15 @@ def image_of(store: Store, record: Record, field: int | None) -> Any:
 
 
 def stored_file(store: Store, index: int, field: int | None, *, download: bool) -> tuple[bytes, dict[str, str]]:
-    """Return the image file of a record, or that of a field, and the headers of its response.
+    """Return the image file of a record, or the file in a field, and the headers of the response.
 
-    Only formats that hold pixels and nothing else are shown. A browser saves all others, such as SVG, and runs none.
+    A browser shows only formats that contain nothing but pixels. It saves all others, such as SVG, and runs none.
 
     Raises:
-        DamagedRecordError: The record is not what was written.
+        DamagedRecordError: The record is damaged.
         RecordIndexError: No record has this index.
         OptionError: The store has no such field.
-        NotAnImageError: There is no file: the image is missing, or an array.
+        NotAnImageError: The image is missing, or is an array.
     """
     record = store.read([index])[0]
     image = image_of(store, record, field)
@@ -69,7 +69,7 @@ def stored_file(store: Store, index: int, field: int | None, *, download: bool) 
 
 
 def header_of(image: bytes) -> Facts:
-    """Return what the header of an image file says; NotAnImageError, a sentence for the page, if it cannot be read."""
+    """Return the facts in the header of an image file; raise NotAnImageError, a sentence for the page, without one."""
     try:
         return read_facts(image)
     except NotAnImageError as error:
@@ -77,7 +77,7 @@ def header_of(image: bytes) -> Facts:
 
 
 def why_rendered(image: Any) -> str | None:
-    """Return why a browser should be given a picture of an image instead of the image; None if it shows the image."""
+    """Return the reason why a browser gets a picture made of an image; None if it gets the stored image."""
     if not isinstance(image, bytes):
         return "it is an array"
     try:
@@ -93,9 +93,9 @@ def why_rendered(image: Any) -> str | None:
 
 
 def shown_orientation(image: Any) -> int:
-    """Return the EXIF orientation, 1 to 8, in which an image is shown; 1 for an array, or if it cannot be read.
+    """Return the EXIF orientation, 1 to 8, that browsers apply to an image; 1 if it is an array or has no valid EXIF.
 
-    Browsers ignore XMP, and the EXIF of WebP. A TIFF is turned by Pillow.
+    Browsers ignore XMP, and the EXIF of WebP. They do not show TIFF: Pillow applies the orientation of a TIFF.
     """
     try:
         with open_pillow(image) as opened:

@@ -1,4 +1,4 @@
-"""Refuse all requests but those of a browser that has opened the viewer's link, from the viewer's own page."""
+"""Protect the viewer: answer only a browser that has opened the link, and close connections that send no request."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from urllib.parse import unquote
 
 from starlette.requests import HTTPConnection
 from starlette.responses import HTMLResponse, Response
+from typing_extensions import override
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Sequence
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -33,6 +36,7 @@ _TOKEN = "token"
 _TOKEN_BYTES = 32
 _HOST = re.compile(r"(?:\[(?P<ipv6>[0-9a-fA-F:.]+)\]|(?P<name>[0-9A-Za-z._-]+))(?::(?P<port>[0-9]{1,5}))?")
 _NAVIGATION = ("navigate", "document")
+_REQUEST_S = 10  # a browser sends its request at once
 _OPEN = "open the link that dbloader view printed"
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>dbloader</title>
 <meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">
@@ -41,35 +45,35 @@ _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>dbloader<
 <p>A link works in one browser. If yours was used before, the terminal where <code>dbloader view</code> runs shows a new
 link. In a notebook, <code>viewer.url</code> is always an unused link.</p>
 """
-# A browser that follows a link of another site sends no cookie of SameSite=Strict. This page loads itself again, and
-# then the browser sends the cookie.
-_ASK_AGAIN = '<!doctype html><meta http-equiv="refresh" content="0"><title>dbloader</title>'
+# A browser that follows a link on another site does not send a SameSite=Strict cookie. This page loads itself again,
+# and then the browser sends the cookie.
+_RELOAD = '<!doctype html><meta http-equiv="refresh" content="0"><title>dbloader</title>'
 
 
 def error_response(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
-    """Return an error as the page expects it: ``{"error": message}``."""
+    """Return an error in the form that the page expects: ``{"error": message}``."""
     return Response(json.dumps({"error": message}), status, headers, "application/json")
 
 
 def _refusal(message: str, *, is_page: bool) -> Response:
-    """Return the answer to a browser that is not let in: a page for a person, or an error for a program."""
+    """Return the refusal of a request: a page for a person, or an error for a program."""
     if not is_page:
         return error_response(403, message)
     return HTMLResponse(_PAGE.format(message[0].upper() + message[1:]), 403)
 
 
 class Guard:
-    """An ASGI application that passes only permitted requests on to another one.
+    """An ASGI application that passes permitted requests to another application and refuses all others.
 
-    The link from ``link`` works once: it gives the browser a cookie, which each further request must have. A second
-    browser needs another link. All answers, errors too, get the headers of ``HEADERS``.
+    The URL from ``link`` works once: it gives the browser a cookie, which each further request must contain. A second
+    browser needs a new link. All answers, also errors, have the headers in ``HEADERS``.
 
     Args:
         app: The application that answers permitted requests.
-        host: The host that the server listens on. It is a valid ``Host`` of requests, next to the loopback ones.
-        port: The port that it listens on.
-        is_public: Whether other machines can reach it. Then all addresses are valid, too.
-        tell: Called with a sentence for the person who started the server, when somebody opens a used link.
+        host: The host that the server listens on. Requests may name it, or a loopback address, as their ``Host``.
+        port: The port that the server listens on.
+        is_public: Whether other machines can reach the server. Then requests may name any address.
+        tell: Called with a sentence for the person who started the server, when a browser opens a used link.
     """
 
     def __init__(
@@ -87,13 +91,13 @@ class Guard:
         self._lock = threading.Lock()
 
     def link(self) -> str:
-        """Return a URL that opens the page once. After it was used, the next call returns a new one."""
+        """Return a URL that opens the page in one browser. The URL changes when it has been used."""
         with self._lock:
             self._token = self._token or secrets.token_urlsafe(_TOKEN_BYTES)
             return f"{self._address}/?{_TOKEN}={self._token}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse a request, or pass it on to the application."""
+        """Refuse a request, or pass it to the application."""
         if scope["type"] != "http":
             return
 
@@ -106,7 +110,7 @@ class Guard:
         await (refused or self._app)(scope, receive, send_with_headers)
 
     def _refuse(self, scope: Scope) -> Response | None:
-        """Return the answer to a request that is not passed on, or None to pass it on."""
+        """Return the answer to a request that the application must not see; None to pass the request to it."""
         request = HTTPConnection(scope)
         host = self._checked_host(request.headers.getlist("host"))
         is_page = scope["path"] == "/"
@@ -129,10 +133,10 @@ class Guard:
         if is_known:
             return None
         if is_foreign:
-            return HTMLResponse(_ASK_AGAIN, headers={"Cache-Control": "no-store"})
+            return HTMLResponse(_RELOAD, headers={"Cache-Control": "no-store"})
         if token is None or not any(_equal(token, used) for used in self._used):
             return _refusal(f"this browser is not known here: {_OPEN}", is_page=is_page)
-        if self._token is None:  # else a new link was printed already
+        if self._token is None:  # otherwise a new link was printed before
             self._tell(f"A link that was used before was opened in another browser. A new one: {self.link()}")
         return _refusal("this link was used before, and works once: open the new one", is_page=is_page)
 
@@ -142,7 +146,7 @@ class Guard:
             return None
         host = match["ipv6"] or match["name"]
         address = _address(host)
-        # Another site can make its name point here, but not an address.
+        # Another site can make its own name point to this machine (DNS rebinding), but cannot own an address of it.
         valid = host.lower() in self._names or (address is not None and (self._is_public or address.is_loopback))
         return match.groupdict() if valid else None
 
@@ -167,8 +171,36 @@ def _equal(given: str, wanted: str) -> bool:
 
 
 def _take_token(query: bytes) -> tuple[str | None, str]:
-    """Return the token of a query, None without one, and the rest of the query as it was."""
+    """Return the token in a query, or None, and the rest of the query unchanged."""
     parts = query.decode("latin-1").split("&")
     found = [part for part in parts if part.partition("=")[0] == _TOKEN]
     rest = "&".join(part for part in parts if part not in found)
     return (unquote(found[0].partition("=")[2]) if found else None), rest
+
+
+class Connection(H11Protocol):
+    """A connection that is closed if a request does not arrive completely within 10 s.
+
+    uvicorn limits only the time between requests. Without this limit, half-open connections, which need no cookie,
+    could use up all file descriptors of the process.
+    """
+
+    _timer: asyncio.TimerHandle | None = None
+
+    @override
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
+        super().connection_made(transport)
+        self._timer = self.loop.call_later(_REQUEST_S, transport.close)
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)  # this ends uvicorn's own timer, even if the data are half a request
+        is_answering = (
+            self.cycle is not None  # type: ignore[redundant-expr] # uvicorn sets it to None at first
+            and not self.cycle.response_complete
+        )
+        if not is_answering:
+            self._timer = self._timer or self.loop.call_later(_REQUEST_S, self.transport.close)
+        elif self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

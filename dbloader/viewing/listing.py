@@ -1,4 +1,4 @@
-"""A selection as a listing, which ``dbloader copy --select`` and ``--drop`` and ``dbloader convert --listing`` take."""
+"""Write a selection as a listing for ``dbloader copy --select``, ``--drop`` and ``dbloader convert --listing``."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from dbloader.viewing.selection import Selections
 
 FORMATS = {"csv": "text/csv", "jsonl": "application/x-ndjson"}
-_MOST_SUSPECTS = 100_000  # names that are compared; names with the same CRC-32 need not be the same
+_MOST_SUSPECTS = 100_000  # names that are compared because their hashes are equal
 
 
 def stream_listing(selections: Selections, text: str, kind: str) -> Iterator[bytes]:
-    """Return the parts of a listing of the records that a query finds, in UTF-8.
+    """Return the parts of a listing of the records that match a query, in UTF-8.
 
-    CSV and JSON lines have the columns ``path``, the name, and ``label``, the name of its class or an integer. Where
-    names alone would not say which records are meant, there is a column ``index`` too; ``convert`` cannot take that.
+    Its columns are ``path``, the name of the record, and ``label``, the name of the class or an integer. If names are
+    missing or not unique, the first column is ``index``, and ``convert`` refuses the listing.
 
     Args:
-        selections: Those of the store.
+        selections: Evaluates the query.
         text: The query.
         kind: One of ``FORMATS``.
 
     Raises:
-        OptionError: A CSV cannot hold a name, or not all records of the store were looked at.
+        OptionError: A CSV cannot contain a name, or the query has not searched all records of the store.
     """
     if kind not in FORMATS:
         raise OptionError(f"format must be one of {', '.join(FORMATS)}, got {kind[:20]!r}")
@@ -69,7 +69,7 @@ def _encode(selections: Selections, indices: Any, kind: str, *, with_index: bool
 
 
 def _needs_index(selections: Selections, indices: Any) -> bool:
-    """Return whether a record of a selection has no name, or that of another record."""
+    """Return whether a record of a selection has no name, or the same name as another record of the store."""
     hashes = selections.store.column("name_hash")
     ordered = np.sort(hashes)
     twice = np.append(np.unique(ordered[1:][ordered[1:] == ordered[:-1]]), np.uint32(0))
@@ -84,7 +84,7 @@ def _needs_index(selections: Selections, indices: Any) -> bool:
 
 
 def _by_chunk(selections: Selections, indices: Any) -> Iterator[tuple[memoryview | bytes, Array]]:
-    """Yield chunks of names, and where in them the names of a selection are."""
+    """Yield chunks of the column of names, and the positions in the chunk of the names of a selection."""
     handle = selections.store.open_handle()
     for part in blocks(len(indices)):
         some = np.asarray(indices[part], np.int64)

@@ -1,4 +1,4 @@
-"""The query text of the viewer: words with blanks between them, which must all hold. docs/viewer.md lists the words."""
+"""Parse a query: words separated by blanks. A record must match all of them. docs/viewer.md lists the words."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dbloader.errors import OptionError
 
 SIZES = ("width", "height", "aspect", "bytes")
 EVENTS = ("damaged", "repaired", "rejected")
-"""Events of the conversion's report that are words of their own."""
+"""Events of the conversion's report that are words by themselves."""
 
 _COLON = ("class", "label", "name", "index", "format", "event")
 _MOST_LETTERS, _MOST_WORDS = 10_000, 32
-_WITHIN = r'(?:[^"\\]|\\["\\]|\\(?!["\\]))*'  # of quotes, in which \" is a quote and \\ a backslash
+_WITHIN = r'(?:[^"\\]|\\["\\]|\\(?!["\\]))*'  # between quotes: \" is a quote, and \\ a backslash
 _WORD = re.compile(rf'(-?)(?:([A-Za-z_]+)(:|<=|>=|<|>|=))?((?:"{_WITHIN}"|[^\s"])*)(?=\s|\Z)')
 _QUOTED = re.compile(f'"({_WITHIN})"')
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,3})?")
@@ -24,14 +24,15 @@ _RANGES = re.compile("[0-9]{1,18}(?:-[0-9]{1,18})?(?:,[0-9]{1,18}(?:-[0-9]{1,18}
 
 
 class Word(NamedTuple):
-    """One condition.
+    """A word of a query: one condition.
 
     Attributes:
-        position: Of its first letter in the text, from 1.
-        negated: Whether it must not hold.
+        position: Position of its first letter in the query, from 1.
+        negated: Whether records must not match it.
         key: ``"class"``, ``"label"``, ``"name"``, ``"index"``, ``"format"``, ``"event"`` or one of ``SIZES``.
-        sign: ``":"``, or how a size is compared.
-        value: The text; of sizes a float, of ``"label"`` an int or None for no label, of ``"index"`` a list of ranges.
+        sign: ``"<"``, ``"<="``, ``">"``, ``">="`` or ``"="`` for a size; ``":"`` for other keys.
+        value: A float for a size, an int or None (no label) for ``"label"``, a list of ranges for ``"index"``, and the
+            text for other keys.
     """
 
     position: int
@@ -42,10 +43,10 @@ class Word(NamedTuple):
 
 
 def parse(text: str) -> list[Word]:
-    """Return the conditions in a query text.
+    """Return the words of a query.
 
     Raises:
-        OptionError: A word is not understood. The message has its position, what is allowed, and an example.
+        OptionError: A word is wrong. The message has its position, the allowed words, and an example.
     """
     if len(text) > _MOST_LETTERS:
         raise OptionError(f"the query has {len(text):,} letters; at most {_MOST_LETTERS:,} are allowed")
@@ -64,7 +65,7 @@ def parse(text: str) -> list[Word]:
 
 
 def query_error(position: int, what: str) -> OptionError:
-    """Return the error for a word at a position, from 1."""
+    """Return the error for the word at a position, which counts from 1."""
     return OptionError(f"query, letter {position}: {what}")
 
 

@@ -1,4 +1,4 @@
-"""All facts of one record, as values of JSON."""
+"""All facts about one record, as values of JSON."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 _FACTS = ("index", "name", "label", "format", "width", "height", "damaged", "resized_from")
-_ELEMENTS = 400  # of an array that is shown in full
-_BOXES = 2000  # that a page draws
+_ELEMENTS = 400  # a larger array is shown only by its shape
+_BOXES = 2000  # that the page draws
 
 
 def show_record(store: Store, index: int) -> dict[str, Any]:
-    """Return what the page shows of a record.
+    """Return the facts that the page shows about a record.
 
-    That is what `describe_record` returns and
+    These are the facts of `describe_record`, and
 
-    - ``crc``: "verified".
-    - ``orientation``: the EXIF orientation in which browsers show the image, 1 to 8.
-    - ``rendered``: why they are given a picture made of the image; None if they show it as it is stored.
-    - ``boxes``: the first 2,000 boxes, in pixels of the stored image, and ``box_labels``: the names of their classes.
-    - ``files``: number and name of each file field that the record has.
+    - ``crc``: "verified";
+    - ``orientation``: the EXIF orientation, 1 to 8, that browsers apply to the image;
+    - ``rendered``: the reason why browsers get a picture made of the image; None if they get the stored image;
+    - ``boxes``: the first 2,000 boxes, in pixels of the stored image, and ``box_labels``, the names of their classes;
+    - ``files``: number and name of each file field of the record.
 
-    Of a damaged record: index, name and error.
+    For a damaged record, return only its ``index``, ``name`` and ``error``.
 
     Raises:
         RecordIndexError: No record has this index.
@@ -64,8 +64,8 @@ def show_record(store: Store, index: int) -> dict[str, Any]:
 
 
 def _array(value: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Return arrays and lists of numbers whose rows have a shape as an array; without rows, if they have another."""
-    with suppress(ValueError):  # rows of several lengths
+    """Return a value as float64, shape (rows, *shape); without rows if the value has another shape or is no numbers."""
+    with suppress(ValueError):  # the rows have different lengths
         found = np.asarray(value)
         if found.ndim and found.shape[1:] == shape and found.dtype.kind in "iuf":
             return found.astype(np.float64)
@@ -73,7 +73,7 @@ def _array(value: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
 
 
 def describe_record(store: Store, record: Record) -> dict[str, Any]:
-    """Return the fields of a record, the EXIF of its image and the structure of its JPEG, as ``dbloader show`` does."""
+    """Return the fields of a record, the EXIF of its image, and the structure of its JPEG."""
     image, jpeg, exif = record.image, {}, {}
     if isinstance(image, bytes):
         jpeg = describe_jpeg(image)
@@ -97,7 +97,7 @@ def describe_record(store: Store, record: Record) -> dict[str, Any]:
 
 
 def _describe_file(data: bytes) -> str:
-    """Return what is known of the image file in a field."""
+    """Return format, size and depth of the image file in a field, as text."""
     try:
         facts = read_facts(data)
     except NotAnImageError as error:
@@ -106,10 +106,10 @@ def _describe_file(data: bytes) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of JSON: arrays become lists; bytes, large arrays and what is not finite become text."""
+    """Return a value of JSON. Arrays become lists. Bytes, large arrays and numbers that are not finite become text."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
-    if isinstance(value, Real):  # a fraction of EXIF may be one of 0
+    if isinstance(value, Real):  # a fraction of EXIF may have the denominator 0
         return float(value) if math.isfinite(value) else str(value)
     if isinstance(value, np.ndarray) and (value.size > _ELEMENTS or value.dtype.kind not in "biuf"):
         return f"{value.dtype} array of shape {value.shape}"

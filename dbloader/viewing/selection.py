@@ -1,10 +1,11 @@
-"""The records of a store for which a query text holds, computed from its columns."""
+"""Find the records that match a query, in the columns of the store."""
 
 from __future__ import annotations
 
 import difflib
 import operator
 import time
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,9 +15,10 @@ from dbloader.errors import DamagedRecordError, OptionError
 from dbloader.records.columns import CHUNK, names_with
 from dbloader.stores.mongo.query import find_indices
 from dbloader.stores.mongo.store import MongoStore
-from dbloader.viewing.columns import Columns, Recent, blocks, find_names
+from dbloader.viewing.cache import LRUCache
+from dbloader.viewing.columns import Columns, blocks, find_names
 from dbloader.viewing.query import EVENTS, SIZES, parse, query_error
-from dbloader.viewing.report import ConversionReport
+from dbloader.viewing.reports import ConversionReport
 
 if TYPE_CHECKING:
     from dbloader.stores.base import Store
@@ -24,17 +26,18 @@ if TYPE_CHECKING:
     from dbloader.viewing.query import Word
 
 _COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "=": operator.eq}
-_MOST_BYTES = 64_000_000  # of kept selections; one of ten million records has up to 40 MB
-_SECONDS = 2.0  # of reading records
-_AT_ONCE = 4096  # records read between two looks at the clock
+_MOST_BYTES = 64_000_000  # of kept selections. A selection of ten million records has up to 40 MB
+_SECONDS = 2.0  # for reading records
+_AT_ONCE = 4096  # records that are read before the clock is read again
 
 
 class Selection(NamedTuple):
     """Some records of a store.
 
     Attributes:
-        indices: Ascending; a range for all records, else uint32 or int64, shape (records,).
-        first: Only the first so many records of the store were looked at; None if all were.
+        indices: Indices of the records, ascending: a range if it is all records, otherwise an array of uint32 or int64,
+            shape (records,).
+        first: The number of records of the store that were searched, from the first; None if all were.
     """
 
     indices: Any
@@ -42,16 +45,16 @@ class Selection(NamedTuple):
 
 
 class Selections:
-    """The selections of a store by their query texts; the last ones are kept. Threads may share it.
+    """Evaluates queries of a store, and keeps the last results. Threads may share it.
 
     Args:
         store: The store.
-        seconds: How long a query may read records, for what no column has.
+        seconds: Time for a query that must read records, because no column has their formats.
 
     Attributes:
         columns: The columns of the store.
         counts: The last results of ``summary.count``.
-        report: The conversion's report.
+        report: The report of the conversion.
     """
 
     def __init__(self, store: Store, *, seconds: float = _SECONDS) -> None:
@@ -59,24 +62,31 @@ class Selections:
         self.columns = Columns(store)
         self.report = ConversionReport(store)
         self._seconds = seconds
-        self._kept = Recent[Selection](_MOST_BYTES, lambda found: 1_000 + getattr(found.indices, "nbytes", 0))
-        self.counts = Recent[dict[str, Any]](_MOST_BYTES, lambda counts: 10_000 + 200 * len(counts["labels"]))
-        self._events: Recent[dict[str, Array]] = Recent(2**63, len)
+        self._kept = LRUCache[Selection](_MOST_BYTES, lambda found: 1_000 + getattr(found.indices, "nbytes", 0))
+        self.counts = LRUCache[dict[str, Any]](_MOST_BYTES, lambda counts: 10_000 + 200 * len(counts["labels"]))
 
     def select(self, text: str) -> Selection:
-        """Return the records for which all words of a query text hold.
+        """Return the records that match all words of a query.
 
         Raises:
-            OptionError: The text is not a query, or names a class or format that the store does not have.
+            OptionError: The text is no query, or names a class, format or event that the store does not have.
         """
         return self._kept.get(text.strip(), lambda: self._evaluate(parse(text)))
 
-    def with_event(self) -> dict[str, Array]:
-        """Return the records that the conversion's report names, ascending, by event: uint32 or int64."""
-        return self._events.get(None, self._find_events)
+    @cached_property
+    def events(self) -> dict[str, Array]:
+        """Indices of the records that the conversion's report names, by event: int64, shape (records,), ascending."""
+        events: dict[str, set[str]] = {}
+        for line in self.store.events():
+            events.setdefault(line["name"], set()).add(line["event"])
+        found: dict[str, list[int]] = {event: [] for some in events.values() for event in some}
+        for index, name in find_names(self.store, events):
+            for event in events[name]:
+                found[event].append(index)
+        return {event: np.array(indices, np.int64) for event, indices in found.items()}
 
     def position(self, text: str, index: int) -> int | None:
-        """Return the position in a selection of its first record at or after an index; None behind the last one."""
+        """Return the position in a selection of the first record with at least this index; None if there is none."""
         indices = self.select(text).indices
         found = min(max(index, 0), len(self.store))
         if not isinstance(indices, range):
@@ -84,7 +94,7 @@ class Selections:
         return found if found < len(indices) else None
 
     def neighbor(self, text: str, position: int, *, forward: bool) -> int | None:
-        """Return where the next or previous run of records with another label begins; None if this is the last run.
+        """Return where the next, or previous, run of records with another label begins; None if there is none.
 
         Raises:
             OptionError: The selection has no such position.
@@ -125,12 +135,12 @@ class Selections:
         return Selection(indices, first)
 
     def _holds(self, word: Word) -> Array:
-        """Return whether a condition on a column holds for each record: bool, shape (records,)."""
+        """Return a mask of the records that match a word: bool, shape (records,)."""
         holds = np.zeros(len(self.store), bool)
         if word.key in SIZES:
             for part in blocks(len(holds)):
                 values = self.columns.values(word.key, part)
-                # A record without a size is never smaller or larger.
+                # A record of unknown size, which is 0 here, matches no comparison.
                 holds[part] = _COMPARE[word.sign](values, word.value) & (values > 0)
         elif word.key == "index":
             for indices in word.value:
@@ -146,7 +156,7 @@ class Selections:
         return holds
 
     def _indices_with(self, word: Word) -> Any:
-        found = self.with_event()
+        found = self.events
         if word.value not in (*found, *EVENTS):
             what = f"events are {', '.join(found)}" if found else "the report has none"
             raise query_error(word.position, f"no record has the event {short_repr(word.value, 50)}; {what}")
@@ -163,7 +173,7 @@ class Selections:
         return labels
 
     def _keep_named(self, keep: Array, words: list[Word]) -> None:
-        """Drop the records whose names lack a part."""
+        """Clear the mask for records whose names do not match all words."""
         if not words:
             return
         parts = [(word.value.encode("utf-8", "surrogatepass"), word.negated) for word in words]
@@ -173,7 +183,7 @@ class Selections:
                 here &= names_with(chunk, part) != negated
 
     def _keep_formats(self, keep: Array, words: list[Word]) -> int | None:
-        """Drop the records of other formats; return how many records of the store were looked at, None for all."""
+        """Clear the mask for records of other formats, and return how many records were searched; None for all."""
         unsure: list[tuple[str, bool]] = []
         known = self.store.manifest.formats
         for word in words:
@@ -197,8 +207,8 @@ class Selections:
         return None
 
     def _have_format(self, indices: Array, wanted: str) -> Array:
-        """Return whether records have a format: bool, shape (indices,). Damaged ones have none."""
-        if isinstance(self.store, MongoStore):  # which would send the images with the documents
+        """Return a mask of the records that have a format: bool, shape (indices,). A damaged record has none."""
+        if isinstance(self.store, MongoStore):  # borrow() would fetch the images, too
             query = {"_id": {"$in": indices.tolist()}, "format": wanted}
             return np.isin(indices, find_indices(self.store.open_handle(), query))
         self.store.prefetch(indices.tolist())
@@ -209,13 +219,3 @@ class Selections:
             if len(indices) == 1:
                 return np.zeros(1, bool)
             return np.concatenate([self._have_format(half, wanted) for half in np.array_split(indices, 2)])
-
-    def _find_events(self) -> dict[str, Array]:
-        events: dict[str, set[str]] = {}
-        for line in self.store.events():
-            events.setdefault(line["name"], set()).add(line["event"])
-        found: dict[str, list[int]] = {event: [] for some in events.values() for event in some}
-        for index, name in find_names(self.store, events):
-            for event in events[name]:
-                found[event].append(index)
-        return {event: np.array(indices, np.int64) for event, indices in found.items()}

@@ -1,8 +1,10 @@
-"""Run the viewer: in the foreground for ``dbloader view``, in the background for ``dbloader.view``."""
+"""Run the viewer: ``serve`` until Ctrl-C for ``dbloader view``, ``view`` in the background for notebooks."""
 
 from __future__ import annotations
 
 import errno
+import importlib
+import inspect
 import ipaddress
 import os
 import shlex
@@ -11,13 +13,13 @@ import sys
 import threading
 import webbrowser
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from dbloader._options import whole_number
 from dbloader.errors import DBLoaderError, OptionError
 from dbloader.stores.mongo.uri import is_mongo, parse
 from dbloader.stores.open import open_store
-from dbloader.viewing.transform import load_transform
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,17 +30,17 @@ PORT = 7878
 _PORTS_TRIED = 100
 _OWN_ADDRESS = "it must be an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all of them"
 _PRIVILEGED = "ports below 1024 may need more rights: choose another port"
-_CLOSING_S = 1  # time for unfinished answers when the server ends
-_SILENCE_MS = 10_000  # timeoutMS of MongoDB places, so that the page soon says why it waits; the default is a minute
+_CLOSING_S = 1  # when the server ends, unfinished answers get this time
+_SILENCE_MS = 10_000  # timeoutMS of MongoDB places: after it, the page says why it waits. The usual minute is too long
 
 
 class View:
-    """A viewer in the background, until it is closed or the process ends. A notebook shows it as a link.
+    """A viewer that runs in the background until it is closed or the process ends. A notebook shows it as a link.
 
     Attributes:
-        address: The address that it listens on.
-        port: The port that it listens on.
-        is_public: Whether other machines can reach it.
+        address: The address that the viewer listens on.
+        port: The port that the viewer listens on.
+        is_public: Whether other machines can reach the viewer.
     """
 
     def __init__(
@@ -52,10 +54,8 @@ class View:
         try:
             import uvicorn
 
-            from dbloader.viewing.app import create_app
-            from dbloader.viewing.connection import Connection
-            from dbloader.viewing.guard import Guard
-            from dbloader.viewing.request import Shared
+            from dbloader.viewing.app import ViewerState, create_app
+            from dbloader.viewing.guard import Connection, Guard
         except ModuleNotFoundError as error:
             if error.name not in ("starlette", "uvicorn"):
                 raise
@@ -65,9 +65,9 @@ class View:
             server = opened.enter_context(_listen(host, port))
             self.address, self.port = server.getsockname()[:2]
             self.is_public = not ipaddress.ip_address(self.address).is_loopback
-            app = create_app(Shared(stores, tell, transform))
+            app = create_app(ViewerState(stores, tell, transform))
             self._guard = Guard(app, host, self.port, is_public=self.is_public, tell=tell)
-            # The routes report their own errors. uvicorn would also log each answer that close() interrupts.
+            # The application reports its errors itself. uvicorn would also log each answer that close() interrupts.
             config = uvicorn.Config(
                 self._guard, log_config=None, log_level="critical", access_log=False, server_header=False,
                 proxy_headers=False, loop="asyncio", http=Connection, ws="none", lifespan="off",
@@ -80,7 +80,7 @@ class View:
 
     @property
     def url(self) -> str:
-        """A link that opens the page in one browser, once. It is always an unused link."""
+        """A link that opens the page in one browser. Each link works once, and this is always an unused one."""
         return self._guard.link()
 
     def wait(self) -> None:
@@ -88,13 +88,13 @@ class View:
         self._thread.join()
 
     def close(self) -> None:
-        """End the server, and close the stores. Unfinished answers are cut off after a second."""
+        """End the server and close the stores. Unfinished answers are cut off after a second."""
         self._server.should_exit = True
         self._thread.join()
         self._opened.close()
 
     def _repr_html_(self) -> str:
-        # A link, not a frame: the page refuses to be inside another one.
+        # A link, not a frame: browsers refuse to show the page inside another one.
         return f'<a href="{self.url}" target="_blank" rel="noopener">Open the viewer</a> (this link works once)'
 
     def __repr__(self) -> str:
@@ -115,21 +115,21 @@ def view(
     port: int | None = None,
     transform: Callable[..., Any] | None = None,
 ) -> View:
-    """Show one or two stores in the browser, and return at once. A notebook shows the result as a link.
+    """Start a viewer of one or two stores and return at once. A notebook shows the result as a link.
 
-    The server runs in threads of this process until the result is closed; it is a context manager too.
+    The server runs in threads of this process until the result is closed. The result is also a context manager.
 
     Args:
-        place: Where the store is.
-        other: A second store, which the page can change to.
-        host: Name or address to listen on; only this machine reaches the default one.
-        port: From 0 to 65535; 0 is any free one. None: 7878, or the next free one.
-        transform: What create_loader would get, for the page of what the training sees: a Decoder, or a callable that
-            takes PIL images. None: ``RandomResizedCrop``, as create_loader.
+        place: Place of the store.
+        other: Place of a second store. A menu of the page changes between the two.
+        host: Name or address to listen on. Only this machine reaches the default.
+        port: Port from 0 to 65535; 0 for any free port. None for 7878, or the next free port.
+        transform: The transform that your training gives to `create_loader`, for the training view: a Decoder, or a
+            callable that takes PIL images. None for ``RandomResizedCrop``, the default of `create_loader`.
 
     Raises:
-        StoreError: A place has no store that can be read.
-        OptionError: The port is taken, or the host is not one of this machine.
+        StoreError: There is no store at a place, or it cannot be read.
+        OptionError: The port is taken, or the host is not an address of this machine.
         DBLoaderError: The extra ``view`` is not installed.
     """
     return View([place] if other is None else [place, other], host, port, transform=transform)
@@ -143,10 +143,15 @@ def serve(
     tell: Callable[[str], object],
     transform: str | None = None,
 ) -> None:
-    """Show stores as ``view`` does, until Ctrl-C, with the ``transform`` that ``load_transform`` finds.
+    """Run a viewer of stores until Ctrl-C.
 
-    ``tell`` is called with each line for the person at the terminal; the first one ends in the link. A browser is
-    opened, if it is wanted, where this machine has a display and this is no session of ssh.
+    Args:
+        places: Places of one or two stores.
+        host: As for ``view``.
+        port: As for ``view``.
+        open_browser: Open the page in a browser, if this machine has a display and this is no session of ssh.
+        tell: Called with each line for the person at the terminal. The first line ends in the link.
+        transform: ``module:name`` of a transform, see ``load_transform``.
 
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed, and the server has ended.
@@ -167,8 +172,33 @@ def serve(
         running.wait()
 
 
+def load_transform(name: str) -> Any:
+    """Import the transform ``module:name``. The current directory is searched first, as by ``python -m``.
+
+    If a function or class can be called without arguments, it is called and returns the transform.
+
+    Raises:
+        OptionError: The module cannot be imported, does not have the name, or the transform cannot be called.
+    """
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise OptionError(f"a transform must be MODULE:NAME, such as train:make_transform, got {name!r}")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+        if inspect.isfunction(found) or inspect.isclass(found):
+            parameters = inspect.signature(found).parameters.values()
+            if all(parameter.default is not parameter.empty for parameter in parameters):
+                found = found()
+    except Exception as error:  # the module is the user's
+        raise OptionError(f"the transform {name} cannot be loaded: {type(error).__name__}: {error}") from error
+    if not callable(found):
+        raise OptionError(f"the transform {name} must be a callable, or a function that returns one, got {found!r}")
+    return found
+
+
 def _open(place: str | os.PathLike[str]) -> Store:
-    """Open a store and read its manifest. A place without a store is then an error here, not in the page."""
+    """Open a store and read its manifest, so that a missing store is an error now and not in the page."""
     if is_mongo(place) and parse(place).options.isdisjoint(("timeoutms", "serverselectiontimeoutms")):
         place = f"{place}{'&' if '?' in str(place) else '?'}timeoutMS={_SILENCE_MS}"
     store = open_store(place)
@@ -180,33 +210,34 @@ def _listen(host: str, port: int | None) -> socket.socket:
     whole_number("port", port, 0, 65535, none=True)
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
-    except (OSError, UnicodeError) as error:  # a label of no letters, or of more than 63, is the latter
+    except (OSError, UnicodeError) as error:  # UnicodeError: a part of the name is empty or too long
         why = getattr(error, "strerror", error)
         raise OptionError(f"host {host!r} is unknown here: {why}; {_OWN_ADDRESS}") from error
     tried = range(PORT, PORT + _PORTS_TRIED) if port is None else (port,)
-    for one in tried:
-        server = socket.socket(family, kind, protocol)  # without its protocol, asyncio would not set TCP_NODELAY: 40 ms
+    for number in tried:
+        server = socket.socket(family, kind, protocol)  # without the protocol, asyncio sets no TCP_NODELAY: 40 ms
         try:
-            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # or a port just left counts as taken
-            server.bind((address[0], one))
-            server.listen()  # a browser may connect before the server runs
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # otherwise a port that was just left is taken
+            server.bind((address[0], number))
+            server.listen()  # now: a browser may connect before the server runs
         except OSError as error:
             server.close()
             if error.errno != errno.EADDRINUSE:
                 remedy = _PRIVILEGED if error.errno == errno.EACCES else _OWN_ADDRESS
-                raise OptionError(f"host {host!r}, port {one}: {error.strerror}; {remedy}") from error
+                raise OptionError(f"host {host!r}, port {number}: {error.strerror}; {remedy}") from error
         else:
             return server
     raise OptionError(f"port {tried[0]} of {host} is taken: choose another one, or none for the next free one")
 
 
 def _has_display() -> bool:
-    """Return whether a browser opened here appears on the user's own display."""
+    """Return whether a browser that is opened here appears on the display of the user."""
     display = sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     return bool(display) and "SSH_CONNECTION" not in os.environ
 
 
 def _tunnel(address: str, port: int) -> str:
+    """Return the command that makes the viewer reachable from the machine at the other end of this ssh session."""
     _, _, host, ssh_port = (os.environ.get("SSH_CONNECTION", "").split() + [""] * 4)[:4]
     target = f"{port}:{f'[{address}]' if ':' in address else address}:{port}"
     words = ["ssh", "-N", "-L", target, *(["-p", ssh_port] if ssh_port not in ("", "22") else [])]

@@ -1,4 +1,4 @@
-"""Small pictures of records for a browser."""
+"""Make small pictures of records for the browser."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dbloader.images.pillow import (
     translate_errors,
     value_depth,
 )  # fmt: skip
-from dbloader.viewing.columns import Recent
+from dbloader.viewing.cache import LRUCache
 from dbloader.viewing.files import header_of, image_of, media_type, shown_orientation
 
 if TYPE_CHECKING:
@@ -33,44 +33,52 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 SIDES = (160, 320, 1600)
-"""Pixels of the longer side. The last is for images that a browser does not show as they are stored."""
+"""Pixels of the longer side. 1600 is for images that a browser cannot show as they are stored."""
 
-_SMALL, _SMALL_PIXELS = 20_000, 2**22  # bytes and pixels of a file that is its own thumbnail; 20 kB may be a bomb
-_MOST, _LARGE = 400_000_000, 50_000_000  # bytes that decoding may take, and from which it is done for one at a time
+# A smaller file is its own thumbnail: bytes and pixels. The pixels matter because 20 kB may decode to gigabytes.
+_SMALL, _SMALL_PIXELS = 20_000, 2**22
+_MOST = 400_000_000  # bytes of memory for decoding an image
+_LARGE = 50_000_000  # images that need more bytes are decoded one at a time
 _CACHE_BYTES = 64 * 2**20
-_MOST_LABELS = 64  # different values of a gray mask; more are taken for brightness
+_MOST_LABELS = 64  # a gray mask of more values is shown as brightness
 _TURNS = dict(zip(range(2, 9), map(Image.Transpose, (0, 3, 1, 5, 4, 6, 2)), strict=True))  # EXIF orientation
 
 
 class Thumbnails:
-    """Makes thumbnails, and keeps those that were asked for last. Threads may share it.
+    """Makes thumbnails and keeps the last ones. Threads may share it.
 
-    Images whose decoding takes over 50 MB are decoded one at a time.
+    Images that need more than 50 MB for decoding are decoded one at a time.
 
     Args:
-        cache_bytes: Bytes of the thumbnails that are kept.
+        cache_bytes: Bytes of thumbnails to keep.
     """
 
     def __init__(self, cache_bytes: int = _CACHE_BYTES) -> None:
-        self.kept = Recent[tuple[bytes, str]](cache_bytes, lambda picture: len(picture[0]))
+        self.kept = LRUCache[tuple[bytes, str]](cache_bytes, lambda picture: len(picture[0]))
         self._large = threading.Lock()
 
     def get(self, store: Store, index: int, px: int, field: int | None = None) -> tuple[bytes, str]:
-        """Return a picture of a record, or of a file field, and its media type; no side exceeds ``px``, one of `SIDES`.
+        """Return a picture of a record, or of the file in a field, and its media type.
 
-        A file of at most 20 kB that browsers show is its own thumbnail. EXIF orientation is applied, as browsers do.
-        Values that no screen shows are made visible: those of over 8 bits, of floats and of arrays are spread from
-        black to white, and the labels of a gray mask get colors.
+        No side of the picture exceeds ``px``, one of ``SIDES``. A file of at most 20 kB that browsers show is its own
+        thumbnail. The EXIF orientation is applied, as browsers do. Of 16-bit images, floats and other arrays than
+        uint8, the least value is black and the greatest white. The labels of a gray mask get colors.
 
         Raises:
-            DamagedRecordError: The record is not what was written.
+            DamagedRecordError: The record is damaged.
             RecordIndexError: No record has this index.
-            OptionError: ``px`` is another number, or the store has no such field.
-            ImageError: There is no image, it does not decode, or decoding it would take over 400 MB.
+            OptionError: ``px`` is not in ``SIDES``, or the store has no such field.
+            ImageError: The image is missing, does not decode, or needs more than 400 MB for decoding.
         """
         if px not in SIDES:
             raise OptionError(f"px must be one of {', '.join(map(str, SIDES))}, got {px}")
-        key = (store.place, store.manifest.digest, index, field, px)  # a damaged copy has the same digest
+        key = (
+            store.place,
+            store.manifest.digest,
+            index,
+            field,
+            px,
+        )  # the place, because a damaged copy has the same digest
         return self.kept.get(key, lambda: self._make(store, index, px, field))
 
     def _make(self, store: Store, index: int, px: int, field: int | None) -> tuple[bytes, str]:
@@ -83,7 +91,7 @@ class Thumbnails:
         if kind and as_stored and len(image) <= _SMALL and pixels <= _SMALL_PIXELS:
             return image, kind
         needed = pixels * decoding_bytes(facts.format)
-        if facts.format == "JPEG":  # at an eighth of its size, and its coefficients if it is progressive
+        if facts.format == "JPEG":  # decoded at an eighth of its size; a progressive JPEG needs all its coefficients
             needed = examine(image).coefficient_bytes + pixels // 16
         if needed > _MOST:
             raise NotAnImageError(
@@ -97,7 +105,7 @@ class Thumbnails:
 def _thumbnail(data: bytes, facts: Facts, px: int, *, is_field: bool) -> tuple[bytes, str]:
     with translate_errors("the image does not decode", MemoryError), open_pillow(data) as opened:
         depth, image = value_depth(opened), None
-        turn = None if facts.format == "TIFF" else _TURNS.get(shown_orientation(data))  # Pillow turns a TIFF
+        turn = None if facts.format == "TIFF" else _TURNS.get(shown_orientation(data))  # Pillow always turns a TIFF
         if facts.format == "JPEG":
             image = _small_jpeg(data, facts, px)
             opened.draft(None, (px, px))
@@ -115,9 +123,9 @@ def _thumbnail(data: bytes, facts: Facts, px: int, *, is_field: bool) -> tuple[b
 
 
 def _small_jpeg(data: bytes, facts: Facts, px: int) -> Image.Image | None:
-    """Return a JPEG at a half to an eighth of its size; None if its kind is left to Pillow.
+    """Decode a JPEG at a half to an eighth of its size; None if simplejpeg does not support its kind.
 
-    Missing data are gray, as browsers show them: a store may keep such images, marked as damaged.
+    Missing data are gray, as in browsers: a store may contain damaged images, which are marked.
     """
     scale = min(1.0, px / max(facts.width, facts.height))
     least = {"min_width": round(facts.width * scale), "min_height": round(facts.height * scale)}
@@ -128,9 +136,9 @@ def _small_jpeg(data: bytes, facts: Facts, px: int) -> Image.Image | None:
 
 
 def _mask(image: Image.Image) -> Image.Image:
-    """Return a mask in its palette; one of few gray values in colors that make any labels visible.
+    """Return a mask with its palette; a gray mask of few values gets a palette of visible colors.
 
-    A black label 0 is made transparent, so that a page can lay the mask over the image.
+    A black label 0 becomes transparent, because the page shows the mask over the image.
     """
     mask = image if image.mode == "P" else image.convert("L")
     if mask.mode == "L" and sum(map(bool, mask.histogram())) <= _MOST_LABELS:
@@ -141,7 +149,7 @@ def _mask(image: Image.Image) -> Image.Image:
 
 
 def _from_array(array: npt.NDArray[Any], px: int) -> Image.Image:
-    """Return an array of the axes (height, width), (height, width, channels) or (channels, height, width)."""
+    """Return an image of an array, shape (height, width), (height, width, channels) or (channels, height, width)."""
     pixels = array
     if array.ndim == 3 and array.shape[0] in (1, 3, 4) and array.shape[2] not in (1, 3, 4):
         pixels = array.transpose(1, 2, 0)
@@ -153,7 +161,7 @@ def _from_array(array: npt.NDArray[Any], px: int) -> Image.Image:
 
 
 def _spread(values: Any, px: int) -> Image.Image:
-    """Return values from the lowest, black, to the greatest, white, as 8 bits; what is not finite is black."""
+    """Scale values to 8 bits: the least is black, the greatest white. Values that are not finite are black."""
     array = np.asarray(values)
     step = max(1, max(array.shape[:2]) // (2 * px))
     with np.errstate(all="ignore"):
@@ -165,7 +173,7 @@ def _spread(values: Any, px: int) -> Image.Image:
 
 
 def _encode(image: Image.Image, px: int, *, lossless: bool) -> tuple[bytes, str]:
-    image.thumbnail((px, px), Image.Resampling.LANCZOS)  # Pillow takes the nearest of colors in a palette
+    image.thumbnail((px, px), Image.Resampling.LANCZOS)  # with a palette, Pillow uses the nearest pixel
     file, is_png = io.BytesIO(), lossless or image.mode not in ("L", "RGB")
     image.save(file, "PNG" if is_png else "JPEG", **({} if is_png else {"quality": 85}))
     return file.getvalue(), ("image/png" if is_png else "image/jpeg")

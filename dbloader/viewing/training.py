@@ -1,16 +1,18 @@
-"""What a training sees: the batch of a step with its crops, and its images bit for bit.
+"""The training view: the batch of any step with the crop of each image, and the pixels that the network gets.
 
-The order, the random numbers, the crops and the pixels come from the parts of ``create_loader`` itself. This module
-imports torch.
+The order, the random numbers, the crops and the pixels come from the code of ``create_loader``. This module imports
+torch.
 """
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from PIL import Image
 
 from dbloader._describe import short_repr
 from dbloader._options import whole_number
@@ -26,23 +28,20 @@ from dbloader.sampling.blocks import BlockShuffleSampler
 from dbloader.sampling.rng import SeededIndices
 from dbloader.sampling.shuffle import ShuffleSampler
 from dbloader.viewing.files import shown_orientation
-from dbloader.viewing.transform import to_png
 
 if TYPE_CHECKING:
     from dbloader.records.record import Record
     from dbloader.sampling.base import ResumableSampler
     from dbloader.stores.base import Store
 
-EPOCHS = 12
-"""Epochs that the view of one record shows."""
-SHOWN = 256
-"""Samples of a batch that are shown."""
-_MOST = 65_536  # samples of a batch, and ranks
-_LONGEST = 4_096  # pixels of a side: a request cannot make the server take gigabytes
+_EPOCHS = 12  # that the view of one record shows
+_SHOWN = 256  # samples of a batch
+_MOST = 65_536  # samples in a batch, and ranks
+_LONGEST = 4_096  # pixels of a side: no request can make the server take gigabytes
 
 
 class Options(NamedTuple):
-    """What decides the batches of a training, with the names and defaults of create_loader where it has them."""
+    """Settings that decide the batches of a training, with the names and defaults of `create_loader`."""
 
     seed: int = 0
     epoch: int = 0
@@ -52,14 +51,14 @@ class Options(NamedTuple):
     step: int = 0
     size: str = "224"  # height and width in pixels: "224", or "192x256"
     drop_last: bool = True
-    state: str = ""  # JSON of a state_dict(): gives the order, seed and epoch, and counts steps from there
+    state: str = ""  # a state_dict() as JSON. It sets the order, seed and epoch, and steps count from it
 
 
 def show_batch(store: Store, options: Options, transform: Any = None) -> dict[str, Any]:
-    """Return the batch that create_loader gives one rank at a step, with the crop of each sample.
+    """Return the batch that `create_loader` gives one rank at a step, with the crop of each of the first 256 samples.
 
     Raises:
-        OptionError: An option or the state is wrong, or there is no such step.
+        OptionError: An option or the state is wrong, or the epoch has no such step.
     """
     dataset = _dataset(store, options, transform)
     sampler, batches, state = _order(dataset, options)
@@ -74,19 +73,19 @@ def show_batch(store: Store, options: Options, transform: Any = None) -> dict[st
     return {
         "seed": str(indices.seed), "epoch": indices.epoch, "step": options.step, "steps": steps, "indices": [*indices],
         "order": sampler.facts(),
-        "next_epoch": _state_of(state, indices.epoch + 1), **_told(transform),
+        "next_epoch": _state_of(state, indices.epoch + 1), **_describe(transform),
         "samples": [
             _sample(dataset, SeededIndices([index], indices.seed, indices.epoch, range(position, position + 1)))
-            for index, position in zip(indices[:SHOWN], indices.positions, strict=False)
+            for index, position in zip(indices[:_SHOWN], indices.positions, strict=False)
         ],
     }  # fmt: skip
 
 
 def show_epochs(store: Store, index: int, options: Options, transform: Any = None) -> dict[str, Any]:
-    """Return where a record comes in each of 12 epochs from ``options.epoch``, and its crops there.
+    """Return the rank, step and crop of a record in each of 12 epochs, beginning with ``options.epoch``.
 
-    An epoch may have several entries, as ranks that cannot share evenly repeat some samples. ``step`` is None where
-    the record is in a last incomplete batch, which is left out.
+    An epoch has several entries for the record if ranks repeat it: all ranks get equally many samples. ``step`` is None
+    if the record is in the last incomplete batch.
 
     Raises:
         OptionError: An option or the state is wrong, or no record has this index.
@@ -95,23 +94,23 @@ def show_epochs(store: Store, index: int, options: Options, transform: Any = Non
     sampler, batches, state = _order(dataset, options)
     whole_number("index", index, 0, len(dataset) - 1)
     entries = []
-    for epoch in range(options.epoch, options.epoch + EPOCHS):
+    for epoch in range(options.epoch, options.epoch + _EPOCHS):
         order: Any = sampler.order(sampler.seed, epoch)
         first = int(order.inverse(np.array([index]))[0])
-        for position in range(first, len(sampler) * options.world_size, len(dataset)):  # ranks repeat some
+        for position in range(first, len(sampler) * options.world_size, len(dataset)):
             at, rank = divmod(position, options.world_size)
             step = at // options.batch_size
             sample = _sample(dataset, SeededIndices([index], sampler.seed, epoch, range(position, position + 1)))
             place = {"epoch": epoch, "rank": rank, "step": step if step < len(batches) else None}
             entries.append({**sample, **place, "state": _state_of(state, epoch)})
-    return {"seed": str(sampler.seed), "order": sampler.facts(), "epochs": entries, **_told(transform)}
+    return {"seed": str(sampler.seed), "order": sampler.facts(), "epochs": entries, **_describe(transform)}
 
 
 def show_image(store: Store, index: int, position: int, options: Options, transform: Any = None) -> tuple[bytes, str]:
-    """Return the image of a record as the network gets it at a position of an epoch, and how it is shown; see to_png.
+    """Return the image that the network gets for a record at a position of an epoch: a PNG, and the note of `to_png`.
 
     Raises:
-        OptionError: The transform fails; this has the last line of its traceback.
+        OptionError: The transform fails, or returns no image.
     """
     dataset = _dataset(store, options, transform)
     indices = SeededIndices([index], options.seed, options.epoch, range(position, position + 1))
@@ -119,22 +118,23 @@ def show_image(store: Store, index: int, position: int, options: Options, transf
         return to_png(dataset.__getitems__(indices)[0]["image"])
     except DBLoaderError:
         raise
-    except Exception as error:  # a user's transform raises anything
+    except Exception as error:  # the transform is the user's code
         raise OptionError(f"the transform failed: {type(error).__name__}: {error}") from error
 
 
-def _told(transform: Any) -> dict[str, Any]:
+def _describe(transform: Any) -> dict[str, Any]:
+    """Return the repr of a transform, and whether its random numbers depend only on seed, epoch and position."""
     repeatable = transform is None or isinstance(transform, Decoder) or is_albumentations(transform)
     return {"transform": transform and short_repr(transform, 200), "repeatable": repeatable}
 
 
 def _state_of(state: Mapping[str, Any] | None, epoch: int) -> str | None:
-    """Return the state at the beginning of another epoch, as JSON."""
+    """Return a state, moved to the beginning of an epoch, as JSON."""
     return None if state is None else json.dumps({**state, "epoch": epoch, "position": 0})
 
 
 def _dataset(store: Store, options: Options, transform: Any) -> StoreDataset:
-    """Return the dataset that makes the samples, as create_loader does."""
+    """Return the dataset that `create_loader` would make."""
     dataset = StoreDataset(store, fields=("image",))
     if transform is None:
         sides: Any = [int(side) if side.isdecimal() else side for side in options.size.split("x")]
@@ -146,11 +146,11 @@ def _dataset(store: Store, options: Options, transform: Any) -> StoreDataset:
 
 
 def _order(dataset: StoreDataset, options: Options) -> tuple[ResumableSampler, Any, Mapping[str, Any] | None]:
-    """Return the sampler at the start that is asked for, its batches, and the state that was given."""
+    """Return the sampler at the epoch and state of the options, its batches, and the state or None."""
     state = None
     if options.state:
         try:
-            state = json.loads(options.state.replace("'", '"'))  # Python prints a dict with '
+            state = json.loads(options.state.replace("'", '"'))  # print() writes a dict with single quotes
         except (ValueError, RecursionError) as error:
             raise OptionError(
                 "the state must be JSON, such as json.dumps(loader.state_dict()) or print() writes it, "
@@ -184,7 +184,7 @@ def _sampler(dataset: StoreDataset, options: Options, state: Mapping[str, Any]) 
 
 
 def _sample(dataset: StoreDataset, indices: SeededIndices) -> dict[str, Any]:
-    """Return what is known of one sample before it is decoded."""
+    """Return the facts and the crop of one sample, which is not decoded."""
     sample: dict[str, Any] = {"index": indices[0], "position": indices.positions[0]}
     try:
         record = dataset.record(indices[0])
@@ -194,30 +194,31 @@ def _sample(dataset: StoreDataset, indices: SeededIndices) -> dict[str, Any]:
         return sample | _crop(dataset, record, () if rows is None else rows[0])
     except StoreUnreachableError:
         raise
-    except DBLoaderError as error:  # a damaged record is shown in its own cell
+    except DBLoaderError as error:  # the page shows it in place of this sample
         return {**sample, "error": str(error)}
 
 
 def _crop(dataset: StoreDataset, record: Record, row: Any) -> dict[str, Any]:
-    """Return which part of an image the output shows.
+    """Return the part of an image that the output shows.
 
-    ``crop`` is [left, top, width, height] in pixels of the image as the Decoder has it, whose [width, height] is
-    ``size``. ``shares`` are the same as shares of the thumbnail, which is upright; ``turned`` is how EXIF turns that,
-    1 to 8, if the Decoder does not.
+    ``crop`` is [left, top, width, height] in pixels of the decoded image, and ``size`` is the [width, height] of the
+    decoded image. ``shares`` is the crop in shares, 0 to 1, of the thumbnail, which is upright. ``turned`` is the EXIF
+    orientation, 1 to 8, that the thumbnail applies and the Decoder does not. ``crop`` is None if only a transform of
+    the user knows it.
     """
     decode: Any = dataset.decode
     found: dict[str, Any] = {"crop": None, "flip": False, "size": [record.width, record.height], "turned": 1}
-    if record.format != "TIFF" and not getattr(decode, "exif_transpose", False):  # Pillow turns a TIFF
+    if record.format != "TIFF" and not getattr(decode, "exif_transpose", False):  # Pillow always turns a TIFF
         found["turned"] = shown_orientation(record.image)
     if not isinstance(decode, Decoder) or not decode.can_plan or record.image is None:
         return found
     if record.width and record.height and record.format != "TIFF" and not decode.exif_transpose:
         crop = decode.choose_crop(row, record.width, record.height)
-    else:  # only the file knows which side is up
+    else:  # the orientation is only in the file
         plan = dataset.plan(record, row)
         crop, found["size"] = plan.crop, [plan.width, plan.height]
     box: list[float] = [crop.left, crop.top, crop.width, crop.height]
-    if crop.resized is not None and decode.size is not None:  # the output shows a window on the resized part
+    if crop.resized is not None and decode.size is not None:  # the output is a window of the resized crop
         for axis in (0, 1):  # rows, then columns
             scale = box[3 - axis] / crop.resized[axis]
             first = max(crop.window[axis], 0)
@@ -229,3 +230,58 @@ def _crop(dataset: StoreDataset, record: Record, row: Any) -> dict[str, Any]:
         left, top, width, height = top, left, height, width
     left, top = 1 - left - width if mirrored else left, 1 - top - height if inverted else top
     return {**found, "crop": box, "flip": crop.flip, "shares": [left, top, width, height]}
+
+
+def to_png(value: Any) -> tuple[bytes, str]:
+    """Return an image of any kind as PNG, and a note on how its values are shown; "" if they are shown unchanged.
+
+    Args:
+        value: A PIL image; a tensor, shape (channels, height, width); an array, shape (height, width, channels); or a
+            tensor or array, shape (height, width). A list of images is shown side by side. uint8 is shown unchanged.
+            Of floats from 0 to 1, 0 is black and 1 white. Of other values, the least is black and the greatest white.
+
+    Raises:
+        OptionError: The value is no image.
+    """
+    notes: dict[str, None] = {}
+    pictures = [_picture(one, notes) for one in (value if isinstance(value, (list, tuple)) and value else [value])]
+    picture = pictures[0]
+    if len(pictures) > 1:
+        lefts = np.cumsum([0, *(one.width for one in pictures)]).tolist()
+        picture = Image.new("RGB", (lefts[-1], max(one.height for one in pictures)))
+        for one, left in zip(pictures, lefts, strict=False):
+            picture.paste(one, (left, 0))
+    file = io.BytesIO()
+    picture.save(file, "PNG", compress_level=1)
+    return file.getvalue(), "; ".join(notes)
+
+
+def _picture(value: Any, notes: dict[str, None]) -> Image.Image:
+    """Return an image of the mode L, RGB or RGBA, and add a note if its values are changed."""
+    if isinstance(value, Image.Image):
+        if not value.mode.startswith(("F", "I")):
+            return value if value.mode in ("L", "RGB", "RGBA") else value.convert("RGB")
+        value = np.asarray(value)
+    elif hasattr(value, "detach"):  # a tensor
+        value = value.detach().cpu()
+        value = np.asarray(value.float() if value.is_floating_point() else value)  # NumPy has no bfloat16
+        value = value.transpose(1, 2, 0) if value.ndim == 3 else value
+    drawn = isinstance(value, np.ndarray) and value.ndim in (2, 3) and value.size and value.dtype.kind in "buif"
+    if not drawn:
+        kind = f"{value.dtype} of shape {value.shape}" if hasattr(value, "shape") else short_repr(value, 50)
+        raise OptionError(f"a transform must return an image to be shown: PIL, tensor or array, got {kind}")
+    if value.ndim == 3 and value.shape[2] not in (3, 4):
+        if value.shape[2] != 1:
+            notes[f"only {'channels 1 to 3' if value.shape[2] > 4 else 'channel 1'} of {value.shape[2]}"] = None
+        value = value[..., :3] if value.shape[2] > 4 else value[..., 0]
+    if value.dtype != np.uint8:
+        finite = np.isfinite(value)
+        numbers = np.where(finite, value, 0).astype(np.float64)
+        low, high = float(numbers.min()), float(numbers.max())
+        if value.dtype.kind in "bf" and 0 <= low <= high <= 1:
+            low, high = 0.0, 1.0
+        notes[f"{low:.4g} to {high:.4g} shown as black to white"] = None
+        if not finite.all():
+            notes[f"{value.size - finite.sum()} values are not finite, shown as 0"] = None
+        value = np.rint((numbers - low) * (255 / ((high - low) or 1))).astype(np.uint8)
+    return Image.fromarray(np.ascontiguousarray(value))

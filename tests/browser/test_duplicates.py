@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 from dbloader import Record, find_duplicates
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
-from dbloader.viewing.page import write_html
+from dbloader.viewing.html_report import write_html
 from tests.browser.tabs import Site
 from tests.support.images import encoded, scene
 from tests.support.viewer import viewer

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 QUICK = ["--workers", "1", "--seconds", "1e-6", "--rounds", "1", "--size", "16", "--batch-size", "2"]
 
 
-def test_a_table_and_the_verdict_are_printed(shell: Shell, store: Path) -> None:
+def test_bench_prints_a_table_and_the_verdict(shell: Shell, store: Path) -> None:
     outcome = shell("bench", store, *QUICK)
     assert (outcome.status, outcome.stderr) == (0, "")
     first, second, _, head, *rows, _, verdict = outcome.stdout.splitlines()
@@ -33,7 +33,7 @@ def test_a_table_and_the_verdict_are_printed(shell: Shell, store: Path) -> None:
     assert verdict.startswith("The fastest loader gives ")
 
 
-def test_json_has_the_same_and_each_round(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_has_every_round(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = (Measurement(name="reading", images_per_s=2.0, rounds=(1.0, 2.0, 4.0)),)
     result = Benchmark(
         place="x.lmdb", images=12, image_bytes=1e5, cpus=2, measurements=runs, limit="", limit_share=0, verdict="The …"

@@ -1,4 +1,4 @@
-"""`dbloader convert`: what it prints, and what its options do."""
+"""`dbloader convert`: its report, its options, and --dry-run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dbloader.conversion.convert import convert
 from dbloader.conversion.report import Report
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.stores.open import open_store
-from tests.support.images import WAIT_S, Outcome, command, photo, plant, plant_kinds
+from tests.support.images import WAIT_S, Outcome, command, photo, plant, plant_coco, plant_kinds
 from tests.support.shell import check_error
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.support.shell import Shell
 
 
-def test_a_conversion_tells_what_it_made(shell: Shell, root: Path, place: Path) -> None:
+def test_report_of_a_conversion_is_two_lines(shell: Shell, root: Path, place: Path) -> None:
     outcome = shell("convert", root, place)
     assert outcome.status == 0
     assert outcome.stderr == ""
@@ -37,7 +37,7 @@ def test_a_conversion_tells_what_it_made(shell: Shell, root: Path, place: Path) 
     )
 
 
-def test_a_conversion_names_what_it_left_out(shell: Shell, root: Path, place: Path) -> None:
+def test_report_names_rejected_and_repaired_files(shell: Shell, root: Path, place: Path) -> None:
     plant_kinds(root, "half", "text", "no end marker", "another extension")
     plant(root, {"cat/.hidden.jpg": b"", "cat/README": b"", "loose.jpg": b"", "cat/big.jpg": photo(width=300)})
     outcome = shell("convert", root, place, "--max-side", "100")
@@ -59,14 +59,14 @@ def test_a_conversion_names_what_it_left_out(shell: Shell, root: Path, place: Pa
     assert outcome.stderr == ""
 
 
-def test_damaged_images_that_are_kept_are_named_and_are_no_failure(shell: Shell, root: Path, place: Path) -> None:
+def test_kept_damaged_image_is_named_and_is_no_failure(shell: Shell, root: Path, place: Path) -> None:
     plant_kinds(root, "half")
     outcome = shell("convert", root, place, "--on-damaged", "keep")
     assert outcome.status == 0
     assert "  damaged   1, stored nevertheless\n    damaged   cat/000.jpg: is damaged: " in outcome.stdout
 
 
-def test_what_is_not_tiled_is_told_after_what_is_not_there(shell: Shell, root: Path, place: Path) -> None:
+def test_report_names_rejected_files_before_untiled_ones(shell: Shell, root: Path, place: Path) -> None:
     plant_kinds(root, *["png"] * 12, "text")
     outcome = shell("convert", root, place, "--tile", "--quality", "90")
     assert outcome.status == 1
@@ -81,7 +81,7 @@ def test_what_is_not_tiled_is_told_after_what_is_not_there(shell: Shell, root: P
     assert lines[13:] == [f"    and 3 more, all in {place}.report.jsonl"]
 
 
-def test_of_many_files_and_of_many_kinds_left_out_ten_are_named(shell: Shell, root: Path, place: Path) -> None:
+def test_report_names_ten_files_and_ten_kinds_of_files(shell: Shell, root: Path, place: Path) -> None:
     plant_kinds(root, *["text"] * 13)
     plant(root, {f"cat/x.{number:02}": b"" for number in range(13)} | {"dog/y.12": b""})
     outcome = shell("convert", root, place)
@@ -92,7 +92,7 @@ def test_of_many_files_and_of_many_kinds_left_out_ten_are_named(shell: Shell, ro
     assert len(Path(f"{place}.report.jsonl").read_text().splitlines()) == 13
 
 
-def test_quiet_prints_nothing_but_errors(shell: Shell, root: Path, place: Path) -> None:
+def test_quiet_prints_only_errors(shell: Shell, root: Path, place: Path) -> None:
     plant(root, {"empty/notes.txt": b""})
     assert shell("convert", root, place, "--quiet") == Outcome(0, "", "")
     check_error(shell("convert", root, place, "-q"), "exists already")
@@ -101,7 +101,7 @@ def test_quiet_prints_nothing_but_errors(shell: Shell, root: Path, place: Path) 
 
 
 @pytest.mark.slow
-def test_a_report_that_cannot_be_printed_is_an_error_that_names_the_store(root: Path, place: Path) -> None:
+def test_report_that_cannot_be_printed_is_an_error_that_names_the_store(root: Path, place: Path) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             command("convert", root, place),
@@ -113,7 +113,7 @@ def test_a_report_that_cannot_be_printed_is_an_error_that_names_the_store(root: 
         assert len(store) == 12
 
 
-def test_the_report_comes_as_json(shell: Shell, root: Path, place: Path) -> None:
+def test_json_is_the_whole_report(shell: Shell, root: Path, place: Path) -> None:
     plant_kinds(root, "half", "text", "no end marker")
     plant(root, {"loose.jpg": b""})
     outcome = shell("convert", root, place, "--json")
@@ -167,7 +167,7 @@ def test_every_option_reaches_the_conversion(shell: Shell, monkeypatch: pytest.M
         assert seen["images"] == images
 
 
-def test_an_interrupted_conversion_is_said_to_be_resumed(
+def test_report_of_a_resumed_conversion_counts_the_earlier_files(
     shell: Shell, root: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dbloader.stores.writer, "COMMIT_BYTES", 1)
@@ -180,3 +180,63 @@ def test_an_interrupted_conversion_is_said_to_be_resumed(
 def _stop(progress: Progress) -> None:
     if progress.done == progress.found:
         raise RuntimeError("stop")
+
+
+# --dry-run
+
+
+def test_dry_run_counts_classes_and_names_files_left_out(shell: Shell, root: Path, place: Path) -> None:
+    plant(root, {"cat/notes.txt": b"", "cat/.x.jpg": b"", "dog/broken.jpg": b"never read"})
+    (root / "dog" / "gone.jpg").symlink_to("nowhere")
+    before = sorted(root.parent.rglob("*"))
+    outcome = shell("convert", root, place, "--dry-run")
+    assert (outcome.status, outcome.stderr) == (1, "")
+    assert outcome.stdout.splitlines() == [
+        f"{root}: 13 files would be read and converted; nothing is written",
+        "           6  cat",
+        "           7  dog",
+        "  rejected  1, before any file is read",
+        "    dog/gone.jpg: the link cannot be followed: No such file or directory",
+        "  left out  1 file of other kinds (.txt 1)",
+        "  left out  1 hidden file (names that begin with a dot)",
+    ]
+    assert sorted(root.parent.rglob("*")) == before
+    assert json.loads(shell("convert", root, place, "--dry-run", "--json").stdout) == {
+        "source": str(root),
+        "files": 13,
+        "boxes": 0,
+        "labels": {"cat": 6, "dog": 7},
+        "rejected": 1,
+        "problems": [{"name": "dog/gone.jpg", "reason": "the link cannot be followed: No such file or directory"}],
+        "warnings": [],
+        "skipped": {".txt": 1},
+        "hidden": 1,
+    }
+
+
+def test_dry_run_counts_boxes_by_class_and_labels_without_names(shell: Shell, tmp_path: Path) -> None:
+    root = plant_coco(tmp_path / "coco")
+    listing = root / "annotations" / "instances_train2017.json"
+    outcome = shell("convert", root / "train2017", tmp_path / "o.lmdb", "--listing", listing, "--dry-run")
+    assert outcome.status == 0
+    assert "3 files with 2 boxes would be read" in outcome.stdout
+    (tmp_path / "plain.csv").write_text("path,label\na,7\nb,-1\nc,\nd,7\n")
+    arguments = ("convert", root, tmp_path / "o.lmdb", "--listing", tmp_path / "plain.csv", "--dry-run")
+    found = json.loads(shell(*arguments, "--json").stdout)
+    assert (found["files"], found["labels"]) == (4, {"-1": 1, "7": 2})
+    assert found["warnings"] == ["1 of 4 rows have no label"]
+    assert shell(*arguments, "--quiet").stdout == ""
+
+
+def test_dry_run_names_ten_problems_and_classes(shell: Shell, tmp_path: Path) -> None:
+    rows = "".join(f"x,class {number:02}\n" for number in range(12)) + "y\n" * 12
+    (tmp_path / "many.csv").write_text("path,label\n" + rows)
+    outcome = shell("convert", tmp_path, tmp_path / "o.lmdb", "--listing", tmp_path / "many.csv", "--dry-run")
+    assert outcome.stdout.count("class 0") == 10
+    assert "  and 2 more classes (--json gives all)\n" in outcome.stdout
+    assert outcome.stdout.count("the header has 2 fields") == 10
+    assert "  rejected  12, before any file is read\n" in outcome.stdout
+
+
+def test_dry_run_of_a_wrong_source_is_an_error(shell: Shell, tmp_path: Path) -> None:
+    check_error(shell("convert", tmp_path, tmp_path / "o.lmdb", "--dry-run"), "there are no folders in it")

@@ -1,4 +1,4 @@
-"""Real LMDB files, truncated and flipped at random: `dbloader verify` always says so, in words, and never crashes."""
+"""LMDB files with random damage: `dbloader verify` reports it and never crashes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _BRANCH, _LEAF, _OVERFLOW, _META = 1, 2, 4, 8  # mdb.c: P_BRANCH and others
 
 
 def pages_of(content: bytes | bytearray, *kinds: int) -> list[int]:
-    """Return the first bytes of the pages of some kinds, of those whose head LMDB reads."""
+    """Return the offsets of the pages of some kinds whose head LMDB reads."""
     found, at = [], 0
     while at < len(content):
         flags, count = struct.unpack_from("<10xHI", content, at)
@@ -55,18 +55,15 @@ def wipe(content: bytearray, rng: random.Random) -> None:
 
 
 def flip_in(*kinds: int) -> Callable[[bytearray, random.Random], None]:
-    """Return a fault of the numbers that LMDB follows: the heads of pages and of their nodes."""
+    """Return a fault in the numbers that LMDB follows: the heads of pages and of their nodes."""
 
     def fault(content: bytearray, rng: random.Random) -> None:
         at = rng.choice(pages_of(content, *kinds))
-        spots = [*range(16)]
-        if _META not in kinds and _OVERFLOW not in kinds:
-            for node in struct.unpack_from(
-                f"<{(struct.unpack_from('<12xH', content, at)[0] - 16) // 2}H", content, at + 16
-            ):
+        spots = [*range(152 if _META in kinds else 16)]
+        if _BRANCH in kinds or _LEAF in kinds:
+            (lower,) = struct.unpack_from("<12xH", content, at)
+            for node in struct.unpack_from(f"<{(lower - 16) // 2}H", content, at + 16):
                 spots += range(node, min(node + 24, PAGE))
-        else:
-            spots = [*range(152 if _META in kinds else 16)]
         for _ in range(rng.choice([1, 1, 4])):
             content[at + rng.choice(spots)] ^= 1 << rng.randrange(8)
 
@@ -86,7 +83,7 @@ FAULTS = {
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of 400 records, of which some lie in leaf pages and the others in pages of their own."""
+    """A store of 400 records. Small records are in leaf pages, large ones in pages of their own."""
     place = tmp_path_factory.mktemp("faults") / "whole.lmdb"
     with create_store(place) as writer:
         for number in range(400):
@@ -96,9 +93,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+IN_CI = ("cut short", "bits flipped in leaf pages")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_at_a_random_place_is_reported_or_changed_nothing(
+@pytest.mark.parametrize(
+    "fault", [pytest.param(fault, marks=() if fault in IN_CI else pytest.mark.nightly) for fault in FAULTS]
+)
+def test_random_fault_is_reported_or_changes_nothing(
     fault: str, whole: Path, tmp_path: Path, shell: Shell, record_property: Callable[[str, object], None]
 ) -> None:
     place, rng, found = tmp_path / "faulty.lmdb", random.Random(fault), Counter[str]()
@@ -125,7 +127,7 @@ def test_a_fault_at_a_random_place_is_reported_or_changed_nothing(
     assert found.total() == TRIALS
 
 
-def test_a_file_that_ends_the_process_is_reported_as_damaged(whole: Path, tmp_path: Path) -> None:
+def test_file_that_crashes_the_process_is_reported_as_damaged(whole: Path, tmp_path: Path) -> None:
     place = tmp_path / "faulty.lmdb"
     content = bytearray(whole.read_bytes())
     for page in pages_of(content, _BRANCH):
@@ -145,7 +147,7 @@ def test_a_file_that_ends_the_process_is_reported_as_damaged(whole: Path, tmp_pa
     assert run("verify", place).status == 0
 
 
-def test_problems_found_before_the_process_ended_are_printed(whole: Path, tmp_path: Path) -> None:
+def test_problems_found_before_a_crash_are_printed(whole: Path, tmp_path: Path) -> None:
     place = tmp_path / "faulty.lmdb"
     shutil.copy(whole, place)
     tamper_with_records(place, {4: b"x"})

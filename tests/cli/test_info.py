@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.support.shell import Shell
 
 
-def test_info_tells_what_is_in_a_store(shell: Shell, root: Path, place: Path, tmp_path: Path) -> None:
+def test_info_shows_what_is_in_a_store(shell: Shell, root: Path, place: Path, tmp_path: Path) -> None:
     plant_kinds(root, "text", "no end marker", "png")
     plant_photos(root, 3, ("owl",), width=500)
     report = convert(root, place, images=ImageFormat(max_side=100))
@@ -47,7 +47,7 @@ def test_info_tells_what_is_in_a_store(shell: Shell, root: Path, place: Path, tm
     ]
 
 
-def test_info_tells_what_a_listing_gave(shell: Shell, root: Path, place: Path, tmp_path: Path) -> None:
+def test_info_shows_fields_and_labels_of_a_listing(shell: Shell, root: Path, place: Path, tmp_path: Path) -> None:
     listing = tmp_path / "all.csv"
     listing.write_text("path,label,caption\ncat/0000.jpg,7,one\ndog/0001.jpg,,two\ncat/0002.jpg,-3,three\n")
     convert(root, place, listing=listing)
@@ -82,21 +82,21 @@ def test_info_shows_twenty_classes_and_json_all(shell: Shell, tmp_path: Path, pl
 
 
 @pytest.mark.slow
-def test_info_of_a_label_that_is_nearly_a_measurement(shell: Shell, place: Path) -> None:
+def test_info_of_more_than_65536_labels(shell: Shell, place: Path) -> None:
     with create_store(place) as writer:
         writer.write(encode(Record(label=number)) for number in range(65_537))
         writer.finish()
     assert "  labels      more than 65,536 different ones\n" in shell("info", place).stdout
 
 
-def test_info_gives_the_manifest_as_json(shell: Shell, store: Path) -> None:
+def test_json_is_the_manifest(shell: Shell, store: Path) -> None:
     outcome = shell("info", store, "--json")
     with open_store(store) as opened:
         manifest = json.loads(json.dumps(dataclasses.asdict(opened.manifest)))
     assert json.loads(outcome.stdout) == {"place": str(store), **manifest}
 
 
-def test_info_gives_the_report_as_json_lines(shell: Shell, root: Path, place: Path) -> None:
+def test_report_is_json_lines(shell: Shell, root: Path, place: Path) -> None:
     plant_kinds(root, "text", "no end marker", "half")
     report = convert(root, place)
     assert shell("info", place, "--report").stdout == Path(report.report_file).read_text()

@@ -31,7 +31,7 @@ LINES = ("ls",)  # of JSON, one for each record
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({*subcommands()} - {"view"}))
-def test_a_command_prints_valid_json_only(name: str, root: Path, store: Path, tmp_path: Path) -> None:
+def test_command_prints_only_valid_json(name: str, root: Path, store: Path, tmp_path: Path) -> None:
     words = {"STORE": str(store), "NEW": str(tmp_path / "new"), "FOLDER": str(root), "PLAN": str(tmp_path / "plan")}
     if "PLAN" in ARGUMENTS.get(name, ()):
         plan_conversion(root, words["PLAN"], 1)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.support.shell import Shell
 
 
-def test_ls_lists_the_records_in_their_order(shell: Shell, store: Path) -> None:
+def test_ls_lists_records_in_their_order(shell: Shell, store: Path) -> None:
     outcome = shell("ls", store)
     assert (outcome.status, outcome.stderr) == (0, "")
     with open_store(store) as opened:
@@ -31,7 +31,7 @@ def test_ls_lists_the_records_in_their_order(shell: Shell, store: Path) -> None:
     assert [line.split() for line in outcome.stdout.splitlines()] == expected
 
 
-def test_ls_lists_one_class_and_prints_json_lines(shell: Shell, store: Path) -> None:
+def test_ls_lists_one_class_as_json_lines(shell: Shell, store: Path) -> None:
     lines = [json.loads(line) for line in shell("ls", store, "--class", "dog", "--json").stdout.splitlines()]
     assert [line["index"] for line in lines] == [6, 7, 8, 9, 10, 11]
     with open_store(store) as opened:
@@ -57,14 +57,12 @@ def test_ls_of_records_without_names_labels_and_images(shell: Shell, place: Path
     check_error(shell("ls", place, "--class", "cat"), "no class is called 'cat'; the labels are integers")
 
 
-def test_a_class_that_is_not_there_is_an_error(shell: Shell, store: Path) -> None:
+def test_unknown_class_is_an_error(shell: Shell, store: Path) -> None:
     check_error(shell("ls", store, "--class", "owl"), "no class is called 'owl'; one is 'cat'")
 
 
 @pytest.mark.slow
-def test_ls_and_show_of_a_collection_are_those_of_the_file(
-    shell: Shell, root: Path, store: Path, mongo_uri: str
-) -> None:
+def test_ls_and_show_print_the_same_for_mongodb(shell: Shell, root: Path, store: Path, mongo_uri: str) -> None:
     convert(root, f"{mongo_uri}.pets")
     assert shell("ls", f"{mongo_uri}.pets").stdout == shell("ls", store).stdout
     of_both = [shell("show", place, "dog/0003.jpg").stdout.splitlines() for place in (f"{mongo_uri}.pets", store)]
@@ -72,7 +70,7 @@ def test_ls_and_show_of_a_collection_are_those_of_the_file(
 
 
 @pytest.mark.slow
-def test_the_first_lines_come_without_the_rest_being_read(place: Path) -> None:
+def test_first_lines_are_printed_before_the_rest_is_read(place: Path) -> None:
     with create_store(place) as writer:
         writer.write(encode(Record(f"{number}.jpg", label=number % 2)) for number in range(20_000))
         writer.finish()

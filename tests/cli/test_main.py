@@ -86,7 +86,7 @@ SUGGESTION = r" Did you mean 'convert'\?" if hasattr(click, "NoSuchCommand") els
         (["--quiet"], "No such option:? '?--quiet'?"),
     ],
 )
-def test_bad_input_is_one_line_on_stderr_and_changes_no_file(
+def test_wrong_input_is_one_line_on_stderr_and_changes_no_file(
     shell: Shell, folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
 ) -> None:
     monkeypatch.chdir(folder)
@@ -106,7 +106,7 @@ def test_bad_input_is_one_line_on_stderr_and_changes_no_file(
         ),
     ],
 )
-def test_an_error_of_the_system_is_one_line(
+def test_system_error_is_one_line(
     shell: Shell, error: Exception, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> Report:
@@ -116,7 +116,7 @@ def test_an_error_of_the_system_is_one_line(
     check_error(shell("convert", "images", "out.lmdb"), message)
 
 
-def test_an_interruption_is_one_line_and_status_130(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interruption_is_one_line_and_status_130(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -158,7 +158,7 @@ def test_help_of_each_command_describes_every_option_and_ends_with_examples(shel
             assert parameter.human_readable_name in outcome.stdout
 
 
-def test_the_installed_command_prints_its_version(shell: Shell) -> None:
+def test_installed_command_prints_its_version(shell: Shell) -> None:
     version = f"dbloader, version {dbloader.__version__}\n"
     assert shell("--version").stdout == version
     done = subprocess.run([BIN / "dbloader", "--version"], capture_output=True, text=True, check=True)
@@ -200,7 +200,7 @@ def test_tab_completes_places_as_paths() -> None:
 
 
 @pytest.mark.parametrize("shell_name", ["bash", "zsh", "fish"])
-def test_the_completion_script_of_each_shell_is_printed(
+def test_completion_script_of_each_shell_is_printed(
     shell: Shell, shell_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("_DBLOADER_COMPLETE", f"{shell_name}_source")
@@ -212,7 +212,7 @@ def test_the_completion_script_of_each_shell_is_printed(
 # Streams, and names in any alphabet or encoding
 
 
-def test_a_reader_that_stops_early_is_no_error(tmp_path: Path, place: Path) -> None:
+def test_closed_pipe_is_no_error(tmp_path: Path, place: Path) -> None:
     names = {f"cat/{number}{'x' * 200}.jpg": b"text" for number in range(250)}  # more than a pipe holds, 64 KiB
     convert(plant(tmp_path / "images", {**names, "cat/a.jpg": photo()}), place)
     script = '"$@" | head -n 1; exit "${PIPESTATUS[0]}"'
@@ -223,7 +223,7 @@ def test_a_reader_that_stops_early_is_no_error(tmp_path: Path, place: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("closed", ["2>/dev/full", ">&- 2>&-", "2>&1 | true"])
-def test_the_status_tells_of_an_error_where_stderr_cannot(tmp_path: Path, closed: str) -> None:
+def test_status_reports_an_error_without_stderr(tmp_path: Path, closed: str) -> None:
     line = 'set -o pipefail; "$@" ' + closed
     line_of = ["bash", "-c", line, "bash", *command("info", "nosuch")]
     done = subprocess.run(line_of, cwd=tmp_path, capture_output=True, timeout=WAIT_S, check=False)
@@ -232,7 +232,7 @@ def test_the_status_tells_of_an_error_where_stderr_cannot(tmp_path: Path, closed
 
 @pytest.mark.slow
 @pytest.mark.parametrize("closed", [">&- 2>&-", "2>/dev/full"])
-def test_a_command_works_without_standard_streams(tmp_path: Path, closed: str) -> None:
+def test_command_works_without_standard_streams(tmp_path: Path, closed: str) -> None:
     plant(tmp_path / "src", {"cat/0.jpg": photo()})
     for arguments in (["convert", "src", "x.lmdb"], ["info", "x.lmdb", "--json"], ["verify", "x.lmdb"]):
         line = ["bash", "-c", f'"$@" {closed}', "bash", *command(*arguments)]
@@ -241,7 +241,7 @@ def test_a_command_works_without_standard_streams(tmp_path: Path, closed: str) -
 
 
 @pytest.mark.slow
-def test_names_that_are_not_ascii_are_printed_in_any_locale(tmp_path: Path) -> None:
+def test_names_beyond_ascii_are_printed_in_any_locale(tmp_path: Path) -> None:
     folder = tmp_path / "ümläut\n日本"
     plant(plant_photos(folder / "images", 2, ("ümläut 日本",)), {"ümläut 日本/x.jpg": b"text"})
     commands: tuple[tuple[list[str | Path], int], ...] = (

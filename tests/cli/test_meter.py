@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LINE = r"(Converting|Verifying|Copying): +\d+% \d+/12 \[.*(images|records)/s.*\]"
 
 
-def test_lines_come_at_intervals_and_at_the_end(
+def test_lines_are_printed_at_intervals_and_at_the_end(
     shell: Shell, root: Path, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dbloader.cli.meter.EVERY_S", 0.0)
@@ -33,13 +33,7 @@ def test_lines_come_at_intervals_and_at_the_end(
         assert "100% 12/12" in lines[-1]
 
 
-def test_a_short_command_prints_no_line(shell: Shell, store: Path) -> None:
-    assert shell("verify", store).stderr == ""
-
-
-def test_after_an_error_its_message_is_the_last_line_and_quiet_prints_nothing(
-    shell: Shell, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_error_message_is_the_last_line(shell: Shell, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dbloader.cli.meter.EVERY_S", 0.0)
     assert shell("verify", store, "--quiet").stderr == ""
     data = bytearray(store.read_bytes())
@@ -53,7 +47,7 @@ def test_after_an_error_its_message_is_the_last_line_and_quiet_prints_nothing(
     assert "100%" in lines[-2]  # it goes on after damage
 
 
-def test_the_rate_leaves_out_the_search_and_earlier_runs(
+def test_rate_leaves_out_the_search_and_earlier_runs(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     clock = 1000.0
@@ -75,7 +69,17 @@ def test_the_rate_leaves_out_the_search_and_earlier_runs(
     assert len(lines) == 11
 
 
-def test_the_bar_leaves_them_out_too(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("option", ["--quiet", "--json"])
+def test_quiet_and_json_show_no_bar(
+    shell: Shell, root: Path, place: Path, option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert shell("convert", root, place, option).stderr == ""
+
+
+def test_rate_of_the_bar_leaves_out_the_search_and_earlier_runs(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     clock = 1000.0
     monkeypatch.setattr("time.monotonic", lambda: clock)
     monkeypatch.setattr("tqdm.std.time", lambda: clock)
@@ -92,16 +96,8 @@ def test_the_bar_leaves_them_out_too(monkeypatch: pytest.MonkeyPatch, capfd: pyt
     assert re.search(r"Converting:  60%.*1500/2500 \[00:10<00:10, 100\.\d+ images/s, 3\.0 MB/s\]", shown)
 
 
-@pytest.mark.parametrize("option", ["--quiet", "--json"])
-def test_no_bar_is_shown_where_it_is_not_wanted(
-    shell: Shell, root: Path, place: Path, option: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    assert shell("convert", root, place, option).stderr == ""
-
-
 @pytest.mark.slow
-def test_a_bar_fits_the_terminal(store: Path, tmp_path: Path) -> None:
+def test_bar_fits_the_terminal(store: Path, tmp_path: Path) -> None:
     outcome = on_terminal("copy", store, tmp_path / "c.lmdb", columns=30)
     assert outcome.status == 0
     frames = [frame for frame in re.split(r"[\r\n]", outcome.stderr) if frame.strip()]
@@ -110,7 +106,7 @@ def test_a_bar_fits_the_terminal(store: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_terminal_gets_images_and_megabytes_a_second(tmp_path: Path, place: Path) -> None:
+def test_terminal_shows_images_and_megabytes_a_second(tmp_path: Path, place: Path) -> None:
     root = plant_photos(tmp_path / "images", 200)
     outcome = on_terminal("convert", root, place)
     assert "200 records" in outcome.stdout

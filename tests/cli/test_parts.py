@@ -56,7 +56,7 @@ def test_parts_become_a_store_with_the_digest_of_one_file(
 
 
 @pytest.mark.parametrize("value", ["x", "-1", "1.5"])
-def test_a_task_whose_number_is_none_is_refused(
+def test_task_without_a_number_is_refused(
     shell: Shell, root: Path, place: Path, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert shell("plan", root, place, "--shards", "2", "-q").status == 0

@@ -38,7 +38,7 @@ def store_of(place: Path, *records: Record) -> Path:
     return place
 
 
-def test_a_record_is_shown_by_its_index_and_by_its_name(shell: Shell, store: Path) -> None:
+def test_record_is_shown_by_index_or_name(shell: Shell, store: Path) -> None:
     outcome = shell("show", store, 7)
     assert (outcome.status, outcome.stderr) == (0, "")
     assert shell("show", store, "dog/0003.jpg").stdout == outcome.stdout
@@ -93,7 +93,7 @@ def test_exif_is_shown_by_name(shell: Shell, place: Path) -> None:
         ({"subsampling": 1, "restart_marker_blocks": 3}, {"subsampling": "4:2:2", "restart_interval": 3}),
     ],
 )
-def test_the_structure_of_a_jpeg_is_shown(
+def test_structure_of_a_jpeg_is_shown(
     options: dict[str, Any], expected: dict[str, Any], shell: Shell, place: Path
 ) -> None:
     data = encoded(jpegs.draw(80, 40), "JPEG", **options)
@@ -122,7 +122,7 @@ def test_tiles_gray_and_damage_are_shown(shell: Shell, tmp_path: Path, place: Pa
     assert facts(shell, place, 3)["jpeg"] == {}
 
 
-def test_the_image_is_written_as_it_is_and_never_over_another_file(shell: Shell, store: Path, tmp_path: Path) -> None:
+def test_output_is_the_stored_image_and_replaces_no_file(shell: Shell, store: Path, tmp_path: Path) -> None:
     file = tmp_path / "out.jpg"
     assert shell("show", store, 3, "--output", file).status == 0
     with open_store(store) as opened:
@@ -141,7 +141,7 @@ def terminal(store: Path, record: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_image_is_drawn_on_a_terminal_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_image_is_drawn_only_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")  # some library has set it to 80
     red = store_of(
         tmp_path / "red.lmdb", Record("\x1b[2J", image=encoded(Image.new("RGB", (4, 3), (250, 1, 2)), "PNG"))

@@ -1,4 +1,4 @@
-"""Nothing in a place, a name, a store or an option is obeyed by the terminal as a command."""
+"""No text from a place, a name, a store or an option reaches the terminal as a command."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def is_a_command(letter: str) -> bool:
 
 
 def check(text: str) -> str:
-    """Only the newline at the end of a line is a command in what was printed."""
+    """Check that printed text contains no control character but newlines at the end of lines."""
     assert not {ascii(letter) for letter in text if letter != "\n" and is_a_command(letter)}
     for line in text.split("\n"):
         assert not line.startswith("gpj"), "a newline in a name began a new line"
@@ -68,7 +68,7 @@ def run(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Safe:
     return Safe(shell)
 
 
-def test_a_store_full_of_commands_is_printed_without(run: Safe) -> None:
+def test_hostile_store_is_printed_without_commands(run: Safe) -> None:
     name = f"a{HOSTILE}.lmdb"
     with create_store(name) as writer:
         writer.write(
@@ -95,7 +95,7 @@ def test_a_store_full_of_commands_is_printed_without(run: Safe) -> None:
     assert "is damaged" in run("copy", name, "other.lmdb", status=2)
 
 
-def test_a_folder_full_of_commands_is_converted_and_printed_without(run: Safe, tmp_path: Path) -> None:
+def test_hostile_folder_is_converted_and_printed_without_commands(run: Safe, tmp_path: Path) -> None:
     name = HOSTILE
     files = {
         f"k{name}/0.jpg": photo(), f"k{name}/{name}.jpg": b"text", f"k{name}/x.{name}": b"", "loose.jpg": photo(),
@@ -138,7 +138,7 @@ def hostile_lmdb(folder: Path) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("make", [hostile_listing, hostile_tar, hostile_lmdb])
-def test_a_source_full_of_commands_is_converted_and_printed_without(
+def test_hostile_source_is_converted_and_printed_without_commands(
     run: Safe, tmp_path: Path, make: Callable[[Path], tuple[str, ...]]
 ) -> None:
     source, *options = make(tmp_path)
@@ -151,7 +151,7 @@ def test_a_source_full_of_commands_is_converted_and_printed_without(
 
 
 @pytest.mark.slow
-def test_a_machine_is_looked_at_and_a_store_measured_without_obeying_names(run: Safe, tmp_path: Path) -> None:
+def test_bench_and_doctor_print_hostile_names_without_commands(run: Safe, tmp_path: Path) -> None:
     name = f"o{HOSTILE}.lmdb"
     run("convert", *hostile_listing(tmp_path)[:1], name, "--listing", "l.jsonl", status=1)
     for options in ((), ("--json",)):
@@ -160,7 +160,7 @@ def test_a_machine_is_looked_at_and_a_store_measured_without_obeying_names(run: 
         check(run.shell("doctor", name, *options).stdout)
 
 
-def test_the_bar_on_a_terminal_shows_no_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bar_shows_no_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     source, *_ = hostile_tar(tmp_path)
     shown = on_terminal("convert", source, f"o{HOSTILE}.lmdb")
@@ -177,7 +177,7 @@ ARGUMENTS = [
 
 
 @pytest.mark.parametrize("arguments", ARGUMENTS, ids=" ".join)
-def test_an_error_shows_arguments_without_the_commands_in_them(
+def test_error_shows_arguments_without_commands(
     run: Safe, arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dbloader.stores.mongo.clients.SELECTION_SECONDS", 0.01)
@@ -197,7 +197,7 @@ def test_bug_in_dbloader_prints_its_traceback_without_control_characters(
     assert check(outcome.stderr).startswith("Traceback")
 
 
-def test_every_command_character_is_escaped_and_no_letter_is() -> None:
+def test_every_command_character_is_escaped_and_no_letter() -> None:
     bidirectional = (0x061C, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
     for number in itertools.chain(
         range(0x3100), range(0xD700, 0xE100), range(0xFE00, 0x10000), range(0xE0000, 0xE0200)
@@ -221,7 +221,7 @@ def test_numbers_are_written_for_people() -> None:
     ]  # fmt: skip
 
 
-def test_only_the_safe_functions_print() -> None:
+def test_only_safe_functions_print() -> None:
     for path in Path(dbloader.cli.__file__).parent.glob("*.py"):
         calls = {
             f"{getattr(node.func.value, 'id', '')}.{node.func.attr}"

@@ -1,4 +1,4 @@
-"""The routes: what they refuse, how much they do at a time, and what happens when a store goes away."""
+"""The routes: what they answer and refuse, how many images they decode at a time, and stores that disappear."""
 
 from __future__ import annotations
 
@@ -9,32 +9,35 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pytest
 import uvicorn
 
-from dbloader import convert
+from dbloader import convert, copy_store
 from dbloader._machine import cpu_count
 from dbloader.stores.open import open_store
-from dbloader.viewing.app import ROUTES, STATIC, create_app
-from dbloader.viewing.request import Shared
+from dbloader.viewing import summary
+from dbloader.viewing.app import ROUTES, ViewerState, create_app
+from dbloader.viewing.selection import Selections
 from tests.support.images import WAIT_S, plant_photos
 from tests.support.viewer import ask, browser, viewer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dbloader.viewing.request import ViewerRequest
+    from dbloader.viewing.app import ViewerRequest
     from tests.support.mongo import Mongod
     from tests.viewing.conftest import Opened
 
+STORES = "s must be an integer from 0 to 1, got '2'"
 HUGE = "9" * 5000  # more digits than Python makes an int of
 
 
 @contextmanager
-def served(shared: Shared, *routes: Any) -> Iterator[tuple[int, list[str]]]:
-    """Serve an application without its guard; yields the port, and the paths of the requests that have begun."""
-    app, begun = create_app(shared, routes or ROUTES), []
+def served(state: ViewerState, *routes: Any) -> Iterator[tuple[int, list[str]]]:
+    """Serve an application without its guard; yield the port, and the paths of the requests that have begun."""
+    app, begun = create_app(state, routes or ROUTES), []
 
     async def counted(scope: Any, receive: Any, send: Any) -> None:
         begun.append(scope["path"])
@@ -52,7 +55,7 @@ def served(shared: Shared, *routes: Any) -> Iterator[tuple[int, list[str]]]:
             thread.join()
 
 
-# What reaches no route
+# Paths and values
 
 
 @pytest.mark.parametrize(
@@ -66,39 +69,22 @@ def served(shared: Shared, *routes: Any) -> Iterator[tuple[int, list[str]]]:
         "/" + "a" * 5000, "/" + "a/" * 5000, "/favicon.ico",
     ],
 )  # fmt: skip
-def test_a_path_leads_nowhere_but_to_the_routes(opened: Opened, path: str) -> None:
+def test_path_outside_of_the_routes_is_not_found(opened: Opened, path: str) -> None:
     answer = opened.ask(path)
     assert (answer.status, json.loads(answer.body)) == (404, {"error": "nothing is here"})
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        "-1",
-        "x",
-        "",
-        "1.0",
-        "1e3",
-        "0x1",
-        "+1",
-        "%201",
-        "1%20",
-        "NaN",
-        "None",
-        "%00",
-        "1%00",
-        "%D9%A1",
-        "%FF",
-        HUGE,
-        "9" * 20,
-        "../1",
-        "0;1",
-    ],
-)
+NOT_NUMBERS = [
+    *("", "-1", "x", "1.0", "1e3", "0x1", "+1", "%201", "1%20", "NaN", "None", "%00", "1%00", "%D9%A1", "%FF", "../1"),
+    *("0;1", "9" * 20, HUGE),
+]
+
+
+@pytest.mark.parametrize("number", NOT_NUMBERS)
 @pytest.mark.parametrize(
     "path", ["/image/0/{}", "/thumb/{}/0", "/api/{}/select", "/api/0/rows?start={}", "/image/0/0?field={}"]
 )
-def test_what_is_no_number_is_one_line_and_never_a_bug(opened: Opened, path: str, number: str) -> None:
+def test_value_that_is_no_number_is_refused_in_one_line(opened: Opened, path: str, number: str) -> None:
     answer = opened.ask(path.format(number))
     if path.endswith("field={}") and number == "":
         assert answer.status == 200  # a field that is not asked for
@@ -109,17 +95,27 @@ def test_what_is_no_number_is_one_line_and_never_a_bug(opened: Opened, path: str
     assert len(error) < 300
 
 
-@pytest.mark.parametrize("path", ["/image/0/4", "/image/0/999999999999999", "/thumb/1/4", "/api/0/record/4"])
-def test_a_record_that_is_not_there_is_named(opened: Opened, path: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "status", "error"),
+    [
+        *((path, 404, "no record 4 in ") for path in ("/image/0/4", "/thumb/1/4", "/api/0/record/4")),
+        *(
+            (path, 400, STORES)
+            for path in ("/image/2/0", "/thumb/2/0", "/api/2/select", "/api/2/record/0", "/api/2/note")
+        ),
+        ("/api/0/rows?q=&start=0&count=501", 400, "start must be 0 or more and count from 0 to 500, got 0 and 501"),
+        ("/api/0/summary?q=width%3Cnan", 400, "query, letter 1: width< needs a number"),
+        ("/api/0/select?q=%22", 400, "query, letter 1: a quote is opened and not closed"),
+        ("/api/0/position?q=&from=0&class=first", 400, "class must be next or previous, got 'first'"),
+        ("/api/0/position?q=&from=99&class=next", 400, "no position 99 in the selection"),
+        ("/listing/0?q=&format=exe", 400, "format must be one of csv, jsonl, got 'exe'"),
+        *((path, 422, "") for path in ("/thumb/1/1?px=160", "/thumb/1/2?px=160", "/thumb/1/3?px=320", "/image/1/1")),
+    ],
+)
+def test_wrong_request_gets_a_status_and_a_sentence(opened: Opened, path: str, status: int, error: str) -> None:
     answer = opened.ask(path)
-    assert answer.status == 404
-    assert json.loads(answer.body)["error"].startswith(f"no record {path.rpartition('/')[2]} in ")
-
-
-def test_a_store_that_is_not_there_is_named(opened: Opened) -> None:
-    for path in ("/image/2/0", "/thumb/2/0", "/api/2/select", "/api/2/record/0", "/api/2/note"):
-        answer = opened.ask(path)
-        assert (answer.status, json.loads(answer.body)["error"]) == (400, "s must be an integer from 0 to 1, got '2'")
+    (sentence,) = json.loads(answer.body).values()
+    assert (answer.status, sentence[: len(error)]) == (status, error)
 
 
 @pytest.mark.parametrize(
@@ -135,35 +131,63 @@ def test_any_query_is_answered_or_refused_in_one_line(opened: Opened, path: str,
 
 
 @pytest.mark.parametrize("target", ["/?q=" + "a" * 1_000_000, "/?" + "a=1&" * 250_000, b"/\xff", b"/?q=\xe9", b"/\x00"])
-def test_what_is_too_long_or_no_request_is_refused_and_the_next_one_answered(
-    opened: Opened, target: str | bytes
-) -> None:
+def test_long_or_malformed_request_is_refused_and_the_next_one_answered(opened: Opened, target: str | bytes) -> None:
     with suppress(ConnectionResetError):  # it reads no more of what is too long
         assert opened.ask(target).status == 400
     assert opened.ask("/api/stores").status == 200
 
 
-def test_a_bug_is_a_sentence_in_the_page_and_a_traceback_at_the_terminal() -> None:
+def test_bug_is_a_sentence_in_the_page_and_a_traceback_at_the_terminal() -> None:
     told: list[str] = []
-    shared = Shared([], told.append)
-    with served(shared, ("/bug", lambda _: 1 / 0, False)) as (port, _):
+    state = ViewerState([], told.append)
+    with served(state, ("/bug", lambda _: 1 / 0, False)) as (port, _):
         answer = ask(port, "/bug")
     error = "this is a bug of dbloader: ZeroDivisionError: division by zero"
     assert (answer.status, json.loads(answer.body)) == (500, {"error": error})
     assert (told[0], told[-1]) == ("Traceback (most recent call last):", "ZeroDivisionError: division by zero")
 
 
-def test_the_files_of_the_page_are_those_of_its_folder_and_of_known_types() -> None:
-    assert {"index.html", "start.js", "style.css"} <= set(STATIC)
-    assert {kind for _, kind in STATIC.values()} <= {
-        "text/html; charset=utf-8", "text/css; charset=utf-8", "text/javascript; charset=utf-8", "image/svg+xml",
-    }  # fmt: skip
-
-
-def test_every_route_takes_only_integers_and_fixed_names() -> None:
+def test_routes_take_only_integers_and_fixed_names() -> None:
     for path, _, _ in ROUTES:
         assert {part for part in path.split("/") if part.startswith("{")} <= {"{s}", "{index}", "{name}"}
         assert ("{name}" in path) == path.startswith("/static/")
+
+
+# Selections
+
+
+def get(opened: Opened, path: str) -> Any:
+    answer = opened.ask(path)
+    assert answer.status == 200, answer.body
+    return json.loads(answer.body)
+
+
+def test_routes_of_a_selection_answer_as_the_functions_do(opened: Opened, stores: tuple[Path, Path]) -> None:
+    for number, place in enumerate(stores):
+        with open_store(place) as store:
+            selections = Selections(store)
+            for text in ("", "jpg width>1", "-jpg", "label:none index:0-2"):
+                q = quote(text)
+                assert get(opened, f"/api/{number}/select?q={q}") == summary.select(selections, text)
+                assert get(opened, f"/api/{number}/rows?q={q}&start=1&count=2") == summary.rows(selections, text, 1, 2)
+                plain = json.loads(json.dumps(summary.count(selections, text)))
+                assert get(opened, f"/api/{number}/summary?q={q}") == plain
+    assert get(opened, "/api/0/position?q=-index:1&index=1") == {"position": 1}
+    assert get(opened, "/api/0/position?q=-index:1&index=9") == {"position": None}
+    assert get(opened, "/api/0/position?q=&from=0&class=previous") == {"position": None}
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_downloaded_listing_is_taken_by_copy(
+    opened: Opened, stores: tuple[Path, Path], tmp_path: Path, kind: str
+) -> None:
+    answer = opened.ask(f"/listing/0?q=index:1,3&format={kind}")
+    assert answer.status == 200
+    assert answer.headers["content-disposition"] == f'attachment; filename="selection.{kind}"'
+    (tmp_path / f"some.{kind}").write_bytes(answer.body)
+    copy_store(stores[0], tmp_path / "copy.lmdb", select=tmp_path / f"some.{kind}")
+    with open_store(stores[0]) as store, open_store(tmp_path / "copy.lmdb") as copy:
+        assert [*copy.names()] == [store.name(1), store.name(3)]
 
 
 # Hostile records
@@ -171,7 +195,7 @@ def test_every_route_takes_only_integers_and_fixed_names() -> None:
 
 @pytest.mark.parametrize("index", [2, 3])
 @pytest.mark.parametrize("lines", [(), ("Accept: image/svg+xml,text/html",), ("Sec-Fetch-Dest: image",)])
-def test_svg_and_html_are_only_ever_saved(opened: Opened, index: int, lines: tuple[str, ...]) -> None:
+def test_svg_and_html_are_saved_and_never_shown(opened: Opened, index: int, lines: tuple[str, ...]) -> None:
     answer = opened.ask(f"/image/1/{index}", *lines)
     assert (answer.status, b"<script>" in answer.body) == (200, True)
     assert answer.headers["content-type"] == "application/octet-stream"
@@ -180,17 +204,11 @@ def test_svg_and_html_are_only_ever_saved(opened: Opened, index: int, lines: tup
     assert "set-cookie" not in answer.headers  # which its name would like to add
 
 
-@pytest.mark.parametrize("path", ["/thumb/1/1?px=160", "/thumb/1/2?px=160", "/thumb/1/3?px=320", "/image/1/1"])
-def test_what_is_no_image_is_a_sentence(opened: Opened, path: str) -> None:
-    answer = opened.ask(path)
-    assert (answer.status, [*json.loads(answer.body)]) == (422, ["error"])
-
-
 # How much is done at a time
 
 
 class Blocked:
-    """A route that waits, and knows how many wait with it."""
+    """A route that waits, and counts the requests that wait in it."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -213,58 +231,59 @@ class Blocked:
             assert self.changed.wait_for(lambda: len(self.entered) >= count, WAIT_S)
 
 
-def test_as_many_images_are_decoded_at_a_time_as_there_are_cores_and_other_answers_do_not_wait() -> None:
-    blocked, cores = Blocked(), cpu_count()
-    routes: Any = (("/decoded/{index}", blocked, True), ("/other", lambda _: {}, False))
-    with served(Shared([]), *routes) as (port, begun), ThreadPoolExecutor(3 * cores) as clients:
+@pytest.fixture
+def blocked() -> Iterator[tuple[Blocked, int, list[str]]]:
+    """A route /decoded/NUMBER that waits, beside a route /other; the port, and the paths of begun requests."""
+    route = Blocked()
+    routes: Any = (("/decoded/{index}", route, True), ("/other", lambda _: {}, False))
+    with served(ViewerState([]), *routes) as (port, begun):
+        yield route, port, begun
+
+
+def test_decoding_uses_one_thread_for_each_core_and_delays_no_other_answer(
+    blocked: tuple[Blocked, int, list[str]],
+) -> None:
+    (route, port, begun), cores = blocked, cpu_count()
+    with ThreadPoolExecutor(3 * cores) as clients:
         answers = [clients.submit(ask, port, f"/decoded/{n}") for n in range(3 * cores)]
-        blocked.wait_for(cores)
+        route.wait_for(cores)
         while sum(path != "/other" for path in begun) < 3 * cores:
             assert ask(port, "/other").status == 200
-        assert ask(port, "/other").status == 200
-        blocked.may_end.set()
+        route.may_end.set()
         assert {answer.result().status for answer in answers} == {200}
-    assert (blocked.most, sorted(blocked.entered)) == (cores, [*range(3 * cores)])
+    assert (route.most, sorted(route.entered)) == (cores, [*range(3 * cores)])
 
 
-def test_what_nobody_waits_for_any_more_is_not_decoded() -> None:
-    blocked, cores = Blocked(), cpu_count()
-    routes: Any = (("/decoded/{index}", blocked, True), ("/other", lambda _: {}, False))
-    with served(Shared([]), *routes) as (port, begun), ThreadPoolExecutor(cores) as clients:
+def test_image_is_not_decoded_after_its_client_has_gone(blocked: tuple[Blocked, int, list[str]]) -> None:
+    (route, port, begun), cores = blocked, cpu_count()
+    with ThreadPoolExecutor(cores) as clients:
         answers = [clients.submit(ask, port, f"/decoded/{n}") for n in range(cores)]
-        blocked.wait_for(cores)
+        route.wait_for(cores)
         with socket.create_connection(("127.0.0.1", port)) as gone:
             gone.sendall(b"GET /decoded/999 HTTP/1.1\r\nHost: localhost\r\n\r\n")
             while "/decoded/999" not in begun:
                 assert ask(port, "/other").status == 200
-        assert ask(port, "/other").status == 200  # and by then it knows that the other one is gone
-        blocked.may_end.set()
+        assert ask(port, "/other").status == 200  # by now the server has noticed that the client is gone
+        route.may_end.set()
         assert {answer.result().status for answer in answers} == {200}
         assert ask(port, "/decoded/5").status == 200
-    assert 999 not in blocked.entered
+    assert 999 not in route.entered
 
 
 # Stores that go away
 
 
-def note(port: int) -> str | None:
-    found: str | None = json.loads(ask(port, "/api/0/note").body)["note"]
-    return found
+def note(port: int) -> Any:
+    return json.loads(ask(port, "/api/0/note").body)["note"]
 
 
-def test_an_lmdb_file_that_is_replaced_stays_as_it_was_and_the_page_can_say_so(tmp_path: Path) -> None:
-    check_replaced(tmp_path, str(tmp_path / "a.lmdb"))
-
-
-def test_a_store_on_a_server_that_is_replaced_stays_as_it_was_and_the_page_can_say_so(
-    tmp_path: Path, mongo_uri: str
+@pytest.mark.parametrize("kind", ["lmdb", "mongodb"])
+def test_replaced_store_stays_readable_and_the_page_gets_a_note(
+    tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
-    check_replaced(tmp_path, mongo_uri)
-
-
-def check_replaced(tmp_path: Path, place: str) -> None:
+    place = str(tmp_path / "a.lmdb") if kind == "lmdb" else request.getfixturevalue("mongo_uri")
     convert(plant_photos(tmp_path / "old", 3), place)
-    with open_store(place) as store, served(Shared([store])) as (port, _):
+    with open_store(place) as store, served(ViewerState([store])) as (port, _):
         before = [ask(port, f"/image/0/{index}").body for index in range(3)]
         assert note(port) is None
         convert(plant_photos(tmp_path / "new", 5, width=80), place, overwrite=True)
@@ -280,9 +299,7 @@ def check_replaced(tmp_path: Path, place: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_stops_is_a_sentence_and_the_page_goes_on_when_it_is_back(
-    tmp_path: Path, mongod: Mongod, mongod_uri: str
-) -> None:
+def test_stopped_mongodb_server_is_a_sentence_until_it_is_back(tmp_path: Path, mongod: Mongod, mongod_uri: str) -> None:
     convert(plant_photos(tmp_path / "images", 3), mongod_uri)
     separator = "&" if "?" in mongod_uri else "?"
     with viewer(f"{mongod_uri}{separator}timeoutMS=1000", "--port", "0") as running, browser(running.link) as client:

@@ -1,4 +1,4 @@
-"""What the page shows of a record, its files, and the report of the conversion."""
+"""The facts and the files of a record that the page gets."""
 
 from __future__ import annotations
 
@@ -11,18 +11,16 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from dbloader import Record, convert, open_store
+from dbloader import Record, open_store
 from dbloader.errors import NotAnImageError, OptionError, RecordIndexError
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
-from dbloader.viewing.app import create_app
-from dbloader.viewing.files import media_type, shown_orientation, stored_file
+from dbloader.viewing.app import ViewerState, create_app
+from dbloader.viewing.files import media_type, stored_file
 from dbloader.viewing.record import show_record
-from dbloader.viewing.report import ConversionReport
-from dbloader.viewing.request import Shared
 from tests.support import jpegs
 from tests.support.damaged import flip
-from tests.support.images import encoded, multi_picture, photo, plant, plant_kinds
+from tests.support.images import encoded, multi_picture, photo
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,7 +54,7 @@ def shown(place: Path, record: Record, **options: Any) -> dict[str, Any]:
         (b"\0\0\0\x1cftypavif\0\0\0\0", "image/avif"), (b"\0\0\0\x1cftypheic\0\0\0\0", None),
     ],
 )  # fmt: skip
-def test_only_formats_of_pixels_are_shown_by_the_browser(data: bytes, expected: str | None, tmp_path: Path) -> None:
+def test_browser_shows_only_formats_of_pixels(data: bytes, expected: str | None, tmp_path: Path) -> None:
     assert media_type(data) == expected
     with store_of(tmp_path / "a.lmdb", Record(image=data)) as store:
         file, headers = stored_file(store, 0, None, download=False)
@@ -75,7 +73,7 @@ def test_only_formats_of_pixels_are_shown_by_the_browser(data: bytes, expected: 
         ("evil\u202egpj.exe", "evil_gpj.exe"), ("c:\\windows\\x.jpg", "c__windows_x.jpg"), ("n" * 4000, "n" * 100),
     ],
 )  # fmt: skip
-def test_a_file_name_cannot_break_out_of_its_header(name: str | None, expected: str | None, tmp_path: Path) -> None:
+def test_file_name_cannot_break_out_of_its_header(name: str | None, expected: str | None, tmp_path: Path) -> None:
     with store_of(tmp_path / "a.lmdb", Record(name=name, image=photo())) as store:
         value = stored_file(store, 0, None, download=True)[1]["Content-Disposition"]
     assert value.isascii()
@@ -86,7 +84,7 @@ def test_a_file_name_cannot_break_out_of_its_header(name: str | None, expected: 
     assert expected is None or unquote(encoded_name) == expected
 
 
-def test_the_files_of_fields_are_given_by_their_number(tmp_path: Path) -> None:
+def test_file_of_a_field_is_found_by_its_number(tmp_path: Path) -> None:
     mask = encoded(jpegs.draw(9, 9), "PNG")
     record = Record(name="cat/0.jpg", image=photo(), fields={"mask": mask, "depth": None})
     with store_of(tmp_path / "a.lmdb", record, Record(image=np.zeros((2, 2))), file_fields=("mask", "depth")) as store:
@@ -103,13 +101,16 @@ def test_the_files_of_fields_are_given_by_their_number(tmp_path: Path) -> None:
             stored_file(store, 2, None, download=False)
 
 
-def test_boxes_have_the_names_of_their_classes(tmp_path: Path) -> None:
+def test_boxes_have_class_names_and_at_most_2000_are_sent(tmp_path: Path) -> None:
     boxes = np.array([[1, 2, 3, 4.5], [np.nan, 0, np.inf, 1]], np.float32)
     fields = {"boxes": boxes, "box_labels": np.array([1, 7]), "caption": "two"}
     facts = shown(tmp_path / "a.lmdb", Record(image=photo(), label=0, fields=fields))
     assert facts["boxes"][0] == [1, 2, 3, 4.5]
     assert all(isinstance(value, float) for value in facts["boxes"][1])
     assert facts["box_labels"] == ["dog", "7"]
+    fields = {"boxes": [[1, 2, 3, 4.5]] * 9000, "box_labels": [1] * 9000}  # lists, as from a listing
+    facts |= shown(tmp_path / "b.lmdb", Record(image=photo(), label=0, fields=fields))
+    assert (facts["boxes"], facts["box_labels"]) == ([[1, 2, 3, 4.5]] * 2000, ["dog"] * 2000)
     assert (facts["class"], facts["crc"], facts["rendered"]) == ("cat", "verified", None)
 
 
@@ -125,18 +126,9 @@ def test_boxes_have_the_names_of_their_classes(tmp_path: Path) -> None:
     ],
     ids=repr,
 )
-def test_fields_that_are_no_boxes_are_not_drawn(fields: dict[str, Any], tmp_path: Path) -> None:
+def test_fields_of_other_shapes_are_not_boxes(fields: dict[str, Any], tmp_path: Path) -> None:
     facts = shown(tmp_path / "a.lmdb", Record(fields={**fields, "box_labels": np.zeros((2, 2))}))
     assert (facts["boxes"], facts["box_labels"], facts["rendered"]) == ([], [], None)
-
-
-def test_the_lists_of_a_listing_are_boxes_too(tmp_path: Path) -> None:
-    facts = shown(tmp_path / "a.lmdb", Record(fields={"boxes": [[1, 2, 3, 4.5]], "box_labels": [1]}))
-    assert (facts["boxes"], facts["box_labels"]) == ([[1, 2, 3, 4.5]], ["dog"])
-
-
-def test_thousands_of_boxes_are_cut(tmp_path: Path) -> None:
-    assert len(shown(tmp_path / "a.lmdb", Record(fields={"boxes": np.ones((9000, 4))}))["boxes"]) == 2000
 
 
 @pytest.mark.parametrize(
@@ -148,9 +140,15 @@ def test_thousands_of_boxes_are_cut(tmp_path: Path) -> None:
         (SVG, "the image is in no known image format"),
     ],
 )  # fmt: skip
-def test_a_picture_is_made_of_what_browsers_do_not_show(image: Any, reason: str | None, tmp_path: Path) -> None:
+def test_picture_is_made_of_an_image_that_browsers_do_not_show(image: Any, reason: str | None, tmp_path: Path) -> None:
     rendered = shown(tmp_path / "a.lmdb", Record(image=image))["rendered"]
     assert rendered is None if reason is None else rendered.startswith(reason)
+
+
+def exif_of(orientation: int) -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif.tobytes()
 
 
 def hostile_exif() -> bytes:
@@ -162,11 +160,14 @@ def hostile_exif() -> bytes:
 
 @pytest.mark.parametrize(
     ("exif", "orientation"),
-    [(hostile_exif(), 6), (b"Exif\0\0MM\0*\0\0\0\x08\xff\xff", 1), (b"Exif\0\0" + b"\xff" * 9000, 1), (b"", 1)],
-    ids=["texts, bytes and fractions of 0", "cut", "no EXIF", "empty"],
+    [
+        *((hostile_exif(), 6), (b"Exif\0\0MM\0*\0\0\0\x08\xff\xff", 1), (b"Exif\0\0" + b"\xff" * 9000, 1), (b"", 1)),
+        *((exif_of(value), 1) for value in (0, 9, 65_535)),
+    ],
+    ids=["texts, bytes and fractions of 0", "cut", "no EXIF", "empty", "0", "9", "65535"],
 )
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
-def test_hostile_exif_is_json_that_every_browser_reads(exif: bytes, orientation: int, tmp_path: Path) -> None:
+def test_hostile_exif_becomes_plain_json(exif: bytes, orientation: int, tmp_path: Path) -> None:
     facts = shown(tmp_path / "a.lmdb", Record(image=encoded(jpegs.draw(24, 18), "JPEG", exif=exif)))
     assert facts["orientation"] == orientation
     assert isinstance(facts["exif"], dict)
@@ -175,15 +176,7 @@ def test_hostile_exif_is_json_that_every_browser_reads(exif: bytes, orientation:
         assert facts["exif"]["UserComment"] == "25.6 kB"
 
 
-def test_an_orientation_beyond_8_is_none(tmp_path: Path) -> None:
-    exif = Image.Exif()
-    for value in (0, 9, 65_535):
-        exif[0x0112] = value
-        assert shown_orientation(encoded(jpegs.draw(24, 18), "JPEG", exif=exif)) == 1
-    assert shown_orientation(b"no image") == shown_orientation(None) == 1
-
-
-def test_a_damaged_record_is_its_name_and_the_damage(tmp_path: Path) -> None:
+def test_damaged_record_is_its_name_and_an_error(tmp_path: Path) -> None:
     place = tmp_path / "a.lmdb"
     store_of(place, Record(name="cat/0.jpg", image=photo(1)), Record(name="b", image=photo(2))).close()
     flip(place, photo(1))
@@ -196,55 +189,14 @@ def test_a_damaged_record_is_its_name_and_the_damage(tmp_path: Path) -> None:
             show_record(store, 2)
 
 
-@pytest.fixture(scope="module")
-def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("report")
-    root = folder / "images"
-    root.mkdir()
-    plant_kinds(root, "photo", "no end marker", "half", "text", "empty")
-    plant(root, {f"cat/cut {n:03}.jpg": photo(n)[:-2] for n in range(30)})
-    convert(root, folder / "a.lmdb", on_damaged="keep")
-    return folder / "a.lmdb"
-
-
-def test_the_report_is_filtered_counted_and_paged(reported: Path) -> None:
-    with open_store(reported) as store:
-        report = ConversionReport(store)
-        whole = report.read()
-        assert whole["counts"] == {"repaired": 31, "damaged": 1, "rejected": 2}
-        assert (whole["total"], len(whole["rows"])) == (34, 34)
-        for row in whole["rows"]:
-            assert (row["index"] is None) == (row["event"] == "rejected")
-            assert row["index"] is None or store[row["index"]].name == row["name"]
-        rejected = report.read("rejected")
-        assert [row["event"] for row in rejected["rows"]] == ["rejected"] * 2
-        assert rejected["counts"] == whole["counts"]
-        assert [row["name"] for row in report.read(text="CUT 02")["rows"]] == [f"cat/cut 02{n}.jpg" for n in range(10)]
-        assert report.read(text="is empty")["total"] == 1
-        paged = [row for start in range(0, 34, 10) for row in report.read(start=start, count=10)["rows"]]
-        assert paged == whole["rows"]
-        assert report.read(start=99)["rows"] == []
-        assert report.read("none")["total"] == 0
-
-
-@pytest.mark.slow
-def test_a_server_says_the_same(reported: Path, mongo_uri: str) -> None:
-    convert(reported.parent / "images", mongo_uri, on_damaged="keep")
-    with open_store(reported) as one, open_store(mongo_uri) as other:
-        assert ConversionReport(one).read() == ConversionReport(other).read()
-        for index in (0, 5):
-            first, second = show_record(one, index), show_record(other, index)
-            assert {**first, "place": ""} == {**second, "place": ""}
-
-
-def test_the_routes_give_pictures_that_browsers_keep(tmp_path: Path) -> None:
+def test_browsers_keep_pictures_of_this_viewer(tmp_path: Path) -> None:
     place = tmp_path / "a.lmdb"
     store_of(place, Record(name="0.jpg", image=photo(1)), Record(image=SVG), Record(image=photo(3))).close()
     flip(place, photo(3))
     with open_store(place) as store:
-        client = TestClient(create_app(Shared([store])))
+        client = TestClient(create_app(ViewerState([store])))
         (started,) = (each["started"] for each in client.get("/api/stores").json())
-        assert TestClient(create_app(Shared([store]))).get("/api/stores").json()[0]["started"] != started
+        assert TestClient(create_app(ViewerState([store]))).get("/api/stores").json()[0]["started"] != started
         for path in ("/thumb/0/0?px=160", "/image/0/0?"):
             answer = client.get(f"{path}&v={started}")
             assert (answer.status_code, answer.content) == (200, photo(1))

@@ -1,10 +1,8 @@
-"""A query finds exactly the records for which its words hold, in every store."""
+"""A query finds exactly the records that match its words, in every kind of store."""
 
 from __future__ import annotations
 
 import random
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,9 +11,7 @@ import pytest
 from dbloader import Record, open_store
 from dbloader.errors import DamagedStoreError, OptionError
 from dbloader.stores.lmdb.keys import record_key
-from dbloader.viewing.columns import Recent
 from dbloader.viewing.selection import Selections
-from tests.contracts.records import WAIT_S
 from tests.support.hostile import Tampering
 from tests.viewing.stores import random_query, some_events, some_records, write_records
 
@@ -54,14 +50,14 @@ def check(place: str, records: list[Record], events: list[dict[str, str]], queri
                 assert found.indices.dtype == np.uint32
 
 
-def test_random_queries_find_what_a_look_at_each_record_finds(place: str) -> None:
+def test_random_queries_find_the_records_that_match_one_by_one(place: str) -> None:
     records = some_records(COUNT, seed=1)
     events = some_events(records, seed=2)
     write_records(place, records, events)
     check(place, records, events, 100 if place.endswith("lmdb") else 40, seed=3)
 
 
-def test_damaged_records_have_no_format_and_the_others_are_found(tmp_path: Path) -> None:
+def test_damaged_records_have_no_format(tmp_path: Path) -> None:
     write_records(tmp_path / "s.lmdb", [Record(image=b"image", format=name) for name in ("JPEG", "PNG") * 20])
     store = Tampering(tmp_path / "s.lmdb")
     store.put(b"records", record_key(3), None)
@@ -73,7 +69,7 @@ def test_damaged_records_have_no_format_and_the_others_are_found(tmp_path: Path)
 
 
 @pytest.mark.parametrize("labels", [(-(2**15), 2**15 - 1), (-(10**17), 10**17), (70_000, 70_000)])
-def test_labels_of_any_size_are_told_from_no_label(tmp_path: Path, labels: tuple[int, int]) -> None:
+def test_labels_of_any_size_differ_from_no_label(tmp_path: Path, labels: tuple[int, int]) -> None:
     records = [*some_records(300, seed=4, labels=labels), *(Record(label=label) for label in labels)]
     write_records(tmp_path / "s.lmdb", records, classes=())
     texts = ["label:none", "-label:none", *(f"label:{label}" for label in (labels[0], labels[1], 0))]
@@ -88,14 +84,16 @@ def test_labels_of_any_size_are_told_from_no_label(tmp_path: Path, labels: tuple
             assert [*Selections(store).select(text).indices] == expected
 
 
-def test_a_store_of_more_kinds_of_labels_than_are_counted(tmp_path: Path) -> None:
+def test_label_is_found_among_more_labels_than_are_counted(tmp_path: Path) -> None:
     write_records(tmp_path / "s.lmdb", [Record(label=number * 10**12) for number in range(65_540)], classes=())
     with open_store(tmp_path / "s.lmdb") as store:
         assert store.manifest.label_counts is None
+        with pytest.raises(OptionError, match="ask for a label, such as label:3"):
+            Selections(store).select("class:cat")
         assert [*Selections(store).select(f"label:{7 * 10**12}").indices] == [7]
 
 
-def test_an_empty_store_and_an_empty_selection(place: str) -> None:
+def test_empty_store_has_empty_selections(place: str) -> None:
     write_records(place, [], classes=())
     with open_store(place) as store:
         selections = Selections(store)
@@ -104,14 +102,14 @@ def test_an_empty_store_and_an_empty_selection(place: str) -> None:
         assert selections.position("", 0) is None
 
 
-def test_a_name_is_not_found_across_the_end_of_another(tmp_path: Path) -> None:
+def test_part_of_a_name_is_not_found_across_two_names(tmp_path: Path) -> None:
     write_records(tmp_path / "s.lmdb", [Record(name=name) for name in ("ab", "cd", "bc", "b", "c", "abc")], classes=())
     with open_store(tmp_path / "s.lmdb") as store:
         assert [*Selections(store).select("bc").indices] == [2, 5]
         assert [*Selections(store).select("name:a -name:c").indices] == [0]
 
 
-def test_a_selection_by_format_says_how_far_it_has_looked(place: str) -> None:
+def test_query_for_a_format_returns_how_many_records_it_searched(place: str) -> None:
     records = some_records(COUNT, seed=6)
     write_records(place, records)
     with open_store(place) as store:
@@ -123,7 +121,7 @@ def test_a_selection_by_format_says_how_far_it_has_looked(place: str) -> None:
         assert selections.select("format:png index:0-3000").first is None
 
 
-def test_a_format_of_all_records_needs_no_reading(tmp_path: Path) -> None:
+def test_format_of_all_records_needs_no_reading(tmp_path: Path) -> None:
     write_records(tmp_path / "s.lmdb", [Record(format="PNG", image=b"1")] * 5_000, classes=())
     with open_store(tmp_path / "s.lmdb") as store:
         selections = Selections(store, seconds=0)
@@ -139,17 +137,11 @@ def test_a_format_of_all_records_needs_no_reading(tmp_path: Path) -> None:
         ("event:moved", "letter 1: no record has the event 'moved'; the report has none"),
     ],
 )
-def test_what_the_store_does_not_have_is_an_error_that_says_what_it_has(
+def test_query_for_what_the_store_lacks_is_refused_with_what_it_has(
     selections: Selections, text: str, message: str
 ) -> None:
     with pytest.raises(OptionError, match=message):
         selections.select(text)
-
-
-def test_a_class_of_a_store_without_class_names(tmp_path: Path) -> None:
-    write_records(tmp_path / "s.lmdb", [Record(label=3)], classes=())
-    with open_store(tmp_path / "s.lmdb") as store, pytest.raises(OptionError, match="ask for a label, such as label:3"):
-        Selections(store).select("class:cat")
 
 
 def test_positions_and_runs_of_classes(tmp_path: Path) -> None:
@@ -170,47 +162,7 @@ def test_positions_and_runs_of_classes(tmp_path: Path) -> None:
             selections.neighbor(some, 6, forward=True)
 
 
-def test_equal_queries_at_the_same_time_do_the_work_once() -> None:
-    calls, begun, go_on = [], threading.Event(), threading.Event()
-
-    def make() -> str:
-        calls.append(1)
-        begun.set()
-        assert go_on.wait(WAIT_S)
-        return "made"
-
-    recent = Recent[str](100, len)
-    with ThreadPoolExecutor(2) as executor:
-        first = executor.submit(recent.get, "key", make)
-        assert begun.wait(WAIT_S)
-        second = executor.submit(recent.get, "key", make)
-        go_on.set()
-        assert (first.result(WAIT_S), second.result(WAIT_S)) == ("made", "made")
-    assert len(calls) == 1
-
-
-def test_results_are_kept_up_to_some_bytes_and_errors_are_not() -> None:
-    recent = Recent[str](10, len)
-    recent.get("a", lambda: "aaaa")
-    recent.get("b", lambda: "bbbb")
-    recent.get("a", lambda: "not made again")
-    recent.get("c", lambda: "cccc")  # b was not asked for the longest time
-    assert recent.get("a", lambda: "again") == "aaaa"
-    assert recent.get("b", lambda: "again") == "again"
-    with pytest.raises(ZeroDivisionError):
-        recent.get("error", lambda: str(1 // 0))
-    assert recent.get("error", lambda: "fine") == "fine"
-    assert recent.get("large", lambda: "x" * 50) == "x" * 50
-
-
-def test_many_threads_get_the_same_selections(selections: Selections) -> None:
-    texts = [f"width>{number}" for number in range(0, 300, 20)]
-    with ThreadPoolExecutor(8) as executor:
-        found = [*executor.map(lambda text: [*selections.select(text).indices], texts * 4)]
-    assert found[: len(texts)] * 4 == found
-
-
-def test_columns_that_the_manifest_does_not_fit_are_damage(selections: Selections) -> None:
+def test_column_that_contradicts_the_manifest_is_damage(selections: Selections) -> None:
     manifest = selections.store.manifest
     object.__setattr__(manifest, "width", (0, 9))
     with pytest.raises(DamagedStoreError, match="its manifest does not know a width of the records 0 and following"):

@@ -12,8 +12,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from dbloader import convert, open_store
-from dbloader.viewing.app import create_app
-from dbloader.viewing.request import Shared
+from dbloader.viewing.app import ViewerState, create_app
 from tests.package.test_without_torch import BLOCKER
 from tests.support.images import plant, plant_photos, run
 from tests.support.viewer import browser, viewer
@@ -42,7 +41,7 @@ def place(tmp_path: Path) -> str:
 
 
 def test_options_reach_the_batch_and_wrong_ones_get_a_sentence(place: str) -> None:
-    with open_store(place) as store, TestClient(create_app(Shared([store]))) as client:
+    with open_store(place) as store, TestClient(create_app(ViewerState([store]))) as client:
         options: Any = {"seed": -5, "epoch": 2, "batch_size": 3, "world_size": 2, "rank": 1, "step": 1, "size": "16x24"}
         batch = client.get("/api/0/training", params={**options, "drop_last": 0}).json()
         assert (batch["seed"], batch["epoch"], batch["step"], batch["steps"]) == ("-5", 2, 1, 2)

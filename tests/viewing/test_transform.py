@@ -14,8 +14,8 @@ from PIL import Image
 from dbloader import Record, open_store, write_store
 from dbloader.decoding import RandomResizedCrop
 from dbloader.errors import OptionError
-from dbloader.viewing.training import Options, show_batch, show_image
-from dbloader.viewing.transform import load_transform, to_png
+from dbloader.viewing.server import load_transform
+from dbloader.viewing.training import Options, show_batch, show_image, to_png
 from tests.support.images import photo
 
 if TYPE_CHECKING:

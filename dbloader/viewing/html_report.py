@@ -1,4 +1,4 @@
-"""A report of a store in one HTML file: for a mail, or for what a CI keeps. It needs no server and runs no script."""
+"""Write a report of a store as one HTML file, for a mail or as an artifact of CI. It needs no server and no script."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from dbloader._describe import counted, printable, size
 from dbloader.errors import DamagedRecordError, ImageError, OptionError
 from dbloader.stores.open import open_store
-from dbloader.viewing.report import ConversionReport
+from dbloader.viewing.reports import ConversionReport
 from dbloader.viewing.selection import Selections
 from dbloader.viewing.summary import count
 from dbloader.viewing.thumbnails import Thumbnails
@@ -22,10 +22,10 @@ from dbloader.viewing.thumbnails import Thumbnails
 if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
-_SAMPLES, _SAMPLE_BYTES = 60, 1_200_000  # all pictures together, so that the file can be mailed
+_SAMPLES, _SAMPLE_BYTES = 60, 1_200_000  # bytes of all pictures: the file must fit into a mail
 _CLASSES, _LINES = 100, 200
 _LETTERS = 200  # of a name or a reason
-_HIGH = 60
+_HIGH = 60  # pixels of a histogram
 
 _HEAD = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
@@ -50,16 +50,17 @@ rect {{ fill: var(--bar); }} svg.share {{ width: 160px; height: 10px; }}
 
 
 def write_html(place: str | os.PathLike[str], output: str | os.PathLike[str]) -> tuple[int, int]:
-    """Write a report of a store to a new HTML file: facts, a sheet of samples, classes, sizes, the conversion's report.
+    """Write facts, samples, histograms, classes and the conversion's report of a store to a new HTML file.
 
-    The samples are spread evenly over the classes, and the same at each call. Return the bytes and samples of the file.
+    The samples are spread evenly over the classes. Every call chooses the same samples. Return the numbers of bytes and
+    of samples in the file.
 
     Raises:
-        OptionError: ``output`` exists, or its folder does not.
+        OptionError: ``output`` exists, or its folder does not exist.
         StoreError: The store cannot be read.
         OSError: The file cannot be written.
     """
-    if os.path.lexists(output):  # it may be the store itself, by a slip
+    if os.path.lexists(output):  # it may be the store, by mistake
         raise OptionError(f"--html must be a new file, and {os.fspath(output)} exists: move it away")
     aside = Path(f"{os.fspath(output)}.{os.getpid()}.partial")
     if not aside.parent.is_dir():
@@ -79,13 +80,13 @@ def write_html(place: str | os.PathLike[str], output: str | os.PathLike[str]) ->
 
 
 def _text(value: object) -> str:
-    """Return a text that no browser takes for markup, and no person for another one."""
+    """Return a text for HTML, without invisible characters and at most 200 letters long."""
     text = printable(str(value))
     return html.escape(text if len(text) <= _LETTERS else f"{text[: _LETTERS - 1]}…")
 
 
 def _table(rows: list[list[str]]) -> str:
-    """Return a table of cells that are HTML already; the first of each row is its head."""
+    """Return a table of rows. Cells are HTML. The first cell of a row is its head."""
     lines = (f"<tr><th>{head}</th><td>{'</td><td>'.join(cells)}</td></tr>" for head, *cells in rows)
     return f"<table>{''.join(lines)}</table>"
 
@@ -126,12 +127,12 @@ def _sheet(store: Store) -> tuple[int, str]:
 
 
 def _samples(store: Store) -> list[int]:
-    """Return the indices of the samples, ascending: as many of each class as of any other, as far as it has them."""
+    """Return the indices of the samples, ascending. Classes have equally many, unless a class has too few records."""
     rng, labels = np.random.default_rng(0), store.column("label")
     order = rng.permutation(len(labels))
     by_label = order[np.argsort(labels[order], kind="stable")]
     _, begins, counts = np.unique(labels[by_label], return_index=True, return_counts=True)
-    turns = np.arange(len(by_label)) - np.repeat(begins, counts)  # the n-th of its class
+    turns = np.arange(len(by_label)) - np.repeat(begins, counts)  # the number of each record in its class
     chosen = by_label[np.lexsort((rng.permutation(len(labels)), turns))[:_SAMPLES]]
     indices: list[int] = np.sort(chosen).tolist()
     return indices
@@ -170,7 +171,7 @@ def _events(store: Store) -> str:
     report = known.read(count=_LINES)
     if not report["total"]:
         return "<h2>Report of the conversion</h2><p>Nothing happened to any file.</p>"
-    # Damaged images are in the store: they come first.
+    # Damaged images first: they are in the store.
     lines = known.read("damaged", count=_LINES)["rows"]
     lines += [line for line in report["rows"] if line["event"] != "damaged"]
     rows = [[_text(line["event"]), _text(line["name"]), _text(line["reason"])] for line in lines[:_LINES]]

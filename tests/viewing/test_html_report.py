@@ -16,7 +16,7 @@ from dbloader import Record, convert
 from dbloader.errors import OptionError, StoreNotFoundError
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
-from dbloader.viewing.page import write_html
+from dbloader.viewing.html_report import write_html
 from tests.contracts.records import write
 from tests.support.images import WAIT_S, photo, plant, run
 from tests.support.lmdb_files import tamper_with_records

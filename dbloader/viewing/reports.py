@@ -1,0 +1,88 @@
+"""What other commands found in a store: the report of its conversion, and groups of duplicates."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from dbloader.checking.duplicates import describe_rows
+from dbloader.checking.fingerprints import load_groups
+from dbloader.errors import OptionError
+from dbloader.viewing.cache import LRUCache
+from dbloader.viewing.columns import find_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dbloader.stores.base import Store
+
+_MOST_ROWS = 500  # of one answer
+_MOST_COUNTS = 100  # searched texts whose counts are kept
+_MOST_GROUPS, _MOST_IN_GROUP = 100, 60
+
+
+class ConversionReport:
+    """The report of the conversion that made a store: what happened to single files, and why. Threads may share it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._counts = LRUCache[Counter[str]](_MOST_COUNTS, lambda _: 1)
+
+    def read(self, event: str = "", text: str = "", start: int = 0, count: int = 200) -> dict[str, Any]:
+        """Return lines of the report, as values of JSON.
+
+        ``rows`` are the lines: ``name``, ``event``, ``reason``, and ``index``, the record with this name or None.
+        ``total`` is the number of matching lines. ``counts`` are the lines of the whole report by event.
+
+        Args:
+            event: Event of the lines, such as "rejected"; "" for all events.
+            text: Text in their name or reason. Upper and lower case are the same.
+            start: The first of the matching lines to return.
+            count: Lines to return, at most 500.
+
+        Raises:
+            DamagedStoreError: A line is missing or damaged.
+        """
+        wanted = text.casefold()
+        counts, found = self._count(""), self._count(wanted)
+        total = found[event] if event else found.total()
+        lines = (line for line in self._lines(wanted) if event in ("", line["event"]))
+        rows = [*islice(lines, start, min(start + min(count, _MOST_ROWS), total))]
+        indices: dict[str, int] = {}
+        for index, name in find_names(self._store, {line["name"] for line in rows if line["event"] != "rejected"}):
+            indices.setdefault(name, index)  # the first of several records with this name
+        rows = [{**line, "index": indices.get(line["name"])} for line in rows]
+        return {"total": total, "counts": counts, "rows": rows}
+
+    def _lines(self, wanted: str) -> Iterator[dict[str, Any]]:
+        lines = self._store.events()
+        return (line for line in lines if not wanted or wanted in f"{line['name']}\n{line['reason']}".casefold())
+
+    def _count(self, wanted: str) -> Counter[str]:
+        return self._counts.get(wanted, lambda: Counter(line["event"] for line in self._lines(wanted)))
+
+
+def list_duplicates(store: Store, start: int, count: int) -> dict[str, Any]:
+    """Return groups that the last ``dbloader duplicates`` of this store found: at most 100, from ``start``.
+
+    ``groups`` is a list of the ``index`` and ``name`` of an original, the ``count`` of its duplicates, and the first 60
+    duplicates in ``others``. ``total`` counts all groups, and ``duplicates`` the duplicates of all groups.
+    ``distance`` is the greatest distance, in bits, that the search allowed.
+
+    Raises:
+        OptionError: This store was not searched for duplicates. The message has the command for it.
+    """
+    kept = load_groups(store)
+    if kept is None:
+        command = shlex.join(["dbloader", "duplicates", store.place])
+        raise OptionError(
+            f"these images were not searched for duplicates yet: run this, and load the page again: {command}"
+        )
+    total, groups = len(kept.begins) - 1, []
+    for number in range(start, min(start + min(count, _MOST_GROUPS), total)):
+        first, end = kept.begins[number : number + 2].tolist()
+        rows = [*describe_rows(kept.rows[first : min(end, first + _MOST_IN_GROUP)], store, store)]
+        groups.append({"index": rows[0]["of"], "name": rows[0]["of_name"], "count": end - first, "others": rows})
+    return {"total": total, "duplicates": len(kept.rows), "distance": kept.distance, "groups": groups}
