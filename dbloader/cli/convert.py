@@ -190,9 +190,9 @@ def convert_command(*, dry_run: bool, quiet: bool, as_json: bool, **options: Any
         with Meter("Looking for images", "images", quiet=quiet or as_json) as meter:
             report = convert(**options, images=images, progress=lambda progress: _show(progress, meter))
     except KeyboardInterrupt as error:
-        of_parts = options["shards"] is not None or options["append"]
-        same = f"the same command{' with --resume' * options['overwrite']} goes on"
-        error.args = (f"parts that are made are kept; {same}" if of_parts else _KEPT,)
+        has_parts = options["shards"] is not None or options["append"]
+        again = f"the same command{' with --resume' * options['overwrite']} makes the others"
+        error.args = (f"finished parts are kept; {again}" if has_parts else _KEPT,)
         raise
     try:
         if as_json:

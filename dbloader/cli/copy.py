@@ -132,7 +132,7 @@ def copy_command(
         if skip_damaged:
             raise
         if any(map(is_remote, places)):
-            error.args = ("what was copied whole is kept; the same command goes on with the rest",)
+            error.args = ("copied files are kept; the same command copies the others",)
         else:
             error.args = ("committed records are kept; --resume continues after them",)
         raise

@@ -79,15 +79,12 @@ def duplicates_command(place: str, other: str | None, *, quiet: bool, as_json: b
         say(f"  {kind:6}  {number:,}")
     if report["bytes_only"]:
         images = counted(report["bytes_only"], "image")
-        say(f"  {images} without a pattern (one color, a gradient): of these only the same bytes are found")
+        say(f"  {images} without a pattern (one color, a gradient): only equal bytes are found")
     for row in report["first"][:_NAMED]:
-        one, of = (f"{index} ({name or 'without a name'})" for index, name in _ends(row))
+        one = f"{row['index']} ({row['name'] or 'without a name'})"
+        of = f"{row['of']} ({row['of_name'] or 'without a name'})"
         bits = "" if row["difference"] == "same" else f", {counted(row['bits'], 'bit')} apart"
         say(f"    {one}: {row['difference']} as {of}{bits}")
     if len(report["first"]) > _NAMED:
         say("    and more: --output writes all, dbloader view shows them")
     return status
-
-
-def _ends(row: dict[str, Any]) -> list[tuple[int, str | None]]:
-    return [(row["index"], row["name"]), (row["of"], row["of_name"])]

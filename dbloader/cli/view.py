@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from dbloader._describe import counted, size
@@ -73,6 +71,12 @@ def view_command(
         nbytes, samples = isolated("viewing.html_report.write_html", place, output=html)
         say(f"{html}: {size(nbytes)}, with {counted(samples, 'sample')}")
         return
-    places = [place] if other is None else [place, other]
-    options: Any = {"host": host, "port": port, "transform": transform, "open_browser": not no_open}
-    isolated("viewing.server.serve", *places, **options, tell=say)
+    isolated(
+        "viewing.server.serve",
+        *([place] if other is None else [place, other]),
+        host=host,
+        port=port,
+        transform=transform,
+        open_browser=not no_open,
+        tell=say,
+    )

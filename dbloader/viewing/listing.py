@@ -41,7 +41,7 @@ def stream_listing(selections: Selections, text: str, kind: str) -> Iterator[byt
         raise OptionError(f"format must be one of {', '.join(FORMATS)}, got {kind[:20]!r}")
     indices, first = selections.select(text)
     if first is not None:
-        raise OptionError(f"only the first {first:,} records were looked at, so a listing would lack others")
+        raise OptionError(f"only the first {first:,} records were searched, so the listing would be incomplete")
     for chunk, positions in _by_chunk(selections, indices) if kind == "csv" else ():
         if names_with(chunk, b"\0")[positions].any():  # which Python's csv refuses before 3.11
             raise OptionError("a .csv cannot hold names with the character '\\x00': take the .jsonl")

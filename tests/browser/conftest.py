@@ -72,5 +72,5 @@ def tabs(chromium: Browser) -> Iterator[Tabs]:
 
 @pytest.fixture
 def damaged() -> str:
-    """What the server refuses: a picture that is damaged, and duplicates, which were not searched for yet."""
+    """Pattern of the refused requests: a damaged picture, and duplicates that nobody has searched."""
     return rf"/thumb/0/{FLIPPED}\?|/duplicates\?"

@@ -36,7 +36,7 @@ def check_one_message(page: Page, text: str) -> None:
     assert page.evaluate(BROKEN) == 0
 
 
-def test_a_stopped_viewer_leaves_captions_and_one_bar(tabs: Tabs, chromium: Browser, tmp_path: Path) -> None:
+def test_stopped_viewer_leaves_captions_and_one_message(tabs: Tabs, chromium: Browser, tmp_path: Path) -> None:
     convert(plant_photos(tmp_path / "images", 60), tmp_path / "a.lmdb")
     with socket.create_server(("127.0.0.1", 0)) as free:  # a port that no other viewer takes once this one has ended
         port = free.getsockname()[1]
@@ -62,7 +62,7 @@ def test_a_stopped_viewer_leaves_captions_and_one_bar(tabs: Tabs, chromium: Brow
         expect(grid.locator(".tile:visible .facts").first).to_contain_text("0 · ")
 
 
-def test_a_page_goes_on_by_itself_when_mongodb_is_back(tabs: Tabs, chromium: Browser, tmp_path: Path) -> None:
+def test_page_continues_when_mongodb_is_back(tabs: Tabs, chromium: Browser, tmp_path: Path) -> None:
     with Mongod() as server:
         place = server.place("viewed")
         convert(plant_photos(tmp_path / "images", 30), place)

@@ -54,7 +54,7 @@ def two(place: Path, chromium: Browser) -> Iterator[Site]:
         yield Site.entered(chromium, running)
 
 
-def test_duplicates_are_in_groups_or_the_page_says_which_command_finds_them(tabs: Tabs, two: Site, place: Path) -> None:
+def test_page_shows_groups_of_duplicates_or_the_command_that_finds_them(tabs: Tabs, two: Site, place: Path) -> None:
     page = tabs.open(two, "/?view=duplicates&store=1", refused="/api/1/duplicates", **PHONE)
     status = page.locator("db-duplicates [role=status]")
     expect(status).to_contain_text(f"dbloader duplicates {place.with_name('b.lmdb')}")
@@ -67,7 +67,7 @@ def test_duplicates_are_in_groups_or_the_page_says_which_command_finds_them(tabs
 
 
 @pytest.mark.parametrize("options", [{}, PHONE], ids=["wide", "phone"])
-def test_the_report_shows_all_without_a_script_or_a_request(
+def test_html_report_needs_no_script_and_no_request(
     chromium: Browser, place: Path, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     write_html(place, tmp_path / "report.html")

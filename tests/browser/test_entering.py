@@ -44,9 +44,7 @@ def other_site(page: str) -> Iterator[str]:
             thread.join()
 
 
-def test_a_link_on_another_page_opens_the_viewer_and_that_page_gets_nothing_else(
-    tmp_path: Path, chromium: Browser
-) -> None:
+def test_link_on_another_site_opens_the_viewer_and_that_site_gets_nothing(tmp_path: Path, chromium: Browser) -> None:
     place = tmp_path / "a.lmdb"
     convert(plant_photos(tmp_path / "images", 12), place)
     with viewer(place, "--port", "0", "--no-open") as running:
@@ -72,7 +70,7 @@ def test_a_link_on_another_page_opens_the_viewer_and_that_page_gets_nothing_else
             assert page.evaluate(asking, f"{address}/api/stores") == "TypeError"
 
 
-def test_a_second_browser_gets_a_page_that_says_what_to_do(tmp_path: Path, chromium: Browser) -> None:
+def test_second_browser_gets_a_page_that_says_what_to_do(tmp_path: Path, chromium: Browser) -> None:
     convert(plant_photos(tmp_path / "images", 3), tmp_path / "a.lmdb")
     with viewer(tmp_path / "a.lmdb", "--port", "0", "--no-open") as running:
         with chromium.new_context() as first:
@@ -90,7 +88,7 @@ def test_a_second_browser_gets_a_page_that_says_what_to_do(tmp_path: Path, chrom
                 expect(page.locator("p").last).to_contain_text("the terminal where dbloader view runs shows a new link")
 
 
-def test_the_page_says_that_its_store_was_replaced(tmp_path: Path, chromium: Browser) -> None:
+def test_page_says_that_its_store_was_replaced(tmp_path: Path, chromium: Browser) -> None:
     place = tmp_path / "a.lmdb"
     convert(plant_photos(tmp_path / "images", 6), place)
     with viewer(place, "--port", "0", "--no-open") as running, chromium.new_context() as context:

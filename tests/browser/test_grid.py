@@ -59,7 +59,7 @@ def scroll_to(page: Page, part: float) -> None:
     )
 
 
-def test_the_last_of_many_records_is_reached_by_key_by_the_bar_and_by_url(tabs: Tabs, tall: Site) -> None:
+def test_last_of_many_records_is_reached_by_key_scroll_bar_and_url(tabs: Tabs, tall: Site) -> None:
     page = tabs.open(tall, "/?px=320", viewport=NARROW)
     shows(page, 0)
     assert page.locator("#tiles").evaluate("list => list.scrollHeight") == 8_000_000
@@ -74,7 +74,7 @@ def test_the_last_of_many_records_is_reached_by_key_by_the_bar_and_by_url(tabs: 
     shows(tabs.open(tall, page.url, viewport=NARROW), TALL - 1)
 
 
-def test_the_bar_moves_by_proportion_and_the_wheel_by_rows(tabs: Tabs, tall: Site) -> None:
+def test_scroll_bar_moves_in_proportion_and_the_wheel_by_rows(tabs: Tabs, tall: Site) -> None:
     page = tabs.open(tall, "/?px=320", viewport=NARROW)
     shows(page, 0)
     scroll_to(page, 0.5)
@@ -85,8 +85,8 @@ def test_the_bar_moves_by_proportion_and_the_wheel_by_rows(tabs: Tabs, tall: Sit
     shows(page, TALL // 2 + 3)
 
 
-def test_a_key_acts_on_what_the_bar_was_just_moved_to(tabs: Tabs, tall: Site) -> None:
-    """A browser tells of scrolling with its next frame; keys that come before must know of it."""
+def test_key_acts_on_the_place_to_which_the_bar_was_just_moved(tabs: Tabs, tall: Site) -> None:
+    """A browser sends the scroll event with its next frame. A key that is pressed earlier must use the new place."""
     page = tabs.open(tall)
     shows(page, 0)
     press = """(list, [part, key]) => {
@@ -101,7 +101,7 @@ def test_a_key_acts_on_what_the_bar_was_just_moved_to(tabs: Tabs, tall: Site) ->
     page.wait_for_url(re.compile(r"at=12[34]\d\d$"))
 
 
-def test_an_index_and_the_next_class_are_reached_by_keys(tabs: Tabs, tall: Site) -> None:
+def test_keys_reach_an_index_and_the_next_class(tabs: Tabs, tall: Site) -> None:
     page = tabs.open(tall)
     shows(page, 0)
     page.keyboard.press("g")
@@ -117,7 +117,7 @@ def test_an_index_and_the_next_class_are_reached_by_keys(tabs: Tabs, tall: Site)
     page.wait_for_url(re.compile(r"at=100\d\d$"))
 
 
-def test_back_and_forward_return_to_what_was_shown(tabs: Tabs, tall: Site) -> None:
+def test_back_and_forward_return_to_the_shown_state(tabs: Tabs, tall: Site) -> None:
     page = tabs.open(tall)
     shows(page, 0)
     page.keyboard.press("End")
@@ -155,7 +155,7 @@ def test_selected_records_are_downloaded_as_a_listing(tabs: Tabs, photos: Site, 
     expect(page.locator(".tile:visible")).to_have_count(2)
 
 
-def test_what_was_selected_of_one_store_is_not_selected_in_another(tabs: Tabs, photos: Site, damaged: str) -> None:
+def test_selection_of_one_store_ends_in_another(tabs: Tabs, photos: Site, damaged: str) -> None:
     page = tabs.open(photos, "/?selected=0-5&at=2&q=class:cat", refused=damaged)
     expect(page.locator("#chosen")).to_contain_text("6 selected")
     page.locator("#store").select_option("1")
@@ -164,7 +164,7 @@ def test_what_was_selected_of_one_store_is_not_selected_in_another(tabs: Tabs, p
     assert page.url.endswith("/?store=1")
 
 
-def test_a_damaged_record_is_a_cell_with_its_message_among_the_others(tabs: Tabs, photos: Site, damaged: str) -> None:
+def test_damaged_record_is_a_cell_with_its_message(tabs: Tabs, photos: Site, damaged: str) -> None:
     page = tabs.open(photos, refused=damaged)
     expect(page.locator(".tile.bad")).to_have_count(1)
     expect(page.locator(".tile.bad")).to_contain_text("CRC-32")
@@ -172,7 +172,7 @@ def test_a_damaged_record_is_a_cell_with_its_message_among_the_others(tabs: Tabs
     shows(page, FLIPPED + 1)
 
 
-def test_the_size_of_thumbnails_is_chosen_and_kept_in_the_url(tabs: Tabs, photos: Site, damaged: str) -> None:
+def test_size_of_thumbnails_is_kept_in_the_url(tabs: Tabs, photos: Site, damaged: str) -> None:
     page = tabs.open(photos, refused=damaged)
     before = page.locator(".tile img").first.bounding_box()
     page.locator("#px").fill("300")
@@ -184,7 +184,7 @@ def test_the_size_of_thumbnails_is_chosen_and_kept_in_the_url(tabs: Tabs, photos
     expect(page.locator(".tile img").first).to_have_attribute("src", re.compile("px=320"))
 
 
-def test_scrolling_leaves_no_memory_behind(tabs: Tabs, tall: Site) -> None:
+def test_scrolling_leaks_no_memory(tabs: Tabs, tall: Site) -> None:
     page = tabs.open(tall)
     shows(page, 0)
     session = page.context.new_cdp_session(page)

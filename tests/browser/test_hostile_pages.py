@@ -58,7 +58,7 @@ def test_hostile_names_are_text_with_visible_escapes(tabs: Tabs, hostile: Site) 
     assert page.title() == "hostile.lmdb · dbloader"
 
 
-def test_hostile_classes_and_names_are_searched(tabs: Tabs, hostile: Site) -> None:
+def test_hostile_classes_are_searched(tabs: Tabs, hostile: Site) -> None:
     page = tabs.open(hostile, refused="/thumb/")
     for place, count in ((1, len(IMAGES)), (0, len(NAMES))):
         page.locator(".class").nth(place).click()
@@ -67,7 +67,7 @@ def test_hostile_classes_and_names_are_searched(tabs: Tabs, hostile: Site) -> No
     assert ATTACK in page.title()
 
 
-def test_images_that_are_none_are_cells_with_a_message(tabs: Tabs, hostile: Site) -> None:
+def test_files_that_are_no_images_are_cells_with_a_message(tabs: Tabs, hostile: Site) -> None:
     page = tabs.open(hostile, "/?q=label:1", refused="/thumb/")
     bad = page.locator(".tile.bad")
     expect(bad.filter(has_text="svg.jpg")).to_have_count(1)
@@ -78,7 +78,7 @@ def test_images_that_are_none_are_cells_with_a_message(tabs: Tabs, hostile: Site
     assert page.title() == "label:1 · hostile.lmdb · dbloader"
 
 
-def test_a_hostile_record_is_shown_and_nothing_runs(tabs: Tabs, hostile: Site) -> None:
+def test_hostile_record_is_shown_and_nothing_runs(tabs: Tabs, hostile: Site) -> None:
     page = tabs.open(hostile, "/?view=record", refused="/(thumb|image|api/0/record)/")
     for index in range(len(NAMES) + len(IMAGES)):
         page.goto(f"/?view=record&index={index}")

@@ -47,7 +47,7 @@ def settled(page: Page) -> Page:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_page_has_no_violation_of_accessibility(tabs: Tabs, photos: Site, damaged: str, axe: str, view: str) -> None:
+def test_page_has_no_violation_of_accessibility(tabs: Tabs, photos: Site, damaged: str, axe: str, view: str) -> None:
     page = settled(tabs.open(photos, VIEWS[view], refused=damaged, color_scheme="light", reduced_motion="reduce"))
     page.evaluate(axe)
     for rules in ("", "runOnly: ['color-contrast']"):
@@ -59,7 +59,7 @@ def test_a_page_has_no_violation_of_accessibility(tabs: Tabs, photos: Site, dama
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_narrow_window_needs_no_horizontal_scrolling(tabs: Tabs, photos: Site, damaged: str, view: str) -> None:
+def test_narrow_window_needs_no_horizontal_scrolling(tabs: Tabs, photos: Site, damaged: str, view: str) -> None:
     page = settled(tabs.open(photos, VIEWS[view], refused=damaged, **PHONE))
     wider = """() => [...document.querySelectorAll("body, header *, main, main > :not([hidden])")]
         .filter((each) => each.scrollWidth > innerWidth || each.getBoundingClientRect().right > innerWidth + 1)
@@ -67,7 +67,7 @@ def test_a_narrow_window_needs_no_horizontal_scrolling(tabs: Tabs, photos: Site,
     assert page.evaluate(wider) == []
 
 
-def test_the_side_bar_is_a_drawer_in_a_narrow_window(tabs: Tabs, photos: Site, damaged: str) -> None:
+def test_side_bar_is_a_drawer_in_a_narrow_window(tabs: Tabs, photos: Site, damaged: str) -> None:
     page = settled(tabs.open(photos, refused=damaged, **PHONE))
     expect(page.locator("#search")).to_be_hidden()
     page.locator("#menu").click()
@@ -78,7 +78,7 @@ def test_the_side_bar_is_a_drawer_in_a_narrow_window(tabs: Tabs, photos: Site, d
     expect(page.locator("#menu")).to_have_attribute("aria-expanded", "false")
 
 
-def test_all_pages_are_reached_by_keyboard_alone(tabs: Tabs, photos: Site, damaged: str) -> None:
+def test_keyboard_reaches_all_pages(tabs: Tabs, photos: Site, damaged: str) -> None:
     page = settled(tabs.open(photos, refused=damaged))
     for title, element in (
         ("What training sees", "db-training"),
@@ -104,7 +104,7 @@ def test_all_pages_are_reached_by_keyboard_alone(tabs: Tabs, photos: Site, damag
     expect(page.locator("db-grid")).to_be_visible()
 
 
-def test_the_help_lists_the_keys_of_the_page(tabs: Tabs, photos: Site, damaged: str) -> None:
+def test_help_lists_the_keys_of_the_page(tabs: Tabs, photos: Site, damaged: str) -> None:
     page = settled(tabs.open(photos, refused=damaged))
     page.keyboard.press("?")
     expect(page.locator("#keys")).to_contain_text("Previous class")
@@ -113,7 +113,7 @@ def test_the_help_lists_the_keys_of_the_page(tabs: Tabs, photos: Site, damaged: 
     expect(page.locator("db-grid")).to_be_visible()
 
 
-def test_colors_follow_the_system_until_they_are_chosen(tabs: Tabs, photos: Site, damaged: str) -> None:
+def test_colors_follow_the_system_until_the_user_chooses(tabs: Tabs, photos: Site, damaged: str) -> None:
     page = settled(tabs.open(photos, refused=damaged))
 
     def brightness() -> int:

@@ -85,7 +85,7 @@ def red(color: tuple[int, ...]) -> bool:
     return color[0] > 200 and max(color[1:]) < 60
 
 
-def test_boxes_are_drawn_where_they_are_however_the_image_is_turned(tabs: Tabs, site: Site) -> None:
+def test_boxes_are_drawn_in_place_for_every_orientation(tabs: Tabs, site: Site) -> None:
     page = tabs.open(site, "/?view=record&index=0")
     for index in range(8):
         expect(page.locator("db-record h1")).to_have_text(f"cat/{index + 1}.jpg")
@@ -100,7 +100,7 @@ def test_boxes_are_drawn_where_they_are_however_the_image_is_turned(tabs: Tabs, 
         page.keyboard.press("ArrowRight")
 
 
-def test_all_that_is_known_of_a_record_is_text(tabs: Tabs, site: Site) -> None:
+def test_facts_of_a_record_are_shown_as_text(tabs: Tabs, site: Site) -> None:
     page = tabs.open(site, "/?view=record&index=0")
     expect(page.locator("db-record h1")).to_have_text("cat/1.jpg")
     rows = {
@@ -117,7 +117,7 @@ def test_all_that_is_known_of_a_record_is_text(tabs: Tabs, site: Site) -> None:
     expect(page.get_by_role("cell", name="SOF0")).to_be_visible()
 
 
-def test_what_is_drawn_is_in_the_url(tabs: Tabs, site: Site) -> None:
+def test_shown_layers_are_in_the_url(tabs: Tabs, site: Site) -> None:
     page = tabs.open(site, "/?view=record&index=0")
     expect(page.locator("db-record rect")).to_have_count(1)
     page.get_by_label("1 box", exact=True).uncheck()
@@ -135,7 +135,7 @@ def test_what_is_drawn_is_in_the_url(tabs: Tabs, site: Site) -> None:
     expect(page.locator(".view .frame")).not_to_have_css("width", "160px")
 
 
-def test_the_arrows_lead_through_the_images_of_the_search(tabs: Tabs, site: Site) -> None:
+def test_arrow_keys_go_through_the_records_of_the_search(tabs: Tabs, site: Site) -> None:
     page = tabs.open(site, "/?view=record&index=6&q=class:cat")
     expect(page.get_by_text("7 of 8")).to_be_visible()
     page.keyboard.press("ArrowRight")
@@ -151,7 +151,7 @@ def test_the_arrows_lead_through_the_images_of_the_search(tabs: Tabs, site: Site
     expect(page.get_by_text("not among the images of this search")).to_be_visible()
 
 
-def test_a_damaged_record_is_a_red_panel_and_the_page_goes_on(tabs: Tabs, site: Site) -> None:
+def test_damaged_record_is_a_message_and_the_page_continues(tabs: Tabs, site: Site) -> None:
     page = tabs.open(site, f"/?view=record&index={BROKEN}", refused="/record/12$")
     expect(page.get_by_role("alert").filter(has_text="record 9 (dog/broken.jpg)")).to_be_visible()
     page.keyboard.press("ArrowRight")
@@ -161,7 +161,7 @@ def test_a_damaged_record_is_a_red_panel_and_the_page_goes_on(tabs: Tabs, site: 
     expect(page.get_by_role("alert").filter(has_text="no record 12 in")).to_be_visible()
 
 
-def test_what_a_browser_does_not_show_is_rendered_or_saved(tabs: Tabs, site: Site) -> None:
+def test_image_that_browsers_do_not_show_is_rendered_or_saved(tabs: Tabs, site: Site) -> None:
     page = tabs.open(site, f"/?view=record&index={TIFF}", refused=f"/thumb/0/{SVG}")
     expect(page.get_by_text("browsers do not show TIFF")).to_be_visible()
     expect(page.locator(".view img")).to_have_js_property("naturalWidth", 160)
@@ -172,7 +172,7 @@ def test_what_a_browser_does_not_show_is_rendered_or_saved(tabs: Tabs, site: Sit
     assert download.value.suggested_filename == "x.svg"
 
 
-def test_the_copied_code_reads_the_record(tabs: Tabs, site: Site) -> None:
+def test_copied_code_reads_the_record(tabs: Tabs, site: Site) -> None:
     page = tabs.open(site, "/?view=record&index=3", permissions=["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="Copy this code").click()
     expect(page.get_by_text("Copied.")).to_be_visible()
@@ -193,7 +193,7 @@ def reported(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Ite
         yield Site.entered(chromium, running)
 
 
-def test_the_report_is_searched_and_leads_to_its_records(tabs: Tabs, reported: Site) -> None:
+def test_report_is_searched_and_links_to_records(tabs: Tabs, reported: Site) -> None:
     page = tabs.open(reported, "/?view=report")
     expect(page.get_by_text("1 to 200 of 231 lines")).to_be_visible()
     page.get_by_role("link", name="Next lines →").click()
@@ -217,18 +217,18 @@ def test_the_report_is_searched_and_leads_to_its_records(tabs: Tabs, reported: S
     expect(search).to_have_value("CAT/017")
 
 
-def test_an_image_that_was_stored_damaged_says_so(tabs: Tabs, reported: Site) -> None:
+def test_image_that_was_stored_damaged_is_marked(tabs: Tabs, reported: Site) -> None:
     page = tabs.open(reported, "/?view=report&event=damaged")
     page.get_by_role("link", name="dog/half.jpg").click()
     expect(page.get_by_text("The image was damaged when it was converted, and is stored as it is:")).to_be_visible()
 
 
-def test_a_conversion_without_events_says_so(tabs: Tabs, site: Site) -> None:
+def test_report_without_lines_says_so(tabs: Tabs, site: Site) -> None:
     page = tabs.open(site, "/?view=report")
     expect(page.get_by_text("The conversion had nothing to report")).to_be_visible()
 
 
-def test_a_link_leads_to_what_the_training_does_with_the_record(tabs: Tabs, reported: Site) -> None:
+def test_record_links_to_its_training_view(tabs: Tabs, reported: Site) -> None:
     page = tabs.open(reported, "/?view=record&index=2")
     page.get_by_role("link", name="What the training does with it").click()
     expect(page.locator("db-training")).to_contain_text("Record 2, cat/002.jpg")

@@ -39,7 +39,7 @@ def query(page: Page) -> str:
     return str(page.evaluate("new URLSearchParams(location.search).get('q') ?? ''"))
 
 
-def test_a_click_on_a_class_shows_it_and_another_click_shows_all(page: Page) -> None:
+def test_click_on_a_class_shows_it_and_another_click_shows_all(page: Page) -> None:
     for name, count in CLASSES.items():
         expect(page.locator(".class", has_text=name)).to_have_text(f"{name}{count}")
     page.locator(".class", has_text="maine coon").click()
@@ -51,7 +51,7 @@ def test_a_click_on_a_class_shows_it_and_another_click_shows_all(page: Page) -> 
     counted(page, ALL)
 
 
-def test_classes_are_found_by_their_letters_and_sorted_by_count(page: Page) -> None:
+def test_classes_are_found_by_letters_and_sorted_by_count(page: Page) -> None:
     page.locator("#find-class").fill("o")
     expect(page.locator(".class:visible .name")).to_have_text(["dog", "maine coon"])
     page.locator("#find-class").fill("")
@@ -63,7 +63,7 @@ def test_classes_are_found_by_their_letters_and_sorted_by_count(page: Page) -> N
     counted(page, CLASSES["maine coon"])
 
 
-def test_a_drag_on_a_histogram_shows_what_is_in_it(page: Page) -> None:
+def test_drag_on_a_histogram_shows_its_records(page: Page) -> None:
     bars = page.locator("db-bars[name=width] svg")
     expect(bars).to_be_visible()
     box = bars.bounding_box()
@@ -89,7 +89,7 @@ def test_histograms_end_with_the_least_and_the_greatest_value(page: Page) -> Non
         expect(bars.locator("rect").last).to_have_attribute("aria-label", re.compile(f"(^| to ){greatest}: "))
 
 
-def test_a_histogram_is_used_by_keyboard(page: Page) -> None:
+def test_histogram_is_used_by_keyboard(page: Page) -> None:
     page.locator("db-bars[name=height] svg").focus()
     page.keyboard.press("End")
     page.keyboard.press("Shift+ArrowLeft")
@@ -99,7 +99,7 @@ def test_a_histogram_is_used_by_keyboard(page: Page) -> None:
     assert re.fullmatch(r"height>=\d+", query(page))
 
 
-def test_words_of_a_search_all_hold_and_are_removed_one_by_one(page: Page) -> None:
+def test_all_words_of_a_search_match_and_are_removed_one_by_one(page: Page) -> None:
     page.keyboard.press("/")
     page.keyboard.type("class:cat name:_01 width<1000")
     page.keyboard.press("Enter")
@@ -111,7 +111,7 @@ def test_words_of_a_search_all_hold_and_are_removed_one_by_one(page: Page) -> No
     counted(page, ALL)
 
 
-def test_a_wrong_search_is_a_sentence_and_back_undoes_it(page: Page) -> None:
+def test_wrong_search_is_a_message_and_back_undoes_it(page: Page) -> None:
     page.locator("#search").fill("color:red")
     page.locator("#search").press("Enter")
     expect(page.locator("#search-error")).to_contain_text("color:")
@@ -124,13 +124,13 @@ def test_a_wrong_search_is_a_sentence_and_back_undoes_it(page: Page) -> None:
     counted(page, 0)
 
 
-def test_what_was_repaired_is_a_click_away(page: Page) -> None:
+def test_click_shows_repaired_records(page: Page) -> None:
     page.get_by_role("button", name="repaired").click()
     counted(page, 1)
     expect(page.locator(".tile:visible")).to_contain_text("d_005.jpg")
 
 
-def test_the_list_of_the_search_is_downloaded(page: Page) -> None:
+def test_listing_of_the_search_is_downloaded(page: Page) -> None:
     page.locator(".class", has_text="dog").click()
     counted(page, CLASSES["dog"])
     expect(page.get_by_text(f"{CLASSES['dog']} records, for")).to_be_visible()

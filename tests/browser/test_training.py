@@ -56,7 +56,7 @@ def state_of(page: Page, **changes: Any) -> dict[str, Any]:
     return {**ShuffleSampler(range(LENGTH), 1, 0, seed=9).state_after(48), "dataset": digest, **changes}
 
 
-def test_each_rectangle_is_where_the_batch_says(page: Page) -> None:
+def test_rectangles_are_the_crops_of_the_batch(page: Page) -> None:
     batch = asked(page, "/api/0/training?batch_size=8&size=32")
     assert shown(page) == batch["indices"]
     for place, sample in enumerate(batch["samples"]):
@@ -76,7 +76,7 @@ def test_each_rectangle_is_where_the_batch_says(page: Page) -> None:
         assert seen.evaluate("image => [image.naturalWidth, image.naturalHeight]") == [32, 32]
 
 
-def test_keys_and_buttons_go_through_the_steps_and_on_to_the_next_epoch(page: Page) -> None:
+def test_keys_and_buttons_go_through_steps_and_epochs(page: Page) -> None:
     page.keyboard.press("ArrowRight")
     at(page, "Epoch 0, step 1 ")
     assert parameter(page, "step") == "1"
@@ -96,7 +96,7 @@ def test_keys_and_buttons_go_through_the_steps_and_on_to_the_next_epoch(page: Pa
     at(page, "Epoch 1, step 0 ")
 
 
-def test_the_form_is_filled_by_keyboard_alone(page: Page) -> None:
+def test_form_is_filled_by_keyboard(page: Page) -> None:
     page.get_by_label("Seed").focus()
     page.keyboard.press("ArrowRight")  # moves the cursor, not the step
     page.keyboard.press("Backspace")
@@ -113,7 +113,7 @@ def test_the_form_is_filled_by_keyboard_alone(page: Page) -> None:
     at(page, "step 22 (0 to 22): 4 images")
 
 
-def test_a_pasted_state_shows_what_comes_next(page: Page) -> None:
+def test_pasted_state_shows_the_next_batches(page: Page) -> None:
     state = state_of(page)
     page.get_by_text("Paste a state_dict()").click()
     page.get_by_label("A state_dict() of the loader").fill(str(state))  # as print writes it
@@ -145,7 +145,7 @@ def test_a_pasted_state_shows_what_comes_next(page: Page) -> None:
         (None, "the state must be JSON, such as json.dumps(loader.state_dict())"),
     ],
 )
-def test_a_wrong_state_gets_its_sentence(page: Page, change: Any, sentence: str) -> None:
+def test_wrong_state_shows_an_error(page: Page, change: Any, sentence: str) -> None:
     text = "wrong" if change is None else json.dumps(state_of(page, **change))
     page.goto(f"{PAGE}&state={quote(text)}")
     expect(page.locator("db-training").get_by_role("alert")).to_contain_text(sentence)
@@ -153,7 +153,7 @@ def test_a_wrong_state_gets_its_sentence(page: Page, change: Any, sentence: str)
     expect(page.get_by_label("A state_dict() of the loader")).to_have_value(text)
 
 
-def test_one_record_in_twelve_epochs_leads_to_its_batches(page: Page) -> None:
+def test_record_in_twelve_epochs_links_to_its_batches(page: Page) -> None:
     page.goto(f"{PAGE}&record=0&world_size=2")  # 0 too
     at(page, "Record 0, cat/c_000.jpg, in epochs 0 to 11.")
     entries = asked(page, "/api/0/epochs/0?batch_size=8&size=32&world_size=2")["epochs"]
@@ -170,14 +170,14 @@ def test_one_record_in_twelve_epochs_leads_to_its_batches(page: Page) -> None:
     at(page, "Epoch 0, step 0 ")
 
 
-def test_a_click_on_an_original_shows_its_record(page: Page) -> None:
+def test_click_on_an_original_shows_its_record(page: Page) -> None:
     index = shown(page)[2]
     page.locator(".samples .original").nth(2).click()
     expect(page).to_have_url(re.compile(rf"view=record.*index={index}(&|$)|index={index}&.*view=record"))
     expect(page.locator("db-record")).to_be_visible()
 
 
-def test_a_damaged_record_is_one_cell(page: Page) -> None:
+def test_damaged_record_is_one_cell(page: Page) -> None:
     entry = asked(page, f"/api/0/epochs/{FLIPPED}?batch_size=8")["epochs"][0]
     page.goto(f"{PAGE}&drop_last=0&step={entry['position'] // 8}")
     at(page, f"step {entry['position'] // 8} ")
@@ -186,7 +186,7 @@ def test_a_damaged_record_is_one_cell(page: Page) -> None:
     expect(page.locator("db-training .error")).to_have_count(1)
 
 
-def test_the_view_fits_a_phone(tabs: Tabs, photos: Site) -> None:
+def test_view_fits_a_phone(tabs: Tabs, photos: Site) -> None:
     page = tabs.open(photos, PAGE, refused=REFUSED, viewport={"width": 360, "height": 640})
     at(page, "Epoch 0, step 0 ")
     assert (

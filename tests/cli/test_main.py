@@ -127,10 +127,10 @@ def test_interruption_is_one_line_and_status_130(shell: Shell, monkeypatch: pyte
     for command_name in ("convert", "copy"):
         assert shell(command_name, "images", "out.lmdb") == Outcome(130, "", told)
     assert shell("verify", "out.lmdb") == Outcome(130, "", "Interrupted\n")
-    told = "Interrupted: what was copied whole is kept; the same command goes on with the rest\n"
+    told = "Interrupted: copied files are kept; the same command copies the others\n"
     assert shell("copy", "s3://bucket/train.lmdb", "out.lmdb") == Outcome(130, "", told)
-    for options, goes_on in (((), "the same command"), (("--overwrite",), "the same command with --resume")):
-        told = f"Interrupted: parts that are made are kept; {goes_on} goes on\n"
+    for options, again in (((), "the same command"), (("--overwrite",), "the same command with --resume")):
+        told = f"Interrupted: finished parts are kept; {again} makes the others\n"
         assert shell("convert", "images", "out.lmdb", "--shards", "2", *options) == Outcome(130, "", told)
 
 
@@ -170,7 +170,7 @@ def test_installed_command_prints_its_version(shell: Shell) -> None:
 
 @pytest.mark.slow
 def test_tab_completes_commands_options_and_values_in_bash(tmp_path: Path) -> None:
-    """The script asks bash what it makes of a line after Tab."""
+    """The script asks bash how it completes a line."""
 
     def completed(*words: str) -> str:
         script = (

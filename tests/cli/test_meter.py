@@ -44,7 +44,7 @@ def test_error_message_is_the_last_line(shell: Shell, store: Path, monkeypatch: 
     store.write_bytes(data)
     lines = shell("verify", store).stderr.splitlines()
     assert lines[-1].startswith("Error: record ")
-    assert "100%" in lines[-2]  # it goes on after damage
+    assert "100%" in lines[-2]  # verify continues after a damaged record
 
 
 def test_rate_leaves_out_the_search_and_earlier_runs(

@@ -411,7 +411,7 @@ def test_ctrl_c_ends_a_download_whose_requests_are_being_repeated(
         process.send_signal(signal.SIGINT)
         error = process.communicate(timeout=WAIT_S)[1]
     assert process.returncode == 130
-    assert "what was copied whole is kept; the same command goes on with the rest" in error
+    assert "copied files are kept; the same command copies the others" in error
     assert len(refused) < before + 6  # in a minute there would be 14
 
 

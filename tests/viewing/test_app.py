@@ -278,10 +278,8 @@ def note(port: int) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["lmdb", "mongodb"])
-def test_replaced_store_stays_readable_and_the_page_gets_a_note(
-    tmp_path: Path, kind: str, request: pytest.FixtureRequest
-) -> None:
-    place = str(tmp_path / "a.lmdb") if kind == "lmdb" else request.getfixturevalue("mongo_uri")
+def test_replaced_store_stays_readable_and_the_page_gets_a_note(tmp_path: Path, mongo_uri: str, kind: str) -> None:
+    place = str(tmp_path / "a.lmdb") if kind == "lmdb" else mongo_uri
     convert(plant_photos(tmp_path / "old", 3), place)
     with open_store(place) as store, served(ViewerState([store])) as (port, _):
         before = [ask(port, f"/image/0/{index}").body for index in range(3)]

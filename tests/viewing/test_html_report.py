@@ -86,7 +86,7 @@ def test_hostile_names_stay_text_and_nothing_is_loaded(tmp_path: Path) -> None:
     assert "x" * 201 not in parsed.text
 
 
-def test_samples_are_spread_over_the_classes_and_the_same_each_time(tmp_path: Path) -> None:
+def test_samples_are_spread_over_classes_and_always_the_same(tmp_path: Path) -> None:
     files = {f"{name}/{n}.jpg": photo(n) for name, count in (("a", 150), ("b", 4), ("c", 30)) for n in range(count)}
     convert(plant(tmp_path / "i", files), tmp_path / "a.lmdb")
     assert write_html(tmp_path / "a.lmdb", tmp_path / "one.html")[1] == 60
@@ -97,7 +97,7 @@ def test_samples_are_spread_over_the_classes_and_the_same_each_time(tmp_path: Pa
     assert "<h2>60 of 184 records</h2>" in page
 
 
-def test_large_pictures_do_not_make_a_large_file(tmp_path: Path) -> None:
+def test_file_stays_small_with_large_pictures(tmp_path: Path) -> None:
     with create_store(tmp_path / "a.lmdb") as writer:
         noise = np.random.default_rng(0).integers(0, 256, (70, 120, 160, 3), np.uint8)
         writer.write(encode(Record(image=pixels)) for pixels in noise)
@@ -108,7 +108,7 @@ def test_large_pictures_do_not_make_a_large_file(tmp_path: Path) -> None:
     assert f"<h2>{samples} of 70 records</h2>" in (tmp_path / "report.html").read_text()
 
 
-def test_a_long_report_says_how_much_of_it_is_shown_and_names_what_is_damaged(tmp_path: Path) -> None:
+def test_long_report_is_cut_and_begins_with_damaged_images(tmp_path: Path) -> None:
     with create_store(tmp_path / "a.lmdb") as writer:
         events = [{"name": f"{n}", "event": "rejected", "reason": "is empty"} for n in range(300)]
         writer.write([], events=[*events, {"name": "last.jpg", "event": "damaged", "reason": "is cut short"}])
@@ -120,7 +120,7 @@ def test_a_long_report_says_how_much_of_it_is_shown_and_names_what_is_damaged(tm
     assert page.index("last.jpg") < page.index("is empty")
 
 
-def test_nothing_is_overwritten_and_nothing_is_left_of_a_failure(tmp_path: Path) -> None:
+def test_existing_file_is_kept_and_a_failure_leaves_nothing(tmp_path: Path) -> None:
     place = hostile_store(tmp_path / "a.lmdb")
     with pytest.raises(OptionError, match=r"--html must be a new file, and .*a\.lmdb exists"):
         write_html(place, place)
@@ -144,7 +144,7 @@ BLOCKED = "import sys; sys.modules.update(dict.fromkeys(('starlette', 'uvicorn',
 
 
 @pytest.mark.slow
-def test_the_command_needs_no_server_also_for_mongodb(tmp_path: Path, mongo_uri: str) -> None:
+def test_command_needs_neither_server_nor_torch(tmp_path: Path, mongo_uri: str) -> None:
     with create_store(f"{mongo_uri}.a") as writer:
         writer.write([encode(Record(image=photo(), name="a"))])
         writer.finish()

@@ -48,8 +48,8 @@ def check_copies(place: Path, listing: Path, chosen: list[int], records: list[Re
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_a_listing_selects_and_drops_exactly_the_records_of_a_query(tmp_path: Path, kind: str) -> None:
-    records = some_records(2_000, seed=1)  # some without a name, some with that of another
+def test_listing_selects_and_drops_exactly_the_records_of_a_query(tmp_path: Path, kind: str) -> None:
+    records = some_records(2_000, seed=1)  # some without a name, some with a name of another record
     write_records(tmp_path / "s.lmdb", records)
     rng = random.Random(2)
     for query in ("-label:none", "cat", "index:0-99,1090-1100", *(random_query(rng, 2_000, [])[0] for _ in range(3))):
@@ -62,7 +62,7 @@ def test_a_listing_selects_and_drops_exactly_the_records_of_a_query(tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_odd_names_are_listed_as_they_are(tmp_path: Path, kind: str) -> None:
+def test_odd_names_are_listed_unchanged(tmp_path: Path, kind: str) -> None:
     records = [Record(name=name, label=at % 7, image=bytes([at])) for at, name in enumerate(ODD_NAMES)]
     records += [Record(name="other", label=1, image=b"other")]
     write_records(tmp_path / "s.lmdb", records)
@@ -81,7 +81,7 @@ def test_nul_is_refused_in_a_csv(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("other", [None, "twice"])
-def test_records_that_names_do_not_tell_apart_are_listed_by_index(tmp_path: Path, other: str | None) -> None:
+def test_records_without_unique_names_are_listed_by_index(tmp_path: Path, other: str | None) -> None:
     records = [Record(name=name, image=bytes([at])) for at, name in enumerate(("twice", "once", other))]
     write_records(tmp_path / "s.lmdb", records, classes=())
     for kind in ("csv", "jsonl"):
@@ -94,7 +94,7 @@ def test_records_that_names_do_not_tell_apart_are_listed_by_index(tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_a_listing_converts_these_images_from_their_folder(tmp_path: Path, kind: str) -> None:
+def test_listing_converts_its_images_from_their_folder(tmp_path: Path, kind: str) -> None:
     paths = [f"{name}/{number}.jpg" for name in ("cat", "maine coon", "a, b") for number in range(4)]
     root = plant(tmp_path / "images", {path: photo(at, 60 + 10 * at, 50) for at, path in enumerate(paths)})
     convert(root, tmp_path / "all.lmdb")
@@ -109,11 +109,13 @@ def test_a_listing_converts_these_images_from_their_folder(tmp_path: Path, kind:
         assert len(some) == 5
 
 
-def test_a_listing_of_a_part_that_was_looked_at_is_refused(tmp_path: Path) -> None:
+def test_listing_of_an_incomplete_search_is_refused(tmp_path: Path) -> None:
     write_records(tmp_path / "s.lmdb", some_records(9_000, seed=3))
     with open_store(tmp_path / "s.lmdb") as store:
         selections = Selections(store, seconds=0)
-        with pytest.raises(OptionError, match="only the first 4,096 records were looked at, so a listing would lack"):
+        with pytest.raises(
+            OptionError, match="only the first 4,096 records were searched, so the listing would be incomplete"
+        ):
             stream_listing(selections, "format:png", "csv")
         with pytest.raises(OptionError, match="format must be one of csv, jsonl, got 'xml'"):
             stream_listing(selections, "", "xml")

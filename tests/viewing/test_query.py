@@ -1,4 +1,4 @@
-"""The query text is read as it is written, and a mistake in it is named with its place."""
+"""Queries: words and their values, and mistakes with their positions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_words_and_their_values() -> None:
 
 @given(st.text())
 @settings(derandomize=True)
-def test_any_text_can_be_a_class_in_quotes(text: str) -> None:
+def test_any_text_in_quotes_can_be_a_class(text: str) -> None:
     assert words(f"-class:{quoted(text)}") == [(True, "class", ":", text)]
 
 
@@ -82,6 +82,6 @@ def test_any_text_is_a_query_or_a_clear_error(text: str) -> None:
         ('"' + "\\" * 9_998, "a quote is opened"),
     ],
 )
-def test_a_mistake_is_named_with_its_place_and_an_example(text: str, message: str) -> None:
+def test_mistake_is_an_error_with_position_and_example(text: str, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         parse(text)

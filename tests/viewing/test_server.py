@@ -20,7 +20,9 @@ import pytest
 
 import dbloader
 from dbloader import convert
+from dbloader.decoding import RandomResizedCrop
 from dbloader.errors import NotAStoreError, OptionError, StoreNotFoundError
+from dbloader.viewing.server import load_transform
 from tests.support.images import WAIT_S, plant, plant_photos, run, wait_until
 from tests.support.viewer import ask, browser, viewer
 
@@ -53,7 +55,7 @@ def is_listening(port: int) -> bool:
 # Beginning and end
 
 
-def test_the_printed_link_opens_the_page_and_ctrl_c_ends_the_viewer(store: Path) -> None:
+def test_printed_link_opens_the_page_and_ctrl_c_ends_the_viewer(store: Path) -> None:
     with viewer(store, "--port", "0", **NO_DISPLAY) as running:
         found = LINK.fullmatch(running.lines[0])
         assert found
@@ -65,7 +67,7 @@ def test_the_printed_link_opens_the_page_and_ctrl_c_ends_the_viewer(store: Path)
 
 
 @pytest.mark.slow
-def test_no_server_outlives_a_command_that_is_killed(store: Path) -> None:
+def test_server_ends_with_a_killed_command(store: Path) -> None:
     with viewer(store, "--port", "0", **NO_DISPLAY) as running:
         assert is_listening(running.port)
         assert running.stop(signal.SIGKILL) == (-signal.SIGKILL, "")
@@ -75,7 +77,7 @@ def test_no_server_outlives_a_command_that_is_killed(store: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_file_that_ends_the_process_ends_the_viewer_with_one_line(store: Path, tmp_path: Path) -> None:
+def test_file_that_crashes_the_process_ends_the_viewer_with_one_line(store: Path, tmp_path: Path) -> None:
     place = tmp_path / "cut.lmdb"
     place.write_bytes(store.read_bytes())
     with viewer(place, "--port", "0", **NO_DISPLAY) as running, browser(running.link) as client:
@@ -94,7 +96,7 @@ def test_a_file_that_ends_the_process_ends_the_viewer_with_one_line(store: Path,
 
 
 @pytest.mark.slow
-def test_what_cannot_be_opened_is_one_line_without_a_password_and_no_server(store: Path, tmp_path: Path) -> None:
+def test_place_that_cannot_be_opened_is_one_line_without_password(store: Path, tmp_path: Path) -> None:
     away = "mongodb://user:s3cret@127.0.0.1:1/images.train?serverSelectionTimeoutMS=10"
     for places, error in (
         ((store, tmp_path / "nothing"), rf"{tmp_path}/nothing does not exist; .*"),
@@ -107,7 +109,7 @@ def test_what_cannot_be_opened_is_one_line_without_a_password_and_no_server(stor
 
 
 @pytest.mark.slow
-def test_the_password_of_a_server_is_in_no_line_page_or_error(tmp_path: Path, mongod_with_users: Mongod) -> None:
+def test_password_is_in_no_line_page_or_error(tmp_path: Path, mongod_with_users: Mongod) -> None:
     place, password = mongod_with_users.place("viewed"), "s3cret/@:%"
     convert(plant_photos(tmp_path / "images", 3), place)
     try:
@@ -126,7 +128,7 @@ def test_the_password_of_a_server_is_in_no_line_page_or_error(tmp_path: Path, mo
 # Ports and hosts
 
 
-def test_the_next_free_port_is_taken_and_a_port_that_was_asked_for_is_not_exchanged(store: Path) -> None:
+def test_default_port_is_the_next_free_one_and_a_given_port_is_never_replaced(store: Path) -> None:
     with dbloader.view(store) as first, dbloader.view(store) as second:
         assert 7878 <= first.port < second.port
         with pytest.raises(OptionError, match=f"^port {first.port} of 127.0.0.1 is taken: choose another one"):
@@ -137,7 +139,7 @@ def test_the_next_free_port_is_taken_and_a_port_that_was_asked_for_is_not_exchan
             assert ask(second.port, "/", f"Cookie: {cookies}", host=f"127.0.0.1:{second.port}").status == 403
 
 
-def test_only_this_machine_reaches_the_viewer(store: Path) -> None:
+def test_viewer_listens_only_on_this_machine(store: Path) -> None:
     with dbloader.view(store, port=0) as running:
         listening = f":{running.port:04X} 00000000:0000 "
         (line,) = [line for line in Path("/proc/net/tcp").read_text().splitlines() if listening in line]
@@ -145,7 +147,7 @@ def test_only_this_machine_reaches_the_viewer(store: Path) -> None:
         assert not running.is_public
 
 
-def test_another_host_is_a_valid_name_and_so_are_the_addresses_of_this_machine(store: Path) -> None:
+def test_public_viewer_answers_to_its_name_and_every_address(store: Path) -> None:
     with dbloader.view(store, host="0.0.0.0", port=0) as running:
         assert running.is_public
         assert running.url.startswith(f"http://{socket.gethostname()}:{running.port}/")
@@ -154,14 +156,14 @@ def test_another_host_is_a_valid_name_and_so_are_the_addresses_of_this_machine(s
         assert b"only to its own name" in ask(running.port, "/", host="evil.example").body
 
 
-def test_an_ipv6_address_has_brackets_in_the_link(store: Path) -> None:
+def test_ipv6_address_has_brackets_in_the_link(store: Path) -> None:
     with dbloader.view(store, host="::1", port=0) as running, browser(running.url) as client:
         assert running.url.startswith(f"http://[::1]:{running.port}/")
         assert client.get("/api/stores").status_code == 200
 
 
 @pytest.mark.slow
-def test_a_host_that_others_reach_warns(store: Path) -> None:
+def test_public_host_prints_a_warning(store: Path) -> None:
     with viewer(store, "--port", "0", "--host", "0.0.0.0", **NO_DISPLAY) as running:
         warning = "Warning: other machines can reach this address, and what it sends is not encrypted: ssh is safer"
         assert running.lines[1:-1] == [warning]
@@ -175,33 +177,44 @@ def test_a_host_that_others_reach_warns(store: Path) -> None:
         ("192.0.2.1", "Cannot assign.*127.0.0.1"),
     ],
 )
-def test_a_host_of_another_machine_is_an_error(store: Path, host: str, error: str) -> None:
+def test_host_of_another_machine_is_an_error(store: Path, host: str, error: str) -> None:
     with pytest.raises(OptionError, match=rf"^host '{host}'.*{error}"):
         dbloader.view(store, host=host)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("begun", ["nothing", "half a head", "half a head after a request"])
-def test_a_connection_without_a_whole_request_is_closed(store: Path, begun: str) -> None:
+@pytest.mark.parametrize("begun", ["nothing", "half a request", "half a request after a whole one"])
+def test_connection_without_a_whole_request_is_closed(store: Path, begun: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dbloader.viewing.guard._REQUEST_S", 0.5)
     half = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
     with (
         dbloader.view(store, port=0) as running,
         socket.create_connection(("127.0.0.1", running.port), timeout=WAIT_S) as client,
     ):
-        if begun == "half a head after a request":
+        if begun == "half a request after a whole one":
             client.sendall(half + b"\r\n")
             assert client.recv(2**16).startswith(b"HTTP/1.1 403")
         if begun != "nothing":
             client.sendall(half)
-        while client.recv(2**16):  # until the server closes it
+        while client.recv(2**16):  # until the server closes the connection
             pass
+
+
+def test_slow_answer_is_not_cut_off(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dbloader.viewing.guard._REQUEST_S", 0.5)
+
+    def transform(image: Image.Image) -> Image.Image:
+        time.sleep(1)
+        return image
+
+    with dbloader.view(store, port=0, transform=transform) as running, browser(running.url) as client:
+        assert client.get("/seen/0/1?position=0").status_code == 200
 
 
 # The browser of the person who started it
 
 
 @pytest.mark.slow
-def test_in_a_session_of_ssh_the_way_there_is_printed_and_nothing_is_opened(store: Path, tmp_path: Path) -> None:
+def test_ssh_session_prints_the_tunnel_and_opens_no_browser(store: Path, tmp_path: Path) -> None:
     variables = {"SSH_CONNECTION": "198.51.100.1 4711 192.0.2.7 2222", "DISPLAY": ":0", "USER": "ann"}
     with viewer(store, "--port", "0", BROWSER=f"touch {tmp_path}/opened %s", **variables) as running:
         port = running.port
@@ -213,7 +226,7 @@ def test_in_a_session_of_ssh_the_way_there_is_printed_and_nothing_is_opened(stor
 
 
 @pytest.mark.slow
-def test_on_a_display_the_link_is_opened_unless_it_is_not_wanted(store: Path, tmp_path: Path) -> None:
+def test_display_opens_the_link_unless_no_open_is_given(store: Path, tmp_path: Path) -> None:
     script = tmp_path / "browser"
     script.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/part && mv {tmp_path}/part {tmp_path}/opened\n')
     script.chmod(0o755)
@@ -241,7 +254,7 @@ sys.meta_path.insert(0, Blocker())
 
 @pytest.mark.slow
 @pytest.mark.parametrize("missing", ["starlette", "uvicorn"])
-def test_without_its_extra_one_line_says_what_to_install(store: Path, tmp_path: Path, missing: str) -> None:
+def test_missing_extra_is_one_line_with_the_command_to_install_it(store: Path, tmp_path: Path, missing: str) -> None:
     plant(tmp_path / "site", {"sitecustomize.py": BLOCKER.format(missing=missing).encode()})
     paths = f"{tmp_path}/site:{Path(dbloader.__file__).parents[1]}"
     outcome = run("view", store, env={**os.environ, "PYTHONPATH": paths})
@@ -252,7 +265,7 @@ def test_without_its_extra_one_line_says_what_to_install(store: Path, tmp_path: 
 # In a notebook
 
 
-def test_view_returns_at_once_and_leaves_nothing_behind(store: Path) -> None:
+def test_view_returns_at_once_and_close_ends_everything(store: Path) -> None:
     running = dbloader.view(store, port=0)
     with browser(running.url) as client:
         assert client.get("/api/stores").json()[0]["records"] == 200
@@ -282,7 +295,7 @@ def test_closing_during_a_request_logs_nothing(store: Path, caplog: pytest.LogCa
     assert not caplog.records
 
 
-def test_a_notebook_shows_a_link_to_a_page_that_no_frame_may_contain(store: Path) -> None:
+def test_notebook_shows_a_link_to_a_page_that_no_frame_may_contain(store: Path) -> None:
     with dbloader.view(store, store, port=0) as running:
         shown = running._repr_html_()
         assert shown.startswith(f'<a href="{running.url}" target="_blank" rel="noopener">')
@@ -295,7 +308,7 @@ def test_a_notebook_shows_a_link_to_a_page_that_no_frame_may_contain(store: Path
             assert len(client.get("/api/stores").json()) == 2
 
 
-def test_view_raises_what_is_wrong_and_leaves_nothing_behind(store: Path, tmp_path: Path) -> None:
+def test_view_with_wrong_arguments_raises_and_leaves_nothing_behind(store: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreNotFoundError, match="nothing does not exist"):
         dbloader.view(tmp_path / "nothing")
     plant(tmp_path, {"text": b"text"})
@@ -310,8 +323,64 @@ def test_view_raises_what_is_wrong_and_leaves_nothing_behind(store: Path, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_program_that_ends_does_not_wait_for_its_viewer(store: Path) -> None:
+def test_program_ends_without_waiting_for_its_viewer(store: Path) -> None:
     program = "import sys, dbloader; v = dbloader.view(sys.argv[1], port=0); print(v.url)"
     words = [sys.executable, "-c", program, str(store)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=WAIT_S, check=True)
     assert (done.stdout[:17], done.stderr) == ("http://127.0.0.1:", "")
+
+
+# --transform
+
+
+MODULE = """
+from torch import nn
+from dbloader.decoding import RandomResizedCrop
+class Turn(nn.Module):  # as torchvision's
+    def __init__(self, degrees=90): super().__init__()
+    def forward(self, image): return image.rotate(90)
+ready = Turn()
+decoder = RandomResizedCrop(8)
+size = 8
+def plain(image): return image.rotate(90)
+def factory(degrees=90): return Turn(degrees)
+def nothing(): return None
+def failing(image): raise ValueError("the image is too blue")
+def broken(): raise RuntimeError("no such file: classes.txt")
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the name of a module in the current directory, which only this test can import."""
+    name = f"transforms_of_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return name
+
+
+def test_transform_is_an_object_a_function_or_the_result_of_a_function(module: str) -> None:
+    for name in ("ready", "factory", "Turn"):
+        assert type(load_transform(f"{module}:{name}")).__name__ == "Turn"
+    assert isinstance(load_transform(f"{module}:decoder"), RandomResizedCrop)
+    assert load_transform(f"{module}:plain").__name__ == "plain"
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("train", "a transform must be MODULE:NAME, such as train:make_transform, got 'train'"),
+        (
+            "no_such_module:x",
+            "no_such_module:x cannot be loaded: ModuleNotFoundError: No module named 'no_such_module'",
+        ),
+        ("{}:absent", "cannot be loaded: AttributeError: .*absent"),
+        ("{}:broken", "cannot be loaded: RuntimeError: no such file: classes.txt"),
+        ("{}:size", "size must be a callable, or a function that returns one, got 8"),
+        ("{}:nothing", "nothing must be a callable, or a function that returns one, got None"),
+    ],
+)
+def test_transform_that_cannot_be_loaded_is_an_error(module: str, name: str, sentence: str) -> None:
+    with pytest.raises(OptionError, match=sentence):
+        load_transform(name.format(module))

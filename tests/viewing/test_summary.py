@@ -1,4 +1,4 @@
-"""What the page shows of a selection agrees with a count record by record."""
+"""Rows, counts and histograms of a selection equal a count record by record."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def check_histogram(found: dict[str, list[Any]], values: list[Any]) -> None:
     assert not expected or (expected[0] and expected[-1])
 
 
-def test_counts_are_those_of_the_records_selected(tmp_path: Path) -> None:
+def test_counts_equal_a_count_record_by_record(tmp_path: Path) -> None:
     records = some_records(2_000, seed=1)
     events = some_events(records, seed=2)
     write_records(tmp_path / "s.lmdb", records, events)
@@ -84,7 +84,7 @@ def test_counts_are_those_of_the_records_selected(tmp_path: Path) -> None:
         assert summary.count(selections, "index:0-9")["formats"] is None
 
 
-def test_rows_are_those_of_the_records_selected(tmp_path: Path) -> None:
+def test_rows_are_the_selected_records(tmp_path: Path) -> None:
     records = some_records(9_000, seed=4)
     write_records(tmp_path / "s.lmdb", records)
     rng = random.Random(5)
@@ -121,11 +121,11 @@ def test_rows_are_those_of_the_records_selected(tmp_path: Path) -> None:
         [(width, 10**6) for width in (3, 5, 5, 6, 7)],
     ],
 )
-def test_a_histogram_drops_no_value_however_extreme(tmp_path: Path, sizes: list[tuple[Any, Any]]) -> None:
+def test_histogram_counts_every_value(tmp_path: Path, sizes: list[tuple[Any, Any]]) -> None:
     histograms(tmp_path, [Record(width=width, height=height) for width, height in sizes])
 
 
-def test_edges_are_round_and_a_few_extreme_values_do_not_make_one_bar_of_all_others(tmp_path: Path) -> None:
+def test_edges_are_round_and_follow_most_values(tmp_path: Path) -> None:
     rng = random.Random(6)
     records = [Record(width=rng.randint(300, 500), height=400, image=bytes(rng.randint(1, 3000))) for _ in range(3_000)]
     records += [Record(width=60_000, height=20, image=b"1")] * 5
@@ -136,7 +136,7 @@ def test_edges_are_round_and_a_few_extreme_values_do_not_make_one_bar_of_all_oth
     assert {10, 100, 1000} & {*found["bytes"]["edges"]}
 
 
-def test_a_damaged_report_leaves_all_other_counts(tmp_path: Path) -> None:
+def test_damaged_report_leaves_the_other_counts(tmp_path: Path) -> None:
     records = some_records(20, seed=1)
     write_records(tmp_path / "s.lmdb", records, some_events(records, seed=2))
     tampering = Tampering(tmp_path / "s.lmdb")
@@ -148,20 +148,20 @@ def test_a_damaged_report_leaves_all_other_counts(tmp_path: Path) -> None:
         assert "event 1 of its report is damaged" in found["problem"]
 
 
-def test_labels_of_too_many_kinds_are_not_listed(tmp_path: Path) -> None:
+def test_more_than_65536_labels_are_not_listed(tmp_path: Path) -> None:
     write_records(tmp_path / "s.lmdb", [Record(label=number) for number in range(65_540)], classes=())
     with open_store(tmp_path / "s.lmdb") as store:
         found = summary.count(Selections(store), "label:7")
         assert (found["count"], found["labels"]) == (1, [])
 
 
-def test_a_single_record_without_a_label_is_counted(tmp_path: Path) -> None:
+def test_record_without_a_label_is_counted(tmp_path: Path) -> None:
     write_records(tmp_path / "s.lmdb", [Record(label=1), Record()], classes=())
     with open_store(tmp_path / "s.lmdb") as store:
         assert summary.count(Selections(store), "")["labels"] == [[None, 1], [1, 1]]
 
 
-def test_one_format_is_known_of_every_selection(tmp_path: Path) -> None:
+def test_formats_are_known_if_all_records_have_one(tmp_path: Path) -> None:
     write_records(tmp_path / "s.lmdb", [Record(name=f"{n}", format="PNG") for n in range(20)], classes=())
     with open_store(tmp_path / "s.lmdb") as store:
         assert summary.count(Selections(store), "index:0-4")["formats"] == {"PNG": 5}

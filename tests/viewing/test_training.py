@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import ExifTags, Image, ImageOps
 
-from dbloader import ImageFormat, LMDBDataset, MongoDataset, convert, open_store
+from dbloader import ImageFormat, LMDBDataset, MongoDataset, Record, convert, open_store, write_store
 from dbloader.decoding import MultiCrop, RandomCrop, RandomResizedCrop, ResizeCenterCrop
 from dbloader.errors import OptionError
 from dbloader.loading.create import create_loader
 from dbloader.sampling import BlockShuffleSampler, ShuffleSampler
-from dbloader.viewing.training import Options, show_batch, show_epochs, show_image
+from dbloader.viewing.training import Options, show_batch, show_epochs, show_image, to_png
 from tests.support import jpegs
 from tests.support.images import encoded, photo, plant
 
@@ -117,22 +118,22 @@ def check_epochs(place: Any, epochs: int = 2, transform: Any = None, order: str 
     ],
     ids=str,
 )
-def test_every_pixel_is_that_of_the_loader(place: Path, given: Any) -> None:
+def test_pixels_equal_those_of_the_loader(place: Path, given: Any) -> None:
     check_epochs(place, **given)
 
 
-def test_every_pixel_is_that_of_the_loader_from_a_tiled_store(images: Path, tmp_path: Path) -> None:
+def test_pixels_equal_those_of_the_loader_of_a_tiled_store(images: Path, tmp_path: Path) -> None:
     convert(images, tmp_path / "tiled.lmdb", images=ImageFormat(tile=True, tile_width=16, quality=90))
     check_epochs(tmp_path / "tiled.lmdb", 1)
 
 
-def test_every_pixel_is_that_of_the_loader_from_mongodb(images: Path, mongo_uri: str) -> None:
+def test_pixels_equal_those_of_the_loader_of_mongodb(images: Path, mongo_uri: str) -> None:
     convert(images, mongo_uri)
     check_epochs(mongo_uri, 1, world_size=2, rank=1)
 
 
 @pytest.mark.parametrize("order", ["shuffle", "blocks"])
-def test_the_state_of_an_interrupted_training_shows_what_the_resumed_one_gets(place: Path, order: str) -> None:
+def test_state_shows_the_batches_of_the_resumed_training(place: Path, order: str) -> None:
     # Interrupted with one rank, resumed with two, and another batch size.
     options: Any = {"seed": 7, "batch_size": 4, "world_size": 1, "rank": 0, "drop_last": False}
     loader = loader_of(place, order=order, **options)
@@ -176,7 +177,7 @@ def state_of(place: Path, order: str = "shuffle", **changes: Any) -> str:
     ],
     ids=str,
 )
-def test_a_wrong_state_gets_the_sentence_of_the_loader(place: Path, change: Any, sentence: str) -> None:
+def test_wrong_state_is_refused_as_by_the_loader(place: Path, change: Any, sentence: str) -> None:
     order = change.pop("order", "shuffle")
     with open_store(place) as store, pytest.raises(OptionError, match=sentence):
         show_batch(store, Options(batch_size=4, state=state_of(place, order, **change)))
@@ -200,14 +201,14 @@ def test_a_wrong_state_gets_the_sentence_of_the_loader(place: Path, change: Any,
     ],
     ids=str,
 )
-def test_a_wrong_option_gets_a_sentence(place: Path, options: Any, sentence: str) -> None:
+def test_wrong_option_is_refused(place: Path, options: Any, sentence: str) -> None:
     with open_store(place) as store, pytest.raises(OptionError, match=sentence):
         show_batch(store, Options(**{"batch_size": 4, **options}))
 
 
 @pytest.mark.parametrize("order", ["shuffle", "blocks"])
 @pytest.mark.parametrize("world_size", [1, 3])
-def test_the_epochs_of_a_record_are_where_the_ranks_get_it(place: Path, order: str, world_size: int) -> None:
+def test_epochs_of_a_record_are_the_steps_at_which_ranks_get_it(place: Path, order: str, world_size: int) -> None:
     state = "" if order == "shuffle" else state_of(place, order)
     options = Options(batch_size=4, world_size=world_size, state=state)
     found: dict[tuple[int, int], list[Any]] = {}  # of the first epochs, by epoch and index
@@ -232,7 +233,7 @@ def test_the_epochs_of_a_record_are_where_the_ranks_get_it(place: Path, order: s
                 assert sorted(told, key=str) == sorted(found[epoch, index], key=str)
 
 
-def test_the_crops_of_a_records_epochs_are_those_of_its_batches(place: Path) -> None:
+def test_crops_of_the_epochs_of_a_record_equal_those_of_its_batches(place: Path) -> None:
     options = Options(batch_size=4, world_size=2, size="24")
     with open_store(place) as store:
         for entry in show_epochs(store, 5, options)["epochs"]:
@@ -248,7 +249,7 @@ def crops_of(store: Any, transform: Callable[..., Any]) -> list[tuple[Any, Any, 
     return [(store[sample["index"]], sample["crop"], sample["size"]) for sample in samples]
 
 
-def test_the_rectangle_is_of_the_image_as_the_decoder_turns_it(place: Path) -> None:
+def test_crop_is_in_pixels_of_the_turned_image(place: Path) -> None:
     with open_store(place) as store:
         for record, _, size in crops_of(store, RandomResizedCrop(24)):
             assert size == ([40, 60] if record.format == "TIFF" else [record.width, record.height])  # Pillow turns TIFF
@@ -256,7 +257,7 @@ def test_the_rectangle_is_of_the_image_as_the_decoder_turns_it(place: Path) -> N
     assert (sizes["b/19.jpg"], sizes["b/22.jpg"], sizes["b/24.jpg"]) == ([80, 48], [48, 80], [48, 80])
 
 
-def test_the_rectangle_of_a_center_crop_is_what_its_window_shows(place: Path) -> None:
+def test_crop_of_a_center_crop_is_its_window(place: Path) -> None:
     with open_store(place) as store:
         for record, box, _ in crops_of(store, ResizeCenterCrop(28, resize=32)):
             if record.format == "TIFF":
@@ -267,7 +268,7 @@ def test_the_rectangle_of_a_center_crop_is_what_its_window_shows(place: Path) ->
             assert box[1] + box[3] / 2 == pytest.approx(record.height / 2, abs=2)
 
 
-def test_the_rectangle_of_a_padded_crop_ends_at_the_edge_of_the_image(place: Path) -> None:
+def test_padded_crop_ends_at_the_edge_of_the_image(place: Path) -> None:
     with open_store(place) as store:
         for _, (left, top, width, height), size in crops_of(store, RandomCrop(40, padding=20, pad_if_needed=True)):
             assert 0 <= left <= left + width <= size[0]
@@ -276,7 +277,7 @@ def test_the_rectangle_of_a_padded_crop_ends_at_the_edge_of_the_image(place: Pat
             assert 20 <= height <= 40
 
 
-def test_the_crops_of_a_multi_crop_are_shown_side_by_side(place: Path) -> None:
+def test_multi_crop_is_shown_side_by_side(place: Path) -> None:
     transform = MultiCrop([(2, RandomResizedCrop(24)), (1, RandomResizedCrop(16))])
     with open_store(place) as store:
         (sample, *_) = show_batch(store, Options(batch_size=2), transform)["samples"]
@@ -285,7 +286,7 @@ def test_the_crops_of_a_multi_crop_are_shown_side_by_side(place: Path) -> None:
     assert pixels(png).shape == (24, 64, 3)
 
 
-def test_a_damaged_record_is_an_error_of_its_sample_alone(tmp_path: Path) -> None:
+def test_damaged_record_is_an_error_of_its_own_sample(tmp_path: Path) -> None:
     plant(tmp_path / "images", {"a/half.jpg": photo(1, 80, 60)[:1200]})
     plant(tmp_path / "images", {f"a/{n}.jpg": photo(n) for n in range(3)})
     convert(tmp_path / "images", tmp_path / "a.lmdb", on_damaged="keep")
@@ -298,7 +299,7 @@ def test_a_damaged_record_is_an_error_of_its_sample_alone(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_the_rectangle_on_the_upright_picture_is_what_the_image_shows(tmp_path: Path, orientation: int) -> None:
+def test_crop_on_the_upright_thumbnail_shows_the_same_pixels(tmp_path: Path, orientation: int) -> None:
     exif = Image.Exif()
     exif[ExifTags.Base.Orientation] = orientation
     ramps = np.indices((120, 200)).transpose(1, 2, 0)  # each place has a color of its own
@@ -318,3 +319,73 @@ def test_the_rectangle_on_the_upright_picture_is_what_the_image_shows(tmp_path: 
     for channel in (0, 1):  # the same colors, whichever side is up
         assert abs(int(part[..., channel].min()) - int(seen[..., channel].min())) <= 3
         assert abs(int(part[..., channel].max()) - int(seen[..., channel].max())) <= 3
+
+
+# Transforms of the user, and pictures of what they return
+
+
+def turn(image: Image.Image) -> Image.Image:
+    return image.rotate(90)
+
+
+def fail(_: Image.Image) -> None:
+    raise ValueError("the image is too blue")
+
+
+def test_transform_of_the_user_has_no_crop_and_its_error_is_reported(tmp_path: Path) -> None:
+    write_store([Record(f"{n}.jpg", n, photo(n)) for n in range(4)], tmp_path / "a.lmdb")
+    with open_store(tmp_path / "a.lmdb") as store:
+        batch = show_batch(store, Options(batch_size=4), turn)
+        assert [sample["crop"] for sample in batch["samples"]] == [None] * 4
+        assert not batch["repeatable"]
+        assert show_batch(store, Options(batch_size=4), RandomResizedCrop(8))["repeatable"]
+        png, _ = show_image(store, 2, 0, Options(), turn)
+        with Image.open(io.BytesIO(photo(2))) as original:
+            assert np.array_equal(pixels(png), np.asarray(original.rotate(90)))
+        with pytest.raises(OptionError, match="the transform failed: ValueError: the image is too blue"):
+            show_image(store, 0, 0, Options(), fail)
+
+
+def decoded(value: Any) -> tuple[Any, str]:
+    png, note = to_png(value)
+    return pixels(png).tolist(), note
+
+
+ROW = np.array([[0, 100, 255]], np.uint8)
+NORMALIZED = torch.tensor([[-2.0, 0.0, 2.0]])
+
+
+@pytest.mark.parametrize(
+    ("value", "expected", "note"),
+    [
+        (ROW, ROW.tolist(), ""),
+        (torch.from_numpy(ROW)[None], ROW.tolist(), ""),
+        (torch.from_numpy(np.stack([ROW] * 3)), np.stack([ROW] * 3, -1).tolist(), ""),
+        (Image.fromarray(ROW), ROW.tolist(), ""),
+        (Image.fromarray(np.stack([ROW] * 4, -1)), np.stack([ROW] * 4, -1).tolist(), ""),
+        (Image.fromarray(ROW > 0), np.stack([[[0, 255, 255]]] * 3, -1).tolist(), ""),
+        (NORMALIZED, [[0, 128, 255]], "-2 to 2 shown as black to white"),
+        (NORMALIZED.bfloat16(), [[0, 128, 255]], "-2 to 2 shown as black to white"),
+        (torch.tensor([[0, 0.2, 0.5]]), [[0, 51, 128]], "0 to 1 shown as black to white"),
+        (ROW > 0, [[0, 255, 255]], "0 to 1 shown as black to white"),
+        (ROW.astype(np.int64) * 256, [[0, 100, 255]], "0 to 6.528e+04 shown as black to white"),
+        (Image.fromarray(ROW.astype(np.uint16) * 2), [[0, 100, 255]], "0 to 510 shown as black to white"),
+        (
+            np.array([[np.nan, 0, 4]]),
+            [[0, 0, 255]],
+            "0 to 4 shown as black to white; 1 values are not finite, shown as 0",
+        ),
+        (np.full((1, 1), 7.0), [[0]], "7 to 7 shown as black to white"),
+        (np.stack([ROW] * 2, -1), ROW.tolist(), "only channel 1 of 2"),
+        (torch.from_numpy(np.stack([ROW] * 9)), np.stack([ROW] * 3, -1).tolist(), "only channels 1 to 3 of 9"),
+        ([ROW, ROW], np.stack([[[0, 100, 255] * 2]] * 3, -1).tolist(), ""),
+    ],
+)
+def test_images_of_any_type_and_range_become_pictures(value: Any, expected: Any, note: str) -> None:
+    assert decoded(value) == (expected, note)
+
+
+@pytest.mark.parametrize("value", [None, "text", 3, {"image": ROW}, np.zeros(3), np.zeros((0, 3)), ROW.astype("c8")])
+def test_value_that_is_no_image_is_refused(value: Any) -> None:
+    with pytest.raises(OptionError, match="a transform must return an image to be shown: PIL, tensor or array, got "):
+        to_png(value)

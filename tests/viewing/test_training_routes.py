@@ -1,4 +1,4 @@
-"""The training view over HTTP, with the transform that the command line names, and without torch."""
+"""The routes of the training view, with --transform and without torch."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-/** What all views share: the URL as the state, requests, elements. */
+/** Shared by all views: the state in the URL, requests to the server, and new elements. */
 
-/** One entry of /api/stores for each store of the page. Filled before a view is first shown. */
+/** The entries of /api/stores, one for each store. start.js fills it before it shows a view. */
 export const stores = [];
 
-const OF_ALL_VIEWS = ["store", "q", "at", "px", "selected"]; // other parameters are those of one view
+const SHARED = ["store", "q", "at", "px", "selected"]; // parameters of all views; the others belong to one view
 const NUMBERS = {store: 0, at: 0, px: 160, index: 0};
-const AWAY = 503; // the status if the database does not answer
+const DATABASE_AWAY = 503; // the status of the viewer's reply when MongoDB does not answer
 const [SLOW_MS, ASK_AGAIN_MS] = [500, 1000];
 export const find = (selector) => document.querySelector(selector);
 
-/** Return the state that the URL says: all parameters as text, the numbers among them as numbers. */
+/** Return the state in the URL: all parameters as text, but NUMBERS as numbers. */
 export function state() {
   const given = Object.fromEntries(new URLSearchParams(location.search));
   const numbers = Object.entries(NUMBERS).map(([name, usual]) => {
@@ -19,13 +19,13 @@ export function state() {
   return {view: "grid", q: "", ...given, ...Object.fromEntries(numbers)};
 }
 
-/** Return the URL of the present state with changes; null or "" removes a parameter. Another view
- * begins with its own, and what was of another store's records goes. */
+/** Return the URL of the present state with changes; null or "" removes a parameter. A change of the view removes the
+ * parameters of the old view, and a change of the store removes what refers to records of the old store. */
 export function url(changes) {
   const query = new URLSearchParams(location.search);
   const [viewed, stored] = ["view" in changes, "store" in changes && String(changes.store) !== (query.get("store") ?? "0")];
   for (const name of [...query.keys()])
-    if ((viewed && !OF_ALL_VIEWS.includes(name)) || (stored && !["view", "store", "px"].includes(name))) query.delete(name);
+    if ((viewed && !SHARED.includes(name)) || (stored && !["view", "store", "px"].includes(name))) query.delete(name);
   for (const [name, value] of Object.entries(changes)) {
     if (value === null || value === undefined || value === "" || value === NUMBERS[name] || (name === "view" && value === "grid"))
       query.delete(name);
@@ -35,14 +35,14 @@ export function url(changes) {
   return text ? `/?${text}` : "/";
 }
 
-/** Change the state, which is the URL, and show it. With replace, the back button does not come back to the present one. */
+/** Change the state in the URL, and show it. With replace, the back button does not return to the present state. */
 export function go(changes, {replace = false} = {}) {
   const next = url(changes);
   if (next !== location.pathname + location.search) history[replace ? "replaceState" : "pushState"](null, "", next);
-  dispatchEvent(new PopStateEvent("popstate")); // as if by the back button
+  dispatchEvent(new PopStateEvent("popstate")); // start.js shows the new state
 }
 
-/** Return a link to the present state with changes, which opens without loading the page again. */
+/** Return a link to the present state with changes. It does not load the page again. */
 export function link(changes, ...children) {
   return make("a", {href: url(changes), onclick: (event) => {
     if (event.ctrlKey || event.metaKey || event.shiftKey) return;
@@ -51,8 +51,8 @@ export function link(changes, ...children) {
   }}, ...children);
 }
 
-/** Return the server's reply to a URL, as fetch does. If the viewer or its database does not answer, the bar at the bottom of the page
- * says so, and this waits until it answers again. Throws only an AbortError. */
+/** Fetch a URL, and return the reply. While the viewer or its database does not answer, show a message in the bar at the bottom of
+ * the page and wait. Throws only an AbortError. */
 export async function ask(src, signal) {
   let isSlow = false;
   const timer = setTimeout(() => bar({slow: bar.slow + Number(isSlow = true)}), SLOW_MS);
@@ -62,7 +62,7 @@ export async function ask(src, signal) {
         if (signal?.aborted) throw error;
         return null;
       });
-      if (reply && reply.status !== AWAY) return reply;
+      if (reply && reply.status !== DATABASE_AWAY) return reply;
       back ??= waitUntilBack(reply);
       await back;
     }
@@ -71,12 +71,12 @@ export async function ask(src, signal) {
     bar({slow: bar.slow - Number(isSlow)});
   }
 }
-let back = null; // while the server is away: a promise that ends when it answers
+let back = null; // while the server does not answer: a promise that ends with its next answer
 
-/** Ask again and again until the server answers. A viewer that was stopped may show another store now: the page is loaded again. */
+/** Ask again and again until the server answers. If the viewer was stopped, load the page again: it may show another store now. */
 async function waitUntilBack(reply) {
   let wasStopped = false;
-  while (!reply || reply.status === AWAY) {
+  while (!reply || reply.status === DATABASE_AWAY) {
     wasStopped ||= !reply;
     bar({away: reply ? `This page waits for the database: ${await errorOf(reply)}` : "The viewer does not answer: was `dbloader view` stopped?"});
     await new Promise((resolve) => setTimeout(resolve, ASK_AGAIN_MS));
@@ -87,61 +87,61 @@ async function waitUntilBack(reply) {
   bar({away: ""});
 }
 
-/** Change what the bar at the bottom says: that the server is away, that requests are slow, or a note about the store. */
+/** Change the bar at the bottom: `away`, why the server does not answer; `slow`, the number of slow requests; `note`, about the store. */
 export function bar(changes) {
   Object.assign(bar, changes);
   find("#note").textContent = escaped(bar.away || (bar.slow ? "Loading…" : bar.note));
 }
 Object.assign(bar, {away: "", slow: 0, note: ""});
 
-/** Return the sentence of a reply that is an error. */
+/** Return the message of a reply that is an error. */
 export const errorOf = async (reply) =>
   (await reply.json().catch(() => ({}))).error ?? `The server answered ${reply.status} ${reply.statusText}`;
 
-/** Return the JSON of a route, as `api("/api/0/rows", {q, start: 0, count: 50}, signal)`; parameters that are null are left out.
- * Throws an Error with the server's sentence, or an AbortError. */
+/** Return the JSON of a route, as in `api("/api/0/rows", {q, start: 0, count: 50}, signal)`. Parameters that are null are left out.
+ * Throws an Error with the server's message, or an AbortError. */
 export async function api(path, params = {}, signal) {
   const reply = await ask(address(path, params), signal);
   if (!reply.ok) throw new Error(await errorOf(reply));
   return reply.json();
 }
 
-/** Return why the server has no picture at a URL; null if it has one. */
+/** Return the reason why the server has no picture at a URL; null if it has one. */
 export async function whyMissing(src) {
   const reply = await ask(src);
   return reply.ok ? null : errorOf(reply);
 }
 
-/** Show a picture in an element. `failed` gets the reason why there is none; while the server is away, the element is empty. */
+/** Show a picture in an img element. If there is none, call `failed` with the reason. */
 export function load(image, src, failed = () => {}, isFirst = true) {
   image.style.visibility = "";
   image.onerror = async () => {
-    image.style.visibility = "hidden"; // no sign of a broken picture
+    image.style.visibility = "hidden"; // the browser's sign of a broken picture
     const why = await whyMissing(src);
-    if (image.getAttribute("src") !== src) return; // it shows another picture by now
+    if (image.getAttribute("src") !== src) return; // the element shows another picture now
     if (why === null && isFirst) load(image, src, failed, false);
     else failed(why ?? "This browser does not show the picture.");
   };
   image.src = src;
 }
 
-/** Return a path with parameters; those that are null are left out. */
+/** Return a path with parameters. Parameters that are null are left out. */
 export function address(path, params = {}) {
   const query = new URLSearchParams(Object.entries(params).filter(([, value]) => value !== null && value !== undefined));
   return query.size ? `${path}?${query}` : path;
 }
 
-/** Return links that download the records of a query as a listing, in each format. */
+/** Return links that download the records of a query as a listing: one link for each format. */
 export const listings = (store, q) => ["csv", "jsonl"].map((format) =>
   make("a", {href: address(`/listing/${store}`, {q, format}), download: ""}, format));
 
-/** Return the URL of a picture of a record: kind is "thumb" or "image"; params are px and field. */
+/** Return the URL of a picture of a record. `kind` is "thumb" or "image"; `params` are px and field. */
 export function picture(kind, store, index, params = {}) {
   return address(`/${kind}/${store}/${index}`, {...params, v: stores[store].started});
 }
 
-/** Return a new element. Properties that the element has are set, others become attributes; "svg:rect" is of SVG. Texts among
- * the children become text, never markup. */
+/** Return a new element; the tag "svg:rect" makes one of SVG. A property that the element does not have becomes an attribute.
+ * Children that are strings become text, never markup. */
 export function make(tag, properties = {}, ...children) {
   const svg = tag.startsWith("svg:");
   const element = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag.slice(4)) : document.createElement(tag);
@@ -154,7 +154,7 @@ export function make(tag, properties = {}, ...children) {
   return element;
 }
 
-/** Return a text with control, bidirectional and other invisible characters as visible escapes. */
+/** Return a text in which control characters, bidirectional and other invisible characters are escaped. */
 export function escaped(text) {
   return String(text).replace(/[\p{Cc}\p{Cf}\p{Cs}\u2028\u2029]/gu, (mark) => {
     const code = mark.codePointAt(0).toString(16);
@@ -162,25 +162,25 @@ export function escaped(text) {
   });
 }
 
-/** Return the name of a label; "label 3" if it has none, "" without a label. */
+/** Return the class name of a label; "label 3" for a label without a name; "" for null. */
 export function className(store, label) {
   return label === null ? "" : (stores[store].classes?.[label] ?? `label ${label}`);
 }
 
-/** Return a number as people write it: 12,345. */
+/** Return a number with commas: 12,345. */
 export const counted = (number) => number.toLocaleString("en-US");
 
-/** Return what belongs to a number if only the first records were looked at; `first` is null if all were. */
+/** Return a remark for a count if only the first records were searched; `first` is null if all were. */
 export const ofFirst = (first) => (first ? `, of the first ${counted(first)}` : "");
 
-/** Return bytes as people write them: 4.2 MB. */
+/** Return a number of bytes with a unit: 4.2 MB. */
 export function sized(bytes) {
   for (const [unit, one] of [["TB", 1e12], ["GB", 1e9], ["MB", 1e6], ["kB", 1e3]])
     if (bytes >= one) return `${(bytes / one).toFixed(bytes < 100 * one ? 1 : 0)} ${unit}`;
   return `${bytes} B`;
 }
 
-/** Say something at the bottom of the page for some seconds; screen readers read it out. */
+/** Show a text at the bottom of the page for five seconds. Screen readers read it. */
 export function notice(text) {
   find("#notice").textContent = text;
   clearTimeout(noticed);
@@ -188,18 +188,18 @@ export function notice(text) {
 }
 let noticed = 0;
 
-/** Return the last part of a store's place, or all of it if the other store has the same one. */
+/** Return the last part of a store's place; the whole place if both stores have the same last part. */
 export function shortPlace(store) {
   const last = stores.map(({place}) => place.split("/").at(-1));
   return escaped(new Set(last).size === last.length ? last[store] : stores[store].place);
 }
 
-/** Set the title of the window: what is shown, then the store. */
+/** Set the title of the window: the text, then the store. */
 export function title(text) {
   document.title = [escaped(text), shortPlace(state().store), "dbloader"].filter(Boolean).join(" · ");
 }
 
-/** Open or close the side bar where the window is narrow. */
+/** Open or close the side bar of a narrow window. */
 export function menu(open) {
   find("#menu").ariaExpanded = String(document.body.classList.toggle("menu", open));
 }

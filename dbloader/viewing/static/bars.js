@@ -1,21 +1,21 @@
-/** A histogram. A click, a drag, or the arrow keys and Enter choose a range of it. */
+/** A histogram. The user chooses a range with a click, a drag, or the arrow keys and Enter. */
 import {counted, make} from "./app.js";
 
 const HIGH = 40;
 
 class Bars extends HTMLElement {
   connectedCallback() {
-    this.from = this.to = -1; // bars that are marked
+    this.from = this.to = -1; // the marked bars; -1 for none
     this.edges = [];
     this.counts = [];
     this.whole = true;
     this.text = String;
     this.chosen = () => {};
     this.svg = make("svg:svg", {role: "listbox", tabindex: 0, preserveAspectRatio: "none", "aria-orientation": "horizontal"});
-    this.told = make("span", {class: "range"});
+    this.chosenRange = make("span", {class: "range"});
     this.least = make("span");
     this.greatest = make("span");
-    this.append(make("div", {class: "ends"}, make("b", {}, this.getAttribute("name")), this.told), this.svg,
+    this.append(make("div", {class: "ends"}, make("b", {}, this.getAttribute("name")), this.chosenRange), this.svg,
       make("div", {class: "ends"}, this.least, this.greatest));
     const at = (event) => {
       const box = this.svg.getBoundingClientRect();
@@ -39,7 +39,8 @@ class Bars extends HTMLElement {
     };
   }
 
-  /** Show counts between edges; `choose(from, to)` gets the edges of a range, null where it has no end. */
+  /** Show a histogram. `whole`: values are integers; `text(value)`: returns a label; `chosen(from, to)`: called with the edges of the
+   * chosen range, null at an open end. */
   draw({edges, counts}, whole, text, chosen) {
     Object.assign(this, {edges, counts, whole, text, chosen});
     const name = this.getAttribute("name");
@@ -47,7 +48,7 @@ class Bars extends HTMLElement {
     this.svg.setAttribute("viewBox", `0 0 ${counts.length} ${HIGH}`);
     this.svg.ariaLabel = `Records by ${name}`;
     this.svg.replaceChildren(...counts.map((count, n) => {
-      const high = count ? Math.max(1.5, (count / most) * HIGH) : 0; // few are seen too
+      const high = count ? Math.max(1.5, (count / most) * HIGH) : 0; // a small count is visible, too
       const bar = make("svg:rect", {id: `${name}-${n}`, role: "option", x: n + 0.06, y: HIGH - high, width: 0.88, height: high});
       bar.ariaLabel = `${this.range(n, n)}: ${counted(count)} records`;
       return bar;
@@ -58,7 +59,7 @@ class Bars extends HTMLElement {
   }
 
   range(low, high) {
-    const isLast = high === this.counts.length - 1; // only the last bar includes its upper edge
+    const isLast = high === this.counts.length - 1; // only the last bar contains its upper edge
     const [first, last] = [this.text(this.edges[low]), this.text(this.edges[high + 1] - Number(this.whole && !isLast))];
     return first === last ? first : `${first} to ${last}`;
   }
@@ -69,7 +70,7 @@ class Bars extends HTMLElement {
     [...this.svg.children].forEach((bar, n) => (bar.ariaSelected = String(n >= low && n <= high)));
     if (to >= 0) this.svg.setAttribute("aria-activedescendant", this.svg.children[to].id);
     const sum = this.counts.slice(Math.max(0, low), high + 1).reduce((all, one) => all + one, 0);
-    this.told.textContent = to < 0 ? "" : `${this.range(low, high)}: ${counted(sum)}`;
+    this.chosenRange.textContent = to < 0 ? "" : `${this.range(low, high)}: ${counted(sum)}`;
   }
 
   choose() {

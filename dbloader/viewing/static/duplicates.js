@@ -1,8 +1,9 @@
+/** Groups of duplicates that `dbloader duplicates` found. */
 import {api, counted, escaped, link, load, make, picture, title} from "./app.js";
 
-const COUNT = 20; // groups at a time
+const COUNT = 20; // groups of a request
 
-/** Return a picture of a record that is a link to it. */
+/** Return a link to a record: its picture and a text. */
 function pictured(store, index, text) {
   const image = make("img", {alt: "", loading: "lazy"});
   load(image, picture("thumb", store, index, {px: 160}), () => image.replaceWith(make("span", {class: "error"}, "cannot be shown")));
@@ -21,8 +22,8 @@ class Duplicates extends HTMLElement {
         const found = await api(`/api/${store}/duplicates`, {start: list.childElementCount, count: COUNT}, signal);
         list.append(...found.groups.map((group) => this.group(store, group)));
         more.hidden = list.childElementCount >= found.total;
-        head.textContent = found.total ? `${counted(found.duplicates)} images are duplicates of ${counted(found.total)} others: the same bytes, or at most ` +
-          `${found.distance} of 128 bits of their fingerprints apart. The first of each group is the one that it is compared with.` : "No image is here twice, and none is nearly the same as another one.";
+        head.textContent = found.total ? `${counted(found.duplicates)} images are duplicates of ${counted(found.total)} others: they have the same bytes, or at most ` +
+          `${found.distance} of 128 bits of their fingerprints differ. Each group begins with the image to which the others are compared.` : "No two images are equal or nearly equal.";
       } catch (error) {
         if (signal.aborted) return;
         head.textContent = error.message;

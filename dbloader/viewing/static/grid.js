@@ -1,13 +1,13 @@
-/** All records of the selection as thumbnails. */
+/** The grid: all records of the search as thumbnails. */
 import {api, className, counted, escaped, go, link, listings, load, make, notice, ofFirst, picture, state, title, url} from "./app.js";
 import {keys} from "./keys.js";
 import {Scroller} from "./scroll.js";
 
 const CHUNK = 200; // rows of a request
-const CHUNKS = 20; // that are kept
-const PAUSE_MS = 100; // between requests while whole screens fly past
+const CHUNKS = 20; // chunks of rows that are kept
+const PAUSE_MS = 100; // between requests while the user scrolls fast
 const CAPTION = 40; // px below a thumbnail
-const LONGEST = 9_000; // characters of the indices that are selected: a query has at most 10,000
+const LONGEST = 9_000; // characters of the selected indices: a query has at most 10,000
 
 /** Return indices as text: 1,5-9. */
 export function ranges(indices) {
@@ -20,7 +20,7 @@ export function ranges(indices) {
   return runs.map(([first, last]) => (first === last ? `${first}` : `${first}-${last}`)).join(",");
 }
 
-/** Return the indices of such a text. */
+/** Return the indices in a text like 1,5-9. */
 export function indices(text) {
   const all = new Set();
   for (const [, first, last] of text.matchAll(/(\d+)(?:-(\d+))?/g))
@@ -30,8 +30,8 @@ export function indices(text) {
 
 class Grid extends HTMLElement {
   connectedCallback() {
-    this.key = ""; // store and query of what is shown
-    this.loaded = 0; // when rows were last asked for
+    this.key = ""; // the store and query that are shown
+    this.loaded = 0; // the time of the last request for rows
     this.chunks = new Map();
     this.selected = new Set();
     this.status = make("p", {id: "count", role: "status"});
@@ -89,12 +89,12 @@ class Grid extends HTMLElement {
         const all = count === of ? `${counted(of)} records` : `${counted(count)} of ${counted(of)} records`;
         this.status.className = "";
         this.status.textContent = all + ofFirst(first);
-        if (!count && of) this.status.textContent += ": nothing fits all words of the search";
+        if (!count && of) this.status.textContent += ": no record matches all words of the search";
         this.list.hidden = !count;
         this.scroller.reset(count);
       } catch (error) {
         if (signal.aborted) return;
-        this.key = ""; // asked again when it is shown again
+        this.key = ""; // the next show() asks again
         this.status.className = "error";
         this.status.textContent = error.message;
         this.list.hidden = true;
@@ -102,10 +102,10 @@ class Grid extends HTMLElement {
       this.scroller.active = -1;
     }
     if (this.scroller.count && state().at !== this.scroller.active) this.scroller.move(state().at);
-    this.told();
+    this.showSelection();
   }
 
-  /** Ask for the rows of what is visible, and for none that was scrolled away. */
+  /** Request the rows of the visible cells. Cancel requests for rows that were scrolled away. */
   seen(begin, end) {
     const [from, to] = [Math.floor(begin / CHUNK), Math.floor((end - 1) / CHUNK)];
     for (const [number, chunk] of this.chunks)
@@ -152,7 +152,7 @@ class Grid extends HTMLElement {
   }
 
   clear(cell) {
-    cell.img.removeAttribute("src"); // ends its request
+    cell.img.removeAttribute("src"); // cancels its request
     cell.index = null;
     cell.className = "tile";
     cell.why.textContent = cell.name.textContent = cell.facts.textContent = "";
@@ -176,11 +176,11 @@ class Grid extends HTMLElement {
   open(at) {
     const row = this.row(at);
     if (!row) return;
-    history.replaceState(null, "", url({at})); // where "back" comes to
+    history.replaceState(null, "", url({at})); // the back button returns to this position
     go({view: "record", index: row[0], at});
   }
 
-  /** Go to a position that the server finds. */
+  /** Ask the server for a position, and go to it. */
   async seek(params) {
     const {store, q} = state();
     try {
@@ -207,8 +207,8 @@ class Grid extends HTMLElement {
     else go({selected, at: this.scroller.active}, {replace: true});
   }
 
-  /** Show what is selected. */
-  told() {
+  /** Show the selection. */
+  showSelection() {
     for (const cell of this.scroller.cells.values()) cell.ariaSelected = String(this.selected.has(cell.index));
     this.chosen.hidden = !this.selected.size;
     const q = `index:${ranges(this.selected)}`;

@@ -1,10 +1,10 @@
-/** Keys: one handler for all pages, and its help. */
+/** Keys: one handler for all views, and the help that lists them. */
 import {find, make, state} from "./app.js";
 
 const bound = new Map();
 
-/** Register keys as `keys({x: ["Select the record", fn]}, "grid")`: they act while that view is shown, without a view always.
- * A key is as in KeyboardEvent.key. The texts are in the help. */
+/** Register keys, as in `keys({x: ["Select the record", run]}, "grid")`. They work while this view is shown; without a view, always.
+ * Names of keys are those of KeyboardEvent.key. The help shows the texts. */
 export function keys(bindings, view = null) {
   for (const [key, [text, run]] of Object.entries(bindings)) bound.set(key, [...(bound.get(key) ?? []), {text, run, view}]);
 }
@@ -29,7 +29,7 @@ const QUERY = [["maine_012", "a part of the name"], ["class:cat", "a class; clas
   ["width<256 height>=1000", "all words must fit; also aspect and bytes, = <= >"], ["index:1,5-9", "these indices"],
   ["format:png", "a format"], ["damaged repaired", "what the conversion did"], ["-class:dog", "not this class"]];
 
-/** Show the keys of the page, and the words of a search. */
+/** Show the keys of the view, and the words of a search. */
 export function help() {
   const {view} = state();
   const table = (rows, tag) => make("table", {}, ...rows.map(([name, text]) =>
@@ -39,5 +39,5 @@ export function help() {
   find("#keys").replaceChildren(make("h2", {id: "keys-title"}, "Keys of this page"), table(rows, "kbd"), make("h2", {}, "Words of a search"),
     table(QUERY, "code"), make("button", {onclick: () => find("#keys").close()}, "Close"));
   find("#keys").showModal();
-  find("#keys").scrollTop = 0; // the focus is on the button at the end
+  find("#keys").scrollTop = 0; // the focus on the last button has scrolled down
 }

@@ -1,10 +1,10 @@
-/** One record: its picture with what lies over it, and all that is known of it. */
+/** One record: its picture with boxes, masks and tiles, and its facts. */
 import {api, className, counted, escaped, go, link, load, make, notice, ofFirst, picture, sized, state, stores, title, whyMissing} from "./app.js";
 import {keys} from "./keys.js";
 
-const LONGEST = 2000; // characters of a value that are shown
-const ENLARGED = 8; // times, at most
-/** Where a point of the stored image is shown, by EXIF orientation; its sides are w and h. */
+const LONGEST = 2000; // characters of a value
+const ENLARGED = 8; // how many times a small image is enlarged, at most
+/** For each EXIF orientation: the point of the upright image that shows the point (x, y) of the stored image of w × h pixels. */
 const TURNED = [(x, y) => [x, y], (x, y) => [x, y], (x, y, w) => [w - x, y], (x, y, w, h) => [w - x, h - y], (x, y, w, h) => [x, h - y],
   (x, y) => [y, x], (x, y, w, h) => [h - y, x], (x, y, w, h) => [h - y, w - x], (x, y, w) => [y, w - x]];
 
@@ -14,7 +14,7 @@ function readable(value) {
   return text.slice(0, LONGEST).split("\n").map(escaped).join("\n") + rest;
 }
 
-/** Return a heading and a table of what is known; null without any of it. */
+/** Return a heading and a table of the rows that have a value; null if there are none. */
 function section(heading, rows, ...more) {
   const known = rows.filter(([, value]) => value !== null && value !== undefined);
   if (!known.length && !more.length) return null;
@@ -27,7 +27,7 @@ function section(heading, rows, ...more) {
 function code(text) {
   const shown = make("code", {}, ...text.split("\n").map(escaped).flatMap((line) => [line, "\n"]));
   const copy = async () => {
-    getSelection()?.selectAllChildren(shown); // for those whose browser does not copy: it trusts no page without https
+    getSelection()?.selectAllChildren(shown); // without https, some browsers do not copy: then the user copies the marked text
     await navigator.clipboard?.writeText(shown.textContent).then(() => notice("Copied."), () => {});
   };
   return make("p", {class: "code"}, shown, make("button", {onclick: copy, ariaLabel: "Copy this code"}, "Copy"));
@@ -112,7 +112,7 @@ class Record extends HTMLElement {
     this.paint();
   }
 
-  /** The picture and what is drawn over it. */
+  /** Return the picture, the layers over it, and the choice of layers. */
   stage(now, facts) {
     const turn = facts.orientation > 4;
     const set = (width, height) => [this.width, this.height] = turn ? [height, width] : [width, height];
@@ -122,7 +122,7 @@ class Record extends HTMLElement {
     if (facts.bytes === null && facts.array === null) return make("p", {class: "muted"}, "This record has no image.");
     const rendered = picture("thumb", now.store, facts.index, {px: 1600});
     load(this.image, facts.rendered ? rendered : picture("image", now.store, facts.index), async (why) => {
-      const cause = (await whyMissing(rendered)) ?? why; // where the stored file is given, only decoding it finds the cause
+      const cause = (await whyMissing(rendered)) ?? why; // only the server, which decodes the image, knows the cause
       if (this.facts === facts) this.querySelector("figure").replaceChildren(make("p", {class: "damage", role: "alert"}, escaped(cause)));
     });
     this.over = make("svg:svg", {"aria-hidden": "true", preserveAspectRatio: "none"});
@@ -140,7 +140,7 @@ class Record extends HTMLElement {
     return make("figure", {}, make("div", {class: "view"}, this.frame), this.choices, note || null);
   }
 
-  /** Show the zoom and the overlays that the URL says. */
+  /** Show the zoom and the layers of the URL. */
   paint() {
     const facts = this.facts;
     if (!this.frame?.isConnected || !this.width) return;
@@ -163,7 +163,7 @@ class Record extends HTMLElement {
       for (let y = down; y < h; y += down) lines.push(line(turned(0, y), turned(w, y)));
       parts.push(make("svg:path", {class: "tiles", d: lines.join("")}));
     }
-    const size = (13 * this.width) / (this.frame.clientWidth || this.width); // 13 px on the screen
+    const size = (13 * this.width) / (this.frame.clientWidth || this.width); // of the text: 13 px on the screen
     for (const [n, [left, top, right, bottom]] of drawn.includes("boxes") ? facts.boxes.entries() : []) {
       const [[ax, ay], [bx, by]] = [turned(left, top), turned(right, bottom)];
       const [x, y] = [Math.min(ax, bx), Math.min(ay, by)], label = facts.box_labels[n] ?? "";

@@ -1,4 +1,4 @@
-/** What the conversion did with single files. */
+/** The report of the conversion: files that were rejected, repaired or changed. */
 import {api, counted, escaped, go, link, make, state, title} from "./app.js";
 
 const PAGE = 200;
@@ -45,7 +45,7 @@ class Report extends HTMLElement {
     this.table.hidden = !rows.length;
     const last = start + rows.length;
     this.status.textContent = !lines ? "The conversion had nothing to report: it repaired, rejected and changed no file." :
-      rows.length ? `${counted(start + 1)} to ${counted(last)} of ${counted(total)} lines` : "No line has this.";
+      rows.length ? `${counted(start + 1)} to ${counted(last)} of ${counted(total)} lines` : "No line matches.";
     this.body.replaceChildren(...rows.map((row) => make("tr", {}, make("td", {class: row.event}, row.event),
       make("td", {}, row.index === null ? escaped(row.name) : link({view: "record", index: row.index, q: null}, escaped(row.name))),
       make("td", {}, escaped(row.reason)))));

@@ -1,20 +1,20 @@
-/** A list of any length in columns: only what is seen is in the document, and its elements are used again.
+/** A list of any length in columns. Only the visible cells are in the document, and elements are used again.
  *
- * Browsers end an element at some 16 million px, which 10 million thumbnails exceed. So the scrolled element is at most
- * TALLEST high. Its scroll bar then moves by proportion, while the wheel, keys and fingers move by px. */
+ * Browsers limit an element to about 16 million px, too few for 10 million thumbnails. So the scrolled element is at most
+ * TALLEST high. The scroll bar of a longer list moves in proportion. The wheel, keys and fingers always move by px. */
 import {make} from "./app.js";
 
 const TALLEST = 8_000_000; // px
-const SETTLE_MS = 250; // browsers allow 200 changes of the URL in 30 s
+const SETTLE_MS = 250; // from the last movement to `settled`, which changes the URL: browsers allow 200 changes in 30 s
 
 export class Scroller {
-  /** `list` becomes a listbox of cells, which `use.tile` makes; `use.fill(cell)` shows cell.position and `use.clear(cell)` stops
-   * that; `use.seen(begin, end)` hears what is visible, `use.settled` that scrolling has ended. */
+  /** Make an element a listbox. `use.tile()` returns a new cell, `use.fill(cell)` shows cell.position in it, and `use.clear(cell)`
+   * empties it. `use.seen(begin, end)` is called with the visible positions, and `use.settled()` after scrolling. */
   constructor(list, use) {
     this.use = use;
     this.gap = use.gap ?? 0;
-    this.count = this.top = this.set = 0; // top: px in a list without limit; set: the scrollTop that this code gave
-    this.active = 0; // the position that keys act on
+    this.count = this.top = this.set = 0; // top: px in the list of unlimited height; set: the scrollTop that this code has set
+    this.active = 0; // the position on which keys act
     this.columns = this.across = this.down = this.wanted = 1;
     this.cells = new Map(); // by position
     this.spare = [];
@@ -47,16 +47,16 @@ export class Scroller {
     new ResizeObserver(() => this.layout()).observe(list);
   }
 
-  /** Show another list of `count` cells from its beginning. */
+  /** Show a new list of `count` cells from its beginning. */
   reset(count) {
     this.count = count;
     this.top = this.active = 0;
     for (const position of this.cells.keys()) this.release(position);
-    this.spare = [...this.layer.children]; // so that their order in the document is that of the list again
+    this.spare = [...this.layer.children]; // so that the document has the order of the list again
     this.layout();
   }
 
-  /** Place the cells; the active one stays where it is on the screen. `width` is the least of a cell, 0: that of the list. */
+  /** Place the cells. The active cell keeps its place on the screen. `width` is the least width of a cell; 0 for one column. */
   layout(width = this.wanted, height = this.down) {
     const before = this.down;
     [this.wanted, this.down] = [width, height];
@@ -73,12 +73,12 @@ export class Scroller {
     this.to(Math.floor(this.active / this.columns) * height - offset);
   }
 
-  /** How many px of the list one px of the scroll bar is. */
+  /** Pixels of the list for each pixel of the scroll bar. */
   get scale() {
     return this.total > TALLEST ? (this.total - this.high) / (TALLEST - this.high) : 1;
   }
 
-  /** How many cells fit on the screen. */
+  /** Number of cells that fit on the screen. */
   get page() {
     return this.columns * Math.max(1, Math.floor(this.high / this.down));
   }
@@ -90,7 +90,7 @@ export class Scroller {
     this.render();
   }
 
-  /** Take over where the scroll bar was moved to, and return whether it was. Browsers tell it only with the next frame. */
+  /** Read the position of the scroll bar, and return whether the user has moved it. The event comes only with the next frame. */
   read() {
     if (!this.list.clientWidth || Math.abs(this.list.scrollTop - this.set) < 1) return false;
     this.set = this.list.scrollTop;
@@ -98,7 +98,7 @@ export class Scroller {
     return true;
   }
 
-  /** Return the position that keys act on: the active one, or the first that is visible if it was scrolled away. */
+  /** Return the active position; if it was scrolled away, the first visible one. */
   here() {
     this.read();
     const middle = Math.floor(this.active / this.columns) * this.down - this.top + this.down / 2;
@@ -106,7 +106,7 @@ export class Scroller {
     return this.active;
   }
 
-  /** Make a position the active one, and bring it into view. */
+  /** Make a position the active one, and scroll to it. */
   move(position) {
     this.read();
     this.active = Math.max(0, Math.min(position, this.count - 1));
@@ -117,7 +117,7 @@ export class Scroller {
     this.settle();
   }
 
-  /** When scrolling ends, make a visible cell the active one. */
+  /** After scrolling, make a visible cell the active one. */
   settle() {
     clearTimeout(this.timer);
     this.timer = setTimeout(() => {

@@ -1,4 +1,4 @@
-/** What the selection is: search, filters, classes, histograms; and the other pages. */
+/** The side bar: search, links to the views, classes, histograms, formats and events. */
 import "./bars.js";
 import {api, className, counted, escaped, go, link, listings, make, menu, ofFirst, sized, state, stores, url} from "./app.js";
 import {keys} from "./keys.js";
@@ -7,15 +7,15 @@ import {Scroller} from "./scroll.js";
 const PAGES = {grid: "Images", training: "What training sees", report: "Report of the conversion", duplicates: "Duplicates"};
 const COLUMNS = ["width", "height", "aspect", "bytes"];
 
-/** Return the words of a query; quotes keep blanks. */
+/** Return the words of a query. Blanks within quotes do not separate words. */
 const words = (q) => q.match(/(?:[^\s"]|"(?:[^"\\]|\\.)*"?)+/g) ?? [];
 
-/** Go to the records of a query that has other words in place of those that `old` fits. */
+/** Replace the words of the query that match `old` by other words, and show the result. */
 function filter(old, added) {
   go({view: null, index: null, at: null, q: [...words(state().q).filter((word) => !old.test(word)), ...added].join(" ")});
 }
 
-/** Return the word for a class. */
+/** Return the word of a query for a label. */
 function classWord(store, label) {
   const name = stores[store].classes?.[label ?? -1];
   if (name === undefined) return `label:${label ?? "none"}`;
@@ -26,7 +26,7 @@ class Sidebar extends HTMLElement {
   connectedCallback() {
     this.key = "";
     this.all = [];
-    this.labels = this.all; // those that are listed
+    this.labels = this.all; // the listed ones
     this.search = make("input", {id: "search", type: "search", autocomplete: "off", spellcheck: false, placeholder: "class:cat width<256",
       "aria-describedby": "search-error", onkeydown: (event) => {
         if (event.key === "Enter") go({view: null, index: null, at: null, q: this.search.value.trim()});
@@ -72,7 +72,7 @@ class Sidebar extends HTMLElement {
       this.draw(now, facts);
     } catch (error) {
       if (signal.aborted) return;
-      this.key = ""; // asked again when it is shown again
+      this.key = ""; // the next show() asks again
       this.error.textContent = error.message;
     }
     this.facts.hidden = this.error.textContent !== "";
@@ -81,7 +81,7 @@ class Sidebar extends HTMLElement {
 
   draw(now, facts) {
     const found = new Map(facts.labels);
-    const labels = Object.keys(stores[now.store].label_counts ?? {}).map(Number); // null: too many to be counted there
+    const labels = Object.keys(stores[now.store].label_counts ?? {}).map(Number); // null if the store has too many
     this.all = labels.length ? [...found.has(null) ? [null] : [], ...labels].map((label) => [label, found.get(label) ?? 0]) : facts.labels;
     this.classes.hidden = !this.all.length;
     this.list();
@@ -104,7 +104,7 @@ class Sidebar extends HTMLElement {
       make("p", {class: "muted"}, `${counted(facts.count)} records${ofFirst(facts.first)}, for convert --listing and copy --select or --drop.`));
   }
 
-  /** Show the classes that are searched, in an order: "label" or "count". */
+  /** Show the classes whose names contain the typed text, ordered by "label" or "count". */
   list(order = this.order.value || "label") {
     const {store} = state();
     this.order.value = order;

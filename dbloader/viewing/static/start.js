@@ -1,4 +1,4 @@
-/** The start of the page: loads its views, and shows the one that the URL names. */
+/** The start of the page: load the views, and show the view in the URL. */
 import {api, bar, escaped, find, go, make, menu, shortPlace, state, stores, url} from "./app.js";
 import {help, keys, pressed} from "./keys.js";
 
@@ -22,7 +22,7 @@ function theme(chosen) {
   find("#theme").ariaLabel = find("#theme").title = `Colors: ${chosen ?? "as the system"}`;
 }
 
-/** Say at the bottom of the page if another store is at the place now. */
+/** Show a note at the bottom of the page if the store was replaced or removed. */
 async function checkStore() {
   const {note} = await api(`/api/${state().store}/note`).catch((error) => ({note: error.message}));
   bar({note: note ?? ""});

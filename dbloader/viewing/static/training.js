@@ -1,12 +1,12 @@
-/** What the training sees: the batch of a step, each image beside its original with the crop; one record in twelve epochs. */
+/** The training view: the batch of a step, or one record in twelve epochs. Each image is beside its original with the crop. */
 import {address, api, ask, className, counted, errorOf, escaped, go, link, load, make, picture, title} from "./app.js";
 import {keys} from "./keys.js";
 
-/** Name, text, usual value, and whether it matters for one record. */
+/** Options: name, label, default, and whether it applies to the view of one record. */
 const OPTIONS = [["seed", "Seed", 0, true], ["epoch", "Epoch", 0, false], ["batch_size", "Batch size", 32, true],
   ["world_size", "World size", 1, true], ["rank", "Rank", 0, false], ["step", "Step", 0, false], ["size", "Size", 224, true]];
-const SIDE = 156; // pixels of a picture: two fit on a phone
-const PASTE = "As print() or json.dumps() writes it. It decides the order, the seed and the epoch, and steps are counted from it.";
+const SIDE = 156; // px of a picture: two fit side by side on a phone
+const PASTE = "The text that print() or json.dumps() writes. The state sets the order, the seed and the epoch, and steps count from it.";
 
 class Training extends HTMLElement {
   connectedCallback() {
@@ -32,7 +32,7 @@ class Training extends HTMLElement {
     this.data = null;
     const of = now.record === undefined ? null : Number(now.record);
     this.form(now);
-    if (!this.out.childElementCount) this.where.textContent = "Working out what comes. The first time, the server loads torch: some seconds.";
+    if (!this.out.childElementCount) this.where.textContent = "Computing the batch. The first time, the server loads torch, which takes some seconds.";
     try {
       const asked = Object.fromEntries([...OPTIONS.map(([name]) => name), "drop_last", "state"].map((name) => [name, now[name]]));
       const data = await api(`/api/${now.store}/${of === null ? "training" : `epochs/${of}`}`, asked, signal);
@@ -44,7 +44,7 @@ class Training extends HTMLElement {
       this.where.textContent = of !== null ? `Record ${of}, ${escaped(name ?? "without a name")}, in epochs ${epoch} to ${epoch + 11}. Steps are counted from the start of each. Order: ${order}`
         : `Epoch ${epoch}, step ${counted(data.step)} (0 to ${counted(data.steps - 1)}${now.state ? " after the state" : ""}): ${samples.length < all ? `the first ${counted(samples.length)} of ` : ""}${counted(all)} images. Order: ${order}`;
       const notes = data.transform ? [`The transform is ${data.transform}.`] : [];
-      if (!data.repeatable) notes.push("If it draws from global random generators, each look differs, and so does the training. A Decoder always gives the same.");
+      if (!data.repeatable) notes.push("If it uses global random generators, its results differ each time, as in training. The results of a Decoder never do.");
       this.out.replaceChildren(...notes.map((note) => make("p", {class: "muted"}, escaped(note))),
         of === null ? "" : make("p", {class: "row"}, epoch ? link({epoch: Math.max(0, epoch - 12)}, "← Epochs before") : null,
           link({epoch: epoch + 12}, "Epochs after →"), link({record: null, epoch: null}, "Batches")),
@@ -70,7 +70,7 @@ class Training extends HTMLElement {
     }), {rootMargin: "300px"});
   }
 
-  /** Show the form as the state says. */
+  /** Fill the form from the state. */
   form(now) {
     for (const [name, , usual, always] of OPTIONS) {
       const input = this.field(name, now[name] ?? usual);
@@ -83,14 +83,14 @@ class Training extends HTMLElement {
     this.querySelector(".by").toggleAttribute("hidden", now.record !== undefined);
   }
 
-  /** Return the field of the form with a name, with another value if one is given. */
+  /** Return a field of the form; set its value if one is given. */
   field(name, value) {
     const found = this.querySelector(`[name="${name}"]`);
     if (value !== undefined) found.value = String(value);
     return found;
   }
 
-  /** Return an original with its crop, and beside it the image as the network gets it. */
+  /** Return an item: the original with its crop, the image that the network gets, and facts. */
   pair(now, sample, data) {
     let [width, height] = sample.size?.every(Boolean) ? sample.size : [1, 1];
     if (sample.turned > 4) [width, height] = [height, width];
@@ -125,7 +125,7 @@ class Training extends HTMLElement {
       this.near.observe(seen);
     }
     const facts = [`position ${counted(sample.position)}`, sample.flip && make("b", {}, "flipped"),
-      sample.turned > 1 && "stored turned, and the training does not turn it upright"];
+      sample.turned > 1 && "stored turned; the training does not turn it upright"];
     if (sample.rank !== undefined) {
       const at = `epoch ${sample.epoch}, rank ${sample.rank}, `;
       const to = {record: null, epoch: sample.epoch, rank: sample.rank, step: sample.step, state: sample.state};
