@@ -102,9 +102,7 @@ def verify_store(
             compare, source_place = partial(compare_stores, store, other), other.place
         elif against is not None:
             files = store.manifest.file_fields if listing is not None else ()
-            source = opened.enter_context(
-                closing(open_source(against, listing, name_field=None, image_field=None, file_fields=files))
-            )
+            source = opened.enter_context(closing(open_source(against, listing, file_fields=files)))
             compare, source_place = partial(compare_files, store, source, notes), source.place
         findings = opened.enter_context(Findings(output, found))
         total, done = len(store), 0

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from PIL import ImageFile
 
+from dbloader.sources.base import TASK_FILES, max_tasks
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Future
@@ -21,14 +23,8 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-TASK_FILES = 16
-"""Files of one task: enough that handing it to a thread costs nothing, few enough that all threads have work."""
-
 MEMORY_LIMIT = 96 * 2**20
 """Bytes of files and pixels that all tasks together may hold ahead of the thread that takes their results."""
-
-# Least number of tasks ahead, so that the threads have work while the results are written.
-_TASKS_AHEAD = 8
 
 # M_MMAP_THRESHOLD of malloc.h; see mallopt(3).
 _M_MMAP_THRESHOLD = -3
@@ -52,7 +48,7 @@ def work_in_order(
     try:
         with _strict_pillow():
             for task in range(-(-count // TASK_FILES)):
-                if len(running) > max(_TASKS_AHEAD, 2 * workers):
+                if len(running) >= max_tasks(workers):
                     yield from _oldest(running, budget)
                 part = slice(task * TASK_FILES, min((task + 1) * TASK_FILES, count))
                 running.append((task, executor.submit(work, part, partial(budget.take, task), budget)))

@@ -21,7 +21,7 @@ from dbloader.records.columns import NO_LABEL, name_hash
 from dbloader.sources.base import Problem, readable
 from dbloader.sources.labels import number_labels
 from dbloader.sources.listing import LABEL_COLUMNS, PATH_COLUMNS
-from dbloader.sources.rows import is_text, read_lines, read_rows
+from dbloader.sources.listing_rows import is_text, read_lines, read_rows
 
 if TYPE_CHECKING:
     import os

@@ -7,7 +7,7 @@ import errno
 import fcntl
 import os
 import shutil
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,7 +19,7 @@ from dbloader.stores.mongo.uri import is_mongo
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 # Each class is in the module of its format, imported when used: Parquet needs pyarrow.
 FORMATS = {
@@ -81,8 +81,7 @@ def export_store(
     with open_store(place) as store:
         total, nbytes = len(store), store.manifest.image_bytes
         try:
-            partial, marker = _begin(target)
-            try:
+            with _partial_folder(target) as partial:
                 kind: Any = getattr(import_module(f"dbloader.exports.{format}"), FORMATS[format])
                 with closing(kind(store, partial)) as exporter:
                     for done, record in enumerate(store):
@@ -91,14 +90,6 @@ def export_store(
                         exporter.write(record)
                     exporter.finish()
                 progress(total, total)
-                _sync(marker)
-                os.replace(partial, target)  # noqa: PTH105
-            except BaseException:
-                shutil.rmtree(partial, ignore_errors=True)
-                raise
-            finally:
-                os.close(marker)
-            (target / _MARKER).unlink()
         except DBLoaderError:
             raise
         except OSError as error:
@@ -111,6 +102,21 @@ def export_store(
             f"the names of the classes in {', '.join(map(repr, named))} are not written: Parquet keeps them"
         )
     return ExportReport(str(target), total, nbytes, (*warnings,))
+
+
+@contextmanager
+def _partial_folder(target: Path) -> Iterator[Path]:
+    """Make the partial folder; after the block, write it to the disk and rename it, or remove it after an error."""
+    partial, marker = _begin(target)
+    with ExitStack() as after_error:
+        after_error.callback(os.close, marker)
+        after_error.callback(shutil.rmtree, partial, ignore_errors=True)
+        yield partial
+        _sync(marker)
+        os.replace(partial, target)  # noqa: PTH105
+        after_error.pop_all()
+    os.close(marker)
+    (target / _MARKER).unlink()
 
 
 def _begin(target: Path) -> tuple[Path, int]:

@@ -33,7 +33,7 @@ from dbloader.images.info import read_facts
 from dbloader.records.values import pack
 from dbloader.sources.folder import EXTENSIONS
 from dbloader.sources.labels import CLASSES
-from dbloader.sources.metadata import FILE_NAME, SUFFIX
+from dbloader.sources.listing import FILE_NAME, FILE_NAME_SUFFIX
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,11 +75,11 @@ class FolderExporter(Exporter):
         is_plain = is_image and order[0] == name and len(row) == 2 and not record.fields and order > self._order
         self._plain, self._order = self._plain and is_plain, order
         for key, value in record.fields.items():
-            if key == FILE_NAME or key.endswith(SUFFIX):
+            if key == FILE_NAME or key.endswith(FILE_NAME_SUFFIX):
                 taken = f"which is the column of {METADATA} for a file"
                 raise ExportError(f"{describe(record)} has a field {key!r}, {taken}: {REMEDY}")
             if key in self.store.manifest.file_fields:
-                row[key + SUFFIX] = None if value is None else self._saved_field(record, key, value)
+                row[key + FILE_NAME_SUFFIX] = None if value is None else self._saved_field(record, key, value)
             else:
                 row[key] = pack(key, value)
         self._metadata.write(dumps(row, json_options=RELAXED_JSON_OPTIONS).encode() + b"\n")

@@ -21,7 +21,7 @@ try:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from dbloader.sources.arrow_arrays import ArrayRule, rule_of, to_lists
+    from dbloader.sources.arrow_columns import ArrayRule, rule_of, to_lists
 except ImportError as error:
     raise ExportError("writing Parquet needs pyarrow: pip install 'dbloader[parquet]'") from error
 

@@ -1,10 +1,9 @@
-"""What tar and zip files have in common: several may be one source, and folders in them may be classes."""
+"""The common part of tar and zip files: several files are one source, and folders in them may be classes."""
 
 from __future__ import annotations
 
 import os
 import posixpath
-import shlex
 from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
 class ArchiveSource(Source):
     """The images in several files, one after the other.
 
-    ``labels`` has the label of each text in a ``.cls``, or, if ``shared`` is not None, of each folder below the
-    ``shared`` first ones.
+    ``labels`` maps the texts of ``.cls`` files to labels. If ``shared`` is not None, it maps folders to labels: those
+    below the first ``shared`` folders of a path.
     """
 
     def __init__(
@@ -48,25 +47,17 @@ class ArchiveSource(Source):
                     unlabelled += item.label is None
                 yield item
         if unlabelled:
-            remedy = self._remedy() if unlabelled == total and len(self._paths) > 1 else ""
+            is_folder_of_tars = unlabelled == total and len(self._paths) > 1 and self._paths[0].suffix == ".tar"
+            remedy = ": if each tar is a class, pack them into one tar: tar -cf train.tar *.tar" * is_folder_of_tars
             tally.warnings.append(f"{unlabelled:,} of {total:,} images have no label{remedy}")
         return tally
-
-    def _remedy(self) -> str:
-        """Return what gives images labels if each of several plain tars is a class."""
-        folder = self._paths[0].parent
-        if any(path.suffix != ".tar" or path.parent != folder for path in self._paths):
-            return ""
-        packed = shlex.quote(f"{full_path(folder)}.tar")
-        command = f"cd {shlex.quote(full_path(folder))} && tar -cf {packed} *.tar"
-        return f": if each tar is a class, make one tar of them and convert that: {command}"
 
     @abstractmethod
     def _found(self, path: Path, tally: Tally) -> Iterator[Entry | Problem]:
         """Yield the images in one file."""
 
     def _label(self, path: Path, image: str, text: str = "") -> int | None:
-        """Return the label of an image, which its folder or a text gives; None without one."""
+        """Return the label of an image from its folder, or from a text; None without one."""
         if self._shared is not None:
             text = ([*posixpath.dirname(image).split("/"), ""])[self._shared :][0]
         if text and text not in self._labels:
@@ -75,9 +66,9 @@ class ArchiveSource(Source):
 
 
 def number_folders(folders: set[str], where: str) -> tuple[tuple[str, ...], dict[str, int], int]:
-    """Return the classes, sorted, and their labels, if folders are classes; and how many folders all images share.
+    """Return the sorted classes, their labels by folder, and the number of folders that all images share.
 
-    The class of an image is the first folder below those that all share.
+    The class of an image is its first folder below the shared ones.
     """
     parts = [folder.split("/") if folder else [] for folder in folders]
     shared = 0

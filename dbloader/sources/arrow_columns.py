@@ -1,130 +1,153 @@
-"""Which column of a table is the image, which one the label, and how the others become fields."""
+"""Columns of Arrow tables: which one is the image, which one the label, and how the others become fields.
+
+A NumPy array is in a column as lists in lists. A rule in the metadata of the table's schema gives it back.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import types
 
 from dbloader.errors import FieldError, SourceError
 from dbloader.records.record import checked_field_name
-from dbloader.sources.arrow_arrays import read_rule
 from dbloader.sources.boxes import BOXES
 from dbloader.sources.boxes import LABELS as BOX_LABELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-IMAGES = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "photo", "image_bytes", "bytes")
-LABELS = ("label", "labels", "class", "target", "cls")
-OBJECTS = "objects"
-"""The column of detection's data sets, such as CPPE-5: ``bbox`` and ``category`` of the objects in an image."""
+_IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "photo", "image_bytes", "bytes")
+_LABEL_NAMES = ("label", "labels", "class", "target", "cls")
+# In data sets for detection, such as CPPE-5: ``bbox`` and ``category`` of the objects in an image.
+_OBJECTS = "objects"
+_BOX_LABEL_NAMES = ("category", "categories", "label", "labels")
 
-OWN = b"dbloader"
-"""Key of a schema's metadata in what dbloader wrote: nothing about its columns has to be guessed."""
-
-_KEPT = (
+_OWN = b"dbloader"  # key of a schema's metadata in tables that dbloader wrote
+_FIELD_TYPES = (
     types.is_null, types.is_boolean, types.is_integer, types.is_floating, types.is_string, types.is_large_string,
     types.is_binary, types.is_large_binary, types.is_fixed_size_binary,
 )  # fmt: skip
+_MOST_AXES, _MOST = 32, 2**31
 
 
 class Columns(NamedTuple):
-    """What the columns of a table are."""
+    """The meaning of a table's columns."""
 
     image: str
     path: str | None  # column of the image's path, such as "image.path"; None without one
     label: str | None
     classes: tuple[str, ...]  # names of a ClassLabel
     fields: dict[str, tuple[str, Any]]  # by column: the name of the field, and its type, or the rule of its arrays
-    absent: frozenset[str]  # columns in which null says that the record has no such field
-    is_own: bool
+    absent: frozenset[str]  # columns in which null means that the record has no such field
+    is_own: bool  # whether dbloader wrote the table
     files: tuple[str, ...]  # columns of further images, whose bytes are the fields
-    field_classes: dict[str, list[str]]  # as of a Manifest
+    field_classes: dict[str, list[str]]  # like field_classes of a Manifest
     objects: tuple[str, str] | None  # column of the objects in an image, and its part with their classes
     warnings: tuple[str, ...]
 
 
 def find_columns(schema: Any, where: str, file_fields: Sequence[str] = ()) -> Columns:
-    """Return what the columns of a schema are; SourceError if the image is not among them, or not for certain.
+    """Return the meaning of the columns of a schema.
 
-    Columns of further images are those of ``file_fields``, those that dbloader wrote, and Hugging Face's Images.
+    Columns of further images are the ``file_fields``, such columns of an export, and Hugging Face's Images.
+
+    Raises:
+        SourceError: No column, or more than one column, may be the image.
     """
     kinds = {field.name: field.type for field in schema}
     if len(kinds) < len(schema.names):
         raise SourceError(f"{where}: two of its columns have the same name: rename one")
-    is_own = OWN in (schema.metadata or {}) and _may_be_image(kinds.get("image", pa.null()))
+    is_own = _OWN in (schema.metadata or {}) and _may_be_image(kinds.get("image", pa.null()))
+    own = _metadata(schema, _OWN) if is_own else {}
     features = _metadata(schema, b"huggingface", "info", "features")
     warnings: list[str] = []
 
-    images = ["image"] if is_own else _of_feature(features, "Image", kinds, _may_be_image)
-    images = images or [name for name, kind in kinds.items() if types.is_struct(kind) and _may_be_image(kind)]
-    images = images or [name for name, kind in kinds.items() if _is_bytes(kind)]
-    images = images or [name for name in IMAGES if types.is_string(kinds.get(name, pa.null()))]
-    image = _choose(images, IMAGES, "image", warnings)
-    said = _metadata(schema, OWN).get("files") or [] if is_own else _of_feature(features, "Image", kinds, _may_be_image)
-    further = (*file_fields, *(said if isinstance(said, list) else []))
+    image_features = _with_feature(features, "Image", kinds, _may_be_image)
+    image = "image" if is_own else _find_image(kinds, image_features, where, warnings)
+    further = {*file_fields, *_strings(own.get("files"))} if is_own else {*file_fields, *image_features}
     files = tuple(name for name, kind in kinds.items() if name in further and name != image and _is_file(kind))
-    if image is None:
-        which = f"{_some(images)} may each be it" if images else f"it has {_some([*kinds])}"
-        raise SourceError(f"{where}: no column is the image for certain; {which}: call it 'image'")
 
-    classes = _of_feature(features, "ClassLabel", kinds, types.is_integer)
-    by_name = [name for name in LABELS if name in kinds and name != image and _may_be_label(kinds[name])]
-    labels = [name for name in ("label",) if name in kinds] if is_own else classes or by_name[:1]
-    label = _choose(labels, (*LABELS, *labels), "label", warnings)
-    names = features[label].get("names") if label in classes else None
+    class_labels = _with_feature(features, "ClassLabel", kinds, types.is_integer)
+    named = [name for name in _LABEL_NAMES if name in kinds and name != image and _may_be_label(kinds[name])]
+    labels = [name for name in ("label",) if name in kinds] if is_own else class_labels or named[:1]
+    label = _choose(labels, (*_LABEL_NAMES, *labels), "label", warnings)
+    classes = features[label].get("names") if label in class_labels else None
 
-    fields: dict[str, tuple[str, Any]] = {}
-    arrays = _metadata(schema, OWN, "arrays")
-    for name, kind in kinds.items():
-        if name in (image, label):
-            continue
-        if name in arrays:
-            try:
-                fields[name] = name, read_rule(arrays[name], kind)
-            except ValueError as error:
-                raise SourceError(f"{where}: its metadata cannot be read: column {name!r}: {error}") from error
-            continue
-        if not _may_be_field(kind):
-            warnings.append(
-                f"the column {name!r} is left out: no field has the type {kind}; write it as text to keep it"
-            )
-            continue
-        fields[name] = name if is_own else _field_name(name, kinds), kind
-        if fields[name][0] != name:
-            warnings.append(f"the column {name!r} became the field {fields[name][0]!r}: no field may have its name")
-    absent = _metadata(schema, OWN).get("absent")
+    others = {name: kind for name, kind in kinds.items() if name not in (image, label)}
+    fields = _find_fields(others, kinds, _metadata(schema, _OWN, "arrays"), where, warnings, is_own=is_own)
     field_classes = {
         part: of for name, (field, _) in fields.items() for part, of in _named_parts(features.get(name), field)
     }
-    classes_of = names if isinstance(names, list) else []
     objects = None if is_own or label else _find_objects(kinds)
     if objects is not None and objects[0] in fields:
-        classes_of = field_classes.pop(".".join(objects), [])
+        classes = field_classes.pop(".".join(objects), [])
         warnings.append(
             f"the column {objects[0]!r} became 'boxes' and 'box_labels': its 'bbox' was read as x, y, width, height in "
             "pixels, as in COCO; if it is another, rename the column, which keeps it as it is"
         )
     return Columns(
-        image,
-        image if types.is_string(kinds[image]) else f"{image}.path" if _has_path(kinds[image]) else None,
-        label,
-        tuple(map(str, classes_of)),
-        fields,
-        frozenset(map(str, absent)) if isinstance(absent, list) else frozenset(),
-        is_own,
-        files,
-        field_classes,
-        objects,
-        tuple(warnings),
+        image=image,
+        path=image if types.is_string(kinds[image]) else f"{image}.path" if _has_path(kinds[image]) else None,
+        label=label,
+        classes=tuple(map(str, classes)) if isinstance(classes, list) else (),
+        fields=fields,
+        absent=frozenset(_strings(own.get("absent"))),
+        is_own=is_own,
+        files=files,
+        field_classes=field_classes,
+        objects=objects,
+        warnings=tuple(warnings),
     )
 
 
+def _find_image(kinds: dict[str, Any], features: list[str], where: str, warnings: list[str]) -> str:
+    """Return the column of images: a Hugging Face Image, a struct with bytes, bytes, or paths in a known column."""
+    found = features or [name for name, kind in kinds.items() if types.is_struct(kind) and _may_be_image(kind)]
+    found = found or [name for name, kind in kinds.items() if _is_bytes(kind)]
+    found = found or [name for name in _IMAGE_NAMES if types.is_string(kinds.get(name, pa.null()))]
+    image = _choose(found, _IMAGE_NAMES, "image", warnings)
+    if image is None:
+        which = f"{_some(found)} may each be it" if found else f"it has {_some([*kinds])}"
+        raise SourceError(f"{where}: no column is the image for certain; {which}: call it 'image'")
+    return image
+
+
+def _find_fields(
+    columns: dict[str, Any],
+    kinds: dict[str, Any],
+    arrays: dict[str, Any],
+    where: str,
+    warnings: list[str],
+    *,
+    is_own: bool,
+) -> dict[str, tuple[str, Any]]:
+    """Return the field of each column, and its type or the rule of its arrays; columns of other types are left out."""
+    fields: dict[str, tuple[str, Any]] = {}
+    for name, kind in columns.items():
+        if name in arrays:
+            try:
+                fields[name] = name, read_rule(arrays[name], kind)
+            except ValueError as error:
+                raise SourceError(f"{where}: its metadata cannot be read: column {name!r}: {error}") from error
+        elif not _may_be_field(kind):
+            warnings.append(
+                f"the column {name!r} is left out: no field has the type {kind}; write it as text to keep it"
+            )
+        else:
+            fields[name] = name if is_own else _field_name(name, kinds), kind
+            if fields[name][0] != name:
+                warnings.append(f"the column {name!r} became the field {fields[name][0]!r}: no field may have its name")
+    return fields
+
+
 def _named_parts(feature: Any, path: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield the parts of a feature of Hugging Face that are a ClassLabel, and the names of their classes."""
+    """Yield the path of each ClassLabel in a feature of Hugging Face, and the names of its classes."""
     if isinstance(feature, list):
         for inner in feature[:1]:
             yield from _named_parts(inner, path)
@@ -141,7 +164,7 @@ def _named_parts(feature: Any, path: str) -> Iterator[tuple[str, list[str]]]:
 
 def _find_objects(kinds: dict[str, Any]) -> tuple[str, str] | None:
     """Return the column with the boxes of objects, and its part with their classes; None if no column is one."""
-    kind = kinds.get(OBJECTS)
+    kind = kinds.get(_OBJECTS)
     if kind is None or kinds.keys() & {BOXES, BOX_LABELS}:
         return None
     is_list = types.is_list(kind) and types.is_struct(kind.value_type)  # a struct of lists, or a list of structs
@@ -149,25 +172,25 @@ def _find_objects(kinds: dict[str, Any]) -> tuple[str, str] | None:
     parts = {field.name: field.type for field in struct} if types.is_struct(struct) else {}
     if not is_list:
         parts = {name: of.value_type for name, of in parts.items() if _is_list(of)}
-    label = next((name for name in ("category", "categories", "label", "labels") if name in parts), "")
+    label = next((name for name in _BOX_LABEL_NAMES if name in parts), "")
     box = parts.get("bbox")
     if box is None or not label or not types.is_integer(parts[label]) or not _is_list(box):
         return None
-    return (OBJECTS, label) if types.is_integer(box.value_type) or types.is_floating(box.value_type) else None
+    return (_OBJECTS, label) if types.is_integer(box.value_type) or types.is_floating(box.value_type) else None
 
 
 def _is_list(kind: Any) -> bool:
     return bool(types.is_list(kind) or types.is_fixed_size_list(kind) or types.is_large_list(kind))
 
 
-def _of_feature(features: dict[str, Any], feature: str, kinds: dict[str, Any], fits: Any) -> list[str]:
-    """Return the columns that Hugging Face's features say to be of a kind, if their types fit."""
-    said = {name: of for name, of in features.items() if isinstance(of, dict) and name in kinds}
-    return [name for name, of in said.items() if of.get("_type") == feature and fits(kinds[name])]
+def _with_feature(features: dict[str, Any], feature: str, kinds: dict[str, Any], fits: Any) -> list[str]:
+    """Return the columns with a Hugging Face feature whose Arrow types fit it."""
+    known = {name: of for name, of in features.items() if isinstance(of, dict) and name in kinds}
+    return [name for name, of in known.items() if of.get("_type") == feature and fits(kinds[name])]
 
 
 def _choose(found: Sequence[str], preferred: Sequence[str], what: str, warnings: list[str]) -> str | None:
-    """Return the only one of some columns, or the first of the preferred ones; None without it."""
+    """Return the only column found, or the first preferred one; None if neither exists."""
     chosen = found[0] if len(found) == 1 else next((name for name in preferred if name in found), None)
     if len(found) > 1 and chosen is not None:
         warnings.append(f"of the columns {_some(found)}, {chosen!r} became the {what}, and the others became fields")
@@ -183,7 +206,7 @@ def _has_path(kind: Any) -> bool:
 
 
 def _may_be_image(kind: Any) -> bool:
-    """Return whether values of a type may be bytes, a path, or both in a struct, as Hugging Face has them."""
+    """Return whether a type may contain images: bytes, paths, or a struct of both as in Hugging Face's datasets."""
     if types.is_struct(kind):
         return "bytes" in kind.names and _is_bytes(kind.field("bytes").type)
     return _is_bytes(kind) or types.is_string(kind)
@@ -204,11 +227,13 @@ def _may_be_field(kind: Any) -> bool:
     inner = getattr(kind, "storage_type", None) or getattr(
         kind, "value_type", None
     )  # of a list, or Array2D of datasets
-    return not types.is_map(kind) and (_may_be_field(inner) if inner else any(is_kept(kind) for is_kept in _KEPT))
+    return not types.is_map(kind) and (
+        _may_be_field(inner) if inner else any(is_kept(kind) for is_kept in _FIELD_TYPES)
+    )
 
 
 def _field_name(column: str, others: dict[str, Any]) -> str:
-    """Return the name of a column's field: the column's, or one like it if no field may have that."""
+    """Return the name of a column's field: the column's name, or a similar one if no field may have that name."""
     try:
         return checked_field_name(column)
     except FieldError:
@@ -219,7 +244,7 @@ def _field_name(column: str, others: dict[str, Any]) -> str:
 
 
 def _metadata(schema: Any, key: bytes, *path: str) -> dict[str, Any]:
-    """Return an object in the metadata of a schema; an empty one if it is not there."""
+    """Return an object in the metadata of a schema; {} if the metadata has no such object."""
     try:
         found = json.loads((schema.metadata or {})[key])
         json.dumps(found, ensure_ascii=False).encode()  # no lone surrogates
@@ -230,5 +255,91 @@ def _metadata(schema: Any, key: bytes, *path: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def _strings(value: Any) -> list[str]:
+    return [*map(str, value)] if isinstance(value, list) else []
+
+
 def _some(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:10])) + (", …" if len(names) > 10 else "")
+
+
+# --- arrays -----------------------------------------------------------------------------------------------------------
+
+
+class ArrayRule(NamedTuple):
+    """Dtype and shape of the arrays in a column."""
+
+    dtype: str
+    shape: tuple[int | None, ...]  # None for an axis whose size differs between arrays
+
+    def __str__(self) -> str:
+        return f"an array of {self.dtype} with {len(self.shape)} axes"
+
+    @property
+    def type(self) -> Any:
+        """Return the type of the column."""
+        kind = pa.from_numpy_dtype(np.dtype(self.dtype))
+        for _ in self.shape:
+            kind = pa.list_(kind)
+        return kind
+
+    def fits(self, array: np.ndarray[Any, Any]) -> bool:
+        """Return whether lists tell the shape: after an axis of size 0, all axes have a fixed size."""
+        return 0 not in array.shape or None not in self.shape[array.shape.index(0) + 1 :]
+
+
+def rule_of(array: np.ndarray[Any, Any]) -> ArrayRule:
+    """Return the rule for one array; ValueError if lists do not keep it."""
+    if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8 or not array.dtype.isnative:
+        raise ValueError(f"is an array of {array.dtype}")
+    if not array.flags.c_contiguous:
+        raise ValueError("is an array in Fortran's order")
+    return ArrayRule(array.dtype.name, array.shape)
+
+
+def read_rule(value: Any, kind: Any) -> ArrayRule:
+    """Return the rule in metadata for a column; ValueError if it is malformed or does not fit the column's type."""
+    try:
+        rule = ArrayRule(str(value["dtype"]), tuple(value["shape"]))
+        sizes = [size for size in rule.shape if size is not None]
+        if len(rule.shape) <= _MOST_AXES and all(type(size) is int and 0 <= size < _MOST for size in sizes):
+            for _ in rule.shape:
+                kind = kind.value_type if types.is_list(kind) else None
+            if kind == pa.from_numpy_dtype(np.dtype(rule.dtype)):
+                return rule
+    except (LookupError, TypeError, pa.ArrowException):
+        pass
+    raise ValueError(f"{value!r:.99} does not describe its arrays")
+
+
+def to_lists(arrays: Sequence[np.ndarray[Any, Any] | None], rule: ArrayRule) -> Any:
+    """Return a column with arrays; None becomes null."""
+    missing = np.array([array is None for array in arrays])
+    empty = np.zeros((0,) * len(rule.shape), rule.dtype)
+    filled = [empty if array is None else array for array in arrays]
+    column = pa.array(np.concatenate([array.reshape(-1) for array in filled]), mask=None if rule.shape else missing)
+    for axis in reversed(range(len(rule.shape))):
+        lists = [math.prod(array.shape[:axis]) for array in filled]
+        sizes = np.repeat([array.shape[axis] for array in filled], lists)
+        offsets = pa.array(np.concatenate(([0], sizes)).cumsum(), pa.int32())
+        column = pa.ListArray.from_arrays(offsets, column, mask=None if axis else pa.array(missing))
+    return column
+
+
+def from_lists(column: Any, rule: ArrayRule) -> Iterator[np.ndarray[Any, Any] | None]:
+    """Yield the arrays in a column; ValueError if one of them has not the shape of the rule."""
+    for row in range(len(column)):
+        values = column.slice(row, 1)
+        if values.null_count:
+            yield None
+            continue
+        shape: list[int] = []
+        for size in rule.shape:
+            found = {*pc.unique(pc.list_value_length(values)).to_pylist()} or {size}
+            if len(found) > 1 or None in found or (size is not None and size not in found):
+                raise ValueError(f"an array has not the shape {rule.shape}")
+            shape += found
+            values = values.flatten()
+        if values.null_count:
+            raise ValueError("an array has empty values")
+        yield values.to_numpy(zero_copy_only=False).reshape(shape)

@@ -1,4 +1,4 @@
-"""The rows of Parquet and Arrow files, block by block, and the images of blocks, which threads share."""
+"""Rows of Parquet and Arrow files, read block by block, and the images of blocks, which threads share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyarrow import types
 
 from dbloader._machine import cpu_count
 from dbloader.errors import SourceError
-from dbloader.sources.base import NOT_THE_FILE, readable
+from dbloader.sources.base import NOT_THE_FILE, TASK_FILES, max_tasks, readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -25,11 +25,10 @@ UNREADABLE = (pa.ArrowException, OSError, ValueError, TypeError, LookupError, Me
 
 # https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format
 _END = b"\xff\xff\xff\xff\0\0\0\0"
-_KEPT = 64 * 2**20  # bytes of decoded images that are kept; a larger block is decoded in pieces
-_PIECE = 2**20
-_ROWS_AHEAD = 16 * max(9, 2 * cpu_count() + 1)  # files that conversion/parallel.py has under way at once
-_PASSES = 3  # through a block in pieces
-_FILES = 4  # whose headers are kept
+_KEPT = 64 * 2**20  # bytes of decoded images to keep; a larger block is decoded in pieces
+_PIECE = 2**20  # bytes
+_MAX_PASSES = 3  # through a block in pieces
+_OPEN_FILES = 4
 
 
 class ParquetFile:
@@ -42,21 +41,21 @@ class ParquetFile:
         self.rows = array("Q", [group.num_rows for group in groups])
 
     def image_bytes(self, block: int, column: str) -> int:
-        """Return the bytes of a column of a block once it is decoded."""
+        """Return the bytes of a block's column after decoding."""
         group = self._metadata.row_group(block)
         parts = map(group.column, range(group.num_columns))
         return sum(int(part.total_uncompressed_size) for part in parts if part.path_in_schema.startswith(column))
 
     def batches(self, block: int, columns: Sequence[str], rows: int) -> Generator[Any]:
-        """Yield columns of a block, so many rows at once; ``image.path`` is a part of a column."""
-        # Without buffer_size, all of a column is read before its first row.
+        """Yield batches of so many rows with some columns of a block; ``image.path`` is a part of a column."""
+        # Without buffer_size, pyarrow reads a whole column before its first row.
         options = {"buffer_size": 2**20, "pre_buffer": False, "page_checksum_verification": True}
         with pq.ParquetFile(self._path, metadata=self._metadata, **options) as file:
             yield from file.iter_batches(rows, row_groups=[block], columns=[*columns], use_threads=False)
 
 
 class ArrowFile:
-    """A file of an Arrow stream, whose blocks are its record batches; their values stay in the file until used."""
+    """A file of an Arrow stream, whose blocks are its record batches. Values are read from its map when used."""
 
     def __init__(self, path: Path) -> None:
         stream = pa.memory_map(str(path))
@@ -79,7 +78,7 @@ class ArrowFile:
         return 0
 
     def batches(self, block: int, columns: Sequence[str], rows: int) -> Generator[Any]:
-        """Yield the columns of a block which ``columns`` names or has parts of, so many rows at once."""
+        """Yield batches of so many rows with some columns of a block, whole if only a part is named."""
         message = pa.ipc.read_message(pa.BufferReader(self._data.slice(self._starts[block])))
         batch = pa.ipc.read_record_batch(message, self.schema)
         wanted = [*columns, *(column.rpartition(".")[0] for column in columns)]
@@ -90,7 +89,7 @@ class ArrowFile:
 
 
 class _Block:
-    """The images of a block, decoded in one pass; a row that is behind needs another pass."""
+    """The images of a block, decoded in one pass. A row before the kept batches needs another pass."""
 
     def __init__(
         self, file: ParquetFile | ArrowFile, block: int, column: str, count_pass: Callable[[int], None]
@@ -102,12 +101,13 @@ class _Block:
         self._start = partial(file.batches, block, [column], self._rows)
         self._begin = partial(count_pass, size)
         self._batches: Generator[Any] | None = None
-        self._last: deque[Any] = deque(maxlen=1 + -(-_ROWS_AHEAD // self._rows))
-        self._end = 0  # batches that were decoded
+        rows_ahead = TASK_FILES * max_tasks(cpu_count())  # of the other threads
+        self._last: deque[Any] = deque(maxlen=1 + -(-rows_ahead // self._rows))
+        self._end = 0  # decoded batches of this pass
         self._lock, self._error = threading.Lock(), ""
 
     def read(self, row: int, hold: Callable[[int], object]) -> bytes | str | None:
-        """Return the bytes or the path in a row; None if it has neither. One of ``UNREADABLE`` if it is damaged."""
+        """Return the bytes or the path in a row, None if it has neither; raise one of ``UNREADABLE`` for damage."""
         with self._lock:
             number = row // self._rows
             if self._error:
@@ -135,7 +135,7 @@ class _Block:
 
 
 def _content(value: Any, hold: Callable[[int], object]) -> bytes | str | None:
-    """Return the bytes or the path that a value of the column of images has."""
+    """Return the bytes or the path in a value of the image column."""
     path: str | None = None
     if value.is_valid and types.is_struct(value.type):
         path, value = value["path"].as_py() if "path" in value.type.names else None, value["bytes"]
@@ -149,13 +149,13 @@ def _content(value: Any, hold: Callable[[int], object]) -> bytes | str | None:
 
 
 class Files:
-    """Files and their images, opened and decoded when any thread asks for them; a pickle has none of them."""
+    """Open files and decoded blocks, shared by threads. A pickle contains neither."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._files: OrderedDict[Path, ParquetFile | ArrowFile] = OrderedDict()
         self._blocks: OrderedDict[tuple[Path, int, str], _Block] = OrderedDict()
-        self._passes: Counter[tuple[Path, int, str]] = Counter()  # through a large block
+        self._passes: Counter[tuple[Path, int, str]] = Counter()  # through each large block
 
     def __reduce__(self) -> tuple[type[Files], tuple[()]]:
         return Files, ()
@@ -171,7 +171,7 @@ class Files:
         except UNREADABLE as error:
             raise SourceError(f"{readable(path)}: cannot be read: {why(error)}") from error
         self._files[path] = found
-        if len(self._files) > _FILES:
+        if len(self._files) > _OPEN_FILES:
             self._files.popitem(last=False)
         return found
 
@@ -179,8 +179,8 @@ class Files:
         """Return the bytes or the path of an image; None if there is neither.
 
         Raises:
-            SourceError: No image of this file, or no image in this order, can be read.
-            Exception: One of ``UNREADABLE``; others may be read.
+            SourceError: The file cannot be read, or not in a random order.
+            Exception: One of ``UNREADABLE``: this row is damaged.
         """
         key = path, block, column
         with self._lock:
@@ -195,7 +195,7 @@ class Files:
 
     def _count_pass(self, key: tuple[Path, int, str], size: int) -> None:
         self._passes[key] += 1
-        if self._passes[key] > _PASSES:
+        if self._passes[key] > _MAX_PASSES:
             what = f"its row groups, such as {key[1]} of {size:,} bytes, are too large for a random order"
             raise SourceError(f"{readable(key[0])}: {what}: leave shuffle_seed (--shuffle-seed) out")
 

@@ -21,38 +21,47 @@ if TYPE_CHECKING:
 
 # Errors of the machine, not of the file: to continue would reject good files.
 NOT_THE_FILE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-# A network file system is away, and all other files with it.
-_AWAY = (errno.ESTALE, errno.ENOTCONN, errno.ESHUTDOWN, errno.EHOSTDOWN, errno.ETIMEDOUT)
-# One file lies on a bad part of a disk; or a disk was pulled out, or NFS, mounted soft, gives up, for all files.
+# The whole network file system cannot be reached.
+_UNREACHABLE = (errno.ESTALE, errno.ENOTCONN, errno.ESHUTDOWN, errno.EHOSTDOWN, errno.ETIMEDOUT)
+# A bad part of a disk, which concerns one file; or a removed disk or an NFS server without answer, for all files.
 _FAILED = (errno.EIO, errno.EREMOTEIO)
 # A record is a BSON document, whose length is an int32; 64 kB are left for everything but the image.
 MAX_BYTES = 2**31 - 2**16
 _MAX_EXTENSIONS = 1000  # counted separately; files called x.0001, x.0002, … must not fill the memory
 
-# Of an image that was in a store before, ``fields`` has these as well; a name of None stands for none. Sources refuse
-# them as names of further fields.
+# Further keys of ``fields`` for an image that was in a store before; a name of None means no name. Sources refuse them
+# as names of other fields.
 KEPT_FIELDS = ("name", "damaged", "resized_from")
+
+# A conversion calls ``read`` with so many entries at once, in several threads: enough that handing them to a thread
+# costs nothing, few enough that all threads have work.
+TASK_FILES = 16
+
+
+def max_tasks(workers: int) -> int:
+    """Return how many calls of ``read`` a conversion has under way or finished ahead of the writer."""
+    return max(9, 2 * workers + 1)  # at least 9, so that threads have work while results are written
 
 
 class FieldFile(NamedTuple):
     """A file whose bytes are the value of a further field."""
 
     name: str  # for messages
-    location: tuple[Any, ...]  # as of an Entry
+    location: tuple[Any, ...]  # like the location of an Entry
 
 
 class Entry(NamedTuple):
     """A file to be converted."""
 
     name: str  # path below the root, POSIX, always valid UTF-8: the name of the record
-    # Where its source finds it. Of most: (path,), bytes as the file system has them, below the source's root or
-    # absolute. Others have numbers or keys of their own. The list of files stores it as BSON.
+    # Where the source finds the file. Most sources have (path,): bytes as in the file system, relative to the root or
+    # absolute. Others have keys or numbers of their own. The list of files stores the location as BSON.
     location: tuple[Any, ...]
     label: int | None  # index of the class, or the integer of a listing; None without a label
     fields: dict[str, Any]  # further fields of the record, and KEPT_FIELDS; empty from a folder
-    # Width and height of the image that fields["boxes"] are for; (1, 1) for fractions, (0, 0) if unknown.
+    # Width and height of the image in whose pixels fields["boxes"] are; (1, 1) for fractions, (0, 0) if unknown.
     boxes_in: tuple[int, int] | None = None  # None without boxes
-    files: dict[str, FieldFile] = {}  # by field, for `load`; in ``fields`` its value is None  # noqa: RUF012
+    files: dict[str, FieldFile] = {}  # files that `load` reads into fields, by field; until then None  # noqa: RUF012
 
 
 class Loaded(NamedTuple):
@@ -63,14 +72,14 @@ class Loaded(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """Something without a file's bytes: its name, or ``"row 17"`` of a listing, as valid UTF-8; and why."""
+    """A file or row that cannot be converted: its name or ``"row 17"``, as valid UTF-8, and the reason."""
 
     name: str
     reason: str
 
 
 class Unreadable(Problem):
-    """A file that the file system failed to read: perhaps it fails for all files."""
+    """A file that the file system failed to read. It may fail for all files."""
 
 
 @dataclass
@@ -82,9 +91,9 @@ class Tally:
     hidden: int = 0  # names that begin with a dot
     not_utf8: int = 0
     not_utf8_example: str = ""
-    metadata: str = ""  # the first file that is called like one with metadata
-    archives: int = 0  # files that may hold images, such as x.tar
-    archive: str = ""  # the first of them
+    metadata: str = ""  # the first file with a name such as metadata.csv
+    archives: int = 0  # files that may contain images, such as x.tar
+    archive: str = ""  # the first such file
 
     def skip(self, name: bytes) -> None:
         """Count a file that is no image, by its extension."""
@@ -96,7 +105,7 @@ class Tally:
 
 
 class Entries:
-    """Iterates over ``Source.entries()``; then ``tally`` is what that returned."""
+    """Iterates over ``Source.entries()``; ``tally`` is its return value, once the iteration has ended."""
 
     tally: Tally
 
@@ -108,7 +117,7 @@ class Entries:
 
 
 def count_bytes(fields: dict[str, Any], names: Iterable[str]) -> int:
-    """Return the size of the files in the fields of these names; what is in another store may be anything."""
+    """Return the bytes of the files in some fields; fields with other values count as 0."""
     return sum(len(value) for value in map(fields.get, names) if isinstance(value, bytes))
 
 
@@ -118,18 +127,19 @@ class Source(ABC):
     Memory does not grow with the number of entries. A source can be pickled; each iterator belongs to one thread.
     """
 
-    reads = ""  # what it reads of a folder, for a message on what is beside
-    asks_again = False  # whether a bad file is read once more, since its bytes may have changed on their way
+    reads = ""  # the files that it reads in a folder, for the warning about others
+    companions: tuple[str, ...] = ()  # names of other files in the folder that need no warning
+    asks_again = False  # whether to read a bad file once more, since its bytes may have changed on their way
 
     def __init__(self, root: Path, classes: tuple[str, ...], warnings: Iterable[str] = (), *, place: str = "") -> None:
-        self.root = root  # the folder that paths start from
-        self.place = place or full_path(root)  # where the files are, for people
-        self.classes = classes  # in the order of their labels; empty if they are unknown
-        self.warnings = tuple(warnings)  # sentences about the source as a whole, for people; more are in the Tally
-        self.stores: tuple[Store, ...] = ()  # whose records are the files
+        self.root = root  # relative paths start from this folder
+        self.place = place or full_path(root)  # for people
+        self.classes = classes  # names in the order of their labels; empty if they are unknown
+        self.warnings = tuple(warnings)  # sentences about the source as a whole, for people; the Tally has more
+        self.stores: tuple[Store, ...] = ()  # stores whose records are the files
         self.file_fields: tuple[str, ...] = ()  # further fields whose values are image files
-        self.field_classes: dict[str, list[str]] = {}  # as of a Manifest
-        self.beside: tuple[str, ...] = ()  # files and folders at the place that this kind of source does not read
+        self.field_classes: dict[str, list[str]] = {}  # like field_classes of a Manifest
+        self.beside: tuple[str, ...] = ()  # other files and folders at the place, which are not read
         self.compressed = ""  # the first file that each process would have to decompress
 
     @abstractmethod
@@ -143,15 +153,15 @@ class Source(ABC):
     def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Loaded | Problem]:
         """Yield the bytes of each entry's file, or why it cannot be read; any thread may call it.
 
-        ``hold`` is called with the number of bytes, before they are read where it is known by then. An OSError is not
-        the file's fault. Here entries are files below the root.
+        ``hold`` is called with the number of bytes, if possible before they are read. An OSError is not the file's
+        fault. This implementation reads files: a location is a path, or a path, a start and a number of bytes.
         """
         for entry in entries:
             path, *part = entry.location
             yield read_file(entry.name, os.path.join(os.fsencode(self.root), path), hold, *part)  # noqa: PTH118 - bytes
 
     def load(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Loaded | Problem]:
-        """Return what ``read`` does, with the bytes of each entry's ``files`` in its fields."""
+        """Yield what ``read`` yields, with the bytes of each entry's ``files`` in its fields."""
         return self._load_files(entries, hold) if self.file_fields else self.read(entries, hold)
 
     def _load_files(
@@ -173,7 +183,7 @@ class Source(ABC):
 
     @property
     def repeats(self) -> int:
-        """How many requests were repeated, since a server was overloaded or a connection failed."""
+        """Number of requests that were repeated, because a server was overloaded or a connection failed."""
         return 0
 
     def close(self) -> None:  # noqa: B027 - most sources open nothing
@@ -189,10 +199,10 @@ def read_file(
     *,
     opened: int | None = None,
 ) -> bytes | Problem:
-    """Return bytes of a file, or why they cannot be read; an OSError is not its fault.
+    """Return bytes of a file, or why they cannot be read; an OSError is not the file's fault.
 
-    ``wanted`` is the number of bytes from ``start`` on; None for all. ``opened`` is the descriptor of the file if it is
-    open; None to open it.
+    ``wanted`` is the number of bytes from ``start`` on; None for all. ``opened`` is a descriptor of the file, which
+    stays open; None to open the file.
     """
     try:
         # O_NONBLOCK: opening a named pipe would wait forever.
@@ -207,9 +217,9 @@ def read_file(
                 return Problem(name, "is not a regular file")
             if size > MAX_BYTES:
                 return Problem(name, f"has {size:,} bytes, more than a record can hold ({MAX_BYTES:,})")
-            there = min(size, max(status.st_size - start, 0))  # the header of a tar may lie
+            there = min(size, max(status.st_size - start, 0))  # the header of a tar may be wrong
             hold(there)
-            data = os.pread(descriptor, there, start) if there else b""  # a lying start may be too large for a call
+            data = os.pread(descriptor, there, start) if there else b""  # a wrong start may be too large for a call
             while len(data) < there and (more := os.pread(descriptor, there - len(data), start + len(data))):
                 data += more
             if wanted is not None and len(data) < size:
@@ -222,17 +232,17 @@ def read_file(
 
 
 def problem_of(error: OSError, name: str, path: bytes) -> Problem:
-    """Return why a file cannot be read; raise an error that is not its fault."""
+    """Return why a file cannot be read; raise an error that is not the file's fault."""
     if error.errno in NOT_THE_FILE:
         raise error
-    if error.errno in _AWAY:
+    if error.errno in _UNREACHABLE:
         raise SourceError(f"{readable(path)} cannot be read: {error.strerror}; is its disk there?") from error
     return (Unreadable if error.errno in _FAILED else Problem)(name, f"cannot be read: {error.strerror or error}")
 
 
 def checked_root(folder: str | os.PathLike[str]) -> Path:
     """Return the path of a folder; SourceError if it does not exist or cannot be read."""
-    if not os.fspath(folder):  # which pathlib takes for the working directory
+    if not os.fspath(folder):  # pathlib reads "" as the working directory
         raise SourceError(f"the path of a folder is wanted, got {folder!r} (the working directory is '.')")
     root = Path(folder)
     try:
@@ -243,8 +253,8 @@ def checked_root(folder: str | os.PathLike[str]) -> Path:
         raise SourceError(f"{readable(root)}: the folder cannot be read: {error.strerror}") from error
     if not stat.S_ISDIR(mode):
         raise SourceError(
-            f"{readable(root)}: is a file, not a folder of images, and not one that can be converted: those "
-            "are tar, zip, Parquet and LMDB files, without a listing (--listing)"
+            f"{readable(root)}: is a file, not a folder of images, and not a file that can be converted: convert reads "
+            "tar, zip, Parquet and LMDB files, without a listing (--listing)"
         )
     return root
 

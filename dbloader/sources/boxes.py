@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 BOXES, LABELS = "boxes", "box_labels"
 FRACTIONS, OWN_SIZE = (1, 1), (0, 0)  # values of Entry.boxes_in
-_MAX_BYTES = 2**24  # of the annotations of one image, whose objects take some ten times as much memory
+_MAX_BYTES = 2**24  # of one image's annotations, which take about ten times as much memory when parsed
 _ROUNDING = 1.0  # pixels that a box may reach beyond its image before it is wrong
 
 
 def read_annotation(path: bytes) -> bytes:
-    """Return the annotation file of one image; ValueError if it cannot be read, or is too large to be one."""
+    """Return the bytes of one image's annotation file; ValueError if it cannot be read or is too large."""
 
     def check(size: int) -> None:
         if size > _MAX_BYTES:
@@ -33,15 +33,15 @@ def read_annotation(path: bytes) -> bytes:
 
 
 def box_fields(boxes: Sequence[Sequence[float]], labels: Sequence[int]) -> dict[str, Any]:
-    """Return the fields of some boxes (x_min, y_min, x_max, y_max) and the labels of their classes.
+    """Return the fields of boxes (x_min, y_min, x_max, y_max) and labels: float64, shape (boxes, 4), and int64.
 
-    The boxes are float64, so ``fit_boxes`` rounds fractions only once.
+    ``fit_boxes`` rounds the boxes to float32, only once.
     """
     return {BOXES: np.array(boxes, np.float64).reshape(-1, 4), LABELS: np.array(labels, np.int64)}
 
 
 def coco_corners(box: Any) -> tuple[float, float, float, float]:
-    """Return the corners of a box of COCO: x, y, width, height; ValueError if it is none."""
+    """Return x_min, y_min, x_max, y_max of a COCO box, [x, y, width, height]; ValueError if it is no such box."""
     if not isinstance(box, list) or len(box) != 4 or not all(map(is_number, box)):
         raise ValueError(f"must have a bbox of four numbers, got {short_repr(box, 50)}")
     x, y, width, height = box
@@ -49,9 +49,9 @@ def coco_corners(box: Any) -> tuple[float, float, float, float]:
 
 
 def relabel_boxes(labels: Any, table: Mapping[int, int]) -> Any:
-    """Return the labels of boxes, an array or a list, by a table of new ones; KeyError if it lacks one.
+    """Return the new labels of boxes, an array or a list; KeyError if the table lacks a label.
 
-    Names of classes stay as they are.
+    Names of classes stay unchanged.
     """
     if isinstance(labels, np.ndarray):
         new = [table[label] for label in labels.ravel().tolist()] if labels.dtype.kind in "iuf" else None
@@ -62,7 +62,7 @@ def relabel_boxes(labels: Any, table: Mapping[int, int]) -> Any:
 
 
 def is_number(value: object) -> bool:
-    """Return whether a value is a number that a coordinate may be."""
+    """Return whether a value can be a coordinate."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e9
 
 
@@ -71,11 +71,12 @@ def fit_boxes(
 ) -> dict[str, Any]:
     """Return fields with their boxes in pixels of the image as it is stored.
 
-    ``boxes_in`` is that of the entry. ``size`` and ``stored`` are width and height in pixels, of the file and as
-    stored. A box that reaches beyond the image by at most a pixel is cut at the edge.
+    ``boxes_in`` is the entry's. ``size`` and ``stored`` are width and height in pixels, of the file and of the stored
+    image. A box that reaches at most a pixel beyond the image is cut at the edge.
 
     Raises:
-        FieldError: A box is outside of the image or turned round, or the image has not the size of its annotations.
+        FieldError: A box is not within the image, or its corners are swapped, or the image has another size than its
+            annotations.
     """
     given, boxes_in = np.asarray(fields[BOXES]), (boxes_in[0], boxes_in[1])  # a list, from the list of files
     if not len(given):
@@ -83,8 +84,8 @@ def fit_boxes(
     if given.ndim != 2 or given.shape[1] != 4 or given.dtype.kind not in "iuf":
         raise FieldError(f"its field {BOXES!r} must be an array of shape (boxes, 4), got {short_repr(fields[BOXES])}")
     if boxes_in not in (FRACTIONS, OWN_SIZE, size):
-        told, found = (f"{width} x {height}" for width, height in (boxes_in, size))
-        raise FieldError(f"has {found} pixels, but its annotations are those of an image of {told}")
+        annotated, found = (f"{width} x {height}" for width, height in (boxes_in, size))
+        raise FieldError(f"has {found} pixels, but its annotations are of an image of {annotated} pixels")
     boxes = given * np.array([*size, *size] if boxes_in == FRACTIONS else 1.0)
     low, high, edge = boxes[:, :2], boxes[:, 2:], np.array(size)
     right = (low >= -_ROUNDING) & (high <= edge + _ROUNDING) & (low <= high)

@@ -1,7 +1,7 @@
 """COCO's annotations: a JSON object with lists of images, annotations and categories.
 
-Such a file may have hundreds of MB. It is read once to find where each object is: memory holds the file while it is
-read, and then 32 bytes of each object. An image and its annotations are decoded when it is their turn.
+Such a file may have hundreds of MB. It is read once, for the position of each object: memory holds the file while it is
+read, and then 32 bytes for each object. Each iteration decodes an image and its annotations when their turn comes.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from dbloader._describe import short_repr
 from dbloader.errors import SourceError
 from dbloader.sources.base import Entry, Problem, Source, Tally, readable
 from dbloader.sources.boxes import OWN_SIZE, box_fields, coco_corners, is_number
-from dbloader.sources.listing import PATH_COLUMNS
-from dbloader.sources.paths import encoded_path, name_below, prefix_of
+from dbloader.sources.listing import PATH_COLUMNS, encoded_path, name_below, prefix_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -38,9 +37,9 @@ _decode = json.JSONDecoder().raw_decode
 
 
 def read_coco(listing: Path, root: Path) -> CocoSource | None:
-    """Return the source of the images of a COCO file; None if it is no COCO file, which has a list of images."""
+    """Return the source of the images in a COCO file; None if the file has no list of images."""
     keys: set[str] = set()
-    found = {key: array("q") for key in _LISTS}  # of each object its id, its first byte and the one behind it
+    found = {key: array("q") for key in _LISTS}  # id, first byte and end of each object
     images_of, names = array("q"), dict[int, str]()
     with listing.open("rb") as file:
         try:
@@ -84,7 +83,7 @@ def _id(value: Any, key: str, where: str) -> int:
 
 
 class CocoSource(Source):
-    """The images of a COCO file, in its order, with their boxes; made by ``read_coco``."""
+    """The images in a COCO file, in its order, with their boxes; made by ``read_coco``."""
 
     def __init__(self, root: Path, listing: Path, categories: dict[int, str], rows: _Rows, images_of: _Array) -> None:
         super().__init__(root, tuple(categories.values()))
@@ -135,7 +134,10 @@ class CocoSource(Source):
 
 
 def _members(text: str) -> Iterator[tuple[str, Any, int, int]]:
-    """Yield each key of a JSON object, then its value, or each item of its list, and where that begins and ends."""
+    """Yield the key, value, start and end of each value in a JSON object, and of each item if the value is a list.
+
+    A key is also yielded alone, before its value, with an empty span.
+    """
     mark, at = _take(text, len(_BOM) * text.startswith(_BOM), "{")
     while mark != "}":
         key, at = _decode(text, at)
@@ -157,7 +159,7 @@ def _members(text: str) -> Iterator[tuple[str, Any, int, int]]:
 
 
 def _take(text: str, at: int, marks: str) -> tuple[str, int]:
-    """Return the mark that comes next, and where the text after it goes on; ValueError unless it is one of some."""
+    """Return the next mark and the position after it; ValueError unless it is one of ``marks``."""
     found = _MARK.match(text, at)
     if found is None or found[1] not in marks:
         raise ValueError(f"one of {marks!r} is wanted at byte {at:,}")

@@ -1,15 +1,16 @@
-"""A collection in MongoDB with a document for each image file, and a listing of those to convert."""
+"""A collection in MongoDB with a document for each image file, and a listing of the images to convert."""
 
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from typing_extensions import override
 
 from dbloader.sources.base import Problem
-from dbloader.sources.listing import LISTING, ListingSource, read_listing
+from dbloader.sources.listing import ListingSource, read_listing
 from dbloader.stores.mongo.collection import FileCollection
 
 if TYPE_CHECKING:
@@ -29,18 +30,17 @@ def read_collection(
     image_field: str,
     file_fields: Sequence[str] = (),
 ) -> CollectionSource:
-    """Return the source of the images that a listing names and ``mongodb://host/database.collection`` has.
+    """Return the source of the images that a listing names, from ``mongodb://host/database.collection``.
 
     ``name_field`` and ``image_field`` are the fields of a document with a file's name and bytes. ``file_fields`` are
     columns of the listing that name files too.
     """
-    files = FileCollection(place, name_field, image_field)
-    kind = LISTING._replace(file_columns=tuple(file_fields))
-    try:
-        return cast("CollectionSource", read_listing(listing, os.sep, kind, make=partial(CollectionSource, files)))
-    except BaseException:
-        files.close()
-        raise
+    with ExitStack() as after_error:
+        files = FileCollection(place, name_field, image_field)
+        after_error.callback(files.close)
+        found = read_listing(listing, os.sep, file_fields, make=partial(CollectionSource, files))
+        after_error.pop_all()
+    return cast("CollectionSource", found)
 
 
 class CollectionSource(ListingSource):
@@ -63,7 +63,7 @@ class CollectionSource(ListingSource):
                 yield Problem(entry.name, "is not in the collection") if data is None else data
 
     def by_name(self, names: Sequence[str]) -> dict[str, bytes]:
-        """Return the bytes of files by their names in the collection, without those that do not exist."""
+        """Return the bytes of files by their names in the collection; missing files are left out."""
         return self._files.read(names)
 
     @override

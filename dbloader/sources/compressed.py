@@ -1,4 +1,4 @@
-"""Compressed tars: each is decompressed once into a temporary file, in which a member has a position."""
+"""Compressed tars: each is decompressed once into a temporary file, so its members can be read by position."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, ValueError)
-_PIECE = 2**16  # bytes decompressed at once: so many at most are lost before damage
+_PIECE = 2**16  # bytes to decompress at once; at most so many good bytes before damage are lost
 
 
 class Decompressed(NamedTuple):
-    """What a file holds, in a temporary file without a name, which is removed when it is closed."""
+    """The content of a file, in a temporary file without a name, which vanishes when it is closed."""
 
     file: IO[bytes]
-    problem: str  # why there is not all of it; "" if there is
+    problem: str  # why the content is not whole; "" if it is
 
 
 class DecompressedFiles:
-    """Compressed files that were opened, for any thread; a pickle has none of them."""
+    """Decompressed files, shared by threads. A pickle contains none of them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -40,11 +40,11 @@ class DecompressedFiles:
         return DecompressedFiles, ()
 
     def open(self, path: Path) -> Decompressed | None:
-        """Return what a compressed file holds; None if it is not compressed. Its position is shared.
+        """Return the content of a compressed file; None if it is not compressed. All users share its position.
 
         Raises:
-            SourceError: There is no room for it, or no library that reads it.
-            OSError: It cannot be read.
+            SourceError: The disk lacks room for the content, or no library reads the format.
+            OSError: The file cannot be read.
         """
         with self._lock:
             if path not in self._files:
@@ -71,20 +71,20 @@ def _decompress(file: IO[bytes], read: Callable[[IO[bytes]], Any], where: str) -
         into.flush()
         return Decompressed(into, problem)
     except BaseException:
-        with suppress(OSError):
+        with suppress(OSError):  # of a full disk, which the first error names
             into.close()
         raise
 
 
 def _copied(content: IO[bytes], into: IO[bytes], where: str) -> str:
-    """Copy what can be decompressed, and return why the rest cannot be; "" if all can."""
+    """Copy the content up to any damage; return the reason of the damage, or ""."""
     while True:
         try:
             data = content.read(_PIECE)
         except _DAMAGED as error:
             return str(error)
         except OSError as error:
-            if error.errno is None:  # of bz2 and pyarrow: the data is invalid
+            if error.errno is None:  # bz2 and pyarrow raise it for invalid data
                 return str(error)
             raise
         if not data:

@@ -1,8 +1,8 @@
 """A folder of images, with one folder for each class, in the order of torchvision's ImageFolder.
 
-Four differences are on purpose. Files of more formats are taken, such as GIF and HEIC. Names that begin with a dot are
-left out (macOS puts a ``._x.jpg`` without an image next to each ``x.jpg`` that it copies). A folder that links lead to
-twice within one class is taken once, so that a loop ends. A class without images is kept, with a warning.
+Four differences are on purpose. dbloader takes files of more formats, such as GIF and HEIC. It leaves out names that
+begin with a dot (macOS puts a ``._x.jpg`` without an image next to each ``x.jpg`` that it copies). It takes a folder
+only once in each class, even if links lead to it again, so loops end. It keeps a class without images, with a warning.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
     from pathlib import Path
 
-# Those of torchvision.datasets.folder, then others of the formats in images/pillow.py; upper case matches too.
+# Extensions of torchvision.datasets.folder, then others of the formats in images/pillow.py; upper case matches too.
 EXTENSIONS = (
     ".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp",
     ".gif", ".avif", ".heic", ".heif", ".hif", ".jpe", ".jfif", ".mpo", ".apng", ".jp2", ".j2k", ".jpc", ".jpf", ".jpx",
     ".j2c", ".pbm", ".pnm", ".pfm", ".ico", ".qoi", ".pcx", ".tga",
 )  # fmt: skip
 LOOKED_FOR = f"looked for {', '.join(EXTENSIONS[:12])} and {len(EXTENSIONS) - 12} more extensions"
-METADATA_FILES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # that Hugging Face's imagefolder reads
+METADATA_FILES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # Hugging Face's imagefolder reads them
 SUFFIXES = tuple(extension.encode() for extension in EXTENSIONS)
 SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tzst")
@@ -60,7 +60,7 @@ class _Contents(NamedTuple):
 
 
 def scan(folder: str | os.PathLike[str]) -> FolderSource:
-    """Return the source of all images in a folder of class folders; the class folders are listed by ``entries``."""
+    """Return the source of all images in a folder of class folders. Class folders are listed when their turn comes."""
     root = checked_root(folder)
     tally = Tally()
     try:
@@ -80,7 +80,7 @@ def scan(folder: str | os.PathLike[str]) -> FolderSource:
 
 
 def scan_all(root: Path) -> FolderSource:
-    """Return the source of all images below a folder, of one class; their names begin with ``./``."""
+    """Return the source of all images below a folder, as one class; their names begin with ``./``."""
     return FolderSource(root, _identity(os.fsencode(root)), _Contents([b"."], [], []), Tally())
 
 
@@ -117,10 +117,9 @@ class FolderSource(Source):
         return tally
 
     def _walk(self, folder: bytes, tally: Tally) -> Iterator[bytes | Problem]:
-        """Yield the paths of one class; each folder is listed once, when its turn has come.
+        """Yield the paths of one class; each folder is listed once, when its turn comes.
 
-        A folder's path sorts before those of the folders in it, so a heap of the folders found so far gives the
-        sorted order of all.
+        A folder's path sorts before the paths of its subfolders, so a heap of known folders gives the sorted order.
         """
         root = os.fsencode(self.root)
         pending = [(_order(folder), folder)]
@@ -176,7 +175,7 @@ def _classify(entry: os.DirEntry[bytes], contents: _Contents, tally: Tally) -> N
     if entry.is_dir():
         contents.folders.append(entry.name)
     elif not entry.is_file() and (is_image or entry.is_symlink()):
-        entry.stat()  # raises for a broken link, which may have led to a folder whatever its name
+        entry.stat()  # raises for a broken link
         contents.problems.append(Problem(readable(entry.name), "is a pipe, socket or device, not a file"))
     elif is_image:
         contents.images.append(entry.name)
@@ -194,7 +193,7 @@ def note_skipped(name: bytes, path: str, tally: Tally) -> None:
 
 
 def _drop_clashes(contents: _Contents, tally: Tally) -> None:
-    r"""Make problems of names that become another's as valid UTF-8, such as the byte E9 and a literal ``\xe9``."""
+    r"""Move names to the problems if their text is another name's, such as the byte E9 and a literal ``\xe9``."""
     names = [*contents.folders, *contents.images]
     not_utf8 = sorted(name for name in names if not is_utf8(name))
     taken = {readable(name) for name in names if is_utf8(name)} if not_utf8 else set()
@@ -202,7 +201,9 @@ def _drop_clashes(contents: _Contents, tally: Tally) -> None:
         text = readable(name)
         if text in taken:
             (contents.folders if name in contents.folders else contents.images).remove(name)
-            contents.problems.append(Problem(text, "is not valid UTF-8, and written like this is another's name"))
+            contents.problems.append(
+                Problem(text, "is not valid UTF-8, and another file or folder has the name that it would get")
+            )
         else:
             taken.add(text)
             tally.not_utf8 += 1
@@ -215,7 +216,7 @@ def _identity(path: bytes) -> tuple[int, int]:
 
 
 def _order(path: bytes) -> str:
-    """Return the str by which Python, and so torchvision, sorts a path."""
+    """Return the text by which Python, and therefore torchvision, sorts a path."""
     return path.decode("utf-8", "surrogateescape")
 
 

@@ -1,4 +1,4 @@
-"""Labels that are given as text: integers, or the names of classes."""
+"""Labels in text: integers, or names of classes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,8 @@ from dbloader.sources.base import readable
 if TYPE_CHECKING:
     from pathlib import Path
 
-CLASSES = "classes.json"
-"""Name of the file with the names of the classes, a list in the order of their labels, that export writes."""
-
-FILE_FIELDS = "file_fields.json"
-"""Name of the file with the names of the file fields, which export writes beside tar files."""
+# Files that export writes: the class names in the order of their labels, and beside tars the names of file fields.
+CLASSES, FILE_FIELDS = "classes.json", "file_fields.json"
 
 _MAX_BYTES = 2**26
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")  # 18 digits fit into 64 bits; longer ones are identifiers
@@ -30,7 +27,7 @@ def number_labels(
 ) -> tuple[tuple[str, ...], dict[str, int]]:
     """Return the names of the classes, sorted, and the label of each text; no classes if the texts are integers.
 
-    ``first`` says of each text where it is first, for messages.
+    ``first`` has the first place of each text, for messages.
     """
     if may_be_integers and _are_integers(first, where):
         return (), {text: int(text) for text in first}
@@ -40,7 +37,7 @@ def number_labels(
 
 
 def read_classes(folder: Path, file: str = CLASSES) -> tuple[str, ...] | None:
-    """Return the names in the file ``CLASSES`` of a folder, or in another list of names; None without it."""
+    """Return the list of names in the file ``CLASSES``, or another file, of a folder; None without the file."""
     path = folder / file
     try:
         with path.open("rb") as opened:
@@ -56,9 +53,9 @@ def read_classes(folder: Path, file: str = CLASSES) -> tuple[str, ...] | None:
 
 
 def look_up_labels(first: dict[str, str], classes: tuple[str, ...]) -> dict[str, int]:
-    """Return the label of each text, an integer or the name of one of the classes; SourceError if it is neither.
+    """Return the label of each text, an integer or the name of a class; SourceError if it is neither.
 
-    ``first`` says of each text where it is first, for messages.
+    ``first`` has the first place of each text, for messages.
     """
     known = {name: label for label, name in enumerate(classes)}
     labels = {}
@@ -72,10 +69,12 @@ def look_up_labels(first: dict[str, str], classes: tuple[str, ...]) -> dict[str,
 
 
 def _are_integers(first: dict[str, str], where: str) -> bool:
-    """Return whether the labels of a table, which has only text, are integers; SourceError if they may be either.
+    """Return whether the labels of a CSV or TSV are integers.
 
-    They are integers if all are plain integers, and names if none looks like a number. ``first`` says where each label
-    is first.
+    They are integers if all are plain integers, and names if none looks like a number.
+
+    Raises:
+        SourceError: Some labels look like numbers, but not all are plain integers.
     """
     odd = [label for label in first if not _INTEGER.fullmatch(label)]
     if not odd:

@@ -1,23 +1,31 @@
-"""A listing: a file that says which images become records, in which order, with which label and further fields.
+"""Images that a listing names: a file with the paths, labels and further fields of images, in their order.
 
 - ``.csv``, ``.tsv``: a header, then a row for each image; labels and fields are text. Read row by row.
 - ``.jsonl``, ``.ndjson``: an object on each line, with the columns as keys. Read line by line.
 - ``.json``: an array of objects, or a list for each column, ``{"path_list": [...], "label_list": [...]}``. Read whole.
 
-All are UTF-8. One column is the path, below the root or absolute. One column may be the label. All others become
-fields of the record. A row's number is that of the line it begins on, and of the item, from 1, in a ``.json``.
+All are UTF-8. One column is the path, below the root or absolute. One column may be the label. All other columns become
+fields of the record. The number of a row is the number of its first line, or the position of an item, from 1, in a
+``.json``.
 
 A label is an integer, or the name of a class; then the label is the class's position among all names, sorted. Null or
-an empty label is no label. In JSON text is a name. In a CSV or TSV, which has only text, `labels.py` decides.
+an empty label is no label. In JSON text is a name. For a CSV or TSV, which has only text, `labels.py` decides.
+
+The metadata of a folder is a listing too: ``metadata.csv`` or ``metadata.jsonl``, as in Hugging Face's imagefolder. Its
+column ``file_name`` names a file below the folder. ``dbloader export`` also writes the columns ``name`` and
+``resized_from``, and the file ``classes.json`` with the names of the classes in the order of their labels.
 """
 
 from __future__ import annotations
 
 import os
+import posixpath
+from array import array
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 from typing_extensions import override
 
 from dbloader._describe import short_repr
@@ -26,30 +34,32 @@ from dbloader.records.record import checked_field_name
 from dbloader.sources.base import Entry, FieldFile, Problem, Source, Tally, checked_root, readable
 from dbloader.sources.boxes import BOXES
 from dbloader.sources.boxes import LABELS as BOX_LABELS
-from dbloader.sources.folder import EXTENSIONS, first_warnings
+from dbloader.sources.folder import EXTENSIONS, METADATA_FILES, SUFFIXES, describe_unused, first_warnings
 from dbloader.sources.labels import CLASSES, number_labels, read_classes
-from dbloader.sources.metadata import FILE_NAME, RECORD_COLUMNS, SUFFIX, Listed, top_folder
-from dbloader.sources.paths import encoded_path, name_below, path_below, prefix_of
-from dbloader.sources.rows import is_text, read_header, read_rows
+from dbloader.sources.listing_rows import is_text, read_header, read_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
 PATH_COLUMNS = ("path", "image", "file", "filename")
 LABEL_COLUMNS = ("label", "class", "target")
 
+# Columns of metadata: the path, two parts of the record, and files of an image in further fields, such as masks.
+FILE_NAME = "file_name"
+_RECORD_COLUMNS = ("name", "resized_from")
+FILE_NAME_SUFFIX = "_file_name"
 
-class Kind(NamedTuple):
-    """What is different between a listing and the metadata of a folder, which strangers may have made."""
 
-    paths: tuple[str, ...]  # names of the column with the path
-    kept: tuple[str, ...] = ()  # columns that are no further fields, but parts of the record
-    is_metadata: bool = False  # no path may leave the folder; of columns for labels, the first name comes first
+class _Rules(NamedTuple):
+    """How to read the columns. Metadata differs, since its folder may come from strangers."""
+
+    file_columns: tuple[str, ...] = ()  # columns that name files of further fields
+    is_metadata: bool = False  # paths stay below the folder; ``label`` wins over other label columns
     by_folder: bool = False  # labels are the first folders of the paths
-    file_columns: tuple[str, ...] = ()  # further columns that name files, beside those of `SUFFIX` in metadata
 
-
-LISTING, METADATA = Kind(PATH_COLUMNS), Kind((FILE_NAME,), RECORD_COLUMNS, is_metadata=True)
+    @property
+    def path_columns(self) -> tuple[str, ...]:
+        return (FILE_NAME,) if self.is_metadata else PATH_COLUMNS
 
 
 class _Row(NamedTuple):
@@ -61,38 +71,104 @@ class _Row(NamedTuple):
     columns: tuple[str, ...]
 
 
+class ListingSource(Source):
+    """The images that a listing names, in its order, repeats included; made by ``read_listing`` or ``read_metadata``.
+
+    Files may have any extension, and need not exist. The name of an entry is its normalized path (``./a//b`` becomes
+    ``a/b``; ``../a`` stays), without the root if it is an absolute path below the root.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        classes: tuple[str, ...],
+        warnings: list[str],
+        listing: Path,
+        labels: dict[str, int],
+        rules: _Rules,
+        file_fields: tuple[str, ...],
+    ) -> None:
+        super().__init__(root, classes, warnings)
+        self.file_fields = file_fields
+        self.listing = listing
+        self.labels = labels
+        self._rules = rules
+
+    @override
+    def entries(self) -> Generator[Entry | Problem, None, Tally]:
+        prefix = prefix_of(self.root)
+        for row in _rows(self.listing, self._rules):
+            if isinstance(row, Problem):
+                yield row
+                continue
+            label = self.labels.get(row.label) if isinstance(row.label, str) else row.label
+            if (label is None) != (row.label is None):
+                raise SourceError(f"{readable(self.listing)}, row {row.number}: was changed since it was first read")
+            files = {name: FieldFile(name_below(path, prefix), (path,)) for name, path in row.files.items() if path}
+            yield Entry(name_below(row.path, prefix), (row.path,), label, row.fields, files=files)
+        return Tally()
+
+
 def read_listing(
     listing: str | os.PathLike[str],
     root: str | os.PathLike[str],
-    kind: Kind = LISTING,
-    make: Callable[..., ListingSource] | None = None,
+    file_columns: Sequence[str] = (),
+    make: Callable[..., ListingSource] = ListingSource,
 ) -> ListingSource:
     """Return the source of the images that a listing names, whose paths start from the folder ``root``.
 
-    It is read here, for mistakes that concern more than one row and for its classes, and again by each iteration.
-    Memory holds one row and the distinct labels, or all of a ``.json``. In ``METADATA`` without a column for the label,
-    the first folders of the paths are the classes, if there are several. ``make`` makes the source of files that are
-    elsewhere, of the arguments of ``ListingSource``.
+    The listing is read here, for its classes and for mistakes that concern more than one row, and again by each
+    iteration. Memory holds one row and the distinct labels, or all of a ``.json``. ``make`` takes the arguments of
+    ``ListingSource``, for files that are not in a file system.
     """
-    listing, root, where = Path(listing), checked_root(root), readable(listing)
+    return _read(Path(listing), checked_root(root), _Rules((*file_columns,)), make)
+
+
+def read_metadata(metadata: Path, root: str | os.PathLike[str], file_columns: Sequence[str] = ()) -> ListingSource:
+    """Return the source of the images that the metadata of a folder names.
+
+    Without a column for the label, the first folders of the paths are the classes, if there are several.
+    """
+    return _read(metadata, checked_root(root), _Rules((*file_columns,), is_metadata=True), ListingSource)
+
+
+def find_metadata(folder: Path) -> Path | None:
+    """Return the metadata file in a folder that has the column ``file_name``; None without one."""
+    found = [path for name in METADATA_FILES if (path := folder / name).is_file() and FILE_NAME in _columns(path)]
+    if len(found) > 1:
+        names = " and ".join(path.name for path in found)
+        raise SourceError(f"{readable(folder)}: {names} both name the images: move one away")
+    return found[0] if found else None
+
+
+def _columns(path: Path) -> tuple[str, ...]:
+    if path.suffix != ".jsonl":
+        return read_header(path)
+    return tuple(next((row[1] for row in read_rows(path)), ()))
+
+
+def _read(listing: Path, root: Path, rules: _Rules, make: Callable[..., ListingSource]) -> ListingSource:
+    """Read all rows once, and return the source."""
+    where = readable(listing)
     first_of: dict[str, int] = {}  # for each label that is text, the first row that has it
     first = first_integer = first_problem = None
     rows = unlabelled = 0
-    listed, has_labels = Listed() if kind.is_metadata else None, not kind.is_metadata
+    has_labels = not rules.is_metadata
+    listed = array("q")  # hashes of the paths in metadata
     file_fields: dict[str, None] = {}
     folders: dict[str, int] = {}  # for each first folder of a path without a label, the first row that has it
-    for row in _rows(listing, kind):
+    for row in _rows(listing, rules):
         if isinstance(row, Problem):
             first_problem = first_problem or row
             continue
         rows += 1
         first = first or row
         file_fields.update(dict.fromkeys(row.files))
-        if listed is not None:
-            listed.add(row.path, *row.files.values())
+        if rules.is_metadata:
+            listed.extend(hash(path) for path in (row.path, *row.files.values()) if path)
             has_labels = has_labels or not {*row.columns}.isdisjoint(LABEL_COLUMNS)
             if not has_labels:
-                folders.setdefault(top_folder(row.path), row.number)
+                folders.setdefault(_top_folder(row.path), row.number)
         if isinstance(row.label, str):
             first_of.setdefault(row.label, row.number)
         elif row.label is None:
@@ -101,18 +177,18 @@ def read_listing(
             first_integer = first_integer or row
     if first is None:
         if first_problem is None:
-            _check_header(read_header(listing), where, kind)
+            _check_header(read_header(listing), where, rules)
         raise SourceError(f"{where}: no row of it can be used: {': '.join(first_problem or ['there are none'])}")
     for column in {BOXES, BOX_LABELS} & first.fields.keys() if is_text(listing) else ():
         raise SourceError(
             f"{where}: its column {column!r} is text, and boxes are lists of numbers: write a .jsonl, or use "
             "annotations of COCO, VOC or YOLO"
         )
-    if make is None:
+    if make is ListingSource and not rules.is_metadata:
         _check_extension(first, root, where)
-    classes = read_classes(listing.parent) if kind.is_metadata else None
+    classes = read_classes(listing.parent) if rules.is_metadata else None
     if classes is None and not has_labels and len(folders) > 1 and "" not in folders:
-        kind, first_of, unlabelled = kind._replace(by_folder=True), folders, 0
+        rules, first_of, unlabelled = rules._replace(by_folder=True), folders, 0
     if first_integer and first_of and not classes:
         name, number = next(iter(first_of.items()))
         both = f"the label of row {first_integer.number} is the integer {first_integer.label}, of row {number} {name!r}"
@@ -124,20 +200,22 @@ def read_listing(
         warnings.append(f"{unlabelled} of {rows} rows have no label")
     first_rows = {name: f"row {number}" for name, number in first_of.items()}
     if classes is None:
-        classes, labels = number_labels(first_rows, where, may_be_integers=is_text(listing) and not kind.by_folder)
+        classes, labels = number_labels(first_rows, where, may_be_integers=is_text(listing) and not rules.by_folder)
     else:
         labels = {name: label for label, name in enumerate(classes)}
         for name in first_of.keys() - labels.keys():
             raise SourceError(
                 f"{where}: the label of {first_rows[name]} is {name!r}, which is not in {CLASSES}: add it"
             )
-    if listed is not None:
-        warnings += [*(first_warnings(root, classes) if kind.by_folder else ()), *listed.warnings(root)]
-    return (make or ListingSource)(root, classes, warnings, listing, labels, kind, (*file_fields,))
+    if rules.by_folder:
+        warnings += first_warnings(root, classes)
+    if rules.is_metadata:
+        warnings += _unused_warnings(root, listed)
+    return make(root, classes, warnings, listing, labels, rules, (*file_fields,))
 
 
 def _check_extension(first: _Row, root: Path, where: str) -> None:
-    """Raise SourceError if the file of the first row is there only with an extension, which its path lacks."""
+    """Raise SourceError if the path of the first row lacks the extension that its file has."""
     path = os.path.join(os.fsencode(root), first.path)  # noqa: PTH118 - bytes
     found = next((end for end in EXTENSIONS if os.path.exists(path + end.encode())), None)  # noqa: PTH110 - bytes
     if found and not os.path.exists(path):  # noqa: PTH110
@@ -158,47 +236,37 @@ def _why_unlabelled(row: _Row) -> str:
     return f"as none of the columns {columns} is called one of {names}{way}"
 
 
-class ListingSource(Source):
-    """The images that a listing names, in its order, repeats included; made by ``read_listing``.
-
-    Files may have any extension, and need not exist. The name of an entry is its normalized path (``./a//b`` becomes
-    ``a/b``; ``../a`` stays), without the root if it is an absolute path below the root.
-    """
-
-    def __init__(
-        self,
-        root: Path,
-        classes: tuple[str, ...],
-        warnings: list[str],
-        listing: Path,
-        labels: dict[str, int],
-        kind: Kind = LISTING,
-        file_fields: tuple[str, ...] = (),
-    ) -> None:
-        super().__init__(root, classes, warnings)
-        self.file_fields = file_fields
-        self.listing = listing
-        self.labels = labels
-        self._kind = kind
-
-    @override
-    def entries(self) -> Generator[Entry | Problem, None, Tally]:
-        prefix = prefix_of(self.root)
-        for row in _rows(self.listing, self._kind):
-            if isinstance(row, Problem):
-                yield row
-                continue
-            label = self.labels.get(row.label) if isinstance(row.label, str) else row.label
-            if (label is None) != (row.label is None):
-                raise SourceError(f"{readable(self.listing)}, row {row.number}: was changed since it was first read")
-            files = {name: FieldFile(name_below(path, prefix), (path,)) for name, path in row.files.items() if path}
-            yield Entry(name_below(row.path, prefix), (row.path,), label, row.fields, files=files)
-        return Tally()
+def _unused_warnings(root: Path, listed: array[int]) -> Iterator[str]:
+    """Yield warnings about images in a folder that no row of the metadata names, and about further metadata files."""
+    found, unused, top = array("q"), "", os.fsencode(root)
+    for folder, folders, files in os.walk(top):
+        folders[:] = [name for name in folders if not name.startswith(b".")]
+        below = posixpath.relpath(folder, top) if folder != top else b""
+        for name in files:
+            path = posixpath.join(below, name)
+            if name.lower().endswith(SUFFIXES) and not name.startswith(b"."):
+                found.append(hash(path))
+            elif below and readable(name) in METADATA_FILES:
+                unused = unused or readable(path)
+    missing = len(np.setdiff1d(np.frombuffer(found, np.int64), np.frombuffer(listed, np.int64)))
+    if missing:
+        images = f"{missing:,} image{' is' if missing == 1 else 's are'}"
+        yield f"{images} in the folder, but in no row of the metadata: left out"
+    if unused:
+        yield describe_unused(unused)
 
 
-def _rows(listing: Path, kind: Kind) -> Iterator[_Row | Problem]:
+def _top_folder(path: bytes) -> str:
+    """Return the first folder of a path; "" without one."""
+    return readable(path.rpartition(b"/")[0].partition(b"/")[0])
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def _rows(listing: Path, rules: _Rules) -> Iterator[_Row | Problem]:
     """Yield each row, checked, or why it cannot be used."""
-    no_path = f"it has no path in a column called {' or '.join(kind.paths)}"
+    no_path = f"it has no path in a column called {' or '.join(rules.path_columns)}"
     for row in read_rows(listing):
         if isinstance(row, Problem):
             yield row
@@ -206,52 +274,62 @@ def _rows(listing: Path, kind: Kind) -> Iterator[_Row | Problem]:
         number, values = row
         where = f"{readable(listing)}, row {number}"
         columns = tuple(values)
-        if not {*columns} & {*kind.paths}:  # perhaps a table without a header, whose values are no names of fields
+        if not {*columns} & {*rules.path_columns}:  # the keys may be values, of a table without a header
             yield Problem(f"row {number}", no_path)
             continue
-        path_column, label_column = _checked_columns(columns, where, kind)
-        path = _path(values.pop(path_column, None), no_path, kind)
+        path_column, label_column = _checked_columns(columns, where, rules)
+        path = _path(values.pop(path_column, None), no_path, rules)
         label = _checked_label(values.pop(label_column, None), where)
-        if kind.by_folder and isinstance(path, bytes):
-            label = top_folder(path)
-        file_columns = _find_file_columns([*values], kind.file_columns, where, by_suffix=kind.is_metadata)
+        if rules.by_folder and isinstance(path, bytes):
+            label = _top_folder(path)
+        field_of = _find_file_columns([*values], rules, where)
         files: dict[str, bytes | None] = {}
-        for column, field in file_columns.items():
+        for column, field in field_of.items():
             if values[column] in (None, ""):
                 files[field] = None
-            elif isinstance(file := _path(values[column], "", kind), bytes):
+            elif isinstance(file := _path(values[column], "", rules), bytes):
                 files[field] = file
             else:
                 path = f"{file} (of its file {field!r})"
         if isinstance(path, str):
             yield Problem(f"row {number}", path)
         else:
-            yield _Row(number, path, label, _empty_files(values, file_columns), files, columns)
+            fields = {field_of.get(name, name): None if name in field_of else value for name, value in values.items()}
+            yield _Row(number, path, label, fields, files, columns)
 
 
-def _path(value: object, no_path: str, kind: Kind) -> bytes | str:
+def _path(value: object, no_path: str, rules: _Rules) -> bytes | str:
+    """Return the bytes of a path, or a reason why the path cannot be used."""
     path = encoded_path(value, no_path)
-    return path_below(path) if kind.is_metadata and isinstance(path, bytes) else path
+    if not rules.is_metadata or isinstance(path, str):
+        return path
+    path = posixpath.normpath(path)
+    if path.startswith((b"/", b"../")) or path in (b".", b".."):
+        return f"its path leaves the folder: {short_repr(readable(path), 50)}; give a listing (--listing) to take it"
+    return path
 
 
-def _check_header(header: tuple[str, ...], where: str, kind: Kind) -> None:
-    """Raise SourceError if the header of a table without rows is wrong; each row is checked otherwise."""
-    if header and not {*header} & {*kind.paths}:
-        raise SourceError(f"{where}: its header has no column called {' or '.join(kind.paths)}, and no row follows")
-    _checked_columns(header, f"{where}, header", kind)
+def _check_header(header: tuple[str, ...], where: str, rules: _Rules) -> None:
+    """Raise SourceError if the header of a table without rows is wrong; of other tables, each row is checked."""
+    if header and not {*header} & {*rules.path_columns}:
+        raise SourceError(
+            f"{where}: its header has no column called {' or '.join(rules.path_columns)}, and no row follows"
+        )
+    _checked_columns(header, f"{where}, header", rules)
 
 
-def _checked_columns(columns: tuple[str, ...], where: str, kind: Kind) -> tuple[str, str]:
-    """Return the names of the path and label columns; a default name for one that is missing."""
+def _checked_columns(columns: tuple[str, ...], where: str, rules: _Rules) -> tuple[str, str]:
+    """Return the names of the path and label columns; a default name for a missing column."""
     chosen = []
-    # In metadata, a column called label is the label, and class a further field beside it.
-    labels = LABEL_COLUMNS[:1] if kind.is_metadata and LABEL_COLUMNS[0] in columns else LABEL_COLUMNS
-    for what, names in (("path", kind.paths), ("label", labels)):
-        found = [column for column in columns if column in names and column not in kind.file_columns]
+    # Metadata may have the label in ``label``, and a further field ``class``.
+    labels = LABEL_COLUMNS[:1] if rules.is_metadata and LABEL_COLUMNS[0] in columns else LABEL_COLUMNS
+    for what, names in (("path", rules.path_columns), ("label", labels)):
+        found = [column for column in columns if column in names and column not in rules.file_columns]
         if len(found) > 1:
             raise SourceError(f"{where}: {found[0]!r} and {found[1]!r} may both be the {what}; rename or drop one")
         chosen.append(found[0] if found else names[0])
-    for column in (column for column in columns if column not in (*chosen, *kind.kept)):
+    known = (*chosen, *_RECORD_COLUMNS) if rules.is_metadata else chosen
+    for column in (column for column in columns if column not in known):
         try:
             checked_field_name(column)
         except FieldError as error:
@@ -268,17 +346,17 @@ def _checked_label(label: object, where: str) -> int | str | None:
     if type(label) is int and abs(label) < 2**63:  # the least integer of 64 bits means no label
         return label
     if isinstance(label, str):
-        with suppress(UnicodeEncodeError):  # JSON may hold a lone surrogate
+        with suppress(UnicodeEncodeError):  # JSON may contain a lone surrogate
             label.encode()
             return label
     raise SourceError(f"{where}: a label is a 64-bit integer, a name or null, got {short_repr(label, 50)}")
 
 
-def _find_file_columns(columns: Sequence[str], named: Iterable[str], where: str, *, by_suffix: bool) -> dict[str, str]:
-    """Return the field of each column that names files: those that are ``named``, or end with ``SUFFIX``."""
-    found = {column: column for column in columns if column in named}
-    for column in columns if by_suffix else ():
-        field = column.removesuffix(SUFFIX)
+def _find_file_columns(columns: Sequence[str], rules: _Rules, where: str) -> dict[str, str]:
+    """Return the field of each column that names files."""
+    found = {column: column for column in columns if column in rules.file_columns}
+    for column in columns if rules.is_metadata else ():
+        field = column.removesuffix(FILE_NAME_SUFFIX)
         if field in ("", column) or column in found:
             continue
         try:
@@ -290,6 +368,24 @@ def _find_file_columns(columns: Sequence[str], named: Iterable[str], where: str,
     return found
 
 
-def _empty_files(values: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of a row in the order of its columns, None for those that are files."""
-    return {fields.get(name, name): None if name in fields else value for name, value in values.items()}
+# --- paths ------------------------------------------------------------------------------------------------------------
+
+
+def prefix_of(root: Path) -> bytes:
+    """Return the beginning of absolute paths below a folder, for ``name_below``."""
+    return posixpath.normpath(os.fsencode(root.absolute())).rstrip(b"/") + b"/"
+
+
+def name_below(path: bytes, prefix: bytes) -> str:
+    """Return the name of the record of a file: its normalized path, without the prefix."""
+    return readable(posixpath.normpath(path).removeprefix(prefix))
+
+
+def encoded_path(path: object, no_path: str = "it has no path") -> bytes | str:
+    """Return the bytes of a path, or a reason why it cannot be one."""
+    if path is None or path == "":
+        return no_path
+    with suppress(UnicodeEncodeError):
+        if isinstance(path, str) and "\0" not in path:
+            return path.encode("utf-8", "surrogateescape")  # JSON may contain a name that is not UTF-8 like this
+    return f"its path cannot be that of a file: {short_repr(path, 50)}"

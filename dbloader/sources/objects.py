@@ -1,4 +1,4 @@
-"""Image files in object storage: those below a place, taken as the same folder on a disk would be, or of a listing."""
+"""Image files in object storage: all below a place, in the same order as in a folder, or the files of a listing."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from dbloader.sources.folder import (
     last_warnings,
     note_skipped,
 )
-from dbloader.sources.listing import LISTING, ListingSource, read_listing
+from dbloader.sources.listing import ListingSource, read_listing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
     from dbloader.remote.bucket import Item
 
-# Requests at once. One brings about 10 images a second from a cloud, since most of its time is waiting.
+# Requests at once. One request at a time reads about 10 images a second from a cloud: most of its time is waiting.
 _AT_ONCE = 64
 # Classes that are listed at once; memory holds their keys.
 _CLASSES_AT_ONCE = 16
 _NOT_READ = (*TARS, *ZIPS, ".parquet", ".arrow", ".mdb", ".lmdb", ".bson")
 _WHAT_IS_READ = (
-    "of object storage, folders of image files are read, and files that a listing names (--listing): copy it to a "
-    "disk, and convert it there"
+    "convert reads folders of image files from object storage, and files that a listing names (--listing): copy it to "
+    "a disk, and convert it there"
 )
 
 
@@ -54,10 +54,10 @@ class _Location(NamedTuple):
 
 
 def scan_objects(place: str | os.PathLike[str]) -> ObjectFolder:
-    """Return the source of all images below a place, in a "folder" for each class.
+    """Return the source of all images below a place, whose first "folders" are the classes.
 
     Raises:
-        SourceError: There are no images in folders, but something else; or it cannot be listed.
+        SourceError: There are no folders, or files of another kind beside them, or the place cannot be listed.
     """
     bucket = Bucket(place)
     where = str(bucket.place)
@@ -89,8 +89,7 @@ def read_listed_objects(
     place: str | os.PathLike[str], listing: str | os.PathLike[str], file_fields: Sequence[str] = ()
 ) -> ListingSource:
     """Return the source of the objects that a listing names, whose paths are keys below the place."""
-    kind = LISTING._replace(file_columns=tuple(file_fields))
-    return read_listing(listing, os.sep, kind, make=partial(ListedObjects, Bucket(place)))
+    return read_listing(listing, os.sep, file_fields, make=partial(ListedObjects, Bucket(place)))
 
 
 class ObjectSource(Source):
@@ -149,7 +148,7 @@ class ObjectFolder(ObjectSource):
         return tally
 
     def _list(self) -> Iterator[list[Item]]:
-        """Yield the objects of each class, in order; those of some classes are listed at once."""
+        """Yield the objects of each class, in order; several classes are listed at once."""
         with ThreadPoolExecutor(_CLASSES_AT_ONCE, thread_name_prefix="dbloader-list") as threads:
             for first in range(0, len(self.classes), _CLASSES_AT_ONCE):
                 with _source_errors():
@@ -162,7 +161,7 @@ class ListedObjects(ObjectSource, ListingSource):
 
 @contextmanager
 def _source_errors() -> Iterator[None]:
-    """Raise an error of object storage as one of the source."""
+    """Turn errors of object storage into SourceErrors."""
     try:
         yield
     except StoreError as error:
@@ -170,7 +169,7 @@ def _source_errors() -> Iterator[None]:
 
 
 def _get(bucket: Bucket, entry: Entry) -> bytes | Problem:
-    """Return the bytes of an object, or what is wrong with it; a StoreError is not its fault."""
+    """Return the bytes of an object, or what is wrong with it; a StoreError is not the object's fault."""
     key, etag, listed = _Location(*entry.location)
     size = listed or 0
     path = posixpath.normpath(os.fsdecode(key)).lstrip("/")
@@ -191,14 +190,14 @@ def _get(bucket: Bucket, entry: Entry) -> bytes | Problem:
 
 
 def _is_taken(item: Item, tally: Tally) -> bool:
-    """Return whether an object is an image to convert; count it if not, as a file of a folder is counted."""
+    """Return whether an object is an image to convert; count any other object as a folder counts its files."""
     if any(part.startswith(".") for part in item.key.split("/")):
         tally.hidden += 1
         return False
     name = posixpath.basename(item.key).encode()
     if name.lower().endswith(SUFFIXES):
         return True
-    if item.size or b"." in name:  # else it stands for an empty folder
+    if item.size or b"." in name:  # other empty objects mean folders
         tally.skip(name)
         note_skipped(name, item.key, tally)
     return False

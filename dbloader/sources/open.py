@@ -1,54 +1,75 @@
-"""Recognize the kind of source at a place, and open it.
+"""Recognize the kind of source at a place, find its files, and open it.
 
-The module of a source is imported when a place is recognized as one: a folder of images needs none of the others.
+Only the module of the recognized source is imported. A folder of image files needs no module but `folder`.
 """
 
 from __future__ import annotations
 
+import glob
+import json
+import os
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dbloader._options import check_path
 from dbloader.errors import NotAStoreError, OptionError, SourceError
 from dbloader.records.record import checked_file_fields
 from dbloader.remote.places import is_remote
 from dbloader.sources.base import checked_root, readable
-from dbloader.sources.folder import TARS, ZIPS, scan
-from dbloader.sources.labels import CLASSES, FILE_FIELDS
-from dbloader.sources.metadata import find_metadata
-from dbloader.sources.parquet import SAVED, find_parquet, has_images, read_parquet
-from dbloader.sources.shards import expand_range, find_shards, names_beside
+from dbloader.sources.folder import EXTENSIONS, METADATA_FILES, SPLITS, TARS, ZIPS, scan
 from dbloader.stores.lmdb.shard_table import is_sharded
 from dbloader.stores.mongo.uri import is_mongo
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
 
     from dbloader.sources.base import Source
 
-
+_PACKED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".7z", ".rar")
 # mdb.c: a page begins with 16 bytes, then a meta page with this number.
 _MAGIC_AT, _MAGIC = 16, (0xBEEFC0DE).to_bytes(4, "little")
-_PACKED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".7z", ".rar")
+
+_RANGE = re.compile(r"\{([0-9]{1,18})\.\.([0-9]{1,18})\}")
+_MOST_FILES = 1_000_000  # of one range
+
+# https://huggingface.co/docs/hub/datasets-file-names-and-splits
+_TABLES = (".parquet", ".arrow")
+_TABLE_SHARD = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})(?:-[0-9a-f]+)?\.parquet")
+_WORD = re.compile(r"[A-Za-z]*")
 
 
 def open_source(
     source: str | os.PathLike[str],
-    listing: str | os.PathLike[str] | None,
+    listing: str | os.PathLike[str] | None = None,
     *,
-    name_field: str | None,
-    image_field: str | None,
+    name_field: str | None = None,
+    image_field: str | None = None,
     file_fields: Sequence[str] = (),
 ) -> Source:
-    """Return the source at a place; SourceError or OptionError if nothing there can be converted.
+    """Return the source at a place; the arguments are those of ``convert``.
 
-    The arguments are those of ``convert``.
+    Raises:
+        SourceError: Nothing at the place can be converted.
+        OptionError: An argument does not fit the place.
     """
     check_path("source", source)
     check_path("listing", listing, none=True)
     file_fields = checked_file_fields(file_fields)
-    found = _open(source, listing, name_field, image_field, file_fields)
+    if listing is not None and is_mongo(source):
+        from dbloader.sources.collection import read_collection
+
+        fields = {"name_field": name_field or "img_name", "image_field": image_field or "bson_img"}
+        found: Source = read_collection(source, listing, file_fields=file_fields, **fields)
+    elif name_field is not None or image_field is not None:
+        raise OptionError(
+            "name_field (--name-field) and image_field (--image-field) are for a collection in MongoDB: give a "
+            "mongodb:// place as the source, with a listing (--listing), or leave them out"
+        )
+    elif listing is not None:
+        found = _open_listing(source, listing, file_fields)
+    else:
+        found = _open_place(source, file_fields)
     if missing := ", ".join(repr(name) for name in file_fields if name not in found.file_fields):
         place = found.place if listing is None else readable(listing)
         found.close()
@@ -59,95 +80,14 @@ def open_source(
     return found
 
 
-def _open(
-    source: str | os.PathLike[str],
-    listing: str | os.PathLike[str] | None,
-    name_field: str | None,
-    image_field: str | None,
-    file_fields: tuple[str, ...],
-) -> Source:
-    """Return the source; the kinds are tried in the order of these lines, a folder of images last."""
-    if (name_field is not None or image_field is not None) and (listing is None or not is_mongo(source)):
-        raise OptionError(
-            "name_field (--name-field) and image_field (--image-field) are for a collection in MongoDB: give a "
-            "mongodb:// place as the source, with a listing (--listing), or leave them out"
-        )
-    if is_mongo(source):
-        return _open_mongo(source, listing, name_field, image_field, file_fields)
-    if is_remote(source):
-        from dbloader.sources.objects import read_listed_objects, scan_objects
-
-        return scan_objects(source) if listing is None else read_listed_objects(source, listing, file_fields)
-    metadata = find_metadata(source) if listing is None else None
-    if listing is not None or metadata is not None:
-        return _open_listing(source, listing, metadata, file_fields)
-    file = find_lmdb(source)
-    if is_sharded(source) or file is not None:
-        return _open_lmdb(source, file)
-    tables, tars, zips = find_parquet(source), find_shards(source, TARS), find_shards(source, ZIPS)
-    if tables and (tars or zips) and not has_images(tables):
-        tables = []  # such as img2dataset's, of addresses and captions
-    kinds = {"Parquet files with images": tables, "tar files": tars, "zip files": zips}
-    if len(found := [kind for kind, paths in kinds.items() if paths]) > 1:
-        raise SourceError(f"{readable(source)}: holds {' and '.join(found)}: put each kind into a folder of its own")
-    if tables:
-        return _alone(read_parquet(source, tables, file_fields), source, tables, SAVED)
-    if tars:
-        from dbloader.sources.tar import read_tars
-
-        return _alone(read_tars(source, tars, file_fields), source, tars, (CLASSES, FILE_FIELDS))
-    if zips:
-        from dbloader.sources.zip import read_zips
-
-        return _alone(read_zips(source, zips), source, zips, ())
-    if readable(source).lower().endswith(_PACKED) and expand_range(source)[0].is_file():
-        raise SourceError(
-            f"{readable(source)}: is compressed, and not as one of {', '.join(TARS[1:])}, which are read: extract its "
-            "files into a folder"
-        )
-    return scan(source)
-
-
-def _open_mongo(
-    source: str | os.PathLike[str],
-    listing: str | os.PathLike[str] | None,
-    name_field: str | None,
-    image_field: str | None,
-    file_fields: tuple[str, ...],
-) -> Source:
-    """Return the source of a store, or with a listing of a collection of files."""
-    if listing is not None:
-        from dbloader.sources.collection import read_collection
-
-        return read_collection(
-            source,
-            listing,
-            name_field=name_field or "img_name",
-            image_field=image_field or "bson_img",
-            file_fields=file_fields,
-        )
-    from dbloader.sources.store import read_store
-
-    try:
-        return read_store(source)
-    except NotAStoreError as error:
-        raise OptionError(
-            f"{error}; a collection of files needs a listing (--listing) of the files to take and their labels"
-        ) from error
-
-
 def _open_listing(
-    source: str | os.PathLike[str],
-    listing: str | os.PathLike[str] | None,
-    metadata: Path | None,
-    file_fields: tuple[str, ...],
+    source: str | os.PathLike[str], listing: str | os.PathLike[str], file_fields: tuple[str, ...]
 ) -> Source:
-    """Return the source of the images that annotations (docs/annotations.md), a listing or metadata name."""
-    from dbloader.sources.listing import LISTING, METADATA, read_listing
+    """Return the source of the images that a listing or annotations (docs/annotations.md) name."""
+    if is_remote(source):
+        from dbloader.sources.objects import read_listed_objects
 
-    if listing is None:
-        assert metadata is not None
-        return read_listing(metadata, source, METADATA._replace(file_columns=file_fields))
+        return read_listed_objects(source, listing, file_fields)
     path, kind = Path(listing), Path(listing).suffix.lower()
     if kind == ".json" and path.is_file():
         from dbloader.sources.coco import read_coco
@@ -165,11 +105,74 @@ def _open_listing(
             return read_voc(path, checked_root(source))
         # ImageSets/Main/train.txt, next to Annotations/
         return read_voc(path.absolute().parents[2] / "Annotations", checked_root(source), path)
-    return read_listing(listing, source, LISTING._replace(file_columns=file_fields))
+    from dbloader.sources.listing import read_listing
+
+    return read_listing(path, source, file_fields)
+
+
+def _open_place(source: str | os.PathLike[str], file_fields: tuple[str, ...]) -> Source:
+    """Return the source at a place without a listing: the first kind below that fits, or else a folder of images."""
+    if is_mongo(source):
+        from dbloader.sources.store import read_store
+
+        try:
+            return read_store(source)
+        except NotAStoreError as error:
+            raise OptionError(
+                f"{error}; a collection of files needs a listing (--listing) of the files to take and their labels"
+            ) from error
+    if is_remote(source):
+        from dbloader.sources.objects import scan_objects
+
+        return scan_objects(source)
+    if any(Path(source, name).is_file() for name in METADATA_FILES):
+        from dbloader.sources.listing import find_metadata, read_metadata
+
+        if (metadata := find_metadata(Path(source))) is not None:
+            return read_metadata(metadata, source, file_fields)
+    file = find_lmdb(source)
+    if file is not None or is_sharded(source):
+        return _open_lmdb(source, file)
+    tables, tars, zips = find_tables(source), find_archives(source, TARS), find_archives(source, ZIPS)
+    if tables and (tars or zips) and not _has_images(tables[0]):
+        tables = []  # such as img2dataset's, of addresses and captions
+    kinds = {"Parquet files with images": tables, "tar files": tars, "zip files": zips}
+    if len(found := [kind for kind, paths in kinds.items() if paths]) > 1:
+        raise SourceError(f"{readable(source)}: holds {' and '.join(found)}: put each kind into a folder of its own")
+    if tables:
+        return _open_tables(source, tables, file_fields)
+    if tars:
+        from dbloader.sources.tar import read_tars
+
+        return _with_others(read_tars(source, tars, file_fields), source, tars)
+    if zips:
+        from dbloader.sources.zip import read_zips
+
+        return _with_others(read_zips(source, zips), source, zips)
+    if readable(source).lower().endswith(_PACKED) and expand_range(source)[0].is_file():
+        raise SourceError(
+            f"{readable(source)}: is compressed, and not as one of {', '.join(TARS[1:])}, which are read: extract its "
+            "files into a folder"
+        )
+    return scan(source)
+
+
+def _with_others(found: Source, place: str | os.PathLike[str], paths: Sequence[Path]) -> Source:
+    """Note in a source which other names its folder contains, for a warning."""
+    try:
+        names = os.listdir(place)  # noqa: PTH208 - the path may be any str
+    except OSError:  # the place is a file or a range of files
+        return found
+    known = {*found.companions, *(path.name for path in paths), *(path.parent.name for path in paths)}
+    found.beside = tuple(sorted(readable(name) for name in names if name not in known))
+    return found
+
+
+# --- LMDB -------------------------------------------------------------------------------------------------------------
 
 
 def find_lmdb(place: str | os.PathLike[str]) -> Path | None:
-    """Return the LMDB file that a place names; None if it is not one."""
+    """Return the LMDB file that a place names, a file or a folder with ``data.mdb``; None if there is none."""
     try:
         path = Path(place)
         path = path / "data.mdb" if path.is_dir() else path
@@ -178,23 +181,140 @@ def find_lmdb(place: str | os.PathLike[str]) -> Path | None:
         with path.open("rb") as file:
             return path if file.read(_MAGIC_AT + 4)[_MAGIC_AT:] == _MAGIC else None
     except (OSError, ValueError):
-        return None  # scan says what is wrong with it
+        return None  # scan raises a clear error
 
 
 def _open_lmdb(source: str | os.PathLike[str], file: Path | None) -> Source:
-    """Return the source of a store, or of another program's LMDB file; without a file it is a folder of shards."""
+    """Return the source of a store, or of another program's LMDB file; without a file, of a folder of shards."""
     from dbloader.sources.store import read_store
 
     if file is None:
         return read_store(source)
     from dbloader.sources.other_lmdb import is_store, read_lmdb
 
-    if is_store(file):
-        return read_store(file)
-    return _alone(read_lmdb(source, file), source, [file], ("lock.mdb", "meta_info.txt"))
+    return read_store(file) if is_store(file) else _with_others(read_lmdb(source, file), source, [file])
 
 
-def _alone(found: Source, place: str | os.PathLike[str], paths: Sequence[Path], known: Sequence[str]) -> Source:
-    """Return a source that has noted what else is in its folder."""
-    found.beside = names_beside(place, paths, known)
-    return found
+# --- tar and zip files ------------------------------------------------------------------------------------------------
+
+
+def find_archives(place: str | os.PathLike[str], extensions: tuple[str, ...]) -> list[Path]:
+    """Return the files with one of some extensions that a place names, in order; [] if it names none.
+
+    A place is one file, ``shards/{000..127}.tar``, ``shards/*.tar``, or a folder that contains such files, but no
+    images and no folders.
+    """
+    text = os.fspath(place)
+    if text.lower().endswith(extensions) and not os.path.isdir(text):  # noqa: PTH112 - the path may be any str
+        return expand_range(text)
+    try:
+        with os.scandir(text) as entries:
+            inside = [entry for entry in entries if not entry.name.startswith(".")]
+        names = sorted(entry.name for entry in inside if entry.name.lower().endswith(extensions) and entry.is_file())
+        is_folder = any(entry.is_dir() or entry.name.lower().endswith(EXTENSIONS) for entry in inside)
+        return [] if is_folder else [Path(text, name) for name in names]
+    except OSError:
+        return []  # scan raises a clear error
+
+
+def expand_range(place: str | os.PathLike[str]) -> list[Path]:
+    """Return the files that a path with ``{000..127}`` or ``*`` names, in order; any other path is returned alone."""
+    text = os.fspath(place)
+    found = _RANGE.search(text)
+    if os.path.exists(text) or (found is None and not glob.has_magic(text)):  # noqa: PTH110 - the path may be any str
+        return [Path(text)]
+    if found is None:
+        return [Path(name) for name in sorted(glob.glob(text))] or [Path(text)]  # noqa: PTH207 - absolute or not
+    first, last = found.groups()
+    numbers = range(int(first), int(last) + 1)
+    if not 0 < len(numbers) <= _MOST_FILES:
+        raise SourceError(
+            f"{readable(place)}: its range names {len(numbers):,} files: give one of 1 to {_MOST_FILES:,}"
+        )
+    return [Path(_RANGE.sub(str(number).zfill(len(first)), text, count=1)) for number in numbers]
+
+
+# --- Parquet files, and folders that Hugging Face's datasets wrote ----------------------------------------------------
+
+
+def find_tables(place: str | os.PathLike[str]) -> list[Path]:
+    """Return the Parquet or Arrow files that a place names, in order; [] if it names none.
+
+    A place is one file, ``train-{00000..00099}-of-00100.parquet``, a folder of the files of one split, or a folder that
+    ``save_to_disk`` wrote.
+
+    Raises:
+        SourceError: The folder has several splits, or lacks files of its split.
+    """
+    text = os.fspath(place)
+    try:
+        names = sorted(path.name for path in Path(text).iterdir())
+    except (OSError, ValueError):
+        return expand_range(text) if text.lower().endswith(_TABLES) else []
+    if "dataset_dict.json" in names:
+        splits = [name for name in _read_list(Path(text, "dataset_dict.json"), "splits") if name in names]
+        if len(splits) == 1:
+            return find_tables(Path(text, splits[0]))
+        raise _several_splits(text, splits, str(Path(text, splits[0])) if splits else "a folder below it")
+    if "state.json" in names and "dataset_info.json" in names:
+        files = _read_list(Path(text, "state.json"), "_data_files")
+        return [Path(text, os.path.basename(str(file["filename"]))) for file in files if isinstance(file, dict)]  # noqa: PTH119
+    files = [name for name in names if name.lower().endswith(".parquet") and name[0] != "." and name[:8] != "metadata"]
+    if not files:
+        return find_tables(Path(text, "data")) if "data" in names else []
+    splits = sorted({_split_of(name) for name in files})
+    of_first = [name for name in files if _split_of(name) == splits[0]]
+    shards = [shard for shard in map(_TABLE_SHARD.fullmatch, of_first) if shard]
+    if len(splits) > 1:
+        example, count = of_first[0], len(of_first)
+        if shards and count > 1:
+            example = f"{splits[0]}-{{00000..{count - 1:05}}}-of-{count:05}.parquet"
+        raise _several_splits(text, splits, f"'{Path(text, example)}'")
+    if shards and len(shards) < int(shards[0][3]):
+        what = f"{len(shards):,} of {int(shards[0][3]):,} files of the split {splits[0]!r} are there"
+        raise SourceError(f"{readable(text)}: only {what}: download the others, or name those to convert")
+    return [Path(text, name) for name in files]
+
+
+def _split_of(name: str) -> str:
+    """Return the split in a file's name; "" if the name has none."""
+    shard = _TABLE_SHARD.fullmatch(name)
+    if shard:
+        return shard[1]
+    found = _WORD.match(name)
+    return found[0] if found and found[0].lower() in SPLITS else ""
+
+
+def _several_splits(place: str, splits: list[str], example: str) -> SourceError:
+    named = ", ".join(split or "files without a split's name" for split in splits)
+    return SourceError(f"{readable(place)}: has several splits ({named}): convert each by itself, such as {example}")
+
+
+def _read_list(path: Path, key: str) -> list[Any]:
+    """Return a list in a JSON object; SourceError if the file cannot be read."""
+    try:
+        found = json.loads(path.read_bytes())[key]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise SourceError(f"{readable(path)}: has no list {key!r} that can be read: {error!r}") from error
+    return found if isinstance(found, list) else []
+
+
+def _open_tables(place: str | os.PathLike[str], tables: list[Path], file_fields: tuple[str, ...]) -> Source:
+    try:
+        from dbloader.sources.parquet import read_parquet
+    except ImportError as error:
+        if error.name and error.name.partition(".")[0] != "pyarrow":
+            raise
+        raise SourceError(
+            f"{readable(place)}: reading Parquet needs pyarrow: pip install 'dbloader[parquet]'"
+        ) from error
+    return _with_others(read_parquet(place, tables, file_fields), place, tables)
+
+
+def _has_images(table: Path) -> bool:
+    """Return whether a Parquet file has a column with images; False without pyarrow."""
+    try:
+        from dbloader.sources.parquet import has_images
+    except ImportError:
+        return False
+    return has_images(table)

@@ -1,28 +1,41 @@
 """Images in LMDB files that other programs made: one file, or a folder with ``data.mdb``.
 
-Every layout is found by its keys, and by the first bytes of some values: see ``lmdb_layouts``. The file is only read,
-without LMDB's locks: no other program may write to it meanwhile.
+The keys, and the first bytes of some values, show the layout. The file is only read, without LMDB's locks: no other
+program may write to it meanwhile.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import threading
+from contextlib import ExitStack, suppress
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import lmdb
 from typing_extensions import override
 
-from dbloader.errors import SourceError
-from dbloader.sources.base import Problem, Source, Tally, full_path
-from dbloader.sources.lmdb_layouts import find_layout
-from dbloader.sources.lmdb_pairs import Pairs
+from dbloader._describe import short_repr
+from dbloader.errors import FieldError, SourceError
+from dbloader.sources.base import Entry, Problem, Source, Tally, full_path, readable
+from dbloader.sources.pickles import image_of, label_of, unpickled
+from dbloader.stores.lmdb import env
 from dbloader.stores.lmdb.keys import META, RECORDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
-    from dbloader.sources.base import Entry
-    from dbloader.sources.lmdb_pairs import Layout
+    # Returns the number of values that are left out.
+    Entries = Generator[Entry | Problem, None, int]
+
+T = TypeVar("T")
+
+_KEYS_AT_ONCE = 1000  # of one transaction
+_IMAGES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"II*\0", b"MM\0*", b"RIFF")
+_LOOKED_AT = 20  # first values of a file, among which an image is looked for
 
 
 def is_store(path: Path) -> bool:
@@ -36,29 +49,30 @@ def is_store(path: Path) -> bool:
 
 def read_lmdb(place: str | os.PathLike[str], path: Path) -> LMDBSource:
     """Return the source of the images in an LMDB file; SourceError if it has none, or they cannot be read."""
-    pairs = Pairs(path)
-    try:
+    with ExitStack() as after_error:
+        pairs = Pairs(path)
+        after_error.callback(pairs.close)
         pairs.check_size()
-        return LMDBSource(place, pairs, find_layout(pairs))
-    except BaseException:
-        pairs.close()
-        raise
+        source = LMDBSource(place, pairs, _find_layout(pairs))
+        after_error.pop_all()
+    return source
 
 
 class LMDBSource(Source):
     """The images in an LMDB file; made by ``read_lmdb``."""
 
     reads = "data.mdb"
+    companions = ("lock.mdb", "meta_info.txt")
 
-    def __init__(self, place: str | os.PathLike[str], pairs: Pairs, layout: Layout) -> None:
+    def __init__(self, place: str | os.PathLike[str], pairs: Pairs, layout: _Layout) -> None:
         super().__init__(Path(os.sep), (), place=full_path(place))
-        self._pairs, self.layout = pairs, layout
+        self._pairs, self._layout = pairs, layout
 
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
-        left_out = yield from self.layout.entries(self._pairs)
+        left_out = yield from self._layout.entries(self._pairs)
         of = f"{left_out:,} other value{'s' * (left_out != 1)} of the file left out"
-        return Tally([f"{of}: it was read as {self.layout.what}"] if left_out else [])
+        return Tally([f"{of}: it was read as {self._layout.what}"] if left_out else [])
 
     @override
     def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Problem]:
@@ -68,7 +82,7 @@ class LMDBSource(Source):
                 size = self._pairs.size(key)
                 hold(size or 0)  # outside of a transaction: it may wait, and a fork waits for transactions
                 value = self._pairs.get(key)
-                yield Problem(entry.name, "is not in the file") if value is None else self.layout.image(value)
+                yield Problem(entry.name, "is not in the file") if value is None else self._layout.image(value)
             except SourceError as error:
                 yield Problem(entry.name, str(error))
             except ValueError as error:
@@ -77,3 +91,270 @@ class LMDBSource(Source):
     @override
     def close(self) -> None:
         self._pairs.close()
+
+
+# --- keys and values --------------------------------------------------------------------------------------------------
+
+
+class Pairs:
+    """The keys and values of an LMDB file. Threads may share it; a forked child opens the file again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._shared: env.Environment | None = None
+        self._opening = threading.Lock()  # held inside the gate, so never during a fork
+
+    def __reduce__(self) -> tuple[type[Pairs], tuple[Path]]:
+        return Pairs, (self.path,)
+
+    def check_size(self) -> None:
+        """Raise SourceError if the file is cut short: reading a missing page would kill the process."""
+        used = self._read(lambda txn: (self._open().info()["last_pgno"] + 1) * txn.stat()["psize"])
+        size = self.path.stat().st_size
+        if size < used:
+            raise SourceError(f"{readable(self.path)}: is cut short: it has {size:,} bytes of {used:,}; copy it again")
+
+    def count(self) -> int:
+        """Return the number of values."""
+        return self._read(lambda txn: int(txn.stat()["entries"]))
+
+    def size(self, key: bytes) -> int | None:
+        """Return the number of bytes of a value; None if there is no such key."""
+
+        def size(txn: Any) -> int | None:
+            value = txn.get(key)
+            return None if value is None else len(value)
+
+        return self._read(size)
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return a value; None if there is no such key."""
+
+        def get(txn: Any) -> bytes | None:
+            value = txn.get(key)
+            return None if value is None else bytes(value)
+
+        return self._read(get)
+
+    def keys(self) -> Iterator[bytes]:
+        """Yield all keys in LMDB's order."""
+        last = b""
+        while True:
+            block = self._read(partial(_keys_from, last))
+            yield from (key for key in block if key != last)
+            if len(block) <= _KEYS_AT_ONCE:
+                return
+            last = block[-1]
+
+    def close(self) -> None:
+        """Close the file, unless other users in this process have it open; the next use opens it again."""
+        shared, self._shared = self._shared, None
+        if shared is not None:
+            env.release(shared)
+
+    def _read(self, read: Callable[[Any], T]) -> T:
+        """Call ``read`` with a transaction whose values are views, and return its result."""
+        try:
+            with env.gate, self._open().begin(buffers=True) as txn:
+                return read(txn)
+        except (lmdb.Error, OSError) as error:
+            raise SourceError(f"{readable(self.path)}: cannot be read: {error}") from error
+
+    def _open(self) -> Any:
+        with self._opening:
+            if self._shared is None or self._shared.pid != os.getpid():
+                self._shared = env.acquire(os.fspath(self.path))
+            return self._shared.env
+
+
+def _key_text(key: bytes) -> str:
+    """Return a key as text, or in hexadecimal if it is not printable UTF-8."""
+    try:
+        text = key.decode()
+    except UnicodeDecodeError:
+        return key.hex()
+    return text if text.isprintable() else key.hex()
+
+
+def _keys_from(key: bytes, txn: Any) -> list[bytes]:
+    cursor = txn.cursor()
+    there = cursor.set_range(key) if key else cursor.first()
+    return [bytes(found) for found in islice(cursor.iternext_nodup(values=False), _KEYS_AT_ONCE + 1)] if there else []
+
+
+# --- layouts ----------------------------------------------------------------------------------------------------------
+
+
+class _Layout(NamedTuple):
+    """How to read the images of a file."""
+
+    what: str  # for people
+    entries: Callable[[Pairs], Entries]
+    image: Callable[[bytes], bytes] = bytes  # returns the image file in a value; ValueError without one
+
+
+def _find_layout(pairs: Pairs) -> _Layout:
+    """Return the layout of a file; SourceError if it is not known."""
+    for find in _LAYOUTS:
+        layout = find(pairs)
+        if layout is not None:
+            return layout
+    where = readable(pairs.path)
+    key = next(pairs.keys(), None)
+    if key is None:
+        raise SourceError(f"{where}: is an LMDB file without any value")
+    value = short_repr((pairs.get(key) or b"")[:16])
+    raise SourceError(
+        f"{where}: is an LMDB file of no known layout: its first key is {short_repr(key)}, whose value begins with "
+        f"{value}; read it with the program that made it, and hand its images to dbloader.write_store"
+    )
+
+
+def _is_image(value: bytes | None) -> bool:
+    return value is not None and value.startswith(_IMAGES)
+
+
+# --- texts to be read (CRNN, MORAN and others): num-samples, image-000000001, label-000000001 -------------------------
+
+
+def _ocr(pairs: Pairs) -> _Layout | None:
+    if _number(pairs, b"num-samples") is None or pairs.size(b"image-%09d" % 1) is None:
+        return None
+    return _Layout("images with texts (num-samples, image-000000001, label-000000001)", _ocr_entries)
+
+
+def _ocr_entries(pairs: Pairs) -> Entries:
+    count, left = pairs.count(), pairs.count() - 1
+    said = _number(pairs, b"num-samples") or 0
+    for number in range(1, min(said, count) + 1):
+        key = b"image-%09d" % number
+        if pairs.size(key) is None:
+            yield Problem(_key_text(key), "is not in the file")
+            continue
+        label = pairs.get(b"label-%09d" % number)
+        left -= 1 + (label is not None)
+        try:
+            yield Entry(_key_text(key), (key,), None, {} if label is None else {"text": label.decode()})
+        except UnicodeDecodeError:
+            yield Problem(_key_text(key), "its text is not valid UTF-8")
+    yield from _shortage("num-samples", said, count)
+    return left
+
+
+def _number(pairs: Pairs, key: bytes) -> int | None:
+    """Return the value of a key if it is a number in digits; otherwise None."""
+    value = pairs.get(key) or b""
+    return int(value) if len(value) < 19 and value.isdigit() else None
+
+
+def _shortage(key: str, said: int, count: int) -> Iterator[Problem]:
+    if said > count:
+        yield Problem(key, f"says {said:,}, but the file has only {count:,} values")
+
+
+# --- pickles, and other values under __keys__ and __len__ -------------------------------------------------------------
+
+_ABOUT = (b"__keys__", b"__len__")
+
+
+def _serialized(pairs: Pairs) -> _Layout | None:
+    """Find pickled values; SourceError for values in other known serializations."""
+    about = pairs.get(b"__keys__") or pairs.get(b"__len__")
+    values = (pairs.get(key) for key in islice(pairs.keys(), _LOOKED_AT) if key not in _ABOUT)
+    first = next((value for value in values if value), b"")
+    if _is_pickle(first) and (about is None or _is_pickle(about)):
+        return _Layout("pickled images and labels", _pickled_entries, _pickled_image)
+    if about is None or _is_image(first):
+        return None
+    if about.startswith(b"\0\0\0\0"):  # numbers of tensors, then an IPC stream
+        by, how = "pyarrow.serialize, which pyarrow no longer has", "pyarrow.deserialize of pyarrow 11 or older"
+    elif about and about[0] in (*range(0x90, 0xA0), 0xDC, 0xDD):
+        by, how = "msgpack, as tensorpack's LMDBSerializer does", "LMDBSerializer.load (tensorpack or dataflow)"
+    else:
+        return None
+    raise SourceError(
+        f"{readable(pairs.path)}: its values were serialized by {by}: read them with {how}, and hand each image "
+        "and label to dbloader.write_store"
+    )
+
+
+def _is_pickle(value: bytes) -> bool:
+    return value[:1] == b"\x80" and value[1:2] in (b"\2", b"\3", b"\4", b"\5") and value.endswith(b".")
+
+
+def _pickled_entries(pairs: Pairs) -> Entries:
+    """Yield the entries in the order of keys that are numbers, as of DataLoader, or else in LMDB's."""
+    count = pairs.count() - sum(pairs.size(key) is not None for key in _ABOUT)
+    left = count
+    numbered = (b"%d" % number for number in range(count))
+    for key in numbered if pairs.size(b"0") is not None else pairs.keys():
+        if key in _ABOUT:
+            continue
+        value = pairs.get(key)
+        left -= value is not None
+        try:
+            if value is None:
+                yield Problem(_key_text(key), "is not in the file")
+            else:
+                label, fields = label_of(unpickled(value))
+                yield Entry(_key_text(key), (key,), label, fields)
+        except (FieldError, ValueError) as error:
+            yield Problem(_key_text(key), f"cannot be read: {error}")
+    with suppress(ValueError):
+        said = unpickled(pairs.get(b"__len__") or b"")
+        if isinstance(said, int):
+            yield from _shortage("__len__", said, count)
+    return left
+
+
+def _pickled_image(value: bytes) -> bytes:
+    return image_of(unpickled(value))
+
+
+# --- BasicSR: meta_info.txt beside data.mdb ---------------------------------------------------------------------------
+
+
+def _basicsr(pairs: Pairs) -> _Layout | None:
+    """Find ``meta_info.txt``, with lines such as ``baboon.png (480,500,3) 1``; keys have no extension."""
+    file = pairs.path.with_name("meta_info.txt")
+    if pairs.path.name != "data.mdb" or not file.is_file():
+        return None
+    return _Layout("the images that meta_info.txt names", partial(_basicsr_entries, file))
+
+
+def _basicsr_entries(file: Path, pairs: Pairs) -> Entries:
+    left = pairs.count()
+    with file.open(encoding="utf-8", errors="backslashreplace") as lines:
+        for line in lines:
+            name = re.split(r" \(| [0-9]+$", line.strip())[0]
+            if not name:
+                continue
+            keys = (name.rpartition(".")[0], name)
+            key = next((key for text in keys if text and pairs.size(key := text.encode()) is not None), None)
+            left -= key is not None
+            yield Problem(name, "is not in the file") if key is None else Entry(name, (key,), None, {})
+    return max(left, 0)
+
+
+# --- image files, under any keys --------------------------------------------------------------------------------------
+
+
+def _plain(pairs: Pairs) -> _Layout | None:
+    """Find files whose values are image files, such as LSUN's."""
+    if any(_is_image(pairs.get(key)) for key in islice(pairs.keys(), _LOOKED_AT)):
+        return _Layout("image files under any keys", _plain_entries)
+    return None
+
+
+def _plain_entries(pairs: Pairs) -> Entries:
+    for key in pairs.keys():  # noqa: SIM118 - not a dict
+        yield Entry(_key_text(key), (key,), None, {})
+    return 0
+
+
+_LAYOUTS: tuple[Callable[[Pairs], _Layout | None], ...] = (
+    _ocr,
+    _serialized,
+    _basicsr,
+    _plain,
+)

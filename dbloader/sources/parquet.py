@@ -1,116 +1,240 @@
-"""Find Parquet files, and the Arrow files of a folder that ``save_to_disk`` of Hugging Face's datasets wrote.
-
-The layouts: https://huggingface.co/docs/hub/datasets-file-names-and-splits
-"""
+"""Images in the rows of Parquet and Arrow files."""
 
 from __future__ import annotations
 
-import json
 import os
-import re
+from array import array
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow.compute as pc
+from pyarrow import types
+from typing_extensions import override
 
 from dbloader.errors import SourceError
-from dbloader.sources.base import readable
-from dbloader.sources.folder import SPLITS
-from dbloader.sources.shards import expand_range
+from dbloader.records.values import pack
+from dbloader.sources.arrow_columns import ArrayRule, find_columns, from_lists
+from dbloader.sources.arrow_files import UNREADABLE, Files, check_machine, why
+from dbloader.sources.base import Entry, FieldFile, Problem, Source, Tally, full_path, problem_of, readable
+from dbloader.sources.boxes import OWN_SIZE, box_fields, coco_corners
+from dbloader.sources.labels import number_labels
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
-    from dbloader.sources.base import Source
+    from dbloader.sources.arrow_columns import Columns
+    from dbloader.sources.base import Loaded
 
-SAVED = ("dataset_dict.json", "dataset_info.json", "state.json")
-"""Names of the files that ``save_to_disk`` writes beside the images."""
-
-_EXTENSIONS = (".parquet", ".arrow")
-_SHARD = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})(?:-[0-9a-f]+)?\.parquet")
-_WORD = re.compile(r"[A-Za-z]*")
+_ROWS = 256  # whose fields are in memory at once
 
 
-def find_parquet(place: str | os.PathLike[str]) -> list[Path]:
-    """Return the Parquet or Arrow files that a place names, in order; an empty list if it names none.
+class _Location(NamedTuple):
+    """Where an image is."""
 
-    It is one file, ``train-{00000..00099}-of-00100.parquet``, or a folder of the files of one split. SourceError if
-    the folder has several splits, or lacks some files of its split.
-    """
-    text = os.fspath(place)
-    try:
-        names = sorted(path.name for path in Path(text).iterdir())
-    except (OSError, ValueError):
-        return expand_range(text) if text.lower().endswith(_EXTENSIONS) else []
-    if "dataset_dict.json" in names:
-        splits = [name for name in _load(Path(text, "dataset_dict.json"), "splits") if name in names]
-        if len(splits) == 1:
-            return find_parquet(Path(text, splits[0]))
-        raise _several(text, splits, str(Path(text, splits[0])) if splits else "a folder below it")
-    if "state.json" in names and "dataset_info.json" in names:
-        files = _load(Path(text, "state.json"), "_data_files")
-        return [Path(text, os.path.basename(str(file["filename"]))) for file in files if isinstance(file, dict)]  # noqa: PTH119
-    files = [name for name in names if name.lower().endswith(".parquet") and name[0] != "." and name[:8] != "metadata"]
-    if not files:
-        return find_parquet(Path(text, "data")) if "data" in names else []
-    splits = sorted({_split(name) for name in files})
-    of_first = [name for name in files if _split(name) == splits[0]]
-    shards = [shard for shard in map(_SHARD.fullmatch, of_first) if shard]
-    if len(splits) > 1:
-        example, count = of_first[0], len(of_first)
-        if shards and count > 1:
-            example = f"{splits[0]}-{{00000..{count - 1:05}}}-of-{count:05}.parquet"
-        raise _several(text, splits, f"'{Path(text, example)}'")
-    if shards and len(shards) < int(shards[0][3]):
-        what = f"{len(shards):,} of {int(shards[0][3]):,} files of the split {splits[0]!r} are there"
-        raise SourceError(f"{readable(text)}: only {what}: download the others, or name those to convert")
-    return [Path(text, name) for name in files]
+    path: bytes  # of the Parquet or Arrow file
+    block: int
+    row: int  # of the block
+    column: str
 
 
-def read_parquet(place: str | os.PathLike[str], paths: Sequence[Path], file_fields: Sequence[str] = ()) -> Source:
+def read_parquet(
+    place: str | os.PathLike[str], paths: Sequence[Path], file_fields: Sequence[str] = ()
+) -> ParquetSource:
     """Return the source of the images in Parquet or Arrow files, in that order.
 
-    ``file_fields`` are columns of further images, beside those that are known to be.
+    Labels that are text are read here, for the classes; paths of images too, to see whether they are distinct. Memory
+    holds 8 bytes for each row, and the distinct labels. ``file_fields`` are columns of further images.
+
+    Raises:
+        SourceError: The columns of the files differ, or no column is the image.
     """
-    try:
-        from dbloader.sources.arrow_source import read_arrow
-    except ImportError as error:
-        if error.name and error.name.partition(".")[0] != "pyarrow":
-            raise
-        raise SourceError(
-            f"{readable(place)}: reading Parquet needs pyarrow: pip install 'dbloader[parquet]'"
-        ) from error
-    return read_arrow(place, paths, file_fields)
+    files, hashes = Files(), array("q")
+    first: dict[str, str] = {}  # for each text of a label, where it is first
+    columns = find_columns(files.open(paths[0]).schema, readable(paths[0]), file_fields)
+    for path in paths:
+        file, where = files.open(path), readable(path)
+        if find_columns(file.schema, where, file_fields) != columns:
+            raise SourceError(f"{where}: has other columns or classes than {readable(paths[0])}: convert it by itself")
+        is_text = columns.label is not None and not types.is_integer(file.schema.field(columns.label).type)
+        wanted = [
+            name for name in (columns.label if is_text else None, None if columns.is_own else columns.path) if name
+        ]
+        for block in range(len(file.rows) if wanted else 0):
+            with suppress(*UNREADABLE):  # its rows become a problem
+                for batch in file.batches(block, wanted, 16 * _ROWS):
+                    if is_text:
+                        texts = pc.unique(batch.column(columns.label)).to_pylist()
+                        first = {**dict.fromkeys(filter(None, texts), where), **first}
+                    hashes.extend(hash(name) for name in _paths(batch, columns) if name)
+    classes, labels = number_labels(first, readable(place), may_be_integers=False) if first else (columns.classes, {})
+    distinct = len(np.unique(np.frombuffer(hashes, np.int64))) == len(hashes)
+    return ParquetSource(place, paths, columns, files, classes, labels, distinct=distinct)
 
 
-def has_images(paths: Sequence[Path]) -> bool:
-    """Return whether Parquet files have a column with images; False without pyarrow."""
+def has_images(path: Path) -> bool:
+    """Return whether a file has a column with images."""
     try:
-        from dbloader.sources.arrow_columns import find_columns
-        from dbloader.sources.arrow_files import Files
-    except ImportError:
-        return False
-    try:
-        return bool(find_columns(Files().open(paths[0]).schema, "").image)
+        return bool(find_columns(Files().open(path).schema, "").image)
     except SourceError:
         return False
 
 
-def _split(name: str) -> str:
-    """Return the split of a file, which its name says; "" if it does not."""
-    shard = _SHARD.fullmatch(name)
-    if shard:
-        return shard[1]
-    found = _WORD.match(name)
-    return found[0] if found and found[0].lower() in SPLITS else ""
+class ParquetSource(Source):
+    """The images in the rows of Parquet or Arrow files; made by ``read_parquet``.
+
+    ``labels`` maps each text to its label. If paths are ``distinct``, they are the names of the images.
+    """
+
+    reads = "Parquet and Arrow files, and the files that their rows name"
+    companions = ("dataset_dict.json", "dataset_info.json", "state.json")  # of save_to_disk
+
+    def __init__(
+        self,
+        place: str | os.PathLike[str],
+        paths: Sequence[Path],
+        columns: Columns,
+        files: Files,
+        classes: tuple[str, ...],
+        labels: dict[str, int],
+        *,
+        distinct: bool,
+    ) -> None:
+        root = Path(place) if Path(place).is_dir() else paths[0].absolute().parent
+        same = () if distinct else ("paths of images occur again: the names of records begin with file and row",)
+        super().__init__(root, classes, (*columns.warnings, *same), place=full_path(place))
+        self._paths, self._columns, self._files = paths, columns, files
+        self._labels, self._distinct = labels, distinct
+        self.file_fields = tuple(columns.fields[name][0] for name in columns.files)
+        self.field_classes = columns.field_classes
+
+    @override
+    def entries(self) -> Generator[Entry | Problem, None, Tally]:
+        columns, total, unlabelled = self._columns, 0, 0
+        parts = (f"{name}.path" if name in columns.files else name for name in columns.fields)
+        wanted = [name for name in (columns.path, columns.label, *parts) if name is not None]
+        has_stems = len({path.stem for path in self._paths}) == len(self._paths)
+        for path in self._paths:
+            where = readable(path.stem if has_stems else path).lstrip("/")
+            file, number = self._files.open(path), 0  # of the row in the file
+            for block, rows in enumerate(file.rows):
+                row, end = 0, number + rows
+                try:
+                    for batch in file.batches(block, wanted, _ROWS):
+                        for name, label, fields in self._rows(batch, where, number):
+                            if isinstance(label, Problem):
+                                yield label
+                            else:
+                                yield self._entry(name, os.fsencode(path.absolute()), label, fields, block, row)
+                            total, unlabelled = total + 1, unlabelled + (label is None)
+                            row, number = row + 1, number + 1
+                    if row < rows:
+                        raise ValueError("they are not there")
+                except UNREADABLE as error:
+                    check_machine(error)
+                    yield Problem(f"{where}, rows {number} to {end - 1}", f"cannot be read: {why(error)}")
+                number = end
+        return Tally([f"{unlabelled:,} of {total:,} images have no label"] if unlabelled else [])
+
+    def _entry(self, name: str, path: bytes, label: int | None, fields: dict[str, Any], block: int, row: int) -> Entry:
+        files = {}
+        for column in self._columns.files:
+            field = self._columns.fields[column][0]
+            if (found := fields.get(field)) is not None:
+                title = found["path"] or f"of row {row}"
+                files[field], fields[field] = FieldFile(title, _Location(path, block, row, column)), None
+        boxes_in = None if self._columns.objects is None else OWN_SIZE
+        return Entry(name, _Location(path, block, row, self._columns.image), label, fields, boxes_in, files)
+
+    def _rows(self, batch: Any, where: str, number: int) -> Iterator[tuple[str, int | Problem | None, dict[str, Any]]]:
+        """Yield the name, the label or a problem, and the fields of each row."""
+        columns = self._columns
+        paths = _paths(batch, columns)
+        labels = [None] * len(batch) if columns.label is None else batch.column(columns.label).to_pylist()
+        values = [
+            (field, column in columns.absent, _values(batch.column(column), kind))
+            for column, (field, kind) in columns.fields.items()
+        ]
+        for at, (path, label) in enumerate(zip(paths, labels, strict=True)):
+            name = path if path and self._distinct else f"{where}/{number + at:06}{'/' * bool(path)}{path or ''}"
+            fields = {field: column[at] for field, absent, column in values if not absent or column[at] is not None}
+            if columns.is_own and path is None:
+                fields["name"] = None
+            wrong = None if columns.objects is None else self._take_boxes(fields, name, *columns.objects)
+            yield name, wrong or self._label(label, name), fields
+
+    def _take_boxes(self, fields: dict[str, Any], name: str, field: str, part: str) -> Problem | None:
+        """Move the boxes and labels of a row's objects into fields of their own; return a problem if they are wrong."""
+        objects = fields.pop(field) or {}
+        if isinstance(objects, list):
+            objects = {key: [one and one[key] for one in objects] for key in objects[0] or {}}
+        boxes, labels = (objects.pop(key, None) or [] for key in ("bbox", part))
+        try:
+            if len(boxes) != len(labels):
+                raise ValueError(f"there are {len(boxes)} boxes and {len(labels)} classes")  # noqa: TRY301
+            for label in labels:
+                if label is None or (self.classes and not 0 <= label < len(self.classes)):
+                    raise ValueError(f"one has the class {label}, and there are {len(self.classes)}")  # noqa: TRY301
+            fields |= box_fields([coco_corners(box) for box in boxes], labels)
+        except ValueError as error:
+            return Problem(name, f"its {field} cannot be read: {error}")
+        if objects:
+            fields[field] = objects
+        return None
+
+    def _label(self, label: int | str | None, name: str) -> int | Problem | None:
+        if isinstance(label, str):
+            if label and label not in self._labels:
+                raise SourceError(f"{self.place}: was changed since it was first read")
+            return self._labels.get(label)
+        count = len(self.classes)
+        if label is None or (count and label == -1):  # Hugging Face's sign for none, as in the test splits of many
+            return None
+        if abs(label) >= 2**63 or (count and not 0 <= label < count):
+            wanted = f"from 0 to {count - 1}, as it has {count:,} classes" if count else "of 64 bits"
+            return Problem(name, f"its label is {label}, not {wanted}")
+        return label
+
+    @override
+    def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Loaded | Problem]:
+        for entry in entries:
+            path, block, row, column = _Location(*entry.location)
+            try:
+                found = self._files.read(Path(os.fsdecode(path)), block, row, column, hold)
+            except UNREADABLE as error:
+                check_machine(error)
+                kind = type(problem_of(error, entry.name, path)) if isinstance(error, OSError) else Problem
+                yield kind(entry.name, f"cannot be read: {why(error)}")
+                continue
+            if isinstance(found, bytes):
+                yield found
+            elif found is None:
+                yield Problem(entry.name, "has neither bytes nor a path")
+            elif os.path.isabs(found) or ".." in Path(found).parts or "\0" in found:  # noqa: PTH117
+                start = f"and paths start from {readable(self.root)}"
+                way = "embed the images with embed_table_storage of Hugging Face's datasets (docs/parquet.md)"
+                yield Problem(entry.name, f"has only a path, {found!r}, {start}: {way}")
+            else:
+                yield from super().read([entry._replace(location=(found.encode(),))], hold)
+
+    @override
+    def close(self) -> None:
+        self._files.close()
 
 
-def _several(place: str, splits: list[str], example: str) -> SourceError:
-    named = ", ".join(split or "files without a split's name" for split in splits)
-    return SourceError(f"{readable(place)}: has several splits ({named}): convert each by itself, such as {example}")
+def _values(column: Any, kind: Any) -> list[Any]:
+    """Return the values of a column, with arrays packed for BSON."""
+    if isinstance(kind, ArrayRule):
+        return [pack("", array) for array in from_lists(column, kind)]
+    values: list[Any] = getattr(column, "storage", column).to_pylist()  # of Array2D, once datasets is imported
+    return values
 
 
-def _load(path: Path, key: str) -> list[Any]:
-    try:
-        found = json.loads(path.read_bytes())[key]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise SourceError(f"{readable(path)}: has no list {key!r} that can be read: {error!r}") from error
-    return found if isinstance(found, list) else []
+def _paths(batch: Any, columns: Columns) -> list[str | None]:
+    """Return the path of each image; None without one."""
+    if columns.path is None:
+        return [None] * len(batch)
+    column = batch.column(columns.image)
+    paths: list[str | None] = (pc.struct_field(column, "path") if types.is_struct(column.type) else column).to_pylist()
+    return paths

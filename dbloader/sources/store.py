@@ -1,9 +1,9 @@
-"""The image files in a store, to be made smaller, tiled, shuffled or checked again."""
+"""The image files in a store: a conversion resizes, tiles, shuffles or checks them again."""
 
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,56 +23,49 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 _REMEDY = "dbloader copy copies a store as it is"
-_READ_BYTES = 8 * 2**20
-"""Bytes of images that are read at once."""
+_READ_BYTES = 8 * 2**20  # bytes of images to read at once
 
 
 class _Location(NamedTuple):
-    """Which record is meant."""
+    """A record of the store, and its image's size."""
 
     number: int
-    nbytes: int  # of its image
-    crc32: int  # in the list of files, so a resumed conversion notices that the store is another one
+    nbytes: int
+    crc32: int  # shows a resumed conversion that the store was replaced
 
 
 def read_store(place: str | os.PathLike[str]) -> StoreSource:
     """Return the source of the image files in a store; SourceError if there are none, StoreError if it is no store."""
-    store = open_store(place)
-    source = StoreSource(store, store.place if is_mongo(place) else full_path(place))
-    try:
-        source.check()
-    except BaseException:
-        source.close()
-        raise
+    with ExitStack() as after_error:
+        store = open_store(place)
+        after_error.callback(store.close)
+        source = StoreSource(store, store.place if is_mongo(place) else full_path(place))
+        after_error.pop_all()
     return source
 
 
 class StoreSource(Source):
     """The image files in a store, in its order; made by ``read_store``.
 
-    All that a record has is kept, but for the field ``tiles`` of tiled images, which are tiled again or decoded whole.
+    All fields of a record are kept, except ``tiles`` of tiled images: these are tiled again or stored without tiles.
     """
 
     def __init__(self, store: Store, place: str) -> None:
-        super().__init__(Path(os.sep), (), place=place)
-        self._store, self._is_tiled = store, False
-        self.stores = (store,)
+        manifest = store.manifest
+        super().__init__(Path(os.sep), manifest.classes, place=place)
+        self._store, self._is_tiled = store, bool(manifest.source.get("tile"))
         self._crc32: np.ndarray | None = None
-
-    def check(self) -> None:
-        """Read what is known of all records; SourceError if they are not files."""
-        manifest = self._store.manifest
-        self.classes, self._is_tiled = manifest.classes, bool(manifest.source.get("tile"))
+        self.stores = (store,)
         self.file_fields, self.field_classes = manifest.file_fields, manifest.field_classes
         if self._is_tiled:
             what = "they lose their tiles without tile (--tile); dbloader copy keeps them"
             self.warnings = (f"the store is of tiled images: {what}",)
         if not manifest.length:
-            raise SourceError(f"{self.place}: is a store without records; {_REMEDY}")
-        with suppress(DamagedRecordError):  # others may be intact
-            first = self._store[0]
+            raise SourceError(f"{place}: is a store without records; {_REMEDY}")
+        with suppress(DamagedRecordError):  # other records may be intact
+            first = store[0]
             if not isinstance(first.image, bytes):
-                raise SourceError(f"{self.place}: its record 0 {_what_it_is(first)}")
+                raise SourceError(f"{place}: its record 0 {_why_no_file(first)}")
 
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
@@ -99,8 +92,8 @@ class StoreSource(Source):
         yield from self._load(block)
 
     def _load(self, entries: Sequence[Entry]) -> Iterator[Loaded | Problem]:
-        """Yield the files of records and all their fields, or why there is no file."""
-        self._compare(entries)
+        """Yield the file of each record, with all fields, or why there is no file."""
+        self._check_unchanged(entries)
         try:
             records = self._store.read([_Location(*entry.location).number for entry in entries])
         except DamagedRecordError as error:
@@ -114,10 +107,10 @@ class StoreSource(Source):
             if isinstance(record.image, bytes):
                 yield Loaded(entry._replace(fields=self._fields(record)), record.image)
             else:
-                yield Problem(entry.name, _what_it_is(record))
+                yield Problem(entry.name, _why_no_file(record))
 
-    def _compare(self, entries: Sequence[Entry]) -> None:
-        """Raise SourceError if the store is another one than that which was listed."""
+    def _check_unchanged(self, entries: Sequence[Entry]) -> None:
+        """Raise SourceError if the store was replaced after its entries were listed."""
         for entry in entries:
             index, _, crc32 = _Location(*entry.location)
             if self._crc32 is None:
@@ -137,7 +130,7 @@ class StoreSource(Source):
         self._store.close()
 
 
-def _what_it_is(record: Record) -> str:
+def _why_no_file(record: Record) -> str:
     """Return why a record has no image file, and what to do."""
     what = "has no image" if record.image is None else "is an array of pixels, not an image file"
     return f"{what}; {_REMEDY}"

@@ -1,17 +1,17 @@
 """Images in tar files: WebDataset's shards, an image folder in a tar, or a tar of one tar for each class.
 
-A tar is not extracted. Its headers tell where each file begins, so any thread can read any file. A compressed tar is
+A tar is not extracted. Its headers give the position of each file, so any thread can read any file. A compressed tar is
 decompressed into a temporary file first::
 
     shard-000.tar: 000017.jpg 000017.cls 000017.json      one sample: image, label, field "json"
-    train.tar: train/cat/001.jpg                          the class is the folder below the one that all images share
+    train.tar: train/cat/001.jpg                          the class is the first folder that images do not share
     ILSVRC2012_img_train.tar: n01440764.tar: n01440764_18.JPEG      the class is the name of the inner tar
 
-The files of a sample follow each other and have the same path up to the first dot of their name, as in WebDataset
-(https://github.com/webdataset/webdataset). The one with the extension of an image is the image. ``.cls`` has the label:
-an integer or the name of a class, as in the column of a CSV, or as the ``classes.json`` beside the tar files says.
-``.fields.json`` has fields that export has written, ``.json`` and ``.txt`` become fields of these names, any other file
-a field of bytes.
+The files of a sample follow each other and have the same path up to the first dot of their names, as in WebDataset
+(https://github.com/webdataset/webdataset). The file with the extension of an image is the image. ``.cls`` is the label:
+an integer or the name of a class, as in a CSV, or as in the ``classes.json`` beside the tar files. ``.fields.json``
+contains fields that export has written. ``.json`` and ``.txt`` become fields of these names. Any other file becomes a
+field of bytes.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from functools import partial
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from bson import json_util
+from bson.errors import BSONError
 from typing_extensions import override
 
 from dbloader._describe import short_repr
-from dbloader.errors import FieldError, SourceError
+from dbloader.errors import DamagedRecordError, FieldError, SourceError
 from dbloader.records.record import checked_field_name
 from dbloader.records.values import checked_str, unpack
 from dbloader.sources.archive import ArchiveSource, number_folders
 from dbloader.sources.base import KEPT_FIELDS, Entry, FieldFile, Problem, Tally, read_file, readable
 from dbloader.sources.compressed import DecompressedFiles
 from dbloader.sources.folder import EXTENSIONS, LOOKED_FOR, TARS
-from dbloader.sources.labels import FILE_FIELDS, look_up_labels, number_labels, read_classes
+from dbloader.sources.labels import CLASSES, FILE_FIELDS, look_up_labels, number_labels, read_classes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -44,27 +45,29 @@ if TYPE_CHECKING:
     from dbloader.sources.base import Loaded
 
 LABEL = "cls"
-FIELDS = "fields.json"
-"""Extension of the fields as export writes them; see `dbloader.exports.webdataset`."""
+FIELDS = "fields.json"  # extension of the fields that `dbloader.exports.webdataset` writes
+_MAX_FIELD, MAX_FIELDS = 2**20, 2**24  # bytes of a file beside the image; the list of files contains it
 
-_MAX_FIELD, MAX_FIELDS = 2**20, 2**24
-"""Bytes of a file beside the image, and of one with ``FIELDS``, which the list of files keeps."""
-
-# What tarfile raises for headers that lie.
+# Exceptions of tarfile for wrong headers.
 _WRONG = (tarfile.TarError, ValueError, EOFError, OverflowError, IndexError, KeyError)
+# Exceptions of bson for objects that are not Extended JSON, and of `unpack` for arrays.
+_NOT_EXTENDED_JSON = (
+    *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, AssertionError),
+    *(BSONError, DamagedRecordError),
+)
 _BLOCK = 512
 
 
 class _TarredFile(NamedTuple):
     """A file in a tar."""
 
-    path: str  # with surrogates for bytes that are not UTF-8; begins with the name of the inner tar, if there is one
-    start: int  # byte of the outer tar
-    size: int
+    path: str  # with surrogates for bytes that are not UTF-8; in an inner tar, it begins with that tar's name
+    start: int  # in the outer tar, in bytes
+    size: int  # in bytes
 
 
 class _Sample(NamedTuple):
-    """The files with the same path up to the first dot of their name, of which one is the image."""
+    """Files with the same path up to the first dot of their names. One of them is the image."""
 
     image: _TarredFile
     others: dict[str, _TarredFile]  # by extension
@@ -74,8 +77,8 @@ def read_tars(place: str | os.PathLike[str], paths: Sequence[Path], file_fields:
     """Return the source of the images in tar files, in that order; SourceError if they hold no image.
 
     Headers and labels are read here, for the classes, and again by each iteration. Memory holds the distinct labels and
-    folders. The images ``17.mask.png`` become the field ``mask`` if that is one of ``file_fields``, or of the file
-    ``FILE_FIELDS`` beside the first tar.
+    folders. Images such as ``17.mask.png`` become the field ``mask`` if ``file_fields``, or the file ``FILE_FIELDS``
+    beside the first tar, contains "mask".
     """
     wanted = {*file_fields, *(read_classes(paths[0].parent, FILE_FIELDS) or ())} - {""}
     found: dict[str, None] = {}
@@ -114,6 +117,7 @@ class TarSource(ArchiveSource):
     """The images in tar files; made by ``read_tars``."""
 
     reads = "tar files"
+    companions = (CLASSES, FILE_FIELDS)
 
     def __init__(self, decompressed: DecompressedFiles, place: str | os.PathLike[str], *described: Any) -> None:
         super().__init__(place, *described)
@@ -192,9 +196,9 @@ def _opened(path: Path, decompressed: DecompressedFiles) -> Iterator[IO[bytes]]:
 def _samples(
     file: IO[bytes], path: Path, tally: Tally, file_fields: Collection[str] = ()
 ) -> Iterator[_Sample | Problem]:
-    """Yield the samples of a tar, and a problem for each that cannot be one.
+    """Yield the samples of a tar, and a problem for each group of files that is no sample.
 
-    Files such as ``17.mask.png`` are not the image of a sample if ``mask`` is one of ``file_fields``.
+    Files such as ``17.mask.png`` are not the image of a sample if ``file_fields`` contains "mask".
     """
     group: dict[str, _TarredFile] = {}
     key = ("", "")
@@ -212,12 +216,12 @@ def _samples(
 
 
 def _field_of(extension: str) -> str:
-    """Return the name of the field that the file with an extension such as ``mask.png`` may be; "" of no image."""
+    """Return the field of an image with an extension such as ``mask.png``; "" for any other file."""
     return extension.rpartition(".")[0] if _is_image(extension) else ""
 
 
 def _split(group: dict[str, _TarredFile], tally: Tally, file_fields: Collection[str]) -> Iterator[_Sample | Problem]:
-    """Yield what the files with one stem are: one sample, several images, or nothing."""
+    """Yield the sample, or the samples, of the files with one stem; count files without an image."""
     images = {
         extension: file
         for extension, file in group.items()
@@ -242,7 +246,7 @@ def _split(group: dict[str, _TarredFile], tally: Tally, file_fields: Collection[
 def _files(
     file: IO[bytes], where: str, tally: Tally, prefix: str = "", start: int = 0
 ) -> Iterator[_TarredFile | Problem]:
-    """Yield the files of a tar, and those of the tars in it. ``start`` is where it begins in the outer tar."""
+    """Yield the files of a tar and of the tars in it. ``start`` is its first byte in the outer tar."""
     try:
         with tarfile.open(fileobj=file, mode="r:") as tar:
             end = 0
@@ -277,7 +281,7 @@ def _files(
 
 
 def _check_end(file: IO[bytes], offset: int, where: str) -> Iterator[Problem]:
-    """Yield a problem unless a tar ends as it should: tarfile takes a damaged header for the end."""
+    """Yield a problem unless a tar has an end mark: to tarfile, a damaged header is the end."""
     file.seek(offset)
     if file.read(_BLOCK) != bytes(_BLOCK):
         yield Problem(
@@ -290,7 +294,7 @@ def _is_image(path: str) -> bool:
 
 
 def _field(file: IO[bytes], extension: str, found: _TarredFile) -> Any:
-    """Return the value of a field, from a file beside the image; ValueError if it cannot be read."""
+    """Return the value of the field in a file beside the image; ValueError if the file cannot be read."""
     data = _read(file, found)
     if extension == "json":
         return json.loads(data)
@@ -298,12 +302,12 @@ def _field(file: IO[bytes], extension: str, found: _TarredFile) -> Any:
 
 
 def _stored_fields(file: IO[bytes], found: _TarredFile) -> dict[str, Any]:
-    """Return the fields that a record had in a store, arrays as in BSON; ValueError or FieldError for any others."""
+    """Return the fields in a file that export wrote, with arrays packed for BSON; ValueError or FieldError if wrong."""
     data = _read(file, found, MAX_FIELDS)
     try:
         fields = json_util.loads(data)
         unpack(fields)  # decodes all arrays
-    except Exception as error:  # bson raises whatever it meets, for each of its types another error
+    except _NOT_EXTENDED_JSON as error:
         raise ValueError(f"{readable(found.path)} is not Extended JSON: {error!r}") from error
     if not isinstance(fields, dict):
         raise FieldError(f"{readable(found.path)} must be an object, got {short_repr(fields, 50)}")
@@ -315,7 +319,7 @@ def _stored_fields(file: IO[bytes], found: _TarredFile) -> dict[str, Any]:
 
 
 def _label(file: IO[bytes], found: _TarredFile) -> str:
-    """Return the text of a label, without the spaces and the line end around it; ValueError if it cannot be read."""
+    """Return the text of a label, without spaces around it; ValueError if it cannot be read."""
     return _read(file, found).decode().strip()
 
 

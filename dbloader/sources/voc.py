@@ -13,7 +13,7 @@ from dbloader._describe import short_repr
 from dbloader.errors import SourceError
 from dbloader.sources.base import Entry, Problem, Source, Tally, readable
 from dbloader.sources.boxes import OWN_SIZE, box_fields, read_annotation
-from dbloader.sources.paths import encoded_path, name_below, prefix_of
+from dbloader.sources.listing import encoded_path, name_below, prefix_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -23,7 +23,7 @@ _CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
 
 def read_voc(folder: Path, root: Path, chosen: Path | None = None) -> VOCSource:
-    """Return the source of the images of the XML files in a folder, or of those that a file names, one in a line."""
+    """Return the source of the images that XML files name: all of a folder, or those in the lines of a file."""
     try:
         if chosen is None:
             names = sorted(name for name in os.listdir(folder) if name.lower().endswith(".xml"))  # noqa: PTH208
@@ -43,7 +43,7 @@ def read_voc(folder: Path, root: Path, chosen: Path | None = None) -> VOCSource:
 
 
 class VOCSource(Source):
-    """The images of some XML files with their boxes; made by ``read_voc``, which reads them for the classes."""
+    """The images that XML files name, with their boxes; made by ``read_voc``."""
 
     def __init__(self, root: Path, classes: tuple[str, ...], folder: Path, names: list[str]) -> None:
         super().__init__(root, classes)
@@ -74,8 +74,8 @@ def _entry(found: ET.Element, path: bytes, name: str, labels: dict[str, int]) ->
         except ValueError as error:
             raise ValueError(f"has an object without four numbers in its <bndbox>: {error}") from error
         if _text(item, "name") not in labels:
-            raise ValueError("has an object without a <name>, or one that it had not when it was first read")
-        # The first pixel is 1, and the last one is within the box.
+            raise ValueError("has an object without a <name>, or with a new name since it was first read")
+        # VOC counts pixels from 1, and its last pixel is within the box.
         boxes.append((max(left - 1, 0.0), max(top - 1, 0.0), right, bottom))
     fields = box_fields(boxes, [labels[_text(item, "name")] for item in objects])
     for flag in ("difficult", "truncated"):
@@ -87,7 +87,7 @@ def _entry(found: ET.Element, path: bytes, name: str, labels: dict[str, int]) ->
 
 
 class _Tree(ET.TreeBuilder):
-    """Refuses a document type, which alone could declare entities: files to include, or texts that grow without end."""
+    """Refuses document types: they could declare entities that include files or grow endlessly."""
 
     def doctype(self, name: str, *_: object) -> NoReturn:
         raise ValueError(f"it declares a document type, {short_repr(name, 50)}, which annotations do not need")

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
     from dbloader.sources.base import Tally
 
-_PLAIN = r"""(?:'[^'\\]*'|"[^"\\]*"|\w[^\\'"#:,\[\]{}]*)"""  # a text in YAML that needs no more rules than these
+_PLAIN = r"""(?:'[^'\\]*'|"[^"\\]*"|\w[^\\'"#:,\[\]{}]*)"""  # the texts in YAML that are read here
 _CLASSES_TXT = "give a classes.txt with a name in each line"
 
 
 def read_yolo(listing: Path, root: Path) -> YOLOSource:
-    """Return the source of the images in a folder; a ``data.yaml`` or ``classes.txt`` has the names of the classes.
+    """Return the source of all images in a folder; ``listing`` is ``data.yaml`` or ``classes.txt`` with class names.
 
-    The labels of ``images/train/x.jpg`` are ``labels/train/x.txt``; in a path without ``images``, ``x.txt`` beside it.
+    The labels of ``images/train/x.jpg`` are in ``labels/train/x.txt``; in a path without ``images``, beside the image.
     """
     try:
         text = listing.read_text(encoding="utf-8-sig")
@@ -79,7 +79,7 @@ class YOLOSource(Source):
             path = posixpath.normpath(item.location[0])
             file = posixpath.splitext(path)[0] + b".txt"
             files.add(hash(file))
-            there = os.path.lexists(posixpath.join(self._labels, file))  # without a file it is an image without objects
+            there = os.path.lexists(posixpath.join(self._labels, file))  # no file means no objects
             labelled |= there
             try:
                 fields = box_fields(*self._read(file)) if there else box_fields([], [])

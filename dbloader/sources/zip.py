@@ -1,4 +1,8 @@
-"""An image folder in zip files: the class of an image is the folder below those that all images share, as in a tar."""
+"""Image folders in zip files. The class of an image is the first folder that the images do not share, as in a tar.
+
+zipfile reads the directory of a zip. The files are read by position, so threads share no open zip, and memory does not
+hold the directory.
+"""
 
 from __future__ import annotations
 
@@ -24,30 +28,30 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # Sections 4.3.7, 4.3.14 and 4.3.16 of https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT.
-_LOCAL, _LOCAL_MAGIC = struct.Struct("<4s22x2H"), b"PK\3\4"  # and the lengths of the name and of what follows it
+_LOCAL, _LOCAL_MAGIC = struct.Struct("<4s22x2H"), b"PK\3\4"  # lengths of the name and of the extra field
 _END, _END64, _LOCATOR_BYTES = struct.Struct("<4s6xH10x"), struct.Struct("<4s28xQ16x"), 20  # and the number of files
 _ENCRYPTED, _IS_UTF8 = 1, 2**11  # bits of a file's flags
 _UNIX = 3
-# What zipfile raises for a directory that lies.
+# Exceptions of zipfile for a wrong directory.
 _WRONG = (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error)
 
 
 class _Location(NamedTuple):
-    """Where an image is in a zip."""
+    """The position of an image in a zip."""
 
     path: bytes  # of the zip
     start: int  # byte of the header before the image
-    packed: int  # bytes in the zip
-    size: int
+    packed: int  # compressed bytes
+    size: int  # bytes
     crc32: int
     method: int
 
 
 def read_zips(place: str | os.PathLike[str], paths: Sequence[Path]) -> ZipSource:
-    """Return the source of the images in zip files, in that order; SourceError if they hold no image.
+    """Return the source of the images in zip files, in that order; SourceError if there is no image.
 
-    Their directories are read here, for the classes, and again by each iteration. Memory holds the folders, and the
-    directory of one zip while it is read: about 600 bytes for each file.
+    The directories are read here, for the classes, and again by each iteration. Memory holds the folders, and while a
+    directory is read, about 600 bytes for each of its files.
     """
     folders: set[str] = set()
     first = ""
@@ -98,7 +102,7 @@ class ZipSource(ArchiveSource):
 
 
 def _unpacked(name: str, data: bytes, size: int, hold: Callable[[int], object]) -> bytes | Problem:
-    """Return the bytes of a deflated file; one byte too many of a file that is larger than the directory says."""
+    """Return the bytes of a deflated file, at most one byte more than its size in the directory."""
     if size > MAX_BYTES:
         return Problem(name, f"has {size:,} bytes, more than a record can hold ({MAX_BYTES:,})")
     hold(size)
@@ -136,21 +140,21 @@ def _images(path: Path, tally: Tally) -> Iterator[tuple[str, _Location] | Proble
 
 
 def _check_count(file: io.BufferedReader, count: int) -> None:
-    """Raise ValueError unless a directory has so many files, as its end says.
+    """Raise ValueError if the end record of a zip has another number of files.
 
-    zipfile does not compare them. A wrong length in the directory could hide all files behind it.
+    zipfile does not compare them. A wrong length in the directory could hide all later files.
     """
     length = file.seek(0, io.SEEK_END)
     at = file.seek(max(0, length - _END.size - 2**16))
     tail = file.read()
     at += tail.rfind(b"PK\5\6")
-    (_, said) = _END.unpack_from(tail, tail.rfind(b"PK\5\6"))
-    if said == 2**16 - 1 and at >= _LOCATOR_BYTES + _END64.size:
+    _, recorded = _END.unpack_from(tail, tail.rfind(b"PK\5\6"))
+    if recorded == 2**16 - 1 and at >= _LOCATOR_BYTES + _END64.size:
         file.seek(at - _LOCATOR_BYTES - _END64.size)
         magic, many = _END64.unpack(file.read(_END64.size))
-        said = many if magic == b"PK\6\6" else said
-    if said != count:
-        raise ValueError(f"its directory has {count:,} files, and its end says {said:,}")
+        recorded = many if magic == b"PK\6\6" else recorded
+    if recorded != count:
+        raise ValueError(f"its directory has {count:,} files, and its end record has {recorded:,}")
 
 
 def _problem(found: zipfile.ZipInfo) -> str:
@@ -167,7 +171,7 @@ def _problem(found: zipfile.ZipInfo) -> str:
 
 
 def _name(found: zipfile.ZipInfo) -> str:
-    """Return the name of a file: many programs write UTF-8 without the flag that says so, others code page 437."""
+    """Return the name of a file: UTF-8, which many programs write without its flag, or else code page 437."""
     if not found.flag_bits & _IS_UTF8:
         with suppress(UnicodeError):
             return found.filename.encode("cp437").decode()

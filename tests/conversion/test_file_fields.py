@@ -372,7 +372,7 @@ def test_the_memory_budget_counts_the_files(tmp_path: Path) -> None:
     listed: dict[str, Any] = {"listing": root / "scenes.csv", "file_fields": ("mask", "depth")}
     alone: dict[str, Any] = {"listing": None}
     for source, options in ((root, listed), (place, alone)):
-        with closing(open_source(source, name_field=None, image_field=None, **options)) as found:
+        with closing(open_source(source, **options)) as found:
             held.clear()
             entries = [entry for entry in found.entries() if isinstance(entry, Entry)]
             loaded = [*found.load(entries, held.append)]

@@ -1,4 +1,4 @@
-"""Boxes as COCO and YOLO: what export writes, other programs read, and convert turns into the same store."""
+"""Exports as COCO and YOLO: other programs read them, and convert makes the same store again."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_boxes_of_smaller_images_are_written_in_their_pixels(root: Path, tmp_pat
             assert (one.image, one.fields["boxes"].tolist()) == (other.image, other.fields["boxes"].tolist())
 
 
-def test_what_has_no_place_is_named(root: Path, tmp_path: Path) -> None:
+def test_lost_labels_fields_and_names_are_warned_of(root: Path, tmp_path: Path) -> None:
     del root
     boxes = {"boxes": np.zeros((1, 4), np.float32), "box_labels": np.array([0])}
     samples = [
@@ -139,7 +139,9 @@ def test_what_has_no_place_is_named(root: Path, tmp_path: Path) -> None:
         ({"boxes": np.zeros((1, 4)), "box_labels": np.array([0])}, ("c", "c"), "two of its classes have the same name"),
     ],
 )
-def test_what_cannot_be_written_is_refused(tmp_path: Path, sample: Any, classes: tuple[str, ...], message: str) -> None:
+def test_store_without_valid_boxes_is_refused(
+    tmp_path: Path, sample: Any, classes: tuple[str, ...], message: str
+) -> None:
     write_store([{"image": photo(1), "name": "a.jpg", **sample}], tmp_path / "x.lmdb", classes=classes)
     with pytest.raises(ExportError, match=message):
         export_store(tmp_path / "x.lmdb", tmp_path / "out", format="coco")

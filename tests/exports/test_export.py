@@ -1,4 +1,4 @@
-"""An export is whole or not there, and replaces nothing but its own unfinished work."""
+"""An export is complete or absent, and replaces only an unfinished export."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 
 from dbloader.conversion.convert import convert
 from dbloader.errors import DamagedRecordError, ExportError, OptionError, StoreNotFoundError
-from dbloader.exports.base import new_file
 from dbloader.exports.export import export_store
 from tests.support.children import in_child
 from tests.support.images import plant_photos
@@ -41,7 +40,7 @@ def killed(place: Path, target: Path) -> int:
     return in_child(lambda: export_store(place, target, progress=progress))
 
 
-def test_an_export_that_is_killed_leaves_a_partial_folder_that_the_next_one_replaces(place: Path) -> None:
+def test_next_export_replaces_the_partial_folder_of_a_killed_one(place: Path) -> None:
     target = place.with_name("folder")
     assert killed(place, target) == -signal.SIGKILL
     assert names(place.parent) == ["folder.partial", "out.lmdb"]
@@ -51,7 +50,7 @@ def test_an_export_that_is_killed_leaves_a_partial_folder_that_the_next_one_repl
     assert len(names(target / "cat")) == 50
 
 
-def test_a_folder_that_another_process_writes_now_is_left_alone(place: Path) -> None:
+def test_concurrent_export_to_one_folder_is_refused(place: Path) -> None:
     target, seen = place.with_name("folder"), []
 
     def progress(done: int, _: int) -> None:
@@ -66,7 +65,7 @@ def test_a_folder_that_another_process_writes_now_is_left_alone(place: Path) -> 
 
 
 @pytest.mark.parametrize("what", ["file", "folder", "link", "link to an export"])
-def test_what_is_not_an_unfinished_export_is_not_replaced(place: Path, what: str) -> None:
+def test_partial_path_of_something_else_is_not_replaced(place: Path, what: str) -> None:
     partial, other = place.with_name("folder.partial"), place.with_name("other")
     if what == "file":
         partial.write_text("mine")
@@ -83,7 +82,7 @@ def test_what_is_not_an_unfinished_export_is_not_replaced(place: Path, what: str
 
 
 @pytest.mark.parametrize("what", ["file", "folder", "link", "dangling link"])
-def test_the_destination_may_not_exist_unless_it_is_an_empty_folder(place: Path, what: str) -> None:
+def test_destination_must_be_absent_or_an_empty_folder(place: Path, what: str) -> None:
     target = place.with_name("folder")
     if what == "file":
         target.touch()
@@ -121,13 +120,3 @@ def test_a_full_disk_is_one_clear_error(place: Path, small_disk: Path) -> None:
     with pytest.raises(ExportError, match=r"folder cannot be written: No space left on device; free some space, or"):
         export_store(place, small_disk / "folder")
     assert names(small_disk) == []
-
-
-def test_a_new_file_follows_no_link_and_replaces_nothing(tmp_path: Path) -> None:
-    (tmp_path / "a").symlink_to(tmp_path / "elsewhere")
-    (tmp_path / "b").write_text("mine")
-    for name in ("a", "b"):
-        with pytest.raises(FileExistsError, match="File exists"):
-            new_file(tmp_path, name)
-    assert names(tmp_path) == ["a", "b"]
-    assert (tmp_path / "b").read_text() == "mine"

@@ -1,4 +1,4 @@
-"""A folder that is exported is the image folder again, and converts to the same store."""
+"""Exports as folders: an image folder comes back, and converts to the same store."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 # --- the plain folder -----------------------------------------------------------------------------------------------
 
 
-def test_an_image_folder_comes_back_byte_for_byte_with_nothing_beside_it(tmp_path: Path) -> None:
+def test_image_folder_comes_back_byte_for_byte(tmp_path: Path) -> None:
     plant_photos(tmp_path / "images", 8)
     names = ["cat/a b.png", "cat/é\n😀.gif", "cat/a-b/2.jpg", "cat/a/1.jpg", "dog/%2e.bmp", "dog/-x.webp"]
     plant(
@@ -109,20 +109,10 @@ def test_an_image_folder_comes_back_byte_for_byte_with_nothing_beside_it(tmp_pat
         ([Record("cat/1.jpg", 0, photo(), 40, 30, "JPEG", resized_from=(80, 60))], ("cat", "dog")),
     ],
 )
-def test_what_a_folder_cannot_say_stands_beside_it(
-    tmp_path: Path, records: list[Record], classes: tuple[str, ...]
-) -> None:
+def test_metadata_keeps_what_a_folder_cannot(tmp_path: Path, records: list[Record], classes: tuple[str, ...]) -> None:
     folder = exported(tmp_path, records, classes)
     assert children(folder) >= BESIDE
     assert json.loads((folder / "classes.json").read_text()) == list(classes)
-
-
-def test_labels_are_names_for_other_programs(tmp_path: Path) -> None:
-    folder = exported(tmp_path, [record("b.jpg", 1, caption="a dog"), record("a.jpg", None)])
-    assert rows(folder) == [
-        {"file_name": "b.jpg", "label": "dog", "caption": "a dog"},
-        {"file_name": "a.jpg", "label": None},
-    ]
 
 
 # --- names ----------------------------------------------------------------------------------------------------------
@@ -135,7 +125,7 @@ UNSAFE = [
 
 
 @pytest.mark.parametrize("name", UNSAFE, ids=lambda name: repr(name[:20]))
-def test_a_name_that_cannot_be_a_path_is_kept_in_the_metadata(tmp_path: Path, name: str) -> None:
+def test_metadata_keeps_names_that_are_no_paths(tmp_path: Path, name: str) -> None:
     folder = exported(tmp_path, [record("cat/1.jpg"), record(name, 1)])
     assert rows(folder)[1] == {"file_name": "dog/000000001.jpg", "label": "dog", "name": name}
     assert {*files(folder)} == {"cat/1.jpg", "dog/000000001.jpg", *BESIDE}
@@ -191,7 +181,11 @@ def test_smaller_and_tiled_images_come_back(tmp_path: Path, tile: bool) -> None:
     again(tmp_path, tmp_path / "folder")
 
 
-def test_damaged_and_unknown_files_are_named_with_the_option_that_takes_them(tmp_path: Path) -> None:
+def test_files_that_convert_changes_are_counted_with_the_option_that_keeps_them(tmp_path: Path) -> None:
+    write_store([Record("cat/1.jpg", 0, photo())], tmp_path / "facts.lmdb", classes=("cat",))
+    what = "records without the size and format of their image: 1"
+    warnings = export_store(tmp_path / "facts.lmdb", tmp_path / "facts").warnings
+    assert warnings == (f"{what} (convert adds these, which changes the digest)",)
     plant(tmp_path / "images", {"cat/1.jpg": photo()[:-300], "cat/2.jpg": photo()})
     convert(tmp_path / "images", tmp_path / "store.lmdb", on_damaged="keep")
     report = export_store(tmp_path / "store.lmdb", tmp_path / "folder")
@@ -205,13 +199,6 @@ def test_damaged_and_unknown_files_are_named_with_the_option_that_takes_them(tmp
     again(tmp_path, tmp_path / "other", check="none")
 
 
-def test_facts_that_differ_from_the_image_are_counted(tmp_path: Path) -> None:
-    write_store([Record("cat/1.jpg", 0, photo())], tmp_path / "store.lmdb", classes=("cat",))
-    report = export_store(tmp_path / "store.lmdb", tmp_path / "folder")
-    what = "records without the size and format of their image: 1"
-    assert report.warnings == (f"{what} (convert adds these, which changes the digest)",)
-
-
 @pytest.mark.parametrize(
     ("image", "fields", "message"),
     [
@@ -221,7 +208,7 @@ def test_facts_that_differ_from_the_image_are_counted(tmp_path: Path) -> None:
         (photo(), {"file_name": "x"}, "record 0 .* has a field 'file_name'"),
     ],
 )
-def test_what_a_folder_cannot_hold_is_an_error_that_names_another_format(
+def test_record_that_no_folder_can_hold_is_refused(
     tmp_path: Path, image: Any, fields: dict[str, Any], message: str
 ) -> None:
     write_store([Record("cat/1.jpg", 0, image, fields=fields)], tmp_path / "store.lmdb")

@@ -1,8 +1,8 @@
-"""The program of scripts/fuzz: give targets inputs that atheris makes, for some minutes, and count them.
+"""The program of scripts/fuzz: run targets with inputs from atheris for some minutes, and count them.
 
 Each target runs in a process of its own, which ends at the first broken promise, after 20 s with one input, or with
-1 GiB of memory. ``fuzz/TARGET`` keeps the inputs; ``--keep`` writes those that reach lines or branches that no
-smaller one reaches to ``tests/fuzz/corpus``, one a line, in hex. The test suite runs these again.
+1 GiB of memory. ``fuzz/TARGET`` keeps the inputs. The test suite runs the inputs in ``tests/fuzz/corpus``: one a line,
+in hex.
 """
 
 from __future__ import annotations
@@ -18,10 +18,6 @@ import warnings
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 ROOT = Path(__file__).parents[2]
 CORPUS = Path(__file__).with_name("corpus")
@@ -29,7 +25,6 @@ NAMES = ("jpeg", "record", "manifest", "listing", "tar", "zip", "lmdb")
 SECONDS, MEBIBYTES = 20, 1024
 # A file of so few pixels is small when it is decoded.
 PIXELS = "1000000"
-_MOST_KEPT = 40_000  # characters of hex for each target
 
 
 def main() -> int:
@@ -37,7 +32,6 @@ def main() -> int:
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(NAMES)}")
     parser.add_argument("--all", action="store_true", help="all targets, one after the other")
     parser.add_argument("--minutes", type=float, default=10.0, help="for each target (default: 10)")
-    parser.add_argument("--keep", action="store_true", help="also write the inputs worth keeping to tests/fuzz/corpus")
     parser.add_argument("--input", type=Path, metavar="FILE", help="run one input of TARGET again, such as a crash")
     asked = parser.parse_args()
     names = NAMES if asked.all else tuple(asked.targets)
@@ -49,14 +43,14 @@ def main() -> int:
         return 0
     if find_spec("atheris") is None:
         parser.error("atheris is not installed here: .venv/bin/pip install atheris (Linux, Python 3.11 to 3.13)")
-    print("| target | inputs | minutes | kept inputs | crashes |\n| --- | --- | --- | --- | --- |", flush=True)
-    crashes = [crash for name in names for crash in fuzz(name, asked.minutes, keep=asked.keep)]
+    print("| target | inputs | minutes | crashes |\n| --- | --- | --- | --- |", flush=True)
+    crashes = [crash for name in names for crash in fuzz(name, asked.minutes)]
     for crash in crashes:
         print(f"scripts/fuzz {crash.parent.name} --input {crash}")
     return int(bool(crashes))
 
 
-def fuzz(name: str, minutes: float, *, keep: bool) -> list[Path]:
+def fuzz(name: str, minutes: float) -> list[Path]:
     """Fuzz one target, print its row of the table, and return the files of inputs that broke a promise."""
     folder = ROOT / "fuzz" / name
     inputs = folder / "inputs"
@@ -74,11 +68,9 @@ def fuzz(name: str, minutes: float, *, keep: bool) -> list[Path]:
         r"^#([0-9]+)\b", said, re.MULTILINE
     )
     crashes = sorted({*folder.glob("*-*")} - before)
-    if keep:
-        write_kept(name, [path.read_bytes() for path in inputs.iterdir()])
     took = (time.monotonic() - began) / 60
     count = int(done[-1]) if done else 0
-    print(f"| {name} | {count:,} | {took:.1f} | {len(kept(name))} | {len(crashes)} |", flush=True)
+    print(f"| {name} | {count:,} | {took:.1f} | {len(crashes)} |", flush=True)
     if not done or (not crashes and "Done " not in said):
         raise SystemExit(f"atheris ended early: see {folder / 'log'}")
     return crashes
@@ -96,14 +88,14 @@ atheris.Fuzz()
 
 
 def seeds(name: str) -> list[bytes]:
-    """Return what a target begins with."""
+    """Return the first inputs of a target."""
     from tests.fuzz.targets import TARGETS
 
     return TARGETS[name].seeds()
 
 
 def kept(name: str) -> list[bytes]:
-    """Return the inputs of a target that were worth keeping."""
+    """Return the inputs of a target that earlier runs found."""
     path = CORPUS / f"{name}.hex"
     return [bytes.fromhex(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -115,40 +107,6 @@ def run_target(name: str, data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow's
         TARGETS[name].run(data, Path(folder))
-
-
-def write_kept(name: str, inputs: list[bytes]) -> None:
-    """Keep the smallest inputs that together reach every line after every other that any of them reaches."""
-    reached = {step for data in seeds(name) for step in steps_of(name, data)}
-    lines: list[str] = []
-    for data in sorted({*inputs, *kept(name)}, key=lambda data: (len(data), data)):
-        new = steps_of(name, data) - reached
-        if new and sum(map(len, lines)) + 2 * len(data) < _MOST_KEPT:
-            lines.append(data.hex())
-            reached |= new
-    (CORPUS / f"{name}.hex").write_text("".join(f"{line}\n" for line in lines))
-
-
-def steps_of(name: str, data: bytes) -> set[tuple[str, int, int]]:
-    """Return the pairs of lines of dbloader that a target runs one after the other."""
-    steps: set[tuple[str, int, int]] = set()
-    last: dict[int, int] = {}
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        file = frame.f_code.co_filename
-        if not file.startswith(f"{ROOT}/dbloader/"):
-            return None
-        before = last.get(id(frame), 0) if event == "line" else 0
-        steps.add((file, before, frame.f_lineno))
-        last[id(frame)] = frame.f_lineno
-        return trace
-
-    sys.settrace(trace)
-    try:
-        run_target(name, data)
-    finally:
-        sys.settrace(None)
-    return steps
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import pickle
 import struct
 import tarfile
 import zipfile
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 import lmdb
@@ -18,8 +18,8 @@ from dbloader.errors import FieldError, SourceError
 from dbloader.records.record import Record, encode
 from dbloader.sources.base import MAX_BYTES, Entry, Problem
 from dbloader.sources.listing import read_listing
-from dbloader.sources.lmdb_values import image_of, label_of, unpickled
 from dbloader.sources.other_lmdb import read_lmdb
+from dbloader.sources.pickles import image_of, label_of, unpickled
 from dbloader.sources.tar import read_tars
 from dbloader.sources.zip import read_zips
 
@@ -37,10 +37,7 @@ def listing(data: bytes, folder: Path) -> None:
     path = folder / f"listing{_SUFFIXES[(data[:1] or b'0')[0] % len(_SUFFIXES)]}"
     path.write_bytes(data[1:])
     with suppress(SourceError):
-        source = read_listing(path, folder)
-        items = list(source.entries())
-        assert repr(list(source.entries())) == repr(items)
-        _check_entries(source, items)
+        _check_entries(read_listing(path, folder))
 
 
 def listing_seeds() -> list[bytes]:
@@ -55,15 +52,12 @@ def listing_seeds() -> list[bytes]:
 
 
 def tar(data: bytes, folder: Path) -> None:
-    """The first byte says whether checksums of headers are made right."""
+    """From a first byte of 128, correct the checksums of headers."""
     path = folder / "images.tar"
     path.write_bytes(data[1:] if data[:1] < b"\x80" else _with_checksums(data[1:]))
     with suppress(SourceError):
         source = read_tars(path, [path])
-        items = list(source.entries())
-        assert repr(list(source.entries())) == repr(items)
-        _check_entries(source, items)
-        _read(source, items, path.stat().st_size)
+        _read(source, _check_entries(source), path.stat().st_size)
 
 
 def _with_checksums(data: bytes) -> bytes:
@@ -101,10 +95,7 @@ def zipped(data: bytes, folder: Path) -> None:
     path.write_bytes(data[1:] if data[:1] < b"\x80" else _with_end(data[1:]))
     with suppress(SourceError):
         source = read_zips(path, [path])
-        items = list(source.entries())
-        assert repr(list(source.entries())) == repr(items)
-        _check_entries(source, items)
-        _read(source, items, MAX_BYTES)
+        _read(source, _check_entries(source), MAX_BYTES)
 
 
 def _with_end(directory: bytes) -> bytes:
@@ -152,14 +143,8 @@ def other_lmdb(data: bytes, folder: Path) -> None:
         with lmdb.open(str(path), subdir=False, lock=False, sync=False) as env, env.begin(write=True) as txn:
             for key, value in _pairs(data):
                 txn.put(key[:500] or b"0", value)
-        with suppress(SourceError):
-            source = read_lmdb(path, path)
-            try:
-                items = list(source.entries())
-                _check_entries(source, items)
-                _read(source, items, 2**31)
-            finally:
-                source.close()
+        with suppress(SourceError), closing(read_lmdb(path, path)) as source:
+            _read(source, _check_entries(source), 2**31)
 
 
 def _pairs(data: bytes) -> Iterable[tuple[bytes, bytes]]:
@@ -187,8 +172,10 @@ def other_lmdb_seeds() -> list[bytes]:
     return [*(b"\0" + data for data in pickles), *map(_packed, files)]
 
 
-def _check_entries(source: Source, items: list[Any]) -> None:
-    """Names and fields are valid text and values that a record can hold, or a FieldError says why not."""
+def _check_entries(source: Source) -> list[Any]:
+    """Return the items of a source, the same each time, with valid text and with fields that a record can hold."""
+    items = list(source.entries())
+    assert repr(list(source.entries())) == repr(items)
     for item in items:
         assert isinstance(item, Problem | Entry)
         item.name.encode()
@@ -199,6 +186,7 @@ def _check_entries(source: Source, items: list[Any]) -> None:
                 encode(Record(item.name, item.label, fields=item.fields))
     for text in (*source.classes, *source.warnings):
         text.encode()
+    return items
 
 
 def _read(source: Source, items: list[Any], most: int) -> None:

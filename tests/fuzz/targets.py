@@ -1,7 +1,7 @@
 """Readers of data from strangers, each as a function of one input.
 
-A target raises only if a promise is broken: another error than the documented ones, or values that differ where they
-must be equal. Whoever runs it bounds its time and memory.
+A target raises only if a promise is broken: an undocumented error, or values that differ but must be equal. The caller
+bounds time and memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Target(NamedTuple):
-    """A reader and what to begin with."""
+    """A reader and its first inputs."""
 
     run: Callable[[bytes, Path], None]  # the folder is for files, and belongs to one process
     seeds: Callable[[], list[bytes]]
@@ -41,16 +41,8 @@ def mutate(rng: random.Random, inputs: list[bytes]) -> bytes:
         at, size = rng.randrange(len(data) + 1), rng.choice([1, 1, 2, 4, 8, 64])
         other = rng.choice(inputs)
         start = rng.randrange(len(other) + 1)
-        new = rng.choice(
-            [
-                rng.randbytes(size),
-                bytes(size),
-                b"\xff" * size,
-                b"\x7f" + b"\xff" * (size - 1),
-                b"",
-                other[start : start + size],
-            ]
-        )
+        numbers = bytes(size), b"\xff" * size, b"\x7f" + b"\xff" * (size - 1)
+        new = rng.choice([rng.randbytes(size), *numbers, b"", other[start : start + size]])
         if rng.random() < 0.1:
             del data[at:]
         else:

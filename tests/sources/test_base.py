@@ -1,4 +1,4 @@
-"""Reading the files of a source: all of their bytes, or the reason why not."""
+"""Reading files of a source: their bytes, or the reason why they cannot be read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def read(root: Path, *names: str, hold: Callable[[int], object] = lambda _: None
     return list(scan(root).read([Entry(name, (name.encode(),), None, {}) for name in names], hold))
 
 
-def test_files_are_read_in_the_order_asked_after_their_size_is_told(root: Path) -> None:
+def test_files_are_read_in_order_after_their_size_is_held(root: Path) -> None:
     (root / "cat" / "1.jpg").write_bytes(b"one")
     held: list[int] = []
     names = ("cat/1.jpg", "cat/0.jpg", f"{root}/cat/1.jpg")
@@ -41,7 +41,7 @@ def test_files_are_read_in_the_order_asked_after_their_size_is_told(root: Path) 
     assert held == [3, len(DATA), 3]
 
 
-def test_what_is_no_file_that_a_record_can_hold_is_a_problem_and_not_read(root: Path) -> None:
+def test_unreadable_files_are_problems_and_hold_nothing(root: Path) -> None:
     os.mkfifo(root / "cat" / "pipe")
     with (root / "cat" / "huge").open("wb") as file:
         file.truncate(2**31)
@@ -55,35 +55,33 @@ def test_what_is_no_file_that_a_record_can_hold_is_a_problem_and_not_read(root: 
     assert held == []
 
 
-def test_too_many_open_files_are_not_the_fault_of_the_next_file(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> int:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "0.jpg")
-
-    monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(OSError, match="Too many open files"):
-        read(root, "cat/0.jpg")
-
-
-def test_a_file_system_that_is_away_is_not_the_fault_of_all_its_files(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("number", "kind", "message"),
+    [
+        (errno.EMFILE, OSError, "Too many open files"),
+        (errno.ENOTCONN, SourceError, r"0\.jpg cannot be read: Transport endpoint is not connected; is its disk there"),
+    ],
+)
+def test_failure_of_the_machine_is_an_error_not_a_problem(
+    root: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Exception], message: str
 ) -> None:
     def refuse(*_: object) -> int:
-        raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN), "0.jpg")
+        raise OSError(number, os.strerror(number), "0.jpg")
 
     monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(SourceError, match=r"0\.jpg cannot be read: Transport endpoint is not connected; is its disk"):
+    with pytest.raises(kind, match=message):
         read(root, "cat/0.jpg")
 
 
-def test_a_file_that_grows_or_shrinks_while_it_is_read_gives_the_bytes_that_it_had_and_has(root: Path) -> None:
+def test_file_that_changes_while_read_gives_its_remaining_bytes(root: Path) -> None:
     path = root / "cat" / "0.jpg"
     assert read(root, "cat/0.jpg", hold=lambda _: path.write_bytes(DATA + bytes(10))) == [DATA]
     assert read(root, "cat/0.jpg", hold=lambda _: os.truncate(path, 600)) == [DATA[:600]]
 
 
-def test_a_file_that_comes_in_parts_is_read_to_its_end(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    part = os.read
-    monkeypatch.setattr(os, "read", lambda descriptor, size: part(descriptor, min(size, 100)))
+def test_file_is_read_to_its_end_in_short_reads(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = os.pread
+    monkeypatch.setattr(os, "pread", lambda descriptor, size, start: part(descriptor, min(size, 100), start))
     assert read(root, "cat/0.jpg") == [DATA]
 
 
@@ -91,4 +89,4 @@ def test_a_file_that_comes_in_parts_is_read_to_its_end(root: Path, monkeypatch: 
 def test_a_compressed_file_is_refused_with_what_to_do(tmp_path: Path, name: str) -> None:
     (tmp_path / name.replace("{0..3}", "0")).write_bytes(b"\x1f\x8b")
     with pytest.raises(SourceError, match=r"is compressed, and not as one of \.tar\.gz, .*: extract its files into"):
-        open_source(tmp_path / name, None, name_field=None, image_field=None)
+        open_source(tmp_path / name)

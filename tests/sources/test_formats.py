@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_each_extension_is_of_a_format_that_is_opened_and_no_format_is_left_out() -> None:
+def test_extensions_and_formats_match() -> None:
     Image.init()
     formats = {Image.EXTENSION.get(extension, "HEIF") for extension in EXTENSIONS}
     assert formats == {*FORMATS, "MPO", "HEIF"}
@@ -28,7 +28,7 @@ def test_each_extension_is_of_a_format_that_is_opened_and_no_format_is_left_out(
 
 
 @pytest.mark.parametrize("name", ["GIF", "AVIF", "JPEG2000", "TGA", "ICO", "QOI", "PCX"])
-def test_a_folder_of_a_format_becomes_a_store_that_is_decoded(tmp_path: Path, name: str) -> None:
+def test_store_of_a_format_is_decoded(tmp_path: Path, name: str) -> None:
     extensions = [extension for extension in EXTENSIONS if Image.EXTENSION.get(extension) == name]
     data = encoded(jpegs.draw(24, 18), name)
     plant(tmp_path / "images", {f"cat/1{extension.upper()}": data for extension in extensions})
@@ -56,7 +56,7 @@ def test_the_same_formats_are_images_in_folders_zips_tars_and_exports(tmp_path: 
         assert after.digest == before.digest
 
 
-def test_of_an_animation_the_first_frame_is_taken_with_a_remark(tmp_path: Path) -> None:
+def test_animation_keeps_a_remark_about_its_first_frame(tmp_path: Path) -> None:
     frames = [jpegs.draw(24, 18, seed=seed).quantize() for seed in range(3)]
     animation = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
     plant(tmp_path / "images", {"cat/1.gif": animation, "cat/2.mpo": multi_picture()})

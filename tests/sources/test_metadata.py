@@ -1,4 +1,4 @@
-"""The metadata file of a folder of images: who is found, what its rows become, and what is said of the rest."""
+"""Metadata of a folder of images: its rows, its mistakes, and reports about files that it does not name."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 
 from dbloader.conversion.convert import convert
 from dbloader.errors import SourceError
-from dbloader.sources.base import Entry, Problem
+from dbloader.sources.base import Problem
 from dbloader.sources.open import open_source
 from tests.support.conversion import events, records
 from tests.support.images import plant, plant_photos
-from tests.support.tallies import warnings_of
+from tests.support.tallies import only_entries, warnings_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,13 +31,11 @@ def root(tmp_path: Path) -> Path:
 def opened(root: Path, name: str, content: str | list[Any]) -> Source:
     text = content if isinstance(content, str) else "\n".join(map(json.dumps, content))
     (root / name).write_text(text, encoding="utf-8")
-    return open_source(root, None, name_field=None, image_field=None)
+    return open_source(root)
 
 
 def found(source: Source) -> list[tuple[str, int | None, dict[str, Any]]]:
-    entries = list(source.entries())
-    assert not [item for item in entries if isinstance(item, Problem)]
-    return [(item.name, item.label, item.fields) for item in entries if isinstance(item, Entry)]
+    return [(item.name, item.label, item.fields) for item in only_entries(source)]
 
 
 ALL = ["dog/2.heic", "cat/1.jpg", "dog/1.png", "cat/2.gif"]
@@ -55,17 +53,16 @@ def test_metadata_is_found_by_itself_and_its_columns_become_fields(root: Path, k
     assert source.warnings == ()
 
 
-def test_without_a_label_the_classes_are_the_folders(root: Path) -> None:
+def test_folders_are_the_classes_without_a_label_column(root: Path) -> None:
     source = opened(root, "metadata.jsonl", [{"file_name": name, "caption": name} for name in ALL])
     assert source.classes == ("cat", "dog")
     assert [(name, label) for name, label, _ in found(source)] == [*zip(ALL, [1, 0, 1, 0], strict=True)]
     assert source.warnings == ()
-
-
-def test_folders_that_look_like_splits_are_warned_of(tmp_path: Path) -> None:
-    root = plant(tmp_path, dict.fromkeys(["train/1.jpg", "test/1.jpg"], b""))
-    source = opened(root, "metadata.jsonl", [{"file_name": "train/1.jpg"}, {"file_name": "test/1.jpg"}])
-    assert source.warnings[0].startswith("the classes are called 'test', 'train': these look like splits")
+    for name, split in (("cat", "train"), ("dog", "test")):
+        (root / name).rename(root / split)
+    rows = [{"file_name": f"{split}/1.{kind}"} for split, kind in (("train", "jpg"), ("test", "png"))]
+    warning, _ = opened(root, "metadata.jsonl", rows).warnings
+    assert warning.startswith("the classes are called 'test', 'train': these look like splits")
 
 
 @pytest.mark.parametrize("names", [["1.jpg", "cat/1.jpg"], ["images/1.jpg", "images/2.jpg"]])
@@ -117,7 +114,7 @@ def test_images_that_no_row_names_are_counted(root: Path) -> None:
 @pytest.mark.parametrize("name", ["metadata.csv", "cat/metadata.csv", "cat/metadata.jsonl", "metadata.parquet"])
 def test_metadata_that_is_not_used_is_named(root: Path, name: str) -> None:
     plant(root, {name: b"id,caption\n1,x\n"})
-    source = open_source(root, None, name_field=None, image_field=None)
+    source = open_source(root)
     assert len(found(source)) == 4
     [warning] = warnings_of(source)
     assert warning.startswith(

@@ -1,4 +1,4 @@
-"""Images in object storage become the records that the same folder on a disk becomes."""
+"""Object storage: its images become the same records as the same folder on a disk."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def root(tmp_path: Path) -> Path:
     return plant(tmp_path / "images", {**others, "dog/broken.jpg": photo(5)[:300]})
 
 
-def test_objects_are_listed_as_the_same_folder_is(object_store: ObjectStore, outside: Outside, root: Path) -> None:
+def test_objects_are_listed_like_the_same_folder(object_store: ObjectStore, outside: Outside, root: Path) -> None:
     place = object_store.place("train")
     outside(put_folder, place, root)
     outside(put, place, {"cat/empty/": b""})  # as programs make that show folders
@@ -60,7 +60,7 @@ def test_objects_are_listed_as_the_same_folder_is(object_store: ObjectStore, out
 
 def held(place: str, listing: Path | None) -> tuple[list[int], list[int]]:
     """Return the bytes that reading all files of a source holds, and those of the files."""
-    source = open_source(place, listing, name_field=None, image_field=None)
+    source = open_source(place, listing)
     found: list[int] = []
     entries = [entry for entry in source.entries() if isinstance(entry, Entry)]
     files = [len(data) for data in source.read(entries, found.append) if isinstance(data, bytes)]
@@ -156,9 +156,7 @@ def test_a_listing_names_objects_and_files_of_a_web_server(
                 assert "does not exist" in rejected["a\nb"]
 
 
-def test_what_cannot_be_converted_is_refused_with_the_reason(
-    object_store: ObjectStore, outside: Outside, tmp_path: Path
-) -> None:
+def test_place_that_cannot_be_converted_is_refused(object_store: ObjectStore, outside: Outside, tmp_path: Path) -> None:
     place, to = object_store.place(""), tmp_path / "out.lmdb"
     images = {"flat/1.jpg": photo(1), "flat/.2.jpg": photo(1), "table/cat/1.jpg": photo(1)}
     outside(put, place, {**images, "x.tar": b"x", "table/metadata.csv": b"x"})
@@ -189,6 +187,6 @@ def test_what_cannot_be_converted_is_refused_with_the_reason(
     assert not to.exists()
 
 
-def test_a_dataset_says_how_to_read_a_store_in_object_storage() -> None:
+def test_dataset_error_names_how_to_read_object_storage() -> None:
     with pytest.raises(PlaceError, match=r"s3://bucket/train\.lmdb is in object storage, .*dbloader copy"):
         LMDBDataset("s3://bucket/train.lmdb")

@@ -1,4 +1,4 @@
-"""Parquet files and Arrow files: which column becomes what, and what is damaged or cannot be told."""
+"""Parquet and Arrow files: places, columns, row groups in any order, and damage."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from dbloader.errors import SourceError
 from dbloader.exports.export import export_store
 from dbloader.sources import arrow_files
 from dbloader.sources.base import Entry, Problem
-from dbloader.sources.parquet import find_parquet, read_parquet
+from dbloader.sources.open import find_tables
+from dbloader.sources.parquet import read_parquet
 from tests.support.conversion import interrupt, peak_of_conversion, records
 from tests.support.hugging_face import run_datasets
 from tests.support.images import photo, plant, plant_photos, run
-from tests.support.tallies import warnings_of
+from tests.support.tallies import contents, entries, only_entries, problems, warnings_of
 
 if TYPE_CHECKING:
     from dbloader.sources.base import Source
@@ -48,16 +49,6 @@ def source_of(*paths: Path) -> Source:
     return read_parquet(paths[0], paths)
 
 
-def entries(source: Source) -> list[Entry]:
-    found = list(source.entries())
-    assert not [item for item in found if isinstance(item, Problem)]
-    return [item for item in found if isinstance(item, Entry)]
-
-
-def contents(source: Source) -> list[object]:
-    return list(source.read([item for item in source.entries() if isinstance(item, Entry)], lambda _: None))
-
-
 # --- what Hugging Face's datasets writes ------------------------------------------------------------------------------
 
 MAKE = """
@@ -75,8 +66,7 @@ made = Dataset.from_list(rows, features)
     ("save", "place"),
     [
         ("made.to_parquet('x.parquet')", "x.parquet"),
-        ("made.save_to_disk('disk', num_shards=3)", "disk"),
-        ("DatasetDict(train=made).save_to_disk('disk')", "disk"),
+        ("DatasetDict(train=made).save_to_disk('disk', num_shards={'train': 3})", "disk"),
     ],
 )
 def test_what_datasets_writes_is_converted(tmp_path: Path, save: str, place: str) -> None:
@@ -107,21 +97,21 @@ def test_what_datasets_writes_is_converted(tmp_path: Path, save: str, place: str
 # --- places -----------------------------------------------------------------------------------------------------------
 
 
-def test_files_are_named_by_a_range_a_folder_or_their_content(tmp_path: Path) -> None:
+def test_places_name_tables(tmp_path: Path) -> None:
     names = [f"train-{n:05}-of-00002.parquet" for n in range(2)]
     shards = [write(tmp_path / "hub" / "data" / name, image=[photo(n)]) for n, name in enumerate(names)]
     plant(tmp_path / "hub", {"README.md": b"read", ".git/x": b""})
-    assert find_parquet(tmp_path / "hub") == find_parquet(tmp_path / "hub" / "data") == shards
-    assert find_parquet(tmp_path / "hub" / "data" / "train-{00000..00001}-of-00002.parquet") == shards
+    assert find_tables(tmp_path / "hub") == find_tables(tmp_path / "hub" / "data") == shards
+    assert find_tables(tmp_path / "hub" / "data" / "train-{00000..00001}-of-00002.parquet") == shards
     shards[0].unlink()
     with pytest.raises(SourceError, match=r"only 1 of 2 files of the split 'train' are there: download the others"):
-        find_parquet(tmp_path / "hub")
+        find_tables(tmp_path / "hub")
 
 
 @pytest.mark.parametrize("name", ["", "none", "n\0", "images"])
-def test_what_is_no_parquet_is_left_to_others(tmp_path: Path, name: str) -> None:
+def test_find_tables_ignores_other_places(tmp_path: Path, name: str) -> None:
     plant(tmp_path / "images", {"cat/1.jpg": photo(1), "metadata.parquet": b""})
-    assert find_parquet(tmp_path / name) == []
+    assert find_tables(tmp_path / name) == []
 
 
 def test_several_splits_are_never_mixed(tmp_path: Path) -> None:
@@ -149,7 +139,7 @@ def test_columns_are_found_by_their_names_and_types(tmp_path: Path) -> None:
         "kind": pa.array(["a", "b", "a"]).dictionary_encode(),
     }  # fmt: skip
     source = source_of(write(tmp_path / "x.parquet", **columns))
-    found = entries(source)
+    found = only_entries(source)
     assert source.classes == ("cat", "dog")
     assert [(entry.name, entry.label) for entry in found] == [("x/000000", 1), ("x/000001", 0), ("x/000002", None)]
     assert found[1].fields == {
@@ -171,7 +161,7 @@ def test_integers_stay_the_labels_that_they_are(tmp_path: Path) -> None:
     assert [entry.label for entry in entries(source)] == [7, -1, None]
 
 
-def test_of_two_columns_of_classes_one_is_the_label(tmp_path: Path) -> None:
+def test_first_of_two_class_columns_is_the_label(tmp_path: Path) -> None:
     fine, coarse = ({"_type": "ClassLabel", "names": names} for names in (["a", "b"], ["c"]))
     made = table({"fine": fine, "coarse": coarse}, image=images(2), fine=[0, 1], coarse=[0, 0])
     source = source_of(write(tmp_path / "x.parquet", made))
@@ -204,16 +194,6 @@ def test_class_names_of_fields_come_back(tmp_path: Path) -> None:
             assert store.manifest.field_classes == {name: of for name, of in names.items() if name != "fine"}
     (warning,) = export_store(tmp_path / "copy.lmdb", tmp_path / "folder").warnings
     assert warning.endswith("are not written: Parquet keeps them")
-
-
-@pytest.mark.slow
-def test_datasets_reads_the_class_names_of_fields(tmp_path: Path) -> None:
-    of = {name: {"_type": "ClassLabel", "names": names} for name, names in (("fine", ["a"]), ("coarse", ["c", "d"]))}
-    made = table(of, image=images(2), fine=[0, 0], coarse=[0, 1])
-    convert(write(tmp_path / "x.parquet", made), tmp_path / "x.lmdb")
-    export_store(tmp_path / "x.lmdb", tmp_path / "out", format="parquet")
-    code = "print(load_dataset('parquet', data_files='out/data/*')['train'].features['coarse'].names)"
-    assert "['c', 'd']" in run_datasets(tmp_path, code)
 
 
 @pytest.mark.parametrize("is_list", [False, True])
@@ -257,7 +237,7 @@ def test_a_label_without_a_class_is_a_problem(tmp_path: Path) -> None:
     assert problem == ("2.jpg", "its label is 1, not from 0 to 0, as it has 1 classes")
 
 
-def test_paths_that_occur_again_do_not_become_names_alone(tmp_path: Path) -> None:
+def test_repeated_paths_do_not_become_names_alone(tmp_path: Path) -> None:
     source = source_of(write(tmp_path / "x.parquet", image=[images(1)[0]] * 2 + images(2)[1:] + images(1, paths=False)))
     assert [entry.name for entry in entries(source)] == [
         "x/000000/0.jpg",
@@ -297,7 +277,7 @@ def test_images_may_be_files_below_the_folder(tmp_path: Path) -> None:
         ({"a": [b"1"], "b": [b"2"]}, "no column is the image for certain; 'a', 'b' may each be it: call it 'image'"),
     ],
 )  # fmt: skip
-def test_a_table_whose_columns_cannot_be_told_is_refused(tmp_path: Path, columns: Any, message: str) -> None:
+def test_table_without_a_certain_image_column_is_refused(tmp_path: Path, columns: Any, message: str) -> None:
     with pytest.raises(SourceError) as caught:
         source_of(write(tmp_path / "x.parquet", **columns))
     assert str(caught.value) == f"{tmp_path / 'x.parquet'}: {message}"
@@ -310,7 +290,7 @@ def test_shards_with_other_columns_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_embed_table_storage_embeds_images_as_the_page_says(tmp_path: Path) -> None:
+def test_docs_recipe_embeds_images(tmp_path: Path) -> None:
     plant(tmp_path / "images", {f"{n}.jpg": photo(n) for n in range(3)})
     page = (Path(__file__).parents[2] / "docs" / "parquet.md").read_text()
     (chain,) = (block for block in page.split("```") if "embed_table_storage" in block and block.startswith("python"))
@@ -388,7 +368,7 @@ def test_a_file_that_is_cut_short_is_refused_in_one_line(tmp_path: Path) -> None
         assert done is None or (done.status, len(done.stderr.splitlines())) == (2, 1)
 
 
-def test_a_file_that_is_not_there_is_named_once(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"none\.parquet: cannot be read: No such file or directory$"):
         source_of(tmp_path / "none.parquet")
 
@@ -409,7 +389,7 @@ def test_an_arrow_stream_that_is_cut_short_is_refused(tmp_path: Path) -> None:
         source_of(path)
 
 
-def test_damaged_bytes_are_found_and_only_their_rows_are_lost(tmp_path: Path) -> None:
+def test_damage_loses_only_its_rows(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     made = pa.table({"image": [bytes([n]) * 1000 for n in range(40)], "x": [b"field %d" % n * 100 for n in range(40)]})
     pq.write_table(made, path, row_group_size=10, compression="none", use_dictionary=False, write_page_checksum=True)
@@ -417,20 +397,19 @@ def test_damaged_bytes_are_found_and_only_their_rows_are_lost(tmp_path: Path) ->
     for byte, lost in ((bytes([15]) * 1000, "image"), (b"field 25" * 100, "x")):
         path.write_bytes(data.replace(byte, b"?" + byte[1:]))
         source = source_of(path)
-        items = list(source.entries())
-        found = list(source.read([item for item in items if isinstance(item, Entry)], lambda _: None))
+        found = contents(source)
         if lost == "image":
             assert [item for item in found if isinstance(item, bytes)] == [
                 bytes([n]) * 1000 for n in range(40) if n // 10 != 1
             ]
             assert sum("CRC checksum" in item.reason for item in found if isinstance(item, Problem)) == 10
         else:
-            (problem,) = (item for item in items if isinstance(item, Problem))
+            (problem,) = problems(source)
             assert problem.name == "x, rows 20 to 29"
             assert len(found) == 30
 
 
-def test_random_damage_never_ends_in_another_error(tmp_path: Path) -> None:
+def test_random_damage_raises_only_source_errors(tmp_path: Path) -> None:
     made = table(
         {"label": {"_type": "ClassLabel", "names": ["a", "b"]}}, image=images(6), label=[0, 1] * 3, s=["x"] * 6
     )

@@ -1,4 +1,4 @@
-"""A store as a source: its files go through the same checks and changes as those of a folder, and nothing is lost."""
+"""Stores as sources: conversion checks and changes their files like files of a folder, and loses nothing."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_damaged_image_has_no_pixels_to_store(store: Path, tmp_path: Path) -> 
     assert [event["reason"] for event in events(tmp_path / "b.lmdb")] == ["its end is missing"]
 
 
-def test_the_files_are_checked_as_those_of_a_folder(tmp_path: Path) -> None:
+def test_files_are_checked_like_files_of_a_folder(tmp_path: Path) -> None:
     plant_kinds(tmp_path / "images", "photo", "half", "text", "no end marker")
     convert(tmp_path / "images", tmp_path / "a.lmdb", check="none")
     checked = convert(tmp_path / "a.lmdb", tmp_path / "b.lmdb")
@@ -91,7 +91,7 @@ def test_tiles_are_made_again_or_named_as_lost(tmp_path: Path) -> None:
     assert all("tiles" in record.fields for record in records(tmp_path / "c.lmdb"))
 
 
-def test_an_interrupted_conversion_goes_on_unless_the_store_is_another_one(tmp_path: Path) -> None:
+def test_interrupted_conversion_resumes_unless_the_store_was_replaced(tmp_path: Path) -> None:
     root = plant(plant_photos(tmp_path / "images", 60), {"cat/0000.jpg": photo() + bytes(8)})
     whole = convert(root, tmp_path / "a.lmdb")
     interrupt(tmp_path / "a.lmdb", tmp_path / "b.lmdb", 20, shuffle_seed=3)
@@ -134,7 +134,7 @@ def test_a_store_without_files_is_refused_and_copy_is_named(tmp_path: Path, imag
     assert events(tmp_path / "d.lmdb")[0]["name"] == "2"
 
 
-def test_what_is_no_finished_store_is_refused(tmp_path: Path, mongo_uri: str) -> None:
+def test_empty_or_missing_store_is_refused(tmp_path: Path, mongo_uri: str) -> None:
     write_store([], tmp_path / "empty.lmdb")
     with pytest.raises(SourceError, match=r"empty\.lmdb: is a store without records"):
         convert(tmp_path / "empty.lmdb", tmp_path / "b.lmdb")

@@ -1,4 +1,4 @@
-"""Pascal VOC's annotations: what they make into records, and which of their mistakes are whose."""
+"""Pascal VOC's annotations: their boxes in records, image sets, and mistakes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def thing(name: str, *corners: object, more: str = "") -> str:
     return f"<object><name>{name}</name><pose>Left</pose>{more}<bndbox>{box}</bndbox></object>"
 
 
-def test_voc_boxes_arrive_in_the_dataset(photos: Path, tmp_path: Path) -> None:
+def test_dataset_has_voc_boxes(photos: Path, tmp_path: Path) -> None:
     dog = thing("dog", 1, 1, 64, 48, more="<truncated>1</truncated><difficult>0</difficult>")
     cat = thing("cat", 5.5, 6, 10, 20, more="<part><name>head</name></part><difficult>1</difficult>")
     folder = plant(tmp_path / "Annotations", {"1.xml": xml(dog, cat, name="1.jpg"), "0.xml": xml(), "x.txt": b""})
@@ -100,7 +100,7 @@ def test_an_xml_file_that_is_a_pipe_is_named(photos: Path, tmp_path: Path) -> No
     assert problems(folder, photos) == [Problem("0.xml", "is not a regular file")]
 
 
-def test_nan_corners_and_boxes_beyond_the_image_are_rejected_at_last(photos: Path, tmp_path: Path) -> None:
+def test_nan_and_boxes_beyond_the_image_are_rejected(photos: Path, tmp_path: Path) -> None:
     things = [thing("cat", "nan", 1, 2, 3), thing("cat", 1, 1, 70, 3), thing("cat", 0, 0, 64, 48)]
     folder = plant(tmp_path / "xml", {f"{n}.xml": xml(one, name=f"{n}.jpg", size="") for n, one in enumerate(things)})
     report = convert(photos, tmp_path / "out.lmdb", listing=folder)

@@ -1,4 +1,4 @@
-"""YOLO's annotations: what they make into records, and which of their mistakes are whose."""
+"""YOLO's annotations: their boxes in records, class names, and mistakes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def yolo(photos: Path) -> Callable[..., Path]:
     return make
 
 
-def test_yolo_boxes_arrive_in_the_dataset(yolo: Callable[..., Path], photos: Path, tmp_path: Path) -> None:
+def test_dataset_has_yolo_boxes(yolo: Callable[..., Path], photos: Path, tmp_path: Path) -> None:
     listing = yolo(_0="1 0.5 0.5 0.5 0.25\n0 0.5 0.5 1.0 1.0000001\n\n", _1="")
     report = convert(photos, tmp_path / "out.lmdb", listing=listing)
     assert (report.records, report.rejected) == (3, 0)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def source(listing: Path, root: Path) -> Source:
-    return open_source(root, listing, name_field=None, image_field=None)
+    return open_source(root, listing)
 
 
 def entries(listing: Path, root: Path) -> list[Entry]:

@@ -110,7 +110,7 @@ def peak_of_conversion(root: Path, place: Path, *, task_files: int = 16, **optio
     """Return the bytes that a conversion takes at its peak."""
 
     def run() -> None:
-        parallel.TASK_FILES = task_files
+        parallel.TASK_FILES = task_files  # type: ignore[attr-defined]
         convert(root, place, **options)
 
     return peak_memory(run)

@@ -150,7 +150,7 @@ def listed(source: str) -> tuple[list[Any], tuple[str, ...], dict[str, int]]:
     from dbloader.sources.base import Entries
     from dbloader.sources.open import open_source
 
-    found = open_source(source, None, name_field=None, image_field=None)
+    found = open_source(source)
     try:
         entries = Entries(found)
         items = [(item.name, getattr(item, "label", None)) for item in entries]

@@ -1,21 +1,40 @@
-"""What an iteration over a source leaves out."""
+"""One iteration over a source: its entries, the problems, and what it leaves out."""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dbloader.sources.base import Entries
+from dbloader.sources.base import Entries, Entry, Problem
 
 if TYPE_CHECKING:
     from dbloader.sources.base import Source, Tally
 
 
+def entries(source: Source) -> list[Entry]:
+    return [item for item in source.entries() if isinstance(item, Entry)]
+
+
+def only_entries(source: Source) -> list[Entry]:
+    """Return the entries of a source without problems."""
+    assert not problems(source)
+    return entries(source)
+
+
+def problems(source: Source) -> list[Problem]:
+    return [item for item in source.entries() if isinstance(item, Problem)]
+
+
+def contents(source: Source) -> list[Any]:
+    """Return the bytes, or the problem, of each entry."""
+    return list(source.read(entries(source), lambda _: None))
+
+
 def tally_of(source: Source) -> Tally:
     """Return the tally of one iteration."""
-    entries = Entries(source)
-    deque(entries, 0)
-    return entries.tally
+    iteration = Entries(source)
+    deque(iteration, 0)
+    return iteration.tally
 
 
 def warnings_of(source: Source) -> tuple[str, ...]:

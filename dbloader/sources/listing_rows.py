@@ -1,4 +1,4 @@
-"""Read the rows of a listing file: CSV, TSV, JSON or JSON lines."""
+"""Read the rows of a listing: CSV, TSV, JSON or JSON lines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def read_rows(listing: Path) -> Iterator[tuple[int, dict[str, Any]] | Problem]:
-    """Yield the number and columns of each row, or the reason why it cannot be used."""
+    """Yield the number and columns of each row, or the reason why the row cannot be used."""
     extension = listing.suffix.lower()
     if extension not in _READERS:
         rename = "" if extension else ": rename it"
@@ -40,18 +40,18 @@ def read_lines(listing: Path) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def is_text(listing: Path) -> bool:
-    """Return whether all values of a listing are text: of a CSV or TSV."""
+    """Return whether a listing is a CSV or TSV, whose values are all text."""
     return listing.suffix.lower() in (".csv", ".tsv")
 
 
 def read_header(listing: Path) -> tuple[str, ...]:
-    """Return the columns that the header of a CSV or TSV names; none if it is empty, or a listing of another kind."""
+    """Return the columns in the header of a CSV or TSV; () if it is empty, or for a listing of another kind."""
     return tuple(next(filter(None, _split_lines(listing)), ())) if is_text(listing) else ()
 
 
 def _split_lines(listing: Path) -> Any:
     header = next(_lines(listing), "")
-    of_csv = ";" if ";" in header and "," not in header else ","  # as spreadsheets write it where 1,5 is a number
+    of_csv = ";" if ";" in header and "," not in header else ","  # spreadsheets write ; in languages with 1,5
     return csv.reader(_lines(listing), delimiter="\t" if listing.suffix.lower() == ".tsv" else of_csv, strict=True)
 
 
@@ -137,14 +137,14 @@ def _parse(text: str, where: str) -> Any:
 
 
 def _extended(value: dict[str, Any]) -> Any:
-    """Return bytes, an array or a float for an object that stands for one in MongoDB's Extended JSON.
+    """Return bytes, an array or a float for such a value in MongoDB's Extended JSON, or the object unchanged.
 
-    No other object could be a value of a record, whose keys begin with no dollar sign.
+    No key in a record begins with a dollar sign, so no other object is mistaken for such a value.
     """
     if value.keys() in ({"$binary"}, {"$numberDouble"}):
         return object_hook(value)
     return value
 
 
-# One for all rows: json.loads would make a decoder for each, which takes three times as long.
+# One decoder for all rows: json.loads would make one for each row, which takes three times as long.
 _DECODER = json.JSONDecoder(object_hook=_extended)

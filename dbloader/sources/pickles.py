@@ -1,7 +1,7 @@
-"""Pickled values of other programs' LMDB files.
+"""Pickled values in LMDB files of other programs.
 
-A pickle is a program. Here a few instructions are allowed, which make plain values, and in place of numpy's functions
-there are stand-ins that only keep what they are given.
+A pickle is a program. Only instructions that make plain values are allowed here. Stand-ins replace numpy's functions;
+they only store their arguments.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from dbloader.records.record import checked_field_name
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_MOST_INSTRUCTIONS = 1000
-"""Of a pickle. Bytes and a label have 10, an array and a label about 60; values nested without end have more."""
+# A pickle of bytes and a label has 10 instructions, of an array and a label about 60. Endless nesting has more.
+_MAX_INSTRUCTIONS = 1000
 
 # Keys of a dict.
 _IMAGES, _LABELS = ("image", "img", "data", "jpg", "jpeg", "png"), ("label", "class", "target", "cls")
@@ -31,7 +31,7 @@ _ALLOWED = re.compile(
     "PROTO|FRAME|STOP|MARK|NONE|NEW(TRUE|FALSE)|BININT[12]?|LONG1|BINFLOAT|(SHORT_)?BINUNICODE|(SHORT_)?BINBYTES|BINBYTES8|"
     "BYTEARRAY8|(EMPTY_)?DICT|SETITEMS?|(EMPTY_)?TUPLE|TUPLE[123]|EMPTY_LIST|APPENDS?|(STACK_)?GLOBAL|REDUCE|BUILD|MEMOIZE|(LONG_)?BIN(PUT|GET)"
 )
-# What pickle and pickletools raise for data that lie.
+# Exceptions of pickle and pickletools for wrong data.
 _WRONG = (
     *(pickle.UnpicklingError, ValueError, TypeError, LookupError, AttributeError),
     *(EOFError, OverflowError, MemoryError, RecursionError),
@@ -39,16 +39,16 @@ _WRONG = (
 
 
 def unpickled(data: bytes) -> Any:
-    """Return the value of a pickle, with ndarrays; ValueError if it wants more than plain values and uint8 arrays."""
+    """Return the value of a pickle, with ndarrays; ValueError unless it has only plain values and uint8 arrays."""
     try:
         used = set()
         for number, (code, argument, _) in enumerate(pickletools.genops(data)):
             used.add(code.name)
             if not _ALLOWED.fullmatch(code.name):
                 raise ValueError(f"it has the instruction {code.name}, which plain values and arrays do not need")
-            if number >= _MOST_INSTRUCTIONS or ("PUT" in code.name and int(argument or 0) >= _MOST_INSTRUCTIONS):
-                raise ValueError(f"it has more than {_MOST_INSTRUCTIONS:,} instructions")
-        # BUILD sets attributes of a function, which the next pickle would find, to the values of a dict.
+            if number >= _MAX_INSTRUCTIONS or ("PUT" in code.name and int(argument or 0) >= _MAX_INSTRUCTIONS):
+                raise ValueError(f"it has more than {_MAX_INSTRUCTIONS:,} instructions")
+        # BUILD with a dict could set attributes of a stand-in function, which would change how the next pickle is read.
         if "BUILD" in used and {"DICT", "EMPTY_DICT"} & used:
             raise ValueError("it has both a dict and an array")
         value = _Unpickler(data).load()
@@ -89,16 +89,16 @@ class _Array:
 
 
 class _Unpickler(pickle.Unpickler):  # noqa: TID251 - of allowed instructions only, and finds no class or function
-    """Hands out methods of its own, which a pickle cannot change."""
+    """Finds only its own methods, which a pickle cannot change."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(io.BytesIO(data))
-        self._left = len(data)  # bytes that _encode may make: it could be called again and again
+        self._left = len(data)  # bytes that _encode may still make, however often a pickle calls it
 
     def find_class(self, module: str, name: str) -> Any:
         known: dict[str, Any] = {
             "numpy.dtype": self._dtype,
-            "numpy.ndarray": None,  # only an argument of _reconstruct
+            "numpy.ndarray": None,  # an argument of _reconstruct
             "numpy.core.multiarray._reconstruct": self._reconstruct,
             "numpy.core.multiarray.scalar": self._scalar,
             "numpy.core.numeric._frombuffer": self._frombuffer,
@@ -112,7 +112,7 @@ class _Unpickler(pickle.Unpickler):  # noqa: TID251 - of allowed instructions on
 
     def _dtype(self, code: Any, *_: object) -> _Type:
         made = _Type()
-        if not isinstance(code, str):  # nested, its repr could have no end
+        if not isinstance(code, str):  # the repr of a nested value could be endless
             raise pickle.UnpicklingError("a dtype's code is no text")
         made.code = code
         return made
@@ -141,7 +141,7 @@ class _Unpickler(pickle.Unpickler):  # noqa: TID251 - of allowed instructions on
 
 
 def image_of(value: Any) -> bytes:
-    """Return the image file in an unpickled value: its bytes, or an array of pixels, RGB if it has colors, as PNG."""
+    """Return the image file in an unpickled value; an array of pixels, gray or RGB, becomes a PNG."""
     if isinstance(value, dict):
         value = value.get(_first_of(_IMAGES, value))
     if isinstance(value, tuple) and value:
@@ -158,9 +158,9 @@ def image_of(value: Any) -> bytes:
 
 
 def label_of(value: Any) -> tuple[int | None, dict[str, Any]]:
-    """Return the label and fields of an unpickled value; ValueError if what is beside the image is no label.
+    """Return the label and fields of an unpickled value; ValueError if the value beside the image is no label.
 
-    The values of a dict become fields, but for the image and an integer that is called like a label.
+    The values of a dict become fields, except the image and the label.
     """
     if isinstance(value, dict):
         known = _first_of(_IMAGES, value), _first_of(_LABELS, value)
