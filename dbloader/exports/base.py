@@ -1,4 +1,4 @@
-"""What all export formats share."""
+"""The common part of all export formats."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def image_file(record: Record) -> bytes:
     """Return the image file of a record; pixels become a PNG. Raise ExportError without an image."""
     image = record.image
     if image is None:
-        raise ExportError(f"{describe(record)} has no image, and is no file therefore: {REMEDY}")
+        raise ExportError(f"{describe(record)} has no image, so it has no file: {REMEDY}")
     if not isinstance(image, np.ndarray):
         return bytes(image)
     if image.dtype != np.uint8 or not image.size or image.ndim < 2 or image.shape[2:] not in ((), (3,)):
@@ -111,8 +111,8 @@ def save_file(folder: Path, paths: list[str], made_up: str, extension: str, data
 
 
 def is_safe(name: str) -> bool:
-    """Return whether every program takes a name as a file below the folder.
+    """Return whether every program reads a name as a file below the folder.
 
-    Hugging Face's datasets read a backslash as a slash. Many programs leave out hidden files.
+    Hugging Face's datasets reads a backslash as a slash. Many programs leave out hidden files.
     """
     return not any(part[:1] in ("", ".") for part in name.split("/")) and not {"\\", "\0"} & {*name}

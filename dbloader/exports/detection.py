@@ -1,4 +1,4 @@
-"""What the formats with boxes share: a folder ``images``, and annotations beside it."""
+"""The common part of formats with boxes: a folder ``images``, and annotations beside it."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ IMAGES = "images"
 class DetectionExporter(Exporter):
     """Writes the images of a store with boxes."""
 
-    kept = frozenset({BOXES, LABELS})
-    """Fields that the format can hold."""
+    kept = frozenset({BOXES, LABELS})  # fields that the format can hold
 
     def __init__(self, store: Store, folder: Path) -> None:
         super().__init__(store, folder)

@@ -58,7 +58,7 @@ class ParquetExporter(Exporter):
 
     def _add_types(self, record: Record) -> None:
         kinds: dict[str, Any] = {}
-        new: dict[str, list[str]] = {}  # new fields after each known field; "" for the start
+        new: dict[str, list[str]] = {}  # new fields after each known field, or after "", the start
         before = ""
         for name, value in _fields(record).items():
             try:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import re
 import threading
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import lmdb
 from typing_extensions import override
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     # Returns the number of values that are left out.
     Entries = Generator[Entry | Problem, None, int]
-
-T = TypeVar("T")
 
 _KEYS_AT_ONCE = 1000  # of one transaction
 _IMAGES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"II*\0", b"MM\0*", b"RIFF")
@@ -109,41 +107,40 @@ class Pairs:
 
     def check_size(self) -> None:
         """Raise SourceError if the file is cut short: reading a missing page would kill the process."""
-        used = self._read(lambda txn: (self._open().info()["last_pgno"] + 1) * txn.stat()["psize"])
+        with self._transaction() as txn:
+            used = (self._open().info()["last_pgno"] + 1) * txn.stat()["psize"]
         size = self.path.stat().st_size
         if size < used:
             raise SourceError(f"{readable(self.path)}: is cut short: it has {size:,} bytes of {used:,}; copy it again")
 
     def count(self) -> int:
         """Return the number of values."""
-        return self._read(lambda txn: int(txn.stat()["entries"]))
+        with self._transaction() as txn:
+            return int(txn.stat()["entries"])
 
     def size(self, key: bytes) -> int | None:
-        """Return the number of bytes of a value; None if there is no such key."""
-
-        def size(txn: Any) -> int | None:
+        """Return the number of bytes of a value; None without the key."""
+        with self._transaction() as txn:
             value = txn.get(key)
             return None if value is None else len(value)
 
-        return self._read(size)
-
     def get(self, key: bytes) -> bytes | None:
-        """Return a value; None if there is no such key."""
-
-        def get(txn: Any) -> bytes | None:
+        """Return a value; None without the key."""
+        with self._transaction() as txn:
             value = txn.get(key)
             return None if value is None else bytes(value)
 
-        return self._read(get)
-
     def keys(self) -> Iterator[bytes]:
-        """Yield all keys in LMDB's order."""
+        """Yield all keys in LMDB's order, from one transaction for each thousand."""
         last = b""
         while True:
-            block = self._read(partial(_keys_from, last))
-            yield from (key for key in block if key != last)
-            if len(block) <= _KEYS_AT_ONCE:
+            with self._transaction() as txn:
+                cursor = txn.cursor()
+                keys = cursor.iternext_nodup(values=False) if not last or cursor.set_range(last) else ()
+                block = [bytes(key) for key in islice(keys, _KEYS_AT_ONCE) if key != last]
+            if not block:
                 return
+            yield from block
             last = block[-1]
 
     def close(self) -> None:
@@ -152,11 +149,12 @@ class Pairs:
         if shared is not None:
             env.release(shared)
 
-    def _read(self, read: Callable[[Any], T]) -> T:
-        """Call ``read`` with a transaction whose values are views, and return its result."""
+    @contextmanager
+    def _transaction(self) -> Iterator[Any]:
+        """Begin a transaction, whose values are views."""
         try:
             with env.gate, self._open().begin(buffers=True) as txn:
-                return read(txn)
+                yield txn
         except (lmdb.Error, OSError) as error:
             raise SourceError(f"{readable(self.path)}: cannot be read: {error}") from error
 
@@ -174,12 +172,6 @@ def _key_text(key: bytes) -> str:
     except UnicodeDecodeError:
         return key.hex()
     return text if text.isprintable() else key.hex()
-
-
-def _keys_from(key: bytes, txn: Any) -> list[bytes]:
-    cursor = txn.cursor()
-    there = cursor.set_range(key) if key else cursor.first()
-    return [bytes(found) for found in islice(cursor.iternext_nodup(values=False), _KEYS_AT_ONCE + 1)] if there else []
 
 
 # --- layouts ----------------------------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ def test_destination_must_be_absent_or_an_empty_folder(place: Path, what: str) -
     assert names(target) == ["cat", "dog"]
 
 
-def test_an_error_leaves_nothing(place: Path) -> None:
+def test_error_leaves_nothing(place: Path) -> None:
     with place.open("r+b") as file:
         data = file.read()
         file.seek(data.rindex(b"\xff\xd8\xff") + 100)
@@ -116,7 +116,7 @@ def test_an_error_leaves_nothing(place: Path) -> None:
     assert names(place.parent) == ["out.lmdb"]
 
 
-def test_a_full_disk_is_one_clear_error(place: Path, small_disk: Path) -> None:
+def test_full_disk_is_one_clear_error(place: Path, small_disk: Path) -> None:
     with pytest.raises(ExportError, match=r"folder cannot be written: No space left on device; free some space, or"):
         export_store(place, small_disk / "folder")
     assert names(small_disk) == []

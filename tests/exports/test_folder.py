@@ -202,7 +202,7 @@ def test_files_that_convert_changes_are_counted_with_the_option_that_keeps_them(
 @pytest.mark.parametrize(
     ("image", "fields", "message"),
     [
-        (None, {}, "record 0 .* has no image, and is no file"),
+        (None, {}, "record 0 .* has no image, so it has no file"),
         (np.zeros((2, 2), np.float32), {}, r"record 0 .* has an array of float32 of the shape \(2, 2\)"),
         (np.zeros((2, 0, 3), np.uint8), {}, r"uint8 of the shape \(2, 0, 3\)"),
         (photo(), {"file_name": "x"}, "record 0 .* has a field 'file_name'"),

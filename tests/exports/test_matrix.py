@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("format", ["folder", "webdataset", "parquet"])
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.__name__)
-def test_a_store_comes_back_the_same_from_any_export(
+def test_store_survives_any_export(
     source: Callable[[Path], dict[str, Any]],
     format: str,  # noqa: A002
     tmp_path: Path,

@@ -72,7 +72,7 @@ def test_convert_gives_same_store(tmp_path: Path) -> None:
         assert store.manifest.classes == CLASSES
 
 
-def test_an_image_folder_comes_back_through_several_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_image_folder_survives_several_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = convert(plant_photos(tmp_path / "images", 50), tmp_path / "s.lmdb", images=ImageFormat(short_side=20))
     monkeypatch.setattr(parquet, "_GROUP_ROWS", 7)
     monkeypatch.setattr(parquet, "_SHARD_BYTES", 10_000)
@@ -83,7 +83,7 @@ def test_an_image_folder_comes_back_through_several_shards(tmp_path: Path, monke
     assert convert(tmp_path / "out", tmp_path / "again.lmdb", workers=3).digest == first.digest
 
 
-def test_names_that_occur_again_and_fields_called_like_labels_come_back(tmp_path: Path) -> None:
+def test_repeated_names_and_fields_named_like_labels_come_back(tmp_path: Path) -> None:
     made = [record(n, name="same.jpg", label=None, fields={"target": n, "img": b"x"}) for n in range(3)]
     digest = store_of(tmp_path / "s.lmdb", *made, classes=())
     assert convert(exported(tmp_path), tmp_path / "again.lmdb").digest == digest
@@ -163,7 +163,7 @@ def test_field_that_no_column_can_hold_is_refused(tmp_path: Path, values: list[A
     assert not (tmp_path / "out").exists()
 
 
-def test_none_and_no_field_are_not_mixed_up(tmp_path: Path) -> None:
+def test_none_beside_a_missing_field_is_refused(tmp_path: Path) -> None:
     store_of(tmp_path / "s.lmdb", record(0, fields={"x": None}), record(1))
     with pytest.raises(ExportError, match=r"its field 'x' is None, and other records lack it, which Parquet cannot"):
         exported(tmp_path)
@@ -243,7 +243,7 @@ def test_array_that_lists_cannot_keep_is_refused(tmp_path: Path, arrays: list[An
     [None, {"dtype": "O", "shape": [1]}, {"dtype": "float64", "shape": [1]}, {"dtype": "int64", "shape": [-1]},
      {"dtype": "int64", "shape": [1, 1]}, {"dtype": "int64", "shape": "1"}, {"dtype": "int64", "shape": [None] * 99}],
 )  # fmt: skip
-def test_a_rule_that_does_not_describe_its_column_is_refused(tmp_path: Path, rule: Any) -> None:
+def test_rule_of_another_column_is_refused(tmp_path: Path, rule: Any) -> None:
     store_of(tmp_path / "s.lmdb", record(0, fields={"x": np.arange(1)}))
     (path,) = (exported(tmp_path) / "data").iterdir()
     made, own = pq.read_table(path), json.dumps({"arrays": {"x": rule}})

@@ -123,7 +123,7 @@ def test_any_name_comes_back_and_no_path_leaves_the_folder(
     assert len(samples(folder / "a.shards")) == len(names)
 
 
-def test_the_same_store_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_same_store_gives_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporting, "_SAMPLES", 4)
     convert(plant_photos(tmp_path / "images", 10), tmp_path / "a.lmdb")
     made = []
@@ -136,7 +136,7 @@ def test_the_same_store_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest
     assert len(samples(tmp_path / "1")) == 10
 
 
-def test_a_store_without_records_becomes_a_folder_with_its_classes(tmp_path: Path) -> None:
+def test_empty_store_becomes_a_folder_with_its_classes(tmp_path: Path) -> None:
     write_store([], tmp_path / "a.lmdb", classes=("a", "b"))
     assert [path.name for path in exported(tmp_path / "a.lmdb").iterdir()] == ["classes.json"]
 
@@ -181,7 +181,7 @@ def write_shards(folder: Path, *made: dict[str, Any]) -> Path:
     return folder
 
 
-def test_shards_of_the_real_writer_are_converted(tmp_path: Path) -> None:
+def test_shards_of_webdataset_are_converted(tmp_path: Path) -> None:
     made = [
         {"jpg": photo(n), "cls": n % 2, "json": {"n": n}, "txt": f"caption {n}", "x.npy": np.eye(2)} for n in range(5)
     ]
@@ -210,7 +210,7 @@ def test_classes_json_names_the_labels_of_any_shards(tmp_path: Path) -> None:
         (b"[" * 10**5, "cannot be read"),
     ],
 )
-def test_classes_that_do_not_fit_are_refused(tmp_path: Path, names: bytes, told: str) -> None:
+def test_wrong_classes_json_is_refused(tmp_path: Path, names: bytes, told: str) -> None:
     shards = write_shards(tmp_path / "shards", {"jpg": photo(1), "cls": "dog" if names == b"[]" else 1})
     plant(shards, {"classes.json": names})
     with pytest.raises(SourceError, match=told):

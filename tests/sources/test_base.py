@@ -86,7 +86,7 @@ def test_file_is_read_to_its_end_in_short_reads(root: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("name", ["x.tar.lz4", "x.GZ", "x-{0..3}.7z", "x.rar"])
-def test_a_compressed_file_is_refused_with_what_to_do(tmp_path: Path, name: str) -> None:
+def test_compressed_file_is_refused_with_the_remedy(tmp_path: Path, name: str) -> None:
     (tmp_path / name.replace("{0..3}", "0")).write_bytes(b"\x1f\x8b")
     with pytest.raises(SourceError, match=r"is compressed, and not as one of \.tar\.gz, .*: extract its files into"):
         open_source(tmp_path / name)

@@ -64,7 +64,7 @@ def test_dataset_has_coco_boxes(photos: Path, tmp_path: Path) -> None:
     assert [len(sample["boxes"]) for sample in batch] == [1, 0, 2]
 
 
-def test_a_coco_file_may_have_any_layout_and_no_annotations(photos: Path) -> None:
+def test_coco_file_may_have_any_layout_and_no_annotations(photos: Path) -> None:
     listing = coco(photos, box(10, 1, 2, 3, 4))
     expected = [str(entry) for entry in entries(listing, photos)]
     content = json.loads(listing.read_text())
@@ -171,20 +171,20 @@ def test_annotations_without_an_image_and_images_without_a_file_are_named(photos
         ({"categories": [{"id": 1}]}, "categories, item 1: must have a name of its own, got None"),
     ],
 )
-def test_a_coco_file_that_contradicts_itself_is_refused(changes: dict[str, Any], message: str, photos: Path) -> None:
+def test_inconsistent_coco_file_is_refused(changes: dict[str, Any], message: str, photos: Path) -> None:
     with pytest.raises(SourceError, match=f"instances.json(:|,) {message}"):
         source(coco(photos, **changes), photos)
 
 
 @pytest.mark.parametrize("cut", [20, 200, 330, -3])
-def test_a_coco_file_that_is_cut_short_is_refused(cut: int, photos: Path) -> None:
+def test_truncated_coco_file_is_refused(cut: int, photos: Path) -> None:
     listing = coco(photos, box(10, 1, 2, 3, 4))
     listing.write_bytes(listing.read_bytes()[:cut])
     with pytest.raises(SourceError, match=r"instances.json: is not JSON"):
         source(listing, photos)
 
 
-def test_a_coco_file_that_changes_while_it_is_read_is_an_error(photos: Path) -> None:
+def test_coco_file_changed_after_opening_is_an_error(photos: Path) -> None:
     listing = coco(photos, box(10, 1, 2, 3, 4))
     found = source(listing, photos)
     listing.write_bytes(b" " + listing.read_bytes())

@@ -140,7 +140,7 @@ def test_second_iteration_gives_same_entries_and_counts(tmp_path: Path) -> None:
 # --- files left out -------------------------------------------------------------------------------------------------
 
 
-def test_files_that_are_no_images_are_counted_by_extension(tmp_path: Path) -> None:
+def test_other_files_are_counted_by_extension(tmp_path: Path) -> None:
     plant(tmp_path, "cat/1.jpg", "cat/a.txt", "cat/x/b.TXT", "cat/c.tar.gz", "cat/README", b"cat/d.\xe9", "e.csv")
     source = scan(tmp_path)
     assert names(source) == ["cat/1.jpg"]
@@ -205,7 +205,7 @@ def test_links_to_files_folders_and_classes_are_followed(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("target", ["cat/a", ""])
-def test_a_loop_of_links_ends(tmp_path: Path, target: str) -> None:
+def test_loop_of_links_ends(tmp_path: Path, target: str) -> None:
     plant(tmp_path, "cat/a/1.jpg", "dog/1.jpg")
     (tmp_path / "cat/a/loop").symlink_to(tmp_path / target)
     found, problems = split(scan(tmp_path))
@@ -234,9 +234,7 @@ def test_broken_link_is_a_problem(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOTCONN])
-def test_a_file_system_that_fails_to_list_a_folder_ends_the_listing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_failing_file_system_ends_the_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     plant(tmp_path, "cat/1.jpg", "dog/1.jpg")
     scandir = os.scandir
 
@@ -267,7 +265,7 @@ def test_pipes_and_sockets_called_like_images_are_problems(tmp_path: Path, monke
     assert tally_of(source).skipped == {"": 1}
 
 
-def test_a_folder_that_cannot_be_read_is_a_problem_and_the_others_are_read(open_path: Path) -> None:
+def test_unreadable_folder_is_a_problem_and_others_are_read(open_path: Path) -> None:
     plant(open_path, "cat/1.jpg", "cat/locked/2.jpg", "cat/open/3.jpg", "cow/4.jpg", "dog/5.jpg", "out/6.jpg")
     (open_path / "dog/link.jpg").symlink_to(open_path / "out/6.jpg")
     for locked in ("cat/locked", "cow", "out"):
@@ -287,7 +285,7 @@ def test_a_folder_that_cannot_be_read_is_a_problem_and_the_others_are_read(open_
 
 
 @pytest.mark.parametrize("locked", ["inner", "inner/root"])
-def test_a_root_that_may_not_be_read_is_refused(open_path: Path, locked: str) -> None:
+def test_unreadable_root_is_refused(open_path: Path, locked: str) -> None:
     root = plant(open_path, "inner/root/cat/1.jpg") / "inner/root"
     (open_path / locked).chmod(0)
     with as_nobody(), pytest.raises(SourceError, match=r"inner/root: the folder cannot be read: Permission denied$"):
@@ -298,7 +296,7 @@ def test_a_root_that_may_not_be_read_is_refused(open_path: Path, locked: str) ->
 # --- names ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_name_that_is_not_utf8_is_opened_by_its_bytes_and_stored_as_text(tmp_path: Path) -> None:
+def test_name_in_another_encoding_is_opened_by_bytes_and_stored_as_text(tmp_path: Path) -> None:
     plant(tmp_path, b"\xfcber/caf\xe9.jpg", b"\xfcber/b\xff/1.jpg", b"\xfcber/b\xff/2.jpg")
     source = scan(tmp_path)
     assert source.classes == ("\\xfcber",)
@@ -345,7 +343,7 @@ def test_folder_without_classes_is_an_error_with_remedy(tmp_path: Path) -> None:
         scan(tmp_path)
 
 
-def test_a_folder_whose_only_class_is_a_broken_link_is_an_error_that_names_it(tmp_path: Path) -> None:
+def test_error_names_a_broken_link_in_place_of_classes(tmp_path: Path) -> None:
     (tmp_path / "cat").symlink_to("nowhere")
     with pytest.raises(SourceError, match=r"\(0 images lie directly in it; cat: the link cannot be followed: No such"):
         scan(tmp_path)

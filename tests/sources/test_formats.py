@@ -41,7 +41,7 @@ def test_store_of_a_format_is_decoded(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar", "webdataset", "folder"])
-def test_the_same_formats_are_images_in_folders_zips_tars_and_exports(tmp_path: Path, kind: str) -> None:
+def test_folders_zips_tars_and_exports_take_same_formats(tmp_path: Path, kind: str) -> None:
     names = [name for name in FORMATS if name != "ICO"]  # whose size Pillow changes
     files = {f"cat/{name}{extension_of(name)}": encoded(jpegs.draw(24, 18), name) for name in names}
     before = convert(plant(tmp_path / "images", files), tmp_path / "a.lmdb")

@@ -42,7 +42,7 @@ ALL = ["dog/2.heic", "cat/1.jpg", "dog/1.png", "cat/2.gif"]
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_metadata_is_found_by_itself_and_its_columns_become_fields(root: Path, kind: str) -> None:
+def test_metadata_is_found_and_its_columns_become_fields(root: Path, kind: str) -> None:
     rows = [{"file_name": f"./{name}", "label": "ab"[n % 2], "caption": f"number {n}"} for n, name in enumerate(ALL)]
     content: Any = rows
     if kind == "csv":
@@ -75,7 +75,7 @@ def test_files_beside_folders_or_in_a_single_one_have_no_label(tmp_path: Path, n
     assert warning.startswith("no row has a label, as none of the columns 'file_name' is called one of 'label', ")
 
 
-def test_a_label_of_metadata_is_not_looked_for_in_folders(root: Path) -> None:
+def test_label_column_of_metadata_wins_over_folders(root: Path) -> None:
     source = opened(root, "metadata.jsonl", [{"file_name": name, "label": None} for name in ALL])
     assert [label for _, label, _ in found(source)] == [None] * 4
     source = opened(root, "metadata.jsonl", [{"file_name": name, "class": 7, "path": "p"} for name in ALL])
@@ -84,7 +84,7 @@ def test_a_label_of_metadata_is_not_looked_for_in_folders(root: Path) -> None:
     assert [(label, fields) for _, label, fields in found(source)] == [(5, {"class": "x"})] * 4
 
 
-def test_classes_are_taken_in_the_order_of_classes_json(root: Path) -> None:
+def test_classes_have_the_order_of_classes_json(root: Path) -> None:
     (root / "classes.json").write_text('["dog", "emu", "cat"]')
     rows = [{"file_name": name, "label": label} for name, label in zip(ALL, ["dog", "cat", 1, None], strict=True)]
     source = opened(root, "metadata.jsonl", rows)
@@ -96,7 +96,7 @@ def test_classes_are_taken_in_the_order_of_classes_json(root: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ['{"a": 1}', "[1]", '["\\ud800"]', "[", "\xff", "[" * 100_000])
-def test_a_classes_json_that_is_no_list_of_names_is_an_error(root: Path, content: str) -> None:
+def test_wrong_classes_json_is_an_error(root: Path, content: str) -> None:
     (root / "classes.json").write_bytes(content.encode("latin-1"))
     with pytest.raises(SourceError, match=r"classes\.json: .*; mend it, or move it away$"):
         opened(root, "metadata.jsonl", [{"file_name": "cat/1.jpg"}])
@@ -105,14 +105,14 @@ def test_a_classes_json_that_is_no_list_of_names_is_an_error(root: Path, content
 # --- what is not used -----------------------------------------------------------------------------------------------
 
 
-def test_images_that_no_row_names_are_counted(root: Path) -> None:
+def test_images_without_a_row_are_counted(root: Path) -> None:
     plant(root, dict.fromkeys(["cat/.hidden.jpg", ".git/1.jpg", "cat/notes.txt"], b""))
     source = opened(root, "metadata.jsonl", [{"file_name": name, "label": 0} for name in ("cat//1.jpg", "gone.jpg")])
     assert source.warnings == ("3 images are in the folder, but in no row of the metadata: left out",)
 
 
 @pytest.mark.parametrize("name", ["metadata.csv", "cat/metadata.csv", "cat/metadata.jsonl", "metadata.parquet"])
-def test_metadata_that_is_not_used_is_named(root: Path, name: str) -> None:
+def test_unused_metadata_is_named(root: Path, name: str) -> None:
     plant(root, {name: b"id,caption\n1,x\n"})
     source = open_source(root)
     assert len(found(source)) == 4
@@ -145,7 +145,7 @@ def test_no_path_leaves_the_folder(root: Path, path: str) -> None:
     assert problem.reason.startswith("its path leaves the folder: ")
 
 
-def test_mistakes_of_rows_and_of_the_file(root: Path) -> None:
+def test_wrong_rows_are_problems_and_wrong_files_errors(root: Path) -> None:
     source = opened(root, "metadata.jsonl", [{"file_name": "cat/1.jpg"}, {"caption": "x"}, {"file_name": None}])
     assert [*source.entries()][1:] == [
         Problem("row 2", "it has no path in a column called file_name"),
@@ -160,7 +160,7 @@ def test_mistakes_of_rows_and_of_the_file(root: Path) -> None:
         opened(root, "metadata.csv", "file_name,label\n")
 
 
-def test_values_that_json_lacks_are_read_and_wrong_ones_rejected(tmp_path: Path) -> None:
+def test_extended_json_values_are_read_or_rejected(tmp_path: Path) -> None:
     root = plant_photos(tmp_path / "images", 4, ("cat",))
     values: list[Any] = [
         {"$binary": {"base64": "AP8=", "subType": "00"}},
@@ -181,7 +181,7 @@ def test_values_that_json_lacks_are_read_and_wrong_ones_rejected(tmp_path: Path)
         convert(root, tmp_path / "other.lmdb")
 
 
-def test_the_columns_of_an_export_are_checked(tmp_path: Path) -> None:
+def test_columns_of_an_export_are_checked(tmp_path: Path) -> None:
     root = plant_photos(tmp_path / "images", 5, ("cat",))
     columns: list[dict[str, Any]] = [{"name": "x/y"}, {"name": None}, {"name": ""}, {"name": 5}, {"resized_from": [1]}]
     rows = [{"file_name": f"cat/{n:04}.jpg", "label": 0, **column} for n, column in enumerate(columns)]
@@ -195,7 +195,7 @@ def test_the_columns_of_an_export_are_checked(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_folder_that_hugging_face_reads_gives_the_same_images_and_values(tmp_path: Path) -> None:
+def test_hugging_face_reads_same_images_and_values(tmp_path: Path) -> None:
     root = plant_photos(tmp_path / "images", 6)
     rows = [{"file_name": f"{('cat', 'dog')[n % 2]}/{n:04}.jpg", "label": n % 3, "text": f"t{n}"} for n in (3, 0, 4, 1)]
     (root / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))

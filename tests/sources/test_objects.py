@@ -68,9 +68,7 @@ def held(place: str, listing: Path | None) -> tuple[list[int], list[int]]:
     return found, files
 
 
-def test_the_bytes_of_all_objects_are_counted(
-    object_store: ObjectStore, outside: Outside, root: Path, tmp_path: Path
-) -> None:
+def test_bytes_of_all_objects_are_held(object_store: ObjectStore, outside: Outside, root: Path, tmp_path: Path) -> None:
     place, listing = object_store.place("train"), tmp_path / "list.csv"
     listing.write_text("path\ncat/2.jpg\ndog/1.jpg\n")
     outside(put_folder, place, root)
@@ -80,7 +78,7 @@ def test_the_bytes_of_all_objects_are_counted(
         assert len(files) == (11 if source is None else 2)
 
 
-def test_a_conversion_and_its_parts_give_the_digest_of_the_folder(
+def test_conversion_and_its_parts_give_digest_of_the_folder(
     object_store: ObjectStore, outside: Outside, root: Path, tmp_path: Path
 ) -> None:
     place, parts = object_store.place("train"), tmp_path / "parts.lmdb"
@@ -97,14 +95,14 @@ def test_a_conversion_and_its_parts_give_the_digest_of_the_folder(
         assert store.manifest.source["path"] == place
 
 
-def test_a_key_that_cannot_be_listed_is_named(object_store: ObjectStore, outside: Outside, tmp_path: Path) -> None:
+def test_unlistable_key_is_named(object_store: ObjectStore, outside: Outside, tmp_path: Path) -> None:
     place = object_store.place("train")
     object_store.put_any(place, "cat/a\nb.jpg", photo(1))
     with pytest.raises(SourceError, match=r"train/cat/a\\nb\.jpg' has a character .*: rename or remove this object"):
         outside(convert, place, tmp_path / "out.lmdb")
 
 
-def test_an_object_that_changes_after_it_was_listed_is_named(
+def test_object_changed_after_listing_is_rejected(
     object_store: ObjectStore, outside: Outside, root: Path, tmp_path: Path
 ) -> None:
     place = object_store.place("train")
@@ -133,7 +131,7 @@ def web_server(folder: Path) -> Iterator[str]:
         server.server_close()
 
 
-def test_a_listing_names_objects_and_files_of_a_web_server(
+def test_listing_names_objects_and_files_of_a_web_server(
     object_store: ObjectStore, outside: Outside, root: Path, tmp_path: Path
 ) -> None:
     listing = tmp_path / "list.csv"

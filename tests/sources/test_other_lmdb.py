@@ -67,7 +67,7 @@ def test_name_of_an_image_is_its_key(source_of: SourceOf) -> None:
 
 
 @pytest.mark.parametrize("subdir", [False, True])
-def test_a_file_and_a_folder_are_converted(tmp_path: Path, *, subdir: bool) -> None:
+def test_lmdb_file_and_folder_are_converted(tmp_path: Path, *, subdir: bool) -> None:
     images = {b"%03d" % number: photo(number) for number in range(40)}
     old = pack(tmp_path / "old", {**images, b"bad": b"no image"}, subdir=subdir)
     report = convert(old, tmp_path / "new.lmdb", workers=3)
@@ -84,7 +84,7 @@ def test_more_keys_than_a_block_are_all_found_in_order(source_of: SourceOf) -> N
         assert [entry.location[0] for entry in entries(source_of(values))] == sorted(values)
 
 
-def test_a_source_is_read_in_a_forked_child_and_after_pickling(source_of: SourceOf) -> None:
+def test_source_works_in_a_forked_child_and_after_pickling(source_of: SourceOf) -> None:
     source = source_of({b"a": photo(1), b"b": photo(2)})
     expected = contents(source)
     context = multiprocessing.get_context("fork")
@@ -112,7 +112,7 @@ def test_find_lmdb_ignores_other_files(tmp_path: Path) -> None:
     assert [find_lmdb(tmp_path / name) for name in ("", "short", "pipe", "none", "n\0")] == [None] * 5
 
 
-def test_a_file_that_is_cut_short_is_refused(tmp_path: Path) -> None:
+def test_truncated_file_is_refused(tmp_path: Path) -> None:
     path = pack(tmp_path / "old.lmdb", {b"%d" % number: photo(number) for number in range(20)})
     os.truncate(path, path.stat().st_size // 2 // 4096 * 4096)
     with pytest.raises(SourceError, match=r"is cut short: it has .* copy it again"):
@@ -351,7 +351,7 @@ def test_other_serializations_are_refused_by_name(source_of: SourceOf, about: by
 # --- BasicSR ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_images_that_meta_info_names(tmp_path: Path) -> None:
+def test_images_in_meta_info_are_read(tmp_path: Path) -> None:
     images = {b"baboon": picture("PNG"), b"a b_s001": picture("PNG", 2), b"extra": photo(1)}
     place = pack(tmp_path / "sr.lmdb", images, subdir=True)
     # As make_lmdb_from_imgs does.

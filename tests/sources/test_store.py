@@ -63,7 +63,7 @@ def test_images_are_made_smaller_and_keep_their_first_size(store: Path, tmp_path
     assert [event["reason"] for event in events(tmp_path / "c.lmdb")] == ["its end is missing (stored nevertheless)"]
 
 
-def test_a_damaged_image_has_no_pixels_to_store(store: Path, tmp_path: Path) -> None:
+def test_damaged_image_is_rejected_when_pixels_are_stored(store: Path, tmp_path: Path) -> None:
     report = convert(store, tmp_path / "b.lmdb", images=ImageFormat(raw=True), check="none")
     assert (report.records, report.rejected) == (3, 1)
     assert [event["reason"] for event in events(tmp_path / "b.lmdb")] == ["its end is missing"]
@@ -78,7 +78,7 @@ def test_files_are_checked_like_files_of_a_folder(tmp_path: Path) -> None:
     assert events(tmp_path / "b.lmdb") == events(tmp_path / "c.lmdb")
 
 
-def test_tiles_are_made_again_or_named_as_lost(tmp_path: Path) -> None:
+def test_tiles_are_made_again_or_warned_of(tmp_path: Path) -> None:
     tiles = ImageFormat(tile=True, quality=90)
     tiled = convert(plant_photos(tmp_path / "images", 4, width=100, height=80), tmp_path / "a.lmdb", images=tiles)
     untiled = convert(tmp_path / "a.lmdb", tmp_path / "b.lmdb")
@@ -105,7 +105,7 @@ def test_interrupted_conversion_resumes_unless_the_store_was_replaced(tmp_path: 
         convert(tmp_path / "a.lmdb", tmp_path / "d.lmdb", resume=True)
 
 
-def test_a_damaged_record_is_rejected_by_name_and_the_others_are_stored(tmp_path: Path) -> None:
+def test_damaged_record_is_rejected_and_others_are_stored(tmp_path: Path) -> None:
     place = tmp_path / "a.lmdb"
     convert(plant_photos(tmp_path / "images", 20), place)
     data = place.read_bytes()
@@ -125,7 +125,7 @@ def test_a_damaged_record_is_rejected_by_name_and_the_others_are_stored(tmp_path
         (None, "its record 0 has no"),
     ],
 )
-def test_a_store_without_files_is_refused_and_copy_is_named(tmp_path: Path, image: Any, told: str) -> None:
+def test_store_without_files_is_refused(tmp_path: Path, image: Any, told: str) -> None:
     write_store([Record(image=image, label=1), Record(image=photo(1))], tmp_path / "a.lmdb")
     with pytest.raises(SourceError, match=rf"a\.lmdb: {told}.*; dbloader copy copies a store as it is$"):
         convert(tmp_path / "a.lmdb", tmp_path / "b.lmdb")

@@ -60,7 +60,7 @@ def test_tar_of_a_folder_gives_same_records_as_the_folder(tmp_path: Path) -> Non
             assert (found.image, found.label) == (record.image, record.label)
 
 
-def test_a_sample_of_webdataset_is_one_record(tmp_path: Path) -> None:
+def test_webdataset_sample_is_one_record(tmp_path: Path) -> None:
     image = photo(1)
     first = {"a/1.jpg": image, "a/1.cls": b"7\n", "a/1.json": b'{"width": 3}', "a/1.txt": " a c\u00e4t\n".encode()}
     second = {"a/2.seg.png": b"mask", "a/2.PNG": image, "a/2.cls": b"0", "a/2.npy": b"\0\1"}
@@ -85,7 +85,7 @@ def test_class_names_are_labels(tmp_path: Path) -> None:
     assert warnings_of(source) == ("1 of 4 images have no label",)
 
 
-def test_the_class_is_the_folder_below_the_one_that_all_share(tmp_path: Path) -> None:
+def test_class_is_the_first_folder_that_images_do_not_share(tmp_path: Path) -> None:
     names = ("./data/train/dog/x/1.jpg", "./data/train/cat/2.jpg", "./data/train/cat/2.b.jpg", "./data/train/3.jpg")
     source = source_of(pack(tmp_path / "x.tar", dict.fromkeys(names, b"j")))
     assert source.classes == ("cat", "dog")
@@ -97,7 +97,7 @@ def test_the_class_is_the_folder_below_the_one_that_all_share(tmp_path: Path) ->
     ]
 
 
-def test_the_class_is_the_inner_tar(tmp_path: Path) -> None:
+def test_class_is_the_inner_tar(tmp_path: Path) -> None:
     inner = {
         f"{name}.tar": pack(tmp_path / name, {"1.JPEG": name.encode(), "2.JPEG": b"2"}).read_bytes()
         for name in ("n2", "n1")
@@ -167,7 +167,7 @@ def test_truncated_compressed_tar_keeps_its_readable_images(tmp_path: Path) -> N
     source.close()
 
 
-def test_a_compressed_tar_is_not_converted_in_parts(tmp_path: Path) -> None:
+def test_compressed_tar_is_not_converted_in_parts(tmp_path: Path) -> None:
     path = compressed(tmp_path / "x.tar.xz", {f"a/{n}.jpg": photo(n) for n in range(4)})
     with pytest.raises(SourceError, match=r"x\.tar\.xz: is compressed, and each part .*: decompress it first"):
         convert(path, tmp_path / "out.lmdb", shards=2)
@@ -229,7 +229,7 @@ def shard(tmp_path: Path) -> Path:
     return pack(tmp_path / "x.tar", {f"{n}.jpg": bytes([n]) * 1000 for n in range(5)})
 
 
-def test_a_tar_that_is_cut_short_is_a_problem(shard: Path) -> None:
+def test_truncated_tar_is_a_problem(shard: Path) -> None:
     data = shard.read_bytes()
     for length in range(512, 5 * 1536, 256):
         shard.write_bytes(data[:length])
@@ -334,12 +334,12 @@ def test_tar_without_images_is_refused(tmp_path: Path, data: bytes) -> None:
         source_of(tmp_path / "x.tar")
 
 
-def test_a_shard_that_is_missing_is_named(tmp_path: Path) -> None:
+def test_missing_shard_is_named(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"x-1\.tar: cannot be read: No such file"):
         convert(tmp_path / "x-{1..2}.tar", tmp_path / "out.lmdb")
 
 
-def test_names_that_are_not_utf8_are_written_as_text(tmp_path: Path) -> None:
+def test_names_in_another_encoding_are_written_as_text(tmp_path: Path) -> None:
     path = pack(tmp_path / "x.tar", {"caf\udce9/1.jpg": b"j", "b/1.jpg": b"j", "b/1.json": json.dumps([1]).encode()})
     source = source_of(path)
     assert source.classes == ("b", "caf\\xe9")

@@ -84,9 +84,7 @@ BOMB = '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;">]>'
         (xml(thing("", 1, 2, 3, 4)), "0.jpg", "has an object without a <name>"),
     ],
 )
-def test_an_xml_file_that_cannot_be_used_is_named(
-    content: bytes, name: str, reason: str, photos: Path, tmp_path: Path
-) -> None:
+def test_unusable_xml_file_is_a_problem(content: bytes, name: str, reason: str, photos: Path, tmp_path: Path) -> None:
     folder = plant(tmp_path / "Annotations", {"0.xml": content, "1.xml": xml(name="1.jpg")})
     [problem] = problems(folder, photos)
     assert problem.name == name
@@ -94,7 +92,7 @@ def test_an_xml_file_that_cannot_be_used_is_named(
         raise AssertionError(problem.reason)
 
 
-def test_an_xml_file_that_is_a_pipe_is_named(photos: Path, tmp_path: Path) -> None:
+def test_pipe_named_like_an_xml_file_is_a_problem(photos: Path, tmp_path: Path) -> None:
     folder = plant(tmp_path / "Annotations", {"1.xml": xml(name="1.jpg")})
     os.mkfifo(folder / "0.xml")
     assert problems(folder, photos) == [Problem("0.xml", "is not a regular file")]
@@ -107,7 +105,7 @@ def test_nan_and_boxes_beyond_the_image_are_rejected(photos: Path, tmp_path: Pat
     assert (report.records, report.rejected) == (1, 2)
 
 
-def test_a_folder_without_annotations_is_refused(photos: Path, tmp_path: Path) -> None:
+def test_folder_without_annotations_is_refused(photos: Path, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"there is no annotation in it: looked for .xml files"):
         source(photos, photos)
     with pytest.raises(SourceError, match=r"train.txt: cannot be read: No such file"):

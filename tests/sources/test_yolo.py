@@ -61,7 +61,7 @@ def test_yolo_labels_may_lie_beside_the_images(tmp_path: Path) -> None:
         ("0 .5 .5 1 x", "could not convert string to float: 'x'"),
     ],
 )
-def test_an_image_with_a_label_file_that_is_wrong_is_named(
+def test_image_with_a_wrong_label_file_is_a_problem(
     line: str, reason: str, yolo: Callable[..., Path], photos: Path
 ) -> None:
     [problem] = problems(yolo(_0="0 .5 .5 1 1", _1=f"0 .5 .5 1 1\n{line}"), photos)
@@ -85,7 +85,7 @@ def test_labels_without_an_image_are_named_and_none_at_all_are_an_error(
     assert problems(yolo(_0="", _7=""), photos) == [Problem("7.txt", "labels an image that is not there")]
 
 
-def test_a_label_file_that_is_a_pipe_or_a_broken_link_is_named(yolo: Callable[..., Path], photos: Path) -> None:
+def test_label_file_that_cannot_be_opened_is_a_problem(yolo: Callable[..., Path], photos: Path) -> None:
     listing = yolo(_0="")
     labels = photos.parents[1] / "labels" / "train"
     os.mkfifo(labels / "1.txt")

@@ -49,7 +49,7 @@ def test_zip_of_a_folder_gives_same_store_as_the_folder(tmp_path: Path, compress
         assert store.manifest.source["path"] == str(packed)
 
 
-def test_the_class_is_the_folder_below_the_one_that_all_share(tmp_path: Path) -> None:
+def test_class_is_the_first_folder_that_images_do_not_share(tmp_path: Path) -> None:
     names = (
         "./data/dog/x/1.jpg",
         "data/cat/2.JPG",
@@ -83,7 +83,7 @@ def test_too_large_range_is_refused(tmp_path: Path, place: str) -> None:
         convert(tmp_path / place, tmp_path / "out.lmdb")
 
 
-def test_a_conversion_that_was_interrupted_goes_on(tmp_path: Path) -> None:
+def test_interrupted_conversion_resumes(tmp_path: Path) -> None:
     packed = pack(tmp_path / "x.zip", {f"{n % 3}/{n:02}.jpg": photo(n) for n in range(60)})
     whole = convert(packed, tmp_path / "whole.lmdb", shuffle_seed=1)
     interrupt(packed, tmp_path / "again.lmdb", 20, shuffle_seed=1)
@@ -112,7 +112,7 @@ def test_zip64_and_a_zip_behind_a_program_are_read(tmp_path: Path) -> None:
         source_of(many)
 
 
-def test_names_are_read_in_the_encoding_that_they_have(tmp_path: Path) -> None:
+def test_names_are_read_in_their_encoding(tmp_path: Path) -> None:
     path = pack(tmp_path / "x.zip", {"caf\u00e9/1.jpg": b"j", "b/2.jpg": b"j", "c/3.jpg": b"j"})
     data = path.read_bytes()
     data = data.replace(b"b/2.jpg", b"\x82/2.jpg")  # é in code page 437, which no flag says
@@ -186,7 +186,7 @@ def test_bomb_is_unpacked_only_to_its_stated_size(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_a_flipped_bit_never_changes_or_hides_a_file(tmp_path: Path, compression: int) -> None:
+def test_flipped_bit_never_changes_or_hides_a_file(tmp_path: Path, compression: int) -> None:
     files = {f"a/{n}.jpg": bytes([n]) * 300 + photo(n)[:60] for n in range(3)}
     path = pack(tmp_path / "x.zip", files, compression)
     data = path.read_bytes()
@@ -229,7 +229,7 @@ def test_truncated_or_missing_zip_is_refused(tmp_path: Path) -> None:
         convert(tmp_path / "none.zip", tmp_path / "out.lmdb")
 
 
-def test_a_damaged_zip_among_others_is_a_problem(tmp_path: Path) -> None:
+def test_damaged_zip_among_others_is_a_problem(tmp_path: Path) -> None:
     pack(tmp_path / "1.zip", {"a/1.jpg": photo(1)})
     pack(tmp_path / "2.zip", {"b/2.jpg": photo(2)})
     data = bytearray((tmp_path / "2.zip").read_bytes())
