@@ -6,16 +6,13 @@ import os
 import signal
 import subprocess
 import threading
-import traceback
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
 
 import coverage
 import pytest
 from pymongo import common, periodic_executor
-from torch._utils import ExceptionWrapper
 
 pytest.register_assert_rewrite("tests.support", "tests.contracts")
 
@@ -46,26 +43,6 @@ def pytest_sessionstart() -> None:
     collector = getattr(coverage.Coverage.current(), "_collector", None)
     if collector is not None:
         collector.data_lock = _coverage_lock
-
-
-def _without_cycles(reraise: Callable[[ExceptionWrapper], NoReturn]) -> Callable[[ExceptionWrapper], NoReturn]:
-    """Free the iterator of a DataLoader whose worker has failed as soon as nobody wants it any more.
-
-    torch's frame that raises the worker's error refers to the error, which refers to the frame. The garbage collector
-    frees the iterator's queues before it ends its workers, which then takes 5 s for each.
-    """
-
-    def reraise_without_cycle(self: ExceptionWrapper) -> NoReturn:
-        try:
-            reraise(self)
-        except BaseException as error:
-            traceback.clear_frames(error.__traceback__)
-            raise
-
-    return reraise_without_cycle
-
-
-ExceptionWrapper.reraise = _without_cycles(ExceptionWrapper.reraise)  # type: ignore[method-assign]
 
 
 def pytest_configure(config: pytest.Config) -> None:

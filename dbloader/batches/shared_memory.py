@@ -1,8 +1,9 @@
-"""Shared memory in which worker processes make batches, and which is reused.
+"""Reusable shared memory in which worker processes make batches.
 
-torch makes new shared memory for every batch. Its pages are cleared at their first use, its descriptor is sent through
-a socket with a handshake and a thread of its own, and the training's process maps and unmaps it. For batches of 64
-images of 224 x 224 pixels that took a sixth to a quarter of all the time, 2.5 ms of it in the training's process.
+torch makes new shared memory for every batch. The system clears its pages at their first use, torch sends a descriptor
+through a socket with a handshake and a thread of its own, and the training's process maps and unmaps the memory. For
+batches of 64 images of 224 x 224 pixels that took a sixth to a quarter of all the time, 2.5 ms of it in the training's
+process.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ _pools: WeakValueDictionary[str, SharedBatchPool] = WeakValueDictionary()
 class SharedBatchPool:
     """Slots of shared memory, one per batch, for the worker processes of one run over a loader.
 
-    Each worker has its own slots. One byte per slot says whether the slot is in use. The worker sets it before it
-    writes into the slot. It is cleared when the last reference to the slot's memory goes: in the training's process
-    once the batch has arrived there, otherwise in the worker's. So no batch is overwritten while anybody has it. A slot
-    that the training's process holds when it forks is never reused, as nobody knows how long the child keeps it.
+    Each worker has its own slots. One byte per slot is 1 while the slot is in use. The worker sets the byte before it
+    writes into the slot. The last reference to the slot's memory clears the byte: in the training's process if the
+    batch has arrived there, otherwise in the worker. So no batch is overwritten while anybody has it. A slot that the
+    training's process holds when it forks is never reused, because the child may keep it.
 
-    Memory is taken when it is first written to, and given back when the run and all tensors in the slot have gone.
-    ``slots`` is the number for each worker, and ``nbytes`` the size of one.
+    The system provides memory at the first write, and takes it back when the run and all tensors in the slot are gone.
+    ``slots`` is the number of slots for each worker, and ``nbytes`` the size of a slot.
 
     Raises:
         OSError: The process may open no more files: each slot is an open file while the workers start.
@@ -61,12 +62,12 @@ class SharedBatchPool:
         self._used, *self._memory = [np.frombuffer(mmap.mmap(file, 0), np.uint8) for file in self._files]
 
     def close_files(self) -> None:
-        """Close the files, which only processes that are being started need; the memory stays mapped."""
+        """Close the files, which only starting processes need; the memory stays mapped."""
         while self._files:
             os.close(self._files.pop())
 
     def take(self, worker: int, shape: tuple[int, ...]) -> SharedSlot | None:
-        """Return a free slot of a worker, numbered from 0; None if all are in use, or too small.
+        """Return a free slot of a worker (a number from 0); None if all slots are in use or too small.
 
         The shape of the batch is (count, height, width, 3). One thread of the worker may call this at a time.
         """
@@ -80,7 +81,7 @@ class SharedBatchPool:
         return SharedSlot(self, index, shape)
 
     def array(self, index: int, shape: tuple[int, ...]) -> _SlotArray:
-        """Return the memory of a slot in use, which becomes free when the array and all its views have gone."""
+        """Return the memory of a slot in use; the slot becomes free when the array and all its views are gone."""
         array = self._memory[index][: math.prod(shape)].reshape(shape).view(_SlotArray)
         array.used, array.index, array.pid = self._used, index, os.getpid()
         return array
@@ -99,7 +100,7 @@ class SharedBatchPool:
 
 
 class _SlotArray(np.ndarray[Any, Any]):
-    """An array in a slot, which frees the slot when it goes; a view keeps the array alive and frees nothing."""
+    """An array in a slot. Its deletion frees the slot; a view keeps the array alive and frees nothing."""
 
     used: npt.NDArray[np.uint8] | None = None
     index: int
@@ -112,7 +113,7 @@ class _SlotArray(np.ndarray[Any, Any]):
 
 
 class SharedSlot:
-    """Memory for the images of a batch in a worker process; after pickling it arrives as a tensor of the images.
+    """Memory for the images of a batch in a worker process; unpickling makes a tensor of the images.
 
     Attributes:
         pixels: uint8, shape (count, height, width, 3), to be written to.
@@ -140,7 +141,7 @@ def _receive_images(token: str, index: int, shape: tuple[int, ...]) -> torch.Ten
 
 
 def _keep_received() -> None:
-    """Keep the slots of received batches in use forever, as the process is about to fork."""
+    """Keep the slots of received batches in use forever; called before the process forks."""
     for reference in _received.valuerefs():  # a list: another thread may receive a batch meanwhile
         array = reference()
         if array is not None:
@@ -151,9 +152,9 @@ os.register_at_fork(before=_keep_received)
 
 
 class TensorByValue:
-    """A contiguous tensor that is pickled with its values, and arrives as a tensor with memory of its own.
+    """A contiguous tensor that is pickled with its values; unpickling makes a tensor with memory of its own.
 
-    ``axes`` is the order in which the arriving tensor has its axes, in the same memory.
+    ``axes`` is the order of the axes in the new tensor, over the same memory.
     """
 
     def __init__(self, tensor: torch.Tensor, axes: tuple[int, ...] | None = None) -> None:
@@ -173,7 +174,7 @@ _NUMPY_DTYPES = (torch.int64, torch.int32, torch.float64, torch.float32, torch.u
 
 
 def send_small_by_value(collated: Any) -> Any:
-    """Return what default_collate made, with its small tensors, such as the labels, as TensorByValue."""
+    """Return a collated batch with its small tensors, such as the labels, as TensorByValue."""
     if type(collated) is dict:
         return {key: send_small_by_value(value) for key, value in collated.items()}
     if type(collated) in (list, tuple):

@@ -1,4 +1,4 @@
-"""Rectangles of images erased at random."""
+"""Erase random rectangles of images."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RandomErasing(nn.Module):
     """Erases rectangles of some images (Zhong et al.: Random Erasing Data Augmentation, AAAI 2020), as timm does.
 
     It takes images of shape (N, C, H, W) and returns new ones of the same dtype, shape and memory format. Put it after
-    Normalize: after it 0, the value of ``const``, is the mean, and the noise has the variance of the images.
+    Normalize: 0, the value of ``const``, is then the mean, and the noise has the variance of the images.
 
     Area and aspect of a rectangle are drawn up to ten times, until the rectangle is lower and narrower than the image.
     If no draw fits, the rectangle is left out. The SampleRNG draws on the CPU. Only the noise of ``pixel`` is made on

@@ -23,8 +23,8 @@ class Normalize(nn.Module):
     """Subtracts each channel's mean and divides by its standard deviation, as timm's loader does.
 
     It takes images of shape (N, C, H, W), or clips of shape (N, frames, C, H, W): uint8 from 0 to 255, or floats from 0
-    to 1. So images can be sent to the device as uint8, which has a quarter of the bytes. The conversion to floats needs
-    no extra pass. The result ranges from about -3 to 3 and keeps the order of channels.
+    to 1. Images can therefore be sent to the device as uint8, a quarter of the bytes. The conversion to floats needs no
+    extra pass. The result ranges from about -3 to 3 and keeps the order of channels.
 
     It computes ``(image - mean) * (1 / std)`` in float32 and rounds once to ``dtype``. IEEE 754 defines both operations
     exactly, so a GPU and a CPU give the same bits.
@@ -33,12 +33,12 @@ class Normalize(nn.Module):
         mean: One number from 0 to 1 for each channel; ImageNet's by default.
         std: One number above 0 and at most 1 for each channel; ImageNet's by default.
         dtype: Data type of the result: torch.float32, torch.float16 or torch.bfloat16.
-        channels_last: Return the result in the memory format torch.channels_last; otherwise it is contiguous. The shape
-            is the same, and it costs no pass of its own.
+        channels_last: Return the result in the memory format torch.channels_last, at no extra cost; otherwise it is
+            contiguous. The shape is the same.
 
     Raises:
-        OptionError: ``mean`` or ``std`` is out of its range, they have different lengths, or ``dtype`` is another. From
-            a call: the images have another number of channels.
+        OptionError: ``mean`` or ``std`` is out of range, their lengths differ, or ``dtype`` is not one of these. From a
+            call: the images have another number of channels.
         TypeError: ``mean`` or ``std`` is not a sequence of numbers, or ``channels_last`` not a bool. From a call: the
             images are not a uint8 or float tensor.
         ValueError: From a call: the images do not have four or five axes.

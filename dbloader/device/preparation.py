@@ -1,4 +1,4 @@
-"""Modules one after another on the images of a batch."""
+"""Apply modules to the images of a batch, one after another."""
 
 from __future__ import annotations
 
@@ -29,15 +29,14 @@ class Preparation(nn.Module):
     - a tuple, named tuple or list: the images first, then the targets, if any;
     - a mapping: the images under the name ``image``, the targets, if any, under ``label``.
 
-    A module is any callable that takes images of shape (N, C, H, W) and returns new ones. Where the images are a list
-    of such tensors, as `MultiCrop` gives, it takes one after another. The names of its parameters say what else it
-    wants:
+    A module is any callable that takes images of shape (N, C, H, W) and returns new ones. If the images are a list of
+    such tensors, as `MultiCrop` makes them, the module is called with each. Its parameters may also be named:
 
     - ``rng``: the SampleRNG of the batch, or None if the caller has none. Each module, and each tensor of a list, gets
       its own stream.
-    - ``targets``: the targets of the batch. The module must return (images, targets). The same holds for a torchvision
-      transform (``*inputs``) if the batch has targets, for timm's Mixup (``target``), and for a module of kornia with
-      two ``data_keys``, such as ``RandomMixUpV2(data_keys=["input", "class"])``.
+    - ``targets``: the targets of the batch. The module must return (images, targets). Three others get the targets too:
+      a torchvision transform (``*inputs``) if the batch has targets, timm's Mixup (``target``), and a module of kornia
+      with two ``data_keys``, such as ``RandomMixUpV2(data_keys=["input", "class"])``.
 
     PrefetchLoader calls ``preparation(batch, rng=SampleRNG(seed, epoch, positions))``.
 

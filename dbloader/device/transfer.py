@@ -23,15 +23,15 @@ Device: TypeAlias = torch.device | str | int
 
 
 def to_device(batch: Batch, device: Device) -> Batch:
-    """Return the batch with all that can move on the device; a container in which nothing moves stays as it is."""
+    """Move the tensors in a batch to the device; a container in which nothing moves stays the same object."""
     return _replace(batch, lambda leaf: leaf.to(device))
 
 
 def _replace(batch: Batch, function: Callable[[Any], Any]) -> Batch:
     """Return the batch with ``function(leaf)`` for every tensor and every object that moves itself."""
-    # Before the containers: a PackedSequence is also a named tuple, and keeps one tensor on the CPU. The class is
-    # asked, since some instances answer to every name. A UserDict, such as the tokenizers' BatchEncoding, is left to
-    # the containers: its `to` would move the tensors in place, in the batch that the loader may still hold.
+    # Before the containers: a PackedSequence is also a named tuple, and keeps one tensor on the CPU. The class must
+    # have the method, since some instances have every attribute. A UserDict, such as the tokenizers' BatchEncoding, is
+    # a container here: its `to` would move the tensors in place, in the batch that the loader may still hold.
     if callable(getattr(type(batch), "to", None)) and not isinstance(batch, UserDict):
         return function(batch)
     if isinstance(batch, Mapping):
@@ -129,8 +129,8 @@ class CudaTransfer(Transfer):  # pragma: no cover - needs a CUDA device: the tes
     side stream starts a batch only after the work that the consumer had queued when it last asked for one.
 
     Some objects cannot be recorded: sparse and nested tensors, subclasses of Tensor, and objects that move themselves
-    and have no ``record_stream``. They are copied on the consumer's stream when it gets the batch. This is correct, but
-    comes after ``then`` and does not overlap with the training.
+    and have no ``record_stream``. The consumer's stream copies them when the consumer receives the batch. This is
+    correct, but it happens after ``then`` and does not overlap with the training.
     """
 
     def __init__(self, device: torch.device) -> None:

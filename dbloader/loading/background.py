@@ -1,9 +1,9 @@
 """Run an iterator ahead of its consumer, in a background thread.
 
-Consumer and thread share one ``BackgroundThread``, which holds no reference to the consumer. So the consumer can be
+Consumer and thread share a ``BackgroundThread``, which holds no reference to the consumer. The consumer can be
 garbage-collected while the thread waits, and its finalizer then ends the thread. A finalizer may run at any point of
-either thread, even between two lines of ``Condition.wait``, where its wake-up would be lost and the thread would never
-end. So both directions are a ``SimpleQueue``, whose ``put`` is reentrant, and no finalizer takes a lock.
+either thread, even between two lines of ``Condition.wait``. The wake-up would be lost there, and the thread would never
+end. Both directions are therefore a ``SimpleQueue``, whose ``put`` is reentrant, and no finalizer takes a lock.
 """
 
 import atexit
@@ -38,7 +38,7 @@ class _Failure(NamedTuple):
 
 
 class BackgroundThread(threading.Thread, Generic[T]):
-    """The thread that iterates the source, and everything it shares with its consumer; see BackgroundIterator."""
+    """The thread that iterates the source, and all that it shares with its consumer; see BackgroundIterator."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class BackgroundThread(threading.Thread, Generic[T]):
             self._room.put(None)
 
     def ensure_started(self) -> None:
-        """Start the thread unless it was started or stopped before."""
+        """Start the thread, if it was neither started nor stopped before."""
         if self.ident is not None or self.stopped:
             return
         with self._start_lock:  # consumers may share the iterator
@@ -132,7 +132,7 @@ class BackgroundThread(threading.Thread, Generic[T]):
             del item  # an error's traceback holds this frame, too
 
     def stop(self, reason: str | None = None) -> None:
-        """Tell the thread to end, without waiting. Safe in a finalizer, twice, and in a forked child.
+        """Ask the thread to end, and do not wait. This is safe in a finalizer, in a forked child, and twice.
 
         ``take`` then raises a LoaderError with the reason, or StopIteration without one.
         """
@@ -150,7 +150,7 @@ class BackgroundThread(threading.Thread, Generic[T]):
         _close(source)
 
     def _drop_items(self) -> None:
-        """Free the items that nobody will take, and leave the end for a consumer that still waits."""
+        """Free the items that nobody will take, and put the end there for a consumer that still waits."""
         try:
             while True:
                 self._items.get_nowait()
@@ -158,7 +158,7 @@ class BackgroundThread(threading.Thread, Generic[T]):
             self._items.put(_End.END)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the thread has ended, or for this long, and return whether it has. It never waits for itself."""
+        """Wait for the end of the thread, or for this long; return whether it has ended, or is the caller's own."""
         if not self.is_alive() or self is threading.current_thread():
             return True
         self.join(timeout_s)
@@ -189,17 +189,20 @@ def end_all_threads() -> None:
 class BackgroundIterator(Iterator[T]):
     """The items of a source, in order, produced ahead in a background thread.
 
-    The thread starts with the first ``next()``. Only the thread uses the source, and it closes the source at the end,
-    if that has a ``close``. An error of the source, of any kind, comes out of ``next()`` at its place with its
-    traceback. As in a generator, any exception out of ``next()``, Ctrl-C included, ends the iteration.
+    The thread starts with the first ``next()``. Only the thread uses the source. At the end it calls the source's
+    ``close``, if there is one. ``next()`` raises an error of the source at its place, with its traceback. As in a
+    generator, any exception from ``next()``, even Ctrl-C, ends the iteration.
 
-    The thread ends with the source, with ``close()``, and with the last reference to this object. So ``break`` ends it,
-    without waiting. A thread cannot be interrupted: it first finishes the item in production, for which the exit of the
-    interpreter waits 2 s. Nobody receives an error of that item; one in closing the source goes to
-    ``threading.excepthook``.
+    The thread ends with the source, with ``close()``, and with the last reference to this object. So ``break`` ends the
+    thread, without waiting. A thread cannot be interrupted: it first finishes the item in production. When the
+    interpreter exits, it waits 2 s for that. Nobody receives an error of that item. An error in closing the source goes
+    to ``threading.excepthook``.
 
-    ``depth`` is the most items ahead of the consumer, including the one in production; 0 or less is no limit. The clock
-    counts the times of both sides. ``on_start`` is called once, in the consumer's thread, before the thread starts.
+    Args:
+        source: The items.
+        depth: Most items ahead of the consumer, including the one in production; 0 or less is no limit.
+        clock: Counts the times of both sides.
+        on_start: Called once, in the consumer's thread, before the thread starts.
 
     Raises:
         LoaderError: From ``next()`` in a process that was forked from the iterator's.

@@ -73,7 +73,7 @@ class Benchmark:
 
 
 class EndlessShuffle:
-    """Some indices in a random order, again and again, so that no measurement reaches the end of an epoch."""
+    """Indices in random order without an end: no measurement reaches the end of an epoch."""
 
     def __init__(self, indices: npt.NDArray[np.int64]) -> None:
         self.indices = indices
@@ -96,14 +96,18 @@ def measure(
 ) -> Benchmark:
     """Measure how fast the images of a store can be read, decoded, and loaded in batches for training.
 
-    Reading and decoding run in this thread. The loaders are those that `create_loader` makes for training (random
-    crops, uint8, on the CPU), with threads and with processes. All of them read records in random order. They take
-    turns, so that other programs on the machine disturb all of them alike.
+    Reading and decoding run in this thread. The loaders are made by `create_loader` for training (random crops, uint8,
+    on the CPU), with threads and with processes. All read records in random order. The measurements take turns, so
+    other programs on the machine disturb all of them equally.
 
-    The images in a batch are ``size`` pixels high and wide. Each of the ``workers`` is a number of threads and of
-    processes to try; None is 1, half the number of CPUs, and all of them. Each measurement takes at least so many
-    ``seconds``, without the start of the workers, and is made in each of the ``rounds``. ``progress`` is called with
-    the number of measurements made so far, and of all.
+    Args:
+        place: The store.
+        batch_size: Images in a batch.
+        size: Height and width of the images in a batch, in pixels.
+        workers: Numbers of threads and of processes to try; None is 1, half the number of CPUs, and all of them.
+        seconds: Least duration of each measurement, without the start of the workers.
+        rounds: How often each measurement is made.
+        progress: Called with the number of finished measurements and the number of all.
 
     Raises:
         OptionError: An option is out of range, or no record of the store has an image.
@@ -160,12 +164,12 @@ def measure(
 
 
 def worker_counts(cpus: int) -> set[int]:
-    """Return the numbers of workers that are tried by default: 1, half the number of CPUs, and all of them."""
+    """Return the default numbers of workers: 1, half the number of CPUs, and all of them."""
     return {1, max(1, cpus // 2), cpus}
 
 
 def find_limit(work: Work) -> tuple[str, float]:
-    """Return the task that takes most of the workers' time, and its share of that time, 0 to 1."""
+    """Return the task on which the workers spend most of their time, and its share of that time, 0 to 1."""
     seconds, limit = max(zip((work.read, work.decode, work.collate), _REMEDIES, strict=True))
     return limit, seconds / work.total
 
@@ -206,8 +210,8 @@ def _run_loader(
         worker_type=kind,
     ) as loader:
         batches = iter(loader)
-        # Processes give their batches in turn, almost at the same time, so one from each of them is taken at once.
-        # The first ones are not counted: the workers start, and those that start first make some in the meantime.
+        # Processes give their batches in turn, almost at the same time, so each measurement takes one from each.
+        # The first batches do not count: workers that start early make some while others still start.
         for _ in range(1 + count):
             next(batches)
         images_per_s = _repeat(lambda: [next(batches) for _ in range(count)], count * batch_size, seconds)
@@ -215,7 +219,7 @@ def _run_loader(
 
 
 def _repeat(take: Callable[[], object], images: int, seconds: float) -> float:
-    """Repeat a call for some seconds; return the images per second if it takes so many images each time."""
+    """Repeat a call for some seconds; return the images per second, if each call takes ``images``."""
     calls, begun = 0, time.perf_counter()
     while True:
         take()

@@ -1,7 +1,7 @@
 """Names of well-known recipes, so that code written for them runs after changing an import.
 
-``background`` and ``BackgroundGenerator`` are those of the prefetch_generator package. ``DataLoaderX`` is a
-DataLoader that is often written around them.
+``background`` and ``BackgroundGenerator`` have the interface of the prefetch_generator package. ``DataLoaderX`` is a
+DataLoader that many projects write with them.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ def background(
 
 
 class DataLoaderX(PrefetchLoader[T]):
-    """A PrefetchLoader in front of the DataLoader that it makes.
+    """A PrefetchLoader that makes its own DataLoader.
 
     It replaces the recipe ``class DataLoaderX(DataLoader): def __iter__(self): return
     BackgroundGenerator(super().__iter__())``, with the promises of PrefetchLoader on order, errors, ``break`` and
     threads. For ``state_dict`` use PrefetchLoader.
 
-    ``device``, ``depth`` and ``preparation`` and their errors are those of PrefetchLoader, all else of DataLoader.
+    PrefetchLoader documents ``device``, ``depth`` and ``preparation``; all other arguments go to DataLoader.
     """
 
     def __init__(

@@ -70,15 +70,16 @@ def create_loader(
 
     What runs where::
 
-        background thread   takes the indices of the next batch from the sampler
-            | indices       in the order of (seed, epoch)
-        workers             read the records, decode, crop, resize and flip their images to uint8; threads
-            |               share the images of a batch, a process makes whole batches
+        background thread   Iteration.__next__ takes the indices of the next batch from the sampler, in the order of
+            |               (seed, epoch); TensorBatchFetcher.begin looks up their records
+            | indices       of a part of the batch (threads) or of a whole batch (processes)
+        workers             StoreDataset.plan and Plan.decode read the records, and decode, crop, resize and flip their
+            |               images
             | uint8 batch   in pinned memory (threads) or shared memory (processes), prefetch_factor ahead
-        background thread   queues on a CUDA stream of its own: copy to the device, normalize, preparation;
-            |               on the CPU it does this work itself
+        background thread   Transfer.start copies to the device, then Preparation.forward normalizes and prepares; on
+            |               CUDA they only queue this work, on a stream of their own
             | float batch   on the device, at most two ahead
-        your thread         next(): your CUDA stream waits for the other one's work; then your training step
+        your thread         BackgroundBatches.__next__ lets your CUDA stream wait for that work; then your training step
 
     Each ``iter()`` is the next epoch, in its own order; ``state_dict()`` and ``load_state_dict()`` resume in the middle
     of one. Order and augmentation are a pure function of (seed, epoch, position), so the batches are the same for any

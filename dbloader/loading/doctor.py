@@ -1,6 +1,6 @@
-"""Look for what may stop or slow a training and `bench` cannot see: of the machine, and of a store's place.
+"""Find causes of a failed or slow training that `bench` does not measure: in this machine and in a store's place.
 
-Nothing is changed or measured. In all functions ``root`` is the folder in which ``proc``, ``sys`` and ``dev`` lie.
+Nothing is changed. In all functions ``root`` is the folder that contains ``proc``, ``sys`` and ``dev``.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _OLDEST_SERVER = (4, 2)  # docs/mongodb.md
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found about one thing.
+    """A fact about the machine or a store's place.
 
-    A warning slows a training or stops some of its uses; a problem stops most. ``consequence`` says what follows, and
-    ``remedy`` what to do about it; each is "" if there is nothing to say.
+    A warning slows training or stops some of its uses; a problem stops most. ``consequence`` is the effect on training,
+    and ``remedy`` the advice; both may be "".
     """
 
     name: str
@@ -57,7 +57,7 @@ def _megabytes(nbytes: int) -> str:
 
 
 def examine_machine(root: str | os.PathLike[str] = "/") -> list[Finding]:
-    """Return what was found about this machine. torch is imported if it is installed."""
+    """Examine this machine. This imports torch if it is installed."""
     base = Path(root)
     found = [*_versions(), _start_method(), _memory(base), _shared_memory(base), _open_files(), _jpeg()]
     return [*found, *_cuda(base)]
@@ -129,7 +129,7 @@ def _jpeg() -> Finding:
         return Finding(
             "libjpeg-turbo", "problem", f"{error}", "no image can be decoded", "pip install simplejpeg Pillow"
         )
-    # libjpeg-turbo has no function that tells, but only a build with SIMD knows this setting.
+    # libjpeg-turbo has no function for this, but only a build with SIMD contains the name of this setting.
     libraries = Path(simplejpeg.__file__).parent.glob("*.so")
     has_simd = any(b"JSIMD_FORCENONE" in library.read_bytes() for library in libraries)
     slow = "without SIMD, decoding takes several times as long"
@@ -178,9 +178,9 @@ def _device(device: Any) -> Finding:  # pragma: no cover - needs a CUDA device
 
 
 def examine_place(place: str | os.PathLike[str], root: str | os.PathLike[str] = "/") -> list[Finding]:
-    """Return what was found about the place of a store.
+    """Examine the place of a store.
 
-    A server that does not answer, or refuses the user, is a finding. ``root`` is the folder in which ``proc`` lies.
+    A server that does not answer, or refuses the user, is a finding and no error.
 
     Raises:
         PlaceError: The place is a URI of an unknown kind, or names no collection.

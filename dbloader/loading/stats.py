@@ -1,4 +1,4 @@
-"""Count what the time of a training goes into: waiting for data or computing, and what making the data takes."""
+"""Measure how a training spends its time: waiting or computing; and how long each part of making a batch takes."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ _DOING = {"read": "reading", "decode": "decoding", "collate": "collating"}
 
 @dataclasses.dataclass(kw_only=True)
 class Stats:
-    """What an iteration spent its time on so far; as a str, the verdict in one line.
+    """How an iteration has spent its time so far; as a str, the verdict in one line.
 
-    On a GPU the consumer's time is that of its Python code, which runs ahead of the device until something waits for
-    the device, such as fetching a loss. With such a wait these times are the device's, too.
+    The consumer's times are measured in its Python code. On a GPU, Python runs ahead of the device until it waits for
+    the device, such as when it fetches a loss. With such a wait in each step, the times include the device's work.
 
     Attributes:
         batches: Batches received.
-        samples: Samples in them, or None where that is not known.
+        samples: Samples in these batches, or None if unknown.
         skipped: Damaged samples that were skipped, with ``create_loader(on_error=Skip())``.
-        skipped_samples: The first 100 of them, each with its index, name and reason.
-        steps: Batches that the consumer has finished its work with.
-        first_s: Seconds until the first batch was there: the start of the workers, which is not counted as waiting.
+        skipped_samples: The first 100 skipped samples, each with its index, name and reason.
+        steps: Batches that the consumer has finished.
+        first_s: Seconds until the first batch: the start of the workers, which does not count as waiting.
         waited_s: Seconds that the consumer waited for all other batches.
         computed_s: Seconds that the consumer worked.
         ahead: Batches that the loader has made, including those not yet received.
-        produced_s: Seconds that the loader took to make them.
-        copied_s: Seconds that the background thread took to send them to the device and prepare them.
+        produced_s: Seconds that the loader took to make these batches.
+        copied_s: Seconds that the background thread took to send them to the device and to prepare them.
         blocked_s: Seconds that the background thread waited for the consumer to take a batch.
-        work: Seconds to read, decode and collate them, all workers together; None where the workers do not tell.
+        work: Seconds to read, decode and collate them, summed over all workers; None if not measured.
         serial_s: Seconds of ``work`` that the workers do not share: reading and collating in a ThreadLoader.
-        num_workers: Workers of the loader; None where that is not known.
+        num_workers: Workers of the loader; None if unknown.
         depth: Most batches ahead of the consumer, as in PrefetchLoader.
         cpus: CPUs that this process may use.
     """
@@ -67,18 +67,18 @@ class Stats:
 
     @property
     def waiting(self) -> float:
-        """Share of the time, 0 to 1, in which the consumer waited for data."""
+        """Share of the time, 0 to 1, that the consumer waited for data."""
         return self.waited_s / self.seconds if self.seconds else 0.0
 
     @property
     def samples_per_s(self) -> float | None:
-        """Samples a second in finished steps, from the first batch on; None where that is not known."""
-        # The time of a step is known when it is finished, so a batch whose step is not counts neither.
+        """Samples per second in finished steps, from the first batch on; None if unknown."""
+        # An unfinished step has no time yet, so its samples do not count.
         return self.samples * self.steps / self.batches / self.seconds if self.samples and self.seconds else None
 
     @property
     def enough_workers(self) -> int | None:
-        """Workers that would keep up with the consumer; None if not known, or if the consumer only takes batches."""
+        """Workers that would keep up with the consumer; None if unknown, or if the consumer only takes batches."""
         if self.num_workers is None or self._measures_only:
             return None
         if self.work is not None:
@@ -87,7 +87,7 @@ class Stats:
 
     @property
     def _measures_only(self) -> bool:
-        # A consumer whose own work is a smaller share than this trains nothing: it measures the loader.
+        # With a smaller share of work, the consumer trains nothing: it measures the loader.
         return self.computed_s <= 0.02 * self.seconds
 
     @property
@@ -95,7 +95,7 @@ class Stats:
         return self.computed_s / self.steps
 
     def skip(self, samples: tuple[SkippedSample, ...]) -> tuple[int, tuple[SkippedSample, ...]]:
-        """Count samples that were skipped, and return the number of all so far and the first of them."""
+        """Count newly skipped samples; return the number of all skipped samples, and the first of them."""
         self.skipped += len(samples)
         self.skipped_samples = (self.skipped_samples + samples)[:100]
         return self.skipped, self.skipped_samples
@@ -108,7 +108,7 @@ class Stats:
         if self.batches < 2:
             return "too few batches to tell: take at least two"
         waited = f"waited for data {100 * self.waiting:.{0 if self.waiting >= 0.1 else 1}f} % of the time"
-        if self.waiting < 0.02:  # it would not be visibly faster with faster data
+        if self.waiting < 0.02:  # faster data would make no visible difference
             return f"{waited}: the data keeps up"
         return "; ".join(filter(None, (waited, self._main_work(), self._remedy())))
 
@@ -147,14 +147,14 @@ def _count_workers(workers: int) -> str:
 
 
 class Clock:
-    """Counts the times of one iteration, on both sides of a loader; a few readings of the clock for each batch."""
+    """Measures the times of one iteration, in the consumer and in the producer."""
 
     def __init__(self) -> None:
         self.stats = Stats()
         self._received: float | None = None
 
     def start_waiting(self) -> float:
-        """Note that the consumer asks for a batch, and return the time."""
+        """Note that the consumer asks for a batch; return the time."""
         asked = now()
         if self._received is not None:
             self.stats.computed_s += asked - self._received
@@ -163,14 +163,14 @@ class Clock:
         return asked
 
     def stop_waiting(self, asked: float) -> None:
-        """Note that the consumer has a batch, an error or the end, after asking at a time."""
+        """Note that the consumer got a batch, an error or the end, for which it asked at a time."""
         if self.stats.batches:
             self.stats.waited_s += now() - asked
         else:
             self.stats.first_s += now() - asked
 
     def receive(self) -> None:
-        """Note that the consumer goes on to work with a batch."""
+        """Note that the consumer starts to work with a batch."""
         self.stats.batches += 1
         self._received = now()
 

@@ -56,7 +56,7 @@ def check(batch: Any) -> None:
 
 
 @pytest.mark.slow
-def test_boxes_are_lists_and_lists_of_numbers_tensors_in_every_loader(place: Path) -> None:
+def test_boxes_become_lists_and_numbers_tensors_in_every_loader(place: Path) -> None:
     dataset = LMDBDataset(place, fields=FIELDS)
     for engine in ({"worker_type": "threads"}, {"worker_type": "processes", "num_workers": 2}):
         check(next(iter(loader(dataset, **engine))))
@@ -66,7 +66,7 @@ def test_boxes_are_lists_and_lists_of_numbers_tensors_in_every_loader(place: Pat
     check(next(iter(loader(decoded, input_size=None, transform=None, collate_fn=Collate()))))
 
 
-def test_a_field_of_boxes_is_a_list_whatever_its_counts_are(place: Path) -> None:
+def test_field_of_boxes_is_a_list_for_any_counts(place: Path) -> None:
     for indices in ([2], [3, 3], [0, 0]):
         batch = next(iter(loader(Subset(LMDBDataset(place, fields=("image", "boxes")), indices))))
         assert isinstance(batch["boxes"], list)
@@ -88,7 +88,7 @@ def test_numbers_keep_their_type(place: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["tokens", "embedding"])
-def test_fields_that_differ_are_an_error_that_says_what_to_do_and_lists_if_chosen(place: Path, name: str) -> None:
+def test_ragged_fields_are_an_error_or_lists(place: Path, name: str) -> None:
     dataset = LMDBDataset(place, fields=("image", "boxes", name))
     message = rf"^'{name}' of record 1 .* has the shape \(2,\), and that of record 0 .* \(1,\), .*: pass collate_fn="
     with pytest.raises(OptionError, match=message):
@@ -142,7 +142,7 @@ def test_with_collate_images_are_still_decoded_into_their_batch(place: Path) -> 
     assert [image.shape for image in images] == [(3, 16, 16)] * 4
 
 
-def test_one_name_is_no_list_of_names() -> None:
+def test_collate_refuses_a_single_name() -> None:
     with pytest.raises(OptionError, match="lists must be several names"):
         Collate("tokens")
     with pytest.raises(TypeError, match="lists must be names of fields, such as"):

@@ -80,14 +80,14 @@ def test_a_batch_of_a_store_is_what_torch_collates_of_its_samples(place: Path, k
         assert torch.equal(one, other)
 
 
-def test_a_dataset_that_goes_by_the_keys_of_its_indices_gets_them_in_every_part_of_a_batch(place: Path) -> None:
+def test_parts_of_a_batch_keep_seeded_positions(place: Path) -> None:
     fetcher = create_fetcher(LMDBDataset(place, decode=RandomResizedCrop(8)), transform=Twice())
     indices = keyed(range(LENGTH))
     one, other = (fetcher.begin(indices, call_now, size)().batch[0] for size in (LENGTH, 3))
     assert torch.equal(one, other)
 
 
-def test_a_dataset_is_made_by_what_costs_least(place: Path) -> None:
+def test_create_fetcher_chooses_the_fewest_copies(place: Path) -> None:
     store = LMDBDataset(place, decode=RandomResizedCrop(8))
     assert type(create_fetcher(store)) is TensorBatchFetcher
     assert type(create_fetcher(store, list)) is RecordBatchFetcher
@@ -97,7 +97,7 @@ def test_a_dataset_is_made_by_what_costs_least(place: Path) -> None:
     assert type(create_fetcher(Subset(store, [1]))) is SubsetBatchFetcher
 
 
-def test_a_decoder_that_is_called_in_a_way_of_its_own_is_called(place: Path) -> None:
+def test_decoder_with_its_own_call_is_called(place: Path) -> None:
     class Dark(RandomResizedCrop):
         def __call__(self, *arguments: Any, **options: Any) -> torch.Tensor:
             return super().__call__(*arguments, **options) // 2
@@ -164,7 +164,7 @@ def test_the_kernel_is_asked_once_for_each_record_of_a_decoded_batch(
     assert len(asked) == LENGTH
 
 
-def test_a_store_that_gives_too_few_records_is_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_that_returns_too_few_records_is_an_error(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = LMDBDataset(place, decode=RandomResizedCrop(8))
     records = dataset.records([0, 1])
     monkeypatch.setattr(dataset.store, "borrow", lambda *_, **__: nullcontext(iter(records)))
@@ -173,7 +173,7 @@ def test_a_store_that_gives_too_few_records_is_told(place: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_index_beyond_the_records_is_told_at_the_place_of_its_batch(place: Path, workers: int) -> None:
+def test_index_out_of_range_is_an_error_at_its_batch(place: Path, workers: int) -> None:
     dataset = LMDBDataset(place, decode=RandomResizedCrop(8))
     iterator = iter(thread_loader(dataset, batch_sampler=[[1, 2], [3, 99], [4]], num_workers=workers))
     assert next(iterator).samples == 2
@@ -186,7 +186,7 @@ def test_parts_of_a_batch_have_the_asked_size() -> None:
     assert split(5, 2) == [slice(0, 2), slice(2, 4), slice(4, 6)]
 
 
-def test_a_subset_is_made_as_the_whole_and_an_own_kind_of_subset_as_it_says(place: Path) -> None:
+def test_subset_is_loaded_like_its_dataset(place: Path) -> None:
     class Own(Subset[Any]):
         def __getitem__(self, index: Any) -> Any:
             return "own"

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gc
 import pickle
-import threading
 
-import numpy as np
 import torch
 
 from dbloader.batches.tensors import BatchMemory
@@ -49,26 +47,8 @@ def test_few_blocks_are_kept_for_reuse() -> None:
     assert {tensor.data_ptr() for tensor in again} <= before
 
 
-def test_it_is_pickled_empty() -> None:
+def test_pickled_memory_is_empty() -> None:
     memory = BatchMemory()
     memory.empty(SHAPE)
     assert len(pickle.dumps(memory)) < 200
     assert pickle.loads(pickle.dumps(memory)).empty(SHAPE).shape == SHAPE  # noqa: S301 - what was pickled here
-
-
-def test_threads_share_it() -> None:
-    memory = BatchMemory()
-    wrong: list[int] = []
-
-    def use(number: int) -> None:
-        for _ in range(500):
-            tensor = memory.empty(SHAPE).fill_(number)
-            if not np.array_equal(tensor.numpy(), np.full(SHAPE, number, np.uint8)):
-                wrong.append(number)
-
-    threads = [threading.Thread(target=use, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []

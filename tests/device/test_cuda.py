@@ -84,7 +84,7 @@ def test_a_consumer_reads_a_batch_only_when_it_is_whole(
 
 
 @pytest.mark.parametrize(("kind", "right"), [(CudaTransfer, True), (NotKeeping, False)])
-def test_the_memory_of_a_batch_that_was_dropped_is_kept_until_the_work_on_it_is_done(
+def test_memory_of_a_dropped_batch_is_kept_until_its_work_is_done(
     gpu: torch.device, kind: type[CudaTransfer], right: bool
 ) -> None:
     transfer = kind(gpu)
@@ -116,7 +116,7 @@ class TwoBuffers:
 
 
 @pytest.mark.parametrize(("kind", "right"), [(CudaTransfer, True), (NotWaitingForTheConsumer, False)])
-def test_memory_is_written_again_only_after_what_the_consumer_did_before_it_asked(
+def test_memory_is_rewritten_only_after_the_consumers_earlier_work(
     gpu: torch.device, kind: type[CudaTransfer], right: bool
 ) -> None:
     transfer, buffers = kind(gpu), TwoBuffers(gpu)
@@ -172,7 +172,7 @@ def test_a_gpu_prepares_the_batches_that_the_cpu_prepares(gpu: torch.device, dep
         assert torch.equal(images.cpu(), given)
 
 
-def test_what_is_not_one_block_of_memory_arrives_too(gpu: torch.device) -> None:
+def test_tensors_of_several_blocks_arrive(gpu: torch.device) -> None:
     packed = pack_sequence([torch.ones(3), torch.ones(2)])
     batch = (torch.eye(3).to_sparse(), packed, torch.nn.Parameter(torch.ones(2)), torch.ones(3, device=gpu))
     sparse, moved, parameter, there = next(iter(PrefetchLoader([batch], device="cuda")))
@@ -183,7 +183,7 @@ def test_what_is_not_one_block_of_memory_arrives_too(gpu: torch.device) -> None:
 
 
 @pytest.mark.usefixtures("gpu")
-def test_tensors_keep_their_values_however_they_lie_in_memory() -> None:
+def test_tensors_of_any_layout_keep_their_values() -> None:
     whole = torch.arange(24.0).reshape(1, 2, 3, 4)
     batch = (
         whole.to(memory_format=torch.channels_last),

@@ -96,45 +96,6 @@ def test_an_image_is_erased_in_the_same_way_in_any_batch(mode: Any) -> None:
         assert torch.equal(torch.cat(parts), whole[torch.from_numpy(order)])
 
 
-def test_areas_and_aspects_are_within_their_bounds_and_fill_them() -> None:
-    erasing = RandomErasing(1, min_area=0.05, max_area=0.25, min_aspect=0.5, max_aspect=1.5)
-    size, count = 100, 2000
-    tops, bottoms, lefts, rights = erasing.draw_boxes(rng_of(range(count)), size, size)[:, 0].T
-    heights, widths = bottoms - tops, rights - lefts
-    areas, aspects = heights * widths / size**2, np.log(heights / widths)
-    # Rounding moves a side by half a pixel, of at least 18.
-    assert 0.05 * 0.95 <= areas.min() <= 0.053
-    assert 0.247 <= areas.max() <= 0.25 * 1.05
-    assert np.log(0.5) - 0.05 <= aspects.min() <= np.log(0.52)
-    assert np.log(1.45) <= aspects.max() <= np.log(1.5) + 0.05
-    assert abs(areas.mean() - 0.15) < 0.007
-    assert abs(aspects.mean() - np.log(0.75) / 2) < 0.04
-    for corners in (tops / (size - heights), lefts / (size - widths)):
-        assert (corners.min(), corners.max()) == (0, 1)
-        assert abs(corners.mean() - 0.5) < 0.035
-
-
-@pytest.mark.slow
-def test_one_color_fills_a_rectangle_and_normal_noise_the_other_mode() -> None:
-    images, given = sevens(500, 3, 24, 24), rng_of(range(500))
-    erased = RandomErasing(1)(images, rng=given) == 0
-    colors = RandomErasing(1, mode="rand")(images, rng=given)
-    noise = RandomErasing(1, mode="pixel")(images, rng=given)
-    firsts = []
-    for inside, colored, noisy in zip(erased, colors, noise, strict=True):
-        assert (colored[~inside] == 7).all()
-        assert (noisy[~inside] == 7).all()
-        channels = [colored[channel][inside[channel]].unique() for channel in range(3)]
-        assert [len(values) for values in channels] == [1, 1, 1]
-        firsts += [float(values) for values in channels]
-    assert len(set(firsts)) == 1500
-    for values in (torch.tensor(firsts), noise[erased]):
-        sigma = len(values) ** -0.5
-        assert abs(values.mean()) < 5 * sigma
-        assert abs(values.var() - 1) < 5 * 2**0.5 * sigma
-        assert abs((values**4).mean() - 3) < 5 * 96**0.5 * sigma
-
-
 def test_without_an_rng_torchs_generator_decides() -> None:
     erasing, images = RandomErasing(1, mode="pixel"), sevens(8, 3, 16, 16)
     results = []
@@ -178,16 +139,12 @@ def test_other_numbers_of_positions_and_images_are_an_error() -> None:
         ({"mode": "random"}, "mode must be one of const, rand, pixel, got 'random'"),
         ({"min_count": 0}, "min_count must be at least 1, got 0"),
         ({"min_count": 3, "max_count": 2}, "max_count must be at least 3, got 2"),
+        ({"probability": "0.5"}, "probability must be a number, got '0.5'"),
+        ({"min_count": 1.5}, "min_count must be an int, got 1.5"),
     ],
 )
 def test_wrong_options_of_erasing_are_errors(options: Any, message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        RandomErasing(**options)
-
-
-@pytest.mark.parametrize("options", [{"probability": "0.5"}, {"min_area": None}, {"min_count": 1.5}])
-def test_options_of_erasing_that_are_no_numbers_are_errors(options: Any) -> None:
-    with pytest.raises(TypeError, match=r"must be (a number|an int), got"):
+    with pytest.raises((OptionError, TypeError), match=message):
         RandomErasing(**options)
 
 
@@ -202,10 +159,3 @@ def test_noise_is_splitmix64_in_a_table_of_normal_quantiles() -> None:
     quantiles = torch.special.ndtri((torch.arange(2**16, dtype=torch.float64) + 0.5) / 2**16).numpy()
     expected = quantiles[chosen].astype(np.float32).reshape(5, *shape)
     assert (normal(keys, shape, torch.float32, CPU).numpy() == expected).all()
-
-
-def test_noise_of_neighbors_is_unrelated() -> None:
-    made = normal(SampleRNG(1, 2, range(64)).bits("pixels"), (3, 64, 64), torch.float64, CPU)
-    bound = 5 / made.numel() ** 0.5
-    for shifts, axes in (((1,), (3,)), ((4,), (3,)), ((1,), (2,)), ((1,), (1,)), ((1,), (0,)), ((1, 1), (2, 3))):
-        assert abs((made * made.roll(shifts, axes)).mean()) < bound

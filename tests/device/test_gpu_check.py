@@ -43,7 +43,7 @@ def test_an_interpreter_without_torch_is_told_so_in_one_line(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_what_it_measures_is_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_check_prints_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(SCRIPTS / "bench"))
     gpu_check, gpu_measure = import_module("gpu_check"), import_module("gpu_measure")
     device = torch.device("cpu")

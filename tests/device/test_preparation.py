@@ -48,15 +48,6 @@ class LikeKornias(torch.nn.Module):
         return mixed if len(input) > 1 else mixed[0]
 
 
-def test_a_module_of_kornia_gets_what_its_data_keys_say() -> None:
-    given, labels = torch.ones(2, 3, 4, 4), torch.tensor([3, 9])
-    images, targets = Preparation(LikeKornias(["input"]))((given, labels))
-    assert (images == 2).all()
-    assert targets is labels
-    with pytest.raises(TypeError, match=r"^LikeKornias wants the targets of a batch, got a batch without$"):
-        Preparation(LikeKornias(["input", "class"]))(given)
-
-
 @pytest.mark.parametrize("mixer", [LikeTorchvisions(), LikeTimms(), LikeKornias(["input", "class"])])
 def test_the_libraries_own_classes_are_given_the_targets_too(mixer: Any) -> None:
     given, labels = torch.ones(2, 3, 4, 4), torch.tensor([3, 9])
@@ -73,8 +64,13 @@ def test_transforms_that_want_no_targets_do_without() -> None:
     images = torch.ones(2, 3, 4, 4)
     assert (Preparation(LikeTorchvisions())(images) == 2).all()
     assert (Preparation(LikeTorchvisions())((images,))[0] == 2).all()
-    with pytest.raises(TypeError, match=r"LikeTimms.* wants the targets of a batch, got a batch without"):
-        Preparation(LikeTimms())(images)
+    labels = torch.tensor([3, 9])
+    doubled, unchanged = Preparation(LikeKornias(["input"]))((images, labels))
+    assert (doubled == 2).all()
+    assert unchanged is labels
+    for mixer in (LikeTimms(), LikeKornias(["input", "class"])):
+        with pytest.raises(TypeError, match=r"Like.* wants the targets of a batch, got a batch without"):
+            Preparation(mixer)(images)
 
 
 class Pair(NamedTuple):
@@ -158,7 +154,7 @@ def test_modules_that_draw_get_the_rng_each_with_a_stream_of_its_own() -> None:
     assert [recorder.seen[2].stream for recorder in (first, second)] == [5, 6]
 
 
-def test_the_modules_of_a_preparation_in_another_stand_in_its_place() -> None:
+def test_nested_preparation_counts_as_its_modules() -> None:
     recorders = [Recorder() for _ in range(4)]
     prepared = Preparation(recorders[0], Preparation(*recorders[1:3], with_targets), recorders[3])
     images, targets = prepared((torch.ones(2, 1, 1, 1), torch.zeros(2)), rng=rng_of(range(2)))
@@ -191,11 +187,6 @@ def test_the_default_device_of_torch_changes_nothing() -> None:
     assert torch.equal(result, expected)
 
 
-def test_a_preparation_without_modules_gives_the_batch_as_it_is() -> None:
-    images = pixels()
-    assert Preparation(None)((images, 1))[0] is images
-
-
 def test_modules_are_stateless_and_the_same_after_pickling() -> None:
     prepared = Preparation(Normalize(MEAN, STD), RandomErasing(1, mode="rand"), doubled)
     copied = pickle.loads(pickle.dumps(prepared))  # noqa: S301
@@ -205,7 +196,7 @@ def test_modules_are_stateless_and_the_same_after_pickling() -> None:
     assert torch.equal(copied(pixels(), rng=rng_of(range(4))), prepared(pixels(), rng=rng_of(range(4))))
 
 
-def test_a_repr_says_all_options() -> None:
+def test_repr_shows_all_options() -> None:
     assert repr(Normalize((0.5,), (0.25,))) == (
         "Normalize(mean=(0.5,), std=(0.25,), dtype=torch.float32, channels_last=False)"
     )
@@ -215,7 +206,7 @@ def test_a_repr_says_all_options() -> None:
     )
 
 
-def test_what_cannot_be_prepared_is_an_error() -> None:
+def test_batch_that_cannot_be_prepared_is_an_error() -> None:
     with pytest.raises(
         TypeError, match="a preparation must be a module or another callable that takes the images, got 5"
     ):
@@ -235,7 +226,7 @@ def test_what_cannot_be_prepared_is_an_error() -> None:
         Preparation(forgetful)((torch.ones(2), torch.ones(2)))
 
 
-def test_a_target_with_a_default_is_an_option_of_the_modules_own_and_one_without_gets_the_labels_by_name() -> None:
+def test_target_with_a_default_gets_no_labels() -> None:
     def scale(images: torch.Tensor, target: float = 2.0) -> torch.Tensor:
         return images * target
 
@@ -266,6 +257,6 @@ def test_each_of_several_crops_is_prepared_with_random_numbers_of_its_own() -> N
         Preparation(with_targets)((crops, torch.zeros(2)))
 
 
-def test_other_lists_in_the_place_of_images_are_given_whole() -> None:
+def test_list_that_is_no_crops_is_passed_whole() -> None:
     images = [torch.ones(3, 4, 5), torch.ones(3, 2, 2)]
     assert Preparation(len)((images, torch.zeros(2)))[0] == 2

@@ -136,7 +136,7 @@ def test_a_preparation_runs_on_the_stream_of_the_copies_and_what_it_makes_is_kep
     assert fake_cuda.happened()[1:] == ["consumer waits for side 1", "half kept for consumer"]
 
 
-def test_what_a_preparation_leaves_on_the_cpu_goes_to_the_device_on_the_stream_of_the_consumer(fake_cuda: Cuda) -> None:
+def test_cpu_results_of_a_preparation_move_on_the_consumers_stream(fake_cuda: Cuda) -> None:
     transfer = CudaTransfer(CUDA)
     in_transit = transfer.start([Graph("batch", fake_cuda)], lambda batch: [Graph("other", fake_cuda)])
     fake_cuda.happened()
@@ -144,13 +144,13 @@ def test_what_a_preparation_leaves_on_the_cpu_goes_to_the_device_on_the_stream_o
     assert fake_cuda.happened()[2:] == ["other to cuda:1 on consumer"]
 
 
-def test_what_the_source_made_on_the_device_is_waited_for_and_kept(fake_cuda: Cuda) -> None:
+def test_batches_made_on_the_device_are_awaited_and_kept(fake_cuda: Cuda) -> None:
     transfer = CudaTransfer(CUDA)
     transfer.start([Graph("made", fake_cuda, is_cuda=True)])
     assert fake_cuda.happened()[:2] == ["side waits for all of consumer", "made kept for side"]
 
 
-def test_what_cannot_be_kept_goes_to_the_device_on_the_stream_of_the_consumer(fake_cuda: Cuda) -> None:
+def test_objects_that_cannot_be_recorded_move_on_the_consumers_stream(fake_cuda: Cuda) -> None:
     transfer = CudaTransfer(CUDA)
     in_transit = transfer.start([Mover("cpu")])
     assert in_transit.batch[0].device == "cpu"

@@ -108,7 +108,7 @@ def test_tensors_move_and_everything_around_them_keeps_its_type_and_value(make: 
 
 
 @pytest.mark.parametrize("leaf", [None, "a", b"a", 1, 2.5, True, np.zeros(2), {1, 2}, torch.float32, Mover, Defaulted])
-def test_what_cannot_move_stays_the_same_object(leaf: Any) -> None:
+def test_values_that_cannot_move_stay_the_same_object(leaf: Any) -> None:
     assert to_device(leaf, META) is leaf
     assert to_device([leaf, tensor()], META)[0] is leaf
 
@@ -132,7 +132,7 @@ def test_a_container_keeps_what_else_it_holds() -> None:
     assert to_device(Checked(tensor()), META).made == 1
 
 
-def test_what_torch_returns_as_named_results_keeps_its_type() -> None:
+def test_named_results_of_torch_keep_their_type() -> None:
     moved = to_device(torch.max(torch.rand(3, 3), dim=0), META)
     assert type(moved) is torch.return_types.max
     assert (moved.values.device, moved.indices.device) == (META, META)
@@ -209,7 +209,7 @@ def test_an_error_in_moving_arrives_at_its_place() -> None:
     assert list(iterator) == []
 
 
-def test_what_follows_gets_the_batch_on_the_device_and_takes_its_place() -> None:
+def test_then_replaces_the_batch_on_the_device() -> None:
     def follow(batch: Any) -> Any:
         assert batch["image"].device == META
         return batch["image"], "prepared"

@@ -88,7 +88,7 @@ def test_the_thread_has_ended_when_the_consumer_sees_the_end() -> None:
         sys.setswitchinterval(interval)
 
 
-def test_items_that_look_like_ends_and_errors_are_only_items() -> None:
+def test_items_may_look_like_ends_and_errors() -> None:
     items = [None, StopIteration, StopIteration(), ValueError("item"), ..., False, ()]
     assert list(BackgroundIterator(items)) == items
 
@@ -174,7 +174,7 @@ def test_items_that_nobody_took_are_freed_on_close() -> None:
     assert all(reference() is None for reference in references)
 
 
-def test_the_source_is_gone_although_its_error_is_kept() -> None:
+def test_kept_error_does_not_keep_its_source() -> None:
     def produce() -> Iterator[int]:
         yield 1
         raise ValueError("of the source")
@@ -201,24 +201,6 @@ def test_a_source_is_closed_once_and_in_the_thread(taken: int) -> None:
     iterator.close()
     iterator.close()
     assert source.closed_in == [iterator.thread]
-
-
-def test_a_source_that_never_began_is_closed_by_close() -> None:
-    source = Source(5)
-    iterator = BackgroundIterator(source)
-    iterator.close()
-    assert list(iterator) == []
-    assert source.closed_in == [threading.current_thread()]
-    assert source.produced == 0
-
-
-def test_many_breaks_leave_no_thread() -> None:
-    for depth in range(300):
-        for item in BackgroundIterator(itertools.count(), depth % 3 + 1):
-            if item == depth % 4:
-                break
-    join_threads()
-    assert not threads()
 
 
 def test_an_abandoned_iterator_in_a_reference_cycle_ends_its_thread() -> None:
@@ -252,17 +234,6 @@ def test_a_garbage_collection_in_the_thread_itself_ends_it() -> None:
         assert thread.wait(WAIT_S)
     finally:
         gc.enable()
-
-
-def test_a_hundred_nested_iterators_hand_everything_on_and_end_together() -> None:
-    source = Source(20)
-    iterator: Iterator[int] = source
-    for _ in range(100):
-        iterator = BackgroundIterator(iterator)
-    assert list(itertools.islice(iterator, 10)) == list(range(10))
-    iterator.close()  # type: ignore[attr-defined]
-    assert not threads()
-    assert len(source.closed_in) == 1
 
 
 def test_close_waits_for_the_item_in_production_and_drops_its_error() -> None:
@@ -361,7 +332,7 @@ def test_an_error_in_the_clean_up_at_the_end_comes_out_after_the_last_item() -> 
         next(iterator)
 
 
-def test_an_error_in_the_clean_up_after_an_error_keeps_that_as_its_context() -> None:
+def test_clean_up_error_has_the_earlier_error_as_context() -> None:
     class Failing(Source):
         def __next__(self) -> int:
             raise KeyError("of the source")
@@ -429,7 +400,7 @@ def test_the_time_that_the_consumer_waited_is_added_up(monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
-def test_the_interpreter_exits_although_one_live_iterator_blocks_and_closes_the_sources_of_the_others() -> None:
+def test_interpreter_exits_with_a_blocked_iterator_and_closes_other_sources() -> None:
     code = """
 import itertools, threading
 import dbloader.loading.background
@@ -457,7 +428,7 @@ blocking.wait()
     assert (done.returncode, done.stdout.count(" closed "), done.stderr) == (0, 20, "")
 
 
-def test_a_forked_process_gets_an_error_from_an_inherited_iterator_and_may_drop_it() -> None:
+def test_inherited_iterator_raises_in_a_forked_process() -> None:
     source = Source(50)
     holder = [BackgroundIterator(source, depth=2)]
     assert next(holder[0]) == 0

@@ -63,10 +63,15 @@ def order_of(epoch: int, seed: int = 0, length: int = LENGTH) -> list[int]:
 
 # Every position
 
+RANKS = [(1, 1), (2, 3), *(pytest.param(*ranks, marks=pytest.mark.nightly) for ranks in ((1, 2), (2, 1), (3, 2)))]
+
 
 @pytest.mark.parametrize(("kind", "workers"), [("threads", 2), ("torch", 0)])
-@pytest.mark.parametrize(("before", "after"), [(1, 1), (1, 2), (2, 1), (2, 3), (3, 2)])
-def test_any_number_of_ranks_goes_on_at_every_position(before: int, after: int, kind: str, workers: int) -> None:
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(1, 1), (2, 3), *(pytest.param(*ranks, marks=pytest.mark.nightly) for ranks in ((1, 2), (2, 1), (3, 2)))],
+)
+def test_any_number_of_ranks_resumes_at_every_position(before: int, after: int, kind: str, workers: int) -> None:
     order = order_of(epoch=3)
     share = -(-LENGTH // before)
     for batches in range(-(-share // 2) + 1):
@@ -96,7 +101,7 @@ def test_any_number_of_ranks_goes_on_at_every_position(before: int, after: int, 
 
 
 @pytest.mark.parametrize("kind", ["processes", "torch"])
-def test_worker_processes_go_on_too(kind: str) -> None:
+def test_worker_processes_resume(kind: str) -> None:
     order = order_of(epoch=0)
     loader = make(ShuffleSampler(range(LENGTH)), kind=kind, workers=2)
     assert taken(loader, 5) == order[:10]
@@ -112,7 +117,7 @@ def test_worker_processes_go_on_too(kind: str) -> None:
 
 @pytest.mark.parametrize("depth", [0, 1, 50])
 @pytest.mark.parametrize("kind", ["threads", "torch"])
-def test_the_state_is_that_of_the_consumer_however_far_ahead_the_loader_is(kind: str, depth: int) -> None:
+def test_state_counts_received_batches_at_any_depth(kind: str, depth: int) -> None:
     loader = make(ShuffleSampler(range(LENGTH), seed=5), 4, kind=kind, depth=depth)
     positions = []
     for epoch in range(2):
@@ -127,7 +132,7 @@ def test_the_state_is_that_of_the_consumer_however_far_ahead_the_loader_is(kind:
 
 
 @pytest.mark.parametrize("kind", ["threads", "processes", "torch"])
-def test_what_drop_last_leaves_out_does_not_count(kind: str) -> None:
+def test_state_ignores_samples_that_drop_last_leaves_out(kind: str) -> None:
     loader = make(ShuffleSampler(range(LENGTH)), 4, kind=kind, drop_last=True)
     assert taken(loader, 4) == order_of(0)[:16]
     state = loader.state_dict()
@@ -143,7 +148,7 @@ def test_what_drop_last_leaves_out_does_not_count(kind: str) -> None:
     assert taken(loader, 1) == order_of(1)[:4]
 
 
-def test_going_on_at_sample_ten_million_makes_only_the_batches_that_are_asked_for() -> None:
+def test_resume_at_sample_ten_million_makes_few_batches() -> None:
     length = 20_000_000
     sampler = ShuffleSampler(range(length), seed=1)
     loader = make(sampler, 64, workers=2)
@@ -160,7 +165,7 @@ def test_going_on_at_sample_ten_million_makes_only_the_batches_that_are_asked_fo
 
 @pytest.mark.parametrize("depth", [0, 2])
 @pytest.mark.parametrize("kind", ["threads", "torch"])
-def test_a_state_that_is_loaded_inside_the_loop_ends_it_and_is_what_comes_next(kind: str, depth: int) -> None:
+def test_load_state_dict_inside_a_loop_ends_the_loop(kind: str, depth: int) -> None:
     """As a training does that rolls back."""
     loader = make(ShuffleSampler(range(LENGTH)), kind=kind, depth=depth)
     taken(loader, 1)
@@ -225,7 +230,7 @@ def test_iter_alone_and_the_epoch_of_a_state_change_nothing(kind: str, workers: 
     assert taken(loader) == order_of(3)
 
 
-def test_what_a_loader_behind_tells_the_sampler_does_not_count() -> None:
+def test_epoch_set_by_an_inner_loader_is_ignored() -> None:
     """Accelerate and Fabric prepare loaders that count the epochs themselves, from 0 in each process."""
 
     class Counting(DataLoader[Any]):
@@ -245,7 +250,7 @@ def test_what_a_loader_behind_tells_the_sampler_does_not_count() -> None:
     assert taken(loader) == order_of(7)
 
 
-def test_an_order_that_was_taken_behind_the_back_of_the_loader_is_an_error() -> None:
+def test_order_taken_before_the_iteration_is_an_error() -> None:
     class Early(DataLoader[Any]):
         """As a StatefulDataLoader does that was asked for its own state."""
 
@@ -261,7 +266,7 @@ def test_an_order_that_was_taken_behind_the_back_of_the_loader_is_an_error() -> 
         taken(loader)
 
 
-def test_a_sampler_with_an_order_of_its_own_is_told_that_it_is_the_cause() -> None:
+def test_error_names_a_sampler_with_its_own_iter() -> None:
     class Reversed(ShuffleSampler):
         def __iter__(self) -> Iterator[int]:
             return iter(range(LENGTH - 1, -1, -1))
@@ -270,7 +275,7 @@ def test_a_sampler_with_an_order_of_its_own_is_told_that_it_is_the_cause() -> No
         taken(PrefetchLoader(DataLoader(Numbers(LENGTH), 2, sampler=Reversed(range(LENGTH)))))
 
 
-def test_an_epoch_whose_iterator_could_not_be_made_is_not_skipped() -> None:
+def test_failed_iter_does_not_skip_an_epoch() -> None:
     class Failing(SeededBatchSampler):
         fails = False
 
@@ -294,7 +299,7 @@ def test_an_epoch_whose_iterator_could_not_be_made_is_not_skipped() -> None:
 
 
 @pytest.mark.parametrize("depth", [0, 2])
-def test_an_iteration_that_fails_before_its_first_batch_begins_there_again(depth: int) -> None:
+def test_iteration_that_fails_before_its_first_batch_restarts_there(depth: int) -> None:
     def fail(_: int) -> int:
         raise ValueError("not now")
 
@@ -314,7 +319,7 @@ def test_an_iteration_that_fails_before_its_first_batch_begins_there_again(depth
     assert taken(loader) == order_of(1)[6:]
 
 
-def test_where_the_loader_ends_early_the_state_is_what_comes_next() -> None:
+def test_state_is_the_next_epoch_after_a_loader_that_ends_early() -> None:
     class Limited(DataLoader[Any]):
         def __iter__(self) -> Any:
             return itertools.islice(super().__iter__(), 3)
@@ -325,7 +330,7 @@ def test_where_the_loader_ends_early_the_state_is_what_comes_next() -> None:
     assert taken(loader) == order_of(1)[:6]
 
 
-def test_loaders_in_front_of_each_other_go_through_the_epochs_once() -> None:
+def test_nested_loaders_count_each_epoch_once() -> None:
     outer = PrefetchLoader(make(ShuffleSampler(range(LENGTH))))
     assert isinstance(outer, ResumablePrefetchLoader)
     assert [taken(outer), taken(outer, 3)] == [order_of(0), order_of(1)[:6]]
@@ -348,7 +353,7 @@ def test_a_repr_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", ["threads", "torch"])
 @pytest.mark.parametrize("clone", [copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])  # noqa: S301
-def test_a_copy_is_where_its_original_is_and_leaves_it_alone(clone: Any, kind: str) -> None:
+def test_copy_has_the_position_of_its_original(clone: Any, kind: str) -> None:
     loader = make(ShuffleSampler(range(LENGTH)), kind=kind)
     iterator = iter(loader)
     next(iterator)
@@ -411,13 +416,13 @@ class Batching:
     ],
     ids=["list", "no sampler", "torch's sampler", "groups", "some", "no DataLoader"],
 )
-def test_a_loader_of_which_nobody_knows_where_it_is_has_no_state(loader: Any) -> None:
+def test_loader_with_unknown_order_has_no_state(loader: Any) -> None:
     assert not has_state(PrefetchLoader(loader))
     with pytest.raises(LoaderError, match=f"can be resumed, got {type(loader).__name__}"):
         ResumablePrefetchLoader(loader)
 
 
-def test_a_subclass_goes_through_the_epochs_and_is_resumable_if_it_says_so() -> None:
+def test_subclass_is_resumable_if_it_derives_from_the_resumable_class() -> None:
     class Own(PrefetchLoader[Any]):
         pass
 
@@ -442,7 +447,7 @@ def test_a_subclass_of_torchs_batch_sampler_that_keeps_its_order_is_resumable() 
     assert has_state(PrefetchLoader(DataLoader(Numbers(LENGTH), batch_sampler=batches)))
 
 
-def test_without_batches_each_sample_counts() -> None:
+def test_state_counts_samples_of_a_loader_without_batches() -> None:
     samples: Any = [torch.full((3,), number) for number in range(LENGTH)]
     loader = PrefetchLoader(DataLoader(samples, batch_size=None, sampler=OrderedSampler(range(LENGTH))))
     assert isinstance(loader, ResumablePrefetchLoader)
@@ -482,7 +487,7 @@ class Stateful:
 
 
 @pytest.mark.parametrize("depth", [0, 1, 50])
-def test_the_state_of_a_loader_that_has_one_is_that_right_after_the_batch_received_last(depth: int) -> None:
+def test_own_state_of_a_loader_is_kept_for_the_last_received_batch(depth: int) -> None:
     loader: Any = PrefetchLoader(Stateful(), depth=depth)
     assert loader.state_dict() == {"next": 0}
     iterator = iter(loader)
@@ -515,7 +520,7 @@ def loaders_of(dataset: Any) -> Iterator[ResumablePrefetchLoader[Any]]:
     yield ResumablePrefetchLoader(DataLoader(dataset, 4, sampler=OrderedSampler(dataset)))
 
 
-def test_a_state_tells_of_which_store_it_is_and_only_loaders_of_a_copy_take_it(tmp_path: Path) -> None:
+def test_state_of_another_store_is_refused_and_of_a_copy_accepted(tmp_path: Path) -> None:
     one, copied, other = (dataset_at(tmp_path / f"{number}.lmdb", number // 2) for number in range(3))
     told = f"another dataset, with the digest {one.manifest.digest}: this .* LM"
     for mine, of_copy, others in zip(loaders_of(one), loaders_of(copied), loaders_of(other), strict=True):
@@ -530,7 +535,7 @@ def test_a_state_tells_of_which_store_it_is_and_only_loaders_of_a_copy_take_it(t
             assert of_copy.state_dict() == state
 
 
-def test_a_state_without_a_dataset_is_taken_and_nothing_is_said_of_those_that_nobody_knows(tmp_path: Path) -> None:
+def test_state_without_a_digest_is_accepted(tmp_path: Path) -> None:
     dataset = dataset_at(tmp_path / "one.lmdb")
     part = Subset(dataset, range(LENGTH))
     for known, unknown in zip(loaders_of(dataset), loaders_of(part), strict=True):
@@ -545,7 +550,7 @@ def test_a_state_without_a_dataset_is_taken_and_nothing_is_said_of_those_that_no
         assert [*sampler] == list(range(4, LENGTH))
 
 
-def test_what_is_no_state_is_refused_by_loaders_too(tmp_path: Path) -> None:
+def test_malformed_state_is_refused(tmp_path: Path) -> None:
     for dataset in (dataset_at(tmp_path / "one.lmdb"), Numbers(LENGTH)):
         loader = PrefetchLoader(DataLoader(dataset, 4, sampler=OrderedSampler(dataset)))
         things: list[Any] = ["x", None, []]
@@ -559,7 +564,7 @@ def test_what_is_no_state_is_refused_by_loaders_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["state_dict", "load_state_dict"])
-def test_a_loader_that_cannot_be_resumed_says_what_that_needs(name: str) -> None:
+def test_missing_state_dict_is_explained(name: str) -> None:
     wanted = "resuming needs one of dbloader's samplers, or a loader with a state_dict of its own"
     for loader in (DataLoader(Numbers(), 4, shuffle=True), thread_loader(Numbers(), 4), [1, 2]):
         with pytest.raises(AttributeError, match=f"'PrefetchLoader' object has no attribute '{name}': {wanted}$"):

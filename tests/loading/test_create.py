@@ -4,8 +4,11 @@ import io
 import itertools
 import multiprocessing
 import random
+import re
+import sys
+import threading
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import lmdb
@@ -25,7 +28,7 @@ from torch.utils.data import (
 )
 
 from dbloader import LMDBDataset, Record, open_store, write_store
-from dbloader.decoding import RandomCrop, RandomResizedCrop, ResizeCenterCrop, decode_unchanged
+from dbloader.decoding import RandomResizedCrop, ResizeCenterCrop, decode_unchanged
 from dbloader.device import Normalize, Preparation, RandomErasing
 from dbloader.errors import LoaderError, OptionError
 from dbloader.loading.create import cpu_share, create_loader
@@ -100,8 +103,15 @@ ENGINES: list[dict[str, Any]] = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["store", "folder", "part of a store", "dicts of a store"])
-def test_random_batches_are_the_same_bit_for_bit_from_any_workers_and_after_going_on(place: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "store",
+        "folder",
+        *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("part of a store", "dicts of a store")),
+    ],
+)
+def test_batches_are_bit_identical_for_any_workers_and_after_resume(place: Path, kind: str) -> None:
     def dataset() -> Any:
         if kind == "folder":
             return Folder()
@@ -126,10 +136,36 @@ def test_random_batches_are_the_same_bit_for_bit_from_any_workers_and_after_goin
         assert same(begun + all_of(resumed), expected[1]), engine
 
 
+def test_drawing_names_the_functions_that_run_in_each_thread(place: Path) -> None:
+    assert create_loader.__doc__ is not None
+    drawing = create_loader.__doc__.partition("What runs where::")[2].partition("Each ``iter()``")[0]
+    kinds = {"background thread": "dbloader-background", "workers": "dbloader-worker", "your thread": "MainThread"}
+    drawn, thread = set(), ""
+    for line in drawing.splitlines():
+        thread = kinds.get(line[:28].strip(), thread)
+        drawn |= {(thread, name) for name in re.findall(r"[A-Z]\w+\.\w+", line)}
+    ran = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            ran.add((threading.current_thread().name.partition("_")[0], frame.f_code.co_qualname))
+
+    loader = create_loader(LMDBDataset(place), **{**RANDOM, "num_workers": 2, "device": "cpu"})
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        list(loader)
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    assert len(drawn) == 7
+    assert drawn <= ran
+
+
 # Defaults
 
 
-def test_for_evaluation_the_images_are_resized_cropped_normalized_and_in_order(place: Path) -> None:
+def test_evaluation_batches_are_center_crops_in_order(place: Path) -> None:
     loader = create_loader(LMDBDataset(place), batch_size=8, input_size=(16, 20), device=None)
     images, labels = (torch.cat(parts) for parts in zip(*loader, strict=True))
     decode = ResizeCenterCrop((16, 20), resize=22)  # by the longer side, so that nothing is left black
@@ -144,7 +180,7 @@ def test_for_evaluation_the_images_are_resized_cropped_normalized_and_in_order(p
     assert type(loader) is ResumablePrefetchLoader
 
 
-def test_for_training_the_order_is_that_of_the_shuffle_and_the_last_short_batch_is_left_out(place: Path) -> None:
+def test_training_batches_are_shuffled_and_whole(place: Path) -> None:
     loader = create_loader(LMDBDataset(place), is_training=True, seed=4, **CPU)
     labels = [label for _, part in loader for label in part.tolist()]
     assert labels == [index % 3 for index in [*ShuffleSampler(range(LENGTH), seed=4)]][: LENGTH // 4 * 4]
@@ -152,7 +188,7 @@ def test_for_training_the_order_is_that_of_the_shuffle_and_the_last_short_batch_
     assert len(create_loader(LMDBDataset(place), drop_last=True, **CPU)) == 5
 
 
-def test_the_processors_of_a_machine_are_shared_by_the_processes_that_torchrun_started(
+def test_processes_of_torchrun_share_the_cpus(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("dbloader.loading.create.cpu_count", lambda: 12)
@@ -173,7 +209,7 @@ def test_normalize_decides_values_dtype_and_layout(place: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [16, (16, 16), [16, 16], (3, 16, 16), np.int64(16), torch.Size([3, 16, 16])])
-def test_the_size_may_be_said_in_several_ways(place: Path, size: Any) -> None:
+def test_input_size_has_several_forms(place: Path, size: Any) -> None:
     images, _ = next(iter(create_loader(LMDBDataset(place), **{**CPU, "input_size": size})))
     assert images.shape == (4, 3, 16, 16)
 
@@ -185,7 +221,7 @@ def to_floats(image: Image.Image) -> torch.Tensor:
     return torch.from_numpy(np.asarray(image.resize((8, 8)), np.float32) / 255).permute(2, 0, 1)
 
 
-def test_a_transform_of_the_datasets_own_counts_and_floats_are_not_normalized_again(place: Path) -> None:
+def test_own_transform_is_kept_and_its_floats_are_not_normalized(place: Path) -> None:
     for dataset in (Folder(to_floats), LMDBDataset(place, to_floats), Subset(Folder(to_floats), range(8))):
         with pytest.raises(OptionError, match=r"must come as uint8 .*, got torch\.float32.*normalize=None"):
             next(iter(create_loader(dataset, **SIZELESS)))
@@ -193,7 +229,7 @@ def test_a_transform_of_the_datasets_own_counts_and_floats_are_not_normalized_ag
         assert torch.equal(images, torch.stack([to_floats(photo(n)) for n in range(4)]))
 
 
-def test_a_decoder_of_the_datasets_own_counts_wherever_it_is(place: Path) -> None:
+def test_own_decoder_is_kept_in_nested_datasets(place: Path) -> None:
     store = LMDBDataset(place, decode=ResizeCenterCrop(8))
     part: Any = Subset(Subset(store, range(9)), range(8))
     datasets: list[Any] = [store, Subset(store, range(8)), part, ConcatDataset([store])]
@@ -226,12 +262,12 @@ def test_pil_images_are_refused_by_name(place: Path, engine: dict[str, Any], cap
     assert capfd.readouterr().err == ""
 
 
-def test_datasets_put_together_are_transformed_like_one(place: Path) -> None:
+def test_concatenated_datasets_are_transformed_like_one(place: Path) -> None:
     parts: Any = ConcatDataset([Subset(Folder(), range(10)), Subset(LMDBDataset(place), range(10, LENGTH))])
     assert same(all_of(create_loader(parts, **RANDOM)), all_of(create_loader(Folder(), **RANDOM)))
 
 
-def test_a_transform_that_is_given_takes_the_place_of_the_stores_own_and_leaves_the_dataset_as_it_is(
+def test_given_transform_replaces_the_stores_and_does_not_change_the_dataset(
     place: Path,
 ) -> None:
     dataset = LMDBDataset(place, to_floats)
@@ -259,25 +295,6 @@ def test_samples_may_be_dicts_or_images_alone(place: Path) -> None:
     assert torch.equal(of_store["image"], batch["image"])
 
 
-def test_a_store_without_images_in_its_samples_still_has_batches(place: Path) -> None:
-    loader = create_loader(LMDBDataset(place, fields=("label", "index")), normalize=None, **CPU)
-    assert next(iter(loader))["label"].tolist() == [0, 1, 2, 0]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("decoder", [RandomResizedCrop(16, interpolation="random"), RandomCrop(24, 8)], ids=repr)
-def test_a_decoder_gives_the_same_batches_in_threads_processes_and_none(place: Path, decoder: Any) -> None:
-    batches = []
-    for workers, number in (("threads", 0), ("threads", 2), ("processes", 2)):
-        options = {**RANDOM, "worker_type": workers, "num_workers": number, "normalize": None, "preparation": None}
-        with create_loader(LMDBDataset(place), transform=decoder, **options) as loader:
-            batches.append([images for _ in range(2) for images, _ in loader])
-    assert len(batches[0]) == 2 * (LENGTH // 4)
-    assert not torch.equal(batches[0][0], batches[0][LENGTH // 4]), "the second epoch has crops of its own"
-    for others in batches[1:]:
-        assert same(others, batches[0])
-
-
 class Staged(LMDBDataset):
     stage = 0
 
@@ -288,7 +305,7 @@ class Staged(LMDBDataset):
         return index, self.stage
 
 
-def test_what_is_set_on_the_dataset_counts_from_the_next_epoch_on(place: Path) -> None:
+def test_attribute_set_on_the_dataset_applies_from_the_next_epoch(place: Path) -> None:
     options: dict[str, Any] = {**CPU, "batch_size": LENGTH, "transform": None, "normalize": None}
     options |= {"worker_type": "threads", "num_workers": 1}
     with create_loader(Staged(place), **options) as loader:
@@ -303,7 +320,7 @@ def test_what_is_set_on_the_dataset_counts_from_the_next_epoch_on(place: Path) -
         assert [twos.tolist() for twos, _ in loader] == [[2] * LENGTH]
 
 
-def test_a_record_without_an_image_is_told(tmp_path: Path) -> None:
+def test_record_without_an_image_is_an_error(tmp_path: Path) -> None:
     write_store([Record("a", 0, encoded(photo(0), "PNG")), Record("b", 1, None)], tmp_path / "some.lmdb")
     with pytest.raises(LoaderError, match="a batch of images needs one in each record, got none in record 1"):
         list(create_loader(LMDBDataset(tmp_path / "some.lmdb"), **CPU))
@@ -332,7 +349,7 @@ def test_a_record_without_a_label_is_an_error_that_names_it(tmp_path: Path, fiel
             list(create_loader(dataset, **{**CPU, **options}))
 
 
-def test_records_without_a_label_may_be_left_out_or_collated_by_a_function_or_left_without(tmp_path: Path) -> None:
+def test_records_without_a_label_load_with_a_subset_collate_fn_or_other_fields(tmp_path: Path) -> None:
     place = partly_labelled(tmp_path / "some.lmdb")
     ((_, labels),) = create_loader(Subset(LMDBDataset(place), [0, 1, 3]), **CPU)
     assert labels.tolist() == [0, 1, 2]
@@ -347,7 +364,7 @@ class SomeLabels(Folder):
         return photo(index), None if index == 5 else index
 
 
-def test_a_sample_without_a_label_of_any_other_dataset_is_told() -> None:
+def test_sample_of_a_foreign_dataset_without_a_label_is_an_error() -> None:
     with pytest.raises(OptionError, match=r"^sample 5 of SomeLabels has no label, which torch cannot collate: "):
         list(create_loader(SomeLabels(), **CPU))
 
@@ -376,7 +393,7 @@ def test_a_preparation_comes_after_the_normalization_and_may_take_the_targets(pl
         assert targets.argmax(1).tolist() == labels.tolist()
 
 
-def test_a_sampler_of_ones_own_gives_the_order(place: Path) -> None:
+def test_given_sampler_decides_the_order(place: Path) -> None:
     loader: Any = create_loader(LMDBDataset(place), sampler=[5, 4, 3], **CPU)
     assert [labels.tolist() for _, labels in loader] == [[2, 1, 0]]
     assert not hasattr(loader, "state_dict")
@@ -522,7 +539,7 @@ def test_one_of_several_processes_that_forgot_the_process_group_gets_an_error(pl
     ],
 )
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 5 worker processes")
-def test_workers_are_what_suits_their_number_and_the_machine(
+def test_auto_chooses_threads_or_processes(
     place: Path, options: Any, machine: dict[str, Any], threads: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     methods = [machine.get("method", "fork"), "other"]
@@ -556,7 +573,7 @@ class Thousand(LMDBDataset):
 
 @pytest.mark.parametrize(("kind", "added"), [(Negative, 100), (Thousand, 1000)])
 @pytest.mark.parametrize("workers", ["threads", "processes"])
-def test_what_a_subclass_of_a_dataset_makes_is_what_comes(place: Path, kind: Any, added: int, workers: Any) -> None:
+def test_samples_of_a_dataset_subclass_are_loaded(place: Path, kind: Any, added: int, workers: Any) -> None:
     dataset = kind(place, decode=ResizeCenterCrop(8))
     expected = dataset.__getitems__([0, 1, 2, 3])
     loader = create_loader(dataset, normalize=None, worker_type=workers, **SIZELESS)
@@ -588,22 +605,7 @@ def test_a_training_without_a_whole_batch_is_refused(place: Path) -> None:
     assert len(loader) == 1
 
 
-class Scaled(LMDBDataset):
-    """Makes images that uint8 cannot hold."""
-
-    def sample(self, record: Record, random_numbers: Any = None) -> Any:
-        image, label = super().sample(record, random_numbers)
-        return image.float() / 255, label
-
-
-def test_an_image_that_a_subclass_makes_keeps_its_values(place: Path) -> None:
-    dataset = Scaled(place, decode=ResizeCenterCrop(8))
-    images, _ = next(iter(create_loader(dataset, batch_size=2, device=None, normalize=None, num_workers=0)))
-    assert images.dtype is torch.float32
-    assert torch.equal(images[1], dataset[1][0])
-
-
-def test_with_any_sampler_the_batches_are_the_same_whoever_makes_them(place: Path) -> None:
+def test_batches_of_a_foreign_sampler_are_the_same_for_any_workers(place: Path) -> None:
     def two_epochs(**options: Any) -> tuple[list[Any], Any]:
         options = {**CPU, "is_training": True, "seed": 3, "normalize": None, **options}
         loader = create_loader(LMDBDataset(place), sampler=SequentialSampler(range(LENGTH)), **options)
@@ -624,7 +626,7 @@ def test_with_any_sampler_the_batches_are_the_same_whoever_makes_them(place: Pat
             assert torch.equal(after, drawn), "who makes the batches draws nothing of the training's"
 
 
-def test_an_error_of_lmdb_in_the_callers_code_stays_what_it_is(place: Path) -> None:
+def test_error_of_lmdb_in_the_callers_code_is_unchanged(place: Path) -> None:
     def look_up(label: int) -> int:
         raise lmdb.NotFoundError(f"my own database: {label}")
 

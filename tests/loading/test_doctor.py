@@ -73,7 +73,7 @@ def test_a_small_shared_memory_is_a_problem(root: Path, small_disk: Path) -> Non
     ("soft", "state", "remedy"),
     [(100, "problem", "ulimit -n 1500"), (1000, "warning", "ulimit -n 1500"), (1100, "ok", "")],
 )
-def test_few_descriptors_are_told_with_the_command_that_allows_more(soft: int, state: str, remedy: str) -> None:
+def test_low_limit_of_open_files_is_reported_with_a_command(soft: int, state: str, remedy: str) -> None:
     def limited() -> Finding:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, 1500))
         return one(examine_machine(), "open files")
@@ -122,7 +122,7 @@ def test_a_driver_without_a_device_that_torch_sees_is_a_problem(root: Path) -> N
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_each_cuda_device_is_told_with_its_decoder() -> None:
+def test_each_cuda_device_is_reported() -> None:
     found = one(examine_machine(), "cuda:0")
     assert torch.cuda.get_device_name(0) in found.found
     assert found.found.endswith(" decodes JPEGs") or "pip install" in found.remedy
@@ -135,7 +135,7 @@ def test_a_network_file_system_is_a_warning(root: Path, place: Path, kind: str) 
     assert found.remedy == "copy the file to a local disk"
 
 
-def test_a_local_file_system_is_none_and_a_container_layer_is(root: Path, place: Path) -> None:
+def test_container_layer_is_a_warning_and_a_local_disk_is_none(root: Path, place: Path) -> None:
     assert one(place_on(root, "ext4", place), "file system") == Finding("file system", "ok", f"{place} is on ext4")
     assert one(place_on(root, "fuseblk", place), "file system").state == "ok"
     assert "goes with the container" in one(place_on(root, "overlay", place), "file system").consequence
@@ -169,12 +169,12 @@ def test_a_server_answers_with_its_version(place: Path, mongod: Mongod, mongod_u
     assert topology.found == "none, a standalone server"
 
 
-def test_a_replica_set_is_told_with_its_members(place: Path, replica_set: ReplicaSet, replica_set_uri: str) -> None:
+def test_replica_set_is_reported_with_its_members(place: Path, replica_set: ReplicaSet, replica_set_uri: str) -> None:
     copy_store(place, replica_set_uri)
     assert one(examine_place(replica_set_uri), "replica set").found.endswith(", with 1 members")
 
 
-def test_a_server_that_refuses_the_password_or_is_away_is_a_problem_without_the_password(
+def test_unreachable_server_is_a_problem_and_its_password_is_hidden(
     mongod_with_users: Mongod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = mongod_with_users.place("images")

@@ -8,9 +8,19 @@ from tests.support import framework_runs
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("frameworks", "world"),
-    [(["lightning", "fabric"], 2), (["accelerate", "ignite", "grain"], 2), (["transformers", "torchdata"], 1)],
+    [
+        (["torchdata"], 1),
+        *(
+            pytest.param(frameworks, world, marks=pytest.mark.nightly)
+            for frameworks, world in (
+                (["lightning", "fabric"], 2),
+                (["accelerate", "ignite", "grain"], 2),
+                (["transformers"], 1),
+            )
+        ),
+    ],
 )  # scripts/frameworks runs each in one process and in two, with more loaders
-def test_a_training_goes_on_with_the_samples_that_it_has_not_seen(frameworks: list[str], world: int) -> None:
+def test_interrupted_training_continues_with_unseen_samples(frameworks: list[str], world: int) -> None:
     done = framework_runs.launch(frameworks, world, quick=True)
     assert done.returncode == 0, done.stdout
     for framework in frameworks:
@@ -20,7 +30,7 @@ def test_a_training_goes_on_with_the_samples_that_it_has_not_seen(frameworks: li
 
 
 @pytest.mark.slow
-def test_a_training_that_hangs_is_ended_and_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_training_is_ended_with_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first of two processes waits for the second one, which never comes."""
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")

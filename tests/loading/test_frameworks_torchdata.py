@@ -72,16 +72,20 @@ def compared(run: Callable[[Any], list[list[list[int]]]]) -> list[list[list[int]
 
 KINDS = ("mapped", "shuffled", "torchdata's shuffle", "streamed", "resumed")
 RARELY: dict[str, Any] = {"snapshot_every_n_steps": 3, "persistent_workers": True}
-CASES: list[tuple[str, int, int, dict[str, Any]]] = [
+NIGHTLY = [
     *((kind, 4, 0, RARELY) for kind in KINDS),
-    *(("mapped", received, workers, {}) for received, workers in ((0, 0), (1, 0), (7, 2))),
+    *(("mapped", received, 0, {}) for received in (0, 1)),
     *((kind, 4, 2, RARELY) for kind in ("shuffled", "resumed")),
 ]
+CASES = [("mapped", 7, 2, {}), *(pytest.param(*case, marks=pytest.mark.nightly) for case in NIGHTLY)]
+KINDS_AND_WORKERS = [("mapped", 1), *(pytest.param(kind, 0, marks=pytest.mark.nightly) for kind in KINDS)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "received", "workers", "options"), CASES)
-def test_it_goes_on_as_the_loader_alone_does(kind: str, received: int, workers: int, options: dict[str, Any]) -> None:
+def test_stateful_loader_resumes_as_without_prefetching(
+    kind: str, received: int, workers: int, options: dict[str, Any]
+) -> None:
     """Also twice, the second time before each worker has given something."""
 
     def run(front: Any) -> list[list[list[int]]]:
@@ -105,8 +109,8 @@ def test_it_goes_on_as_the_loader_alone_does(kind: str, received: int, workers: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "workers"), [*((kind, 0) for kind in KINDS), ("mapped", 1)])
-def test_its_state_before_the_first_batch_is_the_beginning(kind: str, workers: int) -> None:
+@pytest.mark.parametrize(("kind", "workers"), KINDS_AND_WORKERS)
+def test_state_before_the_first_batch_is_the_beginning(kind: str, workers: int) -> None:
     def run(front: Any) -> list[list[list[int]]]:
         loader = make(front, kind, workers, persistent_workers=True)
         before = loader.state_dict()
@@ -124,8 +128,8 @@ def test_its_state_before_the_first_batch_is_the_beginning(kind: str, workers: i
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "workers"), [*((kind, 0) for kind in KINDS), ("mapped", 1)])
-def test_its_state_at_the_end_is_the_next_epoch(kind: str, workers: int) -> None:
+@pytest.mark.parametrize(("kind", "workers"), KINDS_AND_WORKERS)
+def test_state_at_the_end_is_the_next_epoch(kind: str, workers: int) -> None:
     def run(front: Any) -> list[list[list[int]]]:
         loader, again = make(front, kind, workers), make(front, kind, workers)
         seen = [read(loader)]

@@ -57,7 +57,7 @@ def test_the_first_epoch_has_a_run_of_damaged_samples_and_one_at_its_end() -> No
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=str)
-def test_the_next_sample_of_the_order_takes_the_place_whoever_makes_the_batch(place: Path, engine: Any) -> None:
+def test_next_sample_replaces_a_damaged_one_for_any_workers(place: Path, engine: Any) -> None:
     with LMDBDataset(place) as dataset:
         loader = create_loader(dataset, **{**SKIP, **engine})
         for epoch in range(3):  # from the second on, the workers know what was damaged before
@@ -68,7 +68,7 @@ def test_the_next_sample_of_the_order_takes_the_place_whoever_makes_the_batch(pl
 
 @pytest.mark.parametrize("engine", ENGINES, ids=str)
 @pytest.mark.parametrize("received", [1, 2, 5])
-def test_a_resumed_loader_goes_on_with_the_same_batches(place: Path, engine: Any, received: int) -> None:
+def test_resumed_loader_replaces_the_same_samples(place: Path, engine: Any, received: int) -> None:
     with LMDBDataset(place) as dataset:
         loader: Any = create_loader(dataset, **SKIP)
         batches = iter(loader)
@@ -114,7 +114,7 @@ def test_two_ranks_both_end_with_the_same_number_of_whole_batches(place: Path, t
     ],
     ids=lambda sampler: type(sampler).__name__,
 )
-def test_in_any_other_order_of_ours_the_next_of_that_order_takes_the_place(place: Path, sampler: Any) -> None:
+def test_next_sample_of_other_samplers_replaces_a_damaged_one(place: Path, sampler: Any) -> None:
     order = [*sampler]
     wanted = [next(i for i in order[n:] + order if i not in DAMAGED) for n in range(len(order))]
     with LMDBDataset(place) as dataset:

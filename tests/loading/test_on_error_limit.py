@@ -11,7 +11,6 @@ from torch.utils.data import Dataset, Subset
 from dbloader import LMDBDataset, Record, Skip, create_loader, write_store
 from dbloader.batches.timed import SkippedSample
 from dbloader.errors import (
-    DamagedImageError,
     DamagedRecordError,
     DamagedStoreError,
     LoaderError,
@@ -49,7 +48,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=str)
-def test_the_stats_count_and_list_what_was_skipped_of_all_workers(place: Path, engine: Any) -> None:
+def test_stats_list_skipped_samples_of_all_workers(place: Path, engine: Any) -> None:
     with LMDBDataset(place) as dataset:
         loader = create_loader(dataset, **{**SKIP, **engine})
         batches = iter(loader)
@@ -142,13 +141,6 @@ def test_where_nothing_is_damaged_nothing_changes(place: Path) -> None:
         assert "skipped" not in str(skipping.stats())
 
 
-def test_by_default_the_error_comes_out(place: Path) -> None:
-    with LMDBDataset(place) as dataset:
-        loader = create_loader(dataset, **{**SKIP, "on_error": "raise", "batch_size": 6})
-        with pytest.raises(DamagedImageError, match="the image does not decode"):
-            next(iter(loader))
-
-
 class Failing(Dataset[Any]):
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -169,13 +161,13 @@ NO_DAMAGE = (
 
 
 @pytest.mark.parametrize("kind", NO_DAMAGE)
-def test_mistakes_lack_of_memory_and_lost_stores_are_always_raised(kind: type[Exception]) -> None:
+def test_errors_other_than_damage_are_raised(kind: type[Exception]) -> None:
     loader = create_loader(Failing(kind("of a test")), **SKIP, transform=None)
     with pytest.raises(kind, match="of a test"):
         all_of(loader)
 
 
-def test_a_dataset_of_your_own_says_by_the_error_that_a_sample_is_damaged() -> None:
+def test_own_dataset_may_raise_damage_errors() -> None:
     loader = create_loader(Failing(DamagedRecordError("of a test")), **SKIP, transform=None)
     assert [label for _, labels in loader for label in labels.tolist()][4:7] == [ORDER[4], ORDER[6], ORDER[6]]
     (skipped,) = loader.stats().skipped_samples
@@ -198,7 +190,7 @@ def test_a_bug_of_a_transform_is_raised_in_a_batch_with_damage_too(place: Path) 
     ],
     ids=str,
 )
-def test_what_cannot_be_right_is_refused(place: Path, options: Any, error: type[Exception], message: str) -> None:
+def test_skip_refuses_wrong_options(place: Path, options: Any, error: type[Exception], message: str) -> None:
     with LMDBDataset(place) as dataset, pytest.raises(error, match=message):
         create_loader(dataset, **{**SKIP, "drop_last": False, **options})
 

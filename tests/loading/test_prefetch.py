@@ -60,10 +60,6 @@ class Epochs:
         self.epoch = epoch
 
 
-class Batch:
-    """Something that a weak reference can follow."""
-
-
 def pid_of(_: int) -> int:
     return os.getpid()
 
@@ -77,7 +73,7 @@ def threads() -> list[BackgroundThread[Any]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_seed_gives_the_same_order_and_leaves_the_same_state_as_without_prefetching(workers: int) -> None:
+def test_seed_gives_the_same_order_as_without_prefetching(workers: int) -> None:
     def epochs(prefetch: bool) -> list[Any]:
         loader: Any = DataLoader(Numbers(40), batch_size=8, shuffle=True, num_workers=workers)
         other: Any = DataLoader(Numbers(40), batch_size=8, shuffle=True)
@@ -94,15 +90,6 @@ def test_a_seed_gives_the_same_order_and_leaves_the_same_state_as_without_prefet
         return result
 
     assert epochs(prefetch=True) == epochs(prefetch=False)
-
-
-def test_the_loader_makes_its_iterator_in_the_thread_that_calls_iter() -> None:
-    loader = Epochs()
-    prefetched = PrefetchLoader(loader)
-    iterator = iter(prefetched)
-    assert loader.made_in == [threading.current_thread()]
-    assert loader.notes == []
-    assert list(iterator) == list(range(10))
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -145,7 +132,7 @@ def test_private_attributes_are_not_those_of_the_loader() -> None:
         operator.attrgetter("_index_sampler")(PrefetchLoader(DataLoader(Numbers())))
 
 
-def test_the_epoch_goes_to_the_loader_alone_where_it_takes_one() -> None:
+def test_set_epoch_calls_only_the_loader_if_it_has_one() -> None:
     class Loader(Epochs):
         sampler: Any = Epochs()
 
@@ -168,7 +155,7 @@ class Told(Numbers):
         self.epochs.append(epoch)
 
 
-def test_the_epoch_goes_once_to_the_sampler_and_the_dataset_of_a_data_loader() -> None:
+def test_set_epoch_calls_sampler_and_dataset_once() -> None:
     dataset, sampler = Told(), Told()
     PrefetchLoader(DataLoader(dataset, sampler=sampler)).set_epoch(3)
     assert (sampler.epochs, dataset.epochs) == ([3], [3])
@@ -263,6 +250,10 @@ def test_the_iterator_of_the_loader_is_gone_when_the_consumer_sees_the_end(depth
     assert made[0]() is None
 
 
+class Batch:
+    """Something that a weak reference can follow."""
+
+
 def test_batches_are_freed_when_the_consumer_drops_them() -> None:
     class Made:
         def __iter__(self) -> Iterator[Batch]:
@@ -294,7 +285,7 @@ def erased(loader: Any) -> list[torch.Tensor]:
     ]
 
 
-def test_where_no_sampler_of_ours_names_the_samples_torchs_seed_decides_what_is_random() -> None:
+def test_torch_seed_decides_erasing_without_our_samplers() -> None:
     pixels = torch.ones(12, 3, 8, 8)
     # The first tensor is not the images.
     batches = [{"scale": torch.ones(1), "pixels": part} for part in (pixels[:5], pixels[5:])]

@@ -56,7 +56,7 @@ def arrived(block: SharedSlot) -> torch.Tensor:
 
 
 @pytest.mark.slow
-def test_a_block_is_in_use_until_the_last_that_shares_it_is_gone() -> None:
+def test_slot_is_in_use_until_its_last_reference_is_gone() -> None:
     blocks = SharedBatchPool(2, 1, NBYTES)
     block = taken(blocks.take(1, SHAPE))
     assert blocks.take(1, SHAPE) is None
@@ -74,7 +74,7 @@ def test_a_block_is_in_use_until_the_last_that_shares_it_is_gone() -> None:
     assert blocks.take(1, (1, 8, 8, 3)) is not None, "a smaller batch fits too"
 
 
-def test_a_block_that_is_not_sent_is_given_back_when_nobody_writes_to_it() -> None:
+def test_unsent_slot_becomes_free() -> None:
     blocks = SharedBatchPool(1, 1, NBYTES)
     pixels = taken(blocks.take(0, SHAPE)).pixels[1:]
     assert blocks.take(0, SHAPE) is None, "a thread may still be decoding into it"
@@ -82,13 +82,13 @@ def test_a_block_that_is_not_sent_is_given_back_when_nobody_writes_to_it() -> No
     assert blocks.take(0, SHAPE) is not None
 
 
-def test_a_batch_that_is_too_large_has_no_block() -> None:
+def test_large_batch_gets_no_slot() -> None:
     blocks = SharedBatchPool(1, 1, 4096)
     assert blocks.take(0, (22, 8, 8, 3)) is None
     assert blocks.take(0, (21, 8, 8, 3)) is not None
 
 
-def test_blocks_do_not_overlap() -> None:
+def test_slots_do_not_overlap() -> None:
     blocks = SharedBatchPool(2, 3, NBYTES)
     tensors = []
     for number in range(6):
@@ -98,7 +98,7 @@ def test_blocks_do_not_overlap() -> None:
     assert [set(tensor.flatten().tolist()) for tensor in tensors] == [{number} for number in range(6)]
 
 
-def test_a_forked_process_does_not_give_back_what_its_parent_has() -> None:
+def test_forked_process_does_not_free_its_parents_slots() -> None:
     blocks = SharedBatchPool(1, 1, NBYTES)
     tensor = arrived(taken(blocks.take(0, SHAPE)))
     holder = [tensor]
@@ -107,7 +107,7 @@ def test_a_forked_process_does_not_give_back_what_its_parent_has() -> None:
     assert blocks.take(0, SHAPE) is None
 
 
-def test_a_block_that_a_forked_process_has_too_is_not_used_again() -> None:
+def test_slot_held_at_a_fork_is_not_reused() -> None:
     blocks = SharedBatchPool(1, 2, NBYTES)
     tensor = arrived(taken(blocks.take(0, SHAPE)))
     tensor[:] = 7
@@ -126,7 +126,7 @@ def test_a_block_that_a_forked_process_has_too_is_not_used_again() -> None:
 
 
 @pytest.mark.slow
-def test_memory_is_taken_when_it_is_written_to_and_is_each_blocks_own() -> None:
+def test_memory_is_allocated_at_the_first_write() -> None:
     def shared() -> int:
         lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
         return next(int(fields[1]) * 1024 for fields in lines if fields[0] == "Shmem:")
@@ -146,7 +146,7 @@ def test_memory_is_taken_when_it_is_written_to_and_is_each_blocks_own() -> None:
 
 
 @pytest.mark.slow
-def test_batches_are_those_of_threads_and_few_places_hold_them(place: Path) -> None:
+def test_process_batches_equal_thread_batches_and_reuse_memory(place: Path) -> None:
     loader = make(place, "processes", input_size=96)  # too large to be sent by value
     for batches in expected(place, 3, input_size=96):
         addresses, got = set(), []
@@ -160,7 +160,7 @@ def test_batches_are_those_of_threads_and_few_places_hold_them(place: Path) -> N
     loader.close()
 
 
-def test_without_files_to_spare_batches_come_nevertheless(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_arrive_without_free_file_descriptors(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     create = os.memfd_create
     made: list[int] = []
 
@@ -190,7 +190,7 @@ def test_runs_side_by_side_have_memory_of_their_own(place: Path) -> None:
     other.close()
 
 
-def test_after_a_break_all_is_as_before(place: Path) -> None:
+def test_next_epoch_after_break_is_whole(place: Path) -> None:
     loader = make(place, "processes")
     batches = expected(place, 3)
     for epoch in range(2):
@@ -202,7 +202,7 @@ def test_after_a_break_all_is_as_before(place: Path) -> None:
     loader.close()
 
 
-def test_an_error_in_a_batch_costs_no_block(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_in_a_batch_frees_its_slot(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dbloader.batches.tensors.get_worker_info", lambda: SimpleNamespace(id=0))
     wrong: list[int] = []
 

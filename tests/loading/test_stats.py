@@ -65,7 +65,7 @@ def test_stats_can_be_sent_to_other_processes(clock: Turned) -> None:
     assert pickle.loads(pickle.dumps(stats)) == stats  # noqa: S301
 
 
-def test_each_second_is_counted_where_it_went(clock: Turned) -> None:
+def test_each_second_is_counted_once(clock: Turned) -> None:
     def prepare(images: torch.Tensor) -> torch.Tensor:
         clock.turn(0.5)
         return images
@@ -108,7 +108,7 @@ def test_an_epoch_that_is_not_finished_counts_what_was_received_and_not_what_was
     loader.close()
 
 
-def test_before_and_after_nothing_there_are_no_shares() -> None:
+def test_stats_of_an_empty_loader_have_no_shares() -> None:
     stats = PrefetchLoader([]).stats()
     assert (stats.batches, stats.samples, stats.waiting, stats.samples_per_s, stats.work) == (0, None, 0.0, None, None)
     assert str(stats) == "too few batches to tell: take at least two"
@@ -126,14 +126,14 @@ def test_before_and_after_nothing_there_are_no_shares() -> None:
         (["a", "b"], None),
     ],
 )
-def test_the_samples_of_any_batch_are_counted_where_it_shows_them(batch: Any, samples: int | None) -> None:
+def test_samples_of_any_batch_are_counted(batch: Any, samples: int | None) -> None:
     loader: PrefetchLoader[Any] = PrefetchLoader([batch])
     list(loader)
     assert loader.stats().samples == samples
 
 
 @pytest.mark.parametrize("kind", ["threads", "processes"])
-def test_what_the_workers_measure_arrives(kind: str) -> None:
+def test_work_of_all_workers_is_counted(kind: str) -> None:
     data = list(torch.arange(40.0).reshape(20, 2))
     if kind == "threads":
         source: Any = thread_loader(data, 4, num_workers=2)
@@ -150,7 +150,7 @@ def test_what_the_workers_measure_arrives(kind: str) -> None:
     assert (stats.num_workers, stats.depth, stats.ahead) == (2, 2, 5)
 
 
-def test_a_timed_batch_is_pinned_as_what_is_in_it() -> None:
+def test_timed_batch_pins_its_batch() -> None:
     class Pinned:
         def pin_memory(self, device: Any = None) -> str:
             return "pinned"
@@ -263,5 +263,5 @@ def test_the_verdict(changes: dict[str, Any], verdict: str) -> None:
         ({"serial_s": 4.0, "work": Work(1.0, 14.0, 3.0)}, "about 3 workers instead of 2 would keep up$"),
     ],
 )
-def test_what_the_verdict_says_too(changes: dict[str, Any], part: str) -> None:
+def test_parts_of_the_verdict(changes: dict[str, Any], part: str) -> None:
     assert re.search(part, said(**changes))

@@ -24,7 +24,7 @@ def first(*arguments: Any, **options: Any) -> torch.Tensor:
     return images
 
 
-def test_size_and_batch_size_stand_where_they_stand_in_timms_call(dataset: LMDBDataset) -> None:
+def test_positional_arguments_are_in_timms_order(dataset: LMDBDataset) -> None:
     images = first(dataset, (3, 16, 24), 4)
     assert images.shape == (4, 3, 16, 24)
     assert torch.equal(images, first(dataset, batch_size=4, input_size=(16, 24)))

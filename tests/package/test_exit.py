@@ -134,7 +134,7 @@ def test_nothing_is_printed_at_the_end_of_a_program_with_a_server(place: Path, m
 
 
 @pytest.mark.slow
-def test_the_check_sees_what_is_printed(place: Path) -> None:
+def test_check_sees_printed_output(place: Path) -> None:
     loud = "class Loud:\n    def __del__(self): raise RuntimeError('loud')\nimport json\njson.held = Loud()"
     with pytest.raises(AssertionError, match=r"(?s)exit status 256.*RuntimeError: loud"):
         check([loud, "sys.exit(1)"], place)
