@@ -22,7 +22,6 @@ import lmdb
 from dbloader.errors import DamagedStoreError, OptionError, StoreError, StoreExistsError, StoreNotFoundError
 from dbloader.remote.bucket import Bucket
 from dbloader.remote.errors import NotWholeError
-from dbloader.remote.origin import RemoteOrigin
 from dbloader.remote.places import WRITABLE, is_remote, parse_place
 from dbloader.stores.lmdb.errors import refusals, translate
 from dbloader.stores.lmdb.handle import LMDBHandle, OtherStoreError
@@ -49,8 +48,8 @@ _OURS = re.compile(rf"{SHARD_FOLDER}/[0-9]{{5,}}-[0-9a-f]+\.lmdb|index-[0-9a-f]+
 
 def read_table(place: str) -> ShardTable:
     """Return the manifest and the file names of a store in object storage."""
-    origin = RemoteOrigin(place)
-    return ShardTable.decode(origin.manifest(), origin.place)
+    bucket = Bucket(place)
+    return ShardTable.decode(bucket.manifest(), bucket.place)
 
 
 def copy_remote(
@@ -179,9 +178,9 @@ def _as_folder(source: Path) -> Iterator[tuple[Path, ShardTable]]:
 
 
 def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[int, int], object]) -> Manifest:
-    origin = RemoteOrigin(place)
+    bucket = Bucket(place)
     replaces = check_target(target, overwrite=overwrite)
-    table = ShardTable.decode(origin.manifest(), origin.place)._replace(previous="")
+    table = ShardTable.decode(bucket.manifest(), bucket.place)._replace(previous="")
     shards = dict(zip(table.files, table.shards, strict=False))
     # The name is unique to the store, so several processes may fill the folder at once.
     folder = target.with_name(f"{target.name}.copy-{hashlib.sha256(table.encode()).hexdigest()[:8]}")
@@ -189,14 +188,14 @@ def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[
     (folder / SHARD_FOLDER).mkdir(exist_ok=True)
 
     def fetch(name: str) -> None:
-        path, where = folder / name, f"{origin.place}/{name}"
+        path, where = folder / name, f"{bucket.place}/{name}"
         with suppress(FileNotFoundError, StoreError):
             _check(path, where, shards.get(name), table.manifest)  # from an interrupted copy
             return
         aside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
         try:
             try:
-                origin.fetch(name, aside)
+                bucket.fetch(name, aside)
             except StoreNotFoundError as error:
                 what = "if the store there was replaced meanwhile, the same command brings the new one"
                 raise StoreNotFoundError(f"{error}; {what}") from error
@@ -209,7 +208,7 @@ def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[
         finally:
             aside.unlink(missing_ok=True)
 
-    _for_each_file(table, fetch, origin.bucket, progress)
+    _for_each_file(table, fetch, bucket, progress)
     for path in folder.rglob("*.lmdb.*"):
         path.unlink(missing_ok=True)  # from a killed copy
     if replaces:

@@ -1,22 +1,34 @@
 """Objects below a place in object storage: the only code that imports obstore.
 
-obstore hangs in a process that was forked after its first use, so only the process of a conversion or a copy, and that
-of a cache's fetcher, may make a Bucket. In a forked process that raises an error.
+obstore hangs in a process that was forked after its first use. So only the main process of a conversion or a copy, and
+the fetcher of a cache, may make a Bucket. In a forked process this raises an error.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import random
 import re
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from dbloader.errors import OptionError, StoreError, StoreExistsError, StoreNotFoundError, StoreUnreachableError
+from dbloader.errors import (
+    NotAStoreError,
+    OptionError,
+    StoreAccessError,
+    StoreError,
+    StoreExistsError,
+    StoreFullError,
+    StoreNotFoundError,
+    StoreUnreachableError,
+)
 from dbloader.remote.errors import NotWholeError, is_temporary, status_of, translate
 from dbloader.remote.places import WRITABLE, parse_place
 
@@ -26,18 +38,20 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-# What one request fetches or sends of a large object; more of a file over 80 GB, as S3 takes at most so many parts.
+MANIFEST_FILE = "manifest.bson"
+# A large object is fetched and sent in parts. S3 allows this number of parts, so the parts of a file over 80 GB are
+# larger.
 PART_BYTES, MAX_PARTS = 8 * 2**20, 10_000
-PARTS_AT_ONCE = 4
-# A request fails for good when it has been repeated for so long; or a few times, if the server has never answered.
-PATIENCE_S, FIRST_TRIES = 60.0, 3
+_PARTS_AT_ONCE = 4
+# A request is repeated for this time. If the server has never answered, a request is only tried a few times.
+PATIENCE_S, _FIRST_TRIES = 60.0, 3
 _LONGEST_PAUSE_S = 10.0
-# Of 2 % that are not whole, one object in 3 * 10^8 has so many in a row.
+# If 2 % of the answers are incomplete, one object in 3 * 10^8 gets so many incomplete answers in a row.
 _ANSWERS = 5
-# The ETags of S3: the MD5 of an object, or of the MD5s of its parts. With keys of KMS they look the same.
+# The ETags of S3: the MD5 of an object, or of the MD5s of its parts. ETags of objects with KMS keys look the same.
 _MD5 = re.compile(r"[0-9a-f]{32}(-[0-9]+)?")
 _SERVER = re.compile(r"https?://[\w.:@%\[\]-]+(/\S*)?")
-# A part takes 5 minutes at 28 kB/s. A connection that brings nothing for 30 s is given up.
+# A part takes 5 minutes at 28 kB/s. A connection that brings no bytes for 30 s is closed.
 _TIMEOUTS = {"connect_timeout": "10s", "read_timeout": "30s", "timeout": "5m"}
 _used_by = 0  # pid of the process that has used obstore
 
@@ -48,8 +62,8 @@ class Item(NamedTuple):
     Attributes:
         key: Its key below the place.
         size: Its number of bytes.
-        etag: Changes with its content; "" if the server gives none.
-        version: Its number in Google's cloud, which takes it in place of the ETag; else None.
+        etag: A value that changes with its content; "" if the server gives none.
+        version: Its number in Google's cloud, which compares this instead of the ETag; else None.
     """
 
     key: str
@@ -63,17 +77,19 @@ class Bucket:
 
     Attributes:
         place: The place.
-        repeats: Requests that were repeated: the server was overloaded, a connection failed or an answer was not whole.
+        parts: The parts of the place.
+        repeats: Repeated requests: the server was overloaded, a connection failed or an answer was incomplete.
     """
 
     def __init__(self, place: str | os.PathLike[str]) -> None:
-        self.place = parse_place(place)
+        self.parts = parse_place(place)
+        self.place = str(self.parts)
         self.repeats = 0
         self._answered = self._closed = False
-        self._has_md5: bool | None = None  # whether ETags are MD5s; None while unknown
+        self._has_md5: bool | None = None  # whether ETags are MD5s; None if unknown
         self._lock = threading.Lock()
-        self._once = self._open(retries=0)  # repeated here, which counts and has a deadline
-        self._often = self._open(retries=1_000)  # obstore repeats one part of a file, or one page of a listing
+        self._once = self._open(retries=0)  # for requests that _repeat counts and repeats
+        self._often = self._open(retries=1_000)  # obstore repeats single parts of a file and pages of a listing
 
     def _open(self, retries: int) -> Any:
         global _used_by
@@ -90,7 +106,7 @@ class Bucket:
                 '"spawn" or "forkserver"'
             )
         _used_by = pid
-        scheme, server = self.place.scheme, self.place.server
+        scheme, server = self.parts.scheme, self.parts.server
         if scheme == "s3" and server and not _SERVER.fullmatch(server):  # obstore would panic
             raise OptionError(
                 f"{self.place}: the environment variable AWS_ENDPOINT_URL must be an address such as https://host:9000"
@@ -101,19 +117,19 @@ class Bucket:
         }
         with self._translated():
             if scheme not in WRITABLE:
-                return HTTPStore.from_url(str(self.place), **options)
+                return HTTPStore.from_url(self.place, **options)
             kind: Any = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[scheme]
-            return kind(self.place.bucket, prefix=self.place.key or None, **options)
+            return kind(self.parts.bucket, prefix=self.parts.key or None, **options)
 
     @contextmanager
     def _translated(self, key: str = "") -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            raise translate(error, self.place, key) from None
+            raise translate(error, self.parts, key) from None
 
     def _repeat(self, request: Callable[[], Result], key: str = "") -> Result:
-        """Return what a request returns; repeat it with growing pauses while its failure is temporary."""
+        """Return the result of a request. Repeat it with growing pauses while its failure is temporary."""
         deadline, tries = time.monotonic() + PATIENCE_S, 0
         while True:
             if self._closed:
@@ -123,22 +139,22 @@ class Bucket:
             except Exception as error:
                 tries += 1
                 pause = min(0.05 * 2**tries, _LONGEST_PAUSE_S)
-                failed = translate(error, self.place, key)
+                failed = translate(error, self.parts, key)
                 self._answered = self._answered or status_of(error) > 0
-                if not is_temporary(error) or (not self._answered and tries >= FIRST_TRIES):
+                if not is_temporary(error) or (not self._answered and tries >= _FIRST_TRIES):
                     raise failed from None
                 if time.monotonic() + pause > deadline:
-                    raise StoreUnreachableError(f"{failed}; it was asked again for {PATIENCE_S:.0f} s") from None
+                    raise StoreUnreachableError(f"{failed}; the request was repeated for {PATIENCE_S:.0f} s") from None
                 with self._lock:
                     self.repeats += 1
-                # Not all at once: those that failed together would come again together.
+                # Random, because requests that fail together should not be repeated together.
                 time.sleep(pause * random.uniform(0.5, 1.0))
             else:
                 self._answered = True
                 return result
 
     def close(self) -> None:
-        """Make all further requests fail, also those of copies that threads have begun."""
+        """Make all further requests fail, including the next requests of running copies."""
         self._closed = True
 
     def items(self, below: str = "") -> list[Item]:
@@ -146,28 +162,28 @@ class Bucket:
         return self._repeat(lambda: [_item(meta) for page in self._often.list(below or None) for meta in page], below)
 
     def folders(self) -> tuple[list[str], list[Item]]:
-        """Return the names directly below the place that have objects below them, and the objects directly there."""
+        """Return the names of the folders directly below the place, and the objects directly below it."""
         found = self._repeat(self._once.list_with_delimiter)
         return sorted(found["common_prefixes"]), [_item(meta) for meta in found["objects"]]
 
     def head(self, key: str) -> Item | None:
-        """Return an object without its bytes; None if it does not exist."""
+        """Return the description of an object; None if it does not exist."""
         with suppress(StoreNotFoundError):
             return _item(self._repeat(lambda: self._once.head(key), key))
         return None
 
     def get(self, key: str, etag: str = "", span: tuple[int, int] | None = None, *, size: int | None = None) -> bytes:
-        """Return the bytes of an object, or those from the first of ``span`` to before its second.
+        """Return the bytes of an object.
 
         Args:
             key: Its key below the place.
-            etag: Its ETag, if it is known.
-            span: Numbers of bytes.
-            size: Its number of bytes, if it is known.
+            etag: Raise an error if the object has another ETag; "" for any.
+            span: Return only the bytes from the first number to before the second.
+            size: Its number of bytes, if known.
 
         Raises:
-            ObjectChangedError: Its ETag is not the one that is given.
-            NotWholeError: It does not come whole.
+            ObjectChangedError: It has another ETag.
+            NotWholeError: All answers are incomplete.
             StoreError: It does not exist, or cannot be read.
         """
         options: Any = ({"if_match": etag} if etag else {}) | ({"range": span} if span else {})
@@ -179,18 +195,64 @@ class Bucket:
             if size not in (None, len(data)):
                 return data, "", None
             stated = "" if span else answer.meta["e_tag"] or ""
-            return data, stated, etag_of([md5_of(data)]) if stated else ""
+            return data, stated, _etag_of([_md5(data)]) if stated else ""
 
-        return self.until_whole(lambda: self._repeat(ask, key), key)
+        return self._until_whole(lambda: self._repeat(ask, key), key)
 
-    def until_whole(self, ask: Callable[[], tuple[Result, str, str | None]], key: str) -> Result:
-        """Return what a function has fetched, and call it again while that is not whole.
-
-        The function also returns the ETag that the server states, and the one that S3 gives the bytes that came; None
-        if their number is wrong.
+    def manifest(self) -> bytes:
+        """Return the content of the ``manifest.bson`` of the store at the place.
 
         Raises:
-            NotWholeError: It never was.
+            NotAStoreError: The place has no such file.
+            StoreError: The file cannot be read.
+        """
+        try:
+            return self.get(MANIFEST_FILE)
+        except StoreNotFoundError:
+            raise NotAStoreError(
+                f"{self.place} has no store: there is no {MANIFEST_FILE} (dbloader copy puts a store there)"
+            ) from None
+
+    def fetch(self, key: str, path: str | os.PathLike[str]) -> None:
+        """Copy an object into a new file, by several requests at once.
+
+        Raises:
+            StoreError: The object does not exist or cannot be read, or the file cannot be written. The file may be
+                incomplete then.
+        """
+        item = self.head(key)
+        if item is None:
+            raise StoreNotFoundError(f"{self.place}/{key} does not exist")
+        try:
+            with open(path, "xb") as file, ThreadPoolExecutor(_PARTS_AT_ONCE) as threads:  # noqa: PTH123 - any str
+                copy = partial(self._copy_part, item, file.fileno())
+                starts = range(0, item.size, _part_bytes(item.size))
+
+                def ask() -> tuple[None, str, str]:
+                    return None, item.etag, _etag_of([*threads.map(copy, starts)])  # an error cancels the other parts
+
+                self._until_whole(ask, key)
+        except StoreError:
+            raise
+        except OSError as error:
+            kind = StoreFullError if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else StoreAccessError
+            raise kind(f"a copy of {self.place}/{key} cannot be written: {error.strerror}") from error
+
+    def _copy_part(self, item: Item, descriptor: int, start: int) -> bytes:
+        """Copy the part that begins at a byte, and return its MD5."""
+        end = min(start + _part_bytes(item.size), item.size)
+        part = self.get(item.key, item.etag, (start, end))
+        data = memoryview(part)
+        while data:  # an almost full disk takes only some of the bytes
+            written = os.pwrite(descriptor, data, start)
+            data, start = data[written:], start + written
+        return _md5(part)
+
+    def _until_whole(self, ask: Callable[[], tuple[Result, str, str | None]], key: str) -> Result:
+        """Return what a function fetches. Call it again while the answer is incomplete.
+
+        The function returns (result, ETag from the server, ETag that S3 gives these bytes). The last is None if the
+        number of bytes is wrong.
         """
         before: str | None = None
         for _ in range(_ANSWERS):
@@ -206,8 +268,11 @@ class Bucket:
         )
 
     def _agree(self, stated: str, found: str, before: str | None) -> bool:
-        """Return whether bytes have the stated ETag; or it is made in another way, and the same bytes came before."""
-        if not _MD5.fullmatch(stated) or stated[32:] != found[32:]:  # of another kind, or of other parts
+        """Return whether bytes have the stated ETag, or cannot be compared with it.
+
+        If no ETag has ever been an MD5, the same bytes twice show that this server makes ETags in another way.
+        """
+        if not _MD5.fullmatch(stated) or stated[32:] != found[32:]:  # no MD5, or the MD5 of parts of another size
             return True
         if stated == found:
             self._has_md5 = True
@@ -216,22 +281,22 @@ class Bucket:
         return found in (stated, before) or self._has_md5 is False
 
     def put_file(self, key: str, path: Path, there: Item | None = None) -> None:
-        """Copy a file to a key, in parts; nobody sees it before it is whole.
+        """Copy a file to a key, in parts. Nobody sees the object before it is whole.
 
-        Nothing is sent if the object that is ``there`` has the file's size and the ETag that S3 gives its bytes.
+        Nothing is sent if the existing object ``there`` has the file's size and the ETag that S3 gives its bytes.
         """
         size = path.stat().st_size
-        part = part_bytes(size)
+        part = _part_bytes(size)
         if there is not None and (there.size, there.etag.strip('"')) == (size, _etag(path, part)):
             return
         with self._translated(key):
-            self._often.put(key, path, chunk_size=part, max_concurrency=PARTS_AT_ONCE)
+            self._often.put(key, path, chunk_size=part, max_concurrency=_PARTS_AT_ONCE)
 
     def put_if(self, key: str, data: bytes, replaces: Item | None) -> None:
-        """Make a new object, or replace exactly the one that is given.
+        """Make a new object, or replace exactly the object ``replaces``.
 
         Raises:
-            StoreExistsError: An object is there, or not the one to be replaced.
+            StoreExistsError: Another object is there.
         """
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
@@ -241,13 +306,13 @@ class Bucket:
         try:
             self._often.put(key, data, mode=mode)
         except (AlreadyExistsError, PreconditionError):
-            if self.get(key) != data:  # else the answer to an earlier try was lost
+            if self.get(key) != data:  # equal if the answer to an earlier try was lost
                 raise StoreExistsError(f"{self.place}/{key} was written by another process meanwhile") from None
         except Exception as error:
-            raise translate(error, self.place, key) from None
+            raise translate(error, self.parts, key) from None
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Remove objects that nobody needs, up to the first one that cannot be removed."""
+        """Remove objects that nobody needs. Stop silently at the first failure."""
         with suppress(StoreError), self._translated():
             for key in keys:
                 self._often.delete(key)
@@ -257,21 +322,20 @@ def _item(meta: Any) -> Item:
     return Item(meta["path"], meta["size"], meta["e_tag"] or "", meta["version"])
 
 
-def part_bytes(size: int) -> int:
-    """Return how many bytes one request fetches or sends of an object of some size."""
+def _part_bytes(size: int) -> int:
+    """Return the bytes that one request fetches or sends of an object with ``size`` bytes."""
     return max(PART_BYTES, -(-size // MAX_PARTS))
 
 
-def etag_of(parts: Sequence[bytes]) -> str:
+def _etag_of(parts: Sequence[bytes]) -> str:
     """Return the ETag that S3 gives an object, from the MD5s of its parts: the one MD5, or the MD5 of all of them."""
-    return parts[0].hex() if len(parts) == 1 else f"{md5_of(b''.join(parts)).hex()}-{len(parts)}"
+    return parts[0].hex() if len(parts) == 1 else f"{_md5(b''.join(parts)).hex()}-{len(parts)}"
 
 
 def _etag(path: Path, part: int) -> str:
     with path.open("rb") as file:
-        return etag_of([md5_of(data) for data in iter(lambda: file.read(part), b"")])
+        return _etag_of([_md5(data) for data in iter(lambda: file.read(part), b"")])
 
 
-def md5_of(data: bytes) -> bytes:
-    """Return the MD5 of some bytes."""
+def _md5(data: bytes) -> bytes:
     return hashlib.md5(data, usedforsecurity=False).digest()

@@ -1,8 +1,7 @@
-"""Say in plain words what object storage has answered.
+"""Translate the errors of obstore into errors of dbloader.
 
-A message of obstore has the whole answer of the server and may have signed URLs, so no message repeats it. What is
-taken from it are a status, a code, and the kind of the failure. For the same reason errors are raised without it, as
-"from None".
+A message of obstore has the whole answer of the server, perhaps with signed URLs. So a translated message has only the
+status, the code and the kind of the failure, and errors are raised "from None".
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 _STATUS = re.compile(r"status code: (\d{3})|\bstatus: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
-# The services of a cloud that give a machine's own credentials: tried when the environment has none.
+# The services of a cloud that give a machine credentials. obstore asks them when the environment has none.
 _NO_CREDENTIALS = re.compile(r"169\.254\.|metadata\.google|token request|/oauth2/|Account must be specified")
 _BAD_CREDENTIALS = re.compile("service account|Invalid Access Key")
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired")
@@ -29,7 +28,7 @@ _CREDENTIALS = {
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
 _NAMES_SERVER = {"s3": "AWS_REGION", "az": "AZURE_STORAGE_ACCOUNT_NAME"}
-# What obstore says of a request without an answer; the first that fits counts.
+# Parts of obstore's messages about requests without an answer; the first match counts.
 _UNANSWERED = {
     "dns error": "the name of the server is unknown",
     "builder error": "the address of the server cannot be used",
@@ -40,27 +39,27 @@ _UNANSWERED = {
 
 
 class ObjectChangedError(StoreError):
-    """The object is not the one that was listed."""
+    """The object was changed after it was listed."""
 
 
 class NotWholeError(StoreError):
-    """All answers had another size or other bytes than the server states."""
+    """All answers had another size or other bytes than the server stated."""
 
 
 def status_of(error: BaseException) -> int:
-    """Return the HTTP status of an answer; 0 if none came."""
+    """Return the HTTP status of an answer; 0 without an answer."""
     found = _STATUS.search(str(error))
     return int(found[1] or found[2]) if found else 0
 
 
 def is_temporary(error: BaseException) -> bool:
-    """Return whether the same request may succeed later: too many requests, a failure of the server or the network."""
+    """Return whether the same request may succeed later, as after a failure of the network."""
     status = status_of(error)
     return status in (408, 429) or status >= 500 or (not status and "HTTP error" in str(error))
 
 
 def translate(error: BaseException, place: RemotePlace, key: str = "") -> StoreError:
-    """Return the error of dbloader for one of obstore, about an object below a place."""
+    """Return dbloader's error for an error of obstore about an object below a place."""
     text, status = str(error), status_of(error)
     code = found[1] if (found := _CODE.search(text)) else ""
     where, bucket = "/".join(filter(None, (str(place), key))), f"{place.scheme}://{place.bucket}"
@@ -104,7 +103,7 @@ def translate(error: BaseException, place: RemotePlace, key: str = "") -> StoreE
 
 
 def _server(place: RemotePlace) -> str:
-    """Return which server it is, or what decides that."""
+    """Return the address of the server, or the variable that decides it, as the end of a message."""
     if place.scheme == "s3" and place.server:
         return f" at {place.server.rpartition('@')[2]} (AWS_ENDPOINT_URL)"
     return f" ({_NAMES_SERVER[place.scheme]} decides which)" if place.scheme in _NAMES_SERVER else ""

@@ -19,8 +19,8 @@ class RemotePlace(NamedTuple):
 
     Attributes:
         scheme: ``"s3"``, ``"gs"``, ``"az"``, ``"http"`` or ``"https"``.
-        bucket: The bucket or container; of ``http`` and ``https`` the server.
-        key: What all keys there begin with, without slashes at its ends.
+        bucket: The bucket or container; the server for ``http`` and ``https``.
+        key: The prefix of all keys below the place, without slashes at its ends.
     """
 
     scheme: str
@@ -29,7 +29,7 @@ class RemotePlace(NamedTuple):
 
     @property
     def server(self) -> str:
-        """The URL that the environment or the place names; "" for that of a cloud."""
+        """The URL of the server that the environment or the place names; "" for the cloud's own."""
         if self.scheme not in WRITABLE:
             return f"{self.scheme}://{self.bucket}"
         names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL") if self.scheme == "s3" else ()
@@ -40,7 +40,7 @@ class RemotePlace(NamedTuple):
 
 
 def is_remote(place: object) -> bool:
-    """Return whether a place is in object storage, or a mistyped one."""
+    """Return whether a place is in object storage, even if it is mistyped."""
     return isinstance(place, (str, os.PathLike)) and bool(_PLACE.match(str(place)))
 
 
@@ -48,7 +48,7 @@ def parse_place(place: str | os.PathLike[str]) -> RemotePlace:
     """Return the parts of a place.
 
     Raises:
-        PlaceError: It is mistyped or names no bucket, or has credentials in it, which no message repeats.
+        PlaceError: The place is mistyped, names no bucket, or contains credentials, which no message repeats.
     """
     found = _PLACE.fullmatch(os.fspath(place))
     if found is None:

@@ -60,15 +60,15 @@ def scan_objects(place: str | os.PathLike[str]) -> ObjectFolder:
         SourceError: There are no folders, or files of another kind beside them, or the place cannot be listed.
     """
     bucket = Bucket(place)
-    where = str(bucket.place)
-    if bucket.place.scheme.startswith("http"):
+    where = bucket.place
+    if bucket.parts.scheme.startswith("http"):
         raise SourceError(
             f"{where}: a web server does not list its files: name them in a listing (--listing), whose paths start "
             "from this place"
         )
     with _source_errors():
         folders, loose = bucket.folders()
-        if not folders and not loose and bucket.place.key and bucket.head("") is not None:
+        if not folders and not loose and bucket.parts.key and bucket.head("") is not None:
             raise SourceError(f"{where}: is one object: {_WHAT_IS_READ}")
     names = [item.key for item in loose]
     for name in names:
@@ -99,7 +99,7 @@ class ObjectSource(Source):
 
     def __init__(self, bucket: Bucket, *described: Any) -> None:
         super().__init__(*described)
-        self._bucket, self.place = bucket, str(bucket.place)
+        self._bucket, self.place = bucket, bucket.place
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="dbloader-objects")
 
     @override
@@ -130,7 +130,7 @@ class ObjectFolder(ObjectSource):
     """The images below a place; made by ``scan_objects``. Classes, labels and order are those of a `FolderSource`."""
 
     def __init__(self, bucket: Bucket, classes: tuple[str, ...], loose: list[Item]) -> None:
-        super().__init__(bucket, Path("/"), classes, first_warnings(str(bucket.place), classes))
+        super().__init__(bucket, Path("/"), classes, first_warnings(bucket.place, classes))
         self._loose = loose
 
     @override

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dbloader.conversion.convert import convert
-from dbloader.remote.origin import RemoteOrigin
+from dbloader.remote.bucket import Bucket
 from tests.support.object_store import ObjectStore, put_folder
 
 if TYPE_CHECKING:
@@ -47,18 +47,18 @@ def transfers(folder: Path, place: str) -> None:
     with path.open("wb") as file:
         for _ in range(FILE_MB):
             file.write(os.urandom(10**6))
-    origin = RemoteOrigin(place)
+    bucket = Bucket(place)
     print("| transfer of a file of 512 MB | MB/s | CPU s / GB |\n| --- | ---: | ---: |")
     for _ in range(ROUNDS):
         with measured("upload (parts of 8 MiB, 4 at once)", FILE_MB):
-            origin.bucket.put_file("shard", path)
+            bucket.put_file("shard", path)
     for _ in range(ROUNDS):
         with measured("upload of a file that is there", FILE_MB):
-            origin.bucket.put_file("shard", path, origin.bucket.head("shard"))
+            bucket.put_file("shard", path, bucket.head("shard"))
     for _ in range(ROUNDS):
         back.unlink(missing_ok=True)
         with measured("download (parts of 8 MiB, 4 at once)", FILE_MB):
-            origin.fetch("shard", back)
+            bucket.fetch("shard", back)
     for _ in range(ROUNDS):
         back.unlink()
         with measured("for comparison: a copy of the file", FILE_MB):

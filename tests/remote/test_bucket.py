@@ -1,4 +1,4 @@
-"""Objects of a real server: listed in pages, copied in parts, replaced by conditions, and never in a forked process."""
+"""Objects on a real server: listings, copies in parts, conditional puts, and refused forked processes."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("object_store")]
 
 
 def fetch(place: str, names: list[str], folder: Path) -> None:
-    from dbloader.remote.origin import RemoteOrigin
+    from dbloader.remote.bucket import Bucket
 
-    origin = RemoteOrigin(place)
+    bucket = Bucket(place)
     for name in names:
-        origin.fetch(name, folder / name)
+        bucket.fetch(name, folder / name)
 
 
 def send(place: str, paths: list[Path], most_parts: int = 10_000) -> None:
@@ -48,7 +48,7 @@ def send(place: str, paths: list[Path], most_parts: int = 10_000) -> None:
     module.MAX_PARTS = before
 
 
-def test_an_object_of_any_size_is_copied_byte_for_byte_and_sent_once(
+def test_objects_of_any_size_are_copied_and_sent_once(
     object_store: ObjectStore, outside: Outside, tmp_path: Path
 ) -> None:
     place = object_store.place()
@@ -84,9 +84,8 @@ def test_an_object_of_any_size_is_copied_byte_for_byte_and_sent_once(
 
 
 def fetch_while_it_changes(place: str, name: str, path: Path) -> None:
-    """Fetch an object that another one replaces before its second part is asked for."""
+    """Fetch an object that is replaced before its second part is requested."""
     from dbloader.remote.bucket import Bucket
-    from dbloader.remote.origin import RemoteOrigin
 
     class Changing(Bucket):
         def get(
@@ -96,12 +95,10 @@ def fetch_while_it_changes(place: str, name: str, path: Path) -> None:
                 put(place, {key: bytes(span[1])})
             return super().get(key, etag, span, size=size)
 
-    origin = RemoteOrigin(place)
-    origin.bucket = Changing(place)
-    origin.fetch(name, path)
+    Changing(place).fetch(name, path)
 
 
-def test_a_copy_never_mixes_two_objects(object_store: ObjectStore, outside: Outside, tmp_path: Path) -> None:
+def test_copy_never_mixes_two_objects(object_store: ObjectStore, outside: Outside, tmp_path: Path) -> None:
     place = object_store.place()
     outside(put, place, {"large": b"x" * (8 * 2**20 + 1)})
     with pytest.raises(StoreError, match="large was changed after it was listed"):
@@ -109,7 +106,7 @@ def test_a_copy_never_mixes_two_objects(object_store: ObjectStore, outside: Outs
 
 
 def fetch_with_little_room(place: str, name: str, folder: Path) -> None:
-    """Fetch an object where a file may have 1,000 bytes; a call that begins below them writes up to them."""
+    """Fetch an object while files are limited to 1,000 bytes. A write across the limit stores the bytes below it."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:
@@ -118,18 +115,14 @@ def fetch_with_little_room(place: str, name: str, folder: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_copy_that_the_disk_takes_in_part_is_an_error(
-    object_store: ObjectStore, outside: Outside, tmp_path: Path
-) -> None:
+def test_full_disk_raises(object_store: ObjectStore, outside: Outside, tmp_path: Path) -> None:
     place = object_store.place()
     outside(put, place, {"large": bytes(1001)})
     with pytest.raises(StoreFullError, match="large cannot be written: File too large"):
         outside(fetch_with_little_room, place, "large", tmp_path)
 
 
-def test_a_listing_of_several_pages_is_whole_and_sorted_also_if_pages_are_refused_or_cut(
-    object_store: ObjectStore, outside: Outside
-) -> None:
+def test_listing_is_complete_after_refused_and_cut_pages(object_store: ObjectStore, outside: Outside) -> None:
     place = object_store.place()
     names = [f"{number:04}" for number in range(1_100)]
     outside(put, place, dict.fromkeys(names, b""))
@@ -146,7 +139,7 @@ def test_a_listing_of_several_pages_is_whole_and_sorted_also_if_pages_are_refuse
     with HTTPProxy(object_store.port, decide) as proxy:
         assert outside(keys, place, environment=object_store.environment(endpoint=proxy.endpoint)) == names
     assert not failures
-    assert len(first_pages) == 2  # a refused page is asked for again, only a cut one makes the listing begin again
+    assert len(first_pages) == 2  # only a cut page makes the listing begin again
 
 
 def keys_within(place: str, seconds: float) -> list[str]:
@@ -160,7 +153,7 @@ def keys_within(place: str, seconds: float) -> list[str]:
         module.PATIENCE_S = before
 
 
-def test_a_server_that_stays_overloaded_is_given_up(object_store: ObjectStore, outside: Outside) -> None:
+def test_overloaded_server_raises_in_time(object_store: ObjectStore, outside: Outside) -> None:
     asked: list[str] = []
 
     def decide(_: str, path: str) -> tuple[int, str]:
@@ -169,12 +162,12 @@ def test_a_server_that_stays_overloaded_is_given_up(object_store: ObjectStore, o
 
     with HTTPProxy(object_store.port, decide) as proxy:
         environment = object_store.environment(endpoint=proxy.endpoint)
-        with pytest.raises(StoreUnreachableError, match=r"overloaded .*; it was asked again for 1 s"):
+        with pytest.raises(StoreUnreachableError, match=r"overloaded .*; the request was repeated for 1 s"):
             outside(keys_within, object_store.place(), 1.0, environment=environment)
     assert 2 <= len(asked) <= 9
 
 
-def test_an_upload_is_as_patient_as_a_download(object_store: ObjectStore, outside: Outside, tmp_path: Path) -> None:
+def test_upload_is_repeated_like_download(object_store: ObjectStore, outside: Outside, tmp_path: Path) -> None:
     place, refused = object_store.place(), list[str]()
     files = plant(tmp_path, {"one": b"x"})
 
@@ -199,9 +192,7 @@ def replace(place: str, data: bytes, *, stale: bool = False) -> None:
     bucket.put_if("one", data, item)
 
 
-def test_an_object_is_made_once_and_replaced_only_by_whom_has_seen_it(
-    object_store: ObjectStore, outside: Outside
-) -> None:
+def test_conditional_put_has_one_winner(object_store: ObjectStore, outside: Outside) -> None:
     place = object_store.place()
     outside(replace, place, b"first")
     outside(replace, place, b"second")
@@ -234,15 +225,13 @@ def in_forked_child(place: str) -> object:
         process.join()
 
 
-@pytest.mark.parametrize("endpoint", ["nonsense", "http://", "http://a b", "ftp://host"])
-def test_an_address_of_a_server_that_is_none_is_refused(
-    object_store: ObjectStore, outside: Outside, endpoint: str
-) -> None:
+@pytest.mark.parametrize("endpoint", ["nonsense", "http://a b", "ftp://host"])
+def test_invalid_endpoint_is_refused(object_store: ObjectStore, outside: Outside, endpoint: str) -> None:
     with pytest.raises(OptionError, match=r"AWS_ENDPOINT_URL must be an address such as https://host:9000$"):
         outside(keys, object_store.place(), environment=object_store.environment(endpoint=endpoint))
 
 
-def test_a_forked_process_gets_an_error_and_does_not_hang(object_store: ObjectStore, outside: Outside) -> None:
+def test_forked_process_raises(object_store: ObjectStore, outside: Outside) -> None:
     error = outside(in_forked_child, object_store.place())
     assert isinstance(error, OptionError), error
     assert "cannot be used in a process that was forked" in str(error)

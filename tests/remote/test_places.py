@@ -1,4 +1,4 @@
-"""Places in object storage are parsed once, and neither they nor errors show anything secret."""
+"""Places in object storage, and errors about them, which show no secrets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PLACE = parse_place("s3://bucket/train.lmdb")
         ("s3://bucket/a@b/c:d", ("s3", "bucket", "a@b/c:d")),
     ],
 )
-def test_a_place_has_a_bucket_and_a_key(place: str, expected: tuple[str, str, str]) -> None:
+def test_place_has_bucket_and_key(place: str, expected: tuple[str, str, str]) -> None:
     assert is_remote(place)
     assert parse_place(place) == expected
     assert parse_place(str(parse_place(place))) == expected
@@ -37,7 +37,7 @@ def test_a_place_has_a_bucket_and_a_key(place: str, expected: tuple[str, str, st
 @pytest.mark.parametrize(
     "place", ["train.lmdb", "/data/s3/train", "mongodb://host/a.b", "s3bucket/a", Path("a"), None, 3]
 )
-def test_other_places_are_not_in_object_storage(place: object) -> None:
+def test_other_places_are_not_remote(place: object) -> None:
     assert not is_remote(place)
 
 
@@ -58,7 +58,7 @@ def test_other_places_are_not_in_object_storage(place: object) -> None:
         ("https://host/a.jpg?X-Amz-Signature=hidden", "must not have credentials in it"),
     ],
 )
-def test_a_place_that_is_wrong_is_refused_without_its_secrets(place: str | Path, message: str, tmp_path: Path) -> None:
+def test_invalid_place_is_refused_without_secrets(place: str | Path, message: str, tmp_path: Path) -> None:
     for use in (parse_place, LMDBDataset, lambda place: LMDBDataset(place, cache=tmp_path / "cache")):
         with pytest.raises(PlaceError, match=message) as caught:
             use(place)
@@ -111,13 +111,13 @@ def failed(kind: str) -> str:
         (failed("Decode"), StoreUnreachableError, "the connection was cut"),
     ],
 )
-def test_an_answer_becomes_a_plain_sentence(text: str, kind: type[Exception], message: str) -> None:
+def test_answer_of_server_is_translated(text: str, kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message) as caught:
         raise translate(Exception(text), PLACE, "key")
     assert "hidden" not in str(caught.value)
 
 
-def test_only_what_may_succeed_later_is_repeated() -> None:
+def test_only_temporary_errors_are_repeated() -> None:
     temporary = [answer(503), answer(500), answer(429), failed("Connect"), failed("Timeout")]
     final = [answer(403), answer(404), answer(412), answer(400, "ExpiredToken"), "Account must be specified"]
     assert all(is_temporary(Exception(text)) for text in temporary)
@@ -125,7 +125,7 @@ def test_only_what_may_succeed_later_is_repeated() -> None:
     assert [status_of(Exception(text)) for text in (temporary[0], temporary[3])] == [503, 0]
 
 
-def test_only_one_module_imports_obstore() -> None:
+def test_only_bucket_imports_obstore() -> None:
     root = Path(dbloader.__file__).parent
     found = set()
     for path in (path for path in root.rglob("*.py") if "obstore" in path.read_text()):
