@@ -1,29 +1,49 @@
-"""A process's connection to the fetcher of a cache, which is started if it does not run."""
+"""A reader's connection to the fetcher of a cache, which the reader starts if it does not run.
+
+Both send lines of JSON over a socket in the cache's folder:
+
+    reader                                       fetcher
+
+    open: place, limit, known; reader  ------->  fetches manifest and index, unless they are known
+                                       <-------  ready, or error
+    expect: needs; check               ------->  fetches in this order from now on
+                                       <-------  ready, or error
+    need: 17                           ------->  fetches shard 17 next
+                                       <-------  ready: it is there, and stays; or error
+    opened                             ------->  may remove shard 17
+
+A waiting reader sees in the folder whether bytes arrive. A closed connection means that the other process has ended.
+"""
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import socket
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
+from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dbloader import errors
-from dbloader.caching.channel import Channel, socket_address
-from dbloader.caching.folder import LOCK, LOG, arriving_bytes, make_folder, read_stats
+from dbloader.caching.folder import LOCK, LOG, SOCKET, arriving_bytes, make_folder, read_stats
 from dbloader.errors import DBLoaderError, StoreAccessError
 from dbloader.stores.lmdb.errors import translate_refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 STALL_S = 120.0
 """How long a reader waits while no byte arrives, in seconds. MongoDB's driver repeats its reads for a minute."""
 _START_S = 60.0
 _STARTS = 3
 _PAUSE_S = 0.02
-_LOOK_S = 1.0  # while it waits
-# Forks once, so that no reader has a child that it does not know of. Nothing that a fork could break is there yet.
+_LOOK_S = 1.0  # between two looks at the arriving bytes
+# The fork leaves the reader without a child that it does not know of. Nothing that a fork could break exists yet.
 _PROGRAM = """\
 import os
 if os.fork():
@@ -35,25 +55,63 @@ serve(sys.argv[1])
 """
 
 
+class Channel:
+    """One end of a connection."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self._lines = end.makefile("rb")
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for a message or the end of the connection, and return whether one of them came."""
+        return bool(wait([self._socket], seconds))
+
+    def send(self, **message: Any) -> None:
+        """Send a message; raise OSError if the connection has ended."""
+        self._socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self) -> dict[str, Any]:
+        """Return the next message; raise EOFError if the connection has ended."""
+        line = self._lines.readline()
+        if not line.endswith(b"\n"):
+            raise EOFError
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    def close(self) -> None:
+        """Close this end."""
+        self._lines.close()
+        self._socket.close()
+
+
+@contextmanager
+def socket_address(cache: str) -> Iterator[str]:
+    """Yield the path of the fetcher's socket, through a descriptor of its folder: Linux refuses long paths."""
+    descriptor = os.open(cache, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{SOCKET}"
+    finally:
+        os.close(descriptor)
+
+
 class FetcherClient:
     """A process's connection to the fetcher of a cache; threads must take turns.
 
     Args:
         cache: The folder of the cache.
         place: The place of the store without credentials, for messages.
-        opening: The message ``open``. If its origin needs credentials, they go through the socket only.
+        opening: The message ``open``. The credentials of its place go through the socket only.
     """
 
     def __init__(self, cache: str, place: str, opening: dict[str, Any]) -> None:
         self._cache, self._place, self._opening = cache, place, opening
         self._channel: Channel | None = None
-        self._is_open = False
-        make_folder(cache, place, origin_is_path="://" not in place)
+        make_folder(cache, place)
         self.ask("the index")
         opening["open"]["known"] = True  # another fetcher need not look again
 
     def tell(self, **message: Any) -> None:
-        """Send what has no answer."""
+        """Send a message that has no answer."""
         try:
             if self._channel is not None:
                 self._channel.send(**message)
@@ -61,26 +119,22 @@ class FetcherClient:
             self.close()  # the next question finds a new fetcher
 
     def ask(self, what: str, **message: Any) -> None:
-        """Send a question, and wait for its answer, if need be from a new fetcher.
+        """Send a question and wait for its answer. If the fetcher ends, ask a new one.
 
         Args:
-            what: What is waited for, for messages.
-            message: The question; without one, only a connection is made.
+            what: What the caller waits for, for messages.
+            message: The question; without one, only connect.
 
         Raises:
-            DBLoaderError: It is the answer, or none came.
+            DBLoaderError: The fetcher answered with this error, or did not answer.
         """
         for _ in range(_STARTS):
             try:
                 if self._channel is None:
-                    self._channel = self._connect()
-                    self._exchange("the index", **self._opening)
-                    self._is_open = True
+                    self._channel = self._open()
                 if message:
-                    self._exchange(what, **message)
-            except DBLoaderError:  # first, as some are ConnectionErrors too
-                if not self._is_open:
-                    self.close()
+                    self._exchange(self._channel, what, message)
+            except DBLoaderError:  # first, because some are also ConnectionErrors
                 raise
             except (ConnectionError, EOFError):
                 self.close()
@@ -95,12 +149,20 @@ class FetcherClient:
             f"{what} of {self._place} cannot be fetched: the cache's fetcher ended {_STARTS} times{self._log()}"
         )
 
-    def _exchange(self, what: str, **message: Any) -> None:
-        """Send a message, and wait for the answer as long as bytes arrive."""
-        assert self._channel is not None
-        self._channel.send(**message)
+    def _open(self) -> Channel:
+        channel = self._connect()
+        try:
+            self._exchange(channel, "the index", self._opening)
+        except BaseException:
+            channel.close()
+            raise
+        return channel
+
+    def _exchange(self, channel: Channel, what: str, message: dict[str, Any]) -> None:
+        """Send a message, and wait for the answer while bytes arrive."""
+        channel.send(**message)
         arrived, since = -1, time.monotonic()
-        while not self._channel.wait(_LOOK_S):
+        while not channel.wait(_LOOK_S):
             before, arrived = arrived, arriving_bytes(self._cache)
             if arrived != before:
                 since = time.monotonic()
@@ -108,34 +170,34 @@ class FetcherClient:
                 self.close()
                 cause = read_stats(self._cache).last_error
                 raise StoreAccessError(
-                    f"{what} of {self._place} did not come: no byte arrived for {STALL_S:.0f} s"
+                    f"{what} of {self._place} did not arrive: no bytes for {STALL_S:.0f} s"
                     + (f"; the last error was: {cause}" if cause else "")
                 )
-        answer = self._channel.receive()
+        answer = channel.receive()
         if "error" in answer:
             kind = getattr(errors, answer["error"], None)
             known = isinstance(kind, type) and issubclass(kind, DBLoaderError)
             raise (kind if known else StoreAccessError)(answer["text"])  # type: ignore[misc]
 
     def _connect(self) -> Channel:
-        """Return a connection to the fetcher, which this process starts if no other one holds its lock."""
+        """Connect to the fetcher. Start one if no process holds its lock."""
         until, starts = time.monotonic() + _START_S, 0
         while time.monotonic() < until:
-            connection = socket.socket(socket.AF_UNIX)
+            end = socket.socket(socket.AF_UNIX)
             try:
                 with socket_address(self._cache) as address:
-                    connection.connect(address)
-                return Channel(connection)
+                    end.connect(address)
+                return Channel(end)
             except (ConnectionError, FileNotFoundError, BlockingIOError):
-                connection.close()
+                end.close()
             except BaseException:
-                connection.close()
+                end.close()
                 raise
             with (Path(self._cache) / LOCK).open("ab") as lock:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    pass  # it is starting, or ending
+                    pass  # a fetcher is starting, or ending
                 else:
                     if starts == _STARTS:
                         break
@@ -150,7 +212,7 @@ class FetcherClient:
     def _start(self, lock: int) -> None:
         """Start a fetcher, which inherits the lock.
 
-        Nobody may fork meanwhile, or the child would have the lock too: CachedStore sees to that.
+        No thread may fork meanwhile, or the child would have the lock too. CachedStore prevents that by ``env.gate``.
         """
         with (Path(self._cache) / LOG).open("wb") as log:
             subprocess.run(
@@ -164,7 +226,7 @@ class FetcherClient:
             )
 
     def _log(self) -> str:
-        """Return the last line that a fetcher has left, as the end of a message."""
+        """Return the last line of the fetcher's log, as the end of a message."""
         try:
             lines = (Path(self._cache) / LOG).read_text(errors="replace").splitlines()
         except OSError:
@@ -172,7 +234,7 @@ class FetcherClient:
         return f": {lines[-1]}" if lines else ""
 
     def close(self) -> None:
-        """Leave the fetcher; it ends when nobody is left."""
+        """Disconnect. The fetcher ends when nobody is connected."""
         if self._channel is not None:
             self._channel.close()
-            self._channel, self._is_open = None, False
+            self._channel = None

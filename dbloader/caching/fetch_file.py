@@ -1,4 +1,4 @@
-"""Fetch the files of a store to the folder of a cache. Each comes to its place when it is whole and the right one."""
+"""Fetch the files of a store to the folder of a cache. A file appears there only when it is whole and the right one."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
     from dbloader.caching.origins import Origin
 
-# Before each further attempt at a shard. What an origin itself repeats takes up to a minute each time.
+# Before each further attempt at a shard. Some origins repeat their own requests for up to a minute in each attempt.
 _PAUSES_S = (0.5, 1.0)
 
 
 def fetch_index(origin: Origin, cache: Path) -> ShardTable:
-    """Fetch manifest and index, unless they are there, and return what the manifest says.
+    """Fetch the manifest, and the index unless it is there, and return the manifest.
 
     Raises:
         NotAStoreError: The cache has the shards of another store.
-        DBLoaderError: They cannot be fetched.
+        DBLoaderError: Manifest or index cannot be fetched.
     """
     data = origin.manifest()
     table = ShardTable.decode(data, origin.place)
@@ -47,10 +47,10 @@ def fetch_index(origin: Origin, cache: Path) -> ShardTable:
 def fetch_shard(
     origin: Origin, cache: Path, table: ShardTable, number: int, note: Callable[[DBLoaderError], None]
 ) -> None:
-    """Fetch a shard of a store, in several attempts; call ``note`` with the error of each that will be repeated.
+    """Fetch a shard of a store in up to three attempts. Call ``note`` with each error before the next attempt.
 
     Raises:
-        DBLoaderError: No attempt succeeded, or none can.
+        DBLoaderError: No attempt succeeded, or none can succeed.
     """
     shard = table.shards[number]
     name = f"{SHARD_FOLDER}/{shard.name}"
@@ -98,7 +98,7 @@ def _files(table: ShardTable) -> list[tuple[str, str]]:
 
 
 def as_ours(error: Exception, place: str) -> DBLoaderError:
-    """Return an error as one of dbloader, which can be sent to a reader."""
+    """Return an error of dbloader for any error. It can be sent to a reader."""
     if isinstance(error, DBLoaderError):
         return error
     if isinstance(error, OSError) and error.errno in NO_ROOM:

@@ -1,8 +1,8 @@
-"""The one process of a machine that fetches the shards of a cache folder, for all processes that read from it.
+"""The process of a machine that fetches the shards of a cache folder for all its readers.
 
-A reader starts it (``client.py``), and it ends when no reader is connected any more. It imports no torch.
+A reader starts it (``client.py``). It ends when no reader is connected. It does not import torch.
 
-    readers --- need 17 ---> a thread for each ---> shards.py: what is there, what comes next
+    readers --- need 17 ---> a thread for each ---> shards.py: present shards, and the next ones
                                                         |  ^
                                                         v  |
     origin --- shards/00017 ---> up to 4 threads that fetch: partial/00017, checked, renamed to shards/00017
@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dbloader.caching.channel import Channel, socket_address
+from dbloader.caching.client import Channel, socket_address
 from dbloader.caching.fetch_file import as_ours
 from dbloader.caching.folder import PARTIAL, SOCKET
 from dbloader.caching.shards import CachedShards, Reader
@@ -26,7 +26,7 @@ _FIRST_READER_S = 60.0
 
 
 def serve(cache: str) -> None:
-    """Serve the readers of a cache folder, whose lock this process has, until the last one has gone."""
+    """Serve the readers of a cache folder until the last one has disconnected. This process has the folder's lock."""
     _clean_up(cache)
     shards = CachedShards(cache)
     with socket.socket(socket.AF_UNIX) as listener:
@@ -40,7 +40,7 @@ def serve(cache: str) -> None:
             try:
                 connection, _ = listener.accept()
             except TimeoutError:
-                return  # whoever began this has died
+                return  # the reader that started this process has died
             listener.settimeout(None)
             connection.settimeout(None)
             channel = Channel(connection)
@@ -50,28 +50,28 @@ def serve(cache: str) -> None:
 
 
 def _clean_up(cache: str) -> None:
-    """Remove what only a running fetcher needs, or one that was killed has left."""
+    """Remove the files that a running fetcher needs, or a killed one has left."""
     for path in (Path(cache, SOCKET), *Path(cache, PARTIAL).iterdir()):
         path.unlink(missing_ok=True)
 
 
 def _converse(cache: str, shards: CachedShards, reader: Reader, channel: Channel) -> None:
-    """Do what a reader asks until it is gone. If it was the last one, end the process."""
+    """Obey a reader until it disconnects. If it was the last one, end the process."""
     try:
-        with suppress(OSError, EOFError):  # it is gone
+        with suppress(OSError, EOFError):  # it has disconnected
             while True:
                 _obey(shards, reader, channel.receive())
     finally:
         channel.close()
-        if not shards.leave(reader):  # one that comes in this moment finds a new fetcher
-            with suppress(OSError):  # somebody has removed the folder
+        if not shards.leave(reader):  # a reader that connects just now finds a new fetcher
+            with suppress(OSError):  # the folder was removed
                 _clean_up(cache)
             os._exit(0)  # a thread may hang in a read of its origin
 
 
 def _obey(shards: CachedShards, reader: Reader, message: dict[str, Any]) -> None:
     if "need" in message:
-        shards.need(reader, message["need"])  # and answer when it is there
+        shards.need(reader, message["need"])  # answers when the shard is there
         return
     if "opened" in message:
         shards.opened(reader)

@@ -1,8 +1,8 @@
 """The folder of a cache: a folder of shards with the origin's manifest and index, in which some shards are missing.
 
-``cache.json`` marks it: only in a folder with this file is anything ever removed. ``partial/`` has the files that are
-being fetched. ``fetcher.lock`` is locked by the fetcher while it runs, and ``fetcher.sock`` is where it listens.
-``stats.json`` has its counters.
+``cache.json`` marks the folder. dbloader removes files only in a folder with this file. ``partial/`` has the files that
+are being fetched. The running fetcher locks ``fetcher.lock``, listens on ``fetcher.sock``, and writes its counters to
+``stats.json`` and its errors to ``fetcher.log``.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ MARKER, LOCK, SOCKET, LOG, STATS, PARTIAL = (
 
 @dataclasses.dataclass
 class CacheStats:
-    """What a cache's fetcher has done since it began.
+    """Counters of a cache's fetcher since it started.
 
     Attributes:
         nbytes: Bytes of the shards in the cache.
-        fetches: Shards fetched.
-        fetched_bytes: Their bytes.
+        fetches: Fetched shards.
+        fetched_bytes: Bytes of the fetched shards.
         removed: Shards removed to make room.
-        retries: Attempts at fetching a shard, and requests to object storage, that failed and were repeated.
-        seconds: Time spent fetching, of all threads.
-        last_error: Why the last of these attempts failed; "" when a shard has come since.
+        retries: Repeated attempts to fetch a shard, and repeated requests to object storage.
+        seconds: Seconds spent fetching, summed over all threads.
+        last_error: Error of the last failed attempt; "" after the next shard has arrived.
     """
 
     nbytes: int = 0
@@ -46,8 +46,8 @@ class CacheStats:
     last_error: str = ""
 
     def write(self, cache: Path) -> None:
-        """Write them into the cache's folder; a full disk has no room for them."""
-        with suppress(OSError):
+        """Write the counters into the cache's folder."""
+        with suppress(OSError):  # the disk may be full
             write_whole(cache / STATS, json.dumps(dataclasses.asdict(self)))
 
 
@@ -60,23 +60,23 @@ def read_stats(cache: str | os.PathLike[str]) -> CacheStats:
 
 
 def arriving_bytes(cache: str) -> int:
-    """Return how many bytes the files have that are being fetched."""
+    """Return the total bytes of the files that are being fetched."""
     found = 0
     for path in Path(cache, PARTIAL).iterdir():
-        with suppress(FileNotFoundError):  # it is whole now, and has moved
+        with suppress(FileNotFoundError):  # a complete file has moved
             found += path.stat().st_size
     return found
 
 
-def make_folder(cache: str, origin: str, *, origin_is_path: bool) -> None:
+def make_folder(cache: str, origin: str) -> None:
     """Make the folder of a cache, unless it is one already.
 
     Raises:
-        OptionError: The cache is at its origin, inside it, or around it.
+        OptionError: The cache is its origin, or inside it, or contains it.
         NotAStoreError: Something else is there.
         StoreAccessError: The folder cannot be made.
     """
-    if origin_is_path:
+    if "://" not in origin:
         there, here = os.path.realpath(origin), os.path.realpath(cache)
         if os.path.commonpath((there, here)) in (there, here):
             raise OptionError(f"cache {cache} must be neither its origin {origin} nor inside or around it")
@@ -84,7 +84,7 @@ def make_folder(cache: str, origin: str, *, origin_is_path: bool) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / MARKER).exists():
-            # Another process may be about to rename the marker to its name; what it makes afterwards is no stranger.
+            # Another process may be about to rename the marker to its name. Then its other files are no strangers.
             strangers = [name for name in os.listdir(folder) if not name.startswith(MARKER)]  # noqa: PTH208 - names
             if strangers and not (folder / MARKER).exists():
                 raise NotAStoreError(
@@ -103,10 +103,10 @@ def make_folder(cache: str, origin: str, *, origin_is_path: bool) -> None:
 
 
 def write_whole(path: Path, data: str | bytes) -> None:
-    """Put a file in its place at once, whole."""
+    """Write a file aside, and rename it to its place when it is whole."""
     aside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
         aside.write_bytes(data.encode() if isinstance(data, str) else data)
         aside.replace(path)
     finally:
-        aside.unlink(missing_ok=True)  # the half of it that a full disk had room for
+        aside.unlink(missing_ok=True)  # after a failure, such as a full disk

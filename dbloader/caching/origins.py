@@ -1,4 +1,4 @@
-"""Where the shards of a cache come from."""
+"""The origins of a cache: a folder of shards, an LMDB file, MongoDB or object storage."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from dbloader.stores.base import Store
 
-# Bytes of images in a shard that is made of a part of a store: 0.6 s at 100 MB/s.
+# Bytes of images in a shard that is made from records: 0.6 s at 100 MB/s.
 _SHARD_BYTES = 64 * 2**20
-# What LMDB adds to a record at most, if its further fields are small.
+# The most bytes that LMDB adds to a record, if its further fields are small.
 _PAGE_BYTES = 4096
 _READ_AT_ONCE = 256
 _COPIED_BYTES = 2**20
@@ -33,29 +33,29 @@ class Origin(Protocol):
     """The files of a sharded store elsewhere. Threads may share it."""
 
     place: str
-    """Where the store is, without credentials."""
+    """The place of the store, without credentials."""
 
     @property
     def repeats(self) -> int:
-        """Requests that were repeated so far, where this code counts them."""
+        """Repeated requests so far; 0 if the origin does not count them."""
 
     def manifest(self) -> bytes:
-        """Return the content of the store's ``manifest.bson`` as it is now.
+        """Return the present content of the store's ``manifest.bson``.
 
         Raises:
-            StoreError, OSError: It cannot be read, or is not there.
+            StoreError, OSError: The file does not exist or cannot be read.
         """
 
     def fetch(self, name: str, path: str) -> None:
-        """Copy the file ``name`` of the store, as in ``shards/00017-ab.lmdb``, to a new local file.
+        """Copy the file ``name`` of the store, such as ``shards/00017-ab.lmdb``, to a new local file.
 
         Raises:
-            StoreError, OSError: It cannot be read, or the local file cannot be written.
+            StoreError, OSError: The file cannot be read, or the local file cannot be written.
         """
 
 
 def open_origin(place: str) -> Origin:
-    """Return the store at a place: a folder of shards or an LMDB file, or in MongoDB, or in object storage.
+    """Return the origin for the store at a place.
 
     Raises:
         PlaceError: The place is a URI of an unknown kind, or names no collection.
@@ -65,9 +65,9 @@ def open_origin(place: str) -> Origin:
 
         return StoreOrigin(MongoStore(place))
     if is_remote(place):
-        from dbloader.remote.origin import RemoteOrigin  # and with it obstore, only in the fetcher's process
+        from dbloader.remote.bucket import Bucket
 
-        return RemoteOrigin(place)
+        return Bucket(place)  # imports obstore, so only the fetcher may do this
     if "://" in place:
         raise PlaceError(f"{place.split('://', 1)[0]}:// is no place that this version of dbloader can cache")
     return FolderOrigin(place) if os.path.isdir(place) else StoreOrigin(LMDBStore(place))  # noqa: PTH112 - any str
@@ -98,12 +98,12 @@ class FolderOrigin:
             shutil.copyfileobj(file, copied, _COPIED_BYTES)
 
     def _open(self, name: str) -> FileIO:
-        # Unbuffered, so that what has arrived is written, however little it is.
+        # Unbuffered: a reader sees by the size of the copy that bytes arrive.
         return open(os.path.join(self.place, name), "rb", buffering=0)  # noqa: PTH118, PTH123 - any str
 
 
 class StoreOrigin:
-    """A store in MongoDB or in one LMDB file, whose records are written into shards of about equal size."""
+    """A store in MongoDB or in one LMDB file. Its records are written into shards of about equal size."""
 
     repeats = 0
 
@@ -113,8 +113,8 @@ class StoreOrigin:
         self._table: ShardTable | None = None
 
     def manifest(self) -> bytes:
-        """Return a manifest of the shards that the store will be cut into."""
-        store = copy.copy(self._store)  # opens what is at the place now
+        """Return a manifest of the shards that will be made from the store."""
+        store = copy.copy(self._store)  # opens the store that is at the place now
         table = _cut(store)
         if self._table is None:
             self._table, self._store = table, store
@@ -149,7 +149,7 @@ class StoreOrigin:
 
 
 def _cut(store: Store) -> ShardTable:
-    """Return the shards of a store: their digests follow from the column of checksums."""
+    """Divide a store into shards. Their digests follow from the column of checksums."""
     manifest = store.manifest
     crc32, nbytes = store.column("crc32"), store.column("nbytes")
     size = max(1, min(manifest.length, _SHARD_BYTES * manifest.length // max(1, manifest.image_bytes)))
@@ -159,5 +159,5 @@ def _cut(store: Store) -> ShardTable:
         digest = hashlib.sha256(crc32[begin:end].tobytes()).hexdigest()
         size_of_file = int(nbytes[begin:end].sum()) + (end - begin + 64) * _PAGE_BYTES  # an estimate
         shards.append(Shard(f"{number:05}-{digest[:8]}.lmdb", end - begin, size_of_file, digest))
-    # After another conversion of the same records the shards stay, and only the index is new.
+    # After another conversion of the same records, only the index is new.
     return ShardTable(manifest, f"index-{manifest.salt:08x}.lmdb", shards)

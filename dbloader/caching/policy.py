@@ -1,27 +1,33 @@
-"""Which shard a cache fetches next, and which ones it removes for it.
+"""Which shard a cache fetches next, and which shards it removes before that.
 
-The order of an epoch is computed, so the future is known: the shard that is needed next is fetched first, and the one
-whose next use is farthest away is removed first, which no order of removal can beat (L. Belady, IBM Systems Journal
-5(2), 1966). Nothing here reads a file or a clock, so a simulation runs the same code.
+The order of an epoch is computed, so the future is known. ``needs_of`` computes from a sampler when a rank needs which
+shard. CachePolicy fetches the shard that is needed next, and removes the one whose next use is farthest away. No other
+order of removal needs fewer fetches (L. Belady, IBM Systems Journal 5(2), 1966). Nothing here reads a file or a clock,
+so a simulation can run the same code.
 """
 
 from __future__ import annotations
 
 import heapq
-from itertools import accumulate, chain
+from itertools import accumulate, chain, pairwise
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
+    from dbloader.sampling.base import ResumableSampler
+    from dbloader.sampling.rng import Array
 
 # Farther away than any use.
 _NEVER = 2**62
+_COMPUTED = 8192  # indices at a time
 
 
 class Need(NamedTuple):
-    """A stretch of a reader's order in which it reads a shard: the positions of the first and last such record."""
+    """A part of a reader's order in which it reads one shard: the positions of the first and the last record."""
 
     shard: int
     first: int
@@ -29,7 +35,7 @@ class Need(NamedTuple):
 
 
 class Fetch(NamedTuple):
-    """The shard to fetch, and the shards to remove before that."""
+    """The shard to fetch, and the shards to remove first."""
 
     shard: int
     remove: list[int]
@@ -38,11 +44,12 @@ class Fetch(NamedTuple):
 class CachePolicy:
     """Decides for one cache, whose readers share its shards; not thread-safe.
 
-    A reader is a rank, or any program that reads. The readers of one training advance at one speed, each from its own
-    position. A reader whose order is not known only asks; then the shard asked for longest ago is removed first.
+    A reader is a rank, or any other program that reads. The readers of one training advance at the same speed, each
+    from its own position. Readers without a known order only ask for shards. Among shards without a known use, the one
+    that nobody has asked for longest is removed first.
 
     Args:
-        nbytes: Bytes of each shard, which may change while it decides.
+        nbytes: Bytes of each shard. The caller may change the list later.
         limit: Most bytes of all shards in the cache; None for no limit.
     """
 
@@ -53,7 +60,7 @@ class CachePolicy:
         self._asked: dict[int, int] = {}  # when each shard was last asked for, counted in questions
 
     def expect(self, reader: Hashable, needs: Iterable[Need]) -> None:
-        """Take over the order in which a reader will need shards, from where it is now, in place of an earlier one."""
+        """Replace the order in which a reader will need shards, from its present position on."""
         self._readers[reader] = _Reader(sorted(needs, key=lambda need: need.first))
 
     def forget(self, reader: Hashable) -> None:
@@ -61,16 +68,17 @@ class CachePolicy:
         self._readers.pop(reader, None)
 
     def ask(self, reader: Hashable, shard: int) -> None:
-        """Note that a reader has come to a shard: what it needs before that one is done."""
+        """Note that a reader has reached a shard, so its earlier needs are done."""
         self._asked.pop(shard, None)
         self._asked[shard] = 1 + next(reversed(self._asked.values()), 0)
         if reader in self._readers:
             self._readers[reader].advance(shard)
 
     def least_bytes(self) -> int:
-        """Return how large the cache must be for the orders of all readers, so that no shard is fetched twice in a row.
+        """Return the bytes that the cache must hold for the orders of all readers.
 
-        It is the most bytes of all shards that are in use at one time.
+        This is the size of the shards in use at one time, at its highest. A smaller cache would fetch a shard again
+        while it is still in use.
         """
         changes: dict[int, list[tuple[int, int]]] = {}
         for reader in self._readers.values():
@@ -95,12 +103,12 @@ class CachePolicy:
         fixed: Collection[int] = (),
         skip: Collection[int] = (),
     ) -> Fetch | None:
-        """Return what to do next; None if nothing can be done, or the next shard has no room yet.
+        """Return what to do next; None if there is nothing to fetch, or no room for it yet.
 
         Args:
-            present: The shards in the cache, and those that are being fetched.
-            waited_for: Shards that somebody waits for, the one to serve first being the first.
-            fixed: Shards that must not be removed now, such as those that are being fetched.
+            present: The shards in the cache, and the shards that are being fetched.
+            waited_for: Shards that a reader waits for; the first one is served first.
+            fixed: Shards that must not be removed now, such as the ones being fetched.
             skip: Shards that cannot be fetched now.
         """
         if len(present) == len(self.nbytes):  # spares 50 ms with 2,000 shards and 8 readers
@@ -111,8 +119,8 @@ class CachePolicy:
             in_use += distance == 0
             following += distance > 0
             if shard not in present and shard not in skip:
-                # In place of shards that are needed later still come only the next ones, as many as are in use:
-                # with more, a cache of half of the data would fetch three quarters of it in each epoch.
+                # Only as many coming shards as are in use may replace shards that are needed even later. With more, a
+                # cache of half of the data would fetch three quarters of it in each epoch.
                 remove = self._make_room(shard, distance if following <= in_use else _NEVER, present, fixed)
                 return None if remove is None else Fetch(shard, remove)
         return None
@@ -120,7 +128,7 @@ class CachePolicy:
     def _make_room(
         self, shard: int, distance: float, present: Collection[int], fixed: Collection[int]
     ) -> list[int] | None:
-        """Return what to remove for a shard, of what is farther away than a distance; None if that is not enough."""
+        """Return the shards to remove for a new one, farther away than a distance; None if they are not enough."""
         if self.limit is None:
             return []
         excess = sum(self.nbytes[other] for other in present) + self.nbytes[shard] - self.limit
@@ -133,9 +141,9 @@ class CachePolicy:
         return remove if excess <= 0 else None
 
     def _removable(self, present: Collection[int], fixed: Collection[int]) -> list[tuple[float, int]]:
-        """Return how far away the next use of each shard is that may be removed, and the shard, the farthest first.
+        """Return (distance, shard) for each shard that may be removed, the farthest first.
 
-        The distance is in positions of a reader, 0 for a shard in use, infinite if no use is known.
+        The distance of the next use is in positions of a reader: 0 for a shard in use, infinite if no use is known.
         """
         found = [(self._distance(shard), shard) for shard in present if shard not in fixed]
         return sorted(found, key=lambda item: (-item[0], self._asked.get(item[1], 0), item[1]))
@@ -145,30 +153,85 @@ class CachePolicy:
 
 
 class _Reader:
-    """The order of one reader, and where it is."""
+    """The order of one reader, and its position."""
 
     def __init__(self, needs: Sequence[Need]) -> None:
         self.position = needs[0].first if needs else 0
-        self.coming = needs  # those that are not done
+        self.coming = needs  # without the needs that are done
         self._of_shard: dict[int, list[Need]] = {}
         for need in needs:
             self._of_shard.setdefault(need.shard, []).append(need)
 
     def distances(self) -> Iterator[tuple[int, int]]:
-        """Yield how many positions away each need is that is not done, and its shard, the nearest first."""
+        """Yield (distance in positions, shard) for each coming need, the nearest first."""
         for need in self.coming:
             yield max(0, need.first - self.position), need.shard
 
     def distance(self, shard: int) -> float:
-        """Return how many positions away the next use of a shard is; infinite without one."""
+        """Return the distance of a shard's next use in positions; infinite without one."""
         for need in self._of_shard.get(shard, ()):
             if need.last >= self.position:
                 return max(0, need.first - self.position)
         return inf
 
     def advance(self, shard: int) -> None:
-        """Go to the next use of a shard, unless it is in use already."""
+        """Move to the next use of a shard, unless it is in use already."""
         distance = self.distance(shard)
         if 0 < distance < inf:
             self.position += int(distance)
             self.coming = [need for need in self.coming if need.last >= self.position]
+
+
+def needs_of(
+    sampler: ResumableSampler,
+    since: Mapping[str, Any],
+    lengths: Sequence[int],
+    chosen: Array | None = None,
+    *,
+    margin: int = 0,
+) -> list[Need]:
+    """Return when a rank needs which shard, counted in the rank's samples from the beginning of the iteration.
+
+    This is fast for a BlockShuffleSampler whose blocks are the shards. For any other sampler, the order is computed
+    from both ends until it has named every shard.
+
+    Args:
+        sampler: A sampler of dbloader's, for this rank.
+        since: The sampler's state where the iteration begins.
+        lengths: Records in each shard.
+        chosen: The indices of the samples in the store: int64, shape (samples,); None if every record is a sample.
+        margin: Keep a shard for this many samples after its last use: one worker may be so far behind another.
+    """
+    share = sampler.positions(since)
+    whole = range(share.start, min(share.stop, sampler.length), share.step)  # the rest of the share is padding
+    blocks = getattr(sampler, "blocks_ahead", None)
+    if blocks is not None and chosen is None and getattr(sampler, "shard_lengths", None) == lengths:
+        begin = since["position"]
+        entries = list(blocks(since=since))
+        firsts = [(position - begin) // share.step for position, _ in entries]
+        return [
+            Need(shard, first, behind + margin)
+            for (first, behind), (_, shards) in zip(pairwise([*firsts, len(share)]), entries, strict=True)
+            for shard in shards
+        ]
+    ends = np.cumsum(lengths)
+
+    def seen(positions: range) -> Iterator[tuple[int, int]]:
+        """Yield each shard with the number of samples before its first one."""
+        unseen = np.array(lengths) > 0
+        order = sampler.order(since["seed"], since["epoch"])
+        for at in range(0, len(positions), _COMPUTED):
+            part = positions[at : at + _COMPUTED]
+            indices = order(np.arange(part.start, part.stop, part.step, dtype=np.int64) % sampler.length)
+            shards = np.searchsorted(ends, indices if chosen is None else chosen[indices], side="right")
+            new = np.flatnonzero(unseen[shards])
+            for shard, place in zip(*np.unique(shards[new], return_index=True), strict=True):
+                yield int(shard), at + int(new[place])
+            unseen[shards[new]] = False
+            if not unseen.any():
+                return
+
+    lasts = {shard: len(whole) - 1 - before for shard, before in seen(whole[::-1])}
+    needs = [Need(shard, first, lasts[shard] + margin) for shard, first in seen(whole)]
+    padding = seen(share[len(whole) :])
+    return needs + [Need(shard, len(whole) + first, len(share) + margin) for shard, first in padding]

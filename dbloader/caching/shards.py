@@ -1,11 +1,11 @@
-"""The shards of a cache, in the fetcher's process: which are there, who needs them, and which come next."""
+"""The shards of a cache, in the fetcher's process: the present ones, their readers, and the next ones to fetch."""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,12 +20,12 @@ from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dbloader.caching.channel import Channel
+    from dbloader.caching.client import Channel
     from dbloader.caching.origins import Origin
     from dbloader.errors import DBLoaderError
     from dbloader.stores.lmdb.shard_table import ShardTable
 
-# Enough to hide the latency of a request; more would delay the shard that is needed first.
+# Enough to hide the latency of a request. More would delay the shard that is needed first.
 _AT_ONCE = 4
 
 
@@ -33,9 +33,9 @@ class Reader:
     """A connected process.
 
     Attributes:
-        name: That of its dataset, the same in all processes that have it.
-        shard: The one that it waits for, or is opening, which is not removed; else None.
-        is_waiting: Whether it waits.
+        name: The name of its dataset, the same in all processes with a copy of the dataset.
+        shard: The shard that it waits for or opens, which must stay; else None.
+        is_waiting: Whether it waits for the shard.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -45,9 +45,9 @@ class Reader:
         self._channel = channel
 
     def answer(self, error: DBLoaderError | None = None) -> None:
-        """Say that what it asked for is done, or why not."""
+        """Answer a question: ready, or an error."""
         self.is_waiting = False
-        with suppress(OSError):  # it is gone
+        with suppress(OSError):  # it has disconnected
             if error is None:
                 self._channel.send(ready=True)
             else:
@@ -60,26 +60,26 @@ class CachedShards:
 
     def __init__(self, cache: str) -> None:
         self._cache, self._folder = cache, Path(cache)
-        self._lock = threading.Lock()  # of all that follows; never held while files come
+        self._lock = threading.Lock()  # for all attributes below; never held during a fetch
         self._opening = threading.Lock()
         self._readers: list[Reader] = []
         self._origin: Origin | None = None
         self._limit: int | None = None
-        self._table: ShardTable  # from here on: once the origin is open
+        self._table: ShardTable  # set once the origin is open, like the policy
         self._policy: CachePolicy
         self._present: set[int] = set()
         self._coming: set[int] = set()
-        self._failed: set[int] = set()  # until somebody asks for them
+        self._failed: set[int] = set()  # until a reader asks for them
         self._stats = CacheStats()
-        self._attempts = 0  # that failed and were repeated
+        self._repeated = 0  # attempts
 
     def join(self, reader: Reader) -> None:
-        """Note that a reader is connected."""
+        """Add a connected reader."""
         with self._lock:
             self._readers.append(reader)
 
     def leave(self, reader: Reader) -> bool:
-        """Forget a reader that has gone, and return whether others are connected."""
+        """Forget a reader that has disconnected, and return whether others are connected."""
         with self._lock:
             self._readers.remove(reader)
             if self._origin is not None:
@@ -89,14 +89,14 @@ class CachedShards:
             return bool(self._readers)
 
     def open(self, place: str, limit: int | None, *, known: bool) -> None:
-        """Open the origin; look at what is there now, unless its manifest is ``known``.
+        """Open the origin, and check that the cache has its shards; an open origin need not be checked if ``known``.
 
         Raises:
-            DBLoaderError: It cannot be opened, is not the store of this cache, or the limit is another one.
+            DBLoaderError: The origin cannot be opened, the cache has another store, or another limit is in use.
         """
-        # Workers of a store that is open do not wait behind one that looks at an origin which hangs.
-        with nullcontext() if known and self._origin is not None else self._opening:
-            if self._origin is None or not known:
+        # The workers of an open store must not wait while another reader checks an origin that hangs.
+        if self._origin is None or not known:
+            with self._opening:
                 origin = open_origin(place)
                 table = fetch_index(origin, self._folder)
                 if self._origin is None:
@@ -108,7 +108,7 @@ class CachedShards:
             )
 
     def _begin(self, origin: Origin, table: ShardTable, limit: int | None) -> None:
-        """Find the shards that are there."""
+        """Find the shards that the folder has."""
         nbytes = [shard.nbytes for shard in table.shards]
         if limit is not None and limit < max(nbytes, default=0):
             raise OptionError(f"cache_bytes must be at least {max(nbytes)}, the size of the largest shard, got {limit}")
@@ -118,14 +118,14 @@ class CachedShards:
             for name in os.listdir(self._folder / SHARD_FOLDER):  # noqa: PTH208 - names
                 if name in numbers:
                     self._arrived(numbers[name])
-            self._limit, self._origin = limit, origin  # in this order: see open
+            self._limit, self._origin = limit, origin  # in this order, because open does not lock
             self._count(origin)
 
     def expect(self, reader: Reader, needs: Sequence[Sequence[int]], *, check: bool) -> None:
-        """Take over the order in which the processes with a reader's name will need shards.
+        """Fetch in the order in which the processes with a reader's name will need shards.
 
         Raises:
-            OptionError: The cache is too small for the orders of all readers, and that is to be checked.
+            OptionError: With ``check``: the cache is too small for the orders of all readers.
         """
         with self._lock:
             self._policy.expect(reader.name, [Need(*need) for need in needs])
@@ -140,25 +140,25 @@ class CachedShards:
             self._go_on()
 
     def need(self, reader: Reader, shard: int) -> None:
-        """Note that a reader waits for a shard, and answer it when the shard is there."""
+        """Note that a reader waits for a shard. It gets an answer when the shard is there."""
         with self._lock:
             reader.shard, reader.is_waiting = shard, True
             self._readers.remove(reader)
-            self._readers.append(reader)  # or one that asks often would be served before one that waits long
+            self._readers.append(reader)  # at the end: the reader that waits longest is served first
             self._policy.ask(reader.name, shard)
             self._failed.discard(shard)
-            if shard in self._present and not self._path(shard).exists():  # somebody else has removed it
+            if shard in self._present and not self._path(shard).exists():  # another program removed it
                 self._gone(shard)
             self._go_on()
 
     def opened(self, reader: Reader) -> None:
-        """Note that a reader has opened the shard that it waited for."""
+        """Note that a reader has opened its shard, which may now be removed."""
         with self._lock:
             reader.shard = None
             self._go_on()
 
     def _go_on(self) -> None:
-        """Answer those whose shard is there, and begin to fetch what is needed next."""
+        """Answer the readers whose shard is there, and start to fetch the next shards."""
         for reader in self._readers:
             if reader.is_waiting and reader.shard in self._present:
                 reader.answer()
@@ -169,7 +169,7 @@ class CachedShards:
             if step is None:
                 break
             for shard in step.remove:
-                with suppress(OSError):  # if the folder may not be written to, the fetch says so
+                with suppress(OSError):  # if the folder cannot be written, the fetch reports it
                     self._path(shard).unlink()
                 self._gone(shard)
                 self._stats.removed += 1
@@ -201,19 +201,19 @@ class CachedShards:
     def _note(self, origin: Origin, error: DBLoaderError) -> None:
         """Count an attempt that failed and will be repeated."""
         with self._lock:
-            self._attempts += 1
+            self._repeated += 1
             self._stats.last_error = str(error)
             self._count(origin)
 
     def _count(self, origin: Origin) -> None:
-        self._stats.retries = self._attempts + origin.repeats
+        self._stats.retries = self._repeated + origin.repeats
         self._stats.write(self._folder)
 
     def _path(self, shard: int) -> Path:
         return self._folder / SHARD_FOLDER / self._table.shards[shard].name
 
     def _arrived(self, shard: int) -> None:
-        """Note that a shard is there, with its size: that of one made of records was an estimate."""
+        """Note that a shard is there, and its size: the size of a shard made from records was an estimate."""
         self._policy.nbytes[shard] = nbytes = self._path(shard).stat().st_size
         self._present.add(shard)
         self._stats.nbytes += nbytes

@@ -1,4 +1,4 @@
-"""A store elsewhere, whose shards are fetched into a folder on this machine before they are read."""
+"""A store elsewhere whose shards are copied to a folder on this machine before they are read."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 def with_cache(
     store: Store | None, place: str | os.PathLike[str], cache: str | os.PathLike[str] | None, cache_bytes: int | None
 ) -> Store:
-    """Return a store, or a cached one of its place if ``cache`` is given."""
+    """Return the store, or with ``cache`` a cached store of the place."""
     if cache is not None:
         return CachedStore(place, cache, max_bytes=cache_bytes)
     if cache_bytes is not None:
@@ -48,10 +48,10 @@ def with_cache(
 
 
 class CachedStore(LMDBStore):
-    """A store whose shards are on a disk of this machine, or come there when they are needed.
+    """A store whose shards are copied to a disk of this machine when they are needed.
 
-    All processes of the machine share the folder. One process of its own, the fetcher, fetches, verifies and removes;
-    it ends when nobody uses the cache any more.
+    All processes of the machine share the folder. A separate process, the fetcher, fetches, verifies and removes
+    shards. It ends when no process uses the cache.
 
     Args:
         place: A folder of shards, an LMDB file, or a place in MongoDB or in object storage.
@@ -62,7 +62,7 @@ class CachedStore(LMDBStore):
     def __init__(
         self, place: str | os.PathLike[str], cache: str | os.PathLike[str], *, max_bytes: int | None = None
     ) -> None:
-        self._origin: str | MongoURI  # the second is pickled without its credentials
+        self._origin: str | MongoURI  # a MongoURI is pickled without its credentials
         if is_mongo(place):
             self._origin = parse(place)
             self.place = self._origin.redacted
@@ -77,20 +77,20 @@ class CachedStore(LMDBStore):
         except (PlaceError, TypeError) as error:
             raise OptionError("cache must be the path of a folder on this machine") from error
         self._reader, self._reader_pid = secrets.token_hex(8), os.getpid()
-        self._digest: str | None = None  # of the store that this one, or the one that it was copied from, has opened
+        self._digest: str | None = None  # of the opened store; copies of this object expect the same store
         self.handle = None
 
     def expect(self, needs: Iterable[Need], *, check: bool = True) -> None:
-        """Say in which order this store's readers will need its shards from now on: this process and its workers.
+        """Announce the order in which this process and its workers will need shards from now on.
 
         Args:
             needs: When which shard is needed.
-            check: Whether the size of the cache is checked.
+            check: Whether to check the size of the cache.
 
         Raises:
-            OptionError: The cache is too small for this order; the message says how large it must be.
+            OptionError: The cache is too small for this order; the message has the bytes that it needs.
         """
-        if self._reader_pid != os.getpid():  # a rank that inherited the dataset has an order of its own
+        if self._reader_pid != os.getpid():  # a rank that inherited the dataset has its own order
             self._reader, self._reader_pid, self.handle = secrets.token_hex(8), os.getpid(), None
         handle = self.open_handle()
         with env.gate:
@@ -141,7 +141,7 @@ class CachedStore(LMDBStore):
 
 
 class CachedHandle(ShardedHandle):
-    """An open cache: a shard that is not there is fetched when it is needed."""
+    """An open cache, which fetches a missing shard when it is needed."""
 
     def __init__(self, path: str, client: FetcherClient) -> None:
         super().__init__(path, path)
@@ -154,7 +154,7 @@ class CachedHandle(ShardedHandle):
             self._client.ask(what, **message)
 
     def file_of(self, index: int) -> str:
-        """Return the file in the cache that has a record."""
+        """Return the path of the shard with a record, in the cache."""
         return self._file(self._number_of(index))
 
     def _file(self, number: int) -> str:
@@ -172,7 +172,7 @@ class CachedHandle(ShardedHandle):
     def _open_shard(self, number: int) -> LMDBHandle:
         self._client.ask(f"shard {number} ({self._table.shards[number].name})", need=number)
         for other in [other for other in self._opened if not os.path.exists(self._file(other))]:  # noqa: PTH110
-            del self._opened[other]  # removed from the cache: while it is open, the disk keeps its bytes
+            del self._opened[other]  # the fetcher removed it; while it is open, it takes space on the disk
         try:
             return super()._open_shard(number)
         finally:
@@ -180,11 +180,11 @@ class CachedHandle(ShardedHandle):
 
     @override
     def check_files(self) -> None:
-        """Do nothing: a shard that is not there is fetched."""
+        """Do nothing: missing shards are fetched."""
 
     @override
     def _check_size(self, shard: Shard) -> None:
-        """Do nothing: the fetcher has checked it, and the size of one that is made of records is an estimate."""
+        """Do nothing: the fetcher has checked it. The size of a shard made from records is an estimate."""
 
     @override
     def prefetch(self, indices: Sequence[int]) -> None:

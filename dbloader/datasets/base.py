@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from torch.utils.data import Dataset
 
-from dbloader.caching.needs import needs_of
+from dbloader.caching.policy import needs_of
 from dbloader.caching.store import CachedStore
 from dbloader.datasets.samples import Samples
 from dbloader.errors import NotAStoreError, OptionError, RecordIndexError, RecordNotFoundError

@@ -11,8 +11,7 @@ import argparse
 import numpy as np
 from order import Shards
 
-from dbloader.caching.needs import needs_of
-from dbloader.caching.policy import CachePolicy
+from dbloader.caching.policy import CachePolicy, needs_of
 from dbloader.sampling import BlockShuffleSampler
 
 RANKS, BATCH = 8, 200

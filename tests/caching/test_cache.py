@@ -1,4 +1,4 @@
-"""Caches of shards: what comes to them, who shares them, how large they become, and what is refused."""
+"""Caches of shards: their content, their readers, their size, and the places that are refused."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from dbloader.caching.policy import Need
 from dbloader.caching.store import CachedStore
 from dbloader.errors import NotAStoreError, OptionError, PlaceError, StoreFullError
 from tests.support.caching import (
+    IMAGES,
     WAIT_S,
     image_of,
+    images_of,
     make_shards,
     shards_in,
     wait_for,
@@ -36,35 +38,17 @@ fork = multiprocessing.get_context("fork")
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
 
-@pytest.fixture
-def origin(tmp_path: Path) -> Path:
-    make_shards(tmp_path / "origin.lmdb")
-    return tmp_path / "origin.lmdb"
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Path:
-    return tmp_path / "local" / "cache"
-
-
-IMAGES = [image_of(index) for index in range(24)]
-
-
-def images_of(store: CachedStore, indices: Any = range(24)) -> list[Any]:
-    return [record.image for record in store.read(indices)]
-
-
 def size_of_shard(origin: Path) -> int:
     return max(path.stat().st_size for path in (origin / "shards").iterdir())
 
 
-def test_constructing_a_cache_touches_nothing(tmp_path: Path, cache: Path) -> None:
+def test_constructing_cache_touches_nothing(tmp_path: Path, cache: Path) -> None:
     store = CachedStore(tmp_path / "none.lmdb", cache)
     assert repr(store) == f"CachedStore('{tmp_path}/none.lmdb', '{cache}')"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_shard_comes_when_a_record_of_it_is_read(origin: Path, cache: Path) -> None:
+def test_reading_record_fetches_its_shard(origin: Path, cache: Path) -> None:
     with CachedStore(origin, cache) as store:
         assert (len(store), store.column("label")[:4].tolist(), store.name(5)) == (24, [0, 1, 2, 0], "5.x")
         assert shards_in(cache) == []
@@ -85,7 +69,7 @@ def test_a_shard_comes_when_a_record_of_it_is_read(origin: Path, cache: Path) ->
     assert index.stat().st_ino == number
 
 
-def test_processes_share_one_cache_and_each_shard_is_fetched_once(origin: Path, cache: Path) -> None:
+def test_processes_share_cache_and_fetch_each_shard_once(origin: Path, cache: Path) -> None:
     def read(number: int, pipe: Any) -> None:
         with CachedStore(origin, cache) as store:
             pipe.send(images_of(store, [(index + 6 * number) % 24 for index in range(24)]))
@@ -108,7 +92,7 @@ def test_processes_share_one_cache_and_each_shard_is_fetched_once(origin: Path, 
     wait_until_ended(cache)
 
 
-def test_workers_of_a_dataloader_read_from_the_cache(origin: Path, cache: Path) -> None:
+def test_workers_of_dataloader_read_from_cache(origin: Path, cache: Path) -> None:
     dataset = LMDBDataset(origin, decode=None, cache=cache)
     assert dataset.root == str(origin)
     loader: Any = DataLoader(dataset, 5, num_workers=2, collate_fn=list, multiprocessing_context="fork", timeout=WAIT_S)
@@ -117,7 +101,7 @@ def test_workers_of_a_dataloader_read_from_the_cache(origin: Path, cache: Path) 
     assert read_stats(cache).fetches == 6
 
 
-def test_a_store_in_one_file_comes_in_shards(tmp_path: Path, origin: Path, cache: Path) -> None:
+def test_store_in_one_file_is_cached_in_shards(tmp_path: Path, origin: Path, cache: Path) -> None:
     copy_store(origin, tmp_path / "one.lmdb")
     with CachedStore(tmp_path / "one.lmdb", cache) as store:
         assert images_of(store) == IMAGES
@@ -130,7 +114,7 @@ def test_a_store_in_one_file_comes_in_shards(tmp_path: Path, origin: Path, cache
 # Size
 
 
-def test_the_cache_is_never_larger_than_its_limit_and_what_was_asked_for_last_stays(origin: Path, cache: Path) -> None:
+def test_cache_keeps_limit_and_last_shards(origin: Path, cache: Path) -> None:
     limit = 2 * size_of_shard(origin)
     with CachedStore(origin, cache, max_bytes=limit) as store:
         for first in range(0, 24, 4):
@@ -141,7 +125,7 @@ def test_the_cache_is_never_larger_than_its_limit_and_what_was_asked_for_last_st
         assert sum(path.stat().st_size for path in (cache / "shards").iterdir()) <= limit
 
 
-def test_a_removed_shard_that_is_open_is_closed_so_that_the_disk_has_room(origin: Path, cache: Path) -> None:
+def test_removed_shard_is_closed(origin: Path, cache: Path) -> None:
     with CachedStore(origin, cache, max_bytes=size_of_shard(origin)) as store:
         for index in (0, 4, 8):
             store.read([index])
@@ -155,23 +139,23 @@ def test_a_removed_shard_that_is_open_is_closed_so_that_the_disk_has_room(origin
         assert gone == []
 
 
-def test_a_limit_below_the_largest_shard_is_refused_with_the_number(origin: Path, cache: Path) -> None:
+def test_limit_below_largest_shard_is_refused(origin: Path, cache: Path) -> None:
     least = size_of_shard(origin)
     with pytest.raises(OptionError, match=f"^cache_bytes must be at least {least}, the size of the largest shard"):
         LMDBDataset(origin, cache=cache, cache_bytes=least - 1)
     assert len(LMDBDataset(origin, decode=None, cache=cache, cache_bytes=least)) == 24
 
 
-def test_an_order_that_needs_more_than_the_limit_is_refused_with_the_number(origin: Path, cache: Path) -> None:
+def test_order_that_needs_more_than_limit_is_refused(origin: Path, cache: Path) -> None:
     size = size_of_shard(origin)
     with CachedStore(origin, cache, max_bytes=3 * size) as store:
         with pytest.raises(OptionError, match=rf"is too small for this order, which reads shards of {4 * size} bytes"):
             store.expect([Need(shard, 0, 23) for shard in range(4)])
         store.expect([Need(shard, 0, 23) for shard in range(3)])
-        assert images_of(store) == IMAGES  # in another order than was said
+        assert images_of(store) == IMAGES  # in another order
 
 
-def test_the_shards_of_an_order_come_ahead_of_their_use(origin: Path, cache: Path) -> None:
+def test_shards_of_order_are_fetched_ahead(origin: Path, cache: Path) -> None:
     with CachedStore(origin, cache, max_bytes=3 * size_of_shard(origin)) as store:
         store.expect([Need(shard, at, at) for at, shard in enumerate((4, 1, 3, 0))])
         first = [f"{shard:05}.lmdb" for shard in (1, 3, 4)]
@@ -182,7 +166,7 @@ def test_the_shards_of_an_order_come_ahead_of_their_use(origin: Path, cache: Pat
         wait_for(lambda: shards_in(cache) == [f"{shard:05}.lmdb" for shard in (0, 1, 3)], "the last shard")
 
 
-def test_all_who_use_a_cache_at_one_time_give_the_same_limit(origin: Path, cache: Path) -> None:
+def test_another_limit_for_cache_in_use_is_refused(origin: Path, cache: Path) -> None:
     with CachedStore(origin, cache, max_bytes=10**6) as store, CachedStore(origin, cache) as other:
         len(store)
         with pytest.raises(OptionError, match=r"is in use with cache_bytes=1000000: all .* the same, got None$"):
@@ -190,11 +174,11 @@ def test_all_who_use_a_cache_at_one_time_give_the_same_limit(origin: Path, cache
         assert images_of(store) == IMAGES
 
 
-def test_on_a_full_disk_the_error_says_so_and_others_go_on(origin: Path, tmp_path: Path) -> None:
+def test_full_disk_raises_and_other_shards_are_readable(origin: Path, tmp_path: Path) -> None:
     make_shards(origin, (4, 100))
 
     def read() -> list[Any]:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))  # as of a disk: the fetcher inherits it
+        resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))  # the fetcher inherits it
         with CachedStore(origin, tmp_path / "cache") as store:
             assert images_of(store, [0]) == [image_of(0)]
             with pytest.raises(StoreFullError, match=r"no room is left for .*00001.lmdb: .* give cache_bytes$"):
@@ -204,7 +188,7 @@ def test_on_a_full_disk_the_error_says_so_and_others_go_on(origin: Path, tmp_pat
     assert from_child(read) == [image_of(1)]
 
 
-def test_a_full_disk_leaves_no_half_of_a_file(tmp_path: Path) -> None:
+def test_full_disk_leaves_no_incomplete_file(tmp_path: Path) -> None:
     def write() -> list[Path]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (5, 5))
         with pytest.raises(OSError, match="large"):
@@ -214,7 +198,13 @@ def test_a_full_disk_leaves_no_half_of_a_file(tmp_path: Path) -> None:
     assert from_child(write) == []
 
 
-# What else may be at the place
+# Other folders and options
+
+
+def link_to(folder: Path) -> Path:
+    link = folder.with_name("link")
+    link.symlink_to(folder)
+    return link
 
 
 @pytest.mark.parametrize(
@@ -223,29 +213,24 @@ def test_a_full_disk_leaves_no_half_of_a_file(tmp_path: Path) -> None:
         (lambda origin: origin, OptionError, "must be neither its origin .* nor inside or around it"),
         (lambda origin: origin / "shards" / "cache", OptionError, "must be neither its origin"),
         (lambda origin: origin.parent, OptionError, "must be neither its origin"),
-        (lambda origin: origin / "manifest.bson" / "x", OptionError, "must be neither its origin"),
+        (lambda origin: link_to(origin), OptionError, "must be neither its origin"),
         (lambda origin: origin.parent / "precious", NotAStoreError, "is not a cache, and not empty"),
         (lambda origin: origin.parent / "precious" / "file", NotAStoreError, "is a file, and a cache is a folder"),
     ],
 )
-def test_what_is_no_cache_is_refused_and_left_as_it_was(
+def test_folder_that_is_no_cache_is_refused_and_unchanged(
     origin: Path, cache_of: Callable[[Path], Path], error: type[Exception], message: str
 ) -> None:
     (origin.parent / "precious").mkdir()
     (origin.parent / "precious" / "file").write_bytes(b"precious")
+    place = cache_of(origin)
     before = sorted(origin.parent.rglob("*"))
-    with CachedStore(origin, cache_of(origin)) as store, pytest.raises(error, match=message):
+    with CachedStore(origin, place) as store, pytest.raises(error, match=message):
         len(store)
     assert sorted(origin.parent.rglob("*")) == before
 
 
-def test_a_link_to_the_origin_is_no_way_around(origin: Path, tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(origin)
-    with CachedStore(origin, tmp_path / "link") as store, pytest.raises(OptionError, match="neither its origin"):
-        len(store)
-
-
-def test_options_are_checked(origin: Path, cache: Path) -> None:
+def test_invalid_options_are_refused(origin: Path, cache: Path) -> None:
     with pytest.raises(OptionError, match=r"cache_bytes needs a cache \(cache=FOLDER\), got 5"):
         LMDBDataset(origin, cache_bytes=5)
     with pytest.raises(OptionError, match="cache_bytes must be at least 1, got 0"):
@@ -257,7 +242,7 @@ def test_options_are_checked(origin: Path, cache: Path) -> None:
         CachedStore("ftp://host/a", cache)
 
 
-def test_the_cache_of_another_store_is_refused(origin: Path, cache: Path, tmp_path: Path) -> None:
+def test_cache_of_another_store_is_refused(origin: Path, cache: Path, tmp_path: Path) -> None:
     with CachedStore(origin, cache) as store:
         store.read([0])
         make_shards(tmp_path / "other.lmdb", base=100)
@@ -273,7 +258,7 @@ def test_the_cache_of_another_store_is_refused(origin: Path, cache: Path, tmp_pa
 # MongoDB
 
 
-def test_a_store_in_mongodb_comes_in_shards(origin: Path, cache: Path, mongo_uri: str) -> None:
+def test_store_in_mongodb_is_cached_in_shards(origin: Path, cache: Path, mongo_uri: str) -> None:
     copy_store(origin, mongo_uri)
     with MongoDataset(mongo_uri, decode=None, cache=cache, query={"label": 1}) as dataset:
         assert [dataset[position] for position in (0, 7)] == [(IMAGES[1], 1), (IMAGES[22], 1)]
@@ -284,9 +269,7 @@ def test_a_store_in_mongodb_comes_in_shards(origin: Path, cache: Path, mongo_uri
     assert "secret" not in (cache / "cache.json").read_text()
 
 
-def test_a_stale_cache_is_refused_when_a_dataset_is_made_and_refreshed(
-    origin: Path, cache: Path, mongo_uri: str
-) -> None:
+def test_stale_cache_is_refused_by_new_and_refreshed_dataset(origin: Path, cache: Path, mongo_uri: str) -> None:
     copy_store(origin, mongo_uri)
     message = r"caches another store than the one that is now at mongodb://.*: remove the folder, or name another"
     with MongoDataset(mongo_uri, decode=None, cache=cache) as dataset:

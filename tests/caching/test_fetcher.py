@@ -1,4 +1,4 @@
-"""The fetcher of a cache: what happens when it, its readers, its origin or the network fails."""
+"""The fetcher of a cache: failures of the fetcher, its readers, its origin and the network."""
 
 from __future__ import annotations
 
@@ -28,10 +28,12 @@ from dbloader.errors import (
     StoreNotFoundError,
 )
 from tests.support.caching import (
+    IMAGES,
     WAIT_S,
     SlowFile,
     fetcher_of,
     image_of,
+    images_of,
     kill_fetcher,
     make_shards,
     shards_in,
@@ -47,26 +49,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
 
-@pytest.fixture
-def origin(tmp_path: Path) -> Path:
-    make_shards(tmp_path / "origin.lmdb")
-    return tmp_path / "origin.lmdb"
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
-
-
-IMAGES = [image_of(index) for index in range(24)]
-
-
-def images_of(store: CachedStore, indices: Any = range(24)) -> list[Any]:
-    return [record.image for record in store.read(indices)]
-
-
 class Reading:
-    """A thread that reads records, and what came of it."""
+    """A thread that reads records, and its result."""
 
     def __init__(self, store: CachedStore, indices: Any) -> None:
         self.result: Any = None
@@ -100,7 +84,7 @@ store.read([20])
 
 
 def training(origin: Path, cache: Path) -> subprocess.Popen[str]:
-    """Start a process that reads from shard 0, says so, and then waits for shard 5."""
+    """Start a process that reads from shard 0, prints a line, and then waits for shard 5."""
     return subprocess.Popen(
         [sys.executable, "-c", TRAINING, origin, cache],
         stdout=subprocess.PIPE,
@@ -109,7 +93,7 @@ def training(origin: Path, cache: Path) -> subprocess.Popen[str]:
     )
 
 
-def test_the_fetcher_imports_no_torch_and_is_nobodys_child(origin: Path, cache: Path) -> None:
+def test_fetcher_imports_no_torch_and_is_no_child(origin: Path, cache: Path) -> None:
     with CachedStore(origin, cache) as store:
         store.read([0])
         pid = fetcher_of(cache)
@@ -125,15 +109,7 @@ def test_the_fetcher_imports_no_torch_and_is_nobodys_child(origin: Path, cache: 
     assert (cache / "fetcher.log").read_text() == ""
 
 
-def test_a_fetcher_that_is_killed_between_two_reads_is_replaced(origin: Path, cache: Path) -> None:
-    with CachedStore(origin, cache) as store:
-        store.read([0])
-        kill_fetcher(cache)
-        assert images_of(store) == IMAGES
-    wait_until_ended(cache)
-
-
-def test_a_fetcher_that_is_killed_while_it_downloads_is_replaced(origin: Path, cache: Path) -> None:
+def test_fetcher_killed_during_download_is_replaced(origin: Path, cache: Path) -> None:
     slow = SlowFile(origin / "shards" / "00002.lmdb")
     with CachedStore(origin, cache) as store:
         store.read([0])
@@ -147,9 +123,7 @@ def test_a_fetcher_that_is_killed_while_it_downloads_is_replaced(origin: Path, c
     assert shards_in(cache) == ["00000.lmdb", "00002.lmdb"]  # without the half of one
 
 
-def test_a_training_that_is_killed_while_it_waits_leaves_no_fetcher_and_a_cache_that_goes_on(
-    origin: Path, cache: Path
-) -> None:
+def test_killed_training_leaves_no_fetcher_and_usable_cache(origin: Path, cache: Path) -> None:
     slow = SlowFile(origin / "shards" / "00005.lmdb")
     with training(origin, cache) as process:
         assert process.stdout is not None
@@ -168,9 +142,7 @@ def test_a_training_that_is_killed_while_it_waits_leaves_no_fetcher_and_a_cache_
     wait_until_ended(cache)
 
 
-def test_after_training_and_fetcher_were_killed_the_cache_goes_on_with_what_is_complete(
-    origin: Path, cache: Path
-) -> None:
+def test_killed_training_and_fetcher_leave_usable_cache(origin: Path, cache: Path) -> None:
     slow = SlowFile(origin / "shards" / "00005.lmdb")
     with training(origin, cache) as process:
         assert process.stdout is not None
@@ -193,14 +165,14 @@ def test_after_training_and_fetcher_were_killed_the_cache_goes_on_with_what_is_c
     assert sizes_of_partial_files(cache) == []
 
 
-def test_a_fetcher_whose_folder_was_removed_ends_with_its_last_reader(origin: Path, cache: Path) -> None:
+def test_fetcher_of_removed_folder_ends_with_last_reader(origin: Path, cache: Path) -> None:
     with CachedStore(origin, cache) as store:
         store.read([0])
         shutil.rmtree(cache)
     wait_for(lambda: fetcher_of(cache) is None, "the fetcher ends")
 
 
-def test_a_fetcher_that_cannot_start_is_an_error_with_its_reason(origin: Path, cache: Path) -> None:
+def test_fetcher_that_cannot_start_raises_with_reason(origin: Path, cache: Path) -> None:
     (cache / "fetcher.sock").mkdir(parents=True)
     (cache / "cache.json").touch()
     with CachedStore(origin, cache) as store, pytest.raises(StoreAccessError, match=r"cannot be reached.*directory"):
@@ -211,17 +183,17 @@ def test_a_fetcher_that_cannot_start_is_an_error_with_its_reason(origin: Path, c
 
 
 def connect(origin: Path, cache: Path, shards: int, reader: str = "x") -> client.FetcherClient:
-    """Connect to the fetcher of a cache with room for so many shards."""
+    """Connect to the fetcher of a cache with room for this number of shards."""
     limit = shards * (origin / "shards" / "00000.lmdb").stat().st_size
     opening = {"place": str(origin), "limit": limit, "known": False}
     return client.FetcherClient(str(cache), str(origin), {"open": opening, "reader": reader})
 
 
-def test_a_shard_is_not_removed_before_its_reader_has_opened_it(origin: Path, cache: Path) -> None:
+def test_shard_stays_until_its_reader_has_opened_it(origin: Path, cache: Path) -> None:
     first, second = connect(origin, cache, 1), connect(origin, cache, 1)
     second.ask("shard 0", need=0)
     first.tell(need=1)
-    first.ask("", expect=[], check=False)  # is done after what was told
+    first.ask("", expect=[], check=False)  # answered after the message before
     assert shards_in(cache) == ["00000.lmdb"]
     second.tell(opened=True)
     wait_for(lambda: shards_in(cache) == ["00001.lmdb"], "shard 1 in the place of shard 0")
@@ -236,7 +208,7 @@ def test_a_shard_is_not_removed_before_its_reader_has_opened_it(origin: Path, ca
     wait_until_ended(cache)
 
 
-def test_those_who_wait_longest_are_served_first(origin: Path, cache: Path) -> None:
+def test_longest_waiting_reader_is_served_first(origin: Path, cache: Path) -> None:
     first, second, third = readers = [connect(origin, cache, 1) for _ in range(3)]
     first.ask("shard 0", need=0)
     for reader, shard in ((second, 1), (third, 2)):
@@ -254,7 +226,7 @@ def test_those_who_wait_longest_are_served_first(origin: Path, cache: Path) -> N
     wait_until_ended(cache)
 
 
-def test_an_order_counts_until_the_last_process_that_follows_it_has_gone(origin: Path, cache: Path) -> None:
+def test_order_is_kept_until_its_last_process_ends(origin: Path, cache: Path) -> None:
     one, another, stranger = (connect(origin, cache, 2, reader) for reader in ("x", "x", "y"))
 
     def is_accepted() -> bool:
@@ -279,7 +251,7 @@ def test_an_order_counts_until_the_last_process_that_follows_it_has_gone(origin:
     wait_until_ended(cache)
 
 
-def test_a_shard_that_is_on_its_way_is_not_removed(origin: Path, cache: Path) -> None:
+def test_shard_being_fetched_is_not_removed(origin: Path, cache: Path) -> None:
     slow, reader = SlowFile(origin / "shards" / "00001.lmdb"), connect(origin, cache, 2)
     reader.ask("the order", expect=[(0, 0, 9), (1, 10, 19)], check=True)
     with slow.opened() as descriptor:
@@ -301,7 +273,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "STALL_S", 2.0)
 
 
-def test_a_reader_waits_as_long_as_bytes_come(origin: Path, cache: Path, impatient: None) -> None:
+def test_reader_waits_while_bytes_arrive(origin: Path, cache: Path, impatient: None) -> None:
     slow = SlowFile(origin / "shards" / "00002.lmdb")
     with CachedStore(origin, cache) as store:
         store.read([0])
@@ -314,11 +286,11 @@ def test_a_reader_waits_as_long_as_bytes_come(origin: Path, cache: Path, impatie
         assert reading.get() == [IMAGES[8]]
 
 
-def test_a_reader_gives_up_when_no_byte_comes_and_names_the_shard(origin: Path, cache: Path, impatient: None) -> None:
+def test_reader_raises_with_shard_when_no_bytes_arrive(origin: Path, cache: Path, impatient: None) -> None:
     slow = SlowFile(origin / "shards" / "00002.lmdb")
     with CachedStore(origin, cache) as store:
         store.read([0])
-        message = f"shard 2 (00002.lmdb) of {origin} did not come: no byte arrived for 2 s"
+        message = f"shard 2 (00002.lmdb) of {origin} did not arrive: no bytes for 2 s"
         reading = Reading(store, [8])
         with slow.opened():
             assert reading.get() == (StoreAccessError, message)
@@ -329,7 +301,7 @@ def test_a_reader_gives_up_when_no_byte_comes_and_names_the_shard(origin: Path, 
     wait_until_ended(cache)
 
 
-def test_workers_do_not_wait_behind_one_that_opens_an_origin_that_hangs(origin: Path, cache: Path) -> None:
+def test_workers_do_not_wait_for_reader_of_hanging_origin(origin: Path, cache: Path) -> None:
     with CachedStore(origin, cache) as store, CachedStore(origin, cache) as other:
         assert images_of(store, [0]) == [IMAGES[0]]
         slow = SlowFile(origin / "manifest.bson")
@@ -345,7 +317,7 @@ def test_workers_do_not_wait_behind_one_that_opens_an_origin_that_hangs(origin: 
 # Origins that fail
 
 
-def test_an_origin_that_is_not_there_is_an_error_until_it_is(origin: Path, cache: Path, tmp_path: Path) -> None:
+def test_missing_origin_raises_until_it_exists(origin: Path, cache: Path, tmp_path: Path) -> None:
     origin.rename(tmp_path / "away")
     with CachedStore(origin, cache) as store:
         with pytest.raises(StoreNotFoundError, match=f"^{origin} does not exist"):
@@ -354,9 +326,7 @@ def test_an_origin_that_is_not_there_is_an_error_until_it_is(origin: Path, cache
         assert images_of(store) == IMAGES
 
 
-def test_a_worker_of_a_store_that_is_open_needs_only_what_is_in_the_cache(
-    origin: Path, cache: Path, tmp_path: Path
-) -> None:
+def test_worker_of_open_store_reads_cached_shards_without_origin(origin: Path, cache: Path, tmp_path: Path) -> None:
     with CachedStore(origin, cache) as store:
         assert images_of(store, [0]) == [IMAGES[0]]
         origin.rename(tmp_path / "away")
@@ -369,17 +339,15 @@ def test_a_worker_of_a_store_that_is_open_needs_only_what_is_in_the_cache(
                 worker.read([4])
 
 
-def test_an_origin_that_cannot_be_looked_at_is_an_error_of_one_question(
-    origin: Path, cache: Path, tmp_path: Path
-) -> None:
+def test_unreadable_origin_fails_one_question_only(origin: Path, cache: Path, tmp_path: Path) -> None:
     first, second = connect(origin, cache, 1), connect(origin, cache, 1)
     origin.rename(tmp_path / "away")
-    origin.touch()  # so that its manifest cannot be read either, whatever it is
+    origin.touch()  # a file: its manifest cannot be read
     with pytest.raises(StoreAccessError, match=r"00001.lmdb cannot be fetched: .*Not a directory"):
         first.ask("shard 1", need=1)
     origin.unlink()
     (tmp_path / "away").rename(origin)
-    for shard in (1, 0):  # nobody holds room for shard 1 any more
+    for shard in (1, 0):  # shard 1 has no reader now
         second.ask(f"shard {shard}", need=shard)
         second.tell(opened=True)
     first.close()
@@ -387,7 +355,7 @@ def test_an_origin_that_cannot_be_looked_at_is_an_error_of_one_question(
     wait_until_ended(cache)
 
 
-def test_a_shard_that_is_damaged_at_the_origin_is_an_error_of_those_who_need_it(origin: Path, cache: Path) -> None:
+def test_damaged_shard_of_origin_fails_its_readers_only(origin: Path, cache: Path) -> None:
     damaged = origin / "shards" / "00001.lmdb"
     whole = damaged.read_bytes()
     damaged.write_bytes(whole[: len(whole) // 2])
@@ -399,7 +367,7 @@ def test_a_shard_that_is_damaged_at_the_origin_is_an_error_of_those_who_need_it(
         assert images_of(store) == IMAGES
 
 
-def test_a_damaged_record_is_an_error_with_the_file_to_remove(origin: Path, cache: Path) -> None:
+def test_damaged_cached_file_raises_with_file_to_remove(origin: Path, cache: Path) -> None:
     with CachedStore(origin, cache) as store:
         store.read([4])
     wait_until_ended(cache)
@@ -421,7 +389,7 @@ def test_a_damaged_record_is_an_error_with_the_file_to_remove(origin: Path, cach
         assert images_of(store) == IMAGES
 
 
-def test_shards_that_were_exchanged_at_the_origin_are_noticed(origin: Path, cache: Path) -> None:
+def test_exchanged_shards_of_origin_raise(origin: Path, cache: Path) -> None:
     first, second = origin / "shards" / "00001.lmdb", origin / "shards" / "00002.lmdb"
     shutil.copyfile(second, first)
     with CachedStore(origin, cache) as store:
@@ -430,7 +398,7 @@ def test_shards_that_were_exchanged_at_the_origin_are_noticed(origin: Path, cach
         assert images_of(store, [8]) == [IMAGES[8]]
 
 
-def test_an_origin_that_is_replaced_mixes_nothing(origin: Path, cache: Path) -> None:
+def test_replaced_origin_raises_and_mixes_nothing(origin: Path, cache: Path) -> None:
     with CachedStore(origin, cache) as store:
         assert images_of(store, [0]) == [IMAGES[0]]
         make_shards(origin, base=100)
@@ -448,7 +416,7 @@ def test_an_origin_that_is_replaced_mixes_nothing(origin: Path, cache: Path) -> 
     wait_until_ended(cache)
 
 
-def test_a_cached_file_that_somebody_removes_is_fetched_again(origin: Path, cache: Path) -> None:
+def test_removed_cached_file_is_fetched_again(origin: Path, cache: Path) -> None:
     with CachedStore(origin, cache) as store:
         assert images_of(store) == IMAGES
         for path in (cache / "shards").iterdir():
@@ -463,9 +431,7 @@ def test_a_cached_file_that_somebody_removes_is_fetched_again(origin: Path, cach
 
 
 @pytest.mark.slow
-def test_a_server_that_is_killed_and_comes_back_loses_nothing(
-    origin: Path, cache: Path, mongod: Mongod, mongod_uri: str
-) -> None:
+def test_restarted_mongodb_server_loses_nothing(origin: Path, cache: Path, mongod: Mongod, mongod_uri: str) -> None:
     make_shards(origin, (220, 220), size=200_000)
     copy_store(origin, mongod_uri)
     with Proxy(mongod.port) as proxy, CachedStore(proxy.through(mongod_uri), cache) as store:

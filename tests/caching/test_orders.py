@@ -1,4 +1,4 @@
-"""Loaders tell the cache in which order they will read, so that each shard comes once, before it is needed."""
+"""Loaders announce their order to the cache, which fetches each shard once, before it is needed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from torch.utils.data import DataLoader
 
 from dbloader import LMDBDataset, PrefetchLoader, create_loader
 from dbloader.caching.folder import read_stats
-from dbloader.caching.needs import needs_of
-from dbloader.caching.policy import CachePolicy, Need
+from dbloader.caching.policy import CachePolicy, Need, needs_of
 from dbloader.errors import OptionError
 from dbloader.sampling import BlockShuffleSampler, OrderedSampler, ShuffleSampler, WeightedSampler
 from tests.support.caching import WAIT_S, make_shards, shards_in, wait_for, wait_until_ended
@@ -35,11 +34,6 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("origin") / "store.lmdb"
     make_shards(place, (EACH,) * SHARDS, size=400)
     return place
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
 
 
 def size_of(origin: Path, shards: int) -> int:
@@ -69,8 +63,11 @@ def wrapped(dataset: LMDBDataset, sampler: ResumableSampler) -> PrefetchLoader[A
     )  # fmt: skip
 
 
+LOADERS = [created, *(pytest.param(loader_of, marks=pytest.mark.nightly) for loader_of in (threaded, wrapped))]
+
+
 def index_of(sample: tuple[bytes, int]) -> int:
-    """Return the index of a record whose bytes and label are those that were written."""
+    """Return the index of a record after checking its bytes and label."""
     image, label = sample
     index = int.from_bytes(image[:4], "big")
     assert (image, label) == (index.to_bytes(4, "big") * 100, index % 3)
@@ -82,8 +79,8 @@ def epoch(loader: PrefetchLoader[Any]) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loader_of", [created, threaded, wrapped])
-def test_an_epoch_over_a_cache_of_a_third_fetches_every_shard_once(
+@pytest.mark.parametrize("loader_of", LOADERS)
+def test_epoch_over_small_cache_fetches_every_shard_once(
     origin: Path, cache: Path, loader_of: Callable[[LMDBDataset, ResumableSampler], PrefetchLoader[Any]]
 ) -> None:
     limit = size_of(origin, SHARDS // 3)
@@ -101,7 +98,7 @@ def test_an_epoch_over_a_cache_of_a_third_fetches_every_shard_once(
     wait_until_ended(cache)
 
 
-def test_shards_come_before_they_are_asked_for(origin: Path, cache: Path) -> None:
+def test_shards_are_fetched_ahead_of_reading(origin: Path, cache: Path) -> None:
     with LMDBDataset(origin, decode=None, cache=cache) as dataset:
         loader = wrapped(dataset, OrderedSampler(dataset))
         with loader:
@@ -110,9 +107,7 @@ def test_shards_come_before_they_are_asked_for(origin: Path, cache: Path) -> Non
     wait_until_ended(cache)
 
 
-def test_a_full_shuffle_over_a_smaller_cache_is_refused_with_the_bytes_and_the_remedy(
-    origin: Path, cache: Path
-) -> None:
+def test_full_shuffle_over_small_cache_is_refused(origin: Path, cache: Path) -> None:
     most = size_of(origin, SHARDS)
     with LMDBDataset(origin, decode=None, cache=cache, cache_bytes=most - 1) as dataset:
         message = (
@@ -135,13 +130,13 @@ def test_a_full_shuffle_over_a_smaller_cache_is_refused_with_the_bytes_and_the_r
     wait_until_ended(cache)
 
 
-@pytest.mark.parametrize("loader_of", [created, threaded, wrapped])
-def test_the_shards_of_all_batches_that_are_made_at_one_time_must_have_room(
+@pytest.mark.parametrize("loader_of", LOADERS)
+def test_cache_without_room_for_batches_of_all_workers_is_refused(
     origin: Path, cache: Path, loader_of: Callable[[LMDBDataset, ResumableSampler], PrefetchLoader[Any]]
 ) -> None:
     one, two = size_of(origin, 1), size_of(origin, 2)
     with LMDBDataset(origin, decode=None, cache=cache, cache_bytes=one) as dataset:
-        loader = loader_of(dataset, OrderedSampler(dataset))  # whose workers are up to four batches apart
+        loader = loader_of(dataset, OrderedSampler(dataset))  # its workers are up to four batches apart
         with pytest.raises(
             OptionError, match=rf"={one} is too small for this order, which reads shards of {two} bytes"
         ):
@@ -150,7 +145,7 @@ def test_the_shards_of_all_batches_that_are_made_at_one_time_must_have_room(
     wait_until_ended(cache)
 
 
-def test_a_later_epoch_that_needs_more_than_the_first_is_not_refused(tmp_path: Path, cache: Path) -> None:
+def test_later_epoch_that_needs_more_is_not_refused(tmp_path: Path, cache: Path) -> None:
     place, lengths = tmp_path / "uneven.lmdb", [4, 4, 4, 4, 40, 40]
     make_shards(place, lengths, size=400)
     sampler = BlockShuffleSampler(Records(lengths), None, 2)
@@ -174,7 +169,7 @@ def test_a_later_epoch_that_needs_more_than_the_first_is_not_refused(tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_resumed_epoch_fetches_what_is_left(origin: Path, cache: Path, tmp_path: Path) -> None:
+def test_resumed_epoch_fetches_only_remaining_shards(origin: Path, cache: Path, tmp_path: Path) -> None:
     limit = size_of(origin, SHARDS // 3)
     with LMDBDataset(origin, decode=None, cache=cache, cache_bytes=limit) as dataset:
         loader = wrapped(dataset, BlockShuffleSampler(dataset, None, 3, seed=2))
@@ -202,7 +197,7 @@ def read_share(origin: Path, cache: Path, rank: int, lanes: int | None, shards: 
 
 
 def shares(*ranks: tuple[Path, Path, int, int | None, int]) -> list[tuple[list[int], int]]:
-    """Run processes that read the share of a rank each, at one time, and return what each one put."""
+    """Run concurrent processes that each read the share of a rank, and return their results."""
     context = multiprocessing.get_context("fork")
     results = context.JoinableQueue()
     processes = [context.Process(target=read_share, args=(*rank, results)) for rank in ranks]
@@ -222,14 +217,14 @@ def shares(*ranks: tuple[Path, Path, int, int | None, int]) -> list[tuple[list[i
 
 
 @pytest.mark.slow
-def test_two_machines_with_lanes_fetch_the_data_once_together(origin: Path, tmp_path: Path) -> None:
+def test_two_machines_with_lanes_fetch_data_once(origin: Path, tmp_path: Path) -> None:
     found = shares((origin, tmp_path / "0", 0, 2, SHARDS // 3), (origin, tmp_path / "1", 1, 2, SHARDS // 3))
     assert sorted(index for indices, _ in found for index in indices) == list(range(RECORDS))
     assert [fetches for _, fetches in found] == [SHARDS // 2] * 2
 
 
 @pytest.mark.slow
-def test_two_ranks_of_one_machine_share_what_comes(origin: Path, cache: Path) -> None:
+def test_two_ranks_share_fetched_shards(origin: Path, cache: Path) -> None:
     found = shares((origin, cache, 0, None, SHARDS), (origin, cache, 1, None, SHARDS))
     assert sorted(index for indices, _ in found for index in indices) == list(range(RECORDS))
     assert read_stats(cache).fetches == SHARDS
@@ -237,7 +232,7 @@ def test_two_ranks_of_one_machine_share_what_comes(origin: Path, cache: Path) ->
 
 
 class Records:
-    """A dataset as a sampler sees it."""
+    """The attributes of a dataset that a sampler uses."""
 
     def __init__(self, shard_lengths: list[int]) -> None:
         self.shard_lengths = shard_lengths
@@ -265,7 +260,7 @@ def sampler_of(kind: str, of: Any, world: int, rank: int, *, drop_last: bool) ->
 @pytest.mark.parametrize("world", [1, 3])
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("kind", ["ordered", "shuffled", "weighted", "blocks", "lanes", "equal blocks", "chosen"])
-def test_each_sample_is_read_while_its_shard_is_needed(kind: str, drop_last: bool, world: int, position: int) -> None:
+def test_each_sample_is_read_within_need_of_its_shard(kind: str, drop_last: bool, world: int, position: int) -> None:
     records = Records(LENGTHS)
     chosen = np.arange(0, len(records), 2) if kind == "chosen" else None
     of: Any = range(len(chosen)) if chosen is not None else records
@@ -284,13 +279,13 @@ def test_each_sample_is_read_while_its_shard_is_needed(kind: str, drop_last: boo
             assert {need.shard: need.first for need in reversed(needs)} == firsts
 
 
-def test_the_margin_is_added_to_the_last_use() -> None:
+def test_margin_is_added_to_last_use() -> None:
     records = Records([4, 4])
     since = OrderedSampler(records).state_after(0)
     assert needs_of(OrderedSampler(records), since, [4, 4], margin=3) == [Need(0, 0, 6), Need(1, 4, 10)]
 
 
-def test_the_order_of_ten_million_samples_is_handed_over_within_seconds() -> None:
+def test_needs_of_ten_million_samples_take_seconds() -> None:
     records = Records([10_000] * 1_000)
     sampler = ShuffleSampler(records)
     needs = needs_of(sampler, sampler.state_after(0), records.shard_lengths)
@@ -300,7 +295,7 @@ def test_the_order_of_ten_million_samples_is_handed_over_within_seconds() -> Non
 
 @pytest.mark.parametrize("lanes", [None, 4])
 @pytest.mark.parametrize("margin", [0, 16, 50])
-def test_a_worker_that_is_a_margin_behind_makes_no_shard_come_twice(lanes: int | None, margin: int) -> None:
+def test_worker_within_margin_fetches_no_shard_twice(lanes: int | None, margin: int) -> None:
     records = Records([EACH] * SHARDS)
     sampler = BlockShuffleSampler(records, None, 2 if lanes is None else lanes, lanes=lanes)
     policy = CachePolicy([1] * SHARDS)

@@ -1,4 +1,4 @@
-"""What a cache fetches and removes."""
+"""The shards that a cache fetches and removes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dbloader.caching.policy import CachePolicy, Fetch, Need
 
 
 def fetches(policy: CachePolicy, order: list[int]) -> int:
-    """Return how many fetches a reader of whole shards needs, none of them ahead of its asking."""
+    """Return the number of fetches for a reader of whole shards, without fetching ahead."""
     present: set[int] = set()
     count = 0
     for shard in order:
@@ -52,7 +52,7 @@ def test_no_order_of_removal_needs_fewer_fetches(room: int) -> None:
         assert fetches(policy, list(order)) == fewest(list(order), room), order
 
 
-def test_the_shard_needed_next_is_fetched_first_and_those_ahead_while_there_is_room() -> None:
+def test_next_shard_is_fetched_first_and_later_ones_while_there_is_room() -> None:
     policy = CachePolicy([10] * 5, 30)
     policy.expect("reader", [Need(0, 20, 29), Need(4, 0, 9), Need(1, 30, 39), Need(2, 10, 19)])
     present: set[int] = set()
@@ -65,7 +65,7 @@ def test_the_shard_needed_next_is_fetched_first_and_those_ahead_while_there_is_r
     assert policy.next(present) == Fetch(1, [4])  # 4 is done
 
 
-def test_only_the_next_shards_take_the_place_of_those_that_are_needed_later_still() -> None:
+def test_only_next_shards_replace_later_ones() -> None:
     policy = CachePolicy([1] * 6, 3)
     policy.expect("reader", [Need(shard, 10 * shard, 10 * shard + 9) for shard in range(6)])
     assert policy.next({0, 4, 5}) == Fetch(1, [5])
@@ -74,7 +74,7 @@ def test_only_the_next_shards_take_the_place_of_those_that_are_needed_later_stil
     assert policy.next({0, 1, 4}) == Fetch(2, [0])
 
 
-def test_a_shard_that_is_waited_for_comes_before_those_ahead() -> None:
+def test_awaited_shard_is_fetched_first() -> None:
     policy = CachePolicy([10] * 4, 20)
     policy.expect("reader", [Need(0, 0, 9), Need(1, 5, 19), Need(2, 20, 29)])
     assert policy.next({0, 1}, [3]) == Fetch(3, [1])
@@ -83,14 +83,14 @@ def test_a_shard_that_is_waited_for_comes_before_those_ahead() -> None:
     assert policy.next({0, 1}, [0, 1]) is None  # both are there, and 2 has no room
 
 
-def test_shards_that_are_in_use_do_not_take_the_places_of_each_other() -> None:
+def test_shards_in_use_do_not_replace_each_other() -> None:
     policy = CachePolicy([1] * 3, 2)
     policy.expect("reader", [Need(shard, 0, 9) for shard in range(3)])
     assert policy.next({0, 2}) is None
     assert policy.next({0, 2}, [1]) == Fetch(1, [0])
 
 
-def test_without_an_order_the_shard_asked_for_longest_ago_is_removed() -> None:
+def test_least_recently_asked_shard_is_removed_without_order() -> None:
     policy = CachePolicy([1] * 4, 3)
     for shard in (0, 1, 2, 0):
         policy.ask("reader", shard)
@@ -98,14 +98,14 @@ def test_without_an_order_the_shard_asked_for_longest_ago_is_removed() -> None:
     assert policy.next({0, 1, 2}) is None
 
 
-def test_without_a_limit_everything_to_come_is_fetched_and_nothing_is_removed() -> None:
+def test_everything_is_fetched_without_limit() -> None:
     policy = CachePolicy([1] * 3)
     policy.expect("reader", [Need(shard, shard, shard) for shard in range(3)])
     assert policy.next({0, 1}) == Fetch(2, [])
     assert policy.next({0, 1, 2}) is None
 
 
-def test_the_nearest_need_of_all_readers_counts() -> None:
+def test_nearest_need_of_all_readers_counts() -> None:
     policy = CachePolicy([1] * 4, 2)
     policy.expect(0, [Need(0, 0, 9), Need(1, 100, 109)])
     policy.expect(1, [Need(2, 500, 509), Need(3, 520, 529)])  # another rank, at its own position
@@ -116,7 +116,7 @@ def test_the_nearest_need_of_all_readers_counts() -> None:
     assert policy.next({0, 2}) == Fetch(1, [2])
 
 
-def test_a_shard_may_be_needed_several_times() -> None:
+def test_shard_may_be_needed_several_times() -> None:
     policy = CachePolicy([1] * 3, 2)
     policy.expect("reader", [Need(0, 0, 0), Need(1, 1, 1), Need(2, 2, 2), Need(0, 3, 3)])
     policy.ask("reader", 1)
@@ -124,7 +124,7 @@ def test_a_shard_may_be_needed_several_times() -> None:
     assert policy.next({0, 1}, [2]) == Fetch(2, [1])
 
 
-def test_the_least_limit_is_what_is_in_use_at_one_time() -> None:
+def test_least_bytes_are_shards_in_use_at_one_time() -> None:
     policy = CachePolicy([10, 20, 40])
     assert policy.least_bytes() == 0
     policy.expect(0, [Need(0, 0, 9), Need(1, 9, 19), Need(2, 20, 29)])
@@ -139,7 +139,7 @@ def test_the_least_limit_is_what_is_in_use_at_one_time() -> None:
     assert policy.least_bytes() == 70
 
 
-def test_with_the_least_limit_each_shard_is_fetched_once_in_any_order() -> None:
+def test_each_shard_is_fetched_once_with_least_bytes() -> None:
     for order in permutations(range(4)):
         needs = [Need(shard, 10 * at, 10 * at + 14) for at, shard in enumerate(order)]  # two at a time
         policy = CachePolicy([1] * 4)
@@ -149,7 +149,7 @@ def test_with_the_least_limit_each_shard_is_fetched_once_in_any_order() -> None:
         assert fetches(policy, list(order)) == 4
 
 
-def test_a_policy_of_many_shards_answers_in_time() -> None:
+def test_policy_of_many_shards_answers_in_time() -> None:
     count = 2_000
     policy = CachePolicy([1] * count, 100)
     policy.expect("reader", [Need(shard, 10 * shard, 10 * shard + 9) for shard in range(count)])

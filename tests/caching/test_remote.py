@@ -1,4 +1,4 @@
-"""A training reads a store in object storage through a cache; only the fetcher's process uses obstore."""
+"""Training from object storage through a cache; only the fetcher's process uses obstore."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def image_and_modules(image: bytes) -> tuple[bytes, bool, bool]:
     return image, "obstore" in sys.modules, get_worker_info() is not None
 
 
-def test_workers_read_all_images_and_never_import_obstore(place: str, tmp_path: Path) -> None:
+def test_workers_read_all_images_without_obstore(place: str, tmp_path: Path) -> None:
     train = LMDBDataset(place, cache=tmp_path / "cache", decode=None, transform=image_and_modules)
     loader = DataLoader(train, batch_size=None, num_workers=2, multiprocessing_context="fork")
     samples = [image for image, _ in loader]
@@ -56,7 +56,7 @@ def test_workers_read_all_images_and_never_import_obstore(place: str, tmp_path: 
     wait_until_ended(tmp_path / "cache")
 
 
-def test_requests_that_object_storage_refuses_for_a_while_are_repeated_and_counted(
+def test_refused_requests_are_repeated_and_counted(
     place: str, object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused: list[str] = []
@@ -76,7 +76,7 @@ def test_requests_that_object_storage_refuses_for_a_while_are_repeated_and_count
     assert (stats.fetches, stats.retries, stats.last_error) == (1, 3, "")
 
 
-def test_a_store_there_is_refused_without_a_cache_or_what_it_needs(
+def test_store_in_object_storage_is_refused_with_reason(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = tmp_path / "cache"

@@ -14,12 +14,9 @@ if TYPE_CHECKING:
 
 
 class TestCachedStore(FileBackend, ProcessesContract):
-    """Over a store in an LMDB file, whose records come to the cache in shards.
+    """A cached store in an LMDB file. stores/lmdb/test_sharded.py tests the reading of shards."""
 
-    All else is that of a folder of shards: stores/lmdb/test_sharded.py.
-    """
-
-    # A cache is a cache of one store; of that, test_cache.py has these.
+    # A cache belongs to one store; test_cache.py has these tests for it.
     test_constructing_a_store_opens_nothing = None  # type: ignore[assignment]
     test_pickle_has_the_place_and_no_handle = None  # type: ignore[assignment]
     test_open_store_keeps_its_records_when_it_is_replaced = None  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""Caches of shards: stores to cache, the fetcher's process, and origins whose files come as slowly as a test wants."""
+"""Caches of shards: stores to cache, the fetcher's process, and origins that send a file when a test wants it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from dbloader.stores.open import create_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from dbloader.stores.base import Store
 
 WAIT_S = 60.0  # only a broken test waits so long
 
@@ -43,6 +45,13 @@ def make_shards(place: Path, lengths: Sequence[int] = (4,) * 6, *, base: int = 0
         begin += length
     put_manifest(place, index_shards(place, names, [None] * len(names), classes=("a", "b", "c")))
     return images
+
+
+IMAGES = [image_of(index) for index in range(24)]  # of the records of ``make_shards``
+
+
+def images_of(store: Store, indices: Sequence[int] = range(24)) -> list[Any]:
+    return [record.image for record in store.read(indices)]
 
 
 def shards_in(cache: Path) -> list[str]:
@@ -95,7 +104,7 @@ def kill_fetcher(cache: Path) -> None:
 
 
 class SlowFile:
-    """A file of an origin that comes when a test says so: a named pipe in its place."""
+    """A file of an origin, replaced by a named pipe to which the test writes the content."""
 
     def __init__(self, path: Path) -> None:
         self.data = path.read_bytes()

@@ -1,0 +1,23 @@
+"""A store of six shards, and the folder of a cache."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.caching import make_shards
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def origin(tmp_path: Path) -> Path:
+    make_shards(tmp_path / "origin.lmdb")
+    return tmp_path / "origin.lmdb"
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "local" / "cache"
