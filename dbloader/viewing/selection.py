@@ -13,7 +13,6 @@ import numpy as np
 from dbloader._describe import short_repr
 from dbloader.errors import DamagedRecordError, OptionError
 from dbloader.records.columns import CHUNK, names_with
-from dbloader.stores.mongo.query import find_indices
 from dbloader.stores.mongo.store import MongoStore
 from dbloader.viewing.cache import LRUCache
 from dbloader.viewing.columns import Columns, blocks, find_names
@@ -210,7 +209,7 @@ class Selections:
         """Return a mask of the records that have a format: bool, shape (indices,). A damaged record has none."""
         if isinstance(self.store, MongoStore):  # borrow() would fetch the images, too
             query = {"_id": {"$in": indices.tolist()}, "format": wanted}
-            return np.isin(indices, find_indices(self.store.open_handle(), query))
+            return np.isin(indices, self.store.open_handle().find_indices(query))
         self.store.prefetch(indices.tolist())
         try:
             with self.store.borrow(indices.tolist()) as records:

@@ -130,7 +130,7 @@ def test_commands_take_a_place_in_mongodb(
 
 
 def test_server_that_does_not_answer_is_one_line(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dbloader.stores.mongo.clients.SELECTION_SECONDS", 0.1)
+    monkeypatch.setattr("dbloader.stores.mongo.connection.SELECTION_SECONDS", 0.1)
     check_error(
         shell("info", "mongodb://127.0.0.1:1/images.train"), "no server answers at mongodb://127.0.0.1:1/images.train"
     )

@@ -180,7 +180,7 @@ ARGUMENTS = [
 def test_error_shows_arguments_without_commands(
     run: Safe, arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dbloader.stores.mongo.clients.SELECTION_SECONDS", 0.01)
+    monkeypatch.setattr("dbloader.stores.mongo.connection.SELECTION_SECONDS", 0.01)
     for name in (HOSTILE, NOT_UTF8, f"--{HOSTILE}", f"mongodb://h/{HOSTILE}.x", f"mongodb://{HOSTILE}"):
         assert run(*arguments, name, status=2).startswith("Error: ")
 

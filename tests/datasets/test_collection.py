@@ -217,7 +217,7 @@ def test_a_listing_with_a_mistake_is_refused(old: Old) -> None:
 
 
 def test_credentials_are_not_pickled() -> None:
-    from dbloader.stores.mongo.collection import FileCollection
+    from dbloader.sources.collection import FileCollection
 
     files = FileCollection("mongodb://user:s3cret@nowhere/db.images", "img_name", "bson_img")
     assert b"s3cret" not in pickle.dumps(files)

@@ -493,7 +493,7 @@ def damaged(place: str, change: Callable[[Any], object]) -> None:
         (lambda it: it.update_one({"_id": 3}, {"$set": {"label": Int64(4)}}), {"label": 3}, "has 2 records of label 3"),
         (lambda it: it.update_one({"_id": 3}, {"$set": {"label": "3"}}), {"label": 3}, "has 2 records of label 3"),
         (lambda it: it.update_one({"_id": 3}, {"$unset": {"label": 1}}), {"label": {"$ne": 9}}, "records of label 3"),
-        (lambda it: it.insert_one({"_id": 3.5, "label": 9}), {"label": 9}, "labels that none was written with: 9"),
+        (lambda it: it.insert_one({"_id": 3.5, "label": 9}), {"label": 9}, "labels that no record was written with: 9"),
         (lambda it: it.insert_one({"_id": 3.5, "caption": "a"}), {"caption": "a"}, "has 25 records, and 24 were"),
         (lambda it: it.drop(), {"label": 9}, "its collection of records is gone"),
     ],
@@ -513,7 +513,7 @@ def test_an_id_that_no_record_has_is_not_taken_for_one(mongo_uri: str) -> None:
 
     damaged(mongo_uri, change)
     with MongoDataset(mongo_uri, decode=None) as dataset:
-        with pytest.raises(DamagedStoreError, match=r"has a document of the _id 3\.5, which no record has"):
+        with pytest.raises(DamagedStoreError, match=r"has a document with the _id 3\.5, which no record has"):
             dataset.find("3.x")
         with pytest.raises(DamagedRecordError, match=r"record 3 \(3\.x\) of .* is damaged: it is missing"):
             dataset[3]

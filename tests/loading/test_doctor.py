@@ -177,7 +177,7 @@ def test_unreachable_server_is_a_problem_and_its_password_is_hidden(
 ) -> None:
     place = mongod_with_users.place("images")
     host = place.rpartition("@")[2]
-    monkeypatch.setattr("dbloader.stores.mongo.clients.SELECTION_SECONDS", 0.5)
+    monkeypatch.setattr("dbloader.stores.mongo.connection.SELECTION_SECONDS", 0.5)
     for uri, what in (
         (f"mongodb://root:hunter2-Zx@{host}", "refuses this user or password"),
         ("mongodb://root:hunter2-Zx@127.0.0.1:1/a.b", "no server answers"),

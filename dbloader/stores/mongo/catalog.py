@@ -1,4 +1,4 @@
-"""Keep track of the stores of a place: which one is published, which is partial, which are to be removed."""
+"""Keep track of the stores of a place: the published store, the partial one, and stores to remove."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ _UNAUTHORIZED = 13
 
 
 class Catalog:
-    """The document that describes a place, and the data of the stores that it names.
+    """The document that describes a place, and the data of its stores.
 
-    Every method can be repeated after it was cut off anywhere. Every change of the document names the token of the
-    writer's lease, so the server refuses a writer that was silent while another one took the place.
+    Every method can be repeated after an interruption anywhere. Every change of the document names the token of the
+    writer's lease. So the server refuses a writer if another one took the place while it was silent.
     """
 
     def __init__(self, connection: Connection, place: MongoURI, token: str) -> None:
         self.connection = connection
         self._database = connection.database
         self._meta = self._database[place.collection + MANIFEST]
-        # Waits for the journal, with this write and all before it.
+        # Wait until the journal has this write and all earlier ones.
         concern = WriteConcern(**{"j": True, **self._meta.write_concern.document})
         self._durable = self._meta.with_options(write_concern=concern)
         self._place = place
@@ -51,7 +51,7 @@ class Catalog:
 
     @retried
     def check(self) -> None:
-        """Raise StoreExistsError if the place has a document that another program wrote, or a damaged one."""
+        """Raise StoreExistsError if the document of the place is damaged, or another program wrote it."""
         document = self._meta.find_one({"_id": STORE})
         if document is not None and not _is_valid(document):
             raise StoreExistsError(
@@ -61,12 +61,16 @@ class Catalog:
 
     @retried
     def partial(self) -> dict[str, Any] | None:
-        """Return what the document says of the partial store."""
+        """Return the part of the document that describes the partial store; None without one."""
         return self._get("partial").get("partial")
 
     @retried
     def published(self) -> str | None:
-        """Return the id of the published store, which may be damaged, or refuse a place that is something else."""
+        """Return the id of the published store, which may be damaged; None if the place is free.
+
+        Raises:
+            StoreExistsError: Something else is at the place.
+        """
         document = self._get("store", "manifest")
         store, manifest = document.get("store"), document.get("manifest")
         info = None if store else self._info()
@@ -84,7 +88,7 @@ class Catalog:
         return self._meta.find_one({"_id": STORE}, dict.fromkeys(fields, 1)) or {}
 
     def _info(self) -> Mapping[str, Any] | None:
-        """Return what the server says of the collection or view with the name of the place."""
+        """Return the server's description of the collection or view with the name of the place."""
         return next(iter(self._database.list_collections(filter={"name": self._place.collection})), None)
 
     def _is_view(self, info: Mapping[str, Any]) -> bool:
@@ -92,12 +96,12 @@ class Catalog:
 
     @retried
     def begin(self, store: str, run: int) -> None:
-        """Note who writes a partial store from now on: earlier writers can no longer commit to it."""
+        """Make this writer the only one that can commit to a partial store."""
         values = {"partial.store": store, "partial.writer": self._token, "partial.run": run}
         self._update({"_id": STORE, "writer.token": self._token}, {"$set": values})
 
     def commit(self, store: str, progress: Mapping[str, Any]) -> None:
-        """Note the progress of a partial store, durably with all that was written before."""
+        """Store the progress of a partial store, and wait until this and all earlier writes are durable."""
         self._update(self._mine(store), {"$set": {"partial.progress": progress}})
 
     def _update(self, mine: Mapping[str, Any], change: Mapping[str, Any]) -> None:
@@ -113,20 +117,25 @@ class Catalog:
         return {"_id": STORE, "writer.token": self._token, "partial.store": store, "partial.writer": self._token}
 
     def overtaken(self) -> StoreLockedError:
-        """Return the error for a writer whose place was taken by another."""
+        """Return the error for a writer after another one has taken the place."""
         return StoreLockedError(f"another process has taken over the conversion at {self._place.redacted}")
 
     @retried
     def publish(self, store: str, manifest: Mapping[str, Any], replaces: str | None) -> None:
-        """Publish a partial store by one write, if the place still has the writer, and the store to be replaced."""
+        """Publish a partial store by one write.
+
+        Raises:
+            StoreLockedError: Another writer has taken the place.
+            StoreExistsError: The published store is not the one to be replaced.
+        """
         change: dict[str, Any] = {"$set": {"store": store, "manifest": manifest}, "$unset": {"partial": ""}}
         if replaces is not None:
             change["$addToSet"] = {"replaced": replaces}
         if self._durable.update_one({**self._mine(store), "store": replaces}, change).matched_count:
             return
-        # A writer that resumed and published this store wrote another manifest.
+        # Was the answer to an earlier attempt lost? Another writer that resumed this store wrote another manifest.
         if self._meta.find_one({"_id": STORE, "store": store, "manifest": {"$eq": manifest}}, {"_id": 1}) is not None:
-            return  # only the answer was lost
+            return
         found = self._get("store", "writer")
         if (found.get("writer") or {}).get("token") == self._token and found.get("store") != replaces:
             raise StoreExistsError(f"{self._place.redacted} exists already; overwrite (--overwrite) replaces it")
@@ -162,7 +171,7 @@ class Catalog:
     def abandon(self, store: str, *, forget: bool = False) -> None:
         """Give up a partial store and remove its data, if this writer still has the place.
 
-        With ``forget``, when no other writer has ever written to it, ``collect_garbage`` need not look at it again.
+        With ``forget``, ``collect_garbage`` does not look at the store again: no other writer has written to it.
         """
         mine = {"_id": STORE, "writer.token": self._token, "partial.store": store}
         self._durable.update_one(mine, {"$unset": {"partial": ""}, "$addToSet": {"replaced": store}})
@@ -175,7 +184,7 @@ class Catalog:
     def collect_garbage(self) -> None:
         """Remove the data of stores that were replaced or given up.
 
-        A store stays listed until nothing of it is found: a writer that was overtaken may still write to it.
+        A store stays listed until no data are found, because a writer that was overtaken may still write to it.
         """
         document = self._get("replaced", "store", "partial")
         used = {document.get("store"), document.get("partial", {}).get("store")}  # even if somebody listed them
@@ -202,7 +211,7 @@ class Catalog:
 
 
 def _is_valid(document: Mapping[str, Any]) -> bool:
-    """Tell whether a writer may go on with the document of a place."""
+    """Return whether dbloader wrote the document of a place, as far as its elements show."""
     kinds = {"store": str, "manifest": dict, "partial": dict, "writer": dict, "replaced": list}
     present = {name: kind for name, kind in kinds.items() if name in document}
     if not present or not all(isinstance(document[name], kind) for name, kind in present.items()):

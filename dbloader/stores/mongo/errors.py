@@ -1,4 +1,4 @@
-"""Decide which errors of the driver are temporary, and translate the others into dbloader's."""
+"""Decide which errors of the driver are temporary, and translate the others into errors of dbloader."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _UNAUTHORIZED = 13
 _AUTHENTICATION_FAILED = 18
 _ATLAS = 8000  # any refusal by Atlas, such as a wrong password, or more data than was paid for
 _OUT_OF_DISK_SPACE = 14031
-# The operating system's message within another error, and Atlas's.
+# The messages of the operating system, within another error, and of Atlas.
 _DISK_FULL = re.compile(r"no space left on device|over your space quota|disk quota exceeded", re.IGNORECASE)
 _DUPLICATE_KEY = 11000
-# A whole command, in a refusal of the server.
+# The whole command that a refusal of the server repeats.
 _COMMAND = re.compile(r"execute command \{ (\w+):.*", re.DOTALL)
 
 
 def is_transient(error: errors.PyMongoError) -> bool:
-    """Tell whether trying again may help."""
+    """Return whether trying again may help."""
     if isinstance(error, errors.ConfigurationError):
         return False
     if isinstance(error, (errors.ConnectionFailure, errors.CursorNotFound, errors.WTimeoutError)):
@@ -52,7 +52,7 @@ def is_transient(error: errors.PyMongoError) -> bool:
 
 
 def has_only_duplicates(error: errors.BulkWriteError) -> bool:
-    """Tell whether a bulk insert failed only because documents of the same _id were there already."""
+    """Return whether a bulk insert failed only because documents with the same _id exist."""
     details = error.details or {}
     return not details.get("writeConcernErrors") and all(
         failure.get("code") == _DUPLICATE_KEY and "_id" in failure.get("keyPattern", {"_id": 1})
@@ -61,9 +61,9 @@ def has_only_duplicates(error: errors.BulkWriteError) -> bool:
 
 
 def translate(error: errors.PyMongoError, place: MongoURI, *, waited: float | None = None) -> Exception:
-    """Return dbloader's error for one of the driver, without the credentials of the place.
+    """Return dbloader's error for an error of the driver, without the credentials of the place.
 
-    ``waited`` is how long a server was waited for in seconds, if none has ever answered.
+    ``waited`` is the time spent on finding a server, in seconds, if none has ever answered.
     """
     name, text = place.redacted, place.redact(reason(error))
     codes = {getattr(error, "code", None), *(failure.get("code") for failure in _failures(error))}
@@ -79,8 +79,9 @@ def translate(error: errors.PyMongoError, place: MongoURI, *, waited: float | No
         if place.stripped:
             remedy = "a password is not pickled: make the store again from its place"
         what = _COMMAND.sub(r"execute \1", text)
-        return StoreAccessError(f"{name}: this user has not the right to do that ({what}); {remedy}")
-    if isinstance(error, errors.ConfigurationError) and _is_of_dns(error):
+        return StoreAccessError(f"{name}: this user may not do that ({what}); {remedy}")
+    from_dns = type(error.__cause__ or error.__context__).__module__.partition(".")[0] == "dns"
+    if isinstance(error, errors.ConfigurationError) and from_dns:
         return StoreUnreachableError(f"the name server does not know {name} ({text}): is the host right?")
     if isinstance(error, (errors.ConfigurationError, errors.InvalidURI, errors.InvalidName)):
         return PlaceError(f"{name} cannot be used: {text}")
@@ -93,10 +94,10 @@ def translate(error: errors.PyMongoError, place: MongoURI, *, waited: float | No
         tls = ", does it want TLS (tls=true, tlsCertificateKeyFile=FILE in the place)" * ("connection closed" in text)
         return StoreUnreachableError(
             f"no server answers at {name} within {waited:g} s ({text}): "
-            f"is the host right, is the server running, may it be reached from here{tls}?"
+            f"is the host right, is the server running, can it be reached from here{tls}?"
         )
     if is_transient(error):
-        return StoreUnreachableError(f"the server of {name} was away for too long ({text})")
+        return StoreUnreachableError(f"the server of {name} did not answer for too long ({text})")
     return StoreError(f"{name}: {text}")
 
 
@@ -105,10 +106,6 @@ def _failures(error: errors.PyMongoError) -> list[dict[str, Any]]:
         return []
     details = error.details or {}
     return [*details.get("writeErrors", ()), *details.get("writeConcernErrors", ())]
-
-
-def _is_of_dns(error: errors.PyMongoError) -> bool:
-    return type(error.__cause__ or error.__context__).__module__.partition(".")[0] == "dns"
 
 
 def reason(error: errors.PyMongoError) -> str:

@@ -1,4 +1,4 @@
-"""Keep records that are too large for one document in GridFS, in a bucket of their store."""
+"""Keep records that are too large for one document in GridFS, with a stub in their place among the others."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ from typing import TYPE_CHECKING, Any
 import bson
 from gridfs import GridFSBucket
 
-from dbloader.records.document import MAX_DOCUMENT
-from dbloader.stores.mongo.schema import LARGE, prefix_range, records_collection
+from dbloader.records.document import HEAD, MAX_DOCUMENT, UNREADABLE
+from dbloader.stores.mongo.schema import LARGE, MAX_ON_SERVER, prefix_range, records_collection
 
 if TYPE_CHECKING:
     from pymongo.database import Database
     from pymongo.read_preferences import _ServerMode
+
+STUB = "gridfs"
+"""The field of a stub with the id of the GridFS file that holds the whole record."""
+
+_STUB_KEY = b"\x02gridfs\x00"  # a string; no field of a record has this name
+_ALWAYS_IN_STUB = ("name", "label", "width", "height", "format", "damaged", "resized_from", "crc32")
 
 
 class LostError(Exception):
@@ -20,7 +26,14 @@ class LostError(Exception):
 
 
 class LargeRecords:
-    """The large records of one store. The default read preference is the database's."""
+    """The large records of one store.
+
+    Args:
+        database: The database of the place.
+        collection: The collection of the place.
+        store: The store's id.
+        read_preference: The members to read from; None for the database's read preference.
+    """
 
     def __init__(
         self, database: Database[Any], collection: str, store: str, read_preference: _ServerMode | None = None
@@ -31,7 +44,7 @@ class LargeRecords:
         self._chunks = database.get_collection(f"{name}.chunks", read_preference=read_preference)
 
     def put(self, index: int, document: bytes) -> str:
-        """Store a record and return the file's id, which is new: leftovers of an earlier attempt cannot mix with it."""
+        """Store a record and return the file's id. It is new, so leftovers of an earlier attempt cannot mix with it."""
         file = f"record/{index:016x}/{bson.ObjectId()}"
         self._bucket.upload_from_stream_with_id(file, file, document)
         return file
@@ -66,3 +79,36 @@ class LargeRecords:
         if nbytes != length:
             raise LostError(f"it is not whole in GridFS: it has {nbytes} bytes of {length!r:.20}")
         return b"".join(parts)
+
+
+def make_stub(document: bytes, file: object) -> bytes:
+    """Return the document that replaces a large record: all its fields but the image, and the id of its file.
+
+    If that is too large as well, it lacks the largest of the record's further fields.
+    """
+    values: dict[str, Any] = bson.decode(document)
+    index, kept = values.pop("_id"), {name: value for name, value in values.items() if name != "image"}
+    sizes = {name: len(bson.encode({name: value})) for name, value in kept.items() if name not in _ALWAYS_IN_STUB}
+    for name in sorted(sizes, key=sizes.__getitem__, reverse=True):
+        if len(bson.encode(kept)) < MAX_ON_SERVER - 2**10:
+            break
+        del kept[name]
+    return bson.encode({"_id": index, STUB: file, **kept})
+
+
+def stub_matches(stub: bytes, document: bytes, file: object) -> bool:
+    """Return whether a stub, from which queries are answered, is the one made from the whole record.
+
+    An undecodable record counts as matching: its CRC-32 reports it.
+    """
+    try:
+        return stub == make_stub(document, file)
+    except (*UNREADABLE, KeyError):  # KeyError: without _id
+        return True
+
+
+def file_of(document: bytes) -> object:
+    """Return the id of the GridFS file that a stub names; None if the document is a whole record."""
+    if not document.startswith(_STUB_KEY, HEAD.size):
+        return None
+    return bson.decode(document)[STUB]

@@ -1,4 +1,4 @@
-"""Hold the right to write to a place: a part of the place's document, which the writer renews."""
+"""Hold the right to write to a place: a part of the place's document that the writer renews."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from dbloader.stores.mongo.schema import MANIFEST, STORE
 if TYPE_CHECKING:
     from dbloader.stores.mongo.connection import Connection
 
-# How long a writer whose machine has died blocks the place, by the server's clock: those of other machines may differ.
+# How long a writer blocks the place after its machine has died, by the server's clock: other clocks may differ.
 LEASE_SECONDS = 60.0
 RENEW_SECONDS = 10.0
 
-# Tokens of the leases that this process holds, without those that it could not release since the server was away.
+# Tokens of the leases that this process holds. A lease that it could not release, without a server, is not among them.
 _held: set[str] = set()
 
 
 class Lease:
     """The right to write to a place, held from ``acquire`` to ``release``.
 
-    It expires when its holder has been silent for LEASE_SECONDS. A holder on this machine whose process has ended loses
-    it at once.
+    The lease expires when its holder has been silent for LEASE_SECONDS. If the holder's process ran on this machine and
+    has ended, the lease is free at once.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -81,7 +81,7 @@ class Lease:
             )
 
     def release(self) -> None:
-        """Free the place, and remove its document if that says nothing else."""
+        """Free the place, and remove its document if nothing else is in it."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -107,7 +107,7 @@ class Lease:
             try:
                 self._meta.update_one(self._mine, change, upsert=True)
             except DuplicateKeyError:
-                # Somebody else holds it. A time too far in the future would lock the place forever: cut it.
+                # Another process holds it. An end too far in the future would lock the place forever: cut it.
                 late = {"_id": STORE, "$expr": {"$gt": ["$writer.expires", end]}}
                 cut: list[dict[str, Any]] = [{"$set": {"writer": {"expires": end}}}]
                 self._meta.update_one(late, cut)
@@ -135,13 +135,13 @@ def _end() -> dict[str, Any]:
 
 
 def _identify() -> dict[str, Any]:
-    """Return what distinguishes this process from all others, of any machine, container and time."""
+    """Return values that together distinguish this process from all others, of any machine, container and time."""
     pid = os.getpid()
     return {"host": socket.gethostname(), "machine": _machine(), "pid": pid, "began": _start_time(pid)}
 
 
 def _machine() -> str:
-    """Return what process ids are unique within: one boot of one machine, one container. Empty if unknown."""
+    """Return an id of the scope of process ids, one boot of one machine or container; empty if unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
@@ -152,7 +152,7 @@ def _machine() -> str:
 def _start_time(pid: int) -> str:
     """Return when a process began, in clock ticks since boot; empty if it has ended."""
     try:
-        # proc(5): the name, in parentheses, may contain anything. After it come the state and, 19 fields on, the start.
+        # proc(5): the name, in parentheses, may contain anything. The state follows, and 19 fields later the start.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return ""
@@ -160,7 +160,7 @@ def _start_time(pid: int) -> str:
 
 
 def _has_ended(held: dict[str, Any]) -> bool:
-    """Tell whether a lease's holder is known to be gone: its process, or its writer in this process."""
+    """Return whether a lease's holder has certainly ended: its process, or its writer in this process."""
     if not _machine() or held.get("machine") != _machine():
         return False
     pid = held.get("pid")

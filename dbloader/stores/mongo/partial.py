@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
@@ -20,24 +21,19 @@ from dbloader.records.columns import CHUNK, COLUMNS, DTYPES, ColumnChunk, is_who
 from dbloader.records.decode import verify
 from dbloader.records.document import bound_crc32, seal
 from dbloader.stores.mongo.connection import retried
-from dbloader.stores.mongo.errors import has_only_duplicates
-from dbloader.stores.mongo.gridfs import LargeRecords, LostError
-from dbloader.stores.mongo.query import with_hint
+from dbloader.stores.mongo.errors import has_only_duplicates, is_transient, reason
+from dbloader.stores.mongo.gridfs import STUB, LargeRecords, LostError, make_stub
 from dbloader.stores.mongo.schema import (
     COLUMNS_INDEX,
-    ID_CRC_DTYPE,
     INDEXES,
     MANIFEST,
     MAX_ON_SERVER,
-    STUB,
     column_key,
     event_key,
-    make_stub,
     prefix_range,
     records_collection,
     stored_crc32,
 )
-from dbloader.stores.mongo.sharding import shard_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -47,22 +43,29 @@ if TYPE_CHECKING:
     from dbloader.stores.mongo.lease import Lease
     from dbloader.stores.write_buffer import Commit
 
-# The size of one insert, and how many are sent at once: the server works on one while the next is on its way. An
-# answer must come in time also where records are tiny: indexing 30,000 took a busy server over 10 s.
-BATCH_BYTES, BATCH_RECORDS = 8 * 2**20, CHUNK
-IN_FLIGHT = 3
-# Bytes that a server needs besides those of a commit, which it writes into its journal too.
+# The size of one insert, and how many are sent at once: the server works on one while the next is being sent. The
+# number of records is limited because an answer must arrive in time: indexing 30,000 took a busy server over 10 s.
+_BATCH_BYTES, _BATCH_RECORDS = 8 * 2**20, CHUNK
+_IN_FLIGHT = 3
+# Bytes that a server needs besides those of a commit. It writes those twice, also into its journal.
 _ROOM = 16 * 2**20
 _MAX_CHUNK = MAX_ON_SERVER - 2**10  # its document has a few more fields
 
+# A document {_id: int64, crc32: int64} of a covered answer, with its closing zero.
+_ID_CRC_DTYPE = np.dtype(
+    [("length", "<i4"), ("key", "V5"), ("_id", "<i8"), ("crc_key", "V7"), ("crc32", "<i8"), ("end", "u1")]
+)
+
 
 class PartialStore:
-    """A store that is being written. Every method can be repeated after it was cut off anywhere.
+    """A store that is being written. Every method can be repeated after an interruption anywhere.
 
     A writer that was overtaken while it was silent may still write, and the server may run a command of this writer
-    long after it was repeated. Neither changes what was written since: records are only inserted, and existing ones are
-    compared; columns and events carry the number of the run and commit that wrote them, and only later ones replace
-    them; no file in GridFS is written twice. ``run`` is the number of this writer among the store's, from 1 on.
+    long after the writer has repeated it. Neither changes later writes. Records are only inserted, and existing ones
+    are compared. Columns and events have the number of the run and commit that wrote them, and only later ones replace
+    them. No file in GridFS is written twice.
+
+    ``run`` numbers the writers of the store, from 1 on.
     """
 
     def __init__(self, connection: Connection, catalog: Catalog, lease: Lease, store: str, run: int) -> None:
@@ -78,20 +81,51 @@ class PartialStore:
 
     @retried
     def begin(self, *, new: bool) -> None:
-        """Create the indexes, and spread the records of a new store over a cluster's shards.
+        """Create the indexes, and shard the records of a new store if the server is a router of a cluster.
 
-        What was stored after the last commit stays: a late delete could remove newer records.
+        Records stored after the last commit stay: a delete that the server runs late could remove newer records.
         """
         self._lease.check()
         self._check_room(0)
         if new:
-            shard_records(self.connection, self._records)
+            self._shard_records()
         for name, keys in INDEXES.items():
             self._records.create_index(keys, name=name)
 
+    def _shard_records(self) -> None:
+        """Shard the empty collection of records by a hashed ``_id``, if the server is a router of a sharded cluster.
+
+        Warn if the server refuses: all records go to one shard then. Only an empty collection gets chunks on all shards
+        at once, two each up to version 7.1, then one.
+        """
+        client, place = self.connection.client, self.connection.place
+        if not client.is_mongos:
+            return
+        refused = None
+        # The first command is needed before version 6.0. A user may have the right to the second one only.
+        for command in (
+            {"enableSharding": place.database},
+            {"shardCollection": self._records.full_name, "key": {"_id": "hashed"}},
+        ):
+            try:
+                client.admin.command(command)
+                refused = None
+            except OperationFailure as error:
+                if is_transient(error):
+                    raise
+                refused = error
+        if refused is not None:
+            warnings.warn(
+                f"{place.redacted}: the new records cannot be spread over the shards of the cluster "
+                f"({reason(refused)}); they all go to one shard, unless you begin again as a user "
+                "with the role enableSharding or clusterManager",
+                UserWarning,
+                stacklevel=2,
+            )
+
     @retried
     def trim(self, length: int, events: int) -> None:
-        """Remove what earlier writers left after the last record and event of this store, which is published now."""
+        """Remove the leftovers of earlier writers after the last record and event of this published store."""
         self._records.delete_many({"_id": {"$gte": length}})
         later = {**prefix_range(f"{self._id}/event/"), "$gte": event_key(self._id, events)}
         self._meta.delete_many({"_id": later})
@@ -99,8 +133,8 @@ class PartialStore:
     def commit(self, commit: Commit, progress: Mapping[str, Any]) -> None:
         """Store records, chunks of columns, events, and the progress.
 
-        After a failure all of it is repeated: only the last step waits for the journal, so a server that was killed may
-        have lost the others.
+        A failure repeats all of it. Only the last step waits for the journal, so a killed server may have lost the
+        others.
         """
         self._commits += 1
         beside: list[dict[str, Any]] = [
@@ -123,10 +157,10 @@ class PartialStore:
         self.connection.retry(write)
 
     def _check_room(self, nbytes: int) -> None:
-        """Raise StoreFullError if the server's disk has no room for some bytes: when it is full, the server ends."""
-        with suppress(OperationFailure):  # the user may write, and not ask this
+        """Raise StoreFullError if the server's disk has no room for some bytes. A server with a full disk ends."""
+        with suppress(OperationFailure):  # the user may not have the right to this command
             found = self.connection.database.command("dbStats")
-            left = found.get("fsTotalSize", math.inf) - found.get("fsUsedSize", 0)  # a router does not say
+            left = found.get("fsTotalSize", math.inf) - found.get("fsUsedSize", 0)  # a router gives neither
             if left < 2 * nbytes + _ROOM:
                 where = self.connection.place.redacted
                 raise StoreFullError(f"no room is left for {where}: the disk of the server has {size(left)} left")
@@ -139,15 +173,15 @@ class PartialStore:
         return chunk
 
     def _insert(self, commit: Commit) -> None:
-        with ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="dbloader-insert") as executor:
-            # pymongo.timeout is in the context.
+        with ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="dbloader-insert") as executor:
+            # The context has pymongo.timeout.
             batches = _split(commit.first, commit.documents)
             inserts = [executor.submit(copy_context().run, self._insert_batch, batch) for batch in batches]
             for insert in inserts:
                 insert.result()
 
     def _insert_batch(self, batch: Mapping[int, bytes]) -> None:
-        """Insert records, some of which may be there already from an earlier attempt."""
+        """Insert records. An earlier attempt may have stored some of them."""
         documents = {index: RawBSONDocument(self._fit(index, document)) for index, document in batch.items()}
         self._lease.check()
         try:
@@ -158,27 +192,23 @@ class PartialStore:
             self._replace_others(batch, documents)
 
     def _fit(self, index: int, document: bytes) -> bytes:
-        """Return a record's document, or the stub of one that is too large, which goes to GridFS."""
+        """Return a record's document; if it is too large, store it in GridFS and return its stub."""
         if len(document) <= MAX_ON_SERVER:
             return document
         mine = {"_id": index, "crc32": stored_crc32(document), STUB: {"$exists": True}}
-        found = self._records.find_one(mine, {STUB: 1})  # from an earlier attempt
+        found = self._records.find_one(mine, {STUB: 1})  # stored by an earlier attempt
         return make_stub(document, found[STUB] if found else self.large.put(index, document))
 
     def _replace_others(self, batch: Mapping[int, bytes], documents: Mapping[int, RawBSONDocument]) -> None:
-        """Replace different records that a writer which was overtaken has inserted."""
-
-        def find(hint: str | None) -> dict[Any, Any]:
-            query = {"_id": {"$in": list(batch)}}
-            found = self._records.find(query, {"_id": 1, "crc32": 1}, hint=hint, batch_size=len(batch))
-            return {other["_id"]: other.get("crc32") for other in found}
-
-        stored = with_hint(find, COLUMNS_INDEX)
+        """Replace the records of a batch that differ, which a writer that was overtaken has inserted."""
+        query = {"_id": {"$in": list(batch)}}
+        found = self._records.find(query, {"_id": 1, "crc32": 1}, hint=COLUMNS_INDEX, batch_size=len(batch))
+        stored = {other["_id"]: other.get("crc32") for other in found}
         others = [index for index, document in batch.items() if stored.get(index) != stored_crc32(document)]
         if others:
             self._catalog.check_writer(self._id)
         for index in others:
-            # Run late, this does not change what a successor has put there since.
+            # If the server runs this late, it does not change the record of a successor.
             seen = {"_id": index, "crc32": stored.get(index)}
             with suppress(DuplicateKeyError):
                 self._records.replace_one(seen, documents[index], upsert=True)
@@ -187,7 +217,7 @@ class PartialStore:
         """Write chunks of columns and events, unless a later run or commit has written them."""
         if not documents:
             return
-        # This filter does not find a later one, and the server refuses to insert its _id again.
+        # The filter does not match a later one, and the server refuses to insert its _id again.
         run = self._run << 32 | self._commits
         earlier = {"run": {"$lte": run}}
         writes = [ReplaceOne({"_id": one["_id"], **earlier}, {**one, "run": run}, upsert=True) for one in documents]
@@ -200,7 +230,7 @@ class PartialStore:
 
     @retried
     def chunk(self, number: int, length: int, salt: int) -> dict[str, bytes] | None:
-        """Return the packed columns of one chunk of a store of so many records; None if any is missing or damaged."""
+        """Return the packed columns of one chunk; None if any is missing or damaged. ``length`` counts all records."""
         keys = {column_key(self._id, name, number): name for name in COLUMNS}
         stored = {keys[found["_id"]]: found.get("data") for found in self._meta.find({"_id": {"$in": list(keys)}})}
         chunks = {name: unseal_chunk(name, number, sealed, salt) for name, sealed in stored.items()}
@@ -208,7 +238,7 @@ class PartialStore:
         count = min(CHUNK, length - number * CHUNK)
         if len(packed) < len(COLUMNS):
             return None
-        if number == length // CHUNK:  # a commit that was cut off may have made it longer
+        if number == length // CHUNK:  # an interrupted commit may have made it longer
             chunk = ColumnChunk.unpack(packed)
             chunk.cut(count)
             packed = chunk.pack()
@@ -216,25 +246,21 @@ class PartialStore:
 
     @retried
     def has_records(self, number: int, crcs: bytes, salt: int) -> bool:
-        """Tell whether the server has the records of one chunk, by their packed CRC-32."""
+        """Return whether the server has the records of one chunk, by their packed CRC-32."""
         expected = np.frombuffer(crcs, DTYPES["crc32"])
         indices = number * CHUNK + np.arange(len(expected))
         query = {"_id": {"$gte": int(indices[0]), "$lte": int(indices[-1])}}
-
-        def find(hint: str | None) -> bytes:
-            options: dict[str, Any] = {"hint": hint, "sort": [("_id", 1)], "batch_size": len(expected)}
-            return b"".join(self._records.find_raw_batches(query, {"_id": 1, "crc32": 1}, **options))
-
-        answer = with_hint(find, COLUMNS_INDEX)
-        if len(answer) != len(expected) * ID_CRC_DTYPE.itemsize:
+        options: dict[str, Any] = {"hint": COLUMNS_INDEX, "sort": [("_id", 1)], "batch_size": len(expected)}
+        answer = b"".join(self._records.find_raw_batches(query, {"_id": 1, "crc32": 1}, **options))
+        if len(answer) != len(expected) * _ID_CRC_DTYPE.itemsize:
             return False
-        stored = np.frombuffer(answer, ID_CRC_DTYPE)
+        stored = np.frombuffer(answer, _ID_CRC_DTYPE)
         crc32 = bound_crc32(expected.astype(np.int64), indices, salt)
         return np.array_equal(stored["_id"], indices) and np.array_equal(stored["crc32"], crc32)
 
     @retried
     def has_file(self, index: int, salt: int) -> bool:
-        """Tell whether a record in GridFS is whole. Its stub's CRC-32 does not prove that, so the file is read."""
+        """Return whether a record in GridFS is whole. Its stub's CRC-32 does not prove that, so read the file."""
         found = self._records.find_one({"_id": index}, {STUB: 1, "crc32": 1}) or {}
         if STUB not in found:
             return True  # a writer that was overtaken left the file
@@ -247,13 +273,13 @@ class PartialStore:
 
 
 def _split(first: int, documents: Sequence[bytes]) -> Iterator[dict[int, bytes]]:
-    """Yield batches of about BATCH_BYTES, or of BATCH_RECORDS: records by their indices."""
+    """Yield batches of about _BATCH_BYTES, or of _BATCH_RECORDS: documents by their indices."""
     batch: dict[int, bytes] = {}
     nbytes = 0
     for index, document in enumerate(documents, first):
         batch[index] = document
         nbytes += len(document)
-        if nbytes >= BATCH_BYTES or len(batch) == BATCH_RECORDS:
+        if nbytes >= _BATCH_BYTES or len(batch) == _BATCH_RECORDS:
             yield batch
             batch, nbytes = {}, 0
     if batch:

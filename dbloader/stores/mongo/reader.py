@@ -1,15 +1,17 @@
-"""Read one store on a server: its manifest, records, columns and events."""
+"""Read one store on a server: its manifest, records, columns and events, and the answers to queries."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import bson
+import numpy as np
 import pymongo
 from bson.codec_options import CodecOptions
+from bson.int64 import Int64
 from bson.raw_bson import RawBSONDocument
-from pymongo.errors import PyMongoError
+from pymongo.errors import OperationFailure, PyMongoError
 from pymongo.read_preferences import Primary, PrimaryPreferred
 
 from dbloader.errors import DamagedStoreError, NotAStoreError, StoreNotFoundError
@@ -18,6 +20,9 @@ from dbloader.records.manifest import Manifest
 from dbloader.stores.mongo.connection import Connection
 from dbloader.stores.mongo.gridfs import LargeRecords
 from dbloader.stores.mongo.schema import (
+    COLUMNS_INDEX,
+    COVERED,
+    LABEL_INDEX,
     MANIFEST,
     STORE,
     column_key,
@@ -29,11 +34,13 @@ from dbloader.stores.mongo.schema import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pymongo.collection import Collection
 
     from dbloader.stores.mongo.uri import MongoURI
+
+T = TypeVar("T")
 
 _RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
 # How long to look for a primary before the other members are asked.
@@ -42,13 +49,16 @@ _PRIMARY_SECONDS = 2.0
 _RECORDS_AT_ONCE = 2**16
 # Chunks of a column in one query: 64 of names are about 8 MB.
 _CHUNKS_AT_ONCE = 64
+# Indices in one answer: the driver makes a small dict of each.
+_INDICES_AT_ONCE = 2**14
+_BAD_VALUE = 2  # the code for the hint of an index that does not exist
 
 
 class MongoReader:
     """One process's connection to a place, and the store that was there when it connected.
 
-    Records are read from the members that the place's read preference names. The rest is small, and comes from the
-    primary if there is one: a secondary may not have all of it yet.
+    Records are read from the members that the place's read preference names. Everything else is small. It is read from
+    the primary if there is one, because a secondary may not have all of it yet.
 
     Attributes:
         newest: The collection ``records``, read from the primary if there is one.
@@ -88,15 +98,34 @@ class MongoReader:
             )
         return store, Manifest.decode(bson.encode(manifest), self.place.redacted)
 
-    def documents_at(self, indices: Sequence[int], *, raw: bool = False) -> dict[int, Any]:
-        """Return the documents of some records, without repeats, by their indices, without those that are missing.
+    def _no_store(self, document: Mapping[str, Any]) -> Exception:
+        """Return the error for a place without a finished store."""
+        database, name = self.connection.database, self.place.redacted
+        if "partial" in document:
+            return NotAStoreError(
+                f"{name} is not a finished store: its conversion is under way or was interrupted "
+                "(dbloader convert with --resume goes on with it)"
+            )
+        if self.connection.retry(lambda: database.list_collection_names(filter={"name": self.place.collection})):
+            return NotAStoreError(
+                f"{name} is not a dbloader store, or its conversion is not finished: "
+                f"there is no manifest in {self.meta.full_name}"
+            )
+        return StoreNotFoundError(f"{name} does not exist; dbloader convert makes a store")
 
-        With ``raw``, as RawBSONDocuments. Decoded ones are twice as fast: the driver copies each raw document.
+    # ---- Records
+
+    def documents_at(self, indices: Sequence[int], *, raw: bool = False) -> dict[int, Any]:
+        """Return the documents of records by their indices, without the missing ones.
+
+        Args:
+            indices: Without repeats.
+            raw: Return RawBSONDocuments. Decoded documents are twice as fast, because the driver copies raw ones.
         """
         found: dict[int, Any] = {}
 
         def find_missing() -> None:
-            # Called again after a failure, it asks only for what the attempt before did not bring.
+            # A repeated call asks only for the documents that the failed one did not bring.
             wanted = [index for index in part if index not in found]
             # Without batch_size the first answer has 101 documents.
             for document in collection.find({"_id": {"$in": wanted}}, batch_size=len(wanted)):
@@ -115,16 +144,112 @@ class MongoReader:
         return found
 
     def check_records(self) -> None:
-        """Check that the server has any records of the store; it has none once the store was replaced."""
+        """Check that the server has any records of the store. It has none once a replaced store is removed."""
         if self.manifest.length and self.connection.retry(lambda: self.newest.find_one({}, {"_id": 1})) is None:
             raise self._lost("its collection of records is gone")
+
+    def find_name(self, name: str) -> int | None:
+        """Return the index of the first record with a name; None if there is none."""
+        query = {"name": name, **self._in_store}
+        for records in (self.records, self.newest) if self.may_lag else (self.records,):
+            found = self.connection.retry(
+                lambda: records.find_one(query, {"_id": 1}, sort=[("name", 1), ("_id", 1)]),  # noqa: B023 - called here
+                scan=records,
+            )
+            if found is not None:
+                return self._index(found)
+        self.check_records()
+        return None
+
+    # ---- Queries
+
+    def find_indices(self, query: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+        """Return the indices of the records that the server finds by a query: int64, shape (records,), ascending.
+
+        Records that the server has lost are silently missing; see ``check_counts``.
+        """
+        fields = _fields(query)
+        # Without the hint, the server would use the index of one field and read the documents.
+        hint = COLUMNS_INDEX if len(fields) > 1 and fields <= set(COVERED) else None
+        condition = {"$and": [self._in_store, dict(query)]}
+
+        def find(hint: str | None) -> np.ndarray[Any, Any]:
+            found = self.newest.find(condition, {"_id": 1}, batch_size=_INDICES_AT_ONCE, hint=hint)
+            return np.fromiter(map(self._index, found), np.int64)
+
+        return np.unique(self._scan(find, hint))
+
+    def check_counts(self, query: Mapping[str, Any] | None = None) -> None:
+        """Raise DamagedStoreError unless the server has as many records as the manifest says.
+
+        If a query asks for labels, check this for each label. Otherwise a record that is lost, or whose label was
+        edited, would silently be missing from the answer.
+        """
+        manifest = self.manifest
+        expected: dict[Any, int] = {None: manifest.length}
+        asks_label = any(field == "label" or field.startswith("$") for field in _fields(query or {}))
+        if asks_label and manifest.label_counts is not None:
+            expected = {**manifest.label_counts, None: manifest.length - manifest.labelled}
+        by_label = len(expected) > 1
+        group = {"_id": "$label" if by_label else None, "records": {"$sum": 1}}
+        pipeline = [{"$match": self._in_store}, {"$group": group}]
+
+        def count(hint: str | None) -> dict[str, int]:
+            options: dict[str, Any] = {} if hint is None else {"hint": hint}
+            return {repr(found["_id"]): found["records"] for found in self.newest.aggregate(pipeline, **options)}
+
+        counts = self._scan(count, LABEL_INDEX if by_label else "_id_")
+        for label, wanted in expected.items():
+            found = counts.pop(repr(label), 0)
+            if found != wanted:
+                which = "" if not by_label else " without a label" if label is None else f" of label {label}"
+                raise self._incomplete(f"{found} records{which}, and {wanted} were written")
+        if counts:
+            raise self._incomplete(f"labels that no record was written with: {', '.join([*counts][:3]):.200}")
+
+    def _incomplete(self, what: str) -> Exception:
+        self.check_records()
+        return DamagedStoreError(
+            f"{self.place.redacted} has {what}, so no query can be answered: "
+            "convert again, or copy the store again from where it is whole"
+        )
+
+    @property
+    def _in_store(self) -> dict[str, Any]:
+        """The condition for records of the store. Beyond its length there may be records of other writers."""
+        return {"_id": {"$gte": 0, "$lt": self.manifest.length}}
+
+    def _index(self, document: Mapping[str, Any]) -> int:
+        """Return the index of a record's document; its _id must be an int64, or 3.5 would be taken for 3."""
+        key = document["_id"]
+        if not isinstance(key, Int64):
+            raise DamagedStoreError(
+                f"{self.place.redacted} has a document with the _id {key!r:.80}, which no record has: "
+                "convert again, or copy the store again from where it is whole"
+            )
+        return int(key)
+
+    def _scan(self, find: Callable[[str | None], T], hint: str | None) -> T:
+        """Query with the hint of an index, or without if a copy of the store lacks the index."""
+
+        def query() -> T:
+            try:
+                return find(hint)
+            except OperationFailure as error:
+                if hint is None or error.code != _BAD_VALUE or "hint" not in str(error):
+                    raise
+                return find(None)
+
+        return self.connection.retry(query, scan=self.newest)
+
+    # ---- Columns and events
 
     def chunk(self, column: str, number: int) -> memoryview:
         """Return one chunk of a column."""
         return next(self._chunks(column, range(number, number + 1)))
 
     def chunks(self, column: str) -> Iterator[memoryview]:
-        """Return all chunks of a column. Their number is checked before anyone allocates memory for the records."""
+        """Return all chunks of a column. Their number is checked before the caller allocates memory for the records."""
         wanted = -(-self.manifest.length // CHUNK)
         keys = {"_id": prefix_range(f"{self.store}/column/{column}/")}
         there = self.connection.retry(lambda: self.meta.count_documents(keys, hint="_id_"))
@@ -137,7 +262,7 @@ class MongoReader:
             part = range(first, min(first + _CHUNKS_AT_ONCE, numbers.stop))
             keys = [column_key(self.store, column, number) for number in part]
             found = self.connection.retry(
-                lambda: {found["_id"]: found.get("data") for found in self.meta.find({"_id": {"$in": keys}})}  # noqa: B023
+                lambda: {found["_id"]: found.get("data") for found in self.meta.find({"_id": {"$in": keys}})}  # noqa: B023 - called here
             )
             for number, key in zip(part, keys, strict=True):
                 stored = found.pop(key, None)
@@ -147,7 +272,7 @@ class MongoReader:
                 yield chunk
 
     def events(self, first: int) -> list[bytes]:
-        """Return the documents of some events of the report, from one on; an empty list after the last."""
+        """Return the documents of up to CHUNK events of the report from number ``first`` on, none after the last."""
         keys = {**prefix_range(f"{self.store}/event/"), "$gte": event_key(self.store, first)}
         found = self.connection.retry(lambda: list(self.meta.find({"_id": keys}, sort=[("_id", 1)], limit=CHUNK)))
         events = [document.get("event") for document in found]
@@ -159,7 +284,7 @@ class MongoReader:
         return [bson.encode(event) for event in events]
 
     def _lost(self, what: str) -> Exception:
-        """Return the error for a part of the store that is missing."""
+        """Return the error for a missing part of the store."""
         if self._is_published():
             return DamagedStoreError(f"{self.place.redacted}: {what}; convert again")
         return NotAStoreError(
@@ -171,17 +296,14 @@ class MongoReader:
         mine = {"_id": STORE, "store": self.store}
         return self.connection.retry(lambda: self.meta.find_one(mine, {"_id": 1})) is not None
 
-    def _no_store(self, document: Mapping[str, Any]) -> Exception:
-        """Return the error for a place without a finished store."""
-        database, name = self.connection.database, self.place.redacted
-        if "partial" in document:
-            return NotAStoreError(
-                f"{name} is not a finished store: its conversion is under way or was interrupted "
-                "(dbloader convert with --resume goes on with it)"
-            )
-        if self.connection.retry(lambda: database.list_collection_names(filter={"name": self.place.collection})):
-            return NotAStoreError(
-                f"{name} is not a dbloader store, or its conversion is not finished: "
-                f"there is no manifest in {self.meta.full_name}"
-            )
-        return StoreNotFoundError(f"{name} does not exist; dbloader convert makes a store")
+
+def _fields(query: Mapping[str, Any]) -> set[str]:
+    """Return the fields that a query compares, and the names of operators other than ``$and``, ``$or``, ``$nor``."""
+    fields: set[str] = set()
+    for key, value in query.items():
+        if key in ("$and", "$or", "$nor") and isinstance(value, (list, tuple)):
+            for part in value:
+                fields |= _fields(part)
+        else:
+            fields.add(key)
+    return fields

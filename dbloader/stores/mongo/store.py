@@ -20,10 +20,8 @@ from dbloader.errors import (
 )
 from dbloader.records.decode import decode, decode_values
 from dbloader.stores.base import Store
-from dbloader.stores.mongo.gridfs import LostError
-from dbloader.stores.mongo.query import check_counts, find_indices, find_matching, to_index
+from dbloader.stores.mongo.gridfs import STUB, LostError, file_of, stub_matches
 from dbloader.stores.mongo.reader import MongoReader
-from dbloader.stores.mongo.schema import STUB, file_of, stub_matches
 from dbloader.stores.mongo.uri import is_mongo, parse
 
 if TYPE_CHECKING:
@@ -37,13 +35,13 @@ if TYPE_CHECKING:
 class MongoStore(Store):
     """A store in a MongoDB database.
 
-    Each process makes its own client at its first read, which its threads share. When a server restarts, steps down or
-    drops a connection, reads are repeated for up to a minute.
+    Each process makes its own client at its first read, and its threads share the client. When a server restarts, steps
+    down or drops a connection, reads are repeated for up to a minute.
 
     Args:
         place: ``mongodb://host/database.collection`` or ``mongodb+srv://...``, with any options of MongoDB's connection
-            strings. Messages never contain its credentials. A pickle contains them only on its way to a process that
-            multiprocessing is starting.
+            strings. Messages never contain its credentials. A pickle contains them only if multiprocessing makes it
+            for a process that it starts.
     """
 
     def __init__(self, place: str | os.PathLike[str]) -> None:
@@ -53,7 +51,7 @@ class MongoStore(Store):
 
     @property
     def uri(self) -> str:
-        """The place as it was given, with its credentials."""
+        """The given place, with its credentials."""
         return self._place.uri
 
     @override
@@ -64,7 +62,8 @@ class MongoStore(Store):
         except DamagedStoreError:
             # The driver cannot decode one of the documents: decode each by itself to name it.
             salt, documents = reader.manifest.salt, self.documents(indices)
-            return [self._decode(document, int(index), salt) for index, document in zip(indices, documents)]  # noqa: B905
+            pairs = zip(documents, indices, strict=True)
+            return [self._decode(document, int(index), salt) for document, index in pairs]
         return [self._to_record(reader, int(index), found.get(index)) for index in indices]
 
     @override
@@ -80,20 +79,10 @@ class MongoStore(Store):
                 f"find takes the name of a record, a str, got {name!r:.100}; "
                 "MongoDataset(place, query=...) finds records by a query"
             )
-        reader = self.open_handle()
-        found: dict[str, Any] | None = None
-        if _is_name(name):
-            query = {"name": name, "_id": {"$gte": 0, "$lt": reader.manifest.length}}
-            for records in (reader.records, reader.newest) if reader.may_lag else (reader.records,):
-                found = found or reader.connection.retry(
-                    lambda: records.find_one(query, {"_id": 1}, sort=[("name", 1), ("_id", 1)]),  # noqa: B023
-                    scan=records,
-                )
-            if found is None:
-                reader.check_records()
+        found = self.open_handle().find_name(name) if _is_name(name) else None
         if found is None:
             raise RecordNotFoundError(f"no record of {self.place} is named {name!r}")
-        return to_index(self.place, found["_id"])
+        return found
 
     @override
     def events(self) -> Iterator[dict[str, Any]]:
@@ -109,20 +98,25 @@ class MongoStore(Store):
     def matching(self, query: Mapping[str, Any]) -> np.ndarray[Any, Any]:
         """Return the indices of the records that a query of MongoDB finds: int64, shape (records,), ascending.
 
-        A query that compares only name, label, width and height is answered from an index, without reading documents,
-        unless it uses ``$or``, ``$exists`` or ``$not``.
+        The server answers a query that compares only name, label, width and height from an index, without reading
+        documents, unless the query uses ``$or``, ``$exists`` or ``$not``.
+
+        Raises:
+            DamagedStoreError: The server has lost records, so the answer would lack some.
         """
-        return find_matching(self.open_handle(), query)
+        reader = self.open_handle()
+        reader.check_counts(query)
+        return reader.find_indices(query)
 
     def named(self, name: str) -> np.ndarray[Any, Any]:
         """Return the indices of all records with a name: int64, shape (records,), ascending."""
         if not _is_name(name):
             return np.zeros(0, np.int64)
-        return find_indices(self.open_handle(), {"name": name})
+        return self.open_handle().find_indices({"name": name})
 
     def check_counts(self) -> None:
         """Raise DamagedStoreError unless the server has as many records as the manifest says."""
-        check_counts(self.open_handle(), by_label=False)
+        self.open_handle().check_counts()
 
     @override
     def close(self) -> None:
@@ -190,7 +184,7 @@ class MongoStore(Store):
 
 
 def _is_name(name: str) -> bool:
-    """Tell whether a record can have a name: it is not empty, and can be encoded."""
+    """Return whether a record can have this name: not empty, and valid UTF-8."""
     try:
         return bool(name.encode())
     except UnicodeEncodeError:

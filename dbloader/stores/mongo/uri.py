@@ -22,7 +22,7 @@ _NOT_IN_DATABASE = re.compile(r'[\x00/\\. "$*<>:|?%]')
 _NOT_IN_COLLECTION = re.compile(r"[\x00$%]|^system\.|^\.|\.\.|\.$")
 # Collections that dbloader makes next to the view; see schema.
 _PART_OF_STORE = re.compile(r"\.(manifest|[0-9a-f]{24}(\..*)?)$")
-# A colon after a host that no port follows. IPv6 addresses stand in brackets.
+# A colon after a host, without a port. IPv6 addresses are in brackets.
 _NO_PORT = re.compile(r"(?:^|,)(?:\[[^\]]*\]|[^:,\[]*):(?![0-9]+(?:,|$))")
 _MAX_NAMESPACE = 255
 _LONGEST_SUFFIX = len(f".{'0' * 24}.large.chunks")
@@ -36,7 +36,7 @@ class MongoURI(NamedTuple):
         uri: The connection string, with its credentials if it has any.
         redacted: The place without credentials and options, for messages.
         options: Names of the options in the connection string, lower-case.
-        stripped: Whether credentials were removed from it.
+        stripped: Whether its credentials were removed.
     """
 
     uri: str
@@ -50,8 +50,8 @@ class MongoURI(NamedTuple):
         return f"MongoURI({self.redacted!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # As multiprocessing does with its own keys: secrets go through the pipe to a process that is being started, but
-        # into no pickle that may be kept.
+        # As multiprocessing does with its own keys: secrets go through the pipe to a process that is being started. No
+        # other pickle has them, because it may be kept.
         return MongoURI, tuple(self if get_spawning_popen() is not None else self.without_credentials())
 
     def __deepcopy__(self, memo: object) -> MongoURI:
@@ -59,7 +59,7 @@ class MongoURI(NamedTuple):
 
     @property
     def server(self) -> tuple[str, ...]:
-        """The key of the client: places with the same key share one."""
+        """The key of the client. Places with the same key share a client."""
         before_query, _, query = self.uri.partition("?")
         server, _, _ = before_query.rpartition("/")
         # MongoDB looks users up in the database of the place.
@@ -67,13 +67,13 @@ class MongoURI(NamedTuple):
 
     @property
     def credentials(self) -> tuple[str, str | None]:
-        """The user and the password, still escaped; None for no password."""
+        """The user and the password, both escaped; None instead of a missing password."""
         user, colon, password = self._user_and_password.partition(":")
         return user, password if colon else None
 
     @property
     def takes_password(self) -> bool:
-        """Whether users log in with a password, not with a certificate, ticket or token."""
+        """Whether the place's users have passwords, not certificates, tickets or tokens."""
         for part in _split_options(self.uri.partition("?")[2]):
             if _option_name(part) == "authmechanism":
                 return unquote(part.partition("=")[2]).upper() in ("SCRAM-SHA-1", "SCRAM-SHA-256", "PLAIN", "DEFAULT")
@@ -84,7 +84,7 @@ class MongoURI(NamedTuple):
         return self.uri.partition("://")[2].partition("?")[0].rpartition("@")[0]
 
     def without_credentials(self) -> MongoURI:
-        """Return the same place without password and secret options. A user without a password stays."""
+        """Return the same place without secret options, and without a user that has a password."""
         scheme, _, rest = self.uri.partition("://")
         hosts_and_path, mark, query = rest.partition("?")
         kept = [part for part in _split_options(query) if _option_name(part) not in _SECRET]
@@ -109,7 +109,7 @@ class MongoURI(NamedTuple):
 
 
 def is_mongo(place: object) -> bool:
-    """Tell whether a place is a MongoDB URI, or a mistyped one, which may hold a password and is no path to print."""
+    """Return whether a place is a MongoDB URI, even a mistyped one, which may contain a password."""
     return isinstance(place, str) and _LIKE_MONGO.match(place) is not None
 
 

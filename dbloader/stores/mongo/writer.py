@@ -1,4 +1,4 @@
-"""Write a store to a MongoDB database: to its own collection first, published when it is complete."""
+"""Write a store to its own collection of a MongoDB database, and publish it when it is complete."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _SYSTEM_DATABASES = ("admin", "config", "local")
 class MongoWriter(Writer):
     """A store that is being written to a MongoDB database; see Writer. Only a dbloader store is replaced.
 
-    Its records are in ``collection.<id>``; once it is finished, ``collection`` is a view of them. All writes wait for a
-    majority of the members, and a commit for the journal, unless the place's options (``w``, ``journal``) say
-    otherwise. They are repeated for up to a minute after network errors, a restart or an election.
+    The records are in ``collection.<id>``. Once the store is finished, ``collection`` is a view of them. All writes
+    wait for a majority of the members, and commits also for the journal, unless the place sets ``w`` or ``journal``.
+    Writes are repeated for up to a minute after network errors, a restart or an election.
 
     A replaced store stays in ``collection.<its id>`` for programs that still read it. The next writer at the place
     removes it.
@@ -80,12 +80,12 @@ class MongoWriter(Writer):
 
     def _prepare(self) -> None:
         """Resume the partial store, or begin a new one."""
-        self._catalog.update_view()  # a writer that was killed right after publishing has not done so
+        self._catalog.update_view()  # a writer may have been killed right after it published
         self._catalog.collect_garbage()
         partial = self._catalog.partial()
         if partial and "progress" in partial and not (self.resume or self.overwrite):
             raise self._unfinished()
-        if partial and not (self.resume and "progress" in partial):  # without progress nothing says what it holds
+        if partial and not (self.resume and "progress" in partial):  # without progress, its content is unknown
             self._catalog.abandon(partial["store"])
             partial = None
         self._id = partial["store"] if partial else str(bson.ObjectId())
@@ -96,7 +96,7 @@ class MongoWriter(Writer):
         if partial:
             self._committed = True
             self._restore(bson.encode(partial["progress"]) if isinstance(partial["progress"], dict) else b"")
-        self._find_replaceable()  # again, as only the progress says whether a resumed conversion may overwrite
+        self._find_replaceable()  # again: only the progress shows whether a resumed conversion may overwrite
         try:
             self._catalog.begin(self._id, run)
             self._partial.begin(new=not self._committed)
@@ -132,7 +132,7 @@ class MongoWriter(Writer):
             if not self._partial.has_records(number, self._stored_chunk(number)["crc32"], self.salt):
                 raise self._damaged("the server does not have all of its records as they were sent")
         for index in self._connection.retry(self._partial.large.list_indices):
-            # Beyond the last record there may be leftovers of earlier writers.
+            # There may be leftovers of earlier writers beyond the last record.
             if index < self.length and not self._partial.has_file(index, self.salt):
                 raise self._damaged(f"the server does not have record {index} in GridFS as it was sent")
         replaces = self._find_replaceable()
@@ -144,14 +144,14 @@ class MongoWriter(Writer):
             self._partial.trim(self.length, self.totals.events)
 
     def _find_replaceable(self) -> str | None:
-        """Return the id of the published store, if there is one that may be overwritten."""
+        """Return the id of the published store, which may be overwritten; None without one."""
         published = self._catalog.published()
         if published is not None:
             self._refuse_finished()
         return published
 
     def _remove_partial(self) -> None:
-        """Remove the partial store, unless it is published or another writer has it by now."""
+        """Remove the partial store, unless it is published or another writer has it."""
         partial = self._catalog.partial()
         if partial and partial["store"] == self._id and partial.get("writer") == self._lease.token:
             self._catalog.abandon(self._id, forget=partial["run"] == 1)

@@ -1,4 +1,4 @@
-"""What any server does, besides the store contract: ``scripts/mongo check`` asks it of those of users."""
+"""Tests that any server must pass besides the store contract; ``scripts/mongo check`` runs them on a user's server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_every_shard_of_a_cluster_gets_records(mongo_server: Server, mongo_uri: 
     assert min(counts) > 0
 
 
-def test_what_an_index_covers_is_read_without_documents(mongo_server: Server, mongo_uri: str) -> None:
+def test_covered_query_reads_no_documents(mongo_server: Server, mongo_uri: str) -> None:
     write(mongo_uri, RECORDS)
     with mongo_server.client() as client:
         records = records_of(client, mongo_uri)

@@ -1,4 +1,4 @@
-"""What an error of the driver means."""
+"""Meaning of the driver's errors."""
 
 import pytest
 from pymongo.errors import BulkWriteError, OperationFailure
@@ -18,15 +18,20 @@ PLACE = parse("mongodb://host/db.a")
         ("you are over your space quota, using 513 MB of 512 MB", 8000, StoreFullError),
     ],
 )
-def test_a_full_disk_is_not_read_into_any_word(text: str, code: int, kind: type[Exception]) -> None:
+def test_full_disk_is_recognized(text: str, code: int, kind: type[Exception]) -> None:
     assert type(translate(OperationFailure(text, code), PLACE)) is kind
+
+
+@pytest.mark.parametrize("code", [6, 89, 91, 175, 189, 202, 262, 9001, 10107, 11600, 11602, 13388])
+def test_code_of_failover_is_temporary(code: int) -> None:
+    assert is_transient(BulkWriteError({"writeErrors": [{"code": code}]}))
 
 
 @pytest.mark.parametrize(
     ("codes", "transient", "duplicates"),
     [((11000,), False, True), ((91,), True, False), ((11000, 189), True, False), ((91, 8), False, False)],
 )
-def test_a_bulk_write_may_pass_if_each_of_its_failures_may(
+def test_bulk_write_is_temporary_if_all_its_failures_are(
     codes: tuple[int, ...], transient: bool, duplicates: bool
 ) -> None:
     error = BulkWriteError({"writeErrors": [{"code": code, "errmsg": "the whole record"} for code in codes]})

@@ -1,8 +1,8 @@
-"""Damaged or invented documents of a store in MongoDB: each use of it is right, or one clear error.
+"""Damaged or invented documents of a store in MongoDB: each use gives the right result, or one clear error.
 
-A trial changes one document of a real store, by a number, and then opens, reads, verifies, copies, queries and resumes.
-Each must give what it gives of the whole store, or raise a DBLoaderError. DBLOADER_TRIALS says how many trials of each
-kind there are (6 if it is not set).
+A trial changes one document of a real store, and then opens, reads, verifies, copies, queries and resumes. Each use
+must give the result of the undamaged store, or raise a DBLoaderError. DBLOADER_TRIALS is the number of trials of each
+kind (6 by default).
 """
 
 from __future__ import annotations
@@ -13,21 +13,14 @@ import resource
 import time
 import warnings
 from contextlib import closing
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import bson
 import pytest
-from bson.code import Code
 from bson.codec_options import CodecOptions
-from bson.decimal128 import Decimal128
 from bson.int64 import Int64
 from bson.max_key import MaxKey
-from bson.min_key import MinKey
-from bson.objectid import ObjectId
 from bson.raw_bson import RawBSONDocument
-from bson.regex import Regex
-from bson.timestamp import Timestamp
 from click.testing import CliRunner
 from pymongo.errors import PyMongoError
 
@@ -40,6 +33,7 @@ from dbloader.stores.mongo.schema import INDEXES
 from dbloader.stores.mongo.uri import parse
 from dbloader.stores.open import create_store
 from tests.contracts.records import documents_of, make_records, stored, write_one_by_one
+from tests.support.hostile import LIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,24 +45,12 @@ TRIALS = int(os.environ.get("DBLOADER_TRIALS", "6"))
 _AT_ONCE = 20  # in one test
 RECORDS = make_records(24)
 for _large in (2, 8, 11, 20):
-    # Three chunks in GridFS, and the length of no other. Their fields are among the records too, for queries.
+    # Each has three chunks in GridFS and a length of its own. Its stub has the fields, for queries.
     RECORDS[_large].image = random.Random(_large).randbytes(600_000 + _large)
     RECORDS[_large].fields = {"caption": f"large {_large}", "boxes": [[_large, 1.5], []]}
 RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
 MOST_BYTES = 300 * 2**20  # by which the largest memory of the process may grow in all trials of a kind
 
-VALUES: tuple[Any, ...] = (
-    *(None, True, False, -1, 0, 1, 2, 3.5, 1e300, float("nan"), 2**31, Int64(2**40), Int64(10**12), Int64(2**63 - 1)),
-    *(Int64(-(2**63)), "", "x", "dbloader", "\x1b[31m\u202e", "a" * 5000, "a.b$c", "0" * 24, "../..", b"", b"\0" * 16),
-    *(b"x" * 100_000, [], [[]], {}, {"$gt": ""}, {"a": {"b": {"c": [1]}}}, [1, 2], ["a", None], MinKey(), MaxKey()),
-    *(datetime(1, 1, 1, tzinfo=UTC), ObjectId(b"x" * 12), Timestamp(1, 1), Decimal128("1e6000"), Regex("(")),
-    *(
-        Code("while(true);"),
-        bson.DBRef("a", 1),
-        bson.Binary(b"x" * 15, 3),
-        bson.Binary(b"\x93NUMPY" + b"\xff" * 9, 128),
-    ),
-)
 # Elements that the driver cannot decode: text that is no UTF-8, a time out of range, a binary of a negative length.
 UNDECODABLE = (
     b"\x02x\x00\x03\x00\x00\x00\xff\xfe\x00",
@@ -82,12 +64,12 @@ class Kind(NamedTuple):
     """A kind of documents.
 
     Attributes:
-        noticed: In how many of 20 trials something must raise: half of the fewest in 10 times 20 that were measured.
+        noticed: An error must be raised in at least this many of 20 trials: half of the lowest number in ten runs.
         collection: Suffix to the place's name; S is the store's id.
-        keys: Pattern of the _ids. Without, it is a document that has the element ``having``.
-        field: Change this element only; else any.
-        unfinished: Of a partial store.
-        changes: How many elements of a whole document are changed, one after another.
+        keys: Pattern of the _ids; "" for documents with the element ``having``.
+        field: Change only this element; None for any.
+        unfinished: Whether the store is partial.
+        changes: Number of elements to change.
     """
 
     noticed: int
@@ -115,7 +97,7 @@ KINDS = {
 
 
 class Snapshot:
-    """All that is at a place, to be put back."""
+    """All documents at a place, to be restored."""
 
     def __init__(self, client: Any, place: str) -> None:
         at = parse(place)
@@ -146,57 +128,40 @@ class Snapshot:
                 own.create_index(keys, name=index)
 
 
-# ---- What is changed
+# ---- Damage
 
 
 def changed(numbers: random.Random, value: Any) -> Any:
-    """Return another value in place of one."""
+    """Return another value."""
     if isinstance(value, dict) and value and numbers.random() < 0.8:
         return changed_document(numbers, value)
+    at = numbers.randrange(len(value)) if isinstance(value, (bytes, str, list)) and value else 0
     if isinstance(value, bytes) and value and numbers.random() < 0.7:
-        data = bytearray(value)
-        at = numbers.randrange(len(data))
-        step = numbers.randrange(4)
-        if step == 0:
-            data[at] ^= 1 << numbers.randrange(8)
-        elif step == 1:
-            del data[at:]
-        elif step == 2:
-            data[at:at] = numbers.randbytes(numbers.randrange(1, 9))
-        else:
-            data[at : at + 8] = numbers.choice([b"\xff" * 8, b"\0" * 8, (10**12).to_bytes(8, "little")])
-        return type(value)(bytes(data), value.subtype) if isinstance(value, bson.Binary) else bytes(data)
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, int) and numbers.random() < 0.5:
-        other = numbers.choice([value + 1, value - 1, value * 1000, -value, value ^ (1 << numbers.randrange(31))])
-        return type(value)(other)
+        flipped = bytes([value[at] ^ 1 << numbers.randrange(8)])
+        length = (10**12).to_bytes(8, "little")
+        new = [b"", flipped + value[at + 1 :], numbers.randbytes(8) + value[at:], length + value[at + 8 :]]
+        data = value[:at] + numbers.choice(new)
+        return bson.Binary(data, value.subtype) if isinstance(value, bson.Binary) else data
+    if isinstance(value, int) and not isinstance(value, bool) and numbers.random() < 0.5:
+        return type(value)(numbers.choice([value + 1, value - 1, value * 1000, -value]))
     if isinstance(value, str) and value and numbers.random() < 0.5:
-        at = numbers.randrange(len(value))
-        return value[:at] + numbers.choice(["", "x", "\u202e", value[at] * 2]) + value[at + 1 :]
+        return value[:at] + numbers.choice(["", "x", "\u202e"]) + value[at + 1 :]
     if isinstance(value, list) and value and numbers.random() < 0.7:
-        at = numbers.randrange(len(value))
         return [*value[:at], *numbers.choice([[], [changed(numbers, value[at])], [value[at]] * 2]), *value[at + 1 :]]
-    return numbers.choice(VALUES)
+    return numbers.choice(LIES)
 
 
 def changed_document(numbers: random.Random, document: dict[str, Any]) -> dict[str, Any]:
     """Return a document with one element changed, removed, added or renamed."""
-    document = dict(document)
-    keys = [key for key in document if key != "_id"]
-    if not keys:
-        return {**document, "x": numbers.choice(VALUES)}
-    key = numbers.choice(keys)
-    step = numbers.random()
+    keys = [key for key in document if key != "_id"] or ["x"]
+    key, step = numbers.choice(keys), numbers.random()
     if step < 0.12:
-        del document[key]
-    elif step < 0.2:
-        document = {(f"{key}x" if name == key else name): value for name, value in document.items()}
-    elif step < 0.26:
-        document[numbers.choice(["x", "gridfs", "crc32", "data", "store"])] = numbers.choice(VALUES)
-    else:
-        document[key] = changed(numbers, document[key])
-    return document
+        return {name: value for name, value in document.items() if name != key}
+    if step < 0.2:
+        return {(f"{key}x" if name == key else name): value for name, value in document.items()}
+    if step < 0.26:
+        return {**document, numbers.choice(["x", "gridfs", "crc32", "data", "store"]): numbers.choice(LIES)}
+    return {**document, key: changed(numbers, document.get(key))}
 
 
 def damage(numbers: random.Random, collection: Any, kind: Kind, *, resealed: bool) -> None:
@@ -204,42 +169,33 @@ def damage(numbers: random.Random, collection: Any, kind: Kind, *, resealed: boo
     raw = collection.with_options(codec_options=RAW)
     which = {"_id": {"$regex": kind.keys}} if kind.keys else {kind.having: {"$exists": True}}
     victims = sorted((found.raw for found in raw.find(which)), key=bytes)
-    victim = bson.decode(numbers.choice(victims))
-    step = numbers.random()
+    victim: dict[str, Any] = bson.decode(numbers.choice(victims))
+    key, step = victim["_id"], numbers.random()
     if step < 0.06 and kind.field is None:
-        collection.delete_one({"_id": victim["_id"]})
-        return
-    if step < 0.14 and len(victims) > 1:  # the content of another one
-        other = bson.decode(numbers.choice(victims))
-        put(collection, victim["_id"], {**other, "_id": victim["_id"]})
-        return
-    if step < 0.2:
-        data = bson.encode(victim)
-        data = data[4:-1] + numbers.choice(UNDECODABLE)
-        put(collection, victim["_id"], RawBSONDocument((len(data) + 5).to_bytes(4, "little") + data + b"\0"))
-        return
-    if step < 0.25 and kind.field is None:
-        keys = [3.5, 3.0, 3, Int64(10**12), "x", None, MaxKey(), -5, bson.Binary(b"x"), f"{victim['_id']}x"]
-        put(collection, victim["_id"], {**victim, "_id": numbers.choice(keys)})
-        return
-    if kind.field is None:
-        document = victim
+        collection.delete_one({"_id": key})
+    elif step < 0.14 and len(victims) > 1:  # exchanged with another document
+        put(collection, key, {**bson.decode(numbers.choice(victims)), "_id": key})
+    elif step < 0.2:
+        data = bson.encode(victim)[4:-1] + numbers.choice(UNDECODABLE)
+        put(collection, key, RawBSONDocument((len(data) + 5).to_bytes(4, "little") + data + b"\0"))
+    elif step < 0.25 and kind.field is None:
+        keys = [3.5, 3.0, 3, Int64(10**12), "x", None, MaxKey(), -5, bson.Binary(b"x"), f"{key}x"]
+        put(collection, key, {**victim, "_id": numbers.choice(keys)})
+    elif kind.field is None:
         for _ in range(kind.changes):
-            document = changed_document(numbers, document)
-        put(collection, victim["_id"], document)
-        return
-    part = victim[kind.field]
-    for _ in range(numbers.choice([1, 1, 1, 2, 4])):
-        part = changed_document(numbers, part) if numbers.random() < 0.97 else numbers.choice(VALUES)
-        if not isinstance(part, dict):
-            break
-    if resealed and isinstance(part, dict) and kind.field == "manifest":
-        part = bson.decode(seal({key: value for key, value in part.items() if key != "crc32"}))
-    put(collection, victim["_id"], {**victim, kind.field: part})
+            victim = changed_document(numbers, victim)
+        put(collection, key, victim)
+    else:
+        part = victim[kind.field]
+        for _ in range(numbers.choice([1, 1, 1, 2, 4])):
+            part = changed_document(numbers, part)
+        if resealed and kind.field == "manifest":
+            part = bson.decode(seal({name: value for name, value in part.items() if name != "crc32"}))
+        put(collection, key, {**victim, kind.field: numbers.choice(LIES) if numbers.random() < 0.03 else part})
 
 
 def put(collection: Any, key: Any, document: Any) -> None:
-    """Put a document in the place of one; where the server does not take it, all stays as it was."""
+    """Replace a document; keep it if the server refuses the new one."""
     before = collection.with_options(codec_options=RAW).find_one({"_id": key})
     collection.delete_one({"_id": key})
     try:
@@ -248,11 +204,11 @@ def put(collection: Any, key: Any, document: Any) -> None:
         collection.insert_one(before)
 
 
-# ---- What is done with it
+# ---- Uses
 
 
 def command(*arguments: object) -> str:
-    """Run the command line in this process: what it prints; a DBLoaderError as the command line would tell it."""
+    """Run the command line in this process and return its output; raise its error."""
     done = CliRunner().invoke(group, [*map(str, arguments)])
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
@@ -294,7 +250,6 @@ def documents_in(store: Any) -> Iterator[tuple[bytes, int]]:
 READS: dict[str, Callable[[str, Path], Any]] = {
     "manifest": used(lambda store: repr(store.manifest)),
     "info": lambda place, _: command("info", place),
-    "info --json": lambda place, _: command("info", place, "--json"),
     "info --report": lambda place, _: command("info", place, "--report"),
     "events": used(lambda store: list(store.events())),
     "columns": used(lambda store: [store.column(name).tolist() for name in ("label", "width", "nbytes", "crc32")]),
@@ -307,11 +262,11 @@ READS: dict[str, Callable[[str, Path], Any]] = {
     "copy": copied,
     "dataset": lambda place, _: trained(place),
     "query": lambda place, _: queried(place, {"label": 1}),
-    "another query": lambda place, _: queried(place, {"label": {"$gte": 0}}),
     "query of further fields": lambda place, _: queried(place, {"caption": {"$ne": None}, "boxes": {"$exists": True}}),
 }
-# A record that was edited may be missing from an answer (see docs/mongodb.md), but not unnoticed by verify.
+# A query may miss an edited record (see docs/mongodb.md), but verify must find it.
 NOTICED_BY_VERIFY = "query of further fields"
+IN_CI = ("record", "manifest", "partial")
 
 
 def plain(value: Any) -> list[str]:
@@ -319,7 +274,7 @@ def plain(value: Any) -> list[str]:
 
 
 def resumed(place: str, **options: bool) -> list[bytes]:
-    """Go on with an unfinished store, and return the records that come of it."""
+    """Write or resume a store, and return its records."""
     with create_store(place, **options) as writer:
         write_one_by_one(writer, RECORDS)
         writer.finish()
@@ -340,7 +295,7 @@ WRITES: dict[str, Callable[[str, Path], Any]] = {
 
 @pytest.fixture
 def place(mongod_uri: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A store, or an unfinished one, of which some records are in GridFS."""
+    """A finished or unfinished store with some records in GridFS."""
     kind = KINDS[request.getfixturevalue("name")]
     monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 500)
     monkeypatch.setattr("dbloader.stores.mongo.partial.MAX_ON_SERVER", 10_000)
@@ -355,24 +310,24 @@ def place(mongod_uri: str, request: pytest.FixtureRequest, monkeypatch: pytest.M
 
 
 def outcome(use: Callable[[str, Path], Any], place: str, folder: Path) -> Any:
-    """Return what a use gives; None for an error of ours."""
+    """Return the result of a use; None for an error of dbloader."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of a query that finds nothing
+            warnings.simplefilter("ignore", UserWarning)  # a query finds nothing
             return use(place, folder)
     except DBLoaderError as error:
         text = str(error)
-    # A copy is refused by its writer, which names only what it was given.
+    # The writer of a copy does not know the source.
     named = use is copied or parse(place).database in text
     if "\n" in text or len(text) > 2000 or not named:
-        raise ValueError(f"is this one line that names the store? {text}")
+        raise ValueError(f"the error must be one line with the store's name: {text}")
     return None
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, TRIALS, _AT_ONCE))
-@pytest.mark.parametrize("name", KINDS)
-def test_a_damaged_document_is_noticed_by_who_needs_it(
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.nightly] * (n not in IN_CI)) for n in KINDS])
+def test_damaged_document_raises_or_changes_nothing(
     mongod: Mongod, place: str, name: str, first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind = KINDS[name]

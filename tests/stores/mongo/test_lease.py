@@ -1,4 +1,4 @@
-"""Who may write to a place, and writers that were overtaken while they were silent."""
+"""Leases on a place, and writers that were overtaken while they were silent."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ LONG_AGO = datetime(2001, 1, 1, tzinfo=UTC)
 
 @pytest.fixture(autouse=True)
 def _seldom_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A writer is silent from its start, as one that stalls."""
+    """Writers do not renew their leases, like writers that stall."""
     monkeypatch.setattr(lease, "RENEW_SECONDS", 3600.0)
 
 
 def enter(server: Server, place: str, *, overwrite: bool = False) -> Writer:
-    """Return a writer that believes in its lease, which has expired on the server."""
+    """Return a writer whose lease has expired on the server, but not for the writer."""
     writer = create_store(place, overwrite=overwrite, resume=not overwrite, resumable=True)
     writer.__enter__()
     expire_lease(server, place)
@@ -71,9 +71,7 @@ def write_and_commit(writer: Writer, records: list[Record]) -> None:
 
 
 @pytest.mark.parametrize("resumable", [False, True])
-def test_a_writer_that_was_overtaken_neither_mixes_nor_publishes_nor_removes(
-    mongo_server: Server, mongo_uri: str, resumable: bool
-) -> None:
+def test_overtaken_writer_changes_nothing(mongo_server: Server, mongo_uri: str, resumable: bool) -> None:
     write_partial(mongo_uri, RECORDS[:10])
     silent = enter(mongo_server, mongo_uri)
     silent.resumable = resumable
@@ -81,7 +79,7 @@ def test_a_writer_that_was_overtaken_neither_mixes_nor_publishes_nor_removes(
     with create_store(mongo_uri, resume=True, resumable=True) as writer:
         assert writer.length == 10
         write_and_commit(writer, RECORDS[:20])
-        # It comes before the other with one record and after it with others.
+        # The silent writer stores one record before the other writer, and more after it.
         with database_of(mongo_server, mongo_uri) as database:
             insert_late(database, {25: documents_of(OTHERS, writer.salt)[25]})
         with pytest.raises(StoreLockedError, match=OVERTAKEN):
@@ -93,7 +91,7 @@ def test_a_writer_that_was_overtaken_neither_mixes_nor_publishes_nor_removes(
 
 
 @pytest.mark.parametrize("finished", [False, True], ids=["before the other", "after the other"])
-def test_a_writer_that_was_overtaken_cannot_finish(mongo_server: Server, mongo_uri: str, finished: bool) -> None:
+def test_overtaken_writer_cannot_finish(mongo_server: Server, mongo_uri: str, finished: bool) -> None:
     silent = enter(mongo_server, mongo_uri)
     write_and_commit(silent, RECORDS[:30])
     with create_store(mongo_uri, resume=True, resumable=True) as writer:
@@ -112,21 +110,13 @@ def test_a_writer_that_was_overtaken_cannot_finish(mongo_server: Server, mongo_u
         check_alone(database)
 
 
-def test_a_writer_that_was_overtaken_before_its_first_record_is_told(mongo_server: Server, mongo_uri: str) -> None:
-    silent = enter(mongo_server, mongo_uri)
-    with create_store(mongo_uri, resume=True, resumable=True):
-        with pytest.raises(StoreLockedError, match=OVERTAKEN):
-            silent.commit()
-        leave(silent)
-
-
 @pytest.mark.parametrize("committed", [False, True])
 @pytest.mark.parametrize("left", [False, True], ids=["still writing", "left"])
-def test_a_lease_that_another_has_had_is_not_renewed(
+def test_lease_taken_by_another_is_not_renewed(
     mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch, committed: bool, left: bool
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(lease, "LEASE_SECONDS", 0.0)  # it has expired, and knows
+        patch.setattr(lease, "LEASE_SECONDS", 0.0)  # expired at once, also for the writer
         silent = create_store(mongo_uri, resume=True, resumable=True)
         silent.__enter__()
         if committed:
@@ -135,7 +125,7 @@ def test_a_lease_that_another_has_had_is_not_renewed(
         begun = document_of(database)["partial"]["store"]
         writer = stack.enter_context(create_store(mongo_uri, resume=True, resumable=True))
         write_one_by_one(writer, (RECORDS if committed else OTHERS)[:9])
-        # A store without a commit says nothing of its records: it is not resumed.
+        # A store without a commit is not resumed: its records are unknown.
         assert (document_of(database)["partial"]["store"] == begun) == committed
         if left:
             writer.finish()
@@ -149,15 +139,13 @@ def test_a_lease_that_another_has_had_is_not_renewed(
     check_is(mongo_uri, (RECORDS if committed else OTHERS)[:9])
 
 
-def test_a_lease_that_expired_is_renewed_if_nobody_has_taken_it(
-    mongo_uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_expired_lease_is_renewed_if_nobody_took_it(mongo_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "LEASE_SECONDS", 0.0)
     write(mongo_uri, RECORDS)
     check_is(mongo_uri, RECORDS)
 
 
-def test_a_lease_is_renewed_meanwhile(mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lease_is_renewed_while_writing(mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "RENEW_SECONDS", 0.02)
     with create_store(mongo_uri) as writer, database_of(mongo_server, mongo_uri) as database:
         expires = document_of(database)["writer"]["expires"]
@@ -167,7 +155,7 @@ def test_a_lease_is_renewed_meanwhile(mongo_server: Server, mongo_uri: str, monk
         writer.finish()
 
 
-def test_the_lease_of_a_killed_process_of_this_machine_is_taken_at_once(mongo_uri: str) -> None:
+def test_lease_of_killed_process_is_free_at_once(mongo_uri: str) -> None:
     assert in_child(lambda: enter_and_die(mongo_uri)) == -signal.SIGKILL
     began = time.monotonic()
     write(mongo_uri, RECORDS)
@@ -181,7 +169,7 @@ def enter_and_die(place: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_the_lease_of_another_machine_is_taken_when_it_expires(mongo_server: Server, mongo_uri: str) -> None:
+def test_lease_of_another_machine_is_taken_when_it_expires(mongo_server: Server, mongo_uri: str) -> None:
     holder = {"token": "a", "host": "elsewhere", "machine": "another/pid:[1]", "pid": 7, "began": "1"}
     write(mongo_uri, RECORDS[:2])
     message = r"another process is writing mongodb://.* now \(process 7 on elsewhere\).* its lease ends after 60 s"
@@ -205,7 +193,7 @@ def test_the_lease_of_another_machine_is_taken_when_it_expires(mongo_server: Ser
     check_is(mongo_uri, RECORDS[:3])
 
 
-def test_a_lease_whose_release_was_cut_off_is_released(mongod: Mongod, mongod_uri: str) -> None:
+def test_interrupted_release_is_repeated(mongod: Mongod, mongod_uri: str) -> None:
     with ExitStack() as stack:
         with create_store(mongod_uri) as writer:
             writer.finish()
@@ -215,9 +203,8 @@ def test_a_lease_whose_release_was_cut_off_is_released(mongod: Mongod, mongod_ur
         assert set(document_of(database)) == {"_id", "store", "manifest"}
 
 
-@pytest.mark.parametrize("ended", ["finished", "still writing", "resumed and left"])
-def test_a_writer_that_stalls_before_it_publishes_changes_nothing_when_it_goes_on(
-    mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch, ended: str
+def test_writer_stalled_before_publishing_changes_nothing(
+    mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(mongo_uri, RECORDS[:4])
     silent = enter(mongo_server, mongo_uri, overwrite=True)
@@ -226,29 +213,16 @@ def test_a_writer_that_stalls_before_it_publishes_changes_nothing_when_it_goes_o
     with monkeypatch.context() as patch, ExitStack() as stack:
 
         def stall(*arguments: Any) -> None:
-            """All that another writer does happens between the last check of the lease and the publishing write."""
+            """Let another writer begin between the last check of the lease and the publishing write."""
             patch.undo()
-            if ended == "resumed and left":
-                with create_store(mongo_uri, resume=True, resumable=True) as writer:
-                    assert writer.length == len(RECORDS)
-            else:
-                writer = stack.enter_context(create_store(mongo_uri, overwrite=True, resumable=True))
-                write_one_by_one(writer, OTHERS)
-                if ended == "finished":
-                    writer.finish()
-                    stack.close()
+            writer = stack.enter_context(create_store(mongo_uri, overwrite=True, resumable=True))
+            write_and_commit(writer, OTHERS)
             publish(*arguments)
 
         patch.setattr(catalog.Catalog, "publish", stall)
-        with pytest.raises(StoreError, match=r"has taken over the conversion|exists already"):
+        with pytest.raises(StoreLockedError, match=OVERTAKEN):
             silent.finish()
         leave(silent)
-        if ended == "still writing":
-            check_is(mongo_uri, RECORDS[:4])
-            writing: Any = stack.pop_all()
-            with writing:
-                pass
-        check_is(mongo_uri, OTHERS if ended == "finished" else RECORDS[:4])
-    if ended == "resumed and left":
-        write(mongo_uri, RECORDS, resume=True)
-        check_is(mongo_uri, RECORDS)
+        check_is(mongo_uri, RECORDS[:4])
+    write(mongo_uri, OTHERS, overwrite=True, resume=True)
+    check_is(mongo_uri, OTHERS)

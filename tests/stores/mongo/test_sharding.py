@@ -1,4 +1,4 @@
-"""Stores on a sharded cluster, through a stand-in for its router: it tests dbloader's handling, not MongoDB."""
+"""Stores on a sharded cluster, through a stand-in for its router. This tests dbloader, not MongoDB."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tests.support.stand_in_router import StandInRouter
 
 UNAUTHORIZED, LOCK_BUSY = 13, 46
-MOVED = [13388, 150, 175]  # codes of a router while a chunk moves, and of a query that a shard has killed
+MOVED = [13388, 175]  # codes of a router while a chunk moves, and of a query that a shard has killed
 RECORDS = make_records(60)
 
 pytestmark = pytest.mark.xdist_group("router")  # two servers and the router are started once
@@ -58,7 +58,7 @@ def counts(router: StandInRouter, place: str) -> list[int]:
     return found
 
 
-def test_the_stand_in_divides_shuffles_and_doubles(router: StandInRouter, router_uri: str) -> None:
+def test_stand_in_divides_shuffles_and_doubles(router: StandInRouter, router_uri: str) -> None:
     write(router_uri, RECORDS)
     with router.client() as client:
         records = records_of(client, router_uri)
@@ -69,7 +69,7 @@ def test_the_stand_in_divides_shuffles_and_doubles(router: StandInRouter, router
             assert len(list(records.find({}, {"_id": 1}))) == 120
 
 
-def test_a_conversion_spreads_its_records_before_it_writes_the_first(
+def test_conversion_spreads_records_over_shards(
     router: StandInRouter, router_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # where the report is written
@@ -83,17 +83,13 @@ def test_a_conversion_spreads_its_records_before_it_writes_the_first(
         assert store.verify() == file.digest
 
 
-def test_a_user_who_may_shard_the_collection_needs_no_right_to_the_database(
-    router: StandInRouter, router_uri: str
-) -> None:
+def test_right_to_shard_collection_suffices(router: StandInRouter, router_uri: str) -> None:
     with router.behaving("enableSharding", code=UNAUTHORIZED):
         write(router_uri, RECORDS)
     assert min(counts(router, router_uri)) > 0
 
 
-def test_without_the_right_to_shard_a_warning_says_so_and_one_shard_has_all(
-    router: StandInRouter, router_uri: str
-) -> None:
+def test_missing_right_to_shard_warns_and_uses_one_shard(router: StandInRouter, router_uri: str) -> None:
     message = "shardCollection fails .* all go to one shard, .* enableSharding or clusterManager"
     with (
         router.behaving("enableSharding", "shardCollection", code=UNAUTHORIZED, times=2),
@@ -104,16 +100,14 @@ def test_without_the_right_to_shard_a_warning_says_so_and_one_shard_has_all(
     check_is(router_uri, RECORDS)
 
 
-def test_sharding_is_repeated_while_the_cluster_is_busy(router: StandInRouter, router_uri: str) -> None:
+def test_sharding_is_repeated_while_cluster_is_busy(router: StandInRouter, router_uri: str) -> None:
     with router.behaving("shardCollection", code=LOCK_BUSY, times=2):
         write(router_uri, RECORDS)
     assert min(counts(router, router_uri)) > 0
 
 
 @pytest.mark.parametrize("sharded", [True, False])
-def test_a_resumed_writer_leaves_the_records_where_they_are(
-    router: StandInRouter, router_uri: str, sharded: bool
-) -> None:
+def test_resumed_writer_leaves_records_on_their_shards(router: StandInRouter, router_uri: str, sharded: bool) -> None:
     if sharded:
         write_partial(router_uri, RECORDS[:20])
     else:
@@ -124,7 +118,7 @@ def test_a_resumed_writer_leaves_the_records_where_they_are(
 
 
 @pytest.mark.parametrize("code", MOVED)
-def test_what_fails_while_chunks_move_is_repeated(router: StandInRouter, router_uri: str, code: int) -> None:
+def test_errors_of_moving_chunks_are_repeated(router: StandInRouter, router_uri: str, code: int) -> None:
     with router.behaving("update", "find", "createIndexes", code=code, times=4):
         write_partial(router_uri, RECORDS[:20])
     with router.behaving("insert", code=code, times=2, half=True):
@@ -136,7 +130,7 @@ def test_what_fails_while_chunks_move_is_repeated(router: StandInRouter, router_
     assert sum(counts(router, router_uri)) == 60
 
 
-def test_a_cursor_that_a_shard_has_killed_is_opened_again(router: StandInRouter, router_uri: str) -> None:
+def test_killed_cursor_is_opened_again(router: StandInRouter, router_uri: str) -> None:
     records = small_records(20_000)  # the server sends 16,384 indices at a time
     with create_store(router_uri) as writer:
         writer.write(map(encode, records))
@@ -145,7 +139,7 @@ def test_a_cursor_that_a_shard_has_killed_is_opened_again(router: StandInRouter,
         assert store.matching({"label": {"$gte": 0}}).tolist() == list(range(20_000))
 
 
-def test_records_that_come_twice_count_once(router: StandInRouter, router_uri: str) -> None:
+def test_doubled_records_count_once(router: StandInRouter, router_uri: str) -> None:
     write(router_uri, RECORDS)
     with router.behaving(double=True), MongoStore(router_uri) as store:
         assert stored(store, range(60)) == documents_of(RECORDS)
@@ -156,7 +150,7 @@ def test_records_that_come_twice_count_once(router: StandInRouter, router_uri: s
 
 
 @pytest.mark.slow
-def test_a_shard_may_be_killed_while_a_store_is_written_and_read(
+def test_writing_and_reading_survive_kill_of_shard(
     router: StandInRouter, router_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 1000)

@@ -1,4 +1,4 @@
-"""A writer that stalls before any one of its writes, while another writes a store: the other's store stays whole."""
+"""A writer stalls before any one of its writes while another writer makes a store, which must stay whole."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ OTHERS = START + with_large(make_records(20, seed=7))[6:]
 
 
 class Stalling(CommandListener):
-    """Calls a function before one of the writes of a client, by its number, while that write waits.
+    """Calls a function before the write of a client with this number, while that write waits.
 
     Attributes:
-        writes: The writes that came up to that one, or all.
+        writes: The writes up to that one, or all.
     """
 
     def __init__(self, number: int, function: Callable[[], None]) -> None:
@@ -72,7 +72,7 @@ class Stalling(CommandListener):
 
     @property
     def stalled(self) -> bool:
-        """Whether the write came up."""
+        """Whether there was such a write."""
         assert self._stalls == self._ended, "the driver has printed what went wrong in the meantime"
         return self._stalls
 
@@ -81,23 +81,28 @@ class Stalling(CommandListener):
 @pytest.mark.parametrize(
     ("begun", "ended", "other"),
     [
-        ("fresh", "finished", "overwrites"),
         ("fresh", "finished", "resumes"),
-        ("fresh", "left", "overwrites"),
-        ("overwrites", "finished", "overwrites"),
-        ("resumes", "finished", "resumes"),
+        *(
+            pytest.param(*case, marks=pytest.mark.nightly)
+            for case in (
+                ("fresh", "finished", "overwrites"),
+                ("fresh", "left", "overwrites"),
+                ("overwrites", "finished", "overwrites"),
+                ("resumes", "finished", "resumes"),
+            )
+        ),
     ],
 )
-def test_a_writer_that_stalls_before_any_write_leaves_anothers_store_whole(
+def test_writer_stalled_before_any_write_leaves_other_store_whole(
     mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch, begun: str, ended: str, other: str
 ) -> None:
     monkeypatch.setattr("dbloader.stores.mongo.partial.MAX_ON_SERVER", 10_000)
     monkeypatch.setattr(lease, "RENEW_SECONDS", 3600.0)  # its thread stalls too
     stalls = 0
-    # All but the writer that stalls share another client.
+    # The stalling writer has its own client; everything else shares another one.
     with mongo_server.client() as client, closing(Connection(parse(f"{mongo_uri}?journal=false&appName=other"))):
         for number in itertools.count():
-            # Nothing crashes, so no write needs to wait for the disk.
+            # Nothing crashes here, so no write needs to wait for the disk.
             trial = Trial(client, f"{mongo_uri}{number}?journal=false", number, overwrites=other == "overwrites")
             prepare(trial.other, begun)
             options = {"overwrite": begun == "overwrites", "resume": begun == "resumes", "resumable": ended != "left"}
@@ -122,7 +127,7 @@ def test_a_writer_that_stalls_before_any_write_leaves_anothers_store_whole(
 
 
 class Trial:
-    """A writer that stalls before one of its writes, and another that then writes a store at its place."""
+    """A writer that stalls before one of its writes, while another one writes a store at the place."""
 
     def __init__(self, client: pymongo.MongoClient[Any], place: str, number: int, *, overwrites: bool) -> None:
         self.place, self.other = place, f"{place}&appName=other"
@@ -137,7 +142,7 @@ class Trial:
     def write_another(self) -> None:
         found = self._meta.find_one({"_id": "store"}) or {}
         if "writer" not in found:
-            return  # the place is not taken yet, or is free again
+            return  # no writer has the place now
         self.was_published = found.get("manifest", {}).get("length") == len(MINE)
         long_ago = datetime(2001, 1, 1, tzinfo=UTC)
         self._meta.update_one({"_id": "store"}, {"$set": {"writer.expires": long_ago}})

@@ -1,4 +1,4 @@
-"""A server that uses TLS: what is wrong with a place is said, with the option that mends it."""
+"""A server that uses TLS: errors name the option of the place that helps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A key, and a certificate for this machine that it has signed itself."""
+    """A file with a key and a self-signed certificate for this machine."""
     if shutil.which("openssl") is None:
         pytest.skip("no openssl, to make a certificate")
     path = tmp_path_factory.mktemp("tls") / "server.pem"
@@ -47,9 +47,7 @@ def require_tls(server: Mongod, mode: str) -> None:
         client.admin.command("setParameter", 1, tlsMode=mode)
 
 
-def test_a_store_is_written_and_read_with_the_file_of_its_certificate(
-    server_with_tls: Mongod, certificate: Path
-) -> None:
+def test_store_is_written_and_read_with_certificate_file(server_with_tls: Mongod, certificate: Path) -> None:
     place = f"{server_with_tls.place('tls')}?tls=true&tlsCAFile={certificate}"
     records = make_records(3)
     write(place, records)
@@ -57,7 +55,7 @@ def test_a_store_is_written_and_read_with_the_file_of_its_certificate(
         assert stored(store, range(3)) == documents_of(records)
 
 
-def test_a_certificate_that_is_not_trusted_is_named_with_the_option(server_with_tls: Mongod) -> None:
+def test_untrusted_certificate_raises_with_option(server_with_tls: Mongod) -> None:
     what = r"no TLS connection is made to .* certificate verify failed: self-signed .*: is tlsCAFile=FILE in the place"
     with (
         open_store(f"{server_with_tls.place('tls')}?tls=true") as store,
@@ -66,13 +64,13 @@ def test_a_certificate_that_is_not_trusted_is_named_with_the_option(server_with_
         len(store)
 
 
-def test_a_server_without_tls_is_not_said_to_be_away(mongod: Mongod) -> None:
+def test_server_without_tls_raises_with_reason(mongod: Mongod) -> None:
     what = r"no TLS connection is made to .*SSL.*, and does the server use TLS\?$"
     with open_store(f"{mongod.place('tls')}?tls=true") as store, pytest.raises(StoreUnreachableError, match=what):
         len(store)
 
 
-def test_a_server_that_closes_connections_without_tls_may_want_it(server_with_tls: Mongod) -> None:
+def test_server_that_requires_tls_raises_with_option(server_with_tls: Mongod) -> None:
     require_tls(server_with_tls, "requireTLS")
     what = r"connection closed.*, does it want TLS \(tls=true, tlsCertificateKeyFile=FILE in the place\)\?$"
     with open_store(server_with_tls.place("tls")) as store, pytest.raises(StoreUnreachableError, match=what):

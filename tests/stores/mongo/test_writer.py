@@ -1,4 +1,4 @@
-"""Writing goes on through failures of servers and connections; what cannot go on can be resumed."""
+"""Writing survives failures of servers and connections; a conversion that ends can be resumed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bson.int64 import Int64
 from dbloader import open_store
 from dbloader.errors import DamagedStoreError, FieldError, StoreError, StoreFullError, StoreUnreachableError
 from dbloader.records.record import encode
-from dbloader.stores.mongo import clients, connection
+from dbloader.stores.mongo import connection
 from dbloader.stores.open import create_store
 from tests.contracts.records import (
     check_is,
@@ -38,7 +38,7 @@ def _many_commits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def digest(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Of an LMDB store of RECORDS."""
+    """The digest of an LMDB store with RECORDS."""
     with create_store(tmp_path_factory.mktemp("writer") / "store.lmdb") as writer:
         write_one_by_one(writer, RECORDS)
         return writer.finish().digest
@@ -48,17 +48,17 @@ def digest(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize(
     "command", ["find", "insert", "update", "delete", "createIndexes", "listCollections", "collMod", "drop"]
 )
-def test_writing_survives_what_passes(mongod: Mongod, mongod_uri: str, digest: str, command: str) -> None:
+def test_writing_survives_temporary_errors(mongod: Mongod, mongod_uri: str, digest: str, command: str) -> None:
     write(mongod_uri, RECORDS[:3])
     write(mongod_uri, RECORDS[:3], overwrite=True)  # so that there is something to drop
-    for code in (None, 91) if command != "insert" else (None, 6, 89, 91, 262, 9001, 10107, 11600):
+    for code in (None, 91):  # test_errors.py has more
         with fault(mongod, command, code=code, times=2) as count:
             write(mongod_uri, RECORDS, overwrite=True)
             assert count() == 2
     check_is(mongod_uri, RECORDS, digest)
 
 
-def test_tiny_records_are_sent_in_parts_that_a_busy_server_can_answer_in_time(mongod: Mongod, mongod_uri: str) -> None:
+def test_tiny_records_are_sent_in_small_batches(mongod: Mongod, mongod_uri: str) -> None:
     def inserts() -> int:
         with mongod.client() as client:
             return int(client.admin.command("serverStatus")["metrics"]["commands"]["insert"]["total"])
@@ -70,7 +70,7 @@ def test_tiny_records_are_sent_in_parts_that_a_busy_server_can_answer_in_time(mo
     assert inserts() - before >= 3
 
 
-@pytest.mark.parametrize("skip", [1, 5, 11, 17, 29])
+@pytest.mark.parametrize("skip", [1, 11, *(pytest.param(n, marks=pytest.mark.nightly) for n in (5, 17, 29))])
 def test_writing_survives_failures_at_any_step(mongod: Mongod, mongod_uri: str, digest: str, skip: int) -> None:
     commands = ("find", "insert", "update", "delete", "createIndexes", "collMod", "getMore", "aggregate", "distinct")
     write(mongod_uri, RECORDS[:2])
@@ -78,8 +78,8 @@ def test_writing_survives_failures_at_any_step(mongod: Mongod, mongod_uri: str, 
     check_is(mongod_uri, RECORDS, digest)
 
 
-@pytest.mark.slow
-def test_writing_survives_kills_of_the_server(mongod: Mongod, mongod_uri: str, digest: str) -> None:
+@pytest.mark.nightly
+def test_writing_survives_kills_of_server(mongod: Mongod, mongod_uri: str, digest: str) -> None:
     with create_store(mongod_uri) as writer:
         for number in range(60):
             if number in (0, 25, 59):
@@ -96,11 +96,11 @@ def test_writing_survives_kills_of_the_server(mongod: Mongod, mongod_uri: str, d
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at", ["commit", "finish"])
-def test_a_server_that_stays_away_leaves_what_can_be_resumed(
+def test_conversion_resumes_after_server_was_absent(
     mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch, digest: str, at: str
 ) -> None:
     monkeypatch.setattr(connection, "RETRY_SECONDS", 0.5)
-    monkeypatch.setattr(clients, "SELECTION_SECONDS", 0.3)
+    monkeypatch.setattr(connection, "SELECTION_SECONDS", 0.3)
 
     def write_on() -> None:
         with create_store(mongod_uri, resumable=True) as writer:
@@ -111,7 +111,7 @@ def test_a_server_that_stays_away_leaves_what_can_be_resumed(
             writer.finish()
 
     began = time.monotonic()
-    with pytest.raises(StoreUnreachableError, match=r"^the server of .*store was away for too long \(.*refused"):
+    with pytest.raises(StoreUnreachableError, match=r"^the server of .*store did not answer for too long \(.*refused"):
         write_on()
     assert time.monotonic() - began < 10
     mongod.start()
@@ -119,9 +119,7 @@ def test_a_server_that_stays_away_leaves_what_can_be_resumed(
 
 
 @pytest.mark.parametrize("resumable", [False, True])
-def test_a_full_disk_is_reported_and_loses_nothing_that_was_committed(
-    mongod: Mongod, mongod_uri: str, digest: str, resumable: bool
-) -> None:
+def test_full_disk_raises_and_keeps_commits(mongod: Mongod, mongod_uri: str, digest: str, resumable: bool) -> None:
     def write_on() -> None:
         with create_store(mongod_uri, resumable=resumable) as writer:
             write_one_by_one(writer, RECORDS[:20])
@@ -135,24 +133,8 @@ def test_a_full_disk_is_reported_and_loses_nothing_that_was_committed(
     check_resumes(mongod_uri, RECORDS, [20 if resumable else 0], digest)
 
 
-def test_a_store_whose_indexes_somebody_drops_is_written_nevertheless(
-    mongo_server: Server, mongo_uri: str, digest: str
-) -> None:
-    with create_store(mongo_uri) as writer, database_of(mongo_server, mongo_uri) as database:
-        write_one_by_one(writer, RECORDS[:40])
-        writer.commit()
-        records_in(database).drop_indexes()
-        there_already = dict(list(enumerate(documents_of(RECORDS, writer.salt)))[40:50])
-        insert_late(database, there_already)
-        write_one_by_one(writer, RECORDS)
-        writer.finish()
-    check_is(mongo_uri, RECORDS, digest)
-
-
 @pytest.mark.parametrize("change", ["missing", "other"])
-def test_a_store_of_which_the_server_lost_something_is_not_published(
-    mongo_server: Server, mongo_uri: str, change: str
-) -> None:
+def test_store_with_lost_record_is_not_published(mongo_server: Server, mongo_uri: str, change: str) -> None:
     def write_on() -> None:
         with create_store(mongo_uri) as writer, database_of(mongo_server, mongo_uri) as database:
             write_one_by_one(writer, RECORDS)
@@ -170,9 +152,7 @@ def test_a_store_of_which_the_server_lost_something_is_not_published(
         len(store)
 
 
-def test_what_was_stored_after_the_last_commit_and_is_not_of_the_store_is_removed(
-    mongo_server: Server, mongo_uri: str
-) -> None:
+def test_leftovers_of_other_writers_are_replaced_or_removed(mongo_server: Server, mongo_uri: str) -> None:
     records = RECORDS[:3]
     write_partial(mongo_uri, records[:1])
     with database_of(mongo_server, mongo_uri) as database:
@@ -187,8 +167,8 @@ def test_what_was_stored_after_the_last_commit_and_is_not_of_the_store_is_remove
         assert database["store.manifest"].count_documents({"_id": {"$regex": "/event/"}}) == 2
 
 
-@pytest.mark.parametrize("run", [2**63 - 1, 2**31, -5])
-def test_an_impossible_number_of_writers_is_damage(mongo_server: Server, mongo_uri: str, run: int) -> None:
+@pytest.mark.parametrize("run", [2**31, -5])
+def test_impossible_number_of_writers_is_damage(mongo_server: Server, mongo_uri: str, run: int) -> None:
     write_partial(mongo_uri, RECORDS[:9])
     with database_of(mongo_server, mongo_uri) as database:
         database["store.manifest"].update_one({"_id": "store"}, {"$set": {"partial.run": Int64(run)}})
@@ -199,7 +179,7 @@ def test_an_impossible_number_of_writers_is_damage(mongo_server: Server, mongo_u
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_names_that_do_not_fit_a_document_are_refused(mongo_uri: str, count: int) -> None:
+def test_too_long_names_are_refused(mongo_uri: str, count: int) -> None:
     names = ["a" * (2**24 // count)] * count
     message = r"the names of records 0 to 4095 are too long for .*: together they have over 16 MiB"
 
