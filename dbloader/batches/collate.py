@@ -13,8 +13,8 @@ from PIL import Image
 from torch.utils.data import default_collate
 
 from dbloader._describe import short_repr
+from dbloader.datasets.base import describe_record
 from dbloader.datasets.fields import has_row_for_each_box, names_of
-from dbloader.datasets.noted_errors import describe_record
 from dbloader.datasets.store import StoreDataset
 from dbloader.errors import OptionError
 

@@ -17,8 +17,8 @@ from dbloader.batches.base import BatchFetcher, one_each, split
 from dbloader.batches.collate import ELEMENTS, collate
 from dbloader.batches.shared_memory import TensorByValue, send_small_by_value
 from dbloader.batches.timed import TimedBatch, Work, now
+from dbloader.datasets.base import NotedErrors
 from dbloader.datasets.fields import has_image, join_image
-from dbloader.datasets.noted_errors import NotedErrors
 from dbloader.decoding.decoder import Decoder
 from dbloader.errors import LoaderError
 

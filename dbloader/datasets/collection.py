@@ -22,18 +22,19 @@ if TYPE_CHECKING:
 
 
 class CollectionDataset(Dataset[tuple[Any, Any]]):
-    """The (image, label) of the files in a collection that another program made, one file in each document.
+    """Samples (image, label) of a MongoDB collection that another program made, with one image file in each document.
 
-    ``MongoDataset.from_listing`` is this class. A batch is one query by names. ``dbloader convert`` makes a store of
-    such a collection, which has checksums, columns and queries, and is faster.
+    ``MongoDataset.from_listing`` is this class. A batch is one query by names. A store that ``dbloader convert`` makes
+    of such a collection has checksums, columns and queries, and is faster.
 
     Args:
         place: ``mongodb://host/database.collection``.
-        listing: File that names the images and their labels, in the order of the dataset: ``{"path_list": [...],
-            "label_list": [...]}`` in a .json, or any other listing that ``dbloader convert --listing`` takes.
+        listing: File that names the images and their labels, in the order of the dataset: a .json with ``{"path_list":
+            [...], "label_list": [...]}``, or any other listing that ``dbloader convert --listing`` takes.
         transform: Applied to each decoded image.
-        target_transform: Applied to each label; the label is None where the listing has none.
-        decode: Makes an image of a file's bytes; None gives the bytes. A JPEG that lacks only its end marker gets it.
+        target_transform: Applied to each label; the label is None if the listing has none.
+        decode: Decodes the bytes of a file; None returns the bytes. If a JPEG lacks only its end marker, the marker is
+            appended first.
         name_field: Field of a document with the file's name as in the listing.
         image_field: Field of a document with the file's bytes.
 
@@ -81,7 +82,7 @@ class CollectionDataset(Dataset[tuple[Any, Any]]):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, Any]]:
-        """Return some samples in the order of the indices, repeats included, read by one query."""
+        """Return the samples at some indices, in their order, read by one query."""
         names = [self.names[index] for index in indices]
         files = self._source.by_name(names)
         return [self._sample(index, name, files.get(name)) for index, name in zip(indices, names, strict=True)]
@@ -103,7 +104,7 @@ class CollectionDataset(Dataset[tuple[Any, Any]]):
         )
 
     def close(self) -> None:
-        """Close the connection; the next sample opens it again."""
+        """Close the connection. The next read opens it again."""
         self._source.close()
 
     def __enter__(self) -> Self:

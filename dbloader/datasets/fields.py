@@ -1,4 +1,4 @@
-"""The fields of a sample that is a dict: their names in it, and how each is made of a record."""
+"""The fields of samples that are dicts: their names, and how each is made from a record."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ import numpy as np
 from torch.utils.data import ConcatDataset, Subset
 
 from dbloader._describe import short_repr
-from dbloader.datasets.base import RecordDataset
-from dbloader.datasets.noted_errors import describe_record
+from dbloader.datasets.base import RecordDataset, describe_record
 from dbloader.decoding.decoder import Decoder
-from dbloader.decoding.fields import crop_boxes, crop_field, decode_field
-from dbloader.decoding.masks import changes_size, refuse_masks
+from dbloader.decoding.masks import changes_size, crop_boxes, crop_field, decode_field, refuse_masks
 from dbloader.errors import ImageError, OptionError
 from dbloader.records.record import STANDARD_FIELDS
 
@@ -29,11 +27,11 @@ if TYPE_CHECKING:
 _OWN_FIELDS = (*STANDARD_FIELDS, "index")
 
 _BOXES = "boxes"
-_FLAGS_OF_BOXES = ("iscrowd", "difficult", "truncated")  # and all fields whose name begins with "box_"
+_FLAGS_OF_BOXES = ("iscrowd", "difficult", "truncated")  # of COCO and VOC
 
 
 def checked_fields(fields: Any) -> tuple[str, ...] | dict[str, str] | None:
-    """Return the option ``fields`` as a tuple, or as a dict of names in the sample and the fields that they show."""
+    """Return the option ``fields`` as a tuple of fields, or as a dict from names in the sample to fields."""
     if isinstance(fields, str):
         raise OptionError(f"fields must be several names, such as ({fields!r},), got the one str {fields!r}")
     if fields is None:
@@ -48,14 +46,14 @@ def checked_fields(fields: Any) -> tuple[str, ...] | dict[str, str] | None:
 
 
 def names_of(fields: tuple[str, ...] | dict[str, str] | None) -> dict[str, str]:
-    """Return the names in a sample and the fields that they show; those of a tuple for None."""
+    """Return a dict from names in the sample to fields; for None, of the image and the label."""
     if fields is None:
         return {"image": "image", "label": "label"}
     return fields if isinstance(fields, dict) else {name: name for name in fields}
 
 
 def image_and_label(dataset: Any) -> dict[str, str]:
-    """Return the names of the image and the label in the samples of a dataset, or of those inside it, if a store's."""
+    """Return a dict from "image" and "label" to their names in the samples of a dataset or Subset."""
     if isinstance(dataset, ConcatDataset) and dataset.datasets:
         return image_and_label(dataset.datasets[0])
     if isinstance(dataset, Subset) or isinstance(getattr(dataset, "dataset", None), RecordDataset):
@@ -80,12 +78,12 @@ def check_fields(dataset: Any, manifest: Manifest) -> None:
 
 
 def value_of(record: Record, field: str) -> Any:
-    """Return the stored value of a field, None if the record has none."""
+    """Return the stored value of a field, or None if the record does not have the field."""
     return getattr(record, field) if field in _OWN_FIELDS else record.fields.get(field)
 
 
 def lies_over_image(dataset: Any) -> bool:
-    """Return whether a sample has fields that must be cropped together with its image: image files or boxes."""
+    """Return whether samples have an image, and files or boxes that must be cropped together with it."""
     if dataset.fields is None:
         return False
     fields = {*names_of(dataset.fields).values()}
@@ -93,21 +91,28 @@ def lies_over_image(dataset: Any) -> bool:
 
 
 def has_image(fields: tuple[str, ...] | dict[str, str] | None) -> bool:
-    """Return whether a sample has the image."""
+    """Return whether samples with these fields have an image."""
     return "image" in names_of(fields).values()
 
 
 def join_image(fields: tuple[str, ...] | dict[str, str] | None, image: Any, rest: Any) -> Any:
-    """Return the image and the rest of a sample as one, or the images and the collated rest of a batch."""
+    """Return a sample made of its image and its rest, or a batch made of its images and its collated rest."""
     if fields is None:
         return (image, *rest)
     return {name: image if field == "image" else rest[name] for name, field in names_of(fields).items()}
 
 
 def others_of(dataset: Any, record: Record, plan: Plan | None, value: Callable[[Record, str], Any]) -> dict[str, Any]:
-    """Return all fields of a sample but its image, under their names in it; ``value`` returns the one of a field.
+    """Return all fields of a sample but its image, by their names in the sample.
 
-    With the ``plan`` of the image's Decoder, files and boxes are cropped as the image is.
+    Args:
+        dataset: The StoreDataset.
+        record: The record of the sample.
+        plan: The plan of the image if a Decoder decodes it: files and boxes are cropped with the image. Else None.
+        value: Returns the value of one field.
+
+    Raises:
+        OptionError: The image is cropped, and a file or boxes cannot be cropped with it.
     """
     names = {name: field for name, field in names_of(dataset.fields).items() if field != "image"}
     values = {field: value(record, field) for field in names.values()}
@@ -127,7 +132,7 @@ def others_of(dataset: Any, record: Record, plan: Plan | None, value: Callable[[
         cropped = {name: _read_file(name, crop_field, values[name], plan, **exif) for name in files}
         if values.get(_BOXES) is not None:
             placed = crop_boxes(_checked_boxes(values[_BOXES]), plan, record.image, **exif)
-            cropped |= _boxes_and_rows(values, placed, drop_empty=dataset.drop_empty_boxes)
+            cropped |= _rows_of_boxes(values, placed)
     if crops:
         rest = {name: value for name, value in values.items() if name not in cropped and name not in _OWN_FIELDS}
         refuse_masks(record.image, rest, describe_record(record, dataset.root))
@@ -136,7 +141,7 @@ def others_of(dataset: Any, record: Record, plan: Plan | None, value: Callable[[
 
 
 def _read_file(name: str, read: Any, *arguments: Any, **options: Any) -> Any:
-    """Read the file of a field; errors name the field."""
+    """Call ``read`` for the file of a field, and name the field in errors."""
     try:
         return read(*arguments, **options)
     except (ImageError, OptionError) as error:
@@ -144,13 +149,13 @@ def _read_file(name: str, read: Any, *arguments: Any, **options: Any) -> Any:
 
 
 def has_row_for_each_box(field: str) -> bool:
-    """Return whether a field is the boxes, or may have a row for each of them."""
+    """Return whether a field contains boxes, or may have a row for each box."""
     return field == _BOXES or field.startswith("box_") or field in _FLAGS_OF_BOXES
 
 
 def _checked_boxes(value: Any) -> np.ndarray[Any, Any]:
-    """Return boxes, also those of a listing, which are lists, as an array: float64, shape (n, 4)."""
-    with suppress(TypeError, ValueError):  # not numbers, or rows of different lengths
+    """Return boxes, which may be lists, as an array: float64, shape (n, 4)."""
+    with suppress(TypeError, ValueError):  # if they are not numbers, or rows differ in length
         boxes = np.asarray(value, np.float64)
         boxes = boxes if boxes.size else boxes.reshape(0, 4)
         if boxes.ndim == 2 and boxes.shape[1] == 4 and (boxes[:, 2:] >= boxes[:, :2]).all():
@@ -161,9 +166,9 @@ def _checked_boxes(value: Any) -> np.ndarray[Any, Any]:
     )
 
 
-def _boxes_and_rows(values: dict[str, Any], boxes: Any, *, drop_empty: bool) -> dict[str, Any]:
-    """Return cropped boxes and the fields with a row for each, without the rows of empty boxes if these are dropped."""
-    kept = (boxes[:, 2:] > boxes[:, :2]).all(1) | (not drop_empty)
+def _rows_of_boxes(values: dict[str, Any], boxes: Any) -> dict[str, Any]:
+    """Return cropped boxes, and the fields with a row for each box, without boxes that have no area."""
+    kept = (boxes[:, 2:] > boxes[:, :2]).all(1)
     result = {_BOXES: boxes[kept]}
     for name, value in values.items():
         if name != _BOXES and has_row_for_each_box(name) and isinstance(value, (np.ndarray, list)):

@@ -29,28 +29,29 @@ if TYPE_CHECKING:
 class MongoDataset(StoreDataset):
     """The images and labels of a store in MongoDB, in place of torchvision's ImageFolder.
 
-    It works like LMDBDataset, with one query for each batch, and a client for each process, made at its first read.
-    Reading goes on by itself after a dropped connection, a restart of the server or an election, and ends in one clear
-    error if that takes over a minute.
+    It works like LMDBDataset, with one query for each batch, and one client in each process that reads. Reading
+    continues after a dropped connection, a restart of the server or an election. If that takes over a minute, it ends
+    in one error.
 
     Args:
         place: ``mongodb://host/database.collection`` or ``mongodb+srv://...``. The workers of a DataLoader get the
-            credentials; a dataset that is pickled otherwise has none.
-        transform, target_transform, decode, transforms, fields, drop_empty_boxes, resize: As in LMDBDataset.
-        query: Take only the records that this MongoDB query finds, such as ``{"label": {"$in": [3, 5]}, "width":
-            {"$gte": 256}}``, in the order of the store. It may ask about any field. It is answered now and by
-            ``refresh``. Index 0 is then the first record found; the field ``"index"`` is the index in the store.
-        cache, cache_bytes: As in LMDBDataset. The records come to the folder in shards of about 64 MB.
+            credentials; any other pickle of the dataset has none.
+        transform, target_transform, decode, transforms, fields, resize: As in LMDBDataset.
+        query: Select the records that this MongoDB query finds, such as ``{"label": {"$in": [3, 5]}, "width":
+            {"$gte": 256}}``, in the order of the store. It may name any field. The server answers it now and in
+            ``refresh``. Index 0 is the first record found; the field ``"index"`` is the index in the store.
+        cache, cache_bytes: As in LMDBDataset. dbloader copies the records to the folder in shards of about 64 MB.
 
     Raises:
         PlaceError: The place is not such a URI, or names no database or collection.
         StoreUnreachableError: No server answers within seconds.
         StoreAccessError: The server refuses the user.
-        NotAStoreError: The cache is of another store. This and all other errors may also come as in LMDBDataset.
-        OptionError: The query cannot be sent to a server.
+        OptionError: As in LMDBDataset; or the query cannot be sent to a server.
+        NotAStoreError: As in LMDBDataset; or the cache is of another store.
+        StoreError: As in LMDBDataset.
     """
 
-    from_listing = CollectionDataset  # image files in a collection that another program made
+    from_listing = CollectionDataset
 
     def __init__(
         self,
@@ -61,7 +62,6 @@ class MongoDataset(StoreDataset):
         decode: Callable[[bytes], Any] | None = decode_pil,
         transforms: Callable[..., Any] | None = None,
         fields: Iterable[str] | Mapping[str, str] | None = None,
-        drop_empty_boxes: bool = True,
         resize: str = "exact",
         query: Mapping[str, Any] | None = None,
         cache: str | os.PathLike[str] | None = None,
@@ -77,7 +77,6 @@ class MongoDataset(StoreDataset):
             decode=decode,
             transforms=transforms,
             fields=fields,
-            drop_empty_boxes=drop_empty_boxes,
             resize=resize,
         )
         self._indices = self._matching(self._origin, self.manifest)
@@ -92,25 +91,25 @@ class MongoDataset(StoreDataset):
         except RecordNotFoundError:
             if self._indices is None:
                 raise
-            # The first record of that name is not in the query's answer; another one may be.
+            # The query did not find the first record of that name; it may have found another one.
             positions = np.flatnonzero(np.isin(self._indices, self._origin.named(name)))
             if not len(positions):
-                self._origin.check_counts()  # it may have been lost on the server
+                self._origin.check_counts()  # the server may have lost records
                 raise
             return int(positions[0])
 
     def refresh(self) -> None:
-        """Take over a new store at the place, and a new answer to the query.
+        """Read a new store at the place, and ask the query again.
 
-        Call it between epochs, and then make the loaders again, since their samplers have the old length. An epoch of
-        ``create_loader`` that has begun ends with the old samples, and so does one in worker
-        processes; a DataLoader without workers would mix old and new ones. If it fails, the dataset stays as it was.
+        Call it between epochs, and then make the loaders again, because their samplers have the old length. An epoch
+        that ``create_loader`` or worker processes have begun ends with the old samples. A DataLoader without workers
+        would mix old and new samples. If ``refresh`` fails, the dataset does not change.
 
         Raises:
             NotAStoreError: The cache is of the old store: remove it, or name another.
             StoreError: As from the constructor.
         """
-        origin = copy.copy(self._origin)  # iterators that have begun keep the old one
+        origin = copy.copy(self._origin)  # iterations that have begun keep the old one
         store = self._store_of(origin)
         manifest = store.manifest
         check_fields(self, manifest)

@@ -1,4 +1,4 @@
-"""The records of a store as samples, which all datasets give."""
+"""The records of a store as samples: what LMDBDataset and MongoDataset have in common."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ import numpy as np
 from typing_extensions import override
 
 from dbloader._describe import short_repr, stop_iteration_error
-from dbloader._options import checked_flag
-from dbloader.datasets.base import RecordDataset
-from dbloader.datasets.describe import describe
+from dbloader.datasets.base import NotedErrors, RecordDataset, check_whole, describe_record
 from dbloader.datasets.fields import (
     check_fields,
     checked_fields,
     has_image,
     join_image,
     lies_over_image,
+    names_of,
     others_of,
     value_of,
 )
-from dbloader.datasets.noted_errors import NotedErrors, check_whole, describe_record
 from dbloader.datasets.transforms import apply_to_pair, apply_transform, is_albumentations, random_numbers_for
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.lazy import RESIZES, open_lazy
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class StoreDataset(RecordDataset):
-    """The records of a store as samples; LMDBDataset says more."""
+    """The records of a store as samples. LMDBDataset documents the options."""
 
     def __init__(
         self,
@@ -48,7 +46,6 @@ class StoreDataset(RecordDataset):
         decode: Callable[[bytes], Any] | None = decode_pil,
         transforms: Callable[..., Any] | None = None,
         fields: Iterable[str] | Mapping[str, str] | None = None,
-        drop_empty_boxes: bool = True,
         resize: str = "exact",
     ) -> None:
         functions = {"transform": transform, "target_transform": target_transform, "transforms": transforms}
@@ -68,11 +65,11 @@ class StoreDataset(RecordDataset):
         self.decode = decode
         self.resize = resize
         self.fields = checked_fields(fields)
-        self.drop_empty_boxes = checked_flag("drop_empty_boxes", drop_empty_boxes)
+
         check_fields(self, self.manifest)
 
     def random_numbers(self, indices: Sequence[int]) -> np.ndarray[Any, Any] | None:
-        """Return what decides the samples at some indices: float64, shape (indices, n); None if nothing is random."""
+        """Return random numbers for the samples at some indices: float64, shape (indices, n); None if none are used."""
         return random_numbers_for(self.decode, indices, self.transforms if self.transform is None else self.transform)
 
     @override
@@ -95,17 +92,17 @@ class StoreDataset(RecordDataset):
 
     @property
     def makes_own_samples(self) -> bool:
-        """Whether a subclass overrides ``__getitem__``, ``__getitems__`` or ``sample``: its samples come from these."""
+        """Whether a subclass overrides ``__getitem__``, ``__getitems__`` or ``sample``, which then make the samples."""
         names = ("__getitem__", "__getitems__", "sample")
         return any(getattr(type(self), name) is not getattr(StoreDataset, name) for name in names)
 
     @property
     def gives_records(self) -> bool:
-        """Whether samples are the records, at most decoded: ``write_store`` then copies these."""
+        """Whether samples are records, perhaps decoded. If so, ``write_store`` copies the records."""
         return (
             self.transform is self.target_transform is self.transforms is None
             and (self.decode is None or self.decode is decode_pil)
-            and not isinstance(self.fields, dict)  # other names
+            and not isinstance(self.fields, dict)  # which renames fields
             and "index" not in (self.fields or ())
             and not self.makes_own_samples
             and not hasattr(self, "__iter__")
@@ -120,10 +117,22 @@ class StoreDataset(RecordDataset):
         ]
 
     def __repr__(self) -> str:
-        return describe(self)
+        """Return a text in the form of torchvision's datasets."""
+        lines = [f"Number of datapoints: {len(self)}", f"Root location: {self.root}", f"Classes: {len(self.classes)}"]
+        if self.fields is not None:
+            named = (name if name == field else f"{name} ({field})" for name, field in names_of(self.fields).items())
+            lines.append(f"Fields: {', '.join(named)}")
+        if self.resize != "exact":
+            lines.append(f"Resize: {self.resize}")
+        for name in ("transform", "target_transform", "transforms"):
+            transform = getattr(self, name)
+            if transform is not None:
+                title = f"{name.capitalize().replace('_', ' ')}: "
+                lines.append(title + repr(transform).replace("\n", "\n" + " " * len(title)))
+        return "\n    ".join([f"Dataset {type(self).__name__}", *(line.replace("\n", "\n    ") for line in lines)])
 
     def sample(self, record: Record, random_numbers: np.ndarray[Any, Any] | None = None) -> Any:
-        """Return the sample of a record, with its row of ``random_numbers``."""
+        """Return the sample of a record; ``random_numbers`` are one row of the method of that name."""
         if not has_image(self.fields):
             return self._transformed(record, self.rest(record), random_numbers)
         decode: Any = self.decode
@@ -143,7 +152,7 @@ class StoreDataset(RecordDataset):
             return (*apply_to_pair(self.transforms, *sample[:2]), *sample[2:])
 
     def plan(self, record: Record, random_numbers: np.ndarray[Any, Any] | None) -> Plan:
-        """Return how ``decode``, a Decoder, decodes the image of a record, with its row of ``random_numbers``."""
+        """Return the plan of the image of a record, if ``decode`` is a Decoder; arguments are as in ``sample``."""
         decode: Any = self.decode
         with NotedErrors(self, record):
             plan: Plan = decode.plan(record.image, _drawn_for(decode, random_numbers), **self._known(record))
@@ -163,7 +172,7 @@ class StoreDataset(RecordDataset):
     def rest(self, record: Record, plan: Plan | None = None) -> Any:
         """Return the rest of a sample: a tuple of the label, or a dict of all fields but the image.
 
-        ``plan`` is the image's, if a Decoder decodes it.
+        With the ``plan`` of the image, files and boxes are cropped with it.
         """
         with NotedErrors(self, record):
             return (
@@ -190,7 +199,7 @@ class StoreDataset(RecordDataset):
 
     @property
     def loader(self) -> Callable[[str], Any]:
-        """The function that returns the decoded image of the record with a name, as in ImageFolder; it searches."""
+        """The function that finds a record by its name and returns its decoded image, as in ImageFolder."""
         return self._load
 
     def _load(self, name: str) -> Any:
@@ -199,13 +208,13 @@ class StoreDataset(RecordDataset):
             return self._decoded(record, None)
 
     def _known(self, record: Record) -> dict[str, Any]:
-        """Return what conversion found out about an image, for a Decoder, after checking that it is not damaged."""
+        """Return what conversion knows about an image, as arguments for a Decoder; refuse damaged images."""
         if isinstance(record.image, np.ndarray):
             return {}
         check_whole(record, self.root)
         source = self.manifest.source
-        tiles = record.fields.get("tiles") if source.get("tile") else None  # else it is a field of the listing
-        # An image that conversion has decoded, and whose CRC is right, has no damage that decoding could find.
+        tiles = record.fields.get("tiles") if source.get("tile") else None  # a listing may have a field of that name
+        # Conversion decoded the image, and its CRC is right: decoding could find no damage.
         return {"tiles": tiles, "known_intact": source.get("check") == "decode"}
 
 
@@ -214,7 +223,7 @@ def _drawn_for(decode: Decoder, random_numbers: np.ndarray[Any, Any] | None) -> 
 
 
 def checked_place(place: Any, wanted: str) -> Any:
-    """Return the place of a store; raise TypeError, without the place in it, unless it is a str or a path."""
+    """Return the place of a store; raise TypeError, without showing the place, unless it is a str or a path."""
     if not isinstance(place, (str, bytes, os.PathLike)):
         raise TypeError(f"place must be {wanted}, got {type(place).__name__}")
     return place

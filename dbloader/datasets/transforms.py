@@ -1,8 +1,8 @@
-"""Apply transforms to images and samples, those of albumentations as they want to be called.
+"""Apply transforms to images and samples, including transforms of albumentations.
 
-They take arrays by keyword and return a dict. Each has a random generator of its own: forked workers would all draw the
-same numbers from it, and a resumed training others than an uninterrupted one. So each call gets new generators, seeded
-with a random number of its sample.
+Transforms of albumentations take arrays by keyword and return a dict. Each has its own random generator. From it,
+forked workers would all draw the same numbers, and a resumed training other numbers than an uninterrupted one. So each
+call gets new generators, seeded with a random number of its sample.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class _Copies(threading.local):
-    """This thread's copies of transforms: a call changes the transform."""
+    """Copies of transforms for this thread, because a call changes a transform."""
 
     def __init__(self) -> None:
         self.of: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
@@ -38,15 +38,15 @@ _copies = _Copies()
 
 
 def is_albumentations(transform: Any) -> bool:
-    """Return whether this is a transform of albumentations, alone or composed."""
+    """Return whether this is a transform of albumentations, single or composed."""
     module: Any = sys.modules.get("albumentations")
     return module is not None and isinstance(transform, (module.BaseCompose, module.BasicTransform))
 
 
 def random_numbers_for(decode: Any, indices: Sequence[int], transform: Any = None) -> np.ndarray[Any, Any] | None:
-    """Return random numbers in [0, 1), float64, a row for each sample; None if nothing needs any.
+    """Return random numbers in [0, 1): float64, shape (indices, n); None if ``decode`` and ``transform`` need none.
 
-    A row has the ``draws`` of a Decoder, and then one number for a transform of albumentations.
+    A row has ``draws`` numbers for a Decoder, and then one number for a transform of albumentations.
     """
     draws = decode.draws if isinstance(decode, Decoder) else 0
     if not draws and not is_albumentations(transform):
@@ -57,15 +57,15 @@ def random_numbers_for(decode: Any, indices: Sequence[int], transform: Any = Non
 
 
 def apply_transform(transform: Any, value: Any, row: np.ndarray[Any, Any] | None) -> Any:
-    """Return what a transform makes of an image, or of a sample that is a dict.
+    """Apply a transform to an image, or to a sample that is a dict.
 
-    Of a sample, albumentations changes what it knows, such as ``"image"`` and ``"mask"``. These may be PIL images,
-    arrays (height, width, channels), or a decoder's tensors (channels, height, width).
+    Albumentations changes the fields of a sample that it knows, such as ``"image"`` and ``"mask"``. They may be PIL
+    images, arrays (height, width, channels), or tensors of a Decoder (channels, height, width).
 
     Args:
         transform: Any callable.
         value: The image or dict.
-        row: That of ``random_numbers_for``. Without one, albumentations draws from its own generators.
+        row: A row of ``random_numbers_for``. With None, albumentations draws from its own generators.
 
     Raises:
         OptionError: Albumentations gets a dict without ``"image"``.
@@ -87,7 +87,7 @@ def apply_transform(transform: Any, value: Any, row: np.ndarray[Any, Any] | None
 
 
 def apply_to_pair(transforms: Any, image: Any, label: Any) -> tuple[Any, Any]:
-    """Return the image and the label that a transform of both makes of them; TypeError if it returns something else."""
+    """Apply a transform to an image and a label; TypeError if it does not return two values."""
     pair = transforms(image, label)
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         raise TypeError(f"transforms= must return the image and the label, (image, label), got {short_repr(pair)}")

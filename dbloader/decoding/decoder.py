@@ -1,4 +1,4 @@
-"""The base of decoders to tensors, and the one that takes whole images."""
+"""The base of decoders to tensors, and the decoder of whole images."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing_extensions import override
 
 from dbloader._describe import short_repr
 from dbloader._options import checked_flag, whole_number
-from dbloader.decoding.crop import Crop, render
 from dbloader.decoding.open import open_image
+from dbloader.decoding.render import Crop, render
 from dbloader.errors import OptionError
 
 if TYPE_CHECKING:
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 
 class Plan(NamedTuple):
-    """A decoding that is prepared and not yet done."""
+    """An image that is ready to be decoded."""
 
     part: Callable[[], npt.NDArray[np.uint8]]  # decodes the part of the image that the crop takes
     crop: Crop
-    size: tuple[int, int] | None  # height and width of the output; None for those of the resized part
-    width: int  # of the whole image in pixels; of the upright one if ``exif_transpose`` is true
+    size: tuple[int, int] | None  # height and width of the output; None for the size of the resized part
+    width: int  # of the whole image in pixels; of the upright image if ``exif_transpose`` is true
     height: int
 
     def decode(self, out: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:
-        """Return the output, in ``out`` if that is given: uint8, shape (height, width, 3), RGB, one block of memory.
+        """Return the output, in ``out`` if that is given: uint8, shape (height, width, 3), RGB, contiguous.
 
         Raises:
             DamagedImageError: The image does not decode, or only with a warning.
@@ -48,16 +48,15 @@ class Plan(NamedTuple):
 class Decoder(ABC):
     """Decodes images to uint8 tensors, shape (3, height, width), RGB, 0 to 255.
 
-    A decoder is small, is pickled with its options, and keeps nothing from one call to the next. Threads may share it.
+    A decoder has no state besides its options. Threads may share it, and it can be pickled.
 
-    It draws no random numbers of its own: a call takes ``draws`` of them, which decide everything. A dataset or loader
-    that derives them from (seed, epoch, position) gets the same tensor in any process. A decoder on a GPU asks
-    ``choose_crop``, which needs only these numbers and the size of the image.
+    Each call takes ``draws`` random numbers, which decide everything. A dataset or loader derives them from (seed,
+    epoch, position), and so gets the same tensor in any process.
 
-    Before resizing, the pixels are those of `decode_pil`, bit for bit, unless an option says otherwise.
+    Before resizing, the pixels equal the pixels of `decode_pil`, unless an option says otherwise.
 
     Args:
-        exif_transpose: Whether images are turned upright as their EXIF says. Crops then refer to the upright image.
+        exif_transpose: Whether to turn images upright as their EXIF says. Crops then refer to the upright image.
 
     Attributes:
         draws: Random numbers for one sample; 0 if nothing is random.
@@ -72,15 +71,15 @@ class Decoder(ABC):
 
     @abstractmethod
     def choose_crop(self, random_numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:
-        """Choose which part of an image is taken, and how it is resized and mirrored.
+        """Choose which part of an image is decoded, and how it is resized and mirrored.
 
         Args:
             random_numbers: ``draws`` numbers in [0, 1), for example a row of ``SampleRNG.uniform``.
-            width: Width of the image in pixels; of the upright one if ``exif_transpose`` is true.
-            height: Its height.
+            width: Width of the image in pixels; of the upright image if ``exif_transpose`` is true.
+            height: Height of the image in pixels.
 
         Raises:
-            OptionError: Their number is not ``draws``, or one is out of range.
+            OptionError: There are not ``draws`` random numbers, or one is out of range.
         """
 
     def __call__(
@@ -93,27 +92,28 @@ class Decoder(ABC):
     ) -> torch.Tensor:
         """Decode one image.
 
-        The GIL is released while a JPEG is decoded and while pixels are resized.
+        Decoding a JPEG and resizing release the GIL.
 
         Args:
             image: An encoded file; or pixels, uint8, shape (height, width, 3) RGB or (height, width) gray; or a PIL
-                image of any mode. Its memory may be borrowed from a store: nothing that points into it is kept.
+                image of any mode. It may be memory of a store, since the output does not refer to it.
             random_numbers: ``draws`` numbers in [0, 1); None draws them from torch's global generator.
-            tiles: Lengths of the tiles of a tiled JPEG: only the tiles that the crop touches are decoded. They are
-                ignored where the image must be decoded whole.
+            tiles: Lengths of the tiles of a tiled JPEG. Only the tiles that the crop touches are decoded. Ignored if
+                the image must be decoded whole.
             known_intact: Whether the file is known to decode without a warning, for example because conversion decoded
-                it and its CRC is right. Decoding then stops below the crop. Otherwise it goes on to the end of the
-                file, since each warning of libjpeg is an error.
+                it and its CRC is right. Decoding then stops below the crop. Otherwise the whole file is decoded, and
+                each warning of libjpeg is an error.
 
         Returns:
             uint8, shape (3, height, width), in memory (height, width, 3). It shares no memory with the image.
 
         Raises:
-            DamagedImageError: The image does not decode, or only with a warning; or the tiles are not its own. Pillow
-                alone decodes CMYK and rare chroma subsamplings, and reports no warnings.
-            NotAnImageError: It is in no known format, or has more pixels than are allowed.
-            PixelRangeError: Its values are floats, signed or of 32 bits, so that their range is not known.
-            OptionError: The random numbers are not ``draws``, or not in [0, 1); or an array has another dtype or shape.
+            DamagedImageError: The image does not decode, or only with a warning; or the tiles are of another image.
+                CMYK and rare chroma subsamplings are decoded by Pillow, which does not report warnings.
+            NotAnImageError: Its format is unknown, or it has more pixels than are allowed.
+            PixelRangeError: Its values are floats, signed or of 32 bits, and therefore have no known range.
+            OptionError: There are not ``draws`` random numbers, or one is not in [0, 1); or an array has another dtype
+                or shape.
         """
         return self.plan(image, random_numbers, tiles=tiles, known_intact=known_intact).tensor()
 
@@ -125,15 +125,15 @@ class Decoder(ABC):
         tiles: bytes | memoryview | None = None,
         known_intact: bool = False,
     ) -> Plan:
-        """Do the part of a call that is Python; the plan does the rest in libraries, which release the GIL.
+        """Do the part of a call that is Python. The plan then decodes in libraries, which release the GIL.
 
         A loader plans all images of a batch and then decodes them. Python's code and data stay in the CPU's caches,
         which decoding would evict, and threads seldom wait for the GIL.
 
-        Arguments and errors are those of a call; an error comes from here or from the plan.
+        Arguments and errors are as in a call. This method or the plan raises the errors.
 
         Returns:
-            The plan, which may point into the image.
+            The plan, which may refer to the image.
         """
         source = open_image(image, tiles, exif_transpose=self.exif_transpose, known_intact=known_intact)
         if random_numbers is None:
@@ -144,7 +144,7 @@ class Decoder(ABC):
 
     @property
     def can_plan(self) -> bool:
-        """Whether a call is nothing but its ``plan``, so that this may be used in its place."""
+        """Whether ``plan`` may be used instead of a call; False if a subclass overrides the call."""
         return type(self).__call__ is Decoder.__call__
 
     def reduction(self, crop: Crop) -> int:
@@ -152,18 +152,18 @@ class Decoder(ABC):
         return 1
 
     def _check_random_numbers(self, random_numbers: Sequence[float] | npt.NDArray[Any]) -> list[float]:
-        """Return the random numbers as Python's own floats, which are several times faster one by one."""
+        """Return the random numbers as Python's floats, which are several times faster one by one than NumPy's."""
         values: list[float] = random_numbers.tolist() if hasattr(random_numbers, "tolist") else list(random_numbers)
         if len(values) != self.draws:
             raise OptionError(f"random_numbers must be {self.draws} for each image, got {len(values)}")
-        # Only the sum shows a NaN.
+        # Comparisons do not always show a NaN; the sum does.
         if values and not (min(values) >= 0 and max(values) < 1 and sum(values) >= 0):
             raise OptionError(f"random_numbers must be at least 0 and below 1, got {min(values)} to {max(values)}")
         return values
 
 
 def check_size(size: int | Sequence[int], name: str = "size") -> tuple[int, int]:
-    """Return the option that is a (height, width) in pixels, or one number for both, as (height, width)."""
+    """Return an option that is (height, width) in pixels, or one number for both, as (height, width)."""
     try:
         height, width = size if isinstance(size, Sequence) else (size, size)
         return whole_number(name, height, 1), whole_number(name, width, 1)
@@ -176,7 +176,7 @@ class DecodeTensor(Decoder):
     """Decodes whole images, each to a tensor of its own size.
 
     Args:
-        exif_transpose: Whether images are turned upright as their EXIF says.
+        exif_transpose: Whether to turn images upright as their EXIF says.
     """
 
     @override

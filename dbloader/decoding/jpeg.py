@@ -1,8 +1,7 @@
-"""JPEGs that libjpeg-turbo decodes to RGB, through simplejpeg, with the pixels that Pillow gives.
+"""Decode JPEGs to RGB with libjpeg-turbo, through simplejpeg, to the same pixels as Pillow.
 
-A crop comes here already chosen: by ``choose_crop`` in random_crop.py or center_crop.py. This file chooses the
-cheapest way to decode it: from its tiles, which images/tiled/join.py joins to a small JPEG, from the rows down to its
-lower edge, at a part of its size, or whole.
+A part of an image is decoded in the cheapest way: from its tiles, which images/tiled/decode.py joins to a small JPEG,
+from the rows down to its lower edge, at a fraction of its size, or from the whole image.
 """
 
 from __future__ import annotations
@@ -26,29 +25,29 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-# Tiles are joined if they save time. Joining takes as long as decoding some pixels, and tiles take a little longer than
-# the same pixels of an ordinary JPEG. The whole took as long as tiles of 0.7 of the area of 300 x 256 pixels, 0.85 of
-# 465 x 394, and 0.95 of 2 to 16 megapixels.
+# Tiles are joined if they save time. Joining takes as long as decoding 18,000 pixels, and tiles take a little longer
+# than the same pixels of an ordinary JPEG. The whole image took as long as tiles of 0.7 of its area for 300 x 256
+# pixels, 0.85 for 465 x 394, and 0.95 for 2 to 16 megapixels.
 _JOINING = 18_000
 _SAVING_TO = 0.95
 
 _COLOR_SPACES = ("YCbCr", "Gray", "RGB")  # libjpeg does not convert CMYK to RGB as Pillow does
 
-# Pixels of the smaller image that are decoded around a crop of it. Upsampling of chroma looks at one. With more than
-# four, no joined JPEG is so narrow that libjpeg-turbo upsamples it differently (dbloader.images.tiled.decode).
+# Pixels around a crop of the smaller image that are decoded too. Chroma upsampling reads one. With more than four, no
+# joined JPEG is so narrow that libjpeg-turbo upsamples it differently (dbloader.images.tiled.decode).
 _MARGIN = 8
 
-_UPPER_TO = 0.95  # share of an image's height up to which rewriting the header pays
+_UPPER_TO = 0.95  # share of an image's height up to which decoding only its upper rows saves time
 _HEIGHT = struct.Struct(">H")
 
-# Side of a block in pixels. An image smaller than one block has the same size for several of libjpeg's factors.
+# Side of a block in pixels. An image smaller than one block gets the same size with several of libjpeg's factors.
 _BLOCK = 8
 
 
 def open_jpeg(
     data: bytes | memoryview, tiles: bytes | memoryview | None = None, *, known_intact: bool = False
 ) -> JPEG | None:
-    """Read the header of a JPEG; return None for every file that is left to Pillow, or to its errors."""
+    """Read the header of a JPEG; return None for every file that Pillow must decode, or refuse."""
     if data[:2] != markers.START:
         return None
     try:
@@ -67,10 +66,10 @@ class JPEG(NamedTuple):
     width: int
     height: int
     tiles: bytes | memoryview | None  # the lengths of its tiles
-    known_intact: bool  # whether it is known to decode without a warning
+    known_intact: bool  # whether the file is known to decode without a warning
 
     def part(self, left: int, top: int, width: int, height: int, factor: int) -> Callable[[], npt.NDArray[np.uint8]]:
-        """Return what decodes a part of the image, as open.py says; the pixels are the same with tiles and without."""
+        """Return a function that decodes a part of the image, as open.py defines. Tiles do not change the pixels."""
         if max(self.width, self.height) < _BLOCK:
             factor = 1
         if self.tiles is not None and width * height + _JOINING < _SAVING_TO * self.width * self.height:
@@ -93,7 +92,7 @@ class JPEG(NamedTuple):
         try:
             pixels = _decode_smaller(self.data, self.width, self.height, factor)
         except ValueError:
-            # Some warnings of libjpeg mean no damage, and what conversion accepted must decode.
+            # Some warnings of libjpeg are harmless: conversion accepts such a file, so it must decode here too.
             data = bytes(self.data)
             try:
                 check_decodes(data, Facts("JPEG", self.width, self.height))
@@ -103,12 +102,12 @@ class JPEG(NamedTuple):
         return pixels[scale(top, height, factor), scale(left, width, factor)]
 
     def _upper(self, bottom: int, factor: int) -> tuple[bytearray, memoryview, int, int] | None:
-        """Return header, data, width and height of a JPEG with the whole's pixels down to a row, and some below.
+        """Return header, data, width and height of a JPEG of the rows above ``bottom`` and some more.
 
-        The row is one of the image divided by ``factor``.
+        ``bottom`` is in pixels of the image divided by ``factor``. Return None if the image must be decoded whole.
 
-        A decoder stops at the height in the header, and skips the remaining data with a warning. That hides all other
-        warnings, so this is only for files that are known to have none. None: the image must be decoded whole.
+        The header has a smaller height. A decoder stops there, and skips the remaining data with a warning. That hides
+        all other warnings, so this is only for files that are known to have none.
         """
         if not 0 < bottom * factor < _UPPER_TO * self.height:
             return None
@@ -116,7 +115,7 @@ class JPEG(NamedTuple):
             header = read_header(memoryview(self.data))
         except NotTiledError:
             return None
-        # Whole MCUs, and the rows below at which upsampling of chroma looks.
+        # Whole MCUs, and the rows below that chroma upsampling reads.
         height = -(-(bottom + header.margin_y) * factor // header.mcu_height) * header.mcu_height
         if header.frame.process not in markers.SEQUENTIAL or not header.interleaved or height >= self.height:
             return None
@@ -157,12 +156,12 @@ def _decode_upper(
 def _decode_smaller(
     data: bytes | memoryview | bytearray, width: int, height: int, factor: int, *, strict: bool = True
 ) -> npt.NDArray[np.uint8]:
-    """Decode a whole JPEG, its width and height divided by 1, 2, 4 or 8 and rounded up; ValueError at a warning."""
+    """Decode a whole JPEG, with width and height divided by ``factor`` and rounded up; ValueError at a warning."""
     least = {"min_width": -(-width // factor), "min_height": -(-height // factor), "min_factor": factor}
     pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(data, "RGB", strict=strict, **least)
     return pixels
 
 
 def scale(first: int, length: int, factor: int) -> slice:
-    """Return where a part is in a smaller image: to the nearest pixel, halves up, so that it is never too short."""
+    """Return the pixels of a smaller image that a part covers; edges are rounded, halves up."""
     return slice((2 * first + factor) // (2 * factor), (2 * (first + length) + factor) // (2 * factor))

@@ -1,20 +1,21 @@
-"""PIL images that decode only what is asked of them."""
+"""PIL images that decode only the pixels that are needed."""
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from PIL import Image
 from typing_extensions import override
 
 from dbloader._describe import add_note
-from dbloader.decoding.crop import mirror, resize_pixels
-from dbloader.decoding.jpeg import open_jpeg
+from dbloader.decoding.jpeg import JPEG, open_jpeg
 from dbloader.decoding.open import ArrayImage, decode_pil
 from dbloader.decoding.pillow import PillowImage, open_file
-from dbloader.decoding.view import Pixels, View
+from dbloader.decoding.render import mirror, resize_pixels
+from dbloader.errors import ImageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,20 +44,78 @@ _TURNS: dict[int, Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.uint8]]] = {
 }
 
 
+class Pixels:
+    """The pixels of an image, decoded when they are needed. Threads may share it."""
+
+    def __init__(self, image: JPEG | PillowImage | ArrayImage) -> None:
+        self.image = image
+        self._whole = image.array if isinstance(image, ArrayImage) else None
+        self._spent = 0.0  # the work for all crops so far, as a share of decoding the whole image
+        self._lock = threading.Lock()
+
+    def part(self, left: int, top: int, width: int, height: int, factor: int) -> npt.NDArray[np.uint8]:
+        """Return a part: uint8, shape (height, width, 3), RGB; callers must not write to it.
+
+        With ``factor`` 2, 4 or 8 the part may be that many times smaller.
+        """
+        with self._lock:
+            box = (left, top, width, height)
+            if self._whole is None and isinstance(self.image, JPEG):
+                image = self.image
+                size = (image.height, image.width, 3)
+                share = (top + height) / image.height if image.tiles is None else width * height / (size[0] * size[1])
+                self._spent += share if factor == 1 else share / 2
+                if self._spent > 1 and share < 1:  # many crops together must not take longer than the whole image
+                    box, factor = (0, 0, image.width, image.height), 1
+                pixels = image.part(*box, factor)()
+                whole = pixels.base if isinstance(pixels.base, np.ndarray) else pixels
+                if whole.shape != size:
+                    return pixels
+                self._whole = whole
+            if self._whole is not None:
+                return self._whole[top : top + height, left : left + width]
+            return self.image.part(*box, 1)()
+
+
+class View(NamedTuple):
+    """A part of an image's pixels."""
+
+    pixels: Pixels
+    left: int
+    top: int
+    width: int
+    height: int
+
+    def decode(self, factor: int = 1) -> npt.NDArray[np.uint8]:
+        """Return the pixels as `Pixels.part` does."""
+        return self.pixels.part(*self[1:], factor)
+
+    def to_pil(self) -> Image.Image:
+        """Return an ordinary image with the pixels, in memory of its own."""
+        image = self.pixels.image
+        if isinstance(image, PillowImage):
+            return image.image.crop((self.left, self.top, self.left + self.width, self.top + self.height))
+        pixels = self.decode()
+        height, width, _ = pixels.shape
+        stride = pixels.strides[0]  # Image.fromarray would copy the pixels twice if the rows are not contiguous
+        memory = as_strided(pixels, (stride * (height - 1) + 3 * width,), (1,), writeable=False)
+        return Image.frombuffer("RGB", (width, height), memory, "raw", "RGB", stride, 1)
+
+
 def open_lazy(
     data: bytes, tiles: bytes | None = None, *, known_intact: bool = False, resize: str = "exact", note: str = ""
 ) -> Image.Image:
     """Open an image file as a PIL image of mode RGB, with the pixels, ``info`` and errors of ``decode_pil``.
 
-    A JPEG that is known to be intact is decoded when its pixels are needed, and then only what a crop takes. All others
-    are decoded now, so that damage is found now.
+    A JPEG that is known to be intact is decoded when its pixels are needed, and only the part that is needed. Other
+    files are decoded now, to find damage now.
 
     Args:
         data: The encoded file.
         tiles: Lengths of the tiles of a tiled JPEG.
         known_intact: Whether the file is known to decode without a warning.
-        resize: One of RESIZES, as LMDBDataset explains them.
-        note: Added to every error of decoding, which may come long after this call.
+        resize: One of RESIZES, which LMDBDataset explains.
+        note: Added to every error of decoding, which may occur long after this call.
     """
     jpeg = open_jpeg(data, tiles, known_intact=True) if known_intact else None
     if jpeg is not None:
@@ -70,14 +129,15 @@ def open_lazy(
 class LazyImage(Image.Image):
     """An RGB image whose pixels are decoded when they are needed.
 
-    Copies and crops within it stay lazy. Where Pillow needs pixels in its own memory, the image gets them and becomes
-    an ordinary ``PIL.Image.Image``, also by its class; so pickles are of ordinary images. Threads may share it: each
-    method may find that another thread has changed the class, so it calls those of LazyImage by name, and reads
-    ``_view`` once, and ``_file`` before ``info``.
+    Copies and crops within it stay lazy. When Pillow needs pixels in its own memory, the image decodes them and changes
+    its class to ``PIL.Image.Image``. So pickles contain ordinary images.
+
+    Threads may share it. Another thread may change the class while a method runs. So each method calls other methods as
+    ``LazyImage.name(self)``, reads ``_view`` only once, and reads ``_file`` before ``info``.
 
     Args:
         view: Its pixels.
-        info: The file whose header has ``info``, or that itself.
+        info: The ``info`` of the image, or the file whose header contains it.
         resize: One of RESIZES.
         note: Added to errors.
     """
@@ -86,7 +146,7 @@ class LazyImage(Image.Image):
         vars(self).update(vars(Image.Image()))  # its __init__ would assign to `im`
         self._mode = "RGB"
         self._size = (view.width, view.height)
-        self._view: View | None = view  # None: it is an ordinary image
+        self._view: View | None = view  # None after it became an ordinary image
         self._resize, self._note = resize, note
         self._lock = threading.Lock()
         del vars(self)["info"]
@@ -98,7 +158,7 @@ class LazyImage(Image.Image):
 
     @property
     def info(self) -> dict[Any, Any]:  # an attribute there
-        """What the header says besides the size, as of the image that ``decode_pil`` returns."""
+        """Data of the header, such as EXIF, as in the image that ``decode_pil`` returns."""
         file, known = self._file, vars(self)
         if "info" not in known:  # Pillow takes 50 us to read the header
             with LazyImage._noted(self, open_file, file) as image:
@@ -114,7 +174,7 @@ class LazyImage(Image.Image):
     def im(self) -> Any:
         """The pixels in Pillow's memory."""
         self.load()
-        return self.im  # by now Pillow's
+        return self.im  # Pillow's attribute: the class has changed
 
     @im.setter
     def im(self, im: Any) -> None:
@@ -122,10 +182,10 @@ class LazyImage(Image.Image):
             LazyImage._settle(self, im)
 
     def _settle(self, im: Any) -> None:
-        """Become an ordinary image with these pixels."""
+        """Become an ordinary image with the pixels ``im``."""
         plain = Image.Image()
         plain.im = im
-        pixels = {name: value for name, value in vars(plain).items() if name in ("im", "_im")}  # by Pillow's version
+        pixels = {name: value for name, value in vars(plain).items() if name in ("im", "_im")}  # depends on the version
         vars(self).update(pixels, info=self.info)
         self.__class__ = Image.Image  # type: ignore[assignment]
         self._view, self._file = None, b""
@@ -146,7 +206,7 @@ class LazyImage(Image.Image):
     def _noted(self, decode: Callable[..., _Pixels], *args: Any) -> _Pixels:
         try:
             return decode(*args)
-        except Exception as error:
+        except (ImageError, MemoryError) as error:
             add_note(error, self._note)
             raise
 
@@ -201,8 +261,8 @@ class LazyImage(Image.Image):
         pixels = LazyImage._noted(self, view.decode, next(fits, 1) if self._resize == "scaled" else 1)
         rows, columns, _ = pixels.shape
         if _FILTERS[resample] == "bicubic" and height < rows and height * columns < rows * width:
-            # Pillow 13 then often resizes the height first. Bicubic values overshoot and are clipped in between, so the
-            # order changes pixels by up to 26 levels.
+            # Pillow 13 then often resizes the height first. Bicubic values overshoot and are clipped in between:
+            # torch's order, width first, would change pixels by up to 26 levels.
             return LazyImage._of(self, PillowImage(Image.fromarray(pixels).resize(size, resample)))
         if (rows, columns) != (height, width):
             pixels = resize_pixels(pixels, (height, width), _FILTERS[resample])
@@ -236,9 +296,9 @@ class LazyImage(Image.Image):
     def __reduce_ex__(self, protocol: Any) -> Any:
         try:
             self.load()
-        except Exception as error:
-            # A DataLoader's worker pickles in a thread of a queue, which would drop the sample; the training would wait
-            # for it forever. So the error is raised where the image is unpickled.
+        except (ImageError, MemoryError) as error:
+            # A DataLoader's worker pickles in a thread of a queue, which would drop the sample, and the training would
+            # wait forever. So unpickling the image raises the error.
             return _raise, (error,)
         return Image.Image.__reduce_ex__(self, protocol)
 

@@ -1,53 +1,217 @@
-"""Refuse masks and other fields that would keep the size of an image while a decoder crops it."""
+"""Masks, depth maps, partners of a pair, and boxes: fields of a sample that lie over its image.
+
+``decode_field`` decodes the file of a field unchanged. ``crop_field`` and ``crop_boxes`` crop, resize and mirror a
+field exactly as a Decoder's plan does with the image. ``refuse_masks`` refuses fields that would keep their size while
+the image is cropped.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image
+import torch
+from PIL import Image, ImageOps
 
 from dbloader.decoding.decoder import Decoder
+from dbloader.decoding.jpeg import open_jpeg
 from dbloader.decoding.multi_crop import MultiCrop
-from dbloader.errors import NotAnImageError, OptionError
+from dbloader.decoding.open import TURNS, open_image, read_orientation
+from dbloader.decoding.pillow import decode_errors, open_file
+from dbloader.decoding.unchanged import read_values
+from dbloader.errors import NotAnImageError, OptionError, PixelRangeError
 from dbloader.images.info import read_facts
-from dbloader.images.pillow import may_be_image
+from dbloader.images.pillow import GRAY_16, MISREAD, may_be_image, value_depth
 
-# How most masks begin; width and height follow (https://www.w3.org/TR/png-3/#11IHDR).
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from dbloader.decoding.decoder import Plan
+    from dbloader.decoding.render import Crop
+
+# For each of Pillow's modes a dtype that holds all values, and that torch calculates with (its uint16 has few
+# operations).
+_DTYPES = {"1": np.uint8, "L": np.uint8, "P": np.uint8, "I": np.int32, "F": np.float32}
+
+# The first bytes of a PNG, before width and height (https://www.w3.org/TR/png-3/#11IHDR). Most masks are PNGs.
 _PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
 
 
+def decode_field(data: bytes | memoryview) -> Image.Image:
+    """Decode the file of a field, such as a mask, to an image of the file's own mode.
+
+    Palettes are kept, and values of 16 or 32 bits are not scaled. Of several frames, the first is decoded.
+
+    Raises:
+        DamagedImageError: As from `decode_pil`.
+        NotAnImageError: As from `decode_pil`.
+        PixelRangeError: Pillow misreads values of this kind.
+    """
+    with open_file(data) as image:
+        return _decode(image, data)
+
+
+def _decode(image: Image.Image, data: bytes | memoryview) -> Image.Image:
+    # Pillow hides warnings of JPEGs, and does not invert 16 bits.
+    if image.mode in GRAY_16 or open_jpeg(data) is not None:
+        decoded = Image.fromarray(read_values(data, image))
+        decoded.info = image.info
+        return decoded
+    depth = value_depth(image)
+    if depth in MISREAD:
+        raise PixelRangeError(f"its values are {depth}, which Pillow reads as {MISREAD[depth]}")
+    with decode_errors():
+        image.load()
+        return image.copy()  # without the file
+
+
+def has_one_channel(image: Image.Image) -> bool:
+    """Return whether an image has one number for each pixel, such as a class, an index of a palette or a depth."""
+    return image.mode in _DTYPES or image.mode.startswith("I;16")
+
+
+def values_of(image: Image.Image) -> npt.NDArray[Any]:
+    """Return the values of an image of one channel: shape (height, width), uint8, int32 or float32 by its mode."""
+    return np.array(image).astype(_DTYPES.get(image.mode, np.int32), copy=False)
+
+
+def crop_field(data: bytes | memoryview, plan: Plan, *, exif_transpose: bool) -> torch.Tensor:
+    """Decode the file of a field, and crop, resize and mirror it as the plan does with the image.
+
+    The field has the size of the image, or exactly k times its width and height. In the second case, its output is k
+    times as large too.
+
+    Args:
+        data: The encoded file.
+        plan: The plan of the sample's image.
+        exif_transpose: Whether to turn the field upright as its own EXIF says.
+
+    Returns:
+        For one channel: shape (height, width), the nearest values, without mixing, and 0 outside the image. The dtype
+        is uint8 for the modes 1 (0 and 1), L and P (indices of the palette), int32 for I and I;16, float32 for F. For
+        colors: uint8, shape (3, height, width), RGB.
+
+    Raises:
+        OptionError: The field has another size.
+        ImageError: As from `decode_field`.
+    """
+    image = open_file(data)
+    if has_one_channel(image):
+        decoded = _decode(image, data)
+        if exif_transpose:
+            with decode_errors():
+                decoded = ImageOps.exif_transpose(decoded)
+        crop, size = _enlarge(plan, decoded.width, decoded.height)
+        return torch.from_numpy(_nearest(values_of(decoded), crop, size))
+    source = open_image(data, None, exif_transpose=exif_transpose, known_intact=False)
+    crop, size = _enlarge(plan, source.width, source.height)
+    part = source.part(crop.left, crop.top, crop.width, crop.height, 1)
+    return plan._replace(part=part, crop=crop, size=size).tensor()
+
+
+def crop_boxes(boxes: npt.NDArray[Any], plan: Plan, image: Any, *, exif_transpose: bool) -> npt.NDArray[np.float32]:
+    """Return boxes in pixels of the plan's output, clipped to it: float32, shape (n, 4), x_min, y_min, x_max, y_max.
+
+    A box outside the output becomes a box without width or height. ``boxes`` are in pixels of the stored ``image``,
+    before its EXIF turns it.
+    """
+    turned = np.asarray(boxes, np.float64).reshape(-1, 4)
+    if exif_transpose and isinstance(image, (bytes, memoryview)):
+        exchanged, mirrored, inverted = TURNS[read_orientation(image)]
+        if exchanged:
+            turned = turned[:, [1, 0, 3, 2]]
+        if mirrored:
+            turned = _mirror(turned, 0, plan.width)
+        if inverted:
+            turned = _mirror(turned, 1, plan.height)
+    crop, (height, width) = plan.crop, _output_size(plan)
+    resized = crop.resized or (height, width)
+    scale = (resized[1] / crop.width, resized[0] / crop.height)
+    within = np.clip(turned - [crop.left, crop.top] * 2, 0, [crop.width, crop.height] * 2)
+    placed = np.clip(within * (scale * 2) - [*crop.window[::-1]] * 2, 0, [width, height] * 2)
+    return (_mirror(placed, 0, width) if crop.flip else placed).astype(np.float32)
+
+
+def _mirror(boxes: npt.NDArray[np.float64], axis: int, length: int) -> npt.NDArray[np.float64]:
+    mirrored = boxes.copy()
+    mirrored[:, axis], mirrored[:, axis + 2] = length - boxes[:, axis + 2], length - boxes[:, axis]
+    return mirrored
+
+
+def _output_size(plan: Plan) -> tuple[int, int]:
+    """Return height and width of a plan's output."""
+    return plan.size or plan.crop.resized or (plan.crop.height, plan.crop.width)
+
+
+def _enlarge(plan: Plan, width: int, height: int) -> tuple[Crop, tuple[int, int]]:
+    """Return the crop of a field of this size, and the height and width of its output."""
+    k = width // plan.width
+    if not k or (width, height) != (k * plan.width, k * plan.height):
+        raise OptionError(
+            f"it has {width} x {height} pixels and its image {plan.width} x {plan.height}, so they cannot be cropped "
+            "together: it must have the size of the image, or 2, 3, 4 ... times its width and height"
+        )
+    rows, columns = _output_size(plan)
+    crop = plan.crop
+    enlarged = crop._replace(
+        left=k * crop.left,
+        top=k * crop.top,
+        width=k * crop.width,
+        height=k * crop.height,
+        resized=crop.resized and (k * crop.resized[0], k * crop.resized[1]),
+        window=(k * crop.window[0], k * crop.window[1]),
+    )
+    return enlarged, (k * rows, k * columns)
+
+
+def _nearest(pixels: npt.NDArray[Any], crop: Crop, size: tuple[int, int]) -> npt.NDArray[Any]:
+    """Return the output of a crop, of the nearest values: shape ``size``."""
+    resized = crop.resized or size
+    rows = _sources(crop.top, crop.height, resized[0], crop.window[0], size[0])
+    columns = _sources(crop.left, crop.width, resized[1], crop.window[1], size[1])
+    if crop.flip:
+        columns = columns[::-1]
+    taken = pixels.take(rows, 0).take(columns, 1)
+    taken[rows < 0] = 0
+    taken[:, columns < 0] = 0
+    return taken
+
+
+def _sources(first: int, length: int, resized: int, window: int, count: int) -> npt.NDArray[np.int64]:
+    """Return for each row (or column) of the output which row of the image it shows; -1 outside the part."""
+    at = np.arange(window, window + count)
+    # The middle of a pixel, at + 1/2, is (at + 1/2) * length / resized in the part; integers make it exact.
+    return np.where((at >= 0) & (at < resized), first + (2 * at + 1) * length // (2 * resized), -1)
+
+
 def changes_size(decode: object) -> bool:
-    """Return whether this decodes images to another size, so that a mask no longer fits them."""
+    """Return whether this decodes images to another size, which masks would no longer fit."""
     return isinstance(decode, MultiCrop) or (isinstance(decode, Decoder) and decode.size is not None)
 
 
-def are_boxes(value: Any) -> bool:
-    """Return whether this is an array or tensor with four numbers in each row, or a list of such rows."""
-    if isinstance(value, list):
-        return all(isinstance(row, list) and len(row) == 4 for row in value)
-    return len(getattr(value, "shape", ())) == 2 and value.shape[1] == 4
-
-
 def refuse_masks(image: Any, others: Mapping[str, Any], sample: str) -> None:
-    """Raise OptionError if something beside an image that is about to be cropped has its size, or is its boxes.
+    """Raise OptionError if a sample has boxes, or a value as large as its image, and only the image would be cropped.
 
-    ``image`` is a file, an array (height, width, ...), a tensor (height, width, ...) or (..., height, width), or a PIL
-    image. ``others`` are the other values of the sample, by name; dicts, lists and tuples are searched.
+    Args:
+        image: A file, an array (height, width, ...), a tensor (height, width, ...) or (..., height, width), or a PIL
+            image.
+        others: The other values of the sample, by name. Dicts, lists and tuples in them are searched.
+        sample: The sample, for the message.
     """
     boxes = others.get("boxes")
-    if are_boxes(boxes) or getattr(boxes, "shape", ())[-1:] == (4,):
+    listed = isinstance(boxes, list) and all(isinstance(row, list) and len(row) == 4 for row in boxes)
+    if listed or getattr(boxes, "shape", ())[-1:] == (4,):
         raise OptionError(
             f"'boxes' of {sample} are of the whole image, and only the image would be cropped: leave 'boxes' out, or "
             "let a Decoder crop both as decode= of the dataset or transform= of create_loader (docs/masks.md)"
         )
     suspects = {name: sizes for name, value in others.items() if (sizes := _sizes(value))}
-    if not suspects:  # the usual case: finding the size of the image costs more
+    if not suspects:  # the usual case, in which the image itself need not be examined
         return
     of_image = {image.shape[:2]} if isinstance(image, np.ndarray) and image.ndim == 3 else _sizes(image)
     for name, sizes in suspects.items():
-        # The image may be turned by its EXIF, and the mask not.
+        # EXIF may turn the image, and not the mask.
         if any(size in sizes or size[::-1] in sizes for size in of_image):
             height, width = next(size for size in sizes if size in of_image or size[::-1] in of_image)
             raise OptionError(
@@ -68,13 +232,13 @@ def _sizes(value: Any) -> set[tuple[int, int]]:
     if isinstance(value, (list, tuple)):
         return set().union(*map(_sizes, value))
     shape = getattr(value, "shape", ())
-    if not isinstance(shape, tuple) or len(shape) < 2:  # torch's is a tuple too
+    if not isinstance(shape, tuple) or len(shape) < 2:  # torch.Size is a tuple
         return set()
     return {(shape[0], shape[1]), (shape[-2], shape[-1])}
 
 
 def _size_of_file(data: bytes | memoryview) -> set[tuple[int, int]]:
-    """Return the height and width in pixels of an image file, or nothing; fast, since each sample asks."""
+    """Return the height and width in pixels of an image file, or nothing; fast, because each sample needs it."""
     start = bytes(data[:24])
     if start.startswith(_PNG) and len(start) == 24:
         return {(int.from_bytes(start[20:], "big"), int.from_bytes(start[16:20], "big"))}

@@ -1,4 +1,4 @@
-"""Several crops of one image, as self-supervised training takes them."""
+"""Several crops of one image, for self-supervised training."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing_extensions import override
 
 from dbloader._describe import short_repr
 from dbloader._options import whole_number
-from dbloader.decoding.crop import render
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.jpeg import scale
 from dbloader.decoding.open import open_image
+from dbloader.decoding.render import render
 from dbloader.errors import OptionError
 
 if TYPE_CHECKING:
@@ -23,26 +23,27 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from PIL import Image
 
-    from dbloader.decoding.crop import Crop
     from dbloader.decoding.open import OpenedImage
+    from dbloader.decoding.render import Crop
 
-# Decoding a tiled JPEG once for each crop pays if the crops' areas together are at most this share of the area that one
-# decoding for all of them takes: each joins the tiles at its edges, and its header is read again.
+# A tiled JPEG is decoded once for each crop if the areas of the crops sum up to at most this share of the area of one
+# decoding for all. Decoding a crop also reads the header and joins the tiles at the crop's edges.
 _APART_TO = 0.8
 
 
 class MultiCrop(Decoder):
-    """Decodes an image once, and cuts several crops from it: a list of tensors for each sample, as DINO and SwAV take.
+    """Decodes an image once, and cuts several crops from it: a list of tensors, for methods such as DINO and SwAV.
 
-    ``MultiCrop([(2, RandomResizedCrop(224, scale=(0.4, 1.0))), (6, RandomResizedCrop(96, scale=(0.05, 0.4)))])`` gives
-    a list of 8 tensors. The image of a batch is then a list of 8 tensors of the shape (N, 3, height, width), and
-    normalization and ``preparation`` apply to each.
+    ``MultiCrop([(2, RandomResizedCrop(224, scale=(0.4, 1.0))), (6, RandomResizedCrop(96, scale=(0.05, 0.4)))])``
+    returns a list of 8 tensors. In a batch, the image is a list of 8 tensors of shape (N, 3, height, width).
+    Normalization and ``preparation`` apply to each.
 
-    Each crop is what its Decoder alone makes of its random numbers, bit for bit. (With ``scaled`` the image is decoded
-    at the size that suits the crop with the least to spare.) Only the box that all crops lie in is decoded: of a tiled
-    JPEG its tiles, or those of each crop where that is less work; of other JPEGs the rows down to its lower edge.
+    Each crop equals the output of its Decoder alone for the same random numbers, bit for bit. (With ``scaled``, the
+    image is decoded at the largest size that one of the crops needs.) Only the box around all crops is decoded: of a
+    tiled JPEG the tiles of the box, or of each crop if that is less work; of other JPEGs the rows down to its lower
+    edge.
 
-    The random numbers of a sample are those of the first crop, then of the second, and so on.
+    The random numbers of a sample are the numbers of the first crop, then of the second, and so on.
 
     Args:
         crops: (count, Decoder) pairs, in the order of the list. Each Decoder has outputs of one size, and all have the
@@ -68,7 +69,7 @@ class MultiCrop(Decoder):
 
     @override
     def choose_crop(self, random_numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> NoReturn:
-        raise OptionError(f"{type(self).__name__} takes several crops of an image, where one is wanted")
+        raise OptionError(f"{type(self).__name__} takes several crops of an image, but one crop is needed here")
 
     @override
     def __call__(  # type: ignore[override] # several tensors
@@ -79,7 +80,7 @@ class MultiCrop(Decoder):
         tiles: bytes | memoryview | None = None,
         known_intact: bool = False,
     ) -> list[torch.Tensor]:
-        """Decode the crops of one image; arguments and errors are those of ``Decoder``.
+        """Decode the crops of one image. Arguments and errors are as in ``Decoder``.
 
         Returns:
             uint8, shape (3, height, width), one for each crop. They share no memory.
@@ -106,9 +107,9 @@ class MultiCrop(Decoder):
 
 
 def _decode(source: OpenedImage, crops: list[Crop], factor: int, *, tiled: bool) -> Iterator[npt.NDArray[np.uint8]]:
-    """Yield the part of the image that each crop takes, perhaps ``factor`` times smaller."""
+    """Yield the part of the image for each crop, perhaps ``factor`` times smaller."""
     left, top = min(crop.left for crop in crops), min(crop.top for crop in crops)
-    if factor > 1:  # pixels of the smaller image are counted from the corner
+    if factor > 1:  # edges are rounded to pixels of the smaller image, counted from its corner
         left = top = 0
     width = max(crop.left + crop.width for crop in crops) - left
     height = max(crop.top + crop.height for crop in crops) - top

@@ -1,12 +1,12 @@
 """Open whatever a decoder is given: files, arrays and PIL images.
 
-Each opened image has a ``width`` and ``height`` in pixels, and a method ``part`` for a part of it in pixels. The method
-does what only Python can do, and returns a function that decodes the part. With ``factor`` 2, 4 or 8 the part may come
-so many times smaller, if that is faster.
+Each opened image has a ``width`` and ``height`` in pixels, and a method ``part``. For a part of the image in pixels,
+``part`` does what only Python can do, and returns a function that decodes the part. With ``factor`` 2, 4 or 8 the
+decoded part may be that many times smaller, if that is faster.
 
-The function is called at most once. It returns uint8, shape (height, width, 3), RGB, 0 to 255; writable, without
-negative strides, shared with nothing else. Both may raise DamagedImageError: the image does not decode, or only with a
-warning.
+The function is called at most once. It returns uint8, shape (height, width, 3), RGB, 0 to 255, writable, with positive
+strides, in memory of its own. ``part`` and the function raise DamagedImageError if the image does not decode, or only
+with a warning.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from PIL import Image
+from PIL import ExifTags, Image
 
-from dbloader.decoding.exif import UPRIGHT, UprightImage, read_orientation
 from dbloader.decoding.jpeg import open_jpeg
 from dbloader.decoding.pillow import PillowImage, decode_errors, open_file
-from dbloader.errors import OptionError
-from dbloader.images.pillow import scale_to_8_bits
+from dbloader.errors import OptionError, PixelRangeError
+from dbloader.images.info import read_facts
+from dbloader.images.pillow import EIGHT_BITS, scale_to_8_bits, translate_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +31,22 @@ if TYPE_CHECKING:
 
 OpenedImage: TypeAlias = "ArrayImage | JPEG | PillowImage | UprightImage"
 
+UPRIGHT = 1
+
+# EXIF's tag 0x0112 (CIPA DC-008, 4.6.5.1), 1 to 8: which edges of the upright image the first row and the first column
+# of the stored one are. Here: whether rows and columns are exchanged in the stored image, and whether the result is
+# then mirrored from left to right, and from top to bottom.
+TURNS = {
+    1: (False, False, False),
+    2: (False, True, False),
+    3: (False, True, True),
+    4: (False, False, True),
+    5: (True, False, False),
+    6: (True, True, False),
+    7: (True, True, True),
+    8: (True, False, True),
+}
+
 
 def open_image(
     image: bytes | memoryview | npt.NDArray[Any] | Image.Image,
@@ -39,7 +55,7 @@ def open_image(
     exif_transpose: bool,
     known_intact: bool,
 ) -> OpenedImage:
-    """Open the image that a Decoder is called with; a JPEG is not decoded yet. The errors are those of a call."""
+    """Open the image that a Decoder is called with, without decoding JPEGs; raise the errors of that call."""
     if isinstance(image, np.ndarray):
         return ArrayImage(image)
     jpeg = None
@@ -61,8 +77,8 @@ def open_image(
 def decode_pil(data: bytes) -> Image.Image:
     """Decode an image file as torchvision's default loader does.
 
-    Gray of 16 bits becomes its upper 8 bits; torchvision's loader makes every value above 255 white. Opacity is
-    dropped, and of several frames the first is taken.
+    Unlike torchvision, which makes 16-bit gray above 255 white, dbloader keeps its upper 8 bits. Opacity is dropped. Of
+    several frames, the first is decoded.
 
     Args:
         data: The encoded file.
@@ -71,20 +87,60 @@ def decode_pil(data: bytes) -> Image.Image:
         An image of mode RGB; EXIF orientation is not applied.
 
     Raises:
-        DamagedImageError: The image does not decode, or a JPEG only with a warning that pixels are wrong.
-        NotAnImageError: It is in no known format, or has more pixels than are allowed; docs/loading.md says how to
-            allow more.
-        PixelRangeError: Its values are floats, signed or of 32 bits, so that their range is not known.
+        DamagedImageError: The image does not decode, or it is a JPEG and libjpeg warns of wrong pixels.
+        NotAnImageError: Its format is unknown, or it has more pixels than are allowed (docs/loading.md).
+        PixelRangeError: Its values are floats, signed or of 32 bits, and therefore have no known range.
     """
     with open_file(data) as image:
         jpeg = open_jpeg(data)
         if jpeg is None:
             with decode_errors():
                 return scale_to_8_bits(image).convert("RGB")
-        # Pillow would make gray of what is missing; libjpeg-turbo's warnings tell, and it takes no longer.
+        # Pillow shows missing pixels as gray. libjpeg-turbo warns of them, and takes no longer.
         decoded = Image.fromarray(jpeg.part(0, 0, jpeg.width, jpeg.height, 1)())
         decoded.info = image.info
         return decoded
+
+
+def decode_gray(data: bytes | memoryview) -> Image.Image:
+    """Decode an image file to gray.
+
+    Colors become their brightness, ``0.299 R + 0.587 G + 0.114 B``, as in torchvision's Grayscale. Opacity is dropped.
+
+    Args:
+        data: The encoded file.
+
+    Returns:
+        An image of mode L, 0 (black) to 255; EXIF orientation is not applied.
+
+    Raises:
+        DamagedImageError: As from `decode_pil`.
+        NotAnImageError: As from `decode_pil`.
+        PixelRangeError: Its values have more than 8 bits, or no known range.
+    """
+    gray = decode_pil(bytes(data)).convert("L")
+    depth = read_facts(bytes(data)).depth
+    if depth != EIGHT_BITS:
+        raise PixelRangeError(
+            f"its values are {depth}, which gray of 8 bits cannot hold: decode_unchanged keeps them all, and "
+            "decode_pil takes the upper 8 of 16 bits"
+        )
+    return gray
+
+
+def read_orientation(image: bytes | memoryview | Image.Image) -> int:
+    """Return the EXIF orientation of an image file or opened image, 1 to 8; `UPRIGHT` if it has none.
+
+    Like ImageOps.exif_transpose, Pillow reads it from EXIF, or else from XMP. This takes 17 us.
+    """
+    if not isinstance(image, Image.Image):
+        image = open_file(image)
+    if image.format == "TIFF":
+        return UPRIGHT  # Pillow turns it when it loads it
+    message = "the EXIF of the image, which says which side is up, cannot be read; exif_transpose=False ignores it"
+    with translate_errors(message):
+        value = image.getexif().get(ExifTags.Base.Orientation, UPRIGHT)
+    return value if value in TURNS else UPRIGHT
 
 
 class ArrayImage:
@@ -101,8 +157,35 @@ class ArrayImage:
         self.height, self.width = array.shape[:2]
 
     def part(self, left: int, top: int, width: int, height: int, factor: int) -> Callable[[], npt.NDArray[np.uint8]]:
-        """Return what copies a part of the image, as open.py says."""
+        """Return a function that copies a part of the image, as this module defines."""
         part = self.array[top : top + height, left : left + width]
         if part.ndim == 2:
             part = np.broadcast_to(part[..., None], (height, width, 3))
-        return part.copy  # torch takes no read-only memory, and the output must share none with the image
+        return part.copy  # torch takes no read-only memory, and the output must not share memory with the image
+
+
+class UprightImage:
+    """The upright view of an image that is stored turned."""
+
+    def __init__(self, stored: JPEG | PillowImage, orientation: int) -> None:
+        self.stored = stored
+        self.turns = TURNS[orientation]
+        self.width, self.height = stored.width, stored.height
+        if self.turns[0]:
+            self.width, self.height = self.height, self.width
+
+    def part(self, left: int, top: int, width: int, height: int, factor: int) -> Callable[[], npt.NDArray[np.uint8]]:
+        """Return a function that decodes a part of the upright image, as this module defines."""
+        exchanged, mirrored, inverted = self.turns
+        if mirrored:
+            left = self.width - left - width
+        if inverted:
+            top = self.height - top - height
+        box = (top, left, height, width) if exchanged else (left, top, width, height)
+        part = self.stored.part(*box, factor)
+
+        def decode() -> npt.NDArray[np.uint8]:
+            pixels = part().transpose(1, 0, 2) if exchanged else part()
+            return pixels[:: -1 if inverted else 1, :: -1 if mirrored else 1].copy()
+
+        return decode

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import UnidentifiedImageError
 
-from dbloader.errors import DamagedImageError, NotAnImageError, OptionError, PixelRangeError
-from dbloader.images.pillow import describe, open_pillow, scale_to_8_bits, translate_errors
+from dbloader.errors import NotAnImageError, OptionError, PixelRangeError
+from dbloader.images.pillow import open_pillow, scale_to_8_bits, translate_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,9 +21,11 @@ decode_errors = functools.partial(translate_errors, "the image does not decode",
 
 
 def open_file(data: bytes | memoryview) -> Image.Image:
-    """Open an image file with Pillow; its pixels are not decoded yet. The errors are those of `decode_pil`."""
+    """Open an image file with Pillow, without decoding its pixels; raise the errors of `decode_pil`."""
+    passed_on = (UnidentifiedImageError, NotAnImageError, OptionError)
     try:
-        return open_pillow(data)
+        with translate_errors("the header of the image cannot be read", *passed_on):
+            return open_pillow(data)
     except UnidentifiedImageError as error:
         if not len(data):
             raise NotAnImageError("the image is in no known format: it is empty") from error
@@ -33,10 +35,6 @@ def open_file(data: bytes | memoryview) -> Image.Image:
         ) from error
     except NotAnImageError as error:
         raise NotAnImageError(f"the image {error}") from error
-    except OptionError:
-        raise
-    except Exception as error:  # a Pillow plugin raises whatever its parsing meets
-        raise DamagedImageError(f"the header of the image cannot be read: {describe(error)}") from error
 
 
 class PillowImage:
@@ -44,13 +42,13 @@ class PillowImage:
 
     def __init__(self, image: Image.Image) -> None:
         with decode_errors():
-            image.load()  # Pillow turns a TIFF upright only now, which changes its size
+            image.load()  # turns a TIFF upright, which may change its size
             image = scale_to_8_bits(image)
         self.image = image
         self.width, self.height = image.size
 
     def part(self, left: int, top: int, width: int, height: int, factor: int) -> Callable[[], npt.NDArray[np.uint8]]:
-        """Return what converts a part of the image to RGB, as open.py says."""
+        """Return a function that converts a part of the image to RGB, as open.py defines."""
         return functools.partial(self.crop, left, top, width, height)
 
     def crop(self, left: int, top: int, width: int, height: int) -> npt.NDArray[np.uint8]:

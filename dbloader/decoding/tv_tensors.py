@@ -1,4 +1,4 @@
-"""A sample as torchvision's transforms (v2) know it, where torchvision is installed."""
+"""Samples with torchvision's types of masks and boxes."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import numpy as np
 import torch
 from PIL import Image
 
-from dbloader.decoding.fields import has_one_channel, values_of
+from dbloader.decoding.masks import has_one_channel, values_of
 
 
 def as_tv_tensors(sample: dict[str, Any]) -> dict[str, Any]:
     """Return a sample whose masks and boxes torchvision's v2 transforms change together with its image.
 
-    It is the first step of a dataset's joint transform::
+    Make it the first step of a dataset's ``transforms``::
 
         v2.Compose([as_tv_tensors, v2.RandomResizedCrop(224), v2.RandomHorizontalFlip(), v2.PILToTensor()])
 
     Args:
-        sample: A dict with PIL images, and perhaps boxes, as a dataset with ``fields`` gives it.
+        sample: A dict with PIL images, and perhaps boxes, from a dataset with ``fields``.
 
     Returns:
-        A new dict. PIL images of one channel are ``Mask``, shape (height, width), uint8, int32 or float32, unless their
-        name is ``image``; other PIL images stay as they are, and v2 takes them for images. ``boxes`` (float32, shape
-        (n, 4), in pixels) are ``BoundingBoxes`` of the format XYXY on the canvas of ``image`` (or else the first PIL
-        image), and arrays with a row for each box are tensors, as ``v2.SanitizeBoundingBoxes`` takes them.
+        A new dict. PIL images of one channel become ``Mask``, shape (height, width), uint8, int32 or float32, unless
+        their name is ``image``. Other PIL images are unchanged, and v2 treats them as images. ``boxes`` (float32, shape
+        (n, 4), in pixels) become ``BoundingBoxes`` in the format XYXY; their canvas is ``image``, or else the first PIL
+        image. Arrays with a row for each box become tensors, for ``v2.SanitizeBoundingBoxes``.
 
     Raises:
         ImportError: torchvision is not installed.
@@ -40,7 +40,7 @@ def as_tv_tensors(sample: dict[str, Any]) -> dict[str, Any]:
         for name, value in sample.items()
     }
     boxes = sample.get("boxes")
-    if isinstance(boxes, list):  # those of a listing
+    if isinstance(boxes, list):  # from a JSON listing
         boxes = result["boxes"] = np.array(boxes, np.float32).reshape(len(boxes), 4)
     if isinstance(boxes, np.ndarray) and boxes.shape[1:] == (4,) and images:
         canvas = images.get("image") or next(iter(images.values()))

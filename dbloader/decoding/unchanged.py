@@ -1,7 +1,7 @@
-"""The values of an image file as they are: its own channels, and all of its bits.
+"""Decode an image file to its own channels, with all of their bits.
 
-Pillow keeps 8 bits of colors that have 16. It calls the layout of the values in a file the raw mode, and unpacks the
-first or the second byte of each value depending on the order of bytes that this names. So two passes give both.
+Pillow keeps 8 of the 16 bits of colors. It unpacks the first or the second byte of each value, depending on the byte
+order in its "raw mode", the layout of values in a file. So two passes read both bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from PIL import Image
 
-# Raw modes of colors with 16 bits, and those that unpack the lower byte.
+# Pillow's raw modes of colors with 16 bits, which unpack the upper byte, and the raw modes that unpack the lower byte.
 _NATIVE, _OTHER = ("L", "B") if sys.byteorder == "little" else ("B", "L")
 _LOWER = {
     f"{mode};16{order}": f"{mode};16{other}"
@@ -32,10 +32,9 @@ _LOWER = {
 
 
 def decode_unchanged(data: bytes | memoryview) -> torch.Tensor:
-    """Decode an image file to a tensor of its own channels and values: nothing is converted, scaled or clipped.
+    """Decode an image file to a tensor of its own channels and values, without converting, scaling or clipping them.
 
-    Use it as ``decode=`` for depth maps, label masks, X-rays, and other images whose values are no colors of 8 bits.
-    Values of 16 bits come as int32, because torch has few operations for uint16.
+    Use it as ``decode=`` for depth maps, label masks, X-rays, and other images whose values are not 8-bit colors.
 
     Args:
         data: The encoded file.
@@ -44,19 +43,20 @@ def decode_unchanged(data: bytes | memoryview) -> torch.Tensor:
         Shape (channels, height, width): 1 channel for gray, 3 for RGB, 4 for RGBA and CMYK, 2 for gray with opacity. An
         image with a palette has 1 channel, the indices of its colors. The dtype is
 
-        - uint8, 0 to 255, for values of 8 bits or fewer. Two values (one bit) come as 0 and 1. Gray of 2 or 4 bits is
-          spread over 0 to 255, as the definition of PNG says. 0 is black.
-        - int32 for unsigned values of 9 to 16 bits, 0 to 65,535 (of 12 bits: to 4,095), and for signed ones. A PGM that
-          names another greatest value than 65,535 is spread over 0 to 65,535.
-        - float32 for floats, of any range, NaN and infinity included.
+        - uint8, 0 to 255, for values of 8 bits or fewer. 0 is black. Images of one bit have the values 0 and 1. Gray of
+          2 or 4 bits is spread over 0 to 255, as PNG defines.
+        - int32 for unsigned values of 9 to 16 bits, 0 to 65,535 (4,095 for 12 bits), because torch has few operations
+          for uint16; and for values of 32 bits and signed values of 16 bits. A PGM with another greatest value than
+          65,535 is spread over 0 to 65,535.
+        - float32 for floats of any range, including NaN and infinity.
         - int8 for signed values of 8 bits.
 
-        EXIF orientation is not applied, and of several frames the first is taken.
+        EXIF orientation is not applied. Of several frames, the first is decoded.
 
     Raises:
-        DamagedImageError: The image does not decode, or a JPEG only with a warning that pixels are wrong.
-        NotAnImageError: It is in no known format, or has more pixels than are allowed.
-        PixelRangeError: Pillow does not read all of its bits, for example of an AVIF with 10.
+        DamagedImageError: The image does not decode, or it is a JPEG and libjpeg warns of wrong pixels.
+        NotAnImageError: Its format is unknown, or it has more pixels than are allowed.
+        PixelRangeError: Pillow does not read all of its bits, for example of an AVIF with 10 bits.
     """
     array = read_array(data)
     if array.dtype == np.uint16:
@@ -76,7 +76,10 @@ def read_array(data: bytes | memoryview) -> npt.NDArray[Any]:
 
 
 def read_values(data: bytes | memoryview, image: Image.Image) -> npt.NDArray[Any]:
-    """Return what `read_array` does of a file that is opened; this loads all but JPEGs."""
+    """Return the values of a file and the image that Pillow opened of it, as `read_array` does.
+
+    ``image`` is loaded, unless the file is a JPEG.
+    """
     jpeg = open_jpeg(data)
     if jpeg is not None:
         pixels = jpeg.part(0, 0, jpeg.width, jpeg.height, 1)()
@@ -89,7 +92,7 @@ def read_values(data: bytes | memoryview, image: Image.Image) -> npt.NDArray[Any
 
 
 def _read_values(image: Image.Image, depth: str) -> npt.NDArray[Any]:
-    """Return the values of an image whose mode in Pillow holds all bits."""
+    """Return the values of an image if Pillow's mode of it holds all bits."""
     if depth != value_depth(image):
         raise _cut_off(depth)
     image.load()
@@ -97,25 +100,25 @@ def _read_values(image: Image.Image, depth: str) -> npt.NDArray[Any]:
         values = gray_values(image)
         return values >> np.uint16(4) if depth == "12-bit" else values
     array: npt.NDArray[Any] = np.array(image, order="C")
-    if depth == "32-bit" and array.min() < 0:  # Pillow reads them as signed
+    if depth == "32-bit" and array.min() < 0:  # Pillow reads unsigned values as signed
         raise PixelRangeError("its values are 32-bit, and some are above 2,147,483,647, which Pillow reads as negative")
-    if depth == "8-bit signed":  # Pillow reads them as unsigned
+    if depth == "8-bit signed":  # Pillow reads signed values as unsigned
         return array.view(np.int8)
     return array.astype(np.uint8) if array.dtype == np.bool_ else array
 
 
 def _read_both_bytes(data: bytes | memoryview, image: Image.Image, depth: str) -> npt.NDArray[Any]:
-    """Return colors of 16 bits, of which one pass of Pillow reads 8."""
+    """Return the values of colors with 16 bits by two passes of Pillow, each of 8 bits."""
     lower: Any = open_file(data)
     tiles = []
-    planar = getattr(lower, "tag_v2", {}).get(PLANES, 1) != 1  # of each plane Pillow unpacks the upper byte
+    planar = getattr(lower, "tag_v2", {}).get(PLANES, 1) != 1  # Pillow unpacks only the upper byte of planes
     for tile in getattr(lower, "tile", ()):
         codec, extents, offset, options = tile
         raw, *rest = options if isinstance(options, tuple) else (options,)
         if planar or depth != "16-bit" or raw not in _LOWER:
             raise _cut_off(depth)
         tiles.append((codec, extents, offset, (_LOWER[raw], *rest)))
-    if not tiles:  # of a format whose plugin decodes without Pillow's codecs
+    if not tiles:  # the plugin of this format does not use Pillow's codecs
         raise _cut_off(depth)
     lower.tile = [getattr(type(tile), "_make", tuple)(new) for tile, new in zip(lower.tile, tiles, strict=True)]
     pixels: npt.NDArray[Any] = np.array(image, np.uint16) << np.uint16(8) | np.asarray(lower)

@@ -15,7 +15,7 @@ from dbloader._machine import cpu_count
 from dbloader._options import real_number, whole_number
 from dbloader.batches.timed import Work
 from dbloader.datasets.lmdb import LMDBDataset
-from dbloader.decoding.random_crop import RandomResizedCrop
+from dbloader.decoding.crops import RandomResizedCrop
 from dbloader.errors import OptionError
 from dbloader.loading.create import create_loader
 from dbloader.stores.mongo.uri import is_mongo

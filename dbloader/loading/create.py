@@ -19,10 +19,9 @@ from dbloader.batches.replacing import ReplacingBatchFetcher, Skip
 from dbloader.batches.shared_memory import SharedBatchPool
 from dbloader.datasets.fields import image_and_label
 from dbloader.datasets.store import StoreDataset
-from dbloader.decoding.center_crop import ResizeCenterCrop
+from dbloader.decoding.crops import RandomResizedCrop, ResizeCenterCrop
 from dbloader.decoding.decoder import Decoder, check_size
 from dbloader.decoding.open import decode_pil
-from dbloader.decoding.random_crop import RandomResizedCrop
 from dbloader.device.normalize import Normalize
 from dbloader.device.preparation import Preparation
 from dbloader.device.transfer import resolve_device

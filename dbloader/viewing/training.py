@@ -16,11 +16,11 @@ from PIL import Image
 
 from dbloader._describe import short_repr
 from dbloader._options import whole_number
-from dbloader.datasets.noted_errors import check_whole
+from dbloader.datasets.base import check_whole
 from dbloader.datasets.store import StoreDataset
 from dbloader.datasets.transforms import is_albumentations
 from dbloader.decoding.decoder import Decoder
-from dbloader.decoding.exif import TURNS
+from dbloader.decoding.open import TURNS
 from dbloader.errors import DBLoaderError, OptionError, StoreUnreachableError
 from dbloader.loading.checkpoint import SamplerCheckpoint
 from dbloader.loading.create import create_batch_sampler, default_transform, height_and_width, with_transform

@@ -1,4 +1,4 @@
-"""Transforms of albumentations work as they are: alone, with masks, in workers, and after resuming."""
+"""Transforms of albumentations: alone, with masks and boxes, in workers, and after resuming."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LENGTH = 12
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Images whose red channel is their mask."""
+    """A store of images whose masks are their red channels."""
     place = tmp_path_factory.mktemp("store") / "masks.lmdb"
 
     def samples() -> Iterator[dict[str, Any]]:
@@ -48,13 +48,13 @@ def both() -> Any:
     return A.Compose([A.RandomCrop(16, 16), A.HorizontalFlip(), A.RandomRotate90()])
 
 
-def test_a_composition_is_a_transform_of_images_as_it_is(place: Path) -> None:
+def test_composition_transforms_images(place: Path) -> None:
     dataset = LMDBDataset(place, transform=A.Compose([A.CenterCrop(8, 8)]))
     image, label = pickle.loads(pickle.dumps(dataset))[3]  # noqa: S301 # as a worker gets it
     whole, _ = LMDBDataset(place)[3]
     assert label == 3
     assert np.array_equal(image, np.asarray(whole)[16:24, 20:28])
-    assert np.array_equal(LMDBDataset(place, transform=A.CenterCrop(8, 8))[3][0], image)  # one that is in no Compose
+    assert np.array_equal(LMDBDataset(place, transform=A.CenterCrop(8, 8))[3][0], image)  # without Compose
 
 
 def test_image_and_mask_are_transformed_together(place: Path) -> None:
@@ -78,12 +78,12 @@ def test_boxes_are_transformed_with_their_image(tmp_path: Path) -> None:
     assert found["box_labels"].tolist() == [3]
 
 
-def test_of_a_pair_the_image_is_transformed(place: Path) -> None:
+def test_image_of_a_pair_is_transformed(place: Path) -> None:
     image, label = LMDBDataset(place, transforms=both())[5]
     assert (image.shape, label) == ((16, 16, 3), 5)
 
 
-def test_a_composition_after_a_decoder_gets_its_pixels(place: Path) -> None:
+def test_composition_after_a_decoder_gets_its_pixels(place: Path) -> None:
     decode = RandomResizedCrop(24)
     torch.manual_seed(0)
     plain = LMDBDataset(place, decode=decode)[0][0]
@@ -92,12 +92,12 @@ def test_a_composition_after_a_decoder_gets_its_pixels(place: Path) -> None:
     assert np.array_equal(flipped, plain.permute(1, 2, 0).numpy()[:, ::-1])
 
 
-def test_a_mask_beside_an_image_that_is_transformed_alone_is_an_error(place: Path) -> None:
+def test_transform_of_the_image_alone_is_refused_beside_a_mask(place: Path) -> None:
     with pytest.raises(OptionError, match="as transforms=, which gets the whole sample"):
         LMDBDataset(place, transform=both(), fields=("image", "mask"))[0]
 
 
-def test_an_image_of_another_name_is_an_error(place: Path) -> None:
+def test_image_under_another_name_is_refused(place: Path) -> None:
     with pytest.raises(OptionError, match="needs a field that is named 'image', got a sample of pixels"):
         LMDBDataset(place, transforms=both(), fields={"pixels": "image"})[0]
 
@@ -112,7 +112,7 @@ def equal(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
     return len(some) == len(others) and all(map(torch.equal, some, others))
 
 
-def test_what_it_draws_is_a_function_of_seed_epoch_and_position(place: Path) -> None:
+def test_draws_are_a_function_of_seed_epoch_and_position(place: Path) -> None:
     dataset = LMDBDataset(place, transform=crop())
     expected = batches(dataset, 2, num_workers=0)
     assert not torch.equal(torch.cat(expected[:3]).sort(0)[0], torch.cat(expected[3:]).sort(0)[0])  # the epochs differ
@@ -123,7 +123,7 @@ def test_what_it_draws_is_a_function_of_seed_epoch_and_position(place: Path) -> 
     assert not equal(batches(dataset, 2, num_workers=0, seed=1), expected)
 
 
-def test_it_draws_the_same_after_resuming(place: Path) -> None:
+def test_draws_are_the_same_after_resuming(place: Path) -> None:
     options: dict[str, Any] = {"is_training": True, "batch_size": 4, "device": None, "normalize": None}
     with create_loader(LMDBDataset(place, transform=crop()), **options, num_workers=0) as loader:
         iterator = iter(loader)
@@ -135,7 +135,7 @@ def test_it_draws_the_same_after_resuming(place: Path) -> None:
         assert equal([images for images, _ in loader], expected)
 
 
-def test_another_dataset_gets_the_same_draws_from_the_loader(place: Path) -> None:
+def test_foreign_dataset_gets_same_draws_from_the_loader(place: Path) -> None:
     class Pairs(torch.utils.data.Dataset[Any]):
         def __len__(self) -> int:
             return LENGTH
@@ -148,8 +148,8 @@ def test_another_dataset_gets_the_same_draws_from_the_loader(place: Path) -> Non
     assert equal(batches(Subset(LMDBDataset(place), range(LENGTH)), num_workers=0, transform=crop()), expected)
 
 
-def test_in_a_plain_dataloader_forked_workers_draw_different_numbers(place: Path) -> None:
-    """With its own generator, each worker would begin with the same crop."""
+def test_forked_workers_of_a_plain_dataloader_draw_different_numbers(place: Path) -> None:
+    """With the generator of the transform, each worker would begin with the same crop."""
     torch.manual_seed(0)
     dataset = Subset(LMDBDataset(place, transform=A.Compose([A.RandomCrop(16, 16)])), [0, 0])
     first, second = DataLoader(dataset, 1, num_workers=2, multiprocessing_context="fork")

@@ -1,4 +1,4 @@
-"""Collections of image files that other programs made: read in place, and converted."""
+"""Collections of image files that other programs made can be read in place, and converted."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def name_of(number: int) -> str:
 
 
 class Old:
-    """An old collection, with the listing of its files."""
+    """A foreign collection, with the listing of its files."""
 
     def __init__(self, uri: str, folder: Path) -> None:
         self.uri = uri
         self.listing = folder / "listing.json"
-        # In an order that is neither that of the documents nor that of the names.
+        # An order different from the order of the documents and from the order of the names.
         self.numbers = [(7 * number) % COUNT for number in range(COUNT)]
         self.list([name_of(number) for number in self.numbers], [number % 3 for number in self.numbers])
 
@@ -91,7 +91,7 @@ def old(mongo_uri: str, tmp_path: Path) -> Old:
     return old
 
 
-def test_a_collection_is_read_in_the_order_of_the_listing(old: Old) -> None:
+def test_collection_is_read_in_the_order_of_the_listing(old: Old) -> None:
     with MongoDataset.from_listing(old.uri, old.listing) as dataset:
         assert len(dataset) == COUNT
         assert dataset.targets.tolist() == [number % 3 for number in old.numbers]
@@ -99,10 +99,6 @@ def test_a_collection_is_read_in_the_order_of_the_listing(old: Old) -> None:
         for index in (0, 17, -1):
             image, label = dataset[index]
             assert (image.size[0] - 16, label) == (old.numbers[index], old.numbers[index] % 3)
-
-
-def test_a_batch_is_in_the_order_asked_with_repeats(old: Old) -> None:
-    with MongoDataset.from_listing(old.uri, old.listing) as dataset:
         batch = dataset.__getitems__([8, 3, 8, 0])
         assert [image.size[0] - 16 for image, _ in batch] == [old.numbers[i] for i in (8, 3, 8, 0)]
 
@@ -126,7 +122,7 @@ def test_file_without_a_label_has_none(old: Old) -> None:
 
 def test_workers_read_a_collection(old: Old) -> None:
     with MongoDataset.from_listing(old.uri, old.listing, decode=len) as dataset:
-        dataset[0]  # opened here
+        dataset[0]  # opens the connection
         loader = DataLoader(dataset, 16, num_workers=2, multiprocessing_context="fork")
         sizes = [len(jpeg(number)) for number in old.numbers]
         assert [size for batch, _ in loader for size in batch.tolist()] == sizes
@@ -134,21 +130,21 @@ def test_workers_read_a_collection(old: Old) -> None:
             assert sent[1] == dataset[1]
 
 
-def test_the_fields_of_a_document_may_have_any_names(mongo_uri: str, tmp_path: Path) -> None:
+def test_fields_of_documents_may_have_any_names(mongo_uri: str, tmp_path: Path) -> None:
     old = Old(mongo_uri, tmp_path)
     old.fill({name_of(number): jpeg(number) for number in range(COUNT)}, name_field="file", image_field="data")
     with MongoDataset.from_listing(old.uri, old.listing, name_field="file", image_field="data") as dataset:
         assert dataset[0][0].size == (16 + old.numbers[0], 24)
 
 
-def test_an_end_marker_that_is_missing_is_appended(old: Old) -> None:
+def test_missing_end_marker_is_appended(old: Old) -> None:
     whole = jpeg(old.numbers[4])
     old.change(name_of(old.numbers[4]), whole[:-2])
     with MongoDataset.from_listing(old.uri, old.listing, decode=None) as dataset:
         assert dataset[4][0] == whole
 
 
-def test_a_damaged_file_is_told_and_never_substituted(old: Old) -> None:
+def test_damaged_file_is_an_error_with_its_record(old: Old) -> None:
     old.change(name_of(old.numbers[4]), jpeg(old.numbers[4])[:-20])
     with (
         MongoDataset.from_listing(old.uri, old.listing) as dataset,
@@ -158,7 +154,7 @@ def test_a_damaged_file_is_told_and_never_substituted(old: Old) -> None:
     assert caught.value.__notes__ == [f"in record 4 ({name_of(old.numbers[4])}) of {old.uri}"]
 
 
-def test_a_file_that_is_not_there_is_named(old: Old) -> None:
+def test_missing_file_is_named(old: Old) -> None:
     old.change(name_of(old.numbers[4]), None)
     with (
         MongoDataset.from_listing(old.uri, old.listing) as dataset,
@@ -167,7 +163,7 @@ def test_a_file_that_is_not_there_is_named(old: Old) -> None:
         dataset.__getitems__([3, 4])
 
 
-def test_two_files_of_one_name_are_refused(old: Old) -> None:
+def test_two_files_with_one_name_are_refused(old: Old) -> None:
     old.fill({name_of(old.numbers[4]): jpeg(0)})
     with (
         MongoDataset.from_listing(old.uri, old.listing) as dataset,
@@ -176,7 +172,7 @@ def test_two_files_of_one_name_are_refused(old: Old) -> None:
         dataset[4]
 
 
-def test_a_collection_without_an_index_on_the_names_is_warned_of(mongo_uri: str, tmp_path: Path) -> None:
+def test_missing_index_on_names_causes_a_warning(mongo_uri: str, tmp_path: Path) -> None:
     old = Old(mongo_uri, tmp_path)
     old.fill({name_of(number): jpeg(number) for number in range(COUNT)}, indexed=False)
     with pytest.warns(UserWarning, match=r"has no index on 'img_name'.*createIndex\(\{\"img_name\": 1\}\)"):
@@ -186,7 +182,7 @@ def test_a_collection_without_an_index_on_the_names_is_warned_of(mongo_uri: str,
     assert "has no index" in report.warnings[0]
 
 
-def test_a_collection_of_something_else_is_refused(mongo_uri: str, tmp_path: Path) -> None:
+def test_collection_without_files_is_refused(mongo_uri: str, tmp_path: Path) -> None:
     old = Old(mongo_uri, tmp_path)
     with pytest.raises(StoreNotFoundError, match=r"^mongodb://.*\.store does not exist$"):
         MongoDataset.from_listing(old.uri, old.listing)
@@ -196,21 +192,21 @@ def test_a_collection_of_something_else_is_refused(mongo_uri: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("field", ["", "meta.name", "$name"])
-def test_the_fields_of_a_document_must_be_its_own(field: str, tmp_path: Path) -> None:
+def test_nested_field_names_are_refused(field: str, tmp_path: Path) -> None:
     options: Any
     for options in ({"name_field": field}, {"image_field": field}):
         with pytest.raises(OptionError, match="must be names of fields of the documents themselves, got"):
             MongoDataset.from_listing("mongodb://nowhere/db.images", tmp_path / "a.json", **options)
 
 
-def test_a_list_of_names_is_no_name(old: Old) -> None:
+def test_document_with_a_list_of_names_is_ignored(old: Old) -> None:
     with old.collection() as collection:
         collection.insert_one({"img_name": [name_of(0), "other"], "bson_img": b"no image"})
     with MongoDataset.from_listing(old.uri, old.listing, decode=None) as dataset:
         assert dataset[0][0] == jpeg(old.numbers[0])
 
 
-def test_a_listing_with_a_mistake_is_refused(old: Old) -> None:
+def test_listing_with_a_mistake_is_refused(old: Old) -> None:
     old.list(["a.jpg", ""], [1, 2])
     with pytest.raises(SourceError, match=r"listing\.json, row 2: it has no path"):
         MongoDataset.from_listing(old.uri, old.listing)
@@ -225,7 +221,7 @@ def test_credentials_are_not_pickled() -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_a_collection_is_converted(old: Old, tmp_path: Path, workers: int) -> None:
+def test_collection_is_converted(old: Old, tmp_path: Path, workers: int) -> None:
     old.change(name_of(old.numbers[4]), jpeg(old.numbers[4])[:-2])
     old.change(name_of(old.numbers[5]), None)
     old.change(name_of(old.numbers[6]), b"no image")
@@ -242,7 +238,7 @@ def test_a_collection_is_converted(old: Old, tmp_path: Path, workers: int) -> No
         assert store.manifest.source["path"] == old.uri
 
 
-def test_a_collection_is_converted_into_another_one(old: Old, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_collection_is_converted_to_mongodb(old: Old, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     convert(old.uri, f"{old.uri}.new", listing=old.listing)
     convert(old.uri, "out.lmdb", listing=old.listing)
@@ -251,7 +247,7 @@ def test_a_collection_is_converted_into_another_one(old: Old, monkeypatch: pytes
         assert store.verify() == other.verify()
 
 
-def test_a_column_of_the_listing_may_name_further_files_of_the_collection(old: Old, tmp_path: Path) -> None:
+def test_listing_may_name_further_files_of_the_collection(old: Old, tmp_path: Path) -> None:
     listing = tmp_path / "pairs.csv"
     rows = [(name_of(0), name_of(1)), (name_of(2), ""), (name_of(3), "none.jpg")]
     listing.write_text("path,right\n" + "".join(f"{left},{right}\n" for left, right in rows))
@@ -263,7 +259,7 @@ def test_a_column_of_the_listing_may_name_further_files_of_the_collection(old: O
         assert [event["reason"] for event in store.events()] == ["its right none.jpg is not in the collection"]
 
 
-def test_a_collection_needs_a_listing_and_only_a_collection_has_fields(old: Old, tmp_path: Path) -> None:
+def test_collection_needs_a_listing(old: Old, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"is not a dbloader store.*; a collection of files needs a listing"):
         convert(old.uri, tmp_path / "out.lmdb")
     with pytest.raises(

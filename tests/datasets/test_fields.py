@@ -1,4 +1,4 @@
-"""Datasets of LMDB and MongoDB keep the contract of fields that lie over the image."""
+"""LMDBDataset and MongoDataset keep the contract of masks, boxes and other fields over the image."""
 
 from __future__ import annotations
 

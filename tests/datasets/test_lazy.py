@@ -1,4 +1,4 @@
-"""The default images of a dataset decode only what is asked of them, and name their record where that fails."""
+"""The default images of a dataset are lazy, and name their record in errors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def corner(image: Image.Image) -> torch.Tensor:
     return torch.from_numpy(np.array(crop))
 
 
-def test_samples_are_lazy_and_their_pixels_those_of_decode_pil(place: Path) -> None:
+def test_samples_are_lazy_with_pixels_of_decode_pil(place: Path) -> None:
     with LMDBDataset(place) as dataset, LMDBDataset(place, lambda image: image.crop((3, 4, 50, 60))) as crops:
         for at in range(len(dataset)):
             image = dataset[at][0]
@@ -53,7 +53,7 @@ def test_samples_are_lazy_and_their_pixels_those_of_decode_pil(place: Path) -> N
             assert image == expected
 
 
-def test_exact_transforms_give_what_they_gave_and_others_nearly_that(place: Path) -> None:
+def test_resize_is_exact_by_default_and_close_otherwise(place: Path) -> None:
     expected = torch.stack([corner(eager(LMDBDataset(place), at)).int() for at in range(8)])
     for resize, most in (("exact", 0), ("fast", 1), ("scaled", 12)):  # decoded at 1/2
         dataset = LMDBDataset(place, corner, resize=resize)
@@ -65,7 +65,7 @@ def test_exact_transforms_give_what_they_gave_and_others_nearly_that(place: Path
             assert (batches - expected).abs().max() <= most
 
 
-def test_a_store_that_was_not_decoded_when_it_was_made_raises_at_once(tmp_path: Path) -> None:
+def test_store_without_decode_check_raises_at_once(tmp_path: Path) -> None:
     plant_photos(tmp_path / "images", 2, width=150, height=90, quality=90)
     file = tmp_path / "images" / "cat" / "0000.jpg"
     file.write_bytes(file.read_bytes()[:-500] + b"\xff\xd9")
@@ -79,7 +79,7 @@ def test_a_store_that_was_not_decoded_when_it_was_made_raises_at_once(tmp_path: 
 
 
 class WithWrongTiles(LMDBDataset):
-    """A store whose lengths of tiles are not those of its images."""
+    """A dataset whose lengths of tiles do not fit its images."""
 
     def _known(self, record: Record) -> dict[str, Any]:
         return {**super()._known(record), "tiles": b"\1\0"}
@@ -94,7 +94,7 @@ def as_list(samples: list[Any]) -> list[Any]:
 
 
 def message_of(loader: DataLoader[Any]) -> str:
-    """The message and notes of an error; the error itself would keep the workers."""
+    """Return the message and notes of an error; the error itself would keep the workers alive."""
     try:
         for _ in loader:
             pass
@@ -104,18 +104,18 @@ def message_of(loader: DataLoader[Any]) -> str:
 
 
 @pytest.mark.slow
-def test_late_damage_comes_out_of_a_worker_and_names_the_record_once(tmp_path: Path) -> None:
+def test_late_damage_in_a_worker_names_the_record_once(tmp_path: Path) -> None:
     plant_photos(tmp_path / "images", 2, width=900, height=700, quality=90)
     convert(tmp_path / "images", tmp_path / "a.lmdb", images=ImageFormat(tile=True, quality=90))
     late = WithWrongTiles(tmp_path / "a.lmdb")
     early = WithWrongTiles(tmp_path / "a.lmdb", lambda image: np.asarray(image.crop((3, 4, 50, 60))))
     for dataset, collate in ((late, as_list), (early, None)):
-        # The images of `late` are first decoded in the thread that sends them: the error must not be lost there.
+        # The thread that sends the images of `late` decodes them: the error must not be lost there.
         loader = DataLoader(dataset, 2, num_workers=1, collate_fn=collate, multiprocessing_context="fork")
         assert message_of(loader).count("in record 0 (cat/0000.jpg)") == 1
 
 
-def test_write_store_takes_lazy_images_and_what_transforms_make_of_them(place: Path, tmp_path: Path) -> None:
+def test_write_store_stores_lazy_images_and_their_crops(place: Path, tmp_path: Path) -> None:
     write_store(LMDBDataset(place, resize="fast"), tmp_path / "copy.lmdb")
     assert LMDBDataset(tmp_path / "copy.lmdb").content_digest == LMDBDataset(place).content_digest
     write_store(LMDBDataset(place, lambda image: image.crop((3, 4, 50, 60))), tmp_path / "crops.lmdb")
@@ -127,7 +127,7 @@ def test_write_store_takes_lazy_images_and_what_transforms_make_of_them(place: P
         assert np.abs(source - np.asarray(image)).mean() < 8
 
 
-def test_the_option_is_one_of_three_words_and_of_the_default_decode(place: Path) -> None:
+def test_wrong_resize_is_refused_and_repr_shows_resize(place: Path) -> None:
     with pytest.raises(OptionError, match=r"resize must be one of exact, fast, scaled, got 'quick'"):
         LMDBDataset(place, resize="quick")
     for decode in (None, DecodeTensor()):

@@ -1,6 +1,5 @@
-"""LMDBDataset keeps the contract of datasets, and is torchvision's ImageFolder over a store."""
+"""LMDBDataset keeps the contract of datasets, and has the samples and attributes of torchvision's ImageFolder."""
 
-import io
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -9,14 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from torch.utils.data import (
     ConcatDataset,
     DataLoader,
     Dataset,
     Subset,
-    default_collate,
     random_split,
 )
 from typing_extensions import override
@@ -40,7 +37,7 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", 
 
 
 class Folder(Dataset[Any]):
-    """What torchvision's ImageFolder does, in our own words."""
+    """A copy of what torchvision's ImageFolder does."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -68,7 +65,7 @@ class Folder(Dataset[Any]):
         path, label = self.samples[index]
         with open(path, "rb") as file:  # noqa: PTH123 - as there
             image: Image.Image = Image.open(file)
-            if image.mode == "I;16":  # which ImageFolder gives as white, and LMDBDataset must not
+            if image.mode == "I;16":  # torchvision makes it white; dbloader keeps the upper bits
                 image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
             return image.convert("RGB"), label
 
@@ -105,7 +102,7 @@ IMAGES = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
-    """Images of every mode that files have, in folders of folders."""
+    """A folder of folders, with images of every mode."""
     root = tmp_path_factory.mktemp("folder")
     for seed, (name, mode) in enumerate(IMAGES.items()):
         path = root / name
@@ -120,14 +117,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
 
 @pytest.fixture(scope="module")
 def place(folder: Folder) -> Path:
-    """The store made of the folder."""
+    """A store that was converted from the folder."""
     place = folder.root.with_name("store.lmdb")
     convert(folder.root, place)
     return place
 
 
 def small(place: Path, length: int = 10, **fields: Any) -> Path:
-    """A store of images of the color (index, 0, 0), labels index % 3."""
+    """Write a store with images of the color (index, 0, 0) and labels index % 3."""
     records = (
         Record(f"{index}.png", index % 3, encoded(Image.new("RGB", (4, 3), (index, 0, 0)), "PNG"), fields=dict(fields))
         for index in range(length)
@@ -141,7 +138,7 @@ def red(image: Image.Image) -> int:
 
 
 def every(dataset: Dataset[Any]) -> list[Any]:
-    """What a for loop over the dataset gives; a type checker does not know that Python asks for 0, 1, … then."""
+    """Return the samples in a for loop, which is by indices; a type checker does not know that protocol."""
     return list(dataset)  # type: ignore[call-overload,no-any-return]
 
 
@@ -171,7 +168,7 @@ class TestLMDBDataset(DatasetContract):
 # Items
 
 
-def test_every_item_is_that_of_image_folder(folder: Folder, place: Path) -> None:
+def test_each_item_equals_image_folder(folder: Folder, place: Path) -> None:
     assert len(folder) == len(IMAGES) + 1
     with LMDBDataset(place) as dataset:
         assert len(dataset) == len(folder)
@@ -182,7 +179,7 @@ def test_every_item_is_that_of_image_folder(folder: Folder, place: Path) -> None
             assert (type(label), label) == (int, expected_label)
 
 
-def test_classes_and_their_labels_are_those_of_image_folder(folder: Folder, place: Path) -> None:
+def test_classes_names_and_targets_equal_image_folder(folder: Folder, place: Path) -> None:
     with LMDBDataset(place) as dataset:
         assert dataset.classes == folder.classes == ["Bee", "ant", "nothing inside", "zebra"]
         assert type(dataset.classes) is list
@@ -190,10 +187,6 @@ def test_classes_and_their_labels_are_those_of_image_folder(folder: Folder, plac
         assert type(dataset.class_to_idx) is dict
         dataset.classes.append("another")  # a new list each time
         assert len(dataset.classes) == 4
-
-
-def test_names_are_the_paths_below_the_root(folder: Folder, place: Path) -> None:
-    with LMDBDataset(place) as dataset:
         assert list(dataset.names) == folder.names()
         assert dataset.targets.tolist() == folder.targets
         assert repr(dataset.samples) == "<17 samples (name, label), packed>"
@@ -204,7 +197,7 @@ def test_names_are_the_paths_below_the_root(folder: Folder, place: Path) -> None
 
 
 class Scale:
-    """A transform whose repr has several lines, as torchvision's Compose has."""
+    """A transform whose repr has several lines, like torchvision's Compose."""
 
     def __call__(self, value: Any) -> Any:
         return value
@@ -213,29 +206,20 @@ class Scale:
         return "Scale(\n    0.5\n)"
 
 
-def test_without_decode_an_image_is_its_files_bytes(folder: Folder, place: Path) -> None:
+def test_image_without_decode_is_bytes_of_its_file(folder: Folder, place: Path) -> None:
     with LMDBDataset(place, decode=None) as dataset:
         assert [data for data, _ in every(dataset)] == folder.files()
     with LMDBDataset(place, len, decode=None) as dataset:
         assert [size for size, _ in every(dataset)] == [len(data) for data in folder.files()]
 
 
-def test_orientation_in_exif_is_not_applied() -> None:
-    image = noise("RGB", size=(8, 4))
-    exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned by 90 degrees
-    file = io.BytesIO()
-    image.save(file, "PNG", exif=exif)
-    assert same_pixels(decode_pil(file.getvalue()), image)
-
-
-def test_an_image_stored_as_an_array_is_given_as_it_is(tmp_path: Path) -> None:
+def test_image_stored_as_an_array_is_not_decoded(tmp_path: Path) -> None:
     array = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
     write_store([(array, 1)], tmp_path / "s.lmdb")
     with LMDBDataset(tmp_path / "s.lmdb") as dataset:
         image, label = dataset[0]
         assert (image.dtype, image.tolist(), label) == (np.float32, array.tolist(), 1)
-        image[:] = 0  # it is the caller's own
+        image[:] = 0  # a copy
         assert dataset[0][0].tolist() == array.tolist()
     with LMDBDataset(tmp_path / "s.lmdb", transform=np.sum) as dataset:
         assert dataset[0][0] == array.sum()
@@ -249,9 +233,7 @@ def failing(error: BaseException) -> Callable[[Any], Any]:
 
 
 @pytest.mark.parametrize("where", ["transform", "target_transform", "decode"])
-def test_an_exception_on_the_way_to_a_sample_tells_the_record_and_keeps_its_type(
-    folder: Folder, place: Path, where: str
-) -> None:
+def test_exception_in_a_sample_gets_a_note_with_the_record(folder: Folder, place: Path, where: str) -> None:
     error = ZeroDivisionError("by zero")
     with LMDBDataset(place) as dataset:
         setattr(dataset, where, failing(error))
@@ -275,10 +257,8 @@ class Stopping(LMDBDataset):
     ("how", "workers"),
     [("transform", 0), ("target_transform", 0), ("decode", 0), ("subclass", 0), ("transform", 2), ("subclass", 2)],
 )
-def test_a_stop_iteration_on_the_way_to_a_sample_is_an_error_and_no_short_epoch(
-    how: str, workers: int, tmp_path: Path
-) -> None:
-    """In torch's own DataLoader, too, which takes it for the end of the epoch."""
+def test_stop_iteration_in_a_sample_is_an_error(how: str, workers: int, tmp_path: Path) -> None:
+    """torch's DataLoader would take it for the end of the epoch."""
     path = small(tmp_path / "small.lmdb", 20)
     begun = iter(range(7))
 
@@ -302,7 +282,7 @@ def test_a_stop_iteration_on_the_way_to_a_sample_is_an_error_and_no_short_epoch(
 # Fields
 
 
-def test_a_record_without_a_field_gives_none_and_calls_no_transform(tmp_path: Path) -> None:
+def test_missing_field_is_none_and_calls_no_transform(tmp_path: Path) -> None:
     write_store([{"image": b"x"}, {"label": 1, "caption": "words"}, {}], tmp_path / "s.lmdb")
     fields = ("image", "label", "caption", "name", "width", "height", "format", "damaged", "resized_from", "index")
     with LMDBDataset(tmp_path / "s.lmdb", bytes.decode, str, decode=None, fields=fields) as dataset:
@@ -314,7 +294,7 @@ def test_a_record_without_a_field_gives_none_and_calls_no_transform(tmp_path: Pa
         ]
 
 
-def test_in_a_store_of_which_some_records_have_labels_the_others_have_none(tmp_path: Path) -> None:
+def test_missing_label_is_none_beside_records_with_labels(tmp_path: Path) -> None:
     image = encoded(noise("L"), "PNG")
     write_store([(image, 5), (image,), (image, None), (image, -5)], tmp_path / "s.lmdb")
     with LMDBDataset(tmp_path / "s.lmdb", target_transform=lambda label: label + 1) as dataset:
@@ -327,7 +307,7 @@ def test_in_a_store_of_which_some_records_have_labels_the_others_have_none(tmp_p
 
 @pytest.fixture
 def damaged(tmp_path: Path) -> Path:
-    """A store of a whole image and of one that was cut, kept on request."""
+    """A store with a whole image and a cut one, which on_damaged='keep' kept."""
     (tmp_path / "folder/a").mkdir(parents=True)
     data = encoded(noise("RGB", size=(200, 100)), "JPEG")
     (tmp_path / "folder/a/cut.jpg").write_bytes(data[: len(data) // 2])
@@ -336,7 +316,7 @@ def damaged(tmp_path: Path) -> Path:
     return tmp_path / "s.lmdb"
 
 
-def test_an_image_that_was_stored_damaged_is_never_decoded(damaged: Path) -> None:
+def test_image_stored_damaged_is_never_decoded(damaged: Path) -> None:
     told = rf"^record 0 \(a/cut\.jpg\) of {damaged} was stored damaged: .*on_damaged='keep'.*decode=None"
     for decode in (decode_pil, len):
         with LMDBDataset(damaged, decode=decode) as dataset:
@@ -347,7 +327,7 @@ def test_an_image_that_was_stored_damaged_is_never_decoded(damaged: Path) -> Non
             assert dataset[1][1] == 0
 
 
-def test_an_image_that_was_stored_damaged_is_there_for_those_who_ask_for_its_bytes(damaged: Path) -> None:
+def test_image_stored_damaged_can_be_read_as_bytes(damaged: Path) -> None:
     cut = (damaged.parent / "folder/a/cut.jpg").read_bytes()
     with LMDBDataset(damaged, decode=None, fields=("image", "damaged")) as dataset:
         assert dataset[0]["image"] == cut
@@ -362,7 +342,7 @@ def test_an_image_that_was_stored_damaged_is_there_for_those_who_ask_for_its_byt
 
 
 class CountingStore(LMDBStore):
-    """Notes what is read at once."""
+    """A store that records the indices of each read."""
 
     def __init__(self, place: str | os.PathLike[str]) -> None:
         super().__init__(place)
@@ -374,7 +354,7 @@ class CountingStore(LMDBStore):
         return super().read(indices)
 
 
-def test_a_data_loader_reads_each_batch_at_once(tmp_path: Path) -> None:
+def test_data_loader_reads_each_batch_in_one_call(tmp_path: Path) -> None:
     store = CountingStore(small(tmp_path / "s.lmdb"))
     with StoreDataset(store, red) as dataset:
         batches = [images.tolist() for images, _ in DataLoader(dataset, 4)]
@@ -382,15 +362,6 @@ def test_a_data_loader_reads_each_batch_at_once(tmp_path: Path) -> None:
         store.reads.clear()
         assert [images.tolist() for images, _ in DataLoader(Subset(dataset, [7, -1, 7]), 3)] == [[7, 9, 7]]
         assert store.reads == [[7, 9, 7]]
-
-
-def test_a_data_loader_collates_images_and_labels(tmp_path: Path) -> None:
-    with LMDBDataset(small(tmp_path / "s.lmdb"), transform=np.array) as dataset:
-        (images, labels), *_ = DataLoader(dataset, 10)
-        assert (images.dtype, tuple(images.shape)) == (torch.uint8, (10, 3, 4, 3))
-        assert images[:, 0, 0, 0].tolist() == list(range(10))
-        assert (labels.dtype, labels.tolist()) == (torch.int64, [0, 1, 2, 0, 1, 2, 0, 1, 2, 0])
-        assert default_collate(dataset.__getitems__(range(10)))[1].equal(labels)
 
 
 def test_subsets_splits_and_concatenations_work(tmp_path: Path) -> None:
@@ -403,19 +374,10 @@ def test_subsets_splits_and_concatenations_work(tmp_path: Path) -> None:
         assert [images.tolist() for images, _ in DataLoader(two, 4)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 0]]
 
 
-def test_dicts_of_fields_collate(tmp_path: Path) -> None:
-    place = small(tmp_path / "s.lmdb", caption="red", mask=np.ones((2, 2), np.int16), score=0.5)
-    with LMDBDataset(place, np.array, fields=("image", "caption", "mask", "score", "index")) as dataset:
-        (batch,) = DataLoader(dataset, 10)
-    assert batch["caption"] == ["red"] * 10
-    assert (batch["mask"].dtype, tuple(batch["mask"].shape)) == (torch.int16, (10, 2, 2))
-    assert (batch["score"].dtype, batch["index"].tolist()) == (torch.float64, list(range(10)))
-
-
 # repr, pickle, open and close
 
 
-def test_the_repr_tells_fields_and_transforms_with_their_lines_below_each_other(place: Path) -> None:
+def test_repr_shows_fields_and_transforms(place: Path) -> None:
     with LMDBDataset(place, Scale(), int, fields=("image", "label")) as dataset:
         assert repr(dataset).splitlines() == [
             "Dataset LMDBDataset",
@@ -433,20 +395,20 @@ def test_the_repr_tells_fields_and_transforms_with_their_lines_below_each_other(
 # Places
 
 
-def test_a_place_in_mongodb_is_refused_without_its_password() -> None:
+def test_place_in_mongodb_is_refused_without_showing_its_password() -> None:
     with pytest.raises(PlaceError, match=r"^(?!.*secret).*the path of a file is wanted here, got a place in MongoDB"):
         LMDBDataset("mongodb://user:secret@host/db.images")
 
 
 class WithIndex(LMDBDataset):
-    """What people write around ImageFolder to get the index too."""
+    """A subclass that adds the index, as people write it around ImageFolder."""
 
     @override
     def __getitem__(self, index: int) -> Any:
         return (*super().__getitem__(index), index)
 
 
-def test_a_subclass_gives_its_own_samples_to_a_data_loader_too(tmp_path: Path) -> None:
+def test_data_loader_uses_samples_of_a_subclass(tmp_path: Path) -> None:
     write_store(((bytes([number]), number) for number in range(5)), tmp_path / "a.lmdb")
     with WithIndex(tmp_path / "a.lmdb", decode=None) as dataset:
         assert dataset[3] == (b"\x03", 3, 3)
@@ -455,7 +417,7 @@ def test_a_subclass_gives_its_own_samples_to_a_data_loader_too(tmp_path: Path) -
         assert batches == [[(b"\x02", 2, 2), (b"\x01", 1, 1)]]
 
 
-def test_the_loader_of_a_dataset_decodes_an_image_by_its_name(tmp_path: Path) -> None:
+def test_loader_attribute_decodes_an_image_by_its_name(tmp_path: Path) -> None:
     colors = {"b/1.png": (9, 8, 7), "a.png": (1, 2, 3)}
     images = {name: encoded(Image.new("RGB", (4, 4), color), "PNG") for name, color in colors.items()}
     write_store([Record(name, 0, data) for name, data in images.items()], tmp_path / "store.lmdb")

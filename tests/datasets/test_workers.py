@@ -1,4 +1,4 @@
-"""An LMDBDataset in many processes and threads, beyond the contract of datasets."""
+"""LMDBDataset in many processes and threads, beyond the contract of datasets."""
 
 import os
 import threading
@@ -13,7 +13,7 @@ from dbloader.errors import StoreNotFoundError
 from tests.contracts.dataset import EXPECTED, LENGTH, WAIT_S, Witness, in_worker, make, read_all
 from tests.support.children import in_child
 
-# Python >= 3.12 warns of every fork of a process with threads, which is what is tested here.
+# Python >= 3.12 warns of every fork of a process with threads.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
 
@@ -22,18 +22,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(make(tmp_path_factory.mktemp("workers") / "s.lmdb"))
 
 
-def test_workers_may_come_and_go_while_the_parent_reads(place: Path) -> None:
-    with LMDBDataset(place, decode=None) as dataset:
-        loader = DataLoader(dataset, 6, num_workers=1, shuffle=True, collate_fn=list)
-        for _ in range(3):
-            for batch in loader:
-                for data, label in batch:
-                    assert (data, label) == EXPECTED[data[0]]
-                assert dataset[batch[0][0][0]] == batch[0]
-
-
-def test_two_datasets_on_one_file_go_to_the_same_workers(place: Path) -> None:
-    """LMDB allows a file to be opened once in a process."""
+def test_workers_read_two_datasets_on_one_file(place: Path) -> None:
+    """LMDB allows a process to open a file only once."""
     with LMDBDataset(place, decode=None) as one, LMDBDataset(place, decode=len) as other:
         loader = DataLoader(one + other, LENGTH, num_workers=2, collate_fn=list)
         first, second = list(loader)
@@ -44,7 +34,7 @@ def test_two_datasets_on_one_file_go_to_the_same_workers(place: Path) -> None:
 # Errors in workers
 
 
-def test_a_worker_that_finds_no_store_says_so(tmp_path: Path) -> None:
+def test_missing_store_is_an_error_in_a_worker(tmp_path: Path) -> None:
     place = Path(make(tmp_path / "s.lmdb"))
     with LMDBDataset(place, decode=None) as dataset:
         place.unlink()
@@ -56,7 +46,7 @@ def test_a_worker_that_finds_no_store_says_so(tmp_path: Path) -> None:
 # Forks
 
 
-def test_a_fork_and_a_fork_of_it_read_through_handles_of_their_own(place: Path) -> None:
+def test_fork_of_a_fork_reads_through_its_own_handle(place: Path) -> None:
     witness = Witness()
     with LMDBDataset(place, decode=witness) as dataset:
         witness.dataset = dataset
@@ -68,7 +58,7 @@ def test_a_fork_and_a_fork_of_it_read_through_handles_of_their_own(place: Path) 
             check_own(1)
             assert in_child(lambda: check_own(2)) == 0
             check_own(3)
-            dataset.close()  # which leaves the parent its own
+            dataset.close()  # does not close the parent's
             check_own(4)
 
         check_own(0)
@@ -76,8 +66,8 @@ def test_a_fork_and_a_fork_of_it_read_through_handles_of_their_own(place: Path) 
         check_own(5)
 
 
-def test_a_fork_waits_for_nothing_when_a_thread_is_decoding(place: Path) -> None:
-    """Decoding takes long, and needs no store any more."""
+def test_fork_does_not_wait_for_a_decoding_thread(place: Path) -> None:
+    """Decoding takes long, and does not use the store."""
     decoding, forked = threading.Event(), threading.Event()
 
     def decode(data: bytes) -> bytes:

@@ -1,30 +1,39 @@
-"""What the decoders choose of an image, and what they make of it."""
+"""Which crops the decoders choose, how they resize them, and which options they refuse."""
 
 from __future__ import annotations
 
 import math
+import pickle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.nn.functional import interpolate, pad
 
-from dbloader.decoding import Crop, DecodeTensor, RandomResizedCrop, ResizeCenterCrop, decode_pil
+from dbloader.decoding import Crop, DecodeTensor, RandomCrop, RandomResizedCrop, ResizeCenterCrop
+from dbloader.decoding.render import FILTERS, TORCH_FILTERS, render
+from dbloader.errors import OptionError
 from dbloader.sampling.rng import SampleRNG
 from tests.support.jpegs import draw, encode
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-# Width and height.
-SIZES = ((500, 375), (375, 500), (1, 1), (1, 300), (300, 1), (900, 30), (30, 900), (64, 64), (13, 7))
+    from dbloader.decoding import Decoder
+
+DRAWS = RandomResizedCrop.draws
+SIZES = ((500, 375), (375, 500), (1, 1), (1, 300), (300, 1), (900, 30), (30, 900), (64, 64), (13, 7))  # width, height
 
 
-def torchvisions_crop(
+# Random resized crops
+
+
+def torchvision_resized_crop(
     random_numbers: list[float], width: int, height: int, scale: tuple[float, float], ratio: tuple[float, float]
 ) -> tuple[int, int, int, int]:
-    """RandomResizedCrop.get_params as it draws, but for what it draws: top, left, height, width."""
+    """RandomResizedCrop.get_params of torchvision with given random numbers: top, left, height, width."""
     top, left, *pairs = random_numbers
     for share, aspect in zip(pairs[::2], pairs[1::2], strict=True):
         target = height * width * (scale[0] + share * (scale[1] - scale[0]))
@@ -39,7 +48,7 @@ def torchvisions_crop(
         w, h = int(round(height * max(ratio))), height  # noqa: RUF046
     else:
         w, h = width, height
-    w, h = max(w, 1), max(h, 1)  # where torchvision would take an empty crop, and fail
+    w, h = max(w, 1), max(h, 1)  # torchvision would take an empty crop here, and fail
     return (height - h) // 2, (width - w) // 2, h, w
 
 
@@ -48,26 +57,26 @@ def torchvisions_crop(
     [((0.08, 1.0), (3 / 4, 4 / 3)), ((0.9, 1.0), (1.0, 1.0)), ((0.2, 0.2), (0.3, 0.4)), ((0.2, 0.9), (3.0, 4.0))],
 )
 @pytest.mark.parametrize(("width", "height"), SIZES)
-def test_random_crops_are_torchvisions(
+def test_random_resized_crop_equals_torchvision(
     width: int, height: int, scale: tuple[float, float], ratio: tuple[float, float]
 ) -> None:
     decoder = RandomResizedCrop(8, scale, ratio, flip=0.3)
-    for row in SampleRNG(0, 0, np.arange(300)).uniform(decoder.draws, "decode"):
+    for row in SampleRNG(0, 0, np.arange(300)).uniform(DRAWS, "decode"):
         crop = decoder.choose_crop(row, width, height)
-        top, left, h, w = torchvisions_crop(row[1:].tolist(), width, height, scale, ratio)
+        top, left, h, w = torchvision_resized_crop(row[1:].tolist(), width, height, scale, ratio)
         assert crop == Crop(left, top, w, h, row[0] < 0.3)
         assert 0 <= crop.left <= width - crop.width
         assert 0 <= crop.top <= height - crop.height
 
 
-def test_random_crops_cover_what_the_options_allow() -> None:
+def test_random_resized_crops_cover_allowed_range() -> None:
     decoder = RandomResizedCrop(8, scale=(0.2, 0.6), ratio=(0.5, 2.0), flip=0.25)
-    random_numbers = SampleRNG(1, 0, np.arange(4000)).uniform(decoder.draws, "decode")
+    random_numbers = SampleRNG(1, 0, np.arange(4000)).uniform(DRAWS, "decode")
     crops = np.array([decoder.choose_crop(row, 1000, 1000)[:5] for row in random_numbers])
     shares, ratios = crops[:, 2] * crops[:, 3] / 1e6, np.log(crops[:, 2] / crops[:, 3])
     assert 0.199 < shares.min() < 0.21
     assert 0.59 < shares.max() < 0.601
-    assert abs(shares.mean() - 0.395) < 0.01, "a little less than the middle, as what does not fit is drawn again"
+    assert abs(shares.mean() - 0.395) < 0.01, "below the middle, because crops that do not fit are drawn again"
     assert abs(ratios.mean()) < 0.02
     assert math.log(1.9) < ratios.max() <= math.log(2.01)
     assert abs(crops[:, 4].mean() - 0.25) < 0.03
@@ -75,18 +84,47 @@ def test_random_crops_cover_what_the_options_allow() -> None:
     assert np.allclose(room.mean(0), 0.5, atol=0.02)
 
 
-def test_numbers_just_below_1_choose_no_place_outside() -> None:
+def test_largest_random_numbers_choose_a_place_inside() -> None:
     decoder = RandomResizedCrop(8, scale=(0.5, 0.5), ratio=(1, 1))
     for side in range(100, 400):
-        crop = decoder.choose_crop([math.nextafter(1, 0)] * decoder.draws, side, side)
+        crop = decoder.choose_crop([math.nextafter(1, 0)] * DRAWS, side, side)
         assert (crop.left + crop.width, crop.top + crop.height, crop.flip) == (side, side, False)
 
 
+def test_mirrored_output_equals_output_of_mirrored_image() -> None:
+    generator = np.random.default_rng(0)
+    for width, height in generator.integers(1, 120, (60, 2)).tolist():
+        image = generator.integers(0, 256, (height, width, 3), np.uint8)
+        size = tuple(generator.integers(1, 200, 2).tolist())
+        random_numbers = [0.0] * DRAWS
+        straight, mirrored = (RandomResizedCrop(size, (1, 1), (1e-9, 1e9), flip=flip) for flip in (0, 1))
+        random_numbers[4::2] = [math.log(width / height * 1e9) / math.log(1e18)] * 10
+        assert straight.choose_crop(random_numbers, width, height) == Crop(0, 0, width, height)
+        assert torch.equal(mirrored(image, random_numbers), straight(image[:, ::-1], random_numbers))
+
+
+def test_random_numbers_decide_everything() -> None:
+    decoder, file = RandomResizedCrop(16), encode(draw(90, 60))
+    rows = SampleRNG(0, 0, [5, 6]).uniform(DRAWS, "decode")
+    torch.manual_seed(1)
+    first = decoder(file, rows[0])
+    state = torch.get_rng_state()
+    assert torch.equal(decoder(file, rows[0].tolist()), first)
+    assert torch.equal(decoder(file, tuple(rows[0])), first)
+    assert not torch.equal(decoder(file, rows[1]), first)
+    assert torch.equal(torch.get_rng_state(), state)
+    drawn = decoder(file)  # with torch's generator
+    torch.set_rng_state(state)
+    assert torch.equal(decoder(file), drawn)
+    assert not torch.equal(decoder(file), drawn)
+
+
+# Centers
+
 # Width and height of the image; size, resize; height and width when resized; the center's first row and column.
-CENTRES = [
-    ((500, 375), (224, 224), 256, (256, 341), (16, 58)),  # (341 - 224) / 2 = 58.5, to the even
-    ((375, 500), (224, 224), 256, (341, 256), (58, 16)),
-    ((375, 503), (224, 224), 256, (343, 256), (60, 16)),  # 59.5, to the even
+CENTERS = [
+    ((500, 375), (224, 224), 256, (256, 341), (16, 58)),  # (341 - 224) / 2 = 58.5, rounded to even
+    ((375, 503), (224, 224), 256, (343, 256), (60, 16)),  # 59.5, rounded to even
     ((256, 256), (224, 224), 256, (256, 256), (16, 16)),
     ((500, 375), (300, 200), 256, (256, 341), (-22, 70)),
     ((1, 1), (5, 8), 2, (2, 2), (-1, -3)),
@@ -95,98 +133,223 @@ CENTRES = [
 ]
 
 
-@pytest.mark.parametrize(("image", "size", "resize", "resized", "window"), CENTRES)
-def test_centres_are_where_torchvision_has_them(
+@pytest.mark.parametrize(("image", "size", "resize", "resized", "window"), CENTERS)
+def test_center_equals_torchvision(
     image: tuple[int, int], size: tuple[int, int], resize: int, resized: tuple[int, int], window: tuple[int, int]
 ) -> None:
     decoder = ResizeCenterCrop(size, resize=resize)
-    crop = decoder.choose_crop((), *image)
-    assert crop == Crop(0, 0, *image, resized=resized, window=window)
-    # As torchvision does it: pad with black, then cut.
+    assert decoder.choose_crop((), *image) == Crop(0, 0, *image, resized=resized, window=window)
+    # torchvision pads with black, then cuts.
     whole = np.array(draw(*image))
     padded = torch.from_numpy(whole)[None].permute(0, 3, 1, 2)
     if resized != padded.shape[2:]:
-        padded = torch.nn.functional.interpolate(padded, resized, mode="bilinear", antialias=True)
+        padded = interpolate(padded, resized, mode="bilinear", antialias=True)
     missing = [max(length - full, 0) for length, full in zip(size, resized, strict=True)]
     ends = [(less // 2, (less + 1) // 2) for less in missing]
-    padded = torch.nn.functional.pad(padded, (*ends[1], *ends[0]))
+    padded = pad(padded, (*ends[1], *ends[0]))
     top, left = (round((full - length) / 2) for full, length in zip(padded.shape[2:], size, strict=True))
     assert torch.equal(decoder(whole), padded[0, :, top : top + size[0], left : left + size[1]])
 
 
-def test_the_share_of_the_centre_gives_the_shorter_side() -> None:
-    assert [ResizeCenterCrop(224).resize, ResizeCenterCrop(224, 0.95).resize, ResizeCenterCrop(8, 1).resize] == [
-        256,
-        235,
-        8,
-    ]
+def test_crop_pct_gives_the_shorter_side() -> None:
+    decoders = ResizeCenterCrop(224), ResizeCenterCrop(224, 0.95), ResizeCenterCrop(8, 1)
+    assert [decoder.resize for decoder in decoders] == [256, 235, 8]
 
 
-def test_a_whole_image_needs_no_choice() -> None:
-    assert DecodeTensor().choose_crop((), 30, 20) == Crop(0, 0, 30, 20)
-    assert DecodeTensor().size is None
+# Random crops
 
 
-def by_pillow(image: Image.Image, crop: Crop, size: tuple[int, int]) -> npt.NDArray[Any]:
-    part = image.crop((crop.left, crop.top, crop.left + crop.width, crop.top + crop.height))
-    part = part.resize(size[::-1], Image.Resampling.BILINEAR)
-    return np.asarray(part.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if crop.flip else part).astype(int)
+def torchvision_random_crop(pixels: Any, decoder: RandomCrop, row: Any) -> Any:
+    """RandomCrop.forward and RandomHorizontalFlip of torchvision with given random numbers."""
+    (height, width), (left, top, right, bottom) = decoder.size, decoder.padding
+    image = np.pad(pixels, ((top, bottom), (left, right), (0, 0)))
+    if decoder.pad_if_needed and image.shape[1] < width:
+        image = np.pad(image, ((0, 0), (width - image.shape[1],) * 2, (0, 0)))
+    if decoder.pad_if_needed and image.shape[0] < height:
+        image = np.pad(image, ((height - image.shape[0],) * 2, (0, 0), (0, 0)))
+    i = int(row[1] * (image.shape[0] - height + 1))
+    j = int(row[2] * (image.shape[1] - width + 1))
+    part = image[i : i + height, j : j + width]
+    return part[:, ::-1] if row[0] < decoder.flip else part
+
+
+@pytest.mark.parametrize(
+    "decoder",
+    [
+        RandomCrop(8),
+        RandomCrop((13, 5), flip=0),
+        RandomCrop(32, padding=4),
+        RandomCrop(8, (3, 7)),
+        RandomCrop((8, 16), (1, 2, 15, 0), flip=1),
+        RandomCrop(48, 5, pad_if_needed=True),
+        RandomCrop((3, 48), pad_if_needed=True),
+        RandomCrop(32, 31),
+    ],
+    ids=repr,
+)
+def test_random_crop_equals_torchvision(decoder: RandomCrop) -> None:
+    pixels = np.random.default_rng(0).integers(1, 256, (32, 32, 3), np.uint8)
+    for row in SampleRNG(0, 0, np.arange(60)).uniform(3, "decode"):
+        crop = decoder.choose_crop(row, 32, 32)
+        assert 0 <= crop.left < crop.left + crop.width <= 32
+        assert 0 <= crop.top < crop.top + crop.height <= 32
+        output = decoder(pixels, row)
+        assert output.shape == (3, *decoder.size)
+        assert np.array_equal(output.permute(1, 2, 0).numpy(), torchvision_random_crop(pixels, decoder, row))
+
+
+def test_random_crop_positions_are_uniform() -> None:
+    decoder = RandomCrop(32, 4, flip=0.25)
+    crops = [decoder.choose_crop(row, 32, 32) for row in SampleRNG(1, 0, np.arange(9000)).uniform(3, "decode")]
+    for at in (0, 1):
+        counts = np.bincount(np.array([(crop.top, crop.left)[at] + crop.window[at] for crop in crops]) + 4)
+        assert len(counts) == 9
+        assert counts.min() > 880, "of 1,000 each"
+        assert counts.max() < 1120
+    assert abs(np.mean([crop.flip for crop in crops]) - 0.25) < 0.02
+
+
+# Resizing
+
+
+def pillow_resize(pixels: npt.NDArray[np.uint8], size: tuple[int, int], name: str) -> npt.NDArray[Any]:
+    """Resize rows and then columns as torch does; Pillow alone begins with the axis that is less work."""
+    resample = Image.Resampling[name.upper()]
+    if name not in TORCH_FILTERS:
+        return np.asarray(Image.fromarray(pixels).resize(size[::-1], resample)).astype(int)
+    rows = Image.fromarray(pixels).resize((size[1], pixels.shape[0]), resample)
+    return np.asarray(rows.resize(size[::-1], resample)).astype(int)
+
+
+@pytest.mark.parametrize("name", FILTERS)
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [((90, 60), (32, 48)), ((24, 133), (40, 20)), ((61, 83), (64, 64)), ((5, 7), (1, 30)), ((200, 150), (56, 56))],
+)
+def test_resizing_differs_from_pillow_by_two_levels_at_most(
+    shape: tuple[int, int], size: tuple[int, int], name: str
+) -> None:
+    noise = np.random.default_rng(shape[0]).integers(0, 256, (*shape, 3), np.uint8)
+    for pixels in (noise, np.array(draw(*shape[::-1]))):
+        output = render(pixels, Crop(0, 0, shape[1], shape[0], True, interpolation=name), size)
+        assert output.flags.c_contiguous
+        difference = abs(output.astype(int) - pillow_resize(pixels, size, name)[:, ::-1]).max()
+        assert difference <= (2 if name in TORCH_FILTERS else 0)
 
 
 @pytest.mark.parametrize("size", [(32, 48), (1, 1), (200, 3)])
 @pytest.mark.parametrize(("width", "height"), SIZES)
-def test_outputs_differ_from_pillows_by_two_levels_at_most(width: int, height: int, size: tuple[int, int]) -> None:
+def test_output_differs_from_pillow_by_two_levels_at_most(width: int, height: int, size: tuple[int, int]) -> None:
     decoder, image = RandomResizedCrop(size), draw(width, height)
-    for row in np.random.default_rng(width).random((8, decoder.draws)):
+    for row in np.random.default_rng(width).random((8, DRAWS)):
+        crop = decoder.choose_crop(row, width, height)
+        part = image.crop((crop.left, crop.top, crop.left + crop.width, crop.top + crop.height))
+        part = part.resize(size[::-1], Image.Resampling.BILINEAR)
+        expected = np.asarray(part).astype(int)[:, :: -1 if crop.flip else 1]
         output = decoder(image, row).permute(1, 2, 0)
         assert output.shape == (*size, 3)
-        expected = by_pillow(image, decoder.choose_crop(row, width, height), size)
         assert abs(output.numpy().astype(int) - expected).max() <= 2
 
 
-def test_a_crop_of_the_outputs_size_is_not_resized() -> None:
-    image = draw(40, 40)
-    for flip in (0, 1):
-        decoder = RandomResizedCrop(20, (0.25, 0.25), (1, 1), flip)
-        output = decoder(encode(image, quality=100, subsampling=0), [0.5] * decoder.draws).permute(1, 2, 0)
-        assert output.is_contiguous()
-        crop = Crop(10, 10, 20, 20, bool(flip))
-        assert decoder.choose_crop([0.5] * decoder.draws, 40, 40) == crop
-        decoded = decode_pil(encode(image, quality=100, subsampling=0))
-        assert np.array_equal(output.numpy(), by_pillow(decoded, crop, (20, 20)))
+@pytest.mark.parametrize("decoder", [RandomResizedCrop, ResizeCenterCrop])
+def test_decoder_resizes_with_given_filter(decoder: Any) -> None:
+    file, outputs = encode(draw(90, 60)), []
+    for name in FILTERS:
+        one = decoder(24, interpolation=name)
+        row = [0.4] * one.draws
+        assert one.choose_crop(row, 90, 60) == decoder(24).choose_crop(row, 90, 60)._replace(interpolation=name)
+        outputs.append(one(file, row))
+    assert torch.equal(outputs[0], decoder(24)(file, [0.4] * decoder.draws)), "bilinear is the default"
+    assert all(not torch.equal(one, other) for at, one in enumerate(outputs) for other in outputs[:at])
 
 
-@pytest.mark.parametrize("threads", [1, 4])
-def test_mirroring_the_output_is_mirroring_the_image(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    generator = np.random.default_rng(0)
-    for width, height in generator.integers(1, 120, (60, 2)).tolist():
-        image = generator.integers(0, 256, (height, width, 3), np.uint8)
-        size = tuple(generator.integers(1, 200, 2).tolist())
-        random_numbers = [0.0] * RandomResizedCrop.draws
-        straight, mirrored = (RandomResizedCrop(size, (1, 1), (1e-9, 1e9), flip=flip) for flip in (0, 1))
-        random_numbers[4::2] = [math.log(width / height * 1e9) / math.log(1e18)] * 10
-        assert straight.choose_crop(random_numbers, width, height) == Crop(0, 0, width, height)
-        assert torch.equal(mirrored(image, random_numbers), straight(image[:, ::-1], random_numbers))
+def test_random_filter_is_bilinear_or_bicubic_and_keeps_the_crop() -> None:
+    decoder, plain = RandomResizedCrop(24, interpolation="random"), RandomResizedCrop(24)
+    assert (decoder.draws, plain.draws) == (DRAWS + 1, DRAWS)
+    chosen = []
+    for row in SampleRNG(0, 0, np.arange(400)).uniform(DRAWS + 1, "decode"):
+        crop = decoder.choose_crop(row, 90, 60)
+        assert crop == plain.choose_crop(row[:-1], 90, 60)._replace(interpolation=crop.interpolation)
+        chosen.append(crop.interpolation)
+    assert {*chosen} == {"bilinear", "bicubic"}
+    assert 160 < chosen.count("bicubic") < 240
+    numbers = [0.3] * DRAWS
+    assert decoder.choose_crop([*numbers, math.nextafter(0.5, 0)], 90, 60).interpolation == "bilinear"
+    assert decoder.choose_crop([*numbers, 0.5], 90, 60).interpolation == "bicubic"
 
 
-def test_numbers_decide_everything() -> None:
-    decoder, file = RandomResizedCrop(16), encode(draw(90, 60))
-    rows = SampleRNG(0, 0, [5, 6]).uniform(decoder.draws, "decode")
-    first = decoder(file, rows[0])
-    torch.manual_seed(1)
-    assert torch.equal(decoder(file, rows[0].tolist()), first)
-    assert torch.equal(decoder(file, tuple(rows[0])), first)
-    assert not torch.equal(decoder(file, rows[1]), first)
-    drawn = torch.rand(3)
-    torch.manual_seed(1)
-    assert torch.equal(torch.rand(3), drawn), "the decoder drew nothing"
+# Options
 
 
-def test_without_numbers_torchs_generator_draws_them() -> None:
-    decoder, file = RandomResizedCrop(16), encode(draw(90, 60))
-    torch.manual_seed(3)
-    outputs = [decoder(file) for _ in range(4)]
-    torch.manual_seed(3)
-    assert all(torch.equal(decoder(file), output) for output in outputs)
-    assert not torch.equal(outputs[0], outputs[1])
+@pytest.mark.parametrize(
+    "decoder",
+    [
+        DecodeTensor(exif_transpose=True),
+        RandomResizedCrop((9, 8), [0.2, 1], ratio=(0.5, 2), flip=0.1, scaled=True, interpolation="random"),
+        RandomCrop((9, 8), (1, 2, 3, 4), pad_if_needed=True, flip=0.2),
+        ResizeCenterCrop((9, 8), resize=12, interpolation="lanczos"),
+    ],
+    ids=repr,
+)
+def test_decoder_is_pickled_with_its_options(decoder: Decoder) -> None:
+    copy = pickle.loads(pickle.dumps(decoder))  # noqa: S301 - it was pickled here
+    assert repr(copy) == repr(decoder)
+    assert repr(decoder).startswith(f"{type(decoder).__name__}(")
+    random_numbers, image = [0.3] * decoder.draws, draw(40, 30)
+    assert torch.equal(copy(image, random_numbers), decoder(image, random_numbers))
+
+
+SIZE = r"^size must be a number of pixels or a \(height, width\), each at least 1"
+
+
+@pytest.mark.parametrize(
+    ("decoder", "options", "kind", "message"),
+    [
+        *((RandomResizedCrop, {"size": size}, OptionError, SIZE) for size in (0, (8, 0), 2.5, True, "8", None, (8,))),
+        (ResizeCenterCrop, {"size": -1}, OptionError, SIZE),
+        (RandomResizedCrop, {"scale": (0, 1)}, OptionError, "^scale must be above 0 and at most 1, got 0$"),
+        (RandomResizedCrop, {"scale": (0.5, 1.1)}, OptionError, r"^scale must be at least 0\.5 and at most 1, got 1"),
+        (RandomResizedCrop, {"scale": (0.5, 0.4)}, OptionError, r"^scale must be at least 0\.5 and at most 1, got 0"),
+        (RandomResizedCrop, {"scale": 0.5}, TypeError, r"^scale must be a \(least, greatest\), got 0\.5$"),
+        (RandomResizedCrop, {"scale": (0.5, "1")}, TypeError, "^scale must be a number, got '1'$"),
+        (RandomResizedCrop, {"ratio": (1, math.inf)}, OptionError, "^ratio must be at least 1 and finite, got inf$"),
+        (RandomResizedCrop, {"ratio": (math.nan, 1)}, OptionError, "^ratio must be above 0 and finite, got nan$"),
+        (RandomResizedCrop, {"ratio": (1, 2, 3)}, TypeError, r"^ratio must be a \(least, greatest\), got"),
+        (RandomResizedCrop, {"flip": 1.5}, OptionError, r"^flip must be at least 0 and at most 1, got 1\.5$"),
+        (RandomResizedCrop, {"flip": True}, TypeError, "^flip must be a number, got True$"),
+        (RandomResizedCrop, {"scaled": "no"}, TypeError, "^scaled must be True or False, got 'no'$"),
+        (RandomResizedCrop, {"interpolation": "cubic"}, OptionError, "^interpolation must be one of .* got 'cubic'$"),
+        (ResizeCenterCrop, {"interpolation": "random"}, OptionError, "^interpolation must be one .* got 'random'$"),
+        (ResizeCenterCrop, {"exif_transpose": 1}, TypeError, "^exif_transpose must be True or False, got 1$"),
+        (ResizeCenterCrop, {"crop_pct": 0}, OptionError, "^crop_pct must be above 0 and at most 1, got 0$"),
+        (ResizeCenterCrop, {"crop_pct": 1.1}, OptionError, r"^crop_pct must be above 0 and at most 1, got 1\.1$"),
+        (ResizeCenterCrop, {"resize": 0}, OptionError, "^resize must be at least 1, got 0$"),
+        (ResizeCenterCrop, {"resize": (3, 3)}, TypeError, "^resize must be an int, got"),
+        (ResizeCenterCrop, {"crop_pct": 0.5, "resize": 9}, OptionError, "^crop_pct and resize exclude .* 0.5 and 9"),
+        (ResizeCenterCrop, {"size": (8, 9)}, OptionError, r"^resize must be given where .* got size=\(8, 9\)"),
+        (RandomCrop, {"padding": 8}, OptionError, r"^padding must be less than size=\(8, 8\), or a crop may .* got 8$"),
+        (RandomCrop, {"padding": (9, 0)}, OptionError, r"^padding must be less than .* got \(9, 0\)$"),
+        (RandomCrop, {"padding": -1}, OptionError, "^padding must be at least 0, got -1$"),
+        (RandomCrop, {"padding": (1, 2, 3)}, TypeError, r"^padding must be an int, got \(1, 2, 3\)$"),
+        (RandomCrop, {"padding": "2"}, TypeError, "^padding must be an int, got '2'$"),
+    ],
+)
+def test_wrong_option_is_refused(decoder: Any, options: dict[str, Any], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        decoder(**{"size": 8, **options})
+
+
+@pytest.mark.parametrize(
+    ("decoder", "numbers", "message"),
+    [
+        (RandomResizedCrop(16), [0.5] * 22, "^random_numbers must be 23 for each image, got 22$"),
+        (RandomResizedCrop(16), [0.5] * 22 + [1.0], r"^random_numbers must be at least 0 and below 1, got 0\.5 to 1"),
+        (RandomResizedCrop(16), [0.5] * 22 + [-0.1], r"^random_numbers must be at least 0 and below 1, got -0\.1 to"),
+        (RandomResizedCrop(16), [0.5] * 22 + [math.nan], "^random_numbers must be at least 0 and below 1"),
+        (ResizeCenterCrop(16), [0.5], "^random_numbers must be 0 for each image, got 1$"),
+        (RandomCrop((48, 32), (0, 3)), [0.5] * 3, r"^size must be at most .* got \(48, 32\) .* 40 x 40 .* pad_if_need"),
+    ],
+)
+def test_wrong_call_is_refused(decoder: Decoder, numbers: list[float], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        decoder.choose_crop(numbers, 40, 40)

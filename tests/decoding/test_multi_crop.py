@@ -1,4 +1,4 @@
-"""Several crops of one image: each as if it were alone, of one decoding."""
+"""Several crops of one image equal the crops of their decoders, and take one decoding."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def rows(decode: MultiCrop, count: int) -> Any:
 
 @pytest.mark.parametrize("decode", [DINO, MIXED, SMALL])
 @pytest.mark.parametrize("known_intact", [False, True])
-def test_each_crop_is_the_one_that_its_decoder_takes_alone(decode: MultiCrop, known_intact: bool) -> None:
+def test_each_crop_equals_output_of_its_decoder(decode: MultiCrop, known_intact: bool) -> None:
     tiled, lengths = encode_tiled(draw(200, 150), quality=90, subsampling="4:2:0")
     images: list[tuple[Any, Any]] = [(photo(1, 200, 150), None), (tiled, lengths), (tiled, None)]
     images += [(encoded(draw(60, 90), "PNG"), None), (np.asarray(draw(60, 90)), None), (draw(60, 90, "L"), None)]
@@ -64,13 +64,13 @@ def test_each_crop_is_the_one_that_its_decoder_takes_alone(decode: MultiCrop, kn
             assert len({output.untyped_storage().data_ptr() for output in outputs}) == len(outputs)
 
 
-def test_upright_images_are_cropped_upright() -> None:
+def test_turned_image_is_cropped_upright() -> None:
     decode = MultiCrop([(3, RandomResizedCrop(16, exif_transpose=True))])
     for row in rows(decode, 4):
         assert same(decode(turned(), row), one_by_one(decode, turned(), row))
 
 
-def test_crops_of_a_smaller_decoding_show_what_those_of_the_full_one_do() -> None:
+def test_scaled_crops_stay_close_to_full_crops() -> None:
     smooth = Image.effect_mandelbrot((640, 480), (-2, -1.2, 0.8, 1.2), 60).convert("RGB").resize((1280, 960))
     for image in (encoded(smooth, "JPEG", quality=95), encoded(smooth, "PNG"), np.asarray(smooth)):
         scaled, full = (
@@ -85,7 +85,7 @@ def test_crops_of_a_smaller_decoding_show_what_those_of_the_full_one_do() -> Non
 
 
 class Decoded(list[int]):
-    """The pixels of each call of simplejpeg's decoder."""
+    """Number of pixels of each call of simplejpeg's decoder."""
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> Decoded:
     return counts
 
 
-def test_eight_crops_take_one_decoding_down_to_the_lowest_row(decoded: Decoded) -> None:
+def test_eight_crops_take_one_decoding_of_upper_rows(decoded: Decoded) -> None:
     for row in rows(DINO, 5):
         DINO(photo(1, 200, 150), row, known_intact=True)
     assert len(decoded) == 5
@@ -110,7 +110,7 @@ def test_eight_crops_take_one_decoding_down_to_the_lowest_row(decoded: Decoded) 
     assert decoded[-1] < 200 * 150 / 2
 
 
-def test_small_crops_of_a_tiled_image_take_the_tiles_of_each(decoded: Decoded) -> None:
+def test_small_crops_of_a_tiled_image_are_decoded_apart(decoded: Decoded) -> None:
     tiled, lengths = encode_tiled(draw(1024, 768), quality=90, subsampling="4:2:0")
     corners = np.zeros((2, RandomResizedCrop.draws))
     corners[1, 1:3] = 0.999
@@ -119,7 +119,7 @@ def test_small_crops_of_a_tiled_image_take_the_tiles_of_each(decoded: Decoded) -
     assert sum(decoded) < 1024 * 768 / 10
 
 
-def test_what_is_no_list_of_crops_is_refused() -> None:
+def test_wrong_crops_are_refused() -> None:
     crop = RandomResizedCrop(8)
     for wrong in (3, [crop], [(crop, 2)], [(2, crop, 1)], [(2, len)], None):
         with pytest.raises(TypeError, match="crops must be pairs such as"):
@@ -135,7 +135,7 @@ def test_what_is_no_list_of_crops_is_refused() -> None:
         DINO.choose_crop([], 10, 10)
 
 
-def test_it_is_pickled_and_shows_its_crops() -> None:
+def test_multi_crop_is_pickled_and_shows_its_crops() -> None:
     copy = pickle.loads(pickle.dumps(MIXED))  # noqa: S301 - it was pickled here
     row = rows(MIXED, 1)[0]
     assert same(copy(photo(), row), MIXED(photo(), row))
@@ -157,7 +157,7 @@ def shapes(batch: Any) -> list[tuple[int, ...]]:
 SHAPES = [(4, 3, 32, 32)] * 2 + [(4, 3, 12, 16)] * 6
 
 
-def test_a_plain_dataloader_gives_a_list_of_batches(place: Path) -> None:
+def test_dataloader_collates_crops_to_a_list(place: Path) -> None:
     for dataset in (LMDBDataset(place, decode=DINO), LMDBDataset(place, transform=DINO)):
         images, labels = next(iter(DataLoader(dataset, batch_size=4)))
         assert shapes(images) == SHAPES
@@ -172,7 +172,7 @@ ENGINES: list[dict[str, Any]] = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES, ids=["threads", "processes"])
-def test_loaders_give_the_same_crops_from_any_workers_and_after_going_on(place: Path, engine: dict[str, Any]) -> None:
+def test_crops_are_equal_for_any_workers_and_after_resuming(place: Path, engine: dict[str, Any]) -> None:
     def loader(**options: Any) -> Any:
         preparation = RandomErasing(0.9)
         return create_loader(LMDBDataset(place), transform=DINO, preparation=preparation, **{**OPTIONS, **options})
@@ -196,7 +196,7 @@ def test_loaders_give_the_same_crops_from_any_workers_and_after_going_on(place: 
     assert same(begun + crops(resumed), expected[1])
 
 
-def test_masks_would_not_be_cropped_and_are_refused(place: Path) -> None:
+def test_masks_beside_several_crops_are_refused(place: Path) -> None:
     dataset = LMDBDataset(place, decode=DINO, fields=("image", "mask"))
     with pytest.raises(OptionError, match=r"'mask' of record 0 .* is as large as its image"):
         dataset[0]

@@ -1,4 +1,4 @@
-"""Samples as torchvision's v2 transforms take them; skipped where torchvision is not installed."""
+"""torchvision's v2 transforms change masks and boxes with the image; skipped without torchvision."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.skipif(has_torchvision, reason="torchvision is installed")
-def test_without_torchvision_it_can_be_imported_and_says_what_is_missing() -> None:
+def test_missing_torchvision_is_named() -> None:
     with pytest.raises(ImportError, match="torchvision"):
         as_tv_tensors({"image": Image.new("RGB", (8, 8))})
 
@@ -40,7 +40,7 @@ def test_dbloader_imports_no_torchvision() -> None:
 
 
 @needs_torchvision
-def test_masks_boxes_and_images_are_what_v2_takes_them_for(place: Path) -> None:
+def test_masks_and_boxes_become_tv_tensors(place: Path) -> None:
     from torchvision import tv_tensors
 
     fields = ("image", "label", *FILES, "boxes", "box_labels", "iscrowd", "name")
@@ -60,20 +60,20 @@ def test_masks_boxes_and_images_are_what_v2_takes_them_for(place: Path) -> None:
 
 
 @needs_torchvision
-def test_an_array_without_axes_stays_beside_boxes() -> None:
+def test_array_without_axes_is_unchanged() -> None:
     sample = {"image": Image.new("RGB", (8, 8)), "boxes": boxes_of(0), "scale": np.array(3)}
     assert as_tv_tensors(sample)["scale"] is sample["scale"]
 
 
 @needs_torchvision
 @pytest.mark.parametrize("count", [0, 2])
-def test_boxes_that_are_lists_are_boxes_too(count: int) -> None:
+def test_lists_of_boxes_become_bounding_boxes(count: int) -> None:
     boxes = as_tv_tensors({"image": Image.new("RGB", (8, 8)), "boxes": [[1, 2, 3, 4]] * count})["boxes"]
     assert (type(boxes).__name__, boxes.shape) == ("BoundingBoxes", (count, 4))
 
 
 @needs_torchvision
-def test_v2_crops_flips_and_resizes_all_together(place: Path) -> None:
+def test_v2_transforms_image_mask_and_boxes_together(place: Path) -> None:
     from torchvision.transforms import v2
 
     def labels(sample: dict[str, Any]) -> Any:
@@ -106,7 +106,7 @@ def test_v2_crops_flips_and_resizes_all_together(place: Path) -> None:
 
 
 @needs_torchvision
-def test_a_tuple_of_image_and_label_goes_through_v2_as_from_an_image_folder(place: Path) -> None:
+def test_v2_transforms_a_pair_of_image_and_label(place: Path) -> None:
     from torchvision.transforms import v2
 
     transforms = v2.Compose([v2.CenterCrop(16), v2.PILToTensor()])

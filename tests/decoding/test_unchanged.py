@@ -1,9 +1,8 @@
-"""Image files in their own channels and values."""
+"""decode_unchanged and decode_gray: the channels and bits of image files."""
 
 from __future__ import annotations
 
 import io
-import pickle
 import re
 import struct
 import zlib
@@ -15,17 +14,17 @@ import torch
 from PIL import Image, features
 
 from dbloader import LMDBDataset, convert
-from dbloader.decoding import DecodeOpaque, decode_gray, decode_pil, decode_unchanged
-from dbloader.decoding.fields import decode_field, values_of
+from dbloader.decoding import decode_gray, decode_pil, decode_unchanged
+from dbloader.decoding.masks import decode_field, values_of
 from dbloader.decoding.unchanged import read_array
-from dbloader.errors import DamagedImageError, NotAnImageError, OptionError, PixelRangeError
+from dbloader.errors import DamagedImageError, NotAnImageError, PixelRangeError
 from tests.support import jpegs
 from tests.support.deep import COLORED, COLORS, DEEP, FLOATS, GRAY, PLANES, UNKNOWN, planar_tiff, tiff
 from tests.support.images import encoded, photo, plant
 
 
 def deflated() -> bytes:
-    """A TIFF whose values libtiff reads."""
+    """Return a TIFF that libtiff reads."""
     plain = tiff(zlib.compress(COLORS[..., :3].tobytes()), 30, 40, 16, white=2, samples=3)
     method = struct.pack("<HHI", 259, 4, 1)
     return plain.replace(method + struct.pack("<I", 1), method + struct.pack("<I", 8))
@@ -72,13 +71,13 @@ def test_colors_keep_16_bits_of_each_channel(kind: str) -> None:
     ],
     ids=["PNG, gray with alpha", "PPM", "TIFF, planar"],
 )
-def test_colors_of_which_pillow_reads_a_part_are_no_tensor(data: bytes) -> None:
+def test_colors_that_pillow_reads_in_part_are_refused(data: bytes) -> None:
     with pytest.raises(PixelRangeError, match="16-bit, of which Pillow reads only a part: decode_pil"):
         decode_unchanged(data)
 
 
 @pytest.mark.skipif(not features.check("avif"), reason="Pillow was built without AVIF")
-def test_an_avif_of_10_bits_is_no_tensor() -> None:
+def test_avif_of_10_bits_is_refused() -> None:
     data = bytearray(encoded(jpegs.draw(24, 18), "AVIF"))
     at, channels = data.index(b"av1C") + 6, data.index(b"pixi") + 9
     data[at] = data[at] & 0x9F | 0x40
@@ -87,7 +86,7 @@ def test_an_avif_of_10_bits_is_no_tensor() -> None:
         decode_unchanged(bytes(data))
 
 
-def test_signed_and_float_values_are_those_of_the_file() -> None:
+def test_signed_and_float_values_are_unchanged() -> None:
     special = np.array([[0.5, -1e30], [np.inf, np.nan]], np.float32)
     found = {kind: read_array(data) for kind, (data, _) in UNKNOWN.items()}
     np.testing.assert_array_equal(found["TIFF, float"], FLOATS)
@@ -100,13 +99,13 @@ def test_signed_and_float_values_are_those_of_the_file() -> None:
     np.testing.assert_array_equal(tensor[0], special)
 
 
-def test_values_that_pillow_reads_as_negative_are_an_error() -> None:
+def test_values_that_pillow_reads_as_negative_are_refused() -> None:
     data = tiff(np.full((2, 2), 2**31, "<u4").tobytes(), 2, 2, 32)
     with pytest.raises(PixelRangeError, match="32-bit, and some are above 2,147,483,647"):
         decode_unchanged(data)
 
 
-def test_channels_are_those_of_the_file() -> None:
+def test_channels_are_unchanged() -> None:
     mask = np.random.default_rng(0).integers(0, 20, (30, 40)).astype(np.uint8)
     palette = Image.frombytes("P", (40, 30), mask.tobytes())
     palette.putpalette([*range(60)])
@@ -121,14 +120,14 @@ def test_channels_are_those_of_the_file() -> None:
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
-def test_a_jpeg_has_the_channels_and_pixels_of_pillow(mode: str) -> None:
+def test_jpeg_has_channels_and_pixels_of_pillow(mode: str) -> None:
     data = jpegs.encode(jpegs.draw(40, 30, mode))
     with Image.open(io.BytesIO(data)) as image:
         np.testing.assert_array_equal(read_array(memoryview(data)), np.asarray(image))
 
 
-@pytest.mark.parametrize("decode", [decode_unchanged, decode_gray, DecodeOpaque()])
-def test_damage_is_the_error_that_decode_pil_raises(decode: Any) -> None:
+@pytest.mark.parametrize("decode", [decode_unchanged, decode_gray])
+def test_damage_raises_the_error_of_decode_pil(decode: Any) -> None:
     cases = (b"", b"no image at all", photo()[:-300], encoded(jpegs.draw(24, 18), "PNG")[:-200])
     for data in cases:
         with pytest.raises((DamagedImageError, NotAnImageError)) as expected:
@@ -137,7 +136,7 @@ def test_damage_is_the_error_that_decode_pil_raises(decode: Any) -> None:
             decode(data)
 
 
-def test_gray_is_the_brightness_that_pillow_makes_of_colors() -> None:
+def test_decode_gray_equals_pillow_and_refuses_16_bits() -> None:
     for mode in ("L", "RGB", "RGBA", "P"):
         data = encoded(jpegs.draw(40, 30, "RGB").convert(mode), "PNG")
         gray = decode_gray(data)
@@ -150,35 +149,7 @@ def test_gray_is_the_brightness_that_pillow_makes_of_colors() -> None:
         decode_gray(COLORED["PNG, RGB"][0])
 
 
-def test_the_background_is_seen_where_an_image_is_transparent() -> None:
-    rgba = np.zeros((2, 2, 4), np.uint8)
-    rgba[...] = (200, 100, 0, 255), (200, 100, 0, 0)
-    rgba[1, 1, 3] = 51
-    decode = pickle.loads(pickle.dumps(DecodeOpaque((0, 50, 250))))  # noqa: S301 - it was pickled here
-    assert repr(decode) == "DecodeOpaque(background=(0, 50, 250))"
-    image = decode(encoded(Image.fromarray(rgba), "PNG"))
-    assert image.mode == "RGB"
-    assert [image.getpixel(at) for at in ((0, 0), (1, 0), (1, 1))] == [(200, 100, 0), (0, 50, 250), (40, 60, 200)]
-    palette = Image.frombytes("P", (2, 1), b"\0\1")
-    palette.putpalette([9, 9, 9, 200, 100, 0])
-    assert DecodeOpaque()(encoded(palette, "GIF", transparency=0)).getpixel((0, 0)) == (255, 255, 255)
-    assert DecodeOpaque()(encoded(palette, "PNG", transparency=1)).getpixel((1, 0)) == (255, 255, 255)
-    gray = Image.new("L", (2, 2), 7)
-    assert DecodeOpaque()(encoded(gray, "PNG", transparency=7)).getpixel((0, 0)) == (255, 255, 255)
-
-
-def test_images_without_opacity_have_no_background() -> None:
-    for data in (photo(), encoded(jpegs.draw(24, 18, "L"), "PNG"), GRAY["PNG"][0]):
-        assert DecodeOpaque()(data).tobytes() == decode_pil(data).tobytes()
-
-
-@pytest.mark.parametrize("background", ["white", (1, 2), (0, 0, 256), (0, 0, -1), 255, (0.5, 0, 0)])
-def test_a_background_is_three_numbers(background: Any) -> None:
-    with pytest.raises((OptionError, TypeError), match="background must be"):
-        DecodeOpaque(background)
-
-
-def test_a_dataset_gives_depth_as_it_is(tmp_path: Any) -> None:
+def test_dataset_with_decode_unchanged_returns_all_bits(tmp_path: Any) -> None:
     depth = np.arange(1200, dtype=np.uint16).reshape(30, 40) * 50
     plant(tmp_path / "images", {"a/0.png": encoded(Image.fromarray(depth), "PNG")})
     convert(tmp_path / "images", tmp_path / "depth.lmdb")

@@ -14,8 +14,7 @@ from PIL import Image
 
 from dbloader.conversion.convert import convert
 from dbloader.conversion.transcode import ImageFormat
-from dbloader.decoding.exif import read_orientation
-from dbloader.decoding.open import decode_pil
+from dbloader.decoding.open import decode_pil, read_orientation
 from dbloader.errors import NotAnImageError
 from dbloader.images.info import read_facts
 from dbloader.images.pillow import may_be_image

@@ -24,7 +24,7 @@ from dbloader.conversion.file_to_record import FileConverter
 from dbloader.conversion.resize import load_pixels, resize
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.decoding import DecodeTensor, RandomResizedCrop, decode_pil
-from dbloader.decoding.exif import read_orientation
+from dbloader.decoding.open import read_orientation
 from dbloader.errors import DamagedImageError, NotAnImageError, OptionError, PixelRangeError
 from dbloader.images.info import check_decodes, read_facts
 from dbloader.images.pillow import FORMATS, max_pixels, may_be_image, open_pillow, read_limit

@@ -74,7 +74,6 @@ def test_a_dataset_shows_only_what_users_have_a_use_for(place: Path) -> None:
     of_others = {"gives_records", "labels_at", "expect_order"}  # write_store, samplers and loaders
     ours = {
         "transforms",
-        "drop_empty_boxes",
         "decode",
         "resize",
         "fields",

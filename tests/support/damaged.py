@@ -9,7 +9,7 @@ import torch
 
 from dbloader.batches.replacing import Skip
 from dbloader.conversion.convert import convert
-from dbloader.decoding.random_crop import RandomResizedCrop
+from dbloader.decoding.crops import RandomResizedCrop
 from dbloader.sampling.rng import SampleRNG
 from dbloader.sampling.shuffle import ShuffleSampler
 from tests.support.images import photo, plant

@@ -1,6 +1,6 @@
-"""A folder of images, and a store that was converted from it, for the tests with the real torchvision.
+"""A folder of images and a store converted from it, for tests with the real torchvision.
 
-Run them with ``scripts/frameworks torchvision``, which makes an environment that has torchvision and the others.
+``scripts/frameworks torchvision`` makes an environment with torchvision, timm and others, and runs these tests.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LENGTH = 12
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three classes, of whose names torchvision and timm think differently."""
+    """Three classes that torchvision and timm sort differently."""
     folder = tmp_path_factory.mktemp("images") / "folder"
     for number in range(LENGTH):
         place = folder / ("2", "10", "cats")[number % 3]

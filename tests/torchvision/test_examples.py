@@ -1,4 +1,4 @@
-"""The training scripts of the documentation that need torchvision, timm or fastai: killed, resumed, and compared."""
+"""Training scripts of the documentation that need torchvision, timm or fastai are killed, resumed and compared."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LIMIT_S = 120
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Two stores of images that are as bright as their label says: to train on, and to evaluate on."""
+    """Two stores, for training and evaluation, of images whose brightness is their label."""
     folder = tmp_path_factory.mktemp("stores")
     noise = np.random.default_rng(0)
     for name, count in (("train.lmdb", 44), ("val.lmdb", 20)):
@@ -53,7 +53,7 @@ def train(line: list[str]) -> str:
 
 
 def train_killed_and_resumed(line: list[str], checkpoint: Path) -> str:
-    """Kill a training after its first checkpoint, while it goes on, and return what the resumed one prints."""
+    """Kill a training after its first checkpoint, resume it, and return what the resumed training prints."""
     with subprocess.Popen(
         line, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
@@ -67,9 +67,7 @@ def train_killed_and_resumed(line: list[str], checkpoint: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ["timm_train", "fastai_train"])
-def test_a_training_that_was_killed_and_resumed_has_the_weights_of_one_that_was_not(
-    script: str, places: list[str], tmp_path: Path
-) -> None:
+def test_resumed_training_has_weights_of_uninterrupted_training(script: str, places: list[str], tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     printed = train(command(script, places, whole))
     assert re.findall(r"^accuracy (.*)%$", printed, re.MULTILINE)[-1] == "100.0"
@@ -80,8 +78,8 @@ def test_a_training_that_was_killed_and_resumed_has_the_weights_of_one_that_was_
 
 
 @pytest.mark.slow
-def test_a_training_with_torchvisions_transforms_goes_on_in_its_order(places: list[str], tmp_path: Path) -> None:
-    """With other crops, so with other weights."""
+def test_training_with_torchvision_transforms_resumes_its_order(places: list[str], tmp_path: Path) -> None:
+    """The crops, and so the weights, differ."""
     printed = train_killed_and_resumed(command("torchvision_train", places, tmp_path / "killed"), tmp_path / "killed")
     assert "accuracy" in printed
     state = torch.load(tmp_path / "killed", weights_only=True)["loader"]

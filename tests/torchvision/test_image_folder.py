@@ -1,4 +1,4 @@
-"""A store's dataset answers as torchvision's ImageFolder of the same files does."""
+"""LMDBDataset has the samples and attributes of torchvision's ImageFolder of the same files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def negative(label: int) -> int:
     return -label
 
 
-def test_samples_classes_and_targets_are_those_of_imagefolder(folder: Path, place: Path) -> None:
+def test_samples_classes_and_targets_equal_imagefolder(folder: Path, place: Path) -> None:
     theirs, ours = datasets.ImageFolder(folder), LMDBDataset(place)
     assert len(ours) == len(theirs)
     assert ours.classes == theirs.classes == ["10", "2", "cats"]
@@ -60,7 +60,7 @@ def joint(image: Any, label: int) -> tuple[Any, int]:
     return image.rotate(90 * label), label + 100
 
 
-def test_transforms_of_image_and_label_together_are_those_of_a_vision_dataset(folder: Path, place: Path) -> None:
+def test_joint_transforms_equal_vision_dataset(folder: Path, place: Path) -> None:
     theirs = datasets.ImageFolder(folder)
     theirs.transforms = joint
     ours = LMDBDataset(place, transforms=joint)
@@ -70,13 +70,13 @@ def test_transforms_of_image_and_label_together_are_those_of_a_vision_dataset(fo
         assert (image.tobytes(), label) == (expected[0].tobytes(), expected[1])
 
 
-def test_a_store_that_is_not_there_is_a_file_that_is_not_found(tmp_path: Path) -> None:
+def test_missing_store_is_a_file_not_found_error(tmp_path: Path) -> None:
     for dataset in (datasets.ImageFolder, LMDBDataset):
         with pytest.raises(FileNotFoundError):
             dataset(tmp_path / "nothing")
 
 
-def test_a_class_that_loads_images_by_their_paths_needs_only_another_base(folder: Path, place: Path) -> None:
+def test_subclass_that_loads_by_path_works_with_another_base(folder: Path, place: Path) -> None:
     def pairs(base: Any) -> Any:
         class Pairs(base):  # type: ignore[misc]
             def __getitem__(self, index: int) -> Any:
@@ -94,11 +94,11 @@ def test_a_class_that_loads_images_by_their_paths_needs_only_another_base(folder
 
 
 class Vision(LMDBDataset, datasets.VisionDataset):  # type: ignore[misc, name-defined]
-    """For code that asks for a VisionDataset."""
+    """For code that checks for VisionDataset."""
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_class_of_ones_own_is_a_vision_dataset(folder: Path, place: Path, num_workers: int) -> None:
+def test_subclass_can_be_a_vision_dataset(folder: Path, place: Path, num_workers: int) -> None:
     ours = Vision(place, to_array)
     assert isinstance(ours, datasets.VisionDataset)
     assert not isinstance(LMDBDataset(place), datasets.VisionDataset)

@@ -1,6 +1,6 @@
-"""The training scripts of timm's and torchvision's repositories, run on stores.
+"""Training scripts of timm's and torchvision's repositories run on stores.
 
-They are in no package. Name the folders that have them, as scripts/frameworks says, or these tests are skipped.
+No package contains them. Without folders that scripts/frameworks names, these tests are skipped.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SCRIPTS = "scripts/frameworks says how to name the folder of these scripts"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folders train, validation and val, and a store of each, of images as bright as their class says."""
+    """Folders train and validation, and a store of each, of images whose brightness is their class."""
     folder = tmp_path_factory.mktemp("images")
     noise = np.random.default_rng(0)
     for split, count in (("train", 16), ("validation", 8)):
@@ -63,7 +63,7 @@ def run(*arguments: object, cwd: Path) -> str:
 @pytest.mark.slow
 @pytest.mark.skipif(not TIMM, reason=SCRIPTS)
 @pytest.mark.parametrize("prefetcher", [[], ["--no-prefetcher"]])
-def test_timms_scripts_train_and_validate_on_a_store_as_on_its_folder(
+def test_timm_scripts_have_same_results_on_store_and_folder(
     folder: Path, tmp_path: Path, prefetcher: list[str]
 ) -> None:
     options = ["--model", "test_resnet", "--num-classes", 5, "--input-size", 3, 32, 32, "-b", 8, "-j", 2]
@@ -86,7 +86,7 @@ def test_timms_scripts_train_and_validate_on_a_store_as_on_its_folder(
 
 @pytest.mark.slow
 @pytest.mark.skipif(not VISION, reason=SCRIPTS)
-def test_torchvisions_script_trains_on_a_store_with_three_edits(folder: Path, tmp_path: Path) -> None:
+def test_torchvision_script_trains_on_a_store_after_edits(folder: Path, tmp_path: Path) -> None:
     assert VISION
     script = (Path(VISION) / "train.py").read_text()
     edits = [

@@ -1,4 +1,4 @@
-"""timm's loader and models with a store, and our loader with timm's call."""
+"""timm's loader and models with a store, and create_loader with timm's transforms."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ timm = pytest.importorskip("timm", reason=REASON)
 timm_data = pytest.importorskip("timm.data", reason=REASON)
 
 
-def test_timm_orders_numbers_as_numbers_and_a_store_as_torchvision(folder: Path, place: Path) -> None:
+def test_timm_sorts_classes_by_number_and_a_store_like_torchvision(folder: Path, place: Path) -> None:
     assert timm_data.ImageDataset(folder).reader.class_to_idx == {"2": 0, "10": 1, "cats": 2}
     assert LMDBDataset(place).class_to_idx == {"10": 0, "2": 1, "cats": 2}
 
 
-@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")  # it closes no file
-def test_names_images_and_classes_are_those_of_timms_dataset(folder: Path, place: Path) -> None:
+@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")  # timm closes none
+def test_names_images_and_classes_equal_timm_dataset(folder: Path, place: Path) -> None:
     theirs, ours = timm_data.ImageDataset(folder), LMDBDataset(place)
     assert sorted(ours.filenames()) == sorted(theirs.filenames())
     assert sorted(ours.filenames(basename=True)) == sorted(theirs.filenames(basename=True))
@@ -39,7 +39,7 @@ def test_names_images_and_classes_are_those_of_timms_dataset(folder: Path, place
 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
-def test_evaluation_with_a_models_config_shows_what_timms_loader_shows(place: Path, interpolation: str) -> None:
+def test_evaluation_images_equal_timm_loader(place: Path, interpolation: str) -> None:
     model = timm.create_model("test_resnet", num_classes=3)
     config = timm_data.resolve_data_config({"img_size": 32, "interpolation": interpolation}, model=model)
     options = {"batch_size": 12, "device": torch.device("cpu"), **config}
@@ -56,7 +56,7 @@ def test_evaluation_with_a_models_config_shows_what_timms_loader_shows(place: Pa
     assert next(iter(positional))[0].shape == images.shape
 
 
-def test_timms_loader_trains_on_a_store_with_its_prefetcher_and_without(place: Path) -> None:
+def test_timm_loader_trains_on_a_store(place: Path) -> None:
     for use_prefetcher in (True, False):
         loader = timm_data.create_loader(
             LMDBDataset(place),
@@ -75,7 +75,7 @@ def test_timms_loader_trains_on_a_store_with_its_prefetcher_and_without(place: P
         assert sorted(torch.cat([labels for _, labels in batches]).tolist()) == [0] * 4 + [1] * 4 + [2] * 4
 
 
-def test_a_transform_of_timms_in_our_loader_gives_what_it_gives_in_timms(place: Path) -> None:
+def test_timm_transform_in_create_loader_equals_timm_loader(place: Path) -> None:
     config = {"crop_mode": "squash", "interpolation": "bicubic"}
     transform = timm_data.create_transform((3, 32, 32), use_prefetcher=True, **config)
     loader = create_loader(LMDBDataset(place), 32, 12, transform=transform, device="cpu", num_workers=0)

@@ -14,7 +14,7 @@ from PIL import Image
 from torch.utils.data import Dataset
 from typing_extensions import override
 
-from dbloader.decoding.random_crop import RandomResizedCrop
+from dbloader.decoding.crops import RandomResizedCrop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

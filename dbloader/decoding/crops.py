@@ -1,4 +1,4 @@
-"""Random crops, for training."""
+"""Decoders that crop: random crops for training, centers for evaluation."""
 
 from __future__ import annotations
 
@@ -9,37 +9,101 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from dbloader._options import check_choice, checked_flag, real_number, whole_number
-from dbloader.decoding.crop import FILTERS, TORCH_FILTERS, Crop
 from dbloader.decoding.decoder import Decoder, check_size
+from dbloader.decoding.render import FILTERS, TORCH_FILTERS, Crop
 from dbloader.errors import OptionError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+_CROP_PCT = 0.875  # 224 of 256 pixels, the usual evaluation on ImageNet
 _RANDOM = "random"
-_ATTEMPTS = 10  # to find a crop that lies within the image, as in torchvision
+_ATTEMPTS = 10  # to draw a crop that fits into the image, as in torchvision
+
+
+class ResizeCenterCrop(Decoder):
+    """Decodes an image, resizes its shorter side to a given length, and cuts out the center.
+
+    It replaces torchvision's Resize and CenterCrop, with the same sizes and positions, and resizes with antialiasing.
+    Where the resized image is smaller than the output, the rest is black.
+
+    Args:
+        size: Height and width of the output in pixels, or one number for both.
+        crop_pct: Side of a square output as a share of the resized image's shorter side, above 0 and at most 1
+            (timm's word). The default is 0.875, unless ``resize`` is given.
+        resize: Length of the shorter side in pixels, instead of ``crop_pct``.
+        interpolation: The filter to resize with: "bilinear" or "bicubic" with torch's kernels, or "nearest", "box",
+            "hamming" or "lanczos" with Pillow's, which are several times slower.
+        exif_transpose: Whether to turn images upright as their EXIF says.
+
+    Raises:
+        OptionError: An option is out of range; or both ``crop_pct`` and ``resize`` are given; or the output is not
+            square and ``resize`` is not given.
+        TypeError: An option is not a number, or ``exif_transpose`` is not a bool.
+    """
+
+    def __init__(
+        self,
+        size: int | Sequence[int],
+        crop_pct: float | None = None,
+        *,
+        resize: int | None = None,
+        interpolation: str = "bilinear",
+        exif_transpose: bool = False,
+    ) -> None:
+        super().__init__(exif_transpose=exif_transpose)
+        self.size: tuple[int, int] = check_size(size)
+        check_choice("interpolation", interpolation, FILTERS)
+        self.interpolation = interpolation
+        if resize is not None:
+            if crop_pct is not None:
+                raise OptionError(f"crop_pct and resize exclude each other, got {crop_pct!r} and {resize!r}")
+            self.resize = whole_number("resize", resize, 1)
+            return
+        if self.size[0] != self.size[1]:
+            raise OptionError(f"resize must be given where the output is not square, got size={self.size}")
+        share = real_number("crop_pct", _CROP_PCT if crop_pct is None else crop_pct, 0, 1, above=True)
+        self.resize = math.floor(self.size[0] / share)
+
+    @override
+    def choose_crop(self, random_numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:
+        self._check_random_numbers(random_numbers)
+        longer = int(self.resize * max(width, height) / min(width, height))
+        resized = (longer, self.resize) if width <= height else (self.resize, longer)
+        window = (_center(resized[0], self.size[0]), _center(resized[1], self.size[1]))
+        return Crop(0, 0, width, height, resized=resized, window=window, interpolation=self.interpolation)
+
+    def __repr__(self) -> str:
+        options = f"{self.size}, resize={self.resize}, interpolation={self.interpolation!r}"
+        return f"{type(self).__name__}({options}, exif_transpose={self.exif_transpose})"
+
+
+def _center(full: int, length: int) -> int:
+    """Return the start of a center. Like CenterCrop, round halves to even, but down where there is padding."""
+    return -((length - full) // 2) if length > full else round((full - length) / 2)
 
 
 class RandomCrop(Decoder):
-    """Decodes a random part of an image at its own scale, and mirrors it at random, as torchvision's transforms do.
+    """Decodes a random part of an image without resizing it, and mirrors it at random.
 
-    It replaces RandomCrop and RandomHorizontalFlip, as they are used for small images (CIFAR) and for segmentation. Of
-    a tiled JPEG it decodes the tiles that the crop touches.
+    It replaces torchvision's RandomCrop and RandomHorizontalFlip, for small images (CIFAR) and segmentation. Of a tiled
+    JPEG it decodes the tiles that the crop touches.
 
-    The random numbers of a sample are, in this order: one for mirroring (if below ``flip``), two for the positions of
-    the crop's upper and left edges.
+    Each sample takes three random numbers: one for mirroring (if below ``flip``), one for the upper edge of the crop,
+    one for its left edge.
 
     Args:
         size: Height and width of the output in pixels, or one number for both.
         padding: Pixels of black around the image, below ``size``: one number, (left and right, top and bottom), or
             (left, top, right, bottom). The crop is chosen from the padded image.
-        pad_if_needed: Whether a side that is still too short gets all that is missing, in black, at each end.
+        pad_if_needed: Whether to pad a side of the padded image that is still too short. Both of its ends get as much
+            black as is missing.
         flip: Probability that the output is mirrored.
-        exif_transpose: Whether images are turned upright as their EXIF says.
+        exif_transpose: Whether to turn images upright as their EXIF says.
 
     Raises:
         OptionError: An option is out of range. From a call: the padded image is smaller than the output.
-        TypeError: An option is not a number, not as many as it must be, or not True or False.
+        TypeError: An option has the wrong type, or ``padding`` the wrong length.
     """
 
     draws = 3
@@ -79,39 +143,39 @@ class RandomCrop(Decoder):
         return Crop(left, top, shown[1], shown[0], flip < self.flip, resized=shown, window=window)
 
     def __repr__(self) -> str:
-        names = ("size", "padding", "pad_if_needed", "flip", "exif_transpose")
-        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+        return _repr(self, "size", "padding", "pad_if_needed", "flip", "exif_transpose")
 
 
 class RandomResizedCrop(Decoder):
-    """Decodes a random part of an image, resizes it and mirrors it at random, as torchvision's transforms do.
+    """Decodes a random part of an image, resizes it, and mirrors it at random.
 
-    It replaces RandomResizedCrop and RandomHorizontalFlip: it draws the same crops with the same probability, rounds as
-    they do, and resizes with antialiasing. Of a tiled JPEG it decodes the tiles that the crop touches.
+    It replaces torchvision's RandomResizedCrop and RandomHorizontalFlip: it draws the same crops with the same
+    probability, rounds as they do, and resizes with antialiasing. Of a tiled JPEG it decodes the tiles that the crop
+    touches.
 
-    The random numbers of a sample are, in this order: one for mirroring (if below ``flip``), two for the positions of
-    the crop's upper and left edges, and ten pairs for its share of the area and its aspect ratio. The first pair counts
-    whose crop fits into the image. If none fits, the crop is the largest one in the center with an allowed ratio. One
-    more, for ``interpolation="random"``, chooses the filter: bilinear below 0.5.
+    Each sample takes one random number for mirroring (if below ``flip``), one for the upper edge of the crop, one for
+    its left edge, and ten pairs for its share of the area and its aspect ratio. The first pair whose crop fits into the
+    image is used. If none fits, the crop is the largest one in the center with an allowed ratio. One more number, for
+    ``interpolation="random"``, chooses the filter: bilinear below 0.5.
 
     Args:
         size: Height and width of the output in pixels, or one number for both.
         scale: Least and greatest share of the image's area, above 0 and at most 1.
         ratio: Least and greatest ratio of the crop's width to its height, before resizing; its logarithm is drawn.
         flip: Probability that the output is mirrored.
-        scaled: Whether libjpeg decodes a JPEG at a half, a quarter or an eighth of its size if the crop is at least as
-            many times wider and higher than the output. This changes the pixels, and rounds the crop's edges to
-            pixels of the smaller image. For 27 photos of 2 to 18 megapixels and an output of 224 x 224, the mean
-            difference was 1.4 levels (6.4 in the worst image), the root mean square 2.9. A sample took 15.7 ms in
-            place of 23.4, and 6.8 in place of 10.2 from tiled JPEGs.
+        scaled: Whether libjpeg may decode a JPEG at 1/2, 1/4 or 1/8 of its size, if the crop is at least 2, 4 or 8
+            times as wide and as high as the output. This changes the pixels, and rounds the crop's edges to pixels of
+            the smaller image. For 27 photos of 2 to 18 megapixels and an output of 224 x 224, the mean difference was
+            1.4 levels (6.4 in the worst image), the root mean square 2.9. A sample took 15.7 ms instead of 23.4, and
+            6.8 instead of 10.2 from tiled JPEGs.
         interpolation: The filter to resize with: "bilinear" or "bicubic" with torch's kernels; "random" for one of
-            these two, as in timm; "nearest", "box", "hamming" or "lanczos" with Pillow's, which are several times
+            these two, as in timm; or "nearest", "box", "hamming" or "lanczos" with Pillow's, which are several times
             slower.
-        exif_transpose: Whether images are turned upright as their EXIF says.
+        exif_transpose: Whether to turn images upright as their EXIF says.
 
     Raises:
         OptionError: An option is out of range.
-        TypeError: An option is not a number, not as many as it must be, or not True or False.
+        TypeError: An option has the wrong type.
     """
 
     draws = 3 + 2 * _ATTEMPTS
@@ -160,7 +224,7 @@ class RandomResizedCrop(Decoder):
         return Crop(left, top, w, h, flip, interpolation=interpolation)
 
     def _largest(self, width: int, height: int) -> tuple[int, int]:
-        """Return width and height of the largest crop with an allowed ratio, at least a pixel each."""
+        """Return width and height, at least 1, of the largest crop with an allowed ratio."""
         least, most = self.ratio
         if width / height < least:
             return width, max(1, round(width / least))
@@ -175,8 +239,11 @@ class RandomResizedCrop(Decoder):
         return next((f for f in (8, 4, 2) if crop.height >= f * self.size[0] and crop.width >= f * self.size[1]), 1)
 
     def __repr__(self) -> str:
-        names = ("size", "scale", "ratio", "flip", "scaled", "interpolation", "exif_transpose")
-        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+        return _repr(self, "size", "scale", "ratio", "flip", "scaled", "interpolation", "exif_transpose")
+
+
+def _repr(decoder: Decoder, *names: str) -> str:
+    return f"{type(decoder).__name__}({', '.join(f'{name}={getattr(decoder, name)!r}' for name in names)})"
 
 
 def _padding(padding: Any, size: tuple[int, int]) -> tuple[int, int, int, int]:

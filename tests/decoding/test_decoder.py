@@ -1,4 +1,4 @@
-"""Decoders give the pixels of Pillow, whatever they are given."""
+"""Decoders return Pillow's pixels for files, arrays and PIL images, and refuse damaged files."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 SIZES = ((1, 1), (1, 40), (40, 1), (7, 5), (67, 45))
 
 
-def written(*factors: int, process: int = 0xC0) -> bytes:
-    """A JPEG of 40 x 40 pixels whose components have these sampling factors."""
+def jpeg_with(*factors: int, process: int = 0xC0) -> bytes:
+    """Return a JPEG of 40 x 40 pixels whose components have these sampling factors."""
     across, down = 8 * max(factor >> 4 for factor in factors), 8 * max(factor & 15 for factor in factors)
     blocks = sum((factor >> 4) * (factor & 15) for factor in factors) if len(factors) > 1 else 1
     across, down = (across, down) if len(factors) > 1 else (8, 8)
@@ -40,7 +40,7 @@ def written(*factors: int, process: int = 0xC0) -> bytes:
     return jpegs.frame(process, 40, 40, *factors) + jpegs.scan([*range(1, len(factors) + 1)], codes) + jpegs.END
 
 
-def of_each_kind() -> dict[str, bytes]:
+def files_of_each_kind() -> dict[str, bytes]:
     files = {}
     for mode, sub in (("RGB", 0), ("RGB", 1), ("RGB", 2), ("L", 0), ("CMYK", 0), ("CMYK", 2)):
         for progressive in (False, True):
@@ -48,10 +48,10 @@ def of_each_kind() -> dict[str, bytes]:
                 image = draw(*size, mode)
                 options = {"quality": 85, "subsampling": sub, "progressive": progressive}
                 files[f"jpeg {mode} {sub} {progressive} {size}"] = encoded(image, "JPEG", **options)
-    # 4:4:0, 4:1:1, 4:1:0, 4:4:1, and some for which nobody has a name.
+    # 4:4:0, 4:1:1, 4:1:0, 4:4:1, and two without a name.
     for factors in ((0x12, 17, 17), (0x41, 17, 17), (0x42, 17, 17), (0x14, 17, 17), (0x31, 17, 17), (0x22, 0x21, 0x12)):
-        files[f"jpeg of factors {factors}"] = written(*factors)
-    files["jpeg extended"] = written(0x11, process=0xC1)
+        files[f"jpeg of factors {factors}"] = jpeg_with(*factors)
+    files["jpeg extended"] = jpeg_with(0x11, process=0xC1)
     files["jpeg with bytes after its end"] = encoded(draw(67, 45), "JPEG") + b"more"
     files["jpeg without JFIF header, RGB"] = encoded(draw(67, 45), "JPEG", keep_rgb=True)
     files["jpeg with two pictures"] = encoded(draw(67, 45), "MPO", save_all=True, append_images=[draw(9, 9)])
@@ -69,27 +69,27 @@ def of_each_kind() -> dict[str, bytes]:
     return files
 
 
-FILES = of_each_kind()
+FILES = files_of_each_kind()
 
 
 def pixels(tensor: torch.Tensor) -> npt.NDArray[Any]:
-    """The bytes of an output, shape (height, width, 3), after a look at its memory."""
+    """Check the layout of an output, and return it as an array (height, width, 3)."""
     assert tensor.dtype is torch.uint8
     assert tensor.shape[0] == 3
     array = tensor.permute(1, 2, 0)
-    assert array.is_contiguous(), "rows of pixels of three bytes"
+    assert array.is_contiguous()
     return array.numpy()
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_a_whole_image_is_that_of_pillow_bit_for_bit(kind: str) -> None:
+def test_whole_image_equals_pillow(kind: str) -> None:
     expected = np.asarray(decode_pil(FILES[kind]))
     for given in (FILES[kind], memoryview(FILES[kind])):
         assert np.array_equal(pixels(DecodeTensor()(given)), expected)
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_a_crop_is_the_same_of_a_file_an_array_and_an_image_of_any_mode(kind: str) -> None:
+def test_crops_of_file_array_and_image_are_equal(kind: str) -> None:
     decoder = RandomResizedCrop((9, 14))
     random_numbers = np.random.default_rng(1).random((6, decoder.draws))
     image = decode_pil(FILES[kind])
@@ -101,7 +101,7 @@ def test_a_crop_is_the_same_of_a_file_an_array_and_an_image_of_any_mode(kind: st
 
 
 @pytest.mark.parametrize("decoder", [DecodeTensor(), RandomResizedCrop(20), ResizeCenterCrop(20)], ids=repr)
-def test_an_array_may_be_gray_read_only_or_a_view_and_is_left_alone(decoder: Decoder) -> None:
+def test_array_may_be_gray_read_only_or_a_view_and_never_changes(decoder: Decoder) -> None:
     gray = np.random.default_rng(0).integers(0, 256, (50, 60), dtype=np.uint8)
     rgb = np.repeat(gray[..., None], 3, -1)
     random_numbers = np.random.default_rng(1).random(decoder.draws)
@@ -114,10 +114,8 @@ def test_an_array_may_be_gray_read_only_or_a_view_and_is_left_alone(decoder: Dec
         output = decoder(given, random_numbers)
         assert np.array_equal(pixels(output), expected)
         output.zero_()
-    assert np.array_equal(rgb[..., 0], gray)
-    output = decoder(rgb, random_numbers)
-    output.zero_()
-    assert np.array_equal(rgb[..., 0], gray), "the output has memory of its own"
+    decoder(rgb, random_numbers).zero_()
+    assert np.array_equal(rgb[..., 0], gray), "the output shares no memory with the image"
 
 
 @pytest.mark.parametrize(
@@ -125,7 +123,7 @@ def test_an_array_may_be_gray_read_only_or_a_view_and_is_left_alone(decoder: Dec
     [np.zeros((4, 4), np.int64), np.zeros((4, 4, 4), np.uint8), np.zeros(4, np.uint8), np.zeros((0, 4, 3), np.uint8)],
     ids=lambda array: f"{array.dtype} {array.shape}",
 )
-def test_other_arrays_are_refused(array: npt.NDArray[Any]) -> None:
+def test_array_of_other_dtype_or_shape_is_refused(array: npt.NDArray[Any]) -> None:
     with pytest.raises(OptionError, match=r"must be uint8 of the shape .*, got \w+ of the shape \("):
         DecodeTensor()(array)
 
@@ -138,7 +136,7 @@ def oriented(orientation: int, name: str, size: tuple[int, int] = (67, 45), mode
 
 @pytest.mark.parametrize("name", ["JPEG", "PNG", "TIFF", "WEBP"])
 @pytest.mark.parametrize("orientation", range(10))
-def test_an_image_is_turned_upright_only_if_it_is_asked_for(orientation: int, name: str) -> None:
+def test_exif_turns_image_only_on_request(orientation: int, name: str) -> None:
     for mode in ("RGB", "CMYK") if name == "JPEG" else ("RGB",):
         file = oriented(orientation, name, mode=mode)
         assert np.array_equal(pixels(DecodeTensor()(file)), np.asarray(decode_pil(file)))
@@ -152,7 +150,7 @@ def test_an_image_is_turned_upright_only_if_it_is_asked_for(orientation: int, na
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_tiles_are_those_of_the_upright_crop(orientation: int) -> None:
+def test_crop_of_tiles_is_turned_upright(orientation: int) -> None:
     exif = Image.Exif()
     exif[ExifTags.Base.Orientation] = orientation
     jpeg, lengths = encode_tiled(draw(150, 90), quality=85, exif=exif.tobytes())
@@ -163,7 +161,7 @@ def test_tiles_are_those_of_the_upright_crop(orientation: int) -> None:
         assert torch.equal(decoder(jpeg, row, tiles=lengths), decoder(upright, row))
 
 
-def test_exif_that_cannot_be_read_is_an_error_only_where_it_is_wanted() -> None:
+def test_unreadable_exif_is_an_error_only_with_exif_transpose() -> None:
     file = encoded(draw(20, 20), "PNG", exif=b"Exif\0\0nonsense")
     assert np.array_equal(pixels(DecodeTensor()(file)), np.asarray(decode_pil(file)))
     with pytest.raises(DamagedImageError, match=r"^the EXIF of the image.*exif_transpose=False ignores it"):
@@ -171,13 +169,13 @@ def test_exif_that_cannot_be_read_is_an_error_only_where_it_is_wanted() -> None:
 
 
 @pytest.mark.parametrize("file", [FILES["jpeg RGB 2 False (67, 45)"], FILES["jpeg CMYK 2 False (67, 45)"]])
-def test_an_image_that_is_cut_short_is_damaged_wherever_the_cut_is(file: bytes) -> None:
+def test_image_cut_anywhere_is_refused(file: bytes) -> None:
     for length in random.Random(0).sample(range(3, len(file) - 2), 40):
         with pytest.raises((DamagedImageError, NotAnImageError), match=r"^the (image|header of the image) "):
             DecodeTensor()(file[:length])
 
 
-def test_what_libjpeg_warns_of_never_becomes_pixels() -> None:
+def test_image_with_libjpeg_warning_is_refused() -> None:
     file = encoded(draw(67, 45), "JPEG", quality=90)
     start, generator = file.index(b"\xff\xda") + 14, random.Random(0)
     warned = 0
@@ -196,7 +194,7 @@ def test_what_libjpeg_warns_of_never_becomes_pixels() -> None:
     assert warned > 50
 
 
-def test_padding_before_the_end_is_no_damage() -> None:
+def test_padding_before_the_end_is_not_damage() -> None:
     file = encoded(draw(67, 45), "JPEG")
     padded = file[:-2] + bytes(5) + file[-2:]
     with pytest.raises(DamagedImageError, match="the image has data left when all pixels are decoded"):
@@ -205,11 +203,11 @@ def test_padding_before_the_end_is_no_damage() -> None:
     scaled, plain = (RandomResizedCrop(8, scale=(0.5, 1), scaled=scaled) for scaled in (True, False))
     random_numbers = np.random.default_rng(0).random(plain.draws)
     assert not torch.equal(scaled(file, random_numbers), plain(file, random_numbers))
-    assert torch.equal(scaled(padded, random_numbers), plain(file, random_numbers)), "it is decoded as it is"
+    assert torch.equal(scaled(padded, random_numbers), plain(file, random_numbers)), "Pillow decodes it at full size"
 
 
-@pytest.mark.parametrize("data", [b"", b"hello", b"\xff\xd8\xff", written(0x11, 0x11)])
-def test_what_is_no_image_is_named_so(data: bytes) -> None:
+@pytest.mark.parametrize("data", [b"", b"hello", b"\xff\xd8\xff", jpeg_with(0x11, 0x11)])
+def test_unknown_format_is_refused(data: bytes) -> None:
     with pytest.raises(NotAnImageError, match=r"^the image is in no known format: it (is empty|begins with b)"):
         DecodeTensor()(data)
 
@@ -232,17 +230,17 @@ def test_threads_share_a_decoder() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"progressive": True}, {"restart_marker_blocks": 5}])
 @pytest.mark.parametrize("mode", ["L", "RGB"])
-def test_a_jpeg_that_is_cut_inside_a_scan_and_closed_is_not_gray_in_part(mode: str, options: dict[str, Any]) -> None:
+def test_jpeg_cut_inside_a_scan_is_refused(mode: str, options: dict[str, Any]) -> None:
     file = encoded(draw(67, 45).convert(mode), "JPEG", **options)
     cut = file[: len(file) * 3 // 4] + file[-2:]
     with Image.open(io.BytesIO(cut)) as image:
-        image.load()  # Pillow says nothing
+        image.load()  # Pillow alone shows gray
     for decoder in (decode_pil, DecodeTensor()):
         with pytest.raises(DamagedImageError, match="the image does not decode"):
             decoder(cut)
 
 
-def test_a_decoded_jpeg_has_pillows_pixels_and_what_else_is_in_the_file() -> None:
+def test_decode_pil_keeps_pixels_and_info_of_pillow() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     file = encoded(draw(67, 45), "JPEG", exif=exif.tobytes(), icc_profile=b"profile")
