@@ -114,7 +114,7 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
         store, _ = find_store(fetcher)
         self._limit = SkipLimit(sampler, skip, None if store is None else store.root)
         self.check_skipped = self._limit.receive
-        # Indices that were damaged before. They are tested first, so that most batches are made only once.
+        # Indices that were damaged before. They are tested first, and most batches are then made only once.
         self._suspects: set[int] = set()
 
     @override

@@ -139,8 +139,8 @@ class _LoaderPosition(Position):
     def __init__(self, state_dict: Callable[[], State]) -> None:
         super().__init__()
         self._state_dict = state_dict
-        # The state after the batch that was received last; None at the beginning and at the end, where the loader's own
-        # state is that of its consumer.
+        # The state after the batch that was received last. At the beginning and at the end it is None, because the
+        # loader's own state is then right for the consumer.
         self.received: State | None = None
 
     @override

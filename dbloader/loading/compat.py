@@ -1,4 +1,4 @@
-"""Names of well-known recipes, so that code written for them runs after changing an import.
+"""Names of well-known recipes: code written for them runs after changing an import.
 
 ``background`` and ``BackgroundGenerator`` have the interface of the prefetch_generator package. ``DataLoaderX`` is a
 DataLoader that many projects write with them.

@@ -211,7 +211,7 @@ def default_transform(dataset: Any, size: tuple[int, int], *, is_training: bool)
         return None
     if is_training:
         return RandomResizedCrop(size)
-    # The longer side of the output decides, so that no part of it stays black.
+    # The longer side of the output decides, because a shorter resize would leave a part of the output black.
     return ResizeCenterCrop(size, resize=ResizeCenterCrop(max(size)).resize)
 
 

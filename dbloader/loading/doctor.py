@@ -151,7 +151,7 @@ def _cuda(root: Path) -> Iterator[Finding]:
             yield Finding("torch", "problem", f"cannot be imported: {error}", "no training runs", "install torch again")
         return
     yield Finding("torch", "ok", torch.__version__)
-    with warnings.catch_warnings(record=True) as caught:  # torch says in a warning why it cannot use a device
+    with warnings.catch_warnings(record=True) as caught:  # torch warns when it cannot use a device, with the reason
         warnings.simplefilter("always")
         devices = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
     if not devices:

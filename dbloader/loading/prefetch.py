@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Not the loader's: its state is that of the batches it made, not of the batches that the consumer received.
+# Not the loader's: its state counts the batches that it made, not the batches that the consumer received.
 _STATE = ("state_dict", "load_state_dict")
 
 
@@ -143,7 +143,7 @@ class PrefetchLoader(Generic[T]):
             self._transfer,
             self.preparation,
             getattr(self._loader, "check_skipped", None),
-            # With batch_size=None a DataLoader may give samples or batches: nobody knows.
+            # With batch_size=None the items of a DataLoader may be samples or batches.
             counts_samples=getattr(self._loader, "batch_sampler", self) is not None,
         )
         self._clock = iteration.clock

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from dbloader.batches.base import BatchFetcher
 
-# Held while the workers of a run start, so that they inherit the shared memory of their own run. They inherit the lock
-# too. It is reentrant: a loader that a forked worker makes then fails with torch's error, where it would wait forever.
+# Held while the workers of a run start: each inherits the shared memory of its own run. Workers inherit the lock too.
+# It is reentrant: a loader that a forked worker makes then fails with torch's error, where it would wait forever.
 _starting = threading.RLock()
 
 # Batches in use: three of the PrefetchLoader, and two of its consumer, which works on one and may still hold the last.

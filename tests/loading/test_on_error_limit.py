@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, Subset
 
-from dbloader import LMDBDataset, Record, Skip, create_loader, write_store
+from dbloader import LMDBDataset, PrefetchLoader, Record, Skip, create_loader, write_store
 from dbloader.batches.timed import SkippedSample
 from dbloader.errors import (
     DamagedRecordError,
@@ -122,6 +122,13 @@ def test_a_store_with_nothing_but_damaged_records_ends_with_an_error(tmp_path: P
         with pytest.raises(LoaderError, match=r"too many samples are damaged, [158] of the 8 of an epoch"):
             next(iter(loader))
         loader.close()
+
+
+def test_limit_holds_in_another_prefetch_loader(place: Path) -> None:
+    with LMDBDataset(place) as dataset:
+        loader = create_loader(dataset, **{**SKIP, "on_error": Skip(2 / LENGTH)}).wrapped_loader
+        with pytest.raises(LoaderError, match="too many samples are damaged, 3 of the 24"):
+            list(PrefetchLoader(loader, depth=0))
 
 
 def test_the_count_begins_again_with_each_epoch(place: Path) -> None:
