@@ -1,4 +1,4 @@
-"""A real browser, and the viewer in it as people start it."""
+"""A real browser, and a running viewer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
-    """One browser for all these tests. It ends with the last one: Playwright's event loop would hinder others."""
+    """One browser for all tests of this folder. It ends after them: Playwright's event loop disturbs other tests."""
     executable = needing_a_browser()
     expect.set_options(timeout=WAIT_MS)
     quiet = ["--disable-quic", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
@@ -45,7 +45,7 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture(scope="package")
 def photos(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[Site]:
-    """The viewer of 180 photographs in three classes, one repaired, one damaged in the store; and of six others."""
+    """A viewer of two stores: 180 photographs in three classes, one repaired and one damaged; and six others."""
     folder = tmp_path_factory.mktemp("photos")
     number = iter(range(1000))
     files = {
@@ -63,7 +63,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Itera
 
 @pytest.fixture
 def tabs(chromium: Browser) -> Iterator[Tabs]:
-    """Opens pages; fails the test on whatever a page complains of, and on each request to another host."""
+    """Opens pages. The test fails if a page reports an error or sends a request to another host."""
     opened = Tabs(chromium)
     yield opened
     opened.close()

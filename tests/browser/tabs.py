@@ -1,4 +1,4 @@
-"""Pages of a browser that are watched: errors, Content Security Policy, requests."""
+"""Open pages in a browser, and collect their errors and requests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def skip_or_fail(reason: str) -> NoReturn:
 
 
 class Site(NamedTuple):
-    """A running viewer that a browser has entered by its link."""
+    """A running viewer, and the cookies of a browser that has opened its link."""
 
     address: str
     cookies: StorageState
@@ -49,7 +49,7 @@ class Site(NamedTuple):
 
 
 class Tabs:
-    """Opens pages, each in a browser of its own as to cookies, and collects what is wrong with them."""
+    """Opens pages, each with cookies of its own, and collects their errors."""
 
     def __init__(self, chromium: Browser) -> None:
         self._chromium = chromium
@@ -57,14 +57,14 @@ class Tabs:
         self.complaints: list[str] = []
 
     def open(self, site: Site, path: str = "/", *, refused: str = "(?!)", **options: Any) -> Page:
-        """Open a page; ``refused`` is a pattern of the requests that the server may answer with an error."""
+        """Open a page. The server may answer requests that match ``refused`` with an error."""
         context = self._chromium.new_context(storage_state=site.cookies, base_url=site.address, **options)
         self._contexts.append(context)
         context.set_default_timeout(WAIT_MS)
         page = context.new_page()
 
         def said(message: ConsoleMessage) -> None:
-            # An answer that is an error is judged below.
+            # answered() judges failed requests.
             if message.type in ("error", "warning") and not message.text.startswith("Failed to load resource"):
                 self.complaints.append(f"{message.type}: {message.text}")
 

@@ -1,4 +1,4 @@
-"""A viewer that was stopped, and a MongoDB server that is away for a while, in a browser."""
+"""The page while the viewer or its MongoDB server does not answer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BROKEN = """[...document.images].filter((image) => image.complete && !image.natu
 
 
 def check_one_message(page: Page, text: str) -> None:
-    """Wait until the bar says something, and check that nothing else does and that no picture is broken."""
+    """Wait until the bar shows a text, and check that there is no other message and no broken picture."""
     expect(page.locator("#note")).to_contain_text(text)
     expect(page.locator("#notice")).to_be_empty()
     expect(page.locator(".error:visible, .bad:visible")).to_have_count(0)
@@ -38,7 +38,7 @@ def check_one_message(page: Page, text: str) -> None:
 
 def test_stopped_viewer_leaves_captions_and_one_message(tabs: Tabs, chromium: Browser, tmp_path: Path) -> None:
     convert(plant_photos(tmp_path / "images", 60), tmp_path / "a.lmdb")
-    with socket.create_server(("127.0.0.1", 0)) as free:  # a port that no other viewer takes once this one has ended
+    with socket.create_server(("127.0.0.1", 0)) as free:  # a fixed port: the second viewer must have it, too
         port = free.getsockname()[1]
     arguments = (tmp_path / "a.lmdb", "--no-open", "--port", port)
     size = {"width": 360, "height": 740}

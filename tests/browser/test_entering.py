@@ -1,4 +1,4 @@
-"""How a browser gets in, from where it may come, and what a page of another site gets."""
+"""Links that open the viewer, pages of other sites, and a second browser."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def other_site(page: str) -> Iterator[str]:
-    """Serve one page under a name that is another site to a browser than 127.0.0.1; yields its URL."""
+    """Serve one page as another site than 127.0.0.1, and yield its URL."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:

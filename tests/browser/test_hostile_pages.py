@@ -1,4 +1,4 @@
-"""Names and images from strangers, in a browser: nothing of them runs, and nothing breaks the page."""
+"""Hostile names and images in a browser: nothing runs, and the page stays whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the training sees, in a browser: rectangles, steps, states, one record."""
+"""The training view in a browser: crops, steps, states, one record."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """Where a store may be made."""
+    """The place of a new store."""
     return tmp_path / "out.lmdb"
 
 

@@ -1,4 +1,4 @@
-"""A running viewer of two small stores, the second one hostile, for the tests that attack it."""
+"""A running viewer of two small stores, of which the second is hostile."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ HTML = b"<!doctype html><script>alert(1)</script>"
 
 
 class Opened(NamedTuple):
-    """A viewer whose link was opened, and the cookie that the browser got."""
+    """A viewer whose link was opened, and the cookie of the browser."""
 
     viewer: Viewer
     cookie: str
 
     def ask(self, target: str | bytes = "/", *lines: str, method: str = "GET", known: bool = True) -> Answer:
-        """Ask as the page does; as another browser, if it is not ``known``."""
+        """Send a request with the cookie, or without it if the browser is not ``known``."""
         cookies = [f"Cookie: {self.cookie}"] if known else []
         return ask(self.viewer.port, target, *cookies, *lines, method=method, host=f"127.0.0.1:{self.viewer.port}")
 

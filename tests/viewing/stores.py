@@ -1,4 +1,4 @@
-"""Stores of records of all kinds for the tests of selections, and what a query finds in them, worked out in Python."""
+"""Stores of records of all kinds, and random queries with the same conditions in plain Python."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SIGNS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def some_records(count: int, seed: int, *, labels: tuple[int, int] = (0, len(CLASSES) - 1)) -> list[Record]:
-    """Return records with and without names, labels, sizes and images; some names come several times."""
+    """Return records with and without names, labels, sizes and images. Some names are not unique."""
     rng = random.Random(seed)
     records = []
     for _ in range(count):
@@ -43,7 +43,7 @@ def some_records(count: int, seed: int, *, labels: tuple[int, int] = (0, len(CLA
 
 
 def some_events(records: list[Record], seed: int) -> list[dict[str, str]]:
-    """Return lines of a report: of records, of a file that became none, and two of one record."""
+    """Return lines of a report: some for records, two for the same record, and one for a rejected file."""
     rng = random.Random(seed)
     names = [record.name for record in records if record.name]
     some = rng.sample(names, min(len(names), 40))
@@ -61,7 +61,7 @@ def write_records(
 
 
 def random_query(rng: random.Random, length: int, events: list[dict[str, str]]) -> tuple[str, Any]:
-    """Return a query text, and a function of an index and its record that says whether it holds."""
+    """Return a query, and a function that returns whether the record of an index matches it."""
     words = [_random_word(rng, length, events) for _ in range(rng.choice((1, 1, 2, 3)))]
     text = "  ".join(text for text, _ in words)
     return text, lambda index, record: all(holds(index, record) for _, holds in words)

@@ -1,4 +1,4 @@
-"""A listing of a selection gives exactly its records to copy and to convert."""
+"""``copy`` and ``convert`` find exactly the records of a selection in its listing."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def opened(data: bytes) -> Image.Image:
 
 
 def scene(mode: str = "RGB") -> Image.Image:
-    """Return a smooth picture, whose small versions are nearly the same however they are made."""
+    """Return a smooth picture: every way to scale it gives nearly the same pixels."""
     x, y = np.meshgrid(np.linspace(0, 255, WIDTH), np.linspace(0, 255, HEIGHT))
     return Image.fromarray(np.stack([x, y, (x + y) / 2], 2).astype(np.uint8)).convert(mode, dither=Image.Dither.NONE)
 
@@ -63,7 +63,7 @@ def difference(thumbnail: bytes, expected: Image.Image) -> float:
 
 
 def in_size(data: bytes, width: int, height: int) -> bytes:
-    """Return a progressive JPEG whose header says another size."""
+    """Return a progressive JPEG with another size in its header."""
     at = data.index(b"\xff\xc2") + 5
     return data[:at] + struct.pack(">HH", height, width) + data[at + 4 :]
 
@@ -285,7 +285,7 @@ def test_damaged_copy_does_not_get_pictures_of_the_whole_store(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_large_jpeg_is_decoded_in_little_memory(tmp_path: Path) -> None:
-    """Whole, its 132 megapixels would take 400 MB."""
+    """Decoded in full, its 132 megapixels would need 400 MB."""
     store_of(tmp_path / "a.lmdb", encoded(Image.new("RGB", (12_000, 11_000), (200, 30, 90)), "JPEG")).close()
     program = """
 import resource, sys
