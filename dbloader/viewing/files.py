@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from PIL import ExifTags, Image
 
-from dbloader.errors import NotAnImageError, OptionError
+from dbloader.errors import DamagedImageError, NotAnImageError, OptionError
 from dbloader.images.info import read_facts
-from dbloader.images.pillow import EIGHT_BITS, open_pillow
+from dbloader.images.pillow import EIGHT_BITS, open_pillow, translate_errors
 
 if TYPE_CHECKING:
     from dbloader.images.info import Facts
@@ -97,12 +98,10 @@ def shown_orientation(image: Any) -> int:
 
     Browsers ignore XMP, and the EXIF of WebP. They do not show TIFF: Pillow applies the orientation of a TIFF.
     """
-    try:
-        with open_pillow(image) as opened:
-            exif = opened.getexif() if opened.format == "TIFF" else Image.Exif()
-            if opened.format not in ("TIFF", "WEBP"):
-                exif.load(opened.info.get("exif", b""))
-            value = exif.get(ExifTags.Base.Orientation, 1)
-            return value if value in range(1, 9) else 1
-    except Exception:  # Pillow raises whatever its parsing meets
-        return 1
+    value = 1
+    with suppress(DamagedImageError), translate_errors("its EXIF cannot be read"), open_pillow(image) as opened:
+        exif = opened.getexif() if opened.format == "TIFF" else Image.Exif()
+        if opened.format not in ("TIFF", "WEBP"):
+            exif.load(opened.info.get("exif", b""))
+        value = exif.get(ExifTags.Base.Orientation, 1)
+    return value if value in range(1, 9) else 1
