@@ -7,7 +7,6 @@ import os
 import pickle
 import random
 import threading
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -35,27 +34,6 @@ def read_here(store: Store, opener: Any, indices: list[int]) -> tuple[int, int |
 
 def read_in_child(connection: Connection, store: Store, opener: Any, indices: list[int]) -> None:
     connection.send(read_here(store, opener, indices))
-
-
-class Samples:
-    """A dataset of batches that ``read_here`` has read."""
-
-    def __init__(self, store: Store, opener: Any) -> None:
-        self.store = store
-        self.opener = opener
-
-    def __len__(self) -> int:
-        return len(self.store)
-
-    def __getitem__(self, index: int) -> Any:
-        raise NotImplementedError
-
-    def __getitems__(self, indices: list[int]) -> list[Any]:
-        return [(indices, *read_here(self.store, self.opener, indices))]
-
-
-def first(batch: list[Any]) -> Any:
-    return batch[0]
 
 
 class ProcessesContract(Backend):
@@ -117,36 +95,6 @@ class ProcessesContract(Backend):
                 process.join(WAIT_S)
                 process.close()
                 receiver.close()
-
-    @pytest.mark.parametrize("workers", [0, 2])
-    def test_each_dataloader_worker_opens_its_own_handle(self, tmp_path: Path, workers: int) -> None:
-        from torch.utils.data import DataLoader
-
-        records = make_records(23)
-        place = self.store(tmp_path, records)
-        expected = documents_of(records)
-        with self.open(place) as store:
-            store.read([1])
-            loader: Any = DataLoader(
-                Samples(store, self.opener),  # type: ignore[arg-type]  # Dataset's methods are all that is needed
-                batch_size=5,
-                shuffle=True,
-                num_workers=workers,
-                multiprocessing_context="fork" if workers else None,
-                collate_fn=first,
-                timeout=WAIT_S if workers else 0,
-            )
-            seen: Counter[int] = Counter()
-            pids = set()
-            for indices, pid, _, after, documents, _ in loader:
-                assert after == pid
-                assert documents == [expected[index] for index in indices]
-                seen.update(indices)
-                pids.add(pid)
-            assert seen == Counter(range(23))
-            assert pids.isdisjoint({os.getpid()}) if workers else pids == {os.getpid()}
-            assert len(pids) == max(1, workers)
-            assert self.opener(store) == os.getpid()
 
     def test_pickle_has_the_place_and_no_handle(self, tmp_path: Path) -> None:
         records = make_records(4)
