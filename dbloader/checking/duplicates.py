@@ -1,4 +1,9 @@
-"""Find duplicate images in one store or between two: the same bytes, or nearly the same picture."""
+"""Find duplicate images in one store or between two: the same bytes, or nearly the same picture.
+
+The search does not compare all pairs. Two hashes of 128 bits that differ in at most 7 bits share one of their eight
+parts of 16 bits. If they differ in at most 15 bits, one part differs in at most one bit (Norouzi et al., "Fast Search
+in Hamming Space with Multi-Index Hashing", CVPR 2012). So only hashes with such a part are compared.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,6 @@ from dbloader.checking.fingerprints import (
     load_groups,
     save_fingerprints,
 )
-from dbloader.checking.similar import MAX_DISTANCE, count_bits, find_originals
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
@@ -33,9 +37,14 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 DISTANCE = 8
-"""Most of 128 bits in which similar pictures differ. docs/duplicates.md has the measurement."""
+"""Default of ``distance``. docs/duplicates.md has the measurement."""
+
+MAX_DISTANCE = 15
 
 _MAX_PROBLEMS = 1000
+_PARTS, _VALUES = 8, 2**16
+_PAIRS = 2**20  # compared at a time: some 50 MB
+_BIT_COUNTS = np.array([number.bit_count() for number in range(_VALUES)], np.uint8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,16 +54,17 @@ class DuplicatesReport:
     Attributes:
         places: The stores.
         records: The number of records in each store.
-        distance: Most of 128 bits in which similar pictures differ.
-        groups: Number of originals, which have duplicates. Between two stores, originals are in the first.
+        distance: Largest number of different bits, of 128, in similar pictures.
+        groups: Number of originals that have duplicates. Between two stores, the originals are in the first.
         duplicates: Number of duplicates: ``same`` (the same bytes) and ``near`` (a similar picture).
-        bytes_only: Images of one color or a gradient, or with values of unknown range. These are compared only by their
-            bytes.
-        unreadable: Damaged records, and images that do not decode. The latter are compared only by their bytes.
-        first: The first thousand duplicates: ``index``, ``name``, ``difference`` (same or near), ``bits`` (in which the
-            pictures differ), and ``of`` and ``of_name``, the original.
-        problems: Why records are ``unreadable``, the first thousand.
-        files: The files of fingerprints.
+        bytes_only: Number of images of one color, gradients, and images with values of unknown range. Only their bytes
+            are compared.
+        unreadable: Number of damaged records, and of images that do not decode. Only the bytes of these images are
+            compared.
+        first: The first thousand duplicates. Each has ``index`` and ``name``; ``difference``, which is same or near;
+            ``bits``, the number of different bits; and the index ``of`` and the name ``of_name`` of the original.
+        problems: Reasons for the first thousand ``unreadable`` records.
+        files: Paths of the files of fingerprints.
     """
 
     places: tuple[str, ...]
@@ -86,7 +96,7 @@ def find_duplicates(
     Args:
         place: Place of a store.
         other: Place of a second store. Then only duplicates between the two are reported.
-        distance: Most of 128 bits in which similar pictures differ, from 0 to 15.
+        distance: Largest number of different bits, of 128, in similar pictures: 0 to 15.
         output: New file with a JSON line for each duplicate, as ``copy --drop`` takes it.
         progress: Called with the step, the number of records done, and the total.
 
@@ -139,7 +149,7 @@ def _find_groups(values: Array, distance: int, start: int) -> Groups:
     rows = np.zeros(len(found), DUPLICATE)
     rows["index"], rows["of"] = found - start, originals[found]
     one, two = values[found], values[rows["of"]]
-    rows["bits"] = np.where(one["kind"] == HASHED, count_bits(one["seen"], two["seen"]), 0)
+    rows["bits"] = np.where(one["kind"] == HASHED, _count_bits(one["seen"], two["seen"]), 0)
     rows["same"] = (one["content"] == two["content"]).all(axis=1)
     return Groups(distance, rows, np.append(np.flatnonzero(np.diff(rows["of"], prepend=-1)), len(rows)))
 
@@ -149,3 +159,100 @@ def describe_rows(rows: Array, store: Store, other: Store) -> Iterator[dict[str,
     for index, of, bits, same in map(np.void.item, rows):
         row = {"index": index, "name": other.name(index), "difference": "same" if same else "near", "bits": bits}
         yield {**row, "of": of, "of_name": store.name(of)}
+
+
+def find_originals(values: Array, distance: int, others: int = 0) -> Array:
+    """Return the index of each record's original. A record that is no duplicate is its own original.
+
+    In one store, the records are processed in order. A record without an original becomes the original of all later
+    records within ``distance`` bits that have no original yet.
+
+    Args:
+        values: FINGERPRINT of all records, shape (records,).
+        distance: Largest number of different bits in similar pictures, 0 to 15.
+        others: Start of a second store in ``values``; 0 for one store. With two stores, the original of a record in the
+            second is the nearest record in the first.
+
+    Returns:
+        int64, shape (records,).
+    """
+    indices = np.arange(len(values))
+    original = _first_alike(values)
+    left = np.flatnonzero((original == indices) & (values["kind"] == HASHED))
+    one, two = (left[left < others], left[left >= others]) if others else (left, left)
+    seen = values["seen"]
+    near = _near_pairs(seen[one], seen[two] if others else None, distance)
+    pairs = [(one[i], two[j], bits) for i, j, bits in near]
+    first, second, bits = map(np.concatenate, zip(*pairs, strict=True)) if pairs else (indices[:0],) * 3
+    found = indices.copy()
+    if others:
+        order = np.lexsort((first, bits))[::-1]  # the nearest is assigned last
+        found[second[order]] = first[order]
+    else:
+        ordered = zip(np.minimum(first, second).tolist(), np.maximum(first, second).tolist(), strict=True)
+        for i, j in sorted(set(ordered)):
+            if found[i] == i and found[j] == j:
+                found[j] = i
+    original = found[original]
+    return np.where((indices >= others) & (original < others), original, indices) if others else original
+
+
+def _count_bits(one: Array, two: Array) -> Array:
+    """Return the number of different bits in pairs of hashes: int64, shape (n,). Hashes are uint64, shape (n, 2)."""
+    different = np.ascontiguousarray(one ^ two)
+    counts = np.bitwise_count(different) if hasattr(np, "bitwise_count") else _BIT_COUNTS[different.view(np.uint16)]
+    bits: Array = counts.sum(axis=1, dtype=np.int64)
+    return bits
+
+
+def _first_alike(values: Array) -> Array:
+    """Return for each record the index of the first one with the same hash; without a hash, with the same bytes."""
+    hashed = values["kind"] == HASHED
+    codes = np.where(hashed[:, None], values["seen"], values["content"])
+    order = np.lexsort((codes[:, 1], codes[:, 0], hashed))
+    begins = np.ones(len(values), bool)
+    ordered = codes[order]
+    begins[1:] = (ordered[1:] != ordered[:-1]).any(axis=1) | (hashed[order][1:] != hashed[order][:-1])
+    begins |= ~(hashed | values["content"].any(axis=1))[order]  # nothing to compare
+    first = np.empty(len(values), np.int64)
+    first[order] = order[np.maximum.accumulate(np.where(begins, np.arange(len(values)), 0))]
+    return first
+
+
+def _near_pairs(one: Array, two: Array | None, distance: int) -> Iterator[tuple[Array, Array, Array]]:
+    """Yield the positions of pairs of hashes with at most ``distance`` different bits, and the number of bits.
+
+    Pairs may be repeated. Without ``two``, both positions are in ``one``, in either order.
+    """
+    flips = [0] if distance < _PARTS else [0, *(1 << bit for bit in range(16))]
+    for part in range(_PARTS):
+        # Sorted by this part, so memory is read in order.
+        keys, order = _sorted_parts(one, part)
+        wanted, other_order = (keys, order) if two is None else _sorted_parts(two, part)
+        ordered = one[order]
+        others = ordered if two is None else two[other_order]
+        starts = np.searchsorted(keys, np.arange(_VALUES + 1))
+        for flip in flips:
+            first, end = starts[wanted ^ flip], starts[(wanted ^ flip) + 1]
+            if two is None:  # each pair once
+                first, end = (first, np.where(wanted & flip, first, end)) if flip else (np.arange(len(one)) + 1, end)
+            total = np.concatenate([[0], np.cumsum(end - first)])
+            at = 0
+            while at < len(wanted):
+                stop = max(at + 1, int(np.searchsorted(total, total[at] + _PAIRS, "right")) - 1)
+                counts = np.diff(total[at : stop + 1])
+                j = np.repeat(np.arange(at, stop), counts)
+                i = np.arange(total[at], total[stop]) + np.repeat(first[at:stop] - total[at:stop], counts)
+                near = _count_bits(ordered[i, :1], others[j, :1]) <= distance
+                i, j = i[near], j[near]
+                bits = _count_bits(ordered[i], others[j])
+                near = bits <= distance
+                yield order[i[near]], other_order[j[near]], bits[near]
+                at = stop
+
+
+def _sorted_parts(hashes: Array, part: int) -> tuple[Array, Array]:
+    """Return one part of the hashes in ascending order, and their positions."""
+    values = np.ascontiguousarray(hashes).view(np.uint16)[:, part].astype(np.int64)
+    order = np.argsort(values, kind="stable")
+    return values[order], order

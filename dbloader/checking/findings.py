@@ -19,11 +19,15 @@ _KEPT = 1000
 
 
 class Findings:
-    """Findings about records, for a ``with`` block. The file appears when the block ends without an error.
+    """Findings about records, in a ``with`` block. The file appears when the block ends without an error.
+
+    Args:
+        output: Path of a new file of JSON lines for all findings; None for no file.
+        found: Called with each of the first thousand findings.
 
     Attributes:
-        counts: Findings by kind.
-        first: The first thousand, as `add` takes them.
+        counts: Number of findings of each kind.
+        first: The first thousand findings: the ``row`` of `add`, and ``difference``, the kinds.
     """
 
     def __init__(
@@ -36,7 +40,7 @@ class Findings:
         self._aside = Path(f"{output}.{os.getpid()}.partial")  # OUTPUT.partial may be an unfinished store
 
     def add(self, *kinds: str, listed: bool = True, **row: Any) -> None:
-        """Count a finding by its kinds, and write it to the file if it is ``listed``."""
+        """Add a finding of one or more kinds. Only ``listed`` findings are written to the file."""
         self.counts.update(kinds)
         row["difference"] = ", ".join(kinds)
         if len(self.first) < _KEPT:

@@ -1,11 +1,11 @@
-"""Fingerprints of a store's images, by which duplicates are found, and the file that keeps them.
+"""Compute the fingerprints of a store's images, and keep them in a file.
 
-A fingerprint is a dHash: whether each of 8 x 8 spots is brighter than the spot to its left (Neal Krawetz, "Kind of Like
-That", hackerfactor.com, 2013), and than the spot above. These 128 bits give a third of the false matches of 64 bits, at
-the same share of copies found.
+A fingerprint is a dHash. It compares the brightness of 8 x 8 spots with the spot to the left (Neal Krawetz, "Kind of
+Like That", hackerfactor.com, 2013) and with the spot above. With 128 bits there are a third of the false matches that
+there are with 64 bits, for the same share of found copies.
 
-The file is next to the store. It is one line of JSON, then the duplicates, the start of each group of them, and the
-fingerprints.
+The file is next to the store. It contains one line of JSON, the duplicates, the start of each group of duplicates, and
+the fingerprints.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
-# `seen` is the dHash, `content` 128 bits of BLAKE2b of the stored image; both are 0 without an image.
+# `seen` is the dHash, and `content` 128 bits of BLAKE2b of the stored image. Both are 0 without an image.
 FINGERPRINT = np.dtype([("seen", "<u8", 2), ("content", "<u8", 2), ("kind", "u1")])
 
-# Record `index` is a duplicate of record `of`: their dHashes differ in `bits`, and `same` says that the bytes do not.
+# Record `index` is a duplicate of record `of`. `bits` of their dHashes differ. `same` is true for the same bytes.
 DUPLICATE = np.dtype([("index", "<i8"), ("of", "<i8"), ("bits", "u1"), ("same", "?")])
 
 _BEGIN = np.dtype("<i8")
@@ -49,10 +49,10 @@ _MAGIC = "dbloader fingerprints 2"
 
 NO_IMAGE, HASHED, BYTES_ONLY, UNREADABLE = range(4)
 
-# Least side of a reduced image, in pixels. With half of it, an image and its copy of 0.9 of the size differed in 5 bits
-# in place of 3.
+# Least side of a reduced image, in pixels. At half this side, images and copies at 0.9 of their size differed in 5 bits
+# instead of 3.
 _LEAST = 72
-# Least contrast of the spots, of 255. Below it noise decides.
+# Least contrast of the spots, of 255. With less, noise decides the bits.
 _LEAST_CONTRAST = 16
 # Least number of turns from rising to falling brightness along rows and columns. Images with fewer are gradients, such
 # as a clear sky, which all look alike: 2% of 5,000 images made 98% of the false pairs.
@@ -60,7 +60,7 @@ _LEAST_TURNS = 10
 
 
 class Fingerprints(NamedTuple):
-    """The FINGERPRINT of each record of a store, and the problem of each record that cannot be read, by its index."""
+    """The FINGERPRINT of each record of a store, and by index why a record cannot be read."""
 
     values: Array
     reasons: dict[int, str]
@@ -72,7 +72,7 @@ class Groups(NamedTuple):
     Attributes:
         distance: Most of 128 bits in which similar pictures differ.
         rows: DUPLICATE, sorted by original.
-        begins: int64, shape (groups + 1,): the start of each group in ``rows``, and the end of the last.
+        begins: Start of each group in ``rows``, and the end of the last: int64, shape (groups + 1,).
     """
 
     distance: int
@@ -81,7 +81,7 @@ class Groups(NamedTuple):
 
 
 def compute_fingerprints(store: Store, progress: Callable[[int], object]) -> Fingerprints:
-    """Read and decode all images of a store; call ``progress`` with the number of records done."""
+    """Read and decode all images of a store. ``progress`` is called with the number of finished records."""
     return_large_blocks()
 
     sizes = store.column("nbytes")
@@ -136,7 +136,7 @@ def _fingerprint(record: Record, hold: Hold) -> tuple[Any, str]:
 
 
 def content_hash(image: Any) -> bytes:
-    """Return a hash of 16 bytes of an image, a file or an array."""
+    """Return a hash (16 bytes) of an image file or an array."""
     data = image if isinstance(image, bytes) else f"{image.dtype}{image.shape}".encode() + image.tobytes()
     return hashlib.blake2b(data, digest_size=16).digest()
 
@@ -170,7 +170,7 @@ def _decode_jpeg(data: bytes) -> Array | None:
 
 
 def fingerprint_path(place: str | os.PathLike[str]) -> Path:
-    """Return the path of a store's fingerprints: next to an LMDB file, or in the working directory for MongoDB."""
+    """Return the path of a store's file: next to an LMDB file, or in the working directory for MongoDB."""
     if not is_mongo(place):
         return Path(f"{os.fspath(place)}.duplicates")
     uri = parse(os.fspath(place))
@@ -178,7 +178,7 @@ def fingerprint_path(place: str | os.PathLike[str]) -> Path:
 
 
 def save_fingerprints(store: Store, found: Fingerprints, groups: Groups | None = None) -> None:
-    """Write a store's fingerprints in one step, with the groups if they are known."""
+    """Write the file of a store in one step, with the groups if they are known."""
     parts = *((np.zeros(0, DUPLICATE), np.zeros(0, _BEGIN)) if groups is None else groups[1:]), found.values
     head = {
         "format": _MAGIC,
@@ -217,7 +217,7 @@ def load_groups(store: Store) -> Groups | None:
 
 
 def _load(store: Store, *dtypes: np.dtype[Any]) -> tuple[dict[str, Any], list[Array]] | None:
-    """Return the first line and the first parts of a store's file; None unless their checksums are right."""
+    """Return the first line and the first arrays of a store's file; None if it is damaged or for other records."""
     try:
         with fingerprint_path(store.place).open("rb") as file:
             head = json.loads(file.readline())

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dbloader._machine import cpu_count
-from dbloader.checking.compare_files import compare_files
-from dbloader.checking.compare_stores import compare_stores
+from dbloader.checking.compare import compare_files, compare_stores
 from dbloader.checking.findings import Findings
 from dbloader.conversion.file_to_record import FileConverter
 from dbloader.conversion.parallel import return_large_blocks, work_in_order
@@ -40,13 +39,16 @@ class VerifyReport:
         place: The store.
         digest: Its content digest.
         records: Its records.
-        problems: Problems by kind: ``damaged`` (a record, a column, the report or the manifest), ``undecodable``, and
-            of a comparison ``missing``, ``extra``, ``bytes``, ``label``, and with a store ``fields`` and ``classes``.
-        first: The first thousand: ``index``, ``name``, ``difference`` (the kind), ``reason``.
-        compared: Files of a comparison: ``same``, ``repaired`` (the same but for the end marker), ``rejected`` (not
-            stored, according to the report), ``damaged`` (the record), ``changed`` (resized, tiled or raw: only
-            names and labels are compared) and ``moved`` (the same record at another index of the other store).
-        notes: Sentences about a folder of shards, for people: files that its manifest does not name.
+        problems: Number of problems of each kind: ``damaged`` (a record, a column, the report or the manifest) and
+            ``undecodable``. A comparison adds ``missing``, ``extra``, ``bytes`` and ``label``. A comparison with a
+            store also adds ``fields`` and ``classes``.
+        first: The first thousand problems: ``index``, ``name``, ``difference`` (the kind), ``reason``.
+        compared: Number of files or records without a difference: ``same``, ``repaired`` (the same except for the end
+            marker), ``rejected`` (not stored, according to the report), ``damaged`` (the record), ``changed``
+            (resized, tiled or raw: only names and labels are compared) and ``moved`` (the same record has another index
+            in the other store).
+        notes: Sentences for people about files that are no problem: files in a folder of shards that its manifest does
+            not name, and files that the source leaves out.
     """
 
     place: str
@@ -75,13 +77,12 @@ def verify_store(
     Args:
         place: Place of the store.
         decode: Decode every image too, and the images in file fields, such as masks.
-        against: The source that the store was converted from, of any kind that ``convert`` takes, whose files are
-            compared with the records of the same names. Or another store: only records whose checksums differ are
-            read there.
+        against: The source of the store, of any kind that ``convert`` takes. Its files are compared with the records of
+            the same names. Or another store, whose records are compared.
         listing: Listing of the source.
         output: New file of JSON lines, one for each problem.
         found: Called with each of the first thousand problems, when it is found.
-        progress: Called with the step, the number of records or files done, and the total.
+        progress: Called with the step, the number of finished records or files, and the total.
 
     Raises:
         OptionError: ``output`` exists, or ``listing`` is given without ``against``.
@@ -140,7 +141,7 @@ def verify_store(
 
 
 def _decode_images(store: Store) -> Iterator[list[tuple[int, str | None, str]]]:
-    """Yield the index and name of all records in order, and why the image files in each do not decode, else ""."""
+    """Yield (index, name, problem) of all records in order. The problem is "" if all image files decode."""
     converter = FileConverter()
 
     def work(part: slice, hold: Hold, budget: MemoryBudget) -> list[tuple[int, str | None, str]]:

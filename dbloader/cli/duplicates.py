@@ -7,8 +7,7 @@ from typing import Any
 import click
 
 from dbloader._describe import counted
-from dbloader.checking.duplicates import DISTANCE
-from dbloader.checking.similar import MAX_DISTANCE
+from dbloader.checking.duplicates import DISTANCE, MAX_DISTANCE
 from dbloader.cli.isolated import isolated
 from dbloader.cli.meter import Meter
 from dbloader.cli.text import complain, say, say_json

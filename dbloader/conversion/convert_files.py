@@ -1,4 +1,4 @@
-"""Convert the files of a list, and write their records and the lines of the report into a store."""
+"""Convert the files of a list into the records of a store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from dbloader.conversion.file_list import FileList
-    from dbloader.conversion.file_to_record import FileConverter
     from dbloader.conversion.parallel import Hold, MemoryBudget
     from dbloader.conversion.settings import Settings
     from dbloader.records.record import EncodedRecord
@@ -28,26 +27,18 @@ if TYPE_CHECKING:
 # A conversion ends after so many unreadable files in a row. Fewer may be on one bad part of a disk.
 _UNREADABLE_IN_A_ROW = 8
 
-# Events of files that a source is asked for again, as their bytes may have changed on the way.
+# A source whose files may change on the way is asked again for files with these events.
 _SUSPECT = {"rejected", "damaged", "repaired"}
-
-# What to do about a file that ends the conversion, about an error in the list of files, and in place of both.
-_REMEDIES = "fix the file and resume (--resume)", "fix it and begin again", "resume with --on-{} reject"
-_REMEDIES_IN_PARTS = (
-    "fix the file and run the same command again",
-    "fix it and begin again with --overwrite",
-    "begin again with --overwrite and --on-{} reject",
-)
 
 
 class FileWriter:
-    """Converts files of a list, and writes them into a store.
+    """Converts files of a list, and writes their records and the lines of the report into a store.
 
     Args:
-        writer: Of the store.
-        settings: Of the conversion.
-        source: The opened source that the list was made of.
-        in_parts: Whether the store is a part, which is made whole and never resumed. The messages depend on it.
+        writer: Writer of the store.
+        settings: Settings of the conversion.
+        source: The opened source of the list.
+        in_parts: Whether the store is a part, which is never resumed. The remedies in messages depend on it.
 
     Attributes:
         bytes_read: Bytes of the files read so far.
@@ -57,6 +48,7 @@ class FileWriter:
     def __init__(self, writer: Writer, settings: Settings, source: Source, *, in_parts: bool = False) -> None:
         self._writer = writer
         self._settings = settings
+        self._converter = settings.converter
         self._source = source
         self._in_parts = in_parts
         self._held_back: list[FileResult] = []
@@ -76,17 +68,44 @@ class FileWriter:
             ConversionError: A file is rejected, and the settings demand an error then.
             SourceError: The file system seems to fail for all files.
         """
-        for batch in _convert_in_order(self._settings.converter, self._source, files, order, workers):
+
+        def convert(part: slice, hold: Hold, budget: MemoryBudget) -> list[FileResult]:
+            return self._convert([files[position] for position in order[part]], hold, budget)
+
+        for batch in work_in_order(convert, len(order), workers):
             self._write(self._without_unreadable(batch))
             self.bytes_read += sum(done.nbytes for done in batch)
-            self.first_rejected = self.first_rejected or next(_rejected(batch), "")
+            self.first_rejected = self.first_rejected or next((_reason(done) for done in batch if done.rejected), "")
             progress()
         self._write(self._held_back)
 
-    def _without_unreadable(self, batch: list[FileResult]) -> list[FileResult]:
-        """Return the results to write, without unreadable files at the end.
+    def _convert(self, items: list[Entry | Problem], hold: Hold, budget: MemoryBudget) -> list[FileResult]:
+        """Read and convert files, in a thread."""
+        contents = self._source.load([item for item in items if isinstance(item, Entry)], hold)
+        results = []
+        for item in items:
+            if budget.closed:
+                break
+            if isinstance(item, Problem):
+                results.append(FileResult.problem(item, item))
+                continue
+            result = self._convert_file(item, next(contents), hold)
+            if self._source.asks_again and not _SUSPECT.isdisjoint(result.events):
+                result = self._convert_file(item, next(iter(self._source.load([item], hold))), hold)
+            results.append(result)
+        return results
 
-        Those are written once a later file is readable. If no later file is, a resumed conversion reads them again.
+    def _convert_file(self, item: Entry, data: bytes | Loaded | Problem, hold: Hold) -> FileResult:
+        if isinstance(data, Problem):
+            return FileResult.problem(item, data)
+        if isinstance(data, Loaded):
+            item, data = data
+        return self._converter.convert(item, data, hold, self._source.file_fields)
+
+    def _without_unreadable(self, batch: list[FileResult]) -> list[FileResult]:
+        """Return the results to write, and hold back unreadable files at the end.
+
+        These are written once a later file is readable. If no later file is, a resumed conversion reads them again.
 
         Raises:
             SourceError: The file system seems to fail for all files.
@@ -97,9 +116,8 @@ class FileWriter:
             if in_a_row == _UNREADABLE_IN_A_ROW or (in_a_row and not os.access(self._source.root, os.R_OK)):
                 how = "run the same command again" if self._in_parts else "resume (--resume)"
                 raise SourceError(
-                    f"{next(_rejected([done]))} ({counted(in_a_row, 'file')} in a row): is the disk of "
-                    f"{self._source.place} there? When it is, {how}; if it is damaged, leave these files out and begin "
-                    "again"
+                    f"{_reason(done)} ({counted(in_a_row, 'file')} in a row): is the disk of {self._source.place} "
+                    f"there? When it is, {how}; if it is damaged, leave these files out and begin again"
                 )
         end = len(batch) - in_a_row
         self._held_back = batch[end:]
@@ -107,13 +125,9 @@ class FileWriter:
 
     def _write(self, batch: list[FileResult]) -> None:
         for done in batch:
-            kind = "bad" if done.bad else "damaged"
-            if "rejected" in done.events and kind in self._settings.fail_on:
-                # A Problem is part of the list of files, which a resumed conversion compares.
-                again = isinstance(done.item, Problem)
-                remedies = _REMEDIES_IN_PARTS if self._in_parts else _REMEDIES
-                remedy = f"{remedies[again]}, or {remedies[2].format(kind)}"
-                raise ConversionError(f"{next(_rejected([done]))}; {remedy}")
+            kind, action = ("bad", self._settings.on_bad) if done.bad else ("damaged", self._settings.on_damaged)
+            if done.rejected and action == "fail":
+                raise ConversionError(f"{_reason(done)}; {self._remedy(done, kind)}")
         self._writer.write(
             _pop_records(batch),
             events=[
@@ -126,34 +140,14 @@ class FileWriter:
             depths=Counter(done.depth for done in batch if done.depth),
         )
 
-
-def _convert_in_order(
-    converter: FileConverter, source: Source, files: FileList, order: range | np.ndarray[Any, Any], workers: int
-) -> Iterator[list[FileResult]]:
-    """Yield the results of the files at the positions in ``order``, one task's at a time."""
-
-    def convert_file(item: Entry, data: bytes | Loaded | Problem, hold: Hold) -> FileResult:
-        if isinstance(data, Problem):
-            return FileResult.rejected(item, data)
-        return converter.convert(*(data if isinstance(data, Loaded) else (item, data)), hold, source.file_fields)
-
-    def convert(part: slice, hold: Hold, budget: MemoryBudget) -> list[FileResult]:
-        items = [files[position] for position in order[part]]
-        contents = source.load([item for item in items if isinstance(item, Entry)], hold)
-        results = []
-        for item in items:
-            if budget.closed:
-                break
-            if isinstance(item, Problem):
-                results.append(FileResult.rejected(item, item))
-                continue
-            result = convert_file(item, next(contents), hold)
-            if source.asks_again and not _SUSPECT.isdisjoint(result.events):
-                result = convert_file(item, next(iter(source.load([item], hold))), hold)
-            results.append(result)
-        return results
-
-    return work_in_order(convert, len(order), workers)
+    def _remedy(self, done: FileResult, kind: str) -> str:
+        """Return what to do about a file that ends the conversion."""
+        in_list = isinstance(done.item, Problem)  # a resumed conversion compares the list of files
+        if self._in_parts:
+            again = "it and begin again with --overwrite" if in_list else "the file and run the same command again"
+            return f"fix {again}, or begin again with --overwrite and --on-{kind} reject"
+        again = "it and begin again" if in_list else "the file and resume (--resume)"
+        return f"fix {again}, or resume with --on-{kind} reject"
 
 
 def _pop_records(batch: list[FileResult]) -> Iterator[EncodedRecord]:
@@ -164,5 +158,5 @@ def _pop_records(batch: list[FileResult]) -> Iterator[EncodedRecord]:
             yield record
 
 
-def _rejected(batch: list[FileResult]) -> Iterator[str]:
-    return (f"{done.item.name}: {done.events['rejected']}" for done in batch if "rejected" in done.events)
+def _reason(done: FileResult) -> str:
+    return f"{done.item.name}: {done.events['rejected']}"

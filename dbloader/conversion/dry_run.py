@@ -1,4 +1,4 @@
-"""List what a conversion would convert, without reading an image or writing anything."""
+"""List the files of a conversion, without reading an image or writing anything."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_NAMED = 1000  # problems; all are counted
 
 
 class DryRun(NamedTuple):
-    """What a conversion would find. Attributes that are not described here are as in Report.
+    """The result of a dry run. Report describes the other attributes.
 
     Attributes:
         source: Place of the source.
@@ -28,7 +28,7 @@ class DryRun(NamedTuple):
         boxes: Number of boxes of objects in these files.
         labels: Number of files or boxes by class name, or by label if labels have no names; None if there are more
             than 65,536 labels.
-        rejected: Number of problems that are known before a file is read.
+        rejected: Number of problems in the list of files.
         problems: Name and reason of the first 1,000 problems.
     """
 

@@ -1,8 +1,8 @@
-"""The entries of a source, in a file.
+"""The list of a source's entries, in a file.
 
-The list shows the number of files before the first one is read, allows any order, and lets a resumed conversion check
-that its source is the same. Memory holds only the position of each entry. Each entry has a checksum, since the list of
-a conversion in parts may be on a shared disk for days.
+With a list, the number of files is known before the first file is read, any order is possible, and a resumed conversion
+can check that its source is the same. Memory holds only the positions of the entries in the file. Each entry has a
+checksum, since the list of a conversion in parts may be on a shared disk for days.
 """
 
 from __future__ import annotations
@@ -52,10 +52,9 @@ class FileList:
 
     @classmethod
     def of_source(cls, source: Source, data: IO[bytes], progress: Callable[[int], object]) -> FileList:
-        """Write the list of a source into a new file, about 150 bytes for each entry.
+        """Write the entries of a source into a new file, about 150 bytes each.
 
-        ``progress`` is called with the number of entries found so far, every thousand entries. The caller closes the
-        file.
+        ``progress`` is called after every thousand entries, with their number. The caller closes the file.
         """
         ends, digest = array("Q", [0]), hashlib.sha256()
         entries = Entries(source)
@@ -70,6 +69,10 @@ class FileList:
         data.flush()
         bounds = np.asarray(ends)
         return cls(data, bounds[:-1], bounds[1:], digest.hexdigest(), entries.tally)
+
+    def order(self, seed: int | None) -> range | np.ndarray[Any, Any]:
+        """Return all positions: with a seed in a random order, else in the order of the source."""
+        return range(len(self)) if seed is None else permutation(len(self), seed)
 
     def spans(self) -> np.ndarray[Any, Any]:
         """Return the byte where each entry begins and ends in the file: int64, shape (len, 2)."""
@@ -88,7 +91,7 @@ class FileList:
         if "reason" in document:
             return Problem(**document)
         document["location"] = tuple(document["location"])
-        return Entry(**document)  # arrays stay packed: an unreadable array is an error of its file, not of the list
+        return Entry(**document)  # arrays stay packed: a wrong array rejects its file, and does not end the conversion
 
     def __enter__(self) -> Self:
         return self

@@ -1,16 +1,15 @@
-"""Make a record of one file: check, repair and transcode the image, and encode the record; or reject the file."""
+"""Check, repair and transcode one file, and encode its record; or reject the file."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dbloader._describe import short_repr
-from dbloader._options import check_choice
 from dbloader.conversion.parallel import reserved
 from dbloader.conversion.transcode import TILES, ImageFormat, Stored, transcode, transcoding_bytes
-from dbloader.errors import DamagedImageError, FieldError, ImageError, NotAnImageError, OptionError, RecordError
+from dbloader.errors import DamagedImageError, FieldError, ImageError, NotAnImageError, RecordError
 from dbloader.images.info import UNREAD_TIFF, check_decodes, read_facts
 from dbloader.images.jpeg import State, examine, repair
 from dbloader.images.pillow import EIGHT_BITS, KNOWN_RANGE, decoding_bytes
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     Hold = Callable[[int], object]
 
-# First bytes of formats whose files all begin with the same four bytes or more. JPEGs are examined instead.
+# First bytes of files of these formats. JPEGs are examined instead.
 _BEGINNINGS = (b"\x89PNG", b"GIF8", b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
@@ -39,17 +38,22 @@ class FileResult:
 
     item: Entry | Problem
     record: EncodedRecord | None = None  # None if the file is rejected
-    # The lines of the report: for each kind of event ("rejected"; "damaged", and stored nevertheless; "repaired"; or
-    # one of REMARKS) the reason, in words that continue the file's name and a colon.
+    # The lines of the report: the reason for each event. Events are "rejected", "damaged" (but stored), "repaired" and
+    # REMARKS. A message is the file's name, a colon and the reason.
     events: dict[str, str] = field(default_factory=dict)
-    bad: bool = False  # whether a rejected file is unreadable or no image
-    unreadable: bool = False  # whether the file system may fail for all files
+    bad: bool = False  # whether a rejected file is unreadable or no image; otherwise it is damaged
+    unreadable: bool = False  # whether the file system failed, perhaps for all files
     changes: tuple[str, ...] = ()  # "resized" if the image was made smaller, "reencoded" if encoded again in its size
     depth: str = ""  # bits and type of the stored image's values; "" if unknown
     nbytes: int = 0  # bytes read
 
+    @property
+    def rejected(self) -> bool:
+        """Whether the file is not stored."""
+        return "rejected" in self.events
+
     @classmethod
-    def rejected(cls, item: Entry | Problem, problem: Problem) -> FileResult:
+    def problem(cls, item: Entry | Problem, problem: Problem) -> FileResult:
         """Return the result of a file that cannot be read."""
         unreadable = isinstance(problem, Unreadable)
         return cls(item, events={"rejected": problem.reason}, bad=True, unreadable=unreadable)
@@ -58,41 +62,26 @@ class FileResult:
 class CheckedImage(NamedTuple):
     """An image file without damage."""
 
-    data: bytes  # with its end marker, if only that was missing
-    facts: Facts | None  # None for a file in an unknown format, which only ``check="none"`` accepts
-    repaired: str  # what was repaired, "" for nothing
+    data: bytes  # the file, with its end marker
+    facts: Facts | None  # None for an unknown format, which only ``check="none"`` accepts
+    repaired: str  # description of the repair; "" if there was none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileConverter:
-    """Makes records of files; ``dbloader.convert`` describes the options."""
+    """Makes records of files, by options that `Settings` has checked."""
 
     check: str = "decode"
     keep_damaged: bool = False
     images: ImageFormat = field(default_factory=ImageFormat)
-    labels: tuple[int, ...] | None = None  # label in the store of each label in the source; None if they are equal
-
-    def __post_init__(self) -> None:
-        check_choice("check", self.check, ("decode", "structure", "none"))
-        if self.check == "none" and self.keep_damaged:
-            raise OptionError(
-                "check='none' finds no damage that could be kept: leave on_damaged='keep' (--on-damaged keep) out"
-            )
-        if self.images.raw and self.keep_damaged:
-            raise OptionError(
-                "raw stores pixels, which a damaged image lacks: leave on_damaged='keep' (--on-damaged keep) out"
-            )
-
-    def settings(self) -> dict[str, Any]:
-        """Return all settings that the bytes of the records depend on."""
-        return {"check": self.check, "keep_damaged": self.keep_damaged, **asdict(self.images)}
+    labels: Sequence[int] | None = None  # label in the store of each class of the source; None if the labels are equal
 
     def convert(self, entry: Entry, data: bytes, hold: Hold, file_fields: Sequence[str] = ()) -> FileResult:
         """Return the record of a file, or why it is rejected.
 
-        ``hold`` is called with a number of bytes before they are allocated, and with its negative after they are
-        freed. Bytes of stored pixels are not given back here. An OSError (no memory, ``jpegtran`` killed) or
-        OptionError (``jpegtran`` gone) is raised, since it is not caused by the file.
+        ``hold`` is called with a number of bytes before they are allocated, and with the negative number after they are
+        freed. The record still holds the bytes of stored pixels. Errors that the file does not cause are raised:
+        OSError (no memory, ``jpegtran`` killed) and OptionError (``jpegtran`` removed).
         """
         files = [name for name in file_fields if name in entry.fields]
         result = FileResult(entry, nbytes=len(data) + count_bytes(entry.fields, files))
@@ -107,7 +96,7 @@ class FileConverter:
         return result
 
     def check_image(self, data: bytes, hold: Hold) -> CheckedImage:
-        """Check an image file, and append its end marker if only that is missing; ImageError if it is bad."""
+        """Check an image file, and append its end marker if only that is missing; ImageError if the file is bad."""
         if self.check == "none":
             # To store pixels, the format must be known.
             return CheckedImage(data, _facts(data) if self.images.raw else _facts_or_none(data), "")
@@ -134,10 +123,10 @@ class FileConverter:
             fields: All further fields of a record.
             names: Names of the fields that are image files; None is allowed as their value.
             hold: As in `convert`.
-            files: For messages, the file of each field, if the fields were read from files.
+            files: The file of each field, for messages; {} if the fields were not read from files.
 
         Returns:
-            The fields, with repaired files, and what was repaired: "" for nothing.
+            The fields, with repaired files, and a description of the repairs; "" if there were none.
 
         Raises:
             ImageError: One of the fields is bad; the message names it.
@@ -159,7 +148,7 @@ class FileConverter:
         return fields, "; ".join(repaired)
 
     def _relabeled(self, entry: Entry) -> Entry:
-        """Return an entry with the labels of the store, also for its boxes."""
+        """Return an entry whose labels, also of its boxes, are replaced by the labels of the store."""
         if self.labels is None:
             return entry
         fields, known = entry.fields, dict(enumerate(self.labels))  # no list: -1 is no label
@@ -168,7 +157,7 @@ class FileConverter:
                 fields = {**fields, LABELS: relabel_boxes(unpack(fields[LABELS]), known)}
             label = None if entry.label is None else known[entry.label]
         except KeyError as error:
-            raise FieldError(f"has the label {error}, which is not that of a class") from error
+            raise FieldError(f"has the label {error}, which has no class") from error
         return entry._replace(label=label, fields=fields)
 
     def _fill(self, result: FileResult, entry: Entry, data: bytes, files: Sequence[str], hold: Hold) -> None:

@@ -1,4 +1,4 @@
-"""Threads work ahead of the thread that takes their results, in order and in bounded memory."""
+"""Work in threads, and yield the results in order. The memory of results that wait is bounded."""
 
 from __future__ import annotations
 
@@ -37,10 +37,14 @@ _pillow_users = 0
 def work_in_order(
     work: Callable[[slice, Hold, MemoryBudget], list[Result]], count: int, workers: int
 ) -> Iterator[list[Result]]:
-    """Call a function for each part of ``count`` positions, in threads, and yield its results in order.
+    """Call a function in threads, for parts of ``count`` positions, and yield its results in order.
 
-    The function gets a slice of the positions; ``hold``, which it calls with a number of bytes before it allocates
-    them; and the budget. Once the budget is closed, nobody takes the results, so the function may return early.
+    Args:
+        work: Called with three arguments. The first is a slice of the positions. The second is ``hold``, which the
+            function calls with a number of bytes before it allocates them. The third is the budget. Once the budget is
+            closed, nobody takes the results, so the function may return early.
+        count: Number of positions.
+        workers: Number of threads.
     """
     budget = MemoryBudget(MEMORY_LIMIT)
     executor = ThreadPoolExecutor(workers, thread_name_prefix="dbloader-convert")
@@ -66,10 +70,10 @@ def _oldest(running: deque[tuple[int, Future[list[Result]]]], budget: MemoryBudg
 
 
 class MemoryBudget:
-    """A bound on the bytes that numbered tasks hold, whose results are taken in the order of their numbers.
+    """A limit of the bytes that all running tasks hold together.
 
-    A task waits until the bytes that it asks for are free. The oldest task never waits, since all others wait for it.
-    So there is no deadlock, and only the oldest task can exceed the limit.
+    Tasks are numbered, and results are taken in this order. A task waits until enough bytes are free. The oldest task
+    never waits, since all others wait for it. So there is no deadlock, and only the oldest task can exceed the limit.
     """
 
     def __init__(self, limit: int) -> None:
@@ -80,7 +84,7 @@ class MemoryBudget:
         self._changed = threading.Condition()
 
     def take(self, task: int, nbytes: int) -> None:
-        """Wait for free bytes and add them to what the task holds; a negative number gives bytes back."""
+        """Wait for free bytes, and count them as held by the task. A negative number gives bytes back."""
         with self._changed:
             if nbytes > 0:
                 self._changed.wait_for(
@@ -91,14 +95,14 @@ class MemoryBudget:
                 self._changed.notify_all()
 
     def give_back(self, task: int) -> None:
-        """Give back all bytes of the oldest task; the next task becomes the oldest."""
+        """Give back all bytes of the oldest task. The next task becomes the oldest."""
         with self._changed:
             self._held.pop(task, None)
             self._oldest = task + 1
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Let all waiting tasks continue, so that they can end."""
+        """Let all waiting tasks continue, and end."""
         with self._changed:
             self.closed = True
             self._changed.notify_all()
@@ -117,7 +121,7 @@ def reserved(hold: Callable[[int], object], nbytes: int) -> Iterator[None]:
 
 
 def return_large_blocks() -> None:
-    """Make glibc return freed blocks of 4 MiB and more to the system, so that the budget bounds the process.
+    """Make glibc return freed blocks of 4 MiB and more to the system. Otherwise the budget would not limit memory.
 
     By default, glibc keeps blocks of up to 32 MiB for each thread. With a budget of 96 MiB, 12 threads that decoded
     WebP images peaked at 1,150 MB by default, and at 245 MB with this setting.
@@ -128,7 +132,7 @@ def return_large_blocks() -> None:
 
 @contextmanager
 def _strict_pillow() -> Iterator[None]:
-    """Make Pillow raise errors for truncated files, without its warnings of odd EXIF and palettes."""
+    """Make Pillow raise errors for truncated files, and hide its warnings about odd EXIF and palettes."""
     global _pillow_users
     with _pillow_lock:
         if not _pillow_users:

@@ -1,8 +1,9 @@
-"""The progress and the report of a conversion, and its warnings."""
+"""The progress and the report of a conversion."""
 
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from dbloader.records.manifest import Manifest
@@ -24,8 +26,7 @@ if TYPE_CHECKING:
 REMARKS = ("untiled", "deep", "frames")
 """Events of files that are stored without damage, but not as one might expect."""
 
-FILE_COUNTS = ("repaired", "rejected", "damaged", "resized", "reencoded", *REMARKS)
-"""Counts of files in a Report, by their names in the manifest's ``outcome``."""
+_FILE_COUNTS = ("repaired", "rejected", "damaged", "resized", "reencoded", *REMARKS)
 
 
 class Progress(NamedTuple):
@@ -33,7 +34,7 @@ class Progress(NamedTuple):
 
     Attributes:
         found: Files found so far; all of them once ``done`` is not None.
-        done: Files converted or rejected, including those of an earlier run; None while the source is scanned.
+        done: Files converted or rejected, also by an earlier run; None while the source is scanned.
         nbytes: Bytes read in this run.
     """
 
@@ -96,6 +97,45 @@ class Report:
     earlier_events: int = 0
 
 
+def finish_report(
+    manifest: Manifest,
+    destination: str | os.PathLike[str],
+    path: Path,
+    *,
+    place: str,
+    started: float,
+    replaces: bool,
+    warnings: Iterable[str] = (),
+    outcome: Mapping[str, int] | None = None,
+    **facts: Any,
+) -> Report:
+    """Write the events of a finished store to a file, and return the report.
+
+    Args:
+        manifest: The manifest of the store.
+        destination: Place of the store, where its events are read.
+        path: Path of the file.
+        place: Place of the store for people, without a password.
+        started: ``time.monotonic()`` when the conversion began.
+        replaces: Whether the store replaces another store, whose file is removed.
+        warnings: Warnings to begin with.
+        outcome: Number of this conversion's files with each event; None for ``manifest.outcome``.
+        **facts: Further fields of the report.
+    """
+    counts = manifest.outcome if outcome is None else outcome
+    problem = _write_events(destination, path, manifest.events, replaces=replaces)
+    return Report(
+        place=place,
+        digest=manifest.digest,
+        records=manifest.length,
+        image_bytes=manifest.image_bytes,
+        seconds=time.monotonic() - started,
+        warnings=(*warnings, *problem),
+        report_file=str(path) if manifest.events and not problem else "",
+        **{**{name: counts.get(name, 0) for name in _FILE_COUNTS}, **facts},
+    )
+
+
 def left_out(found: Source, tally: Tally) -> dict[str, Any]:
     """Return the ``warnings``, ``skipped`` and ``hidden`` of a Report on a source."""
     beside = [name for name in found.beside if not name.startswith(".")]
@@ -106,30 +146,25 @@ def left_out(found: Source, tally: Tally) -> dict[str, Any]:
     return {"warnings": (*found.warnings, *tally.warnings, *more), "skipped": skipped, "hidden": hidden}
 
 
-def write_report(place: str | os.PathLike[str], path: Path, events: int, *, replaces: bool) -> tuple[str, list[str]]:
-    """Write all events of a store to a file; return the path of the file, and a warning if writing failed.
-
-    Without events there is no file. If the store ``replaces`` another store, the other store's file is removed. A
-    failure is only a warning, since the store is finished and contains the events too.
-    """
+def _write_events(place: str | os.PathLike[str], path: Path, events: int, *, replaces: bool) -> list[str]:
+    """Write all events of a store to a file; return a warning if that failed, since the store has the events too."""
     aside = path.with_name(path.name + ".partial")
     try:
-        if not events:
-            if replaces:  # otherwise the file may belong to the same place on another server
-                path.unlink(missing_ok=True)
-            return "", []
-        aside.unlink(missing_ok=True)  # it could be a link to another file
-        with open_store(place) as store, aside.open("x", encoding="utf-8") as file:
-            file.writelines(json.dumps(event) + "\n" for event in store.events())
-        aside.replace(path)
+        if events:
+            aside.unlink(missing_ok=True)  # it could be a link to another file
+            with open_store(place) as store, aside.open("x", encoding="utf-8") as file:
+                file.writelines(json.dumps(event) + "\n" for event in store.events())
+            aside.replace(path)
+        elif replaces:  # otherwise the file may belong to the same place on another server
+            path.unlink(missing_ok=True)
     except OSError as error:
         with suppress(OSError):
             aside.unlink()
-        return "", [
+        return [
             f"{readable(path)} cannot be written: {error.strerror or error}; the report is in the store too "
             "(dbloader info with --report)"
         ]
-    return str(path), []
+    return []
 
 
 def repeat_warning(place: str, count: int) -> list[str]:
@@ -144,10 +179,16 @@ def nothing_stored(files: int, first_rejected: str) -> str:
     return f"none of the {files:,} files could be stored{first}"
 
 
-def image_warnings(manifest: Manifest, *, raw: bool) -> list[str]:
-    """Return warnings about images that are not decoded completely: deep values, several frames."""
+def image_warnings(outcome: Mapping[str, int], depths: Mapping[str, int], *, raw: bool) -> list[str]:
+    """Return warnings about images that are not decoded completely: deep values, several frames.
+
+    Args:
+        outcome: Number of this conversion's files with each event.
+        depths: Number of the store's images of each depth.
+        raw: Whether the store contains pixels instead of files.
+    """
     warnings = []
-    if deep := manifest.outcome.get("deep", 0):
+    if deep := outcome.get("deep", 0):
         images = f"{deep:,} image{' has' if deep == 1 else 's have'}"
         if raw:
             warnings.append(
@@ -155,13 +196,13 @@ def image_warnings(manifest: Manifest, *, raw: bool) -> list[str]:
                 "all bits"
             )
         else:
-            depths = ", ".join(f"{count:,} of {name}" for name, count in manifest.depths.items())
+            kinds = ", ".join(f"{count:,} of {name}" for name, count in depths.items())
             warnings.append(
-                f"{images} values of more than 8 bits, or of no known range (the store has {depths}): of 16 bits the "
+                f"{images} values of more than 8 bits, or of no known range (the store has {kinds}): of 16 bits the "
                 "upper 8 are decoded; floats, signed values and 32 bits are not decoded at all; give the dataset a "
                 "decode= of your own to get all of them"
             )
-    if frames := manifest.outcome.get("frames", 0):
+    if frames := outcome.get("frames", 0):
         what = f"{frames:,} file{' has' if frames == 1 else 's have'} several frames or pages"
         warnings.append(f"{what}: only the first is decoded, or kept where images become smaller or pixels")
     return warnings

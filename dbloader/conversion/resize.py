@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 DEFAULT_QUALITY = 95
 
-# Below this opacity, of 255, Pillow computes coarse colors, or none.
+# Below this opacity, of 255, Pillow computes only coarse colors.
 _SEE_THROUGH = 16
 
 # Measured bytes for each pixel of the image.
@@ -40,7 +40,7 @@ _FORMATS = ("JPEG", "WEBP", "PNG", "BMP", "PPM", "TIFF")
 
 
 class LoadedImage(NamedTuple):
-    """Pixels, and what an encoder needs to know about their file."""
+    """Pixels, and the facts about their file that an encoder needs."""
 
     pixels: Image.Image  # in a mode that can be resized (see `resize`); in any mode if the size is kept
     format: str  # format to encode the pixels in: the file's own, or PNG
@@ -49,7 +49,7 @@ class LoadedImage(NamedTuple):
 
 
 def resizing_bytes(facts: Facts, size: tuple[int, int]) -> int:
-    """Return the most bytes of pixels that ``load_image`` holds at once."""
+    """Return the most bytes of pixels that ``load_image`` allocates."""
     pixels, height = facts.width * facts.height, facts.height
     if facts.format == "JPEG":
         # libjpeg decodes to less than four times the wanted size, or to an eighth of the image's if that is larger.

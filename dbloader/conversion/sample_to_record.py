@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
     from dbloader.errors import DBLoaderError
 
-# Formats that Pillow encodes with a ``quality``; Pillow ignores the option for all others.
+# Pillow ignores ``quality`` for all other formats.
 _WITH_QUALITY = ("AVIF", "JPEG", "WEBP")
 
 
 @dataclasses.dataclass(frozen=True)
 class RecordBatch:
-    """The records of a DataLoader's batch; an error is in the place of a record that could not be made."""
+    """The records of a DataLoader's batch, with an error in place of each record that could not be made."""
 
     records: list[Record | DBLoaderError]
 
 
 @dataclasses.dataclass(frozen=True)
 class SampleEncoder:
-    """Makes records of samples. It can be pickled, as the ``collate_fn`` of a DataLoader with workers must."""
+    """Makes records of samples. A DataLoader with workers pickles it, as its ``collate_fn``."""
 
     fields: tuple[str, ...]  # names of a tuple's items
     image_format: str  # format of PIL images in the field ``image``
@@ -45,15 +45,30 @@ class SampleEncoder:
 
     @classmethod
     def of(cls, fields: Sequence[str], image_format: str, quality: int | None) -> SampleEncoder:
-        """Return an encoder for these options of ``write_store``; OptionError if one is wrong."""
-        return cls(_different(fields), _checked_format(image_format), _checked_quality(quality, image_format))
+        """Return an encoder for these options of ``write_store``; TypeError or OptionError if one is wrong."""
+        names = checked_names("fields", fields, "('image', 'label')")
+        if len(set(names)) < len(names):
+            raise OptionError(f"fields must be different names, got {short_repr(names)}")
+        if not isinstance(image_format, str):
+            raise OptionError(f"image_format must be Pillow's name of a format, such as 'PNG', got {image_format!r}")
+        Image.init()
+        known = [name for name in FORMATS if name in Image.SAVE]
+        name = image_format.upper()
+        if name not in known or name not in Image.OPEN:
+            raise OptionError(
+                f"image_format must be one of {', '.join(known)}, such as PNG or JPEG, got {image_format!r}"
+            )
+        quality = whole_number("quality", quality, 1, 100, none=True)
+        if quality is not None and name not in _WITH_QUALITY:
+            raise OptionError(f"quality is for the formats {', '.join(_WITH_QUALITY)}: give image_format='JPEG' too")
+        return cls(names, name, {} if quality is None else {"quality": quality})
 
     def __call__(self, samples: Iterable[Any]) -> RecordBatch:
-        """Return the records of a batch. They have no tensors: torch would keep a file open for each tensor."""
+        """Return the records of a batch, without tensors: torch would keep a file open for each tensor."""
         return RecordBatch([self.record_or_error(sample) for sample in samples])
 
     def record_or_error(self, sample: Any) -> Record | DBLoaderError:
-        """Return the record or the error. An error raised in a worker would carry the worker's traceback."""
+        """Return the record, or the error: raised in a worker, its message would contain the worker's traceback."""
         try:
             return self.record(sample)
         except (FieldError, ImageError) as error:
@@ -89,7 +104,7 @@ class SampleEncoder:
         return {"image": sample}
 
     def _value(self, key: str, value: Any) -> Any:
-        """Return a value as a record can hold it: tensors, scalars, PIL images, and lists and dicts of these."""
+        """Convert tensors, scalars, PIL images, and lists and dicts of these, to values that a record can hold."""
         if is_torch(value, "torch", "Tensor"):
             value = _array(key, value)
         if isinstance(value, (np.ndarray, np.generic)):
@@ -138,7 +153,7 @@ def _array(key: str, tensor: Any) -> np.ndarray[Any, Any]:
 
 
 def _number(value: np.ndarray[Any, Any] | np.generic) -> Any:
-    """Return a single value as an int, float, bool or str, if this keeps its dtype; everything else as an array."""
+    """Return a single value as an int, float, bool or str of the same dtype if there is one; else an array."""
     array = np.asarray(value)
     if array.shape or array.dtype.hasobject:
         return array
@@ -165,7 +180,7 @@ def _encoded(key: str, image: Image.Image, image_format: str, options: Mapping[s
 
 
 def _without_orientation(exif: bytes) -> bytes:
-    """Return EXIF without orientation, for a TIFF: only in a TIFF, Pillow applies it when it opens the file."""
+    """Return EXIF without orientation, for a TIFF. Pillow applies the orientation of a TIFF when it opens the file."""
     parsed = Image.Exif()
     parsed.load(exif)
     if parsed.pop(ExifTags.Base.Orientation, None) is None:
@@ -174,7 +189,7 @@ def _without_orientation(exif: bytes) -> bytes:
 
 
 def _lost(image: Image.Image, written: Image.Image) -> str:
-    """Return what a format has dropped silently (BMP transparency, WebP high bits, ICO the size); "" for nothing."""
+    """Return the property that a format has silently changed: BMP transparency, WebP high bits, ICO size; or ""."""
     if image.has_transparency_data and not written.has_transparency_data:
         return "transparency"
     if image.mode.startswith(("I", "F")) and not written.mode.startswith(("I", "F")):
@@ -201,32 +216,3 @@ def checked_names(option: str, names: object, example: str) -> tuple[str, ...]:
         if all(isinstance(name, str) for name in names):
             return names
     raise OptionError(f"{option} must be names, such as {example}, got {short_repr(names)}")
-
-
-def _different(fields: Sequence[str]) -> tuple[str, ...]:
-    names = checked_names("fields", fields, "('image', 'label')")
-    if len(set(names)) < len(names):
-        raise OptionError(f"fields must be different names, got {short_repr(names)}")
-    return names
-
-
-def _checked_format(image_format: str) -> str:
-    if not isinstance(image_format, str):
-        raise OptionError(f"image_format must be Pillow's name of a format, such as 'PNG', got {image_format!r}")
-    Image.init()
-    name = image_format.upper()
-    if name not in Image.SAVE or name not in Image.OPEN or name not in FORMATS:
-        raise OptionError(
-            f"image_format must be one of {', '.join(name for name in FORMATS if name in Image.SAVE)}, "
-            f"such as PNG or JPEG, got {image_format!r}"
-        )
-    return name
-
-
-def _checked_quality(quality: object, image_format: str) -> dict[str, Any]:
-    if quality is None:
-        return {}
-    quality = whole_number("quality", quality, 1, 100)
-    if image_format.upper() not in _WITH_QUALITY:
-        raise OptionError(f"quality is for the formats {', '.join(_WITH_QUALITY)}: give image_format='JPEG' too")
-    return {"quality": quality}

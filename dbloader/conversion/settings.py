@@ -1,13 +1,13 @@
-"""The settings of a conversion: its source, and the options that decide its records."""
+"""The source of a conversion, and the options that decide its records."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from dbloader._describe import short_repr
 from dbloader._options import check_choice, check_path, whole_number
-from dbloader.conversion.file_list import permutation
 from dbloader.conversion.file_to_record import FileConverter
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.errors import OptionError
@@ -20,71 +20,79 @@ from dbloader.sources.open import open_source
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
-
     from dbloader.sources.base import Source
 
 
-class Settings(NamedTuple):
-    """Everything that decides the records of a conversion.
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The arguments of `convert` that decide the records; see there.
 
-    Attributes:
-        place: The arguments of `open_source`, by their names.
-        converter: Makes the records.
-        fail_on: Kinds of rejected files that end the conversion: "bad" and "damaged".
-        shuffle_seed: Seed of a random order; None for the source's order.
+    Args:
+        labels: Label in the store of each class of the source; None if the labels are equal.
+
+    Raises:
+        TypeError: An option has the wrong type.
+        OptionError: An option is out of its range, or two exclude each other.
     """
 
-    place: dict[str, Any]
-    converter: FileConverter
-    fail_on: tuple[str, ...]
-    shuffle_seed: int | None
+    source: str | os.PathLike[str]
+    listing: str | os.PathLike[str] | None = None
+    name_field: str | None = None
+    image_field: str | None = None
+    file_fields: Sequence[str] = ()
+    images: ImageFormat = field(default_factory=ImageFormat)
+    check: str = "decode"
+    on_bad: str = "reject"
+    on_damaged: str = "reject"
+    shuffle_seed: int | None = None
+    labels: Sequence[int] | None = None
 
-    @classmethod
-    def checked(
-        cls,
-        source: str | os.PathLike[str],
-        listing: str | os.PathLike[str] | None = None,
-        name_field: str | None = None,
-        image_field: str | None = None,
-        file_fields: Sequence[str] = (),
-        *,
-        images: ImageFormat | None = None,
-        check: str = "decode",
-        on_bad: str = "reject",
-        on_damaged: str = "reject",
-        shuffle_seed: int | None = None,
-    ) -> Self:
-        """Return settings for these arguments of `convert`; TypeError or OptionError if one is wrong."""
-        check_path("source", source)
-        check_path("listing", listing, none=True)
-        place: dict[str, Any] = {"source": source, "listing": listing}
-        place |= {"name_field": name_field, "image_field": image_field}
-        place["file_fields"] = checked_file_fields(file_fields)
-        check_choice("on_bad", on_bad, ("reject", "fail"))
-        check_choice("on_damaged", on_damaged, ("reject", "keep", "fail"))
-        shuffle_seed = whole_number("shuffle_seed", shuffle_seed, none=True)
-        if shuffle_seed is not None and not -(2**63) <= shuffle_seed < 2**63:
-            raise OptionError(f"shuffle_seed must be a seed of 64 bits, got {shuffle_seed}")
-        if images is not None and not isinstance(images, ImageFormat):
+    def __post_init__(self) -> None:
+        check_path("source", self.source)
+        check_path("listing", self.listing, none=True)
+        object.__setattr__(self, "file_fields", checked_file_fields(self.file_fields))
+        check_choice("check", self.check, ("decode", "structure", "none"))
+        check_choice("on_bad", self.on_bad, ("reject", "fail"))
+        check_choice("on_damaged", self.on_damaged, ("reject", "keep", "fail"))
+        object.__setattr__(self, "shuffle_seed", whole_number("shuffle_seed", self.shuffle_seed, none=True))
+        if self.shuffle_seed is not None and not -(2**63) <= self.shuffle_seed < 2**63:
+            raise OptionError(f"shuffle_seed must be a seed of 64 bits, got {self.shuffle_seed}")
+        if not isinstance(self.images, ImageFormat):
             raise TypeError(
-                f"images must be an ImageFormat, such as ImageFormat(short_side=256), got {short_repr(images)}"
+                f"images must be an ImageFormat, such as ImageFormat(short_side=256), got {short_repr(self.images)}"
+            )
+        if self.on_damaged == "keep" and self.check == "none":
+            raise OptionError(
+                "check='none' finds no damage that could be kept: leave on_damaged='keep' (--on-damaged keep) out"
+            )
+        if self.on_damaged == "keep" and self.images.raw:
+            raise OptionError(
+                "raw stores pixels, which a damaged image lacks: leave on_damaged='keep' (--on-damaged keep) out"
             )
         max_pixels()  # raises if the environment variable is wrong
-        converter = FileConverter(check=check, keep_damaged=on_damaged == "keep", images=images or ImageFormat())
-        fail_on = [kind for kind, value in (("bad", on_bad), ("damaged", on_damaged)) if value == "fail"]
-        return cls(place, converter, tuple(fail_on), shuffle_seed)
 
-    def absolute(self) -> Self:
+    @property
+    def converter(self) -> FileConverter:
+        """The converter that makes the records."""
+        return FileConverter(
+            check=self.check, keep_damaged=self.on_damaged == "keep", images=self.images, labels=self.labels
+        )
+
+    def absolute(self) -> Settings:
         """Return the settings with paths that are right in any working directory."""
-        paths = {name: self.place[name] and _absolute(self.place[name]) for name in ("source", "listing")}
-        return self._replace(place={**self.place, **paths})
+        listing = None if self.listing is None else _absolute(self.listing)
+        return replace(self, source=_absolute(self.source), listing=listing)
 
     def open(self) -> Source:
         """Open the source; OptionError if images are to be made smaller, but not their further files."""
-        found = open_source(**self.place)
-        images = self.converter.images
-        if found.file_fields and (images.short_side is not None or images.max_side is not None):
+        found = open_source(
+            self.source,
+            self.listing,
+            name_field=self.name_field,
+            image_field=self.image_field,
+            file_fields=self.file_fields,
+        )
+        if found.file_fields and (self.images.short_side is not None or self.images.max_side is not None):
             found.close()
             raise OptionError(
                 "short_side (--short-side) and max_side (--max-side) make images smaller, but not the files in the "
@@ -93,27 +101,28 @@ class Settings(NamedTuple):
             )
         return found
 
-    def order(self, files: int) -> range | np.ndarray[Any, Any]:
-        """Return the positions of all files in the list, in the order of the records."""
-        return range(files) if self.shuffle_seed is None else permutation(files, self.shuffle_seed)
-
     def describe(self, found: Source) -> dict[str, Any]:
-        """Return the ``source`` of the manifest: the source's place, and the options that decide the records."""
-        listing = self.place["listing"]
-        place: dict[str, Any] = {"path": found.place, "listing": None if listing is None else full_path(listing)}
+        """Return ``source`` for the manifest: the place of the source, and the options that decide the records."""
+        place: dict[str, Any] = {
+            "path": found.place,
+            "listing": None if self.listing is None else full_path(self.listing),
+        }
         if found.file_fields:
             place[FILE_FIELDS] = [*found.file_fields]
         if found.field_classes:
             place[FIELD_CLASSES] = found.field_classes
-        return {**place, "shuffle_seed": self.shuffle_seed, **self.converter.settings()}
+        options = {"shuffle_seed": self.shuffle_seed, "check": self.check, "keep_damaged": self.on_damaged == "keep"}
+        return {**place, **options, **asdict(self.images)}
 
     def named(self) -> dict[str, Any]:
         """Return the options that a resumed conversion must share, by their names in Python and on the command line."""
-        values = {**self.converter.settings(), "shuffle_seed": self.shuffle_seed}
-        values["on_damaged"] = "keep" if values.pop("keep_damaged") else "not keep"
+        values = {"check": self.check, **asdict(self.images), "shuffle_seed": self.shuffle_seed}
+        values["on_damaged"] = "keep" if self.on_damaged == "keep" else "not keep"
         return {f"{name} (--{name.replace('_', '-')})": value for name, value in values.items()}
 
 
 def _absolute(path: str | os.PathLike[str]) -> str:
     text = os.fspath(path)
-    return text if "://" in text else os.path.join(os.getcwd(), text)  # noqa: PTH109, PTH118 - any str
+    if not text or "://" in text:  # open_source refuses ""
+        return text
+    return os.path.join(os.getcwd(), text)  # noqa: PTH109, PTH118 - any str

@@ -1,7 +1,7 @@
-"""Find the stored records behind datasets, to copy them instead of decoding and encoding images again.
+"""Find the stored records behind datasets, and copy them instead of decoding and encoding their images again.
 
-A dataset whose samples are the records of a store has a true property ``gives_records``. This room may not import
-datasets, and torch only if the program has.
+The property ``gives_records`` of a dataset is true if its samples are the records of a store. This package may not
+import ``dbloader.datasets``, and does not import torch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from dbloader.records.manifest import Manifest
 
-# Records read at once. Few, since images may be large, and other samples are in memory too.
+# Few records are read at once, since images may be large.
 _READ_AT_ONCE = 16
 # Fields that describe the image; they are copied with the image.
 _IMAGE_FIELDS = ("width", "height", "format", "damaged", "resized_from")
@@ -40,17 +40,17 @@ def gives_records(dataset: Any) -> bool:
 
 
 def is_divisible(samples: Any) -> bool:
-    """Return whether `divide` can find the records behind samples."""
+    """Return whether `divide` can find stored records behind the samples."""
     return gives_records(samples) or _is_exactly(samples, "Subset") or _is_exactly(samples, "ConcatDataset")
 
 
 def contains_store(samples: Any) -> bool:
-    """Return whether some of the samples come from a Store itself, whose images are files already."""
+    """Return whether some of the samples come from a Store without a dataset. Their images are files already."""
     return any(isinstance(part, Store) for part in _parts(samples))
 
 
 def find_stores(samples: Any) -> Iterator[Store]:
-    """Yield the stores that a dataset, or the datasets in a DataLoader, Subset or ConcatDataset, read from."""
+    """Yield the stores behind a dataset, or behind the datasets in a DataLoader, Subset or ConcatDataset."""
     store = samples if isinstance(samples, Store) else getattr(samples, "store", None)
     if isinstance(store, Store):
         yield store
@@ -62,7 +62,7 @@ def find_stores(samples: Any) -> Iterator[Store]:
 
 
 def divide(samples: Any) -> Iterator[Any]:
-    """Yield the samples of a store, or of torch's Subset or ConcatDataset, in order; records of a store as Records."""
+    """Yield the samples of a dataset, Subset or ConcatDataset in order. Samples that are stored records are Records."""
     located = (_locate(samples, position) for position in range(len(samples)))
     for _, run in groupby(located, lambda pair: id(pair[0])):
         while block := list(islice(run, _READ_AT_ONCE)):
@@ -77,24 +77,26 @@ def divide(samples: Any) -> Iterator[Any]:
                     yield dataset[index]
 
 
-def common_source(samples: Any) -> dict[str, Any]:
-    """Return the ``source`` of the manifest: what the manifests of all stores that the samples come from share."""
+def source_of(samples: Any) -> dict[str, Any]:
+    """Return ``source`` for the manifest of samples, which may be records of stores."""
     parts = list(_parts(samples))
     if not all(map(gives_records, parts)):
         return {"kind": "samples"}
-    manifests = [part.manifest for part in parts]
-    common = common_values([manifest.source for manifest in manifests])
-    return {**common, "kind": "records", **describe_fields(manifests)}
+    return {**common_source([part.manifest for part in parts]), "kind": "records"}
 
 
-def common_values(sources: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the entries that several ``source`` mappings share, such as how the images were checked."""
-    first, *others = sources
-    return {key: value for key, value in first.items() if all(key in other and other[key] == value for other in others)}
+def common_source(manifests: Sequence[Manifest]) -> dict[str, Any]:
+    """Return ``source`` for the manifest of records from several stores.
 
+    It has the entries that the stores share, such as how images were checked, and describes all further fields.
 
-def describe_fields(manifests: Sequence[Manifest]) -> dict[str, Any]:
-    """Return the part of a manifest's ``source`` that describes the further fields of several stores."""
+    Raises:
+        OptionError: A field means one thing in one store, and another thing in another.
+    """
+    first, *others = (manifest.source for manifest in manifests)
+    common = {
+        key: value for key, value in first.items() if all(key in other and other[key] == value for other in others)
+    }
     classes: dict[str, list[str]] = {}
     for manifest in manifests:
         for name, names_there in manifest.field_classes.items():
@@ -110,7 +112,11 @@ def describe_fields(manifests: Sequence[Manifest]) -> dict[str, Any]:
                 f"the field {name!r} has image files in one store, and other values in another: make one of the "
                 "two again with another name for the field"
             )
-    return {**({FILE_FIELDS: [*names]} if names else {}), **({FIELD_CLASSES: classes} if classes else {})}
+    if names:
+        common[FILE_FIELDS] = [*names]
+    if classes:
+        common[FIELD_CLASSES] = classes
+    return common
 
 
 def find_classes(samples: Any) -> tuple[str, ...]:

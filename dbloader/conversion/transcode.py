@@ -1,4 +1,4 @@
-"""Transcode images into the form in which they are stored: the file itself, a smaller one, a tiled one, or pixels."""
+"""Transcode an image file to its stored form: the same file, a smaller or tiled file, or pixels."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _RAW_DEEP = 5  # further bytes while 16 bits become 8
 
 
 class Stored(NamedTuple):
-    """An image as it is to be stored."""
+    """The stored form of an image."""
 
     image: bytes | npt.NDArray[np.uint8]  # the file; or uint8, shape (height, width, 3), RGB
     facts: Facts | None  # format "" for pixels; None for a file in an unknown format
     lengths: bytes | None = None  # lengths of the tiles; None if the image is not tiled
-    untiled: str = ""  # why the image could not be tiled; "" if it is tiled, or need not be
+    untiled: str = ""  # why the image could not be tiled; "" if it is tiled, or tiling was not asked for
     reencoded: bool = False  # whether the pixels differ from the file's: made smaller, or encoded with a quality
 
 
@@ -50,7 +50,7 @@ class ImageFormat:
         max_side: Make images smaller whose longer side has more pixels than this.
         quality: JPEG and WebP quality, 1 to 100, of images made smaller; default 95. With ``tile``, of all JPEGs.
         tile: Store JPEGs tiled (`dbloader.images.tiled`), so a crop is decoded without the rest of its image. The
-            field ``tiles`` has the lengths of the tiles. JPEGs that are made smaller, or all JPEGs with a
+            field ``tiles`` contains the lengths of the tiles. JPEGs that are made smaller, or all JPEGs with a
             ``quality``, are encoded tiled. The program ``jpegtran`` tiles the others without loss. Bytes after
             the end of a JPEG, such as a second picture, are left out. An image that cannot be tiled is stored
             untiled, and reported.
@@ -108,7 +108,7 @@ def new_size(facts: Facts, images: ImageFormat) -> tuple[int, int] | None:
 
 
 def transcoding_bytes(facts: Facts, images: ImageFormat) -> tuple[int, int]:
-    """Return the most bytes that transcoding an image and encoding its record take: temporarily, and as a result."""
+    """Return (temporary bytes, bytes of stored pixels): the most that transcoding and encoding an image take."""
     size, pixels = new_size(facts, images), facts.width * facts.height
     smaller = resizing_bytes(facts, size) if size else 0
     if images.raw:
@@ -124,11 +124,11 @@ def transcoding_bytes(facts: Facts, images: ImageFormat) -> tuple[int, int]:
 
 
 def transcode(data: bytes, facts: Facts, images: ImageFormat) -> Stored:
-    """Return an image file as it is to be stored.
+    """Return the stored form of an image file.
 
     Raises:
         DamagedImageError: The file does not decode, or the image cannot be encoded again.
-        PixelRangeError: The image is to be stored as pixels, but its values have no known range.
+        PixelRangeError: ``raw`` is given, but the values of the image have no known range.
         OSError: ``jpegtran`` could not be run.
     """
     size, untiled = new_size(facts, images), ""

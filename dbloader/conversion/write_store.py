@@ -13,13 +13,13 @@ import numpy as np
 from dbloader._describe import short_repr
 from dbloader.conversion.sample_to_record import RecordBatch, SampleEncoder, checked_names
 from dbloader.conversion.stored_records import (
-    common_source,
     contains_store,
     divide,
     find_classes,
     find_stores,
     is_divisible,
     is_torch,
+    source_of,
 )
 from dbloader.errors import DBLoaderError, FieldError, ImageError, NotAnImageError, OptionError
 from dbloader.images.info import read_facts
@@ -56,13 +56,13 @@ def write_store(
 
     Records of a store are copied, with the bytes of their files, names, labels and further fields. They may come from
     a Store, from an LMDBDataset or MongoDataset without ``transform``, ``target_transform`` or ``decode``, or from
-    torch's Subset or ConcatDataset of these. A dataset with ``fields`` copies only these fields. All other datasets
-    yield samples, and their images are encoded. LMDBDataset and MongoDataset do so too with ``image_format``,
-    ``quality`` or ``fields``; a Store does not.
+    torch's Subset or ConcatDataset of these. A dataset with ``fields`` copies only these fields. The images of all
+    other datasets are encoded. With ``image_format``, ``quality`` or ``fields``, images of an LMDBDataset or
+    MongoDataset are encoded too. A Store cannot be encoded again.
 
-    A DataLoader's workers make its samples, and they are stored in its order, before they are collated. So the sizes of
-    a batch's samples may differ. ``collate_fn`` is called only with ``batch_size=None``, where it makes samples. A
-    DataLoader over the store with the same ``collate_fn`` returns the same batches.
+    The workers of a DataLoader make its samples. The samples are stored in the order of the DataLoader, before they are
+    collated, so their sizes may differ. ``collate_fn`` is called only with ``batch_size=None``, where it makes samples.
+    A DataLoader over the store with the same ``collate_fn`` returns the same batches.
 
     Args:
         samples: An iterable, a map-style dataset, a torch DataLoader (or a PrefetchLoader of one) or a Store. A sample
@@ -77,9 +77,9 @@ def write_store(
             fields.
         file_fields: Names of further fields whose values are image files, such as ``("mask", "depth")``: PIL images,
             or the bytes of image files; None where a sample has none. Datasets decode them as the image.
-        classes: Class names in the order of their labels, () for labels without names; default those of the dataset,
-            if it has any. Labels that are ints are not changed. Labels that are names need the classes here: records
-            are written at once, so names cannot be sorted and numbered at the end.
+        classes: Class names in the order of their labels, () for labels without names; default the class names of the
+            dataset, if it has any. Labels that are ints are not changed. Labels that are names need the classes here:
+            records are written at once, so names cannot be sorted and numbered at the end.
         image_format: Pillow's name of the format for a PIL image in the field ``image``, default ``"PNG"``, which is
             lossless. PIL images in other fields, such as masks, are always encoded in PNG.
         quality: Quality in JPEG, WebP or AVIF, 1 to 100; default Pillow's.
@@ -87,7 +87,7 @@ def write_store(
 
     Raises:
         FieldError: A sample has a value that a record cannot hold, a label that is none of the classes or the name of
-            several, or no image file in one of ``file_fields``. The message names the sample and the field.
+            several classes, or no image file in one of ``file_fields``. The message names the sample and the field.
         DamagedImageError: A PIL image does not decode.
         TypeError: ``quality`` or ``overwrite`` has the wrong type.
         OptionError: An option is out of its range; the samples cannot be iterated; there are none, and ``overwrite`` is
@@ -106,7 +106,7 @@ def write_store(
     check_destination(place, find_stores(samples))
     class_names = find_classes(samples) if classes is None else checked_names("classes", classes, "('cat', 'dog')")
     numbers = {name: label for label, name in enumerate(class_names)}
-    source: dict[str, Any] = common_source(samples) if as_records else {"kind": "samples"}
+    source: dict[str, Any] = source_of(samples) if as_records else {"kind": "samples"}
     if files := [*dict.fromkeys([*source.get(FILE_FIELDS, ()), *checked_file_fields(file_fields)])]:
         source[FILE_FIELDS] = files
     with (
@@ -126,9 +126,9 @@ def write_store(
                 "leave overwrite out if an empty store is wanted"
             )
         manifest = writer.finish(classes=class_names, source=source)
-    if writer.replaces:  # a report in the working directory may be that of the same place on another server
+    if writer.replaces:  # otherwise a report in the working directory may belong to another server
         with suppress(OSError):
-            writer.report_path.unlink()  # of the store that was there before
+            writer.report_path.unlink()  # of the replaced store
     return manifest
 
 
@@ -150,7 +150,7 @@ def _loaded(loader: Any, encoder: SampleEncoder) -> Iterator[Record | DBLoaderEr
     kind = type(loader).__name__
     is_batched = loader.batch_sampler is not None
     loader = copy.copy(loader)
-    # Persistent workers belong to the original, and have its collate_fn. torch refuses to set the attribute itself.
+    # Persistent workers belong to the original, and use its collate_fn. torch does not allow setting the attribute.
     vars(loader)["persistent_workers"] = False
     if is_batched:
         loader.collate_fn = encoder

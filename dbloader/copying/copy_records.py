@@ -1,31 +1,33 @@
-"""Copy the planned records byte for byte, and the lines of the report about them."""
+"""Copy records byte for byte: the chosen records of some stores, or the intact records of a damaged store."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dbloader.conversion.stored_records import common_values, describe_fields
+from dbloader.conversion.stored_records import common_source
 from dbloader.conversion.write_store import count_depth
-from dbloader.copying.copy_plan import CopyPlan, make_plan
 from dbloader.copying.name_listing import RecordNames
-from dbloader.errors import DamagedStoreError, OptionError
-from dbloader.records.columns import NO_LABEL
+from dbloader.copying.select_records import Selection, select_records
+from dbloader.errors import ConversionError, DamagedStoreError, OptionError
+from dbloader.records.columns import COLUMNS, NO_LABEL
 from dbloader.records.decode import decode
 from dbloader.records.record import relabel
 from dbloader.sources.base import full_path
 from dbloader.sources.boxes import LABELS, relabel_boxes
-from dbloader.stores.base import READ_AT_ONCE
+from dbloader.stores.base import READ_AT_ONCE, Damage, read_records
 from dbloader.stores.mongo.uri import is_mongo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from dbloader.records.manifest import Manifest
     from dbloader.records.record import EncodedRecord, Record
     from dbloader.stores.base import Store
     from dbloader.stores.writer import Writer
@@ -34,24 +36,24 @@ _CHANGES = ("resized", "reencoded")  # outcomes that records show; the report ha
 
 
 class RecordCopier:
-    """Copies records from stores to several destinations, which ``number`` counts."""
+    """Copies selected records of some stores to one or more numbered destinations."""
 
     def __init__(self, stores: Sequence[Store], options: dict[str, Any]) -> None:
         self._stores = stores
         self._names = RecordNames(stores)
         self._manifests = [store.manifest for store in stores]
-        self._checksums = np.concatenate([verified_checksums(store) for store in stores])
+        self._checksums = np.concatenate([_verified_checksums(store) for store in stores])
         used = {name: value for name, value in options.items() if value and name != "seed"}
         if "split" in used:
             used["seed"] = options["seed"]
         self._chosen = {name: _plain(value) for name, value in used.items()}
         self._is_same = len(stores) == 1 and not self._chosen
         if self._is_same:
-            self.plan = CopyPlan(
+            self.selection = Selection(
                 [range(len(stores[0]))], None, self._manifests[0].classes, complete=True, tables=[None]
             )
         else:
-            self.plan = make_plan(self._names, options)
+            self.selection = select_records(self._names, options)
         self.created = self._manifests[0].created if self._is_same else None
 
     def settings(self, number: int) -> dict[str, str]:
@@ -63,23 +65,25 @@ class RecordCopier:
         if self._is_same:
             return settings
         chosen = ", ".join(f"{name}={value}" for name, value in self._chosen.items())
-        return {**settings, "choice of records and labels": f"{chosen or 'all'}; SHA-256 {self.plan.digest(number)}"}
+        return {
+            **settings,
+            "choice of records and labels": f"{chosen or 'all'}; SHA-256 {self.selection.digest(number)}",
+        }
 
     def source(self, number: int) -> dict[str, Any]:
         """Return ``source`` for the manifest of a destination."""
         if self._is_same:
             return self._manifests[0].source
-        common = common_values([manifest.source for manifest in self._manifests])
+        common = common_source(self._manifests)
         common.pop("listing", None)
-        common |= describe_fields(self._manifests)
         places = [store.place if is_mongo(store.place) else full_path(store.place) for store in self._stores]
         copied = {**self._chosen, "part": number, "stores": places, **self.settings(number)}
         return {**common, "path": ", ".join(places), "copy": copied}
 
     def write(self, number: int, writer: Writer, progress: Callable[[int, int], object]) -> None:
         """Write the records of a destination, and the lines of the report about them."""
-        part = self.plan.parts[number]
-        before, total = (sum(map(len, parts)) for parts in (self.plan.parts[:number], self.plan.parts))
+        part = self.selection.parts[number]
+        before, total = (sum(map(len, parts)) for parts in (self.selection.parts[:number], self.selection.parts))
         lines: Counter[str] = Counter()
         # The writer's position counts the lines that an interrupted copy wrote.
         for at, event in enumerate(self._events(part)):
@@ -96,13 +100,13 @@ class RecordCopier:
         for manifest in self._manifests:
             files.update(manifest.outcome)
             depths.update(manifest.depths)
-        if not self.plan.complete:  # changes of records are counted already
+        if not self.selection.complete:  # changes of records are counted already
             files, depths = Counter({kind: lines[kind] for kind in files if kind not in _CHANGES}), Counter()
         missing = {kind: count - writer.totals.outcome[kind] for kind, count in files.items()}
         writer.write([], outcome=missing, depths=None if writer.totals.depths else depths)
 
     def _records(self, positions: Any, files: Counter[str], depths: Counter[str]) -> Iterator[EncodedRecord]:
-        """Yield records with their new labels; count their changes and depths, unless all records are copied."""
+        """Yield records with their new labels. Count their changes and depths, unless all records are copied."""
         positions = np.asarray(positions)
         stores = np.searchsorted(self._names.starts, positions, "right") - 1
         for number in np.unique(stores).tolist():
@@ -113,18 +117,18 @@ class RecordCopier:
                 if record.crc32 != self._checksums[position]:
                     what = f"record {index} ({record.name}) has been exchanged for another one"
                     raise DamagedStoreError(f"{store.place}: {what}")
-                if not self.plan.complete:
+                if not self.selection.complete:
                     whole = decode(document, index, store.manifest.salt, view=True)
                     depths.update(count_depth(whole))
-                    files.update(count_change(whole))
-                label = record.label if self.plan.labels is None else int(self.plan.labels[position])
+                    files.update(_count_change(whole))
+                label = record.label if self.selection.labels is None else int(self.selection.labels[position])
                 label = None if label == NO_LABEL else label
                 boxes = self._box_labels(number, document, index) if LABELS in record.fields else {}
                 yield record if label == record.label and not boxes else relabel(record, label, boxes)
 
     def _box_labels(self, number: int, document: bytes | memoryview, index: int) -> dict[str, Any]:
-        """Return the field with new labels of a record's boxes, or {} if none changes."""
-        store, table = self._stores[number], self.plan.tables[number]
+        """Return the field with new labels of a record's boxes; {} if the labels do not change."""
+        store, table = self._stores[number], self.selection.tables[number]
         if table is None:
             return {}
         record = decode(document, index, store.manifest.salt, view=True)
@@ -139,12 +143,12 @@ class RecordCopier:
             ) from error
 
     def _events(self, part: Any) -> Iterator[dict[str, str]]:
-        """Yield the lines of all reports, or only the lines about the records of this part."""
+        """Yield the report lines of all sources, or only the lines about the records of this part."""
         for number, store in enumerate(self._stores):
             start = self._names.starts[number]
             seen: defaultdict[tuple[str, str], count[int]] = defaultdict(count)
             for event in store.events():
-                if not self.plan.complete:
+                if not self.selection.complete:
                     found = [at for at in self._names.find(event["name"]) if start <= at < start + len(store)]
                     # Lines about records with the same name are in the order of the records.
                     nth = next(seen[event["name"], event["event"]]) if len(found) > 1 else 0
@@ -153,7 +157,74 @@ class RecordCopier:
                 yield event
 
 
-def count_change(record: Record) -> dict[str, int]:
+def copy_intact(
+    store: Store, writer: Writer, skip: Callable[[str], object], progress: Callable[[int, int], object]
+) -> Manifest:
+    """Write all intact records, and return the manifest. Call ``skip`` with the reason for each other record.
+
+    New columns and counts are made from the records. The copy keeps the report up to its first damaged line. It has one
+    more line for each record that is left out.
+
+    Raises:
+        ConversionError: No record is intact.
+        DamagedStoreError: No column confirms the number of records.
+    """
+    old, total = store.manifest, len(store)
+    _check_length(store)
+    checksums = None
+    with suppress(DamagedStoreError):
+        checksums = _verified_checksums(store)
+    reasons: list[str] = []
+    lost: list[Damage] = []
+    changes, depths = Counter[str](), Counter[str]()
+
+    def intact(indices: range) -> Iterator[EncodedRecord]:
+        for record, index in read_records(store, indices):
+            if isinstance(record, Damage):
+                lost.append(record)
+            elif checksums is not None and record.crc32 != checksums[index]:
+                what = f"{store.place}: record {index} ({record.name}) has been exchanged for another one"
+                lost.append(Damage(DamagedStoreError(what), index, record.name))
+            else:
+                whole = decode(record.document(index, 0), index, 0, view=True)
+                depths.update(count_depth(whole))
+                changes.update(kind for kind in _count_change(whole) if kind in old.outcome)
+                yield record
+
+    def leave_out(name: str | None, reason: str) -> None:
+        reasons.append(reason)
+        skip(reason)
+        writer.write([], events=[{"name": name or "", "event": "rejected", "reason": reason}], outcome={"rejected": 1})
+
+    writer.write([], outcome=dict.fromkeys(old.outcome, 0))
+    try:
+        for event in store.events():
+            writer.write([], events=[event], outcome={event["event"]: 1})
+    except DamagedStoreError as error:
+        leave_out(None, str(error))
+    for start in range(0, total, READ_AT_ONCE):
+        progress(start, total)
+        writer.write(intact(range(start, min(start + READ_AT_ONCE, total))))
+        for damage in lost:
+            leave_out(damage.name, str(damage.error))
+        lost.clear()
+    if total and not writer.length:
+        raise ConversionError(f"{store.place}: none of its {total:,} records is intact; the first: {reasons[0]}")
+    writer.write([], outcome=changes, depths=depths)
+    progress(total, total)
+    return writer.finish(classes=old.classes, source=old.source, created=None if reasons else old.created)
+
+
+def _check_length(store: Store) -> None:
+    """Raise DamagedStoreError if no column is as long as the manifest says, which may be a damaged, huge number."""
+    for name in COLUMNS[:-1]:
+        with suppress(DamagedStoreError):
+            store.open_handle().chunks(name)
+            return
+    store.open_handle().chunks(COLUMNS[-1])
+
+
+def _count_change(record: Record) -> dict[str, int]:
     """Return ``{"resized": 1}`` or ``{"reencoded": 1}`` if the conversion changed a record's image, else ``{}``."""
     if not record.resized_from:
         return {}
@@ -166,11 +237,11 @@ def _contains(part: Any, position: int) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return the value of an option for a manifest."""
+    """Return the value of an option as a manifest can store it."""
     return full_path(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
 
 
-def verified_checksums(store: Store) -> np.ndarray[Any, Any]:
+def _verified_checksums(store: Store) -> np.ndarray[Any, Any]:
     """Return the CRC-32 of each record, checked against the store's digest."""
     checksums = store.column("crc32")
     if hashlib.sha256(checksums.astype("<u4").tobytes()).hexdigest() != store.manifest.digest:

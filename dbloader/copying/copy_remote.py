@@ -1,7 +1,7 @@
 """Copy a store to or from object storage.
 
-The bucket has the files of a folder of shards. ``manifest.bson`` is written last, by a conditional put. So concurrent
-uploads have one winner, and readers see one whole store.
+The bucket contains the files of a folder of shards. ``manifest.bson`` is written last, by a conditional put. So one of
+several concurrent uploads wins, and readers see one whole store.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _OURS = re.compile(rf"{SHARD_FOLDER}/[0-9]{{5,}}-[0-9a-f]+\.lmdb|index-[0-9a-f]+
 
 
 def read_table(place: str) -> ShardTable:
-    """Return the manifest and the file names of a store in object storage."""
+    """Return the manifest and the shards of a store in object storage."""
     bucket = Bucket(place)
     return ShardTable.decode(bucket.manifest(), bucket.place)
 
@@ -127,7 +127,7 @@ def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[in
 
 
 def _list_files(bucket: Bucket) -> dict[str, Item]:
-    """Return the shards and indices at a place by their keys, also of unpublished uploads."""
+    """Return all shards and indices at a place, published or not, by their keys."""
     found = [*bucket.folders()[1], *bucket.items(SHARD_FOLDER)]  # the first fails soon without a server
     return {item.key: item for item in found if _OURS.fullmatch(item.key)}
 
@@ -150,7 +150,7 @@ def _for_each_file(
 
 @contextmanager
 def _as_folder(source: Path) -> Iterator[tuple[Path, ShardTable]]:
-    """Yield the folder and the table of a store; one file becomes the only shard of a temporary folder."""
+    """Yield the folder and the table of a store. A store in one file is linked into a temporary folder."""
     with LMDBStore(source) as store:
         manifest = store.manifest
         store.check_files()
@@ -221,7 +221,7 @@ def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[
 
 
 def _check(path: Path, place: str, shard: Shard | None, manifest: Manifest) -> None:
-    """Raise DamagedStoreError unless a file is this shard, or without one the index of the manifest."""
+    """Raise DamagedStoreError unless a file is this shard; with None, unless it is the index of the manifest."""
     found = path.stat().st_size
     if shard and found != shard.nbytes:
         raise DamagedStoreError(f"{place} has {found:,} bytes, not {shard.nbytes:,}: {_REMEDY}")

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from dbloader._options import check_path, checked_flag, whole_number
 from dbloader.conversion.sample_to_record import checked_names
-from dbloader.copying.copy_intact import copy_intact
-from dbloader.copying.copy_records import RecordCopier
+from dbloader.copying.copy_records import RecordCopier, copy_intact
 from dbloader.copying.copy_remote import copy_remote
 from dbloader.errors import OptionError, StoreError
 from dbloader.remote.places import is_remote
@@ -48,13 +47,13 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
     skip_damaged: Callable[[str], object] | None = None,
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> Manifest | list[Manifest]:
-    """Copy a store, filter it, merge several stores into one, or split them among several.
+    """Copy a store, filter it, merge several stores, or split a store.
 
-    Images are not decoded and stay the same bytes. Every record is checked before it is written. A copy of one source
-    without options has the same records, report and manifest. Records stay in the order of the sources.
+    The bytes of images do not change, and images are not decoded. Every record is checked before it is written. A copy
+    of one source without options has the same records, report and manifest. Records keep the order of the sources.
 
     All destinations are written before the first is published. If a record is damaged or the copy is interrupted before
-    that, no destination changes. ``resume`` continues after the last commit.
+    then, no destination changes. ``resume`` continues after the last commit.
 
     Args:
         source: Place of the store, or several places. Classes with the same name become one, also for boxes (the
@@ -75,25 +74,26 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
         split: Fractions of the records, whose sum is 1: divide them at random, each label in these proportions.
         seed: Seed of ``split``.
         overwrite: Replace the store at a destination when the copy is finished.
-        resume: Continue an interrupted copy; begin if none was interrupted. Refused if the sources or an
-            option that decides the records have changed. A copy to or from object storage continues without it.
+        resume: Continue an interrupted copy. If there is none, begin one. It is an error if the sources, or an option
+            that decides the records, have changed. A copy to or from object storage always continues.
         skip_damaged: Leave out the damaged records of a single source, and call this function, such as ``print``, with
-            the reason for each. The report of the copy has the reasons too. Images are not decoded. For a store made
-            with ``check="none"``, use ``convert`` to check them.
+            the reason for each. The report of the copy contains the reasons too. Images are not decoded; if the store
+            was made with ``check="none"``, ``convert`` checks them.
         progress: Called with the number of records copied, and the total.
 
     Returns:
         The manifest; with ``split``, one for each destination.
 
     Raises:
-        TypeError: A place or a listing is no path, ``overwrite`` or ``resume`` is not a bool, or ``seed`` is no int.
-        OptionError: An option is wrong, or a destination is a source or a part of one, no record matches, or the
-            labels of two sources cannot be joined.
+        TypeError: A place or a listing is not a path, ``overwrite`` or ``resume`` is not a bool, or ``seed`` is not an
+            int.
+        OptionError: An option is wrong; a destination is a source or a part of one; no record matches; or the labels of
+            two sources cannot be joined.
         SourceError: A listing cannot be read, or lists a missing record.
         StoreError: A source cannot be read, or a destination cannot be written, or is taken.
         DamagedRecordError: A record of a source is damaged.
         ConversionError: No record is intact, with ``skip_damaged``.
-        DamagedStoreError: A record is whole, but differs from the columns or digest of its source.
+        DamagedStoreError: A record does not match the columns or the digest of its source.
     """
     sources, places = _each("source", source), _each("destination", destination)
     for name, listing in (("select", select), ("drop", drop), ("labels", labels)):
@@ -156,7 +156,9 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
         for number, writer in writers.items():
             copy.write(number, writer, progress)
         for number, writer in writers.items():
-            done[number] = writer.finish(classes=copy.plan.classes, source=copy.source(number), created=copy.created)
+            done[number] = writer.finish(
+                classes=copy.selection.classes, source=copy.source(number), created=copy.created
+            )
             if writer.replaces:  # a report in the working directory may belong to another server
                 with suppress(OSError):
                     writer.report_path.unlink()  # of the replaced store

@@ -1,7 +1,7 @@
 """Find the records that a listing names, in one or more stores.
 
-A ``.txt`` has a name on each line. Any other listing has a column ``name``, ``path`` or ``index``. A position counts
-the records of all stores, one store after the other.
+A ``.txt`` has a name on each line. Any other listing has a column ``name``, ``path`` or ``index``. Positions number the
+records of all stores, in the order of the stores.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _EXAMPLES = 3
 
 
 class RecordNames:
-    """Names of the records of several stores, loaded when first used: 16 bytes a record, and the names."""
+    """Names of the records of several stores. The first use loads them: 16 bytes for each record, and the names."""
 
     def __init__(self, stores: Sequence[Store]) -> None:
         self.stores = stores
@@ -73,7 +73,7 @@ class RecordNames:
         return [position for position in order[first:stop].tolist() if name and self.name(position) == name]
 
     def repeated(self, keep: Array) -> Iterator[str]:
-        """Yield each name in ``keep`` (bool, by position) that a record of an earlier store also has."""
+        """Yield the name of each record in ``keep`` (bool, by position) if an earlier store also has it there."""
         hashes = np.where(keep, self._hashes, 0)  # 0 means no name
         values, counts = np.unique(hashes, return_counts=True)
         for position in np.flatnonzero(np.isin(hashes, values[(counts > 1) & (values > 0)])).tolist():
@@ -96,7 +96,7 @@ class NameListing:
         self._must_exist = must_exist
 
     def find(self) -> Array:
-        """Return bool, shape (records,): whether each record is listed."""
+        """Return a mask of the listed records: bool, shape (records,)."""
         found = np.zeros(self._names.starts[-1], bool)
         for _, _, positions in self._rows():
             found[positions] = True
@@ -163,7 +163,7 @@ class NameListing:
             warnings.warn(what, UserWarning, stacklevel=7)
 
     def _checked_index(self, index: Any, name: str | None, where: str) -> int:
-        """Return a row's index in the first store, if the record has the row's name."""
+        """Return the index in a row, after a comparison of the record's name with the name in the row."""
         store = self._names.stores[0]
         if isinstance(index, str) and index.isdecimal():
             index = int(index[:20])  # a longer number is no index either

@@ -21,9 +21,8 @@ from corpus import photographs
 from PIL import Image
 
 from dbloader import Record, open_store, write_store
-from dbloader.checking.duplicates import DISTANCE
+from dbloader.checking.duplicates import DISTANCE, find_originals
 from dbloader.checking.fingerprints import FINGERPRINT, HASHED, compute_fingerprints
-from dbloader.checking.similar import find_originals
 
 if TYPE_CHECKING:
     from collections.abc import Callable

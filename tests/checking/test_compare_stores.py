@@ -73,7 +73,7 @@ def test_each_kind_of_difference_is_found(places: tuple[Path, Path], tmp_path: P
     assert [row["index"] for row in rows] == [5, 0, 2, 3, 4]
 
 
-def test_records_that_moved_are_the_same_though_those_without_a_name_are_only_matched_by_content(
+def test_moved_records_are_matched_by_content(
     places: tuple[Path, Path],
 ) -> None:
     a = [*make_records(30), Record(label=1), Record(label=1), Record(label=2)]
@@ -136,7 +136,7 @@ def test_damage_in_the_other_store_is_a_problem(places: tuple[Path, Path]) -> No
         verify_store(places[0], against=places[0].with_name("none.lmdb"))
 
 
-def test_a_listing_of_differences_is_what_copy_drops(places: tuple[Path, Path], tmp_path: Path) -> None:
+def test_listing_of_differences_is_what_copy_drops(places: tuple[Path, Path], tmp_path: Path) -> None:
     a = [*make_records(20), Record(label=1), Record(name="twice", label=1), Record(name="twice", label=2)]
     b = [replace(record) for record in a[:18]]
     b[4].label = 9
@@ -152,7 +152,7 @@ def test_a_listing_of_differences_is_what_copy_drops(places: tuple[Path, Path], 
 
 
 @pytest.mark.slow
-def test_memory_is_about_a_hundred_bytes_for_each_record_that_moved(places: tuple[Path, Path]) -> None:
+def test_comparison_takes_120_bytes_for_a_moved_record(places: tuple[Path, Path]) -> None:
     def peak(count: int) -> int:
         """Return the peak of what Python and numpy allocate; the pages of the files are not theirs."""
         for place, step in zip(places, (1, -1), strict=True):

@@ -1,4 +1,4 @@
-"""Finding duplicates: the search against brute force, fingerprints of changed copies, and the file that keeps them."""
+"""find_duplicates finds the pairs of a brute-force search, and keeps fingerprints in a file."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dbloader import Record, convert, copy_store, find_duplicates
+from dbloader import Record, copy_store, find_duplicates
+from dbloader.checking.duplicates import find_originals
 from dbloader.checking.fingerprints import BYTES_ONLY, FINGERPRINT, HASHED, NO_IMAGE, UNREADABLE
-from dbloader.checking.similar import find_originals
 from dbloader.errors import OptionError
 from tests.contracts.records import write
 from tests.support.images import encoded, photo, scene
@@ -47,7 +47,7 @@ def brute_force(values: Array, distance: int, others: int) -> list[int]:
 
 @pytest.mark.parametrize("distance", [0, 3, 7, 8, 10, 15])
 @pytest.mark.parametrize("others", [0, 70])
-def test_the_search_finds_what_brute_force_finds(distance: int, others: int) -> None:
+def test_search_finds_what_brute_force_finds(distance: int, others: int) -> None:
     rng = np.random.default_rng(distance)
     for changed in range(0, 18, 3):
         values = np.zeros(160, FINGERPRINT)
@@ -61,7 +61,7 @@ def test_the_search_finds_what_brute_force_finds(distance: int, others: int) -> 
 
 
 @pytest.mark.slow
-def test_a_search_among_many_compares_few_of_them() -> None:
+def test_search_among_many_compares_few_of_them() -> None:
     values = np.zeros(100_000, FINGERPRINT)
     values["seen"] = np.random.default_rng(0).integers(0, 2**64, (100_000, 2), np.uint64)
     values["seen"][77_777] = values["seen"][5] ^ np.uint64(2**63 + 2**40 + 1)
@@ -88,8 +88,9 @@ def test_changed_copies_are_near_and_other_pictures_are_not(place: Path, tmp_pat
     files = [*originals, *changed, originals[7]]
     write(place, [Record(name=f"{n}", image=file) for n, file in enumerate(files)])
     report = find_duplicates(place, output=tmp_path / "twice.jsonl")
-    found = [(row["index"], row["of"], row["difference"]) for row in report.first]
-    assert found == [(8 + n, n, "near") for n in range(5)] + [(13, 7, "same")]
+    found = [(row["index"], row["name"], row["of"], row["of_name"], row["difference"]) for row in report.first]
+    pairs = [(8, 0), (9, 1), (10, 2), (11, 3), (12, 4), (13, 7)]
+    assert found == [(index, f"{index}", of, f"{of}", "same" if of == 7 else "near") for index, of in pairs]
     assert (report.groups, report.duplicates, report.bytes_only, report.unreadable) == (6, {"near": 5, "same": 1}, 0, 0)
     assert all(row["bits"] <= 10 for row in report.first)
     copy_store(place, tmp_path / "clean.lmdb", drop=tmp_path / "twice.jsonl")
@@ -100,7 +101,7 @@ def test_changed_copies_are_near_and_other_pictures_are_not(place: Path, tmp_pat
         find_duplicates(place, distance=16)
 
 
-def test_leaks_are_the_images_of_the_second_store_also_in_mongodb(
+def test_leaks_are_found_between_lmdb_and_mongodb(
     place: Path, tmp_path: Path, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -151,7 +152,7 @@ def test_what_cannot_be_compared_is_named_or_counted(place: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 10**15), (10**15, 0), (0, 10**15, 3), (0, 0), (10**9, 0, 4)])
-def test_an_array_without_pixels_is_compared_by_its_bytes(place: Path, shape: tuple[int, ...]) -> None:
+def test_array_without_pixels_is_compared_by_its_bytes(place: Path, shape: tuple[int, ...]) -> None:
     empty = np.zeros(shape, np.uint8)
     write(place, [Record(image=empty), Record(image=empty), Record(image=np.zeros((0, 1), np.uint8))])
     report = find_duplicates(place)
@@ -189,7 +190,7 @@ find_duplicates(sys.argv[1])
 """
 
 
-def test_a_process_killed_while_it_writes_leaves_the_fingerprints_of_before(place: Path) -> None:
+def test_killed_process_leaves_the_old_fingerprints(place: Path) -> None:
     images = [encoded(image, "JPEG") for image in map(scene, range(3))]
     write(place, [Record(image=image) for image in images])
     find_duplicates(place)
@@ -200,13 +201,3 @@ def test_a_process_killed_while_it_writes_leaves_the_fingerprints_of_before(plac
     assert died.returncode == -signal.SIGKILL
     assert kept.read_bytes() == before
     assert [row["index"] for row in find_duplicates(place).first] == [3]
-
-
-def test_a_converted_folder_can_be_searched(tmp_path: Path) -> None:
-    (tmp_path / "i" / "cat").mkdir(parents=True)
-    for n, seed in enumerate((1, 2, 1)):
-        (tmp_path / "i" / "cat" / f"{n}.jpg").write_bytes(encoded(scene(seed), "JPEG"))
-    convert(tmp_path / "i", tmp_path / "a.lmdb")
-    assert [(row["name"], row["of_name"]) for row in find_duplicates(tmp_path / "a.lmdb").first] == [
-        ("cat/2.jpg", "cat/0.jpg")
-    ]

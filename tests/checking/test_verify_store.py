@@ -1,4 +1,4 @@
-"""Verifying: all damage is found, images are decoded, and a store is compared with its source or another store."""
+"""verify_store finds all damage, decodes images, and compares a store with its source."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def named(report: Any) -> list[tuple[int | None, str | None, str]]:
     return [(row["index"], row["name"], row["difference"]) for row in report.first]
 
 
-def test_all_damaged_records_are_named_and_the_others_still_read(tmp_path: Path) -> None:
+def test_verify_names_all_damaged_records(tmp_path: Path) -> None:
     place = tmp_path / "store.lmdb"
     write(place, small_records(CHUNK + 200))
     tamper_with_records(place, {3: b"x", 64: None, 65: None, CHUNK + 7: b""})
@@ -42,7 +42,7 @@ def test_all_damaged_records_are_named_and_the_others_still_read(tmp_path: Path)
     assert not list(tmp_path.glob("*.partial"))
 
 
-def test_records_and_columns_of_a_chunk_are_found_damaged_together(tmp_path: Path) -> None:
+def test_verify_finds_damaged_records_and_columns_of_one_chunk(tmp_path: Path) -> None:
     place = tmp_path / "store.lmdb"
     write(place, make_records(20))
     tamper_with_records(place, {3: b"x", 5: None})
@@ -56,7 +56,7 @@ def test_records_and_columns_of_a_chunk_are_found_damaged_together(tmp_path: Pat
     reasons = "\n".join(row["reason"] for row in report.first)
     for what in ("column name does not fit", "column label does not fit", "column width is missing or damaged"):
         assert what in reasons
-    # What is wrong with the columns of damaged records alone is no problem of its own.
+    # A column that is wrong only for a damaged record is not a second problem.
     write(place, make_records(20), overwrite=True)
     tamper_with_records(place, {3: b"x"})
     chunk = bytearray(chunk_at(place, "label", 0))
@@ -65,7 +65,7 @@ def test_records_and_columns_of_a_chunk_are_found_damaged_together(tmp_path: Pat
     assert [index for index, _, _ in named(verify_store(place))] == [3]
 
 
-def test_problems_found_before_a_comparison_that_fails_are_kept(tmp_path: Path) -> None:
+def test_failing_comparison_keeps_earlier_problems(tmp_path: Path) -> None:
     root, place = plant_photos(tmp_path / "images", 10), tmp_path / "store.lmdb"
     plant(root, {"cat/bad.jpg": b"no image"})
     convert(root, place)
@@ -78,7 +78,7 @@ def test_problems_found_before_a_comparison_that_fails_are_kept(tmp_path: Path) 
     assert f"could not be compared with {root}: " in found[2]["reason"]
 
 
-def test_a_manifest_that_promises_records_without_end_is_one_problem(tmp_path: Path) -> None:
+def test_verify_reports_a_huge_length_once(tmp_path: Path) -> None:
     place = tmp_path / "store.lmdb"
     write(place, make_records(20))
     change_manifest(place, length=10**12)
@@ -110,14 +110,14 @@ def test_images_that_do_not_decode_are_named(tmp_path: Path) -> None:
     assert verify_store(tmp_path / "store.lmdb").problems == {}
 
 
-def test_images_that_were_repaired_tiled_or_made_arrays_decode(tmp_path: Path) -> None:
+def test_verify_decodes_repaired_tiled_and_raw_images(tmp_path: Path) -> None:
     plant(tmp_path / "images", {"cat/a.jpg": photo(1)[:-2], "cat/b.png": picture("PNG")})
     for number, images in enumerate((ImageFormat(), ImageFormat(tile=True, quality=80), ImageFormat(raw=True))):
         convert(tmp_path / "images", tmp_path / f"{number}.lmdb", images=images)
         assert verify_store(tmp_path / f"{number}.lmdb", decode=True).problems == {}
 
 
-def test_a_store_is_compared_with_its_folder(tmp_path: Path) -> None:
+def test_store_is_compared_with_its_folder(tmp_path: Path) -> None:
     root = plant_photos(tmp_path / "images", 40)
     plant(root, {"cat/no end.jpg": photo(77)[:-2], "cat/bad.jpg": b"no image"})
     convert(root, tmp_path / "store.lmdb", shuffle_seed=1)
@@ -138,7 +138,7 @@ def test_a_store_is_compared_with_its_folder(tmp_path: Path) -> None:
     assert len(found) == 5
 
 
-def test_a_listing_that_names_a_file_twice_is_compared(tmp_path: Path) -> None:
+def test_listing_that_names_a_file_twice_is_compared(tmp_path: Path) -> None:
     root = plant_photos(tmp_path / "images", 3)
     names = [str(path.relative_to(root)) for path in sorted(root.rglob("*.jpg"))] * 3
     listing = tmp_path / "listing.json"
@@ -148,7 +148,7 @@ def test_a_listing_that_names_a_file_twice_is_compared(tmp_path: Path) -> None:
     assert (report.problems, report.compared) == ({}, {"same": 9})
 
 
-def test_of_resized_images_only_names_are_compared(tmp_path: Path) -> None:
+def test_verify_compares_only_names_of_resized_images(tmp_path: Path) -> None:
     root = plant_photos(tmp_path / "images", 4)
     plant(root, {"cat/small.png": picture("PNG")})
     convert(root, tmp_path / "store.lmdb", images=ImageFormat(short_side=20))
@@ -156,19 +156,7 @@ def test_of_resized_images_only_names_are_compared(tmp_path: Path) -> None:
     assert (report.problems, report.compared) == ({}, {"changed": 4, "same": 1})
 
 
-def test_a_store_is_compared_with_another_one(tmp_path: Path, mongo_uri: str) -> None:
-    root = plant_photos(tmp_path / "images", 10)
-    convert(root, tmp_path / "store.lmdb")
-    convert(root, f"{mongo_uri}.train")
-    report = verify_store(tmp_path / "store.lmdb", against=f"{mongo_uri}.train")
-    assert (report.problems, report.compared) == ({}, {"same": 10})
-    (root / "cat" / "0000.jpg").unlink()
-    convert(root, f"{mongo_uri}.train", overwrite=True)
-    report = verify_store(tmp_path / "store.lmdb", against=f"{mongo_uri}.train")
-    assert (report.problems, report.compared) == ({"extra": 1}, {"moved": 9})
-
-
-def test_an_archive_that_the_source_leaves_out_is_noted(tmp_path: Path) -> None:
+def test_verify_notes_archives_beside_the_images(tmp_path: Path) -> None:
     root = plant(tmp_path / "images", {"cat/1.jpg": photo(1), "cat/more.tar": b"", "dog/2.jpg": photo(2)})
     convert(root, tmp_path / "out.lmdb")
     report = verify_store(tmp_path / "out.lmdb", against=root)

@@ -1,4 +1,4 @@
-"""Source -> store: complete, in order, the same for any number of workers."""
+"""Stores are complete, in the order of the source, and the same for any number of workers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.conversion import WAIT_S, documents, events, records, report_
 from tests.support.images import KINDS, as_nobody, photo, plant, plant_kinds, plant_photos
 
 
-def test_records_are_the_files_in_the_order_of_the_source_byte_for_byte(root: Path, place: Path) -> None:
+def test_records_are_the_files_byte_for_byte_in_source_order(root: Path, place: Path) -> None:
     plant_photos(root, 100, ("b", "a", "c"))
     report = convert(root, place)
     names = [entry.name for entry in scan(root).entries()]
@@ -64,7 +64,7 @@ def test_records_are_equal_for_any_number_of_workers(root: Path, tmp_path: Path,
     assert one.digest == four.digest == verified(four.place)
 
 
-def test_a_seed_shuffles_the_records_and_loses_none(root: Path, tmp_path: Path) -> None:
+def test_seed_shuffles_the_records_and_loses_none(root: Path, tmp_path: Path) -> None:
     plant_photos(root, 30)
     stores = {
         seed: records(convert(root, tmp_path / f"{seed}.lmdb", shuffle_seed=seed).place) for seed in (0, 2**63 - 1)
@@ -80,7 +80,7 @@ def test_a_seed_shuffles_the_records_and_loses_none(root: Path, tmp_path: Path) 
     assert [record.name for record in records(again.place)] == orders[0]
 
 
-def test_a_listing_gives_order_labels_and_fields(root: Path, place: Path, tmp_path: Path) -> None:
+def test_listing_gives_order_labels_and_fields(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 3)
     listing = tmp_path / "captions.jsonl"
     rows = [
@@ -103,7 +103,7 @@ def test_a_listing_gives_order_labels_and_fields(root: Path, place: Path, tmp_pa
         assert store.manifest.source["listing"] == str(listing)
 
 
-def test_an_unusable_row_leaves_nothing_to_resume(root: Path, place: Path, tmp_path: Path) -> None:
+def test_error_of_an_unusable_row_advises_to_begin_again(root: Path, place: Path, tmp_path: Path) -> None:
     # The list of files, which a resumed conversion compares, would be another once the row is mended.
     listing = tmp_path / "listing.json"
     listing.write_text(json.dumps([{"path": ""}, {"path": "a.jpg"}]))
@@ -128,7 +128,7 @@ def test_missing_files_of_a_listing_are_rejected(root: Path, place: Path, tmp_pa
     ]
 
 
-def test_a_field_that_no_record_can_hold_rejects_its_row(root: Path, place: Path, tmp_path: Path) -> None:
+def test_unstorable_field_rejects_its_row(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 1)
     listing = tmp_path / "all.jsonl"
     good, *bad = ["1", "99999999999999999999", '"\\ud800"', '{"a\\u0000b": 1}', "[" * 300 + "]" * 300]
@@ -141,9 +141,7 @@ def test_a_field_that_no_record_can_hold_rejects_its_row(root: Path, place: Path
         assert event["reason"].startswith(("its fields cannot be stored: ", "field 'field' has more than"))
 
 
-def test_source_and_destination_may_be_relative_or_within_each_other(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_and_nested_places_are_allowed(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant_photos(root, 3)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "list.csv").write_text("path,label\ncat/0000.jpg,cat\n")
@@ -158,9 +156,7 @@ def test_source_and_destination_may_be_relative_or_within_each_other(
         assert listed.manifest.source["listing"] == str(tmp_path / "list.csv")
 
 
-def test_damage_is_found_although_pillow_loads_truncated_images(
-    root: Path, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damage_is_found_with_load_truncated_images(root: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant_kinds(root, "half a png")
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
     assert convert(root, place).rejected == 1
@@ -168,7 +164,7 @@ def test_damage_is_found_although_pillow_loads_truncated_images(
 
 
 @pytest.mark.slow
-def test_the_end_of_one_conversion_keeps_another_strict(
+def test_end_of_one_conversion_keeps_another_strict(
     root: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(root, {f"cat/{number:04}.jpg": photo() for number in range(400)})
@@ -206,7 +202,7 @@ def test_warnings_of_pillow_are_hidden(root: Path, place: Path) -> None:
     assert convert(root, place).records == 1  # in the tests, a warning is an error
 
 
-def test_a_file_without_read_permission_is_named() -> None:
+def test_file_without_read_permission_is_named() -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = plant_photos(Path(folder) / "images", 3)
         (root / "cat" / "0002.jpg").chmod(0)
@@ -226,7 +222,7 @@ def test_a_file_without_read_permission_is_named() -> None:
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_the_destination_is_unchanged_if_no_file_can_be_stored(root: Path, place: Path, overwrite: bool) -> None:
+def test_conversion_without_a_storable_file_changes_nothing(root: Path, place: Path, overwrite: bool) -> None:
     old = convert(plant_photos(root, 2), place).digest if overwrite else None
     plant(root, {"cat/0000.jpg": b"text", "dog/0001.jpg": b""})
     with pytest.raises(ConversionError, match=r"none of the 2 files could be stored; the first is cat/0000.jpg: is in"):
@@ -255,6 +251,8 @@ def test_the_destination_is_unchanged_if_no_file_can_be_stored(root: Path, place
         ({"shuffle_seed": "2"}, TypeError, "shuffle_seed must be an int or None, got '2'"),
         ({"overwrite": "no"}, TypeError, "overwrite must be True or False, got 'no'"),
         ({"resume": "no"}, TypeError, "resume must be True or False, got 'no'"),
+        ({"file_fields": "mask"}, OptionError, r"file_fields \(--file-field\) must be different names, such as"),
+        ({"file_fields": "mask", "shards": 2}, OptionError, r"file_fields \(--file-field\) must be different names"),
         ({"images": {"raw": True}}, TypeError, r"images must be an ImageFormat, such as .*, got {'raw': True}"),
     ],
 )
@@ -267,7 +265,7 @@ def test_options_are_checked_before_anything_is_done(
     assert siblings(place) == set()
 
 
-def test_an_empty_source_is_not_the_working_directory(
+def test_empty_source_is_not_the_working_directory(
     root: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant_photos(root, 1)
@@ -283,7 +281,7 @@ def test_an_empty_source_is_not_the_working_directory(
 
 
 @pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"resume": True}])
-def test_a_source_that_cannot_be_converted_leaves_nothing(root: Path, place: Path, options: dict[str, Any]) -> None:
+def test_source_that_cannot_be_converted_leaves_nothing(root: Path, place: Path, options: dict[str, Any]) -> None:
     with pytest.raises(SourceError, match="there are no folders in it"):
         convert(root, place, **options)
     (root / "cat").mkdir()
@@ -296,7 +294,7 @@ def test_a_source_that_cannot_be_converted_leaves_nothing(root: Path, place: Pat
     assert siblings(place) == set()
 
 
-def test_a_destination_that_cannot_be_written_is_refused_before_the_source_is_read(root: Path, tmp_path: Path) -> None:
+def test_unwritable_destination_is_refused_before_the_source_is_read(root: Path, tmp_path: Path) -> None:
     (root / "cat").mkdir()  # without an image, which reading the folders would find
     taken = tmp_path / "taken.txt"
     taken.write_text("not a store")

@@ -1,4 +1,4 @@
-"""write_store of a DataLoader: the workers make its samples, which are stored in its order, not collated."""
+"""write_store stores the samples of a DataLoader in its order, before they are collated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from typing_extensions import override
 from dbloader import LMDBDataset, convert, create_loader, write_store
 from dbloader.conversion.sample_to_record import SampleEncoder
 from dbloader.errors import FieldError, OptionError
-from tests.support.samples import IMAGE, Items, Sample, Stream, image_of, noise, same, written
+from tests.support.samples import IMAGE, Items, Sample, image_of, noise, same, written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def workers() -> list[multiprocessing.process.BaseProcess]:
-    """The workers that run; what is spawned is of a fixture of the session."""
+    """Return the running workers. Spawned processes belong to a fixture."""
     return [child for child in multiprocessing.active_children() if not isinstance(child, SpawnProcess)]
 
 
@@ -53,13 +53,6 @@ def test_samples_keep_the_order_of_a_shuffling_loader(tmp_path: Path) -> None:
     assert [record.label for record in written(loader(), tmp_path)] == expected
 
 
-def test_the_last_short_batch_is_kept_unless_the_loader_drops_it(tmp_path: Path) -> None:
-    items = [(IMAGE, index) for index in range(10)]
-    for batch_size, drop_last, length in ((4, False, 10), (4, True, 8), (20, True, 0)):
-        records = written(DataLoader(Items(items), batch_size, drop_last=drop_last), tmp_path)
-        assert [record.label for record in records] == list(range(length))
-
-
 STRUCTURES: dict[str, Any] = {
     "tensors": lambda at: (torch.full((2, 2), float(at)), torch.tensor(at)),
     "images of the size of the batch": lambda at: (np.full((5, 5), at), at),
@@ -74,7 +67,7 @@ STRUCTURES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_the_store_gives_the_batches_of_the_loader(tmp_path: Path, structure: str) -> None:
+def test_store_gives_the_batches_of_the_loader(tmp_path: Path, structure: str) -> None:
     """Batches of 5, with structures that look the other way round: lists of 5, images of 5 rows, fields of 5."""
     items = [STRUCTURES[structure](at) for at in range(12)]
     stored = written(DataLoader(Items(items), 5), tmp_path)
@@ -101,15 +94,8 @@ def test_workers_make_and_encode_the_samples_in_order(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(encoder))([images[3]]) == encoder([images[3]])  # noqa: S301 - for spawned workers
 
 
-def test_an_iterable_datasets_workers_share_the_samples(tmp_path: Path) -> None:
-    items = [(torch.ones(2), at) for at in range(9)]
-    for batch_size in (2, None):
-        records = written(DataLoader(Stream(items), batch_size, num_workers=2), tmp_path)
-        assert sorted(record.label or 0 for record in records) == list(range(9))
-
-
 class Witness(Dataset[Any]):
-    """Tells which process made a sample."""
+    """A dataset whose samples contain the id of the process that made them."""
 
     def __len__(self) -> int:
         return 4
@@ -119,8 +105,8 @@ class Witness(Dataset[Any]):
         return {"pid": os.getpid(), "tensors": [torch.ones(2) for _ in range(700)]}
 
 
-def test_a_batch_of_many_tensors_keeps_no_file_open_for_each(tmp_path: Path) -> None:
-    """As torch does to share them, until the process has too many open: here 2,800 of 1,024."""
+def test_batch_of_many_tensors_opens_few_files(tmp_path: Path) -> None:
+    """torch opens a file for each shared tensor: here 2,800, and the limit is 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, hard), hard))
     try:
@@ -153,7 +139,7 @@ def columns(batch: list[Any]) -> Any:
 
 @pytest.mark.parametrize("collate", [list, tuple, columns, refuse_to_collate, default_collate])
 def test_samples_are_stored_before_they_are_collated(tmp_path: Path, collate: Any) -> None:
-    """So that samples of different sizes fit, and a batch is never mistaken for a sample or the reverse."""
+    """Samples may have different sizes, and a batch is never taken for a sample."""
     boxes = [(torch.rand(at, 4), at) for at in range(5)]  # images and labels of pairs: 2 x 2 looks the same both ways
     loader = DataLoader(Items(boxes), 2, collate_fn=collate)
     for record, (tensor, label) in zip(written(loader, tmp_path), boxes, strict=True):
@@ -161,7 +147,7 @@ def test_samples_are_stored_before_they_are_collated(tmp_path: Path, collate: An
         assert record.label == label
 
 
-def test_the_same_collate_fn_gives_the_same_batches_of_the_store(tmp_path: Path) -> None:
+def test_same_collate_fn_gives_the_same_batches_of_the_store(tmp_path: Path) -> None:
     def pad(batch: list[Any]) -> dict[str, torch.Tensor]:
         images = [torch.as_tensor(image) for image, _ in batch]
         return {"x": torch.nn.utils.rnn.pad_sequence(images), "y": torch.tensor([label for _, label in batch])}
@@ -191,7 +177,7 @@ class Repeating(DataLoader[Any]):
             yield {"batch": batch}
 
 
-def test_a_loader_whose_batches_cannot_be_taken_apart_is_refused(tmp_path: Path) -> None:
+def test_loader_with_opaque_batches_is_refused(tmp_path: Path) -> None:
     loader = Repeating(Items([(torch.ones(2), 5)]), 4)
     with pytest.raises(OptionError, match=r"^this Repeating gives batches that its collate_fn has not made"):
         written(loader, tmp_path)
@@ -199,8 +185,8 @@ def test_a_loader_whose_batches_cannot_be_taken_apart_is_refused(tmp_path: Path)
 
 
 @pytest.mark.parametrize("workers", ["threads", "processes"])
-def test_a_loader_that_create_loader_made_is_refused(tmp_path: Path, workers: Any) -> None:
-    """It gives batches that are decoded, cropped and normalized."""
+def test_loader_that_create_loader_made_is_refused(tmp_path: Path, workers: Any) -> None:
+    """Its batches are decoded, cropped and normalized."""
     write_store([(IMAGE, 0)] * 3, tmp_path / "a.lmdb")
     dataset = LMDBDataset(tmp_path / "a.lmdb")
     loader = create_loader(dataset, batch_size=2, device=None, num_workers=0, worker_type=workers)
@@ -208,7 +194,7 @@ def test_a_loader_that_create_loader_made_is_refused(tmp_path: Path, workers: An
         write_store(loader, tmp_path / "b.lmdb")
 
 
-def test_a_loader_over_an_lmdb_dataset_dumps_to_an_equal_store(tmp_path: Path) -> None:
+def test_loader_of_an_lmdb_dataset_writes_an_equal_store(tmp_path: Path) -> None:
     for at in range(6):
         folder = tmp_path / "folder" / "ab"[at % 2]
         folder.mkdir(parents=True, exist_ok=True)
@@ -221,7 +207,7 @@ def test_a_loader_over_an_lmdb_dataset_dumps_to_an_equal_store(tmp_path: Path) -
 
 @pytest.fixture
 def _no_garbage_collection() -> Iterator[None]:
-    """To which nothing is to be left."""
+    """Workers must end without the garbage collector."""
     gc.disable()
     yield
     gc.enable()
@@ -229,7 +215,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_no_garbage_collection")
 @pytest.mark.parametrize("batch_size", [None, 2])
-def test_an_error_in_a_loader_ends_its_workers(tmp_path: Path, batch_size: int | None) -> None:
+def test_error_in_a_loader_ends_its_workers(tmp_path: Path, batch_size: int | None) -> None:
     loader = DataLoader(Failing([(IMAGE, at) for at in range(8)]), batch_size, num_workers=2)
     with pytest.raises(RuntimeError, match="no item 5"):
         write_store(loader, tmp_path / "s.lmdb")
@@ -238,7 +224,7 @@ def test_an_error_in_a_loader_ends_its_workers(tmp_path: Path, batch_size: int |
 
 
 @pytest.mark.usefixtures("_no_garbage_collection")
-def test_an_unstorable_sample_is_named_and_ends_the_workers_of_its_loader(tmp_path: Path) -> None:
+def test_unstorable_sample_is_named_and_ends_the_workers(tmp_path: Path) -> None:
     items = [(IMAGE, at if at != 5 else "five") for at in range(12)]
     with pytest.raises(FieldError, match=r"^sample 5: label 'five' is not one of the 0 classes: [^\n]*$"):
         write_store(DataLoader(Items(items), 3, num_workers=2), tmp_path / "s.lmdb")

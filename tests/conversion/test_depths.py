@@ -39,7 +39,7 @@ def root(tmp_path: Path) -> Path:
     return plant(tmp_path / "images", {f"cat/{name}": data for name, data in {**deep, "0.jpg": photo()}.items()})
 
 
-def test_deep_images_are_stored_unchanged_counted_and_warned_of(root: Path, place: Path) -> None:
+def test_deep_images_are_stored_unchanged_with_a_warning(root: Path, place: Path) -> None:
     report = convert(root, place)
     assert (report.records, report.rejected, report.deep) == (4, 0, 3)
     for record in records(place):

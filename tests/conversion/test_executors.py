@@ -1,4 +1,4 @@
-"""Parts made by executors and by Ray: the digest of one file, and errors that name their part."""
+"""Executors and Ray make the same store as one process, and errors name their part."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_ray_makes_all_parts_after_a_node_has_died(root: Path, place: Path, tmp_
     }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_dask_makes_all_parts_after_a_worker_has_died(root: Path, place: Path, tmp_path: Path) -> None:
     need("distributed")
     plant_photos(root, 120, width=64, height=48)
@@ -71,7 +71,7 @@ def test_dask_makes_all_parts_after_a_worker_has_died(root: Path, place: Path, t
 
 
 class Job:
-    """What submitit returns: no future of Python's, and it cannot be waited for."""
+    """A result like those of submitit, which cannot be waited for."""
 
     def __init__(self, future: Future[Any]) -> None:
         self.future = future
@@ -133,7 +133,7 @@ class Failing:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_an_error_names_its_part_and_cancels_the_others(root: Path, place: Path, error: Exception, told: str) -> None:
+def test_error_names_its_part_and_cancels_the_others(root: Path, place: Path, error: Exception, told: str) -> None:
     plant_photos(root, 4)
     failing = Failing(error)
     with pytest.raises(ConversionError, match=told) as caught:
@@ -142,12 +142,12 @@ def test_an_error_names_its_part_and_cancels_the_others(root: Path, place: Path,
     assert [future.cancelled() for future in failing.futures] == [True, True, False, True]
 
 
-def test_an_error_reports_a_missing_plan(place: Path) -> None:
+def test_error_reports_a_missing_plan(place: Path) -> None:
     with pytest.raises(StoreNotFoundError, match="no plan"):
         [*run_parts(str(place), [2], Failing(StoreNotFoundError("x has no plan")), 1)]
 
 
-def test_an_error_of_the_executor_names_no_part(root: Path, place: Path) -> None:
+def test_error_of_the_executor_names_no_part(root: Path, place: Path) -> None:
     class Lost:
         """Never done, and cannot even be asked once part 0 is made."""
 
@@ -172,7 +172,7 @@ def test_an_error_of_the_executor_names_no_part(root: Path, place: Path) -> None
     assert made == [0]
 
 
-def test_an_executor_without_results_is_refused(root: Path, place: Path) -> None:
+def test_executor_without_results_is_refused(root: Path, place: Path) -> None:
     class Forgetful:
         def submit(self, *_: object) -> Future[Any]:
             future: Future[Any] = Future()
@@ -184,7 +184,7 @@ def test_an_executor_without_results_is_refused(root: Path, place: Path) -> None
         convert(root, place, shards=2, executor=Forgetful())
 
 
-def test_a_warning_is_issued_if_no_worker_takes_a_part(recwarn: pytest.WarningsRecorder) -> None:
+def test_warning_is_issued_if_no_worker_takes_a_part(recwarn: pytest.WarningsRecorder) -> None:
     class Idle:
         """Takes a part, and fails it once there was a warning."""
 
@@ -201,7 +201,7 @@ def test_a_warning_is_issued_if_no_worker_takes_a_part(recwarn: pytest.WarningsR
         [*run_parts("/nowhere", [0], Idle(), 1, patience=0.0)]
 
 
-def test_a_wrong_executor_is_refused_before_anything_is_written(root: Path, place: Path) -> None:
+def test_wrong_executor_is_refused_before_anything_is_written(root: Path, place: Path) -> None:
     plant(root, {"cat/a.jpg": b""})
     with pytest.raises(OptionError, match=r'^executor must be "ray" or an object with submit\(\), got \'spark\'$'):
         convert(root, place, shards=1, executor="spark")
@@ -210,7 +210,7 @@ def test_a_wrong_executor_is_refused_before_anything_is_written(root: Path, plac
     assert [*place.parent.iterdir()] == [root] or not Path(f"{place}.partial").exists()
 
 
-def test_a_missing_ray_is_one_line_with_the_remedy(root: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_ray_is_one_line_with_the_remedy(root: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant_photos(root, 1)
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(OptionError, match=r"^making parts with Ray needs Ray: pip install 'dbloader\[ray\]'$"):

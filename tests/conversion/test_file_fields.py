@@ -1,10 +1,9 @@
-"""Further image files of a record, such as a mask, in the fields that its manifest names."""
+"""File fields: further image files of a record, such as a mask."""
 
 from __future__ import annotations
 
 import io
 import json
-import posixpath
 import re
 import tarfile
 from contextlib import closing
@@ -19,7 +18,6 @@ from PIL import Image
 
 from dbloader import (
     ImageFormat,
-    LMDBDataset,
     Record,
     convert,
     copy_store,
@@ -49,13 +47,7 @@ def made(place: Path, *samples: dict[str, Any], **options: Any) -> Path:
 # write_store and copy_store
 
 
-def test_a_store_without_file_fields_has_none(tmp_path: Path) -> None:
-    with open_store(made(tmp_path / "a.lmdb", SAMPLE, file_fields=())) as store:
-        assert store.manifest.file_fields == ()
-        assert "file_fields" not in store.manifest.source
-
-
-def test_file_fields_hold_bytes_as_they_are_and_pil_images_with_their_palette(tmp_path: Path) -> None:
+def test_file_fields_keep_bytes_and_palettes(tmp_path: Path) -> None:
     samples = [SAMPLE, {"image": SAMPLE["image"], "mask": MASK}, {"image": SAMPLE["image"]}, {**SAMPLE, "mask": None}]
     with open_store(made(tmp_path / "a.lmdb", *samples)) as store:
         assert store.manifest.file_fields == ("mask",)
@@ -72,7 +64,7 @@ def test_file_fields_hold_bytes_as_they_are_and_pil_images_with_their_palette(tm
     ("value", "what"),
     [(b"no image", "is in no known image format"), ("mask.png", "must be a PIL image"), (np.zeros((2, 2)), "must be")],
 )
-def test_a_value_that_is_no_image_file_is_refused_and_its_sample_named(tmp_path: Path, value: Any, what: str) -> None:
+def test_field_without_an_image_file_is_refused(tmp_path: Path, value: Any, what: str) -> None:
     with pytest.raises(FieldError, match=rf"^sample 1: field 'mask' is one of file_fields, and {what}"):
         made(tmp_path / "a.lmdb", SAMPLE, {**SAMPLE, "mask": value})
 
@@ -87,7 +79,7 @@ def test_names_that_no_further_field_can_have_are_refused(tmp_path: Path, names:
         made(tmp_path / "a.lmdb", SAMPLE, file_fields=names)
 
 
-def test_a_manifest_holds_names_of_file_fields_and_nothing_else(tmp_path: Path) -> None:
+def test_manifest_refuses_wrong_file_fields(tmp_path: Path) -> None:
     with create_store(tmp_path / "a.lmdb") as writer, pytest.raises(FieldError, match="has no valid source"):
         writer.finish(source={"file_fields": "mask"})
 
@@ -144,7 +136,7 @@ def test_columns_of_a_listing_become_files_in_their_order(tmp_path: Path, worker
     assert report.digest == converted(root, shuffle_seed=None, workers=4)[0].digest
 
 
-def test_a_column_named_like_a_label_may_be_a_file_field(tmp_path: Path) -> None:
+def test_column_named_like_a_label_may_be_a_file_field(tmp_path: Path) -> None:
     root = scenes(tmp_path / "scenes")
     (root / "targets.csv").write_text("image,target,label\nimages/a.jpg,masks/a.png,3\n")
     convert(root, tmp_path / "out.lmdb", listing=root / "targets.csv", file_fields=("target",))
@@ -152,7 +144,7 @@ def test_a_column_named_like_a_label_may_be_a_file_field(tmp_path: Path) -> None
         assert (store[0].label, store[0].fields) == (3, {"target": encoded(MASK, "PNG")})
 
 
-def test_a_listing_read_without_file_fields_keeps_their_paths_as_text(tmp_path: Path) -> None:
+def test_listing_without_file_fields_keeps_paths_as_text(tmp_path: Path) -> None:
     root = scenes(tmp_path / "scenes")
     convert(root, tmp_path / "out.lmdb", listing=root / "scenes.csv")
     with open_store(tmp_path / "out.lmdb") as store:
@@ -169,9 +161,7 @@ def test_a_listing_read_without_file_fields_keeps_their_paths_as_text(tmp_path: 
         (photo(5)[:-200], r"^its mask masks/b.png is damaged"),
     ],
 )
-def test_a_record_with_a_bad_or_damaged_file_is_rejected_and_the_reason_names_the_file(
-    tmp_path: Path, data: bytes | None, reason: str
-) -> None:
+def test_bad_field_file_rejects_its_record_and_is_named(tmp_path: Path, data: bytes | None, reason: str) -> None:
     root = scenes(tmp_path / "scenes")
     (root / "masks/b.png").unlink() if data is None else (root / "masks/b.png").write_bytes(data)
     report, records = converted(root)
@@ -184,7 +174,7 @@ def test_a_record_with_a_bad_or_damaged_file_is_rejected_and_the_reason_names_th
         converted(root, on_bad="fail", on_damaged="fail")
 
 
-def test_a_damaged_file_is_kept_and_its_record_marked_if_damage_is_kept(tmp_path: Path) -> None:
+def test_kept_damage_of_a_field_file_marks_its_record(tmp_path: Path) -> None:
     root = scenes(tmp_path / "scenes")
     (root / "masks/b.png").write_bytes(photo(5)[:-200])
     report, (first, second) = converted(root, on_damaged="keep")
@@ -195,7 +185,7 @@ def test_a_damaged_file_is_kept_and_its_record_marked_if_damage_is_kept(tmp_path
     assert second.image == photo(2)
 
 
-def test_a_file_that_lacks_its_end_marker_gets_it(tmp_path: Path) -> None:
+def test_field_file_gets_its_end_marker(tmp_path: Path) -> None:
     root = scenes(tmp_path / "scenes")
     (root / "masks/b.png").write_bytes(photo(5)[:-2])
     (root / "images/b.jpg").write_bytes(photo(6)[:-2])
@@ -281,7 +271,7 @@ def test_rows_of_metadata_with_unusable_files_are_named(tmp_path: Path, row: dic
 
 
 @pytest.mark.usefixtures("frequent_commits")
-def test_an_interrupted_conversion_with_files_is_resumed_to_the_same_store(tmp_path: Path) -> None:
+def test_interrupted_conversion_with_field_files_resumes(tmp_path: Path) -> None:
     root = plant(tmp_path / "many", {f"{n:02}.jpg": photo(n) for n in range(60)})
     plant(root, {f"{n:02}.png": picture("PNG", n) for n in range(60)})
     (root / "all.csv").write_text("path,mask\n" + "".join(f"{n:02}.jpg,{n:02}.png\n" for n in range(60)))
@@ -306,7 +296,7 @@ def stored(tmp_path: Path, **options: Any) -> Path:
     return tmp_path / "scenes.lmdb"
 
 
-def test_a_store_that_is_converted_again_keeps_and_checks_its_files(tmp_path: Path) -> None:
+def test_converted_store_keeps_and_checks_field_files(tmp_path: Path) -> None:
     place = stored(tmp_path)
     again = convert(place, tmp_path / "again.lmdb")
     with open_store(place) as one, open_store(tmp_path / "again.lmdb") as other:
@@ -340,13 +330,6 @@ def test_verify_finds_damaged_files_and_convert_rejects_them(tmp_path: Path) -> 
         assert store.manifest.file_fields == ("mask",)
 
 
-def test_converting_a_store_appends_an_end_marker_to_a_file(tmp_path: Path) -> None:
-    place = made(tmp_path / "a.lmdb", {**SAMPLE, "mask": photo(5)[:-2]})
-    assert convert(place, tmp_path / "b.lmdb").repaired == 1
-    with open_store(tmp_path / "b.lmdb") as store:
-        assert [record.fields["mask"] for record in store] == [photo(5)]
-
-
 def test_files_are_compared_with_those_of_the_source(tmp_path: Path) -> None:
     place = stored(tmp_path)
     root = tmp_path / "scenes"
@@ -366,7 +349,7 @@ def test_show_and_info_name_the_files(tmp_path: Path) -> None:
     assert "depth (2, image files), mask (2, image files)" in run("info", place).stdout
 
 
-def test_the_memory_budget_counts_the_files(tmp_path: Path) -> None:
+def test_memory_budget_counts_the_files(tmp_path: Path) -> None:
     root, held = scenes(tmp_path / "scenes"), list[int]()
     place = stored(tmp_path / "other")
     listed: dict[str, Any] = {"listing": root / "scenes.csv", "file_fields": ("mask", "depth")}
@@ -400,7 +383,7 @@ SHARD = (
 )  # fmt: skip
 
 
-def test_an_image_beside_another_in_a_tar_may_be_a_file_field(tmp_path: Path) -> None:
+def test_image_beside_another_in_a_tar_may_be_a_file_field(tmp_path: Path) -> None:
     shard = tarred(tmp_path / "a.tar", *SHARD)
     report = convert(shard, tmp_path / "a.lmdb", file_fields=("mask",))
     assert (report.records, report.rejected) == (3, 0)
@@ -416,25 +399,11 @@ def test_an_image_beside_another_in_a_tar_may_be_a_file_field(tmp_path: Path) ->
         assert store[0].fields == {"mask_png": picture("PNG", 1)}
 
 
-def test_two_images_of_a_tar_are_one_record_if_one_is_a_file_field(tmp_path: Path) -> None:
-    shard = tarred(tmp_path / "a.tar", *SHARD[:2])
-    assert convert(shard, tmp_path / "two.lmdb").records == 2
-    assert convert(shard, tmp_path / "one.lmdb", file_fields=("mask",)).records == 1
-
-
-def test_a_value_beside_an_image_in_a_tar_stays_a_value(tmp_path: Path) -> None:
+def test_value_beside_an_image_in_a_tar_stays_a_value(tmp_path: Path) -> None:
     shard = tarred(tmp_path / "a.tar", *SHARD, ("4.jpg", photo(4)), ("4.fields.json", b'{"mask": 5}'))
     report = convert(shard, tmp_path / "a.lmdb", file_fields=("mask",))
     (event,) = map(json.loads, Path(report.report_file).read_text().splitlines())
     assert (event["name"], event["reason"]) == ("4.jpg", "its mask is no image file, but 5")
-
-
-def test_a_tar_with_a_truncated_mask_names_it(tmp_path: Path) -> None:
-    shard = tarred(tmp_path / "a.tar", *SHARD[2:], ("9.jpg", photo(9)), ("9.mask.jpg", photo(5)[:-200]))
-    report = convert(shard, tmp_path / "a.lmdb", file_fields=("mask",))
-    (event,) = map(json.loads, Path(report.report_file).read_text().splitlines())
-    assert event["name"] == "9.jpg"
-    assert event["reason"].startswith("its mask 9.mask.jpg is damaged")
 
 
 def test_further_images_of_a_parquet_file_are_file_fields(tmp_path: Path) -> None:
@@ -465,7 +434,7 @@ def test_further_images_of_a_parquet_file_are_file_fields(tmp_path: Path) -> Non
     assert reasons[1].startswith("its annotation half.jpg is damaged")
 
 
-def test_a_folder_has_the_files_of_each_field_in_a_folder_of_its_name(tmp_path: Path) -> None:
+def test_exported_folder_has_a_folder_for_each_file_field(tmp_path: Path) -> None:
     export_store(stored(tmp_path), tmp_path / "out")
     rows = [json.loads(line) for line in (tmp_path / "out/metadata.jsonl").read_text().splitlines()]
     assert [(row["mask_file_name"], row["depth_file_name"]) for row in rows] == [
@@ -497,7 +466,7 @@ def test_ambiguous_file_names_are_not_exported(
         export_store(place, tmp_path / "out", format=format)
 
 
-def test_a_field_with_a_slash_is_not_exported_to_a_tar(tmp_path: Path) -> None:
+def test_field_with_a_slash_is_not_exported_to_a_tar(tmp_path: Path) -> None:
     place = made(tmp_path / "a.lmdb", {"image": photo(1), "name": "a.jpg", "a/b": picture("PNG")}, file_fields=("a/b",))
     with pytest.raises(ExportError, match=r"record 0 \(a.jpg\) has a file in 'a/b', which would be in a folder"):
         export_store(place, tmp_path / "out", format="webdataset")
@@ -516,19 +485,3 @@ def test_verify_names_records_whose_file_fields_are_no_files(tmp_path: Path, val
     for kind in ["folder", "webdataset", "parquet"]:
         with pytest.raises(ExportError, match=r"record 0 \(a.jpg\) has in 'mask' "):
             export_store(place, tmp_path / "out", format=kind)
-
-
-@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
-def test_groups_of_a_listing_are_fields_and_those_in_names_are_read_without_records(
-    tmp_path: Path, suffix: str
-) -> None:
-    plant(tmp_path, {f"walk-{n // 2}/{n:03}.jpg": photo(n) for n in range(4)})
-    rows: list[dict[str, Any]] = [{"path": f"walk-{n // 2}/{n:03}.jpg", "group": n // 2} for n in range(4)]
-    lines = ["path,group", *(f"{row['path']},{row['group']}" for row in rows)]
-    lines = lines if suffix == "csv" else [*map(json.dumps, rows)]
-    (tmp_path / f"frames.{suffix}").write_text("\n".join(lines) + "\n")
-    convert(tmp_path, tmp_path / "frames.lmdb", listing=tmp_path / f"frames.{suffix}")
-    dataset = LMDBDataset(tmp_path / "frames.lmdb", fields=("group",))
-    wanted = [0, 0, 1, 1]
-    assert [dataset[index]["group"] for index in range(4)] == [str(n) if suffix == "csv" else n for n in wanted]
-    assert [posixpath.dirname(name or "") for name in dataset.store.names()] == [f"walk-{n}" for n in wanted]

@@ -52,7 +52,7 @@ def digest(*items: Entry | Problem) -> str:
         return files.digest
 
 
-def test_a_list_returns_its_items_at_any_position() -> None:
+def test_list_returns_its_items_at_any_position() -> None:
     fields = {"caption": "café", "score": 0.5, "count": 2**62, "none": None, "list": [1, "two", {"three": 3}]}
     items: list[Entry | Problem] = [
         entry(0),
@@ -95,12 +95,12 @@ def test_threads_may_read_at_once() -> None:
         {"fields": {"caption": "a cat"}},
     ],
 )
-def test_the_digest_changes_with_any_part_of_an_entry(changes: dict[str, Any]) -> None:
+def test_digest_changes_with_any_part_of_an_entry(changes: dict[str, Any]) -> None:
     assert digest(entry(0), entry(1)) == digest(entry(0), entry(1))
     assert digest(entry(0, **changes), entry(1)) != digest(entry(0), entry(1))
 
 
-def test_the_digest_changes_with_order_number_and_problems() -> None:
+def test_digest_changes_with_order_number_and_problems() -> None:
     lists: list[list[Entry | Problem]] = [
         [entry(0), entry(1)],
         [entry(1), entry(0)],
@@ -121,7 +121,7 @@ def test_error_of_the_source_is_raised() -> None:
 # The order of a shuffled conversion
 
 
-def test_the_order_of_a_seed_never_changes() -> None:
+def test_order_of_a_seed_never_changes() -> None:
     # Stores are made again years later. These come from another program, which uses Python's integers.
     assert permutation(10, 0).tolist() == [9, 7, 0, 8, 5, 1, 6, 2, 4, 3]
     assert permutation(10, 1).tolist() == [1, 9, 0, 6, 4, 7, 5, 2, 8, 3]
@@ -129,7 +129,7 @@ def test_the_order_of_a_seed_never_changes() -> None:
 
 
 @given(length=st.integers(0, 500), seed=st.integers(-(2**63), 2**63 - 1))
-def test_a_permutation_has_each_position_once(length: int, seed: int) -> None:
+def test_permutation_has_each_position_once(length: int, seed: int) -> None:
     order = permutation(length, seed)
     assert order.dtype == np.int64
     assert sorted(order.tolist()) == [*range(length)]

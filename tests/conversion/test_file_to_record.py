@@ -102,7 +102,7 @@ def test_every_file_is_accounted_for(root: Path, place: Path, check: str) -> Non
         ("reject", "fail", "structure"),
     ],
 )
-def test_a_bad_or_damaged_file_can_end_the_conversion(
+def test_bad_or_damaged_file_can_end_the_conversion(
     root: Path, place: Path, on_bad: str, on_damaged: str, check: str
 ) -> None:
     plant_kinds(root, *KINDS)
@@ -144,7 +144,7 @@ JP2 = b"\0\0\0\x0cjP  \r\n\x87\n\0\0\0\x14ftypjp2 "  # the first box, and a piec
 
 
 @pytest.mark.parametrize("data", [b"RIFF", picture("WEBP")[:-9], b"\x89PNG\r\n\x1a\n", b"GIF8", b"II*\x00", JP2])
-def test_an_image_whose_header_is_cut_short_is_damaged(root: Path, place: Path, data: bytes) -> None:
+def test_image_whose_header_is_cut_short_is_damaged(root: Path, place: Path, data: bytes) -> None:
     plant(root, {"cat/0.png": photo(), "cat/1.png": data})
     with pytest.raises(ConversionError, match=r"cat/1.png: is damaged(: its header is|, or a TIFF of a kind)"):
         convert(root, place, on_damaged="fail")
@@ -153,7 +153,7 @@ def test_an_image_whose_header_is_cut_short_is_damaged(root: Path, place: Path, 
     assert (bool(kept.damaged), kept.width, kept.height, kept.format) == (True, None, None, None)
 
 
-def test_a_palette_image_without_its_palette_is_stored_as_pillow_decodes_it(root: Path, place: Path) -> None:
+def test_palette_image_without_palette_is_stored(root: Path, place: Path) -> None:
     data = encoded(jpegs.draw(20, 10).convert("P"), "PNG")
     at = data.index(b"PLTE") - 4
     length = int.from_bytes(data[at : at + 4], "big") + 12
@@ -162,7 +162,7 @@ def test_a_palette_image_without_its_palette_is_stored_as_pillow_decodes_it(root
 
 
 @pytest.mark.slow
-def test_a_header_that_claims_gigapixels_is_rejected(root: Path, place: Path) -> None:
+def test_header_that_claims_gigapixels_is_rejected(root: Path, place: Path) -> None:
     bomb = bytearray(photo())
     start = bomb.index(b"\xff\xc0") + 5
     bomb[start : start + 4] = b"\xea\x60\xea\x60"

@@ -1,4 +1,4 @@
-"""Threads that work ahead: their memory is bounded, errors are raised, and all threads end."""
+"""Threads have bounded memory, raise errors, and end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LIMIT = 100
 
 
 class Watched(threading.Condition):
-    """Tells that a thread waits."""
+    """A condition that sets an event when a thread waits."""
 
     waits = threading.Event()
 
@@ -55,19 +55,19 @@ def check_waits(budget: MemoryBudget, task: int, nbytes: int, make_room: Callabl
     assert not thread.is_alive()
 
 
-def test_a_task_waits_until_the_oldest_has_given_back_its_bytes(budget: MemoryBudget) -> None:
+def test_task_waits_until_the_oldest_has_given_back_its_bytes(budget: MemoryBudget) -> None:
     budget.take(0, 50)
     budget.take(0, 50)
     check_waits(budget, 2, 1, lambda: budget.give_back(0))
     budget.take(3, LIMIT - 1)
 
 
-def test_a_waiting_task_continues_when_it_becomes_the_oldest(budget: MemoryBudget) -> None:
+def test_waiting_task_continues_when_it_becomes_the_oldest(budget: MemoryBudget) -> None:
     budget.take(0, 1)
     check_waits(budget, 1, 10 * LIMIT, lambda: budget.give_back(0))
 
 
-def test_a_task_can_give_back_a_part_early(budget: MemoryBudget) -> None:
+def test_task_can_give_back_a_part_early(budget: MemoryBudget) -> None:
     budget.take(0, 60)
     budget.take(1, 40)
     check_waits(budget, 2, 30, lambda: budget.take(1, -30))

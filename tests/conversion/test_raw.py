@@ -72,7 +72,7 @@ def test_files_without_pixels_are_rejected_even_unchecked(root: Path, place: Pat
     assert second["reason"].startswith("does not decode: ")
 
 
-def test_the_commands_report_stored_pixels(
+def test_commands_report_stored_pixels(
     root: Path, place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     plant_photos(root, 4, width=200, height=150)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def test_an_unwritable_report_is_a_warning(root: Path, place: Path) -> None:
+def test_unwritable_report_is_a_warning(root: Path, place: Path) -> None:
     plant(root, {"cat/0.jpg": photo(), "cat/1.jpg": b"text"})
     Path(f"{place}.report.jsonl").mkdir()
     report = convert(root, place)
@@ -33,22 +33,13 @@ def test_an_unwritable_report_is_a_warning(root: Path, place: Path) -> None:
     assert siblings(place) == {"out.lmdb", "out.lmdb.report.jsonl"}
 
 
-def test_a_report_does_not_follow_a_link(root: Path, place: Path) -> None:
+def test_report_does_not_follow_a_link(root: Path, place: Path) -> None:
     plant(root, {"cat/0.jpg": photo(), "cat/1.jpg": b"text"})
     victim = root / "victim"
     victim.write_text("precious")
     Path(f"{place}.report.jsonl.partial").symlink_to(victim)
     assert Path(convert(root, place).report_file).read_text().count("\n") == 1
     assert victim.read_text() == "precious"
-
-
-def test_a_report_without_events_removes_an_older_file(root: Path, place: Path) -> None:
-    plant(root, {"cat/0.jpg": photo(), "cat/1.jpg": b"text"})
-    assert convert(root, place).report_file == f"{place}.report.jsonl"
-    (root / "cat/1.jpg").unlink()
-    report = convert(root, place, overwrite=True)
-    assert (report.report_file, report.warnings) == ("", ())
-    assert siblings(place) == {"out.lmdb"}
 
 
 COMMANDS: dict[str, Callable[..., object]] = {
@@ -70,12 +61,12 @@ def check_removal(folder: Path, command: str, place: str | Path, report: Path) -
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_report_of_a_store_that_is_replaced_is_removed(root: Path, place: Path, command: str) -> None:
+def test_report_of_a_store_that_is_replaced_is_removed(root: Path, place: Path, command: str) -> None:
     check_removal(root.parent, command, place, Path(f"{place}.report.jsonl"))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_report_of_another_server_is_not_removed(
+def test_report_of_another_server_is_not_removed(
     root: Path, mongo_uri: str, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     monkeypatch.chdir(root.parent)
@@ -83,7 +74,7 @@ def test_the_report_of_another_server_is_not_removed(
     check_removal(root.parent, command, mongo_uri, Path(f"{place.database}.{place.collection}.report.jsonl"))
 
 
-def test_the_report_counts_files_that_are_no_images(root: Path, place: Path) -> None:
+def test_report_counts_files_that_are_no_images(root: Path, place: Path) -> None:
     plant_photos(root, 2)
     plant(root, {"cat/notes.txt": b"", "cat/b.TXT": b"", "cat/.hidden.jpg": b"", "loose.jpg": b"", "empty/README": b""})
     report = convert(root, place)

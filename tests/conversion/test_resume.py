@@ -24,7 +24,7 @@ from tests.support.images import KINDS, photo, plant, plant_kinds, plant_photos,
 
 @pytest.mark.usefixtures("frequent_commits")
 @pytest.mark.parametrize("options", [{"shuffle_seed": 3}, {"images": ImageFormat(max_side=20)}, {"overwrite": True}])
-def test_a_resumed_conversion_gives_the_same_store(root: Path, place: Path, options: dict[str, Any]) -> None:
+def test_resumed_conversion_gives_the_same_store(root: Path, place: Path, options: dict[str, Any]) -> None:
     plant_photos(root, 80)
     kinds = plant_kinds(root, *KINDS)
     whole = convert(root, place.with_name("whole.lmdb"), **options)
@@ -52,7 +52,7 @@ def test_a_resumed_conversion_gives_the_same_store(root: Path, place: Path, opti
 
 
 @pytest.mark.usefixtures("frequent_commits")
-def test_a_conversion_interrupted_before_its_first_record_can_be_resumed(root: Path, place: Path) -> None:
+def test_conversion_without_a_record_resumes(root: Path, place: Path) -> None:
     plant_photos(root, 40)
     old = convert(root, place, images=ImageFormat(max_side=5)).digest
     interrupt(root, place, 0, overwrite=True)
@@ -63,7 +63,7 @@ def test_a_conversion_interrupted_before_its_first_record_can_be_resumed(root: P
 
 
 @pytest.mark.usefixtures("frequent_commits")
-def test_a_mistyped_source_does_not_end_an_unfinished_conversion(root: Path, place: Path) -> None:
+def test_mistyped_source_keeps_an_unfinished_conversion(root: Path, place: Path) -> None:
     plant_photos(root, 60)
     interrupt(root, place, 30)
     with pytest.raises(SourceNotFoundError, match="there is no such folder"):
@@ -80,7 +80,7 @@ def test_resuming_nothing_converts_with_a_warning(root: Path, place: Path) -> No
 
 
 @pytest.mark.usefixtures("frequent_commits")
-def test_an_unfinished_conversion_is_not_readable_and_not_replaced(root: Path, place: Path) -> None:
+def test_unfinished_conversion_is_neither_read_nor_replaced(root: Path, place: Path) -> None:
     plant_photos(root, 60)
     interrupt(root, place, 30)
     with pytest.raises(StoreExistsError, match=r"an unfinished conversion is at .*: resume \(--resume\) goes on"):
@@ -132,7 +132,7 @@ def test_resuming_with_another_source_is_refused(root: Path, place: Path) -> Non
 @pytest.mark.parametrize(
     ("on", "kind", "mended"), [("on_bad", "text", True), ("on_damaged", "half", True), ("on_bad", "text", False)]
 )
-def test_a_conversion_that_failed_at_a_file_resumes_with_or_without_the_file(
+def test_failed_conversion_resumes_with_or_without_the_file(
     root: Path, place: Path, on: str, kind: str, mended: bool
 ) -> None:
     plant_photos(root, 60)
@@ -160,7 +160,7 @@ def unreadable_file() -> Path:
 
 
 @pytest.mark.usefixtures("frequent_commits")
-def test_unreadable_files_in_a_row_end_a_conversion_that_can_be_resumed(root: Path, place: Path) -> None:
+def test_unreadable_files_in_a_row_end_a_resumable_conversion(root: Path, place: Path) -> None:
     plant_photos(root, 80)
     whole = convert(root, place.with_name("whole.lmdb"))
     names = sorted(str(path.relative_to(root)) for path in root.rglob("*.jpg"))
@@ -180,7 +180,7 @@ def test_unreadable_files_in_a_row_end_a_conversion_that_can_be_resumed(root: Pa
 
 
 @pytest.mark.parametrize("shards", [None, 2])
-def test_a_single_unreadable_file_is_rejected(root: Path, place: Path, shards: int | None) -> None:
+def test_single_unreadable_file_is_rejected(root: Path, place: Path, shards: int | None) -> None:
     plant_photos(root, 20)
     names = sorted(str(path.relative_to(root)) for path in root.rglob("*.jpg"))
     for name in (*names[2:9], names[12], names[19]):  # at most seven in a row, the last one too
@@ -194,7 +194,7 @@ def test_a_single_unreadable_file_is_rejected(root: Path, place: Path, shards: i
     ]
 
 
-def test_an_unreadable_file_in_an_unreadable_folder_ends_a_conversion(root: Path, place: Path, tmp_path: Path) -> None:
+def test_unreadable_root_ends_a_conversion(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 1)
     listing = tmp_path / "all.csv"
     listing.write_text(f"path,label\n{unreadable_file()},cat\n")
@@ -208,7 +208,7 @@ def test_an_unreadable_file_in_an_unreadable_folder_ends_a_conversion(root: Path
 
 
 @pytest.mark.usefixtures("frequent_commits")
-def test_a_resumed_conversion_of_rejected_files_has_the_same_error(root: Path, place: Path) -> None:
+def test_resumed_conversion_of_rejected_files_raises_the_same_error(root: Path, place: Path) -> None:
     plant(root, {f"cat/{n:03}.jpg": b"text" for n in range(16)})
     interrupt(root, place, 16)
     with pytest.raises(ConversionError, match=r"none of the 16 files could be stored$"):
@@ -230,7 +230,7 @@ def _progressing(place: Path) -> bool:
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_a_real_conversion_with_one_line_and_can_be_resumed(root: Path, place: Path) -> None:
+def test_ctrl_c_ends_a_conversion_with_one_line_and_resumably(root: Path, place: Path) -> None:
     plant_photos(root, 500, width=320, height=240)
     code = "import dbloader.stores.writer as w; w.COMMIT_BYTES = 50_000; from dbloader.cli import main; main()"
     arguments = [sys.executable, "-c", code, "convert", root, place]

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     ],
     ids=lambda sample: type(sample).__name__,
 )
-def test_a_sample_is_a_tuple_list_dict_named_tuple_or_record(tmp_path: Path, sample: Any) -> None:
+def test_sample_is_a_tuple_list_dict_named_tuple_or_record(tmp_path: Path, sample: Any) -> None:
     (record,) = written([sample], tmp_path, fields=("image", "label", "caption"))
     assert record == Record(label=3, image=IMAGE, width=7, height=9, format="PNG", fields={"caption": "words"}, index=0)
 
@@ -49,14 +49,14 @@ def test_named_tuples_and_dataclasses_name_their_own_fields(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("image", [bytearray(IMAGE), memoryview(IMAGE), noise("RGB")])
-def test_a_sample_may_be_an_image_alone(tmp_path: Path, image: Any) -> None:
+def test_sample_may_be_an_image_alone(tmp_path: Path, image: Any) -> None:
     (record,) = written([image], tmp_path)
     assert (record.label, record.name) == (None, None)
     assert image_of(record).tobytes() == noise("RGB").tobytes()
     assert (record.format, record.width, record.height) == ("PNG", 7, 9)
 
 
-def test_a_sample_may_lack_items_and_needs_no_image(tmp_path: Path) -> None:
+def test_sample_may_lack_items_and_needs_no_image(tmp_path: Path) -> None:
     samples = [(IMAGE,), (), {"caption": "words"}, {"image": None, "label": None}]
     first, *others = written(samples, tmp_path)
     assert (first.image, first.label) == (IMAGE, None)
@@ -78,7 +78,7 @@ def test_bytes_of_unknown_format_are_kept(tmp_path: Path) -> None:
     assert record.format is None
 
 
-def test_a_tuple_with_more_items_than_names_is_refused(tmp_path: Path) -> None:
+def test_tuple_with_more_items_than_names_is_refused(tmp_path: Path) -> None:
     told = r"^sample 1: it has 3 items, and fields names 2: .*fields=\('image', 'label', 'caption'\)$"
     with pytest.raises(FieldError, match=told):
         written([(IMAGE, 1), (IMAGE, 1, "words")], tmp_path)
@@ -138,9 +138,7 @@ def test_tensors_become_arrays_of_their_dtype_and_shape(tmp_path: Path) -> None:
         *((x, np.asarray(x)) for x in (np.float32(0.1), np.uint8(3), np.array(0.1, ">f4"), torch.tensor(0.1))),
     ],
 )
-def test_a_single_value_becomes_a_python_value_if_that_keeps_its_dtype(
-    tmp_path: Path, value: Any, expected: Any
-) -> None:
+def test_single_value_becomes_a_python_value_of_the_same_dtype(tmp_path: Path, value: Any, expected: Any) -> None:
     (record,) = written([{"x": value, "y": [value]}], tmp_path)
     assert same(record.fields, {"x": expected, "y": [expected]})
 
@@ -153,7 +151,7 @@ def test_a_single_value_becomes_a_python_value_if_that_keeps_its_dtype(
         (torch.ones(2, device="meta"), r"torch.float32 \(torch\.strided, on meta\)"),
     ],
 )
-def test_a_tensor_without_a_numpy_dtype_is_refused(tmp_path: Path, tensor: torch.Tensor, what: str) -> None:
+def test_tensor_without_a_numpy_dtype_is_refused(tmp_path: Path, tensor: torch.Tensor, what: str) -> None:
     told = rf"^sample 0: field 'x\[1\]\.y' is a tensor of {what}.*by \.float\(\)$"
     with pytest.raises(FieldError, match=told):
         written([{"x": [0, {"y": tensor}]}], tmp_path)
@@ -189,7 +187,7 @@ class Strange:
         ({"label": 2**63}, "field 'label' must be from -"),
     ],
 )
-def test_an_unstorable_value_is_refused_with_its_sample_and_field(
+def test_unstorable_value_is_refused_with_its_sample_and_field(
     tmp_path: Path, fields: dict[Any, Any], told: str
 ) -> None:
     with pytest.raises(FieldError, match=rf"^sample 2: {told}"):
@@ -201,7 +199,7 @@ def test_an_unstorable_value_is_refused_with_its_sample_and_field(
 
 
 @pytest.mark.parametrize("label", [1.0, True, "cat", [1], np.array([1]), torch.tensor(1.0), np.float32(1), b"1"])
-def test_a_label_that_is_no_integer_is_refused_with_a_remedy(tmp_path: Path, label: Any) -> None:
+def test_label_that_is_no_integer_is_refused_with_a_remedy(tmp_path: Path, label: Any) -> None:
     told = "^sample 1: (field 'label' must be an int, or the name of a class|label 'cat' is not one of).* put it into a"
     with pytest.raises(FieldError, match=told):
         written([(IMAGE, 1), (IMAGE, label)], tmp_path)
@@ -224,8 +222,8 @@ def test_pil_images_are_stored_without_loss(tmp_path: Path) -> None:
         assert (record.format, record.width, record.height) == ("PNG", 7, 9)
 
 
-@pytest.mark.parametrize("image_format", ["TIFF", "PNG", "JPEG", "WEBP"])
-def test_color_profile_and_exif_are_kept_and_no_format_turns_an_image(tmp_path: Path, image_format: str) -> None:
+@pytest.mark.parametrize("image_format", ["TIFF", "png", "JPEG", "WEBP"])
+def test_every_format_keeps_profile_and_exif_without_turning(tmp_path: Path, image_format: str) -> None:
     image = Image.new("RGB", (9, 8), "red")
     image.paste("blue", (0, 0, 9, 3))
     exif = Image.Exif()
@@ -233,6 +231,7 @@ def test_color_profile_and_exif_are_kept_and_no_format_turns_an_image(tmp_path: 
     image.info.update(icc_profile=b"a profile", exif=exif.tobytes())
     (record,) = written([image], tmp_path, image_format=image_format)
     read = image_of(record)
+    assert read.format == record.format == image_format.upper()
     assert (read.size, record.width, record.height) == ((9, 8), 9, 8)
     assert np.abs(np.asarray(read).astype(int) - np.asarray(image)).mean() < 60
     assert read.info["icc_profile"] == b"a profile"
@@ -241,7 +240,7 @@ def test_color_profile_and_exif_are_kept_and_no_format_turns_an_image(tmp_path: 
 
 
 @pytest.mark.parametrize("mode", ["CMYK", "F"])
-def test_a_mode_that_png_lacks_is_refused_and_stored_as_tiff(tmp_path: Path, mode: str) -> None:
+def test_mode_that_png_lacks_is_refused_and_stored_as_tiff(tmp_path: Path, mode: str) -> None:
     image = noise(mode)
     told = (
         rf"^sample 0: field 'image' is an image of mode {mode}, which cannot be written as PNG \(.*\): "
@@ -259,30 +258,18 @@ def test_a_mode_that_png_lacks_is_refused_and_stored_as_tiff(tmp_path: Path, mod
         (noise("RGBA"), "BMP", "transparency"),
         (noise("I;16"), "WEBP", "depth of more than 8 bits"),
         (noise("RGB").resize((300, 20)), "ICO", "size"),
+        *(
+            (Image.fromarray(np.array([[0, 300, value]], np.int32)), "PPM", "values outside of 0 to")
+            for value in (-1, 2**16)
+        ),
     ],
 )
 def test_silent_losses_of_pillow_are_refused(tmp_path: Path, image: Image.Image, image_format: str, lost: str) -> None:
-    with pytest.raises(FieldError, match=f"cannot be written as {image_format} .that loses its {lost}.: choose"):
+    with pytest.raises(FieldError, match=f"cannot be written as {image_format} .that loses its {lost}.*: choose"):
         written([image], tmp_path, image_format=image_format)
 
 
-@pytest.mark.parametrize("value", [-1, 2**16])
-def test_values_beyond_16_bits_are_refused(tmp_path: Path, value: int) -> None:
-    values = np.array([[0, 2**16 - 1, 300]], np.int32)
-    (record,) = written([Image.fromarray(values)], tmp_path, image_format="PPM")
-    assert np.asarray(image_of(record)).tolist() == values.tolist()
-    values[0, 2] = value
-    with pytest.raises(FieldError, match=r"cannot be written as PPM .that loses its values outside of 0 to"):
-        written([Image.fromarray(values)], tmp_path, image_format="PPM")
-
-
-@pytest.mark.parametrize("image_format", ["JPEG", "WEBP", "TIFF", "gif"])
-def test_images_are_encoded_in_the_chosen_format(tmp_path: Path, image_format: str) -> None:
-    (record,) = written([noise("L" if image_format == "gif" else "RGB")], tmp_path, image_format=image_format)
-    assert image_of(record).format == record.format == image_format.upper()
-
-
-def test_a_lower_quality_takes_fewer_bytes(tmp_path: Path) -> None:
+def test_lower_quality_takes_fewer_bytes(tmp_path: Path) -> None:
     sizes = []
     for quality in (1, 50, None, 100):
         (record,) = written([noise("RGB").resize((70, 90))], tmp_path, image_format="JPEG", quality=quality)
@@ -304,7 +291,7 @@ def test_masks_are_stored_without_loss_whatever_the_images_are(tmp_path: Path) -
         written([{"mask": noise("F")}], tmp_path, image_format="TIFF")
 
 
-def test_an_undecodable_pil_image_is_named(tmp_path: Path) -> None:
+def test_undecodable_pil_image_is_named(tmp_path: Path) -> None:
     data = encoded(noise("RGB").resize((200, 200)), "JPEG")
     with (
         Image.open(io.BytesIO(data[: len(data) // 2])) as image,
@@ -321,7 +308,7 @@ def test_an_undecodable_pil_image_is_named(tmp_path: Path) -> None:
     ("options", "error", "told"),
     [
         ({"quality": 101, "image_format": "JPEG"}, OptionError, "quality must be from 1 to 100, got 101"),
-        ({"quality": "9", "image_format": "JPEG"}, TypeError, "quality must be an int, got '9'"),
+        ({"quality": "9", "image_format": "JPEG"}, TypeError, "quality must be an int or None, got '9'"),
         ({"quality": 90}, OptionError, "quality is for the formats .*: give image_format='JPEG' too"),
         *(({"image_format": name}, OptionError, f".*such as PNG or JPEG, got {name!r}") for name in ("JPG", "PDF")),
         ({"image_format": 3}, OptionError, "image_format must be Pillow's name of a format, such as 'PNG', got 3"),

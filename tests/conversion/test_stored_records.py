@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -12,13 +11,16 @@ from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, random_split
 from typing_extensions import override
 
-from dbloader import ImageFormat, LMDBDataset, MongoDataset, convert, copy_store, write_store
+from dbloader import ImageFormat, LMDBDataset, MongoDataset, convert, write_store
 from dbloader.conversion.parts.make_plan import plan_conversion
 from dbloader.decoding import DecodeTensor, decode_pil
 from dbloader.errors import DamagedImageError, FieldError, OptionError
 from dbloader.stores.open import open_store
 from tests.support.conversion import records
 from tests.support.images import photo, picture, plant, plant_photos
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ def told(place: Path) -> list[tuple[Any, ...]]:
     return [(r.name, r.label, r.image, r.width, r.height, r.format, r.fields) for r in records(place)]
 
 
-def test_a_whole_dataset_is_copied_as_records(place: Path, out: Path) -> None:
+def test_whole_dataset_is_copied_as_records(place: Path, out: Path) -> None:
     with LMDBDataset(place) as dataset:
         manifest = write_store(dataset, out)
         first = dataset.manifest
@@ -99,7 +101,7 @@ def test_concatenated_datasets_are_copied_as_records_in_order(place: Path, out: 
 
 
 @pytest.mark.parametrize("index", [-19, 18])
-def test_an_index_beyond_a_concatenated_dataset_is_an_error(place: Path, out: Path, index: int) -> None:
+def test_index_beyond_a_concatenated_dataset_is_refused(place: Path, out: Path, index: int) -> None:
     with LMDBDataset(place) as dataset, pytest.raises(IndexError, match="out of range"):
         write_store(Subset(ConcatDataset([dataset, dataset]), [index]), out)
 
@@ -170,7 +172,7 @@ def test_every_given_option_takes_effect(place: Path, out: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{"image_format": "PNG"}, {"fields": ("a", "b")}])
-def test_a_store_is_not_encoded_again(place: Path, out: Path, options: dict[str, Any]) -> None:
+def test_store_is_not_encoded_again(place: Path, out: Path, options: dict[str, Any]) -> None:
     with open_store(place) as store:
         chain: ConcatDataset[Any] = ConcatDataset([store, store])  # type: ignore[list-item]
         samples: Any
@@ -217,18 +219,6 @@ def test_kept_damage_stays_marked(tmp_path: Path, out: Path) -> None:
         assert write_store(dataset, out).digest == dataset.manifest.digest
     with LMDBDataset(out) as dataset, pytest.raises(DamagedImageError, match="was stored damaged"):
         dataset[1]
-
-
-def test_replacing_a_store_removes_its_report(place: Path, out: Path, tmp_path: Path) -> None:
-    root = plant(tmp_path / "others", {"cat/0.jpg": photo(), "cat/1.jpg": b"text"})
-    report = Path(convert(root, out).report_file)
-    assert report.exists()
-    with LMDBDataset(place) as dataset:
-        write_store(dataset, out, overwrite=True)
-    assert not report.exists()
-    assert Path(convert(root, out, overwrite=True).report_file) == report
-    copy_store(place, out, overwrite=True)
-    assert not report.exists()
 
 
 # Classes
@@ -283,9 +273,7 @@ def test_records_and_samples_may_be_chained(place: Path, out: Path) -> None:
     assert told(out)[3] == told(place)[2]
 
 
-def test_only_user_and_group_read_a_plan_whose_source_may_have_a_password(
-    place: Path, tmp_path: Path, mongo_uri: str
-) -> None:
+def test_plan_with_a_password_is_private(place: Path, tmp_path: Path, mongo_uri: str) -> None:
     convert(tmp_path / "images", mongo_uri, listing=tmp_path / "list.csv")
     plan = plan_conversion(mongo_uri, tmp_path / "planned.lmdb", 1)
     assert (plan.folder / "plan.bson").stat().st_mode & 0o007 == 0

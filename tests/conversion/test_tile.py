@@ -1,4 +1,4 @@
-"""``convert --tile``: the same pixels in tiled JPEGs, and every image that is not tiled is named."""
+"""``convert --tile`` keeps the pixels, and names every image that it cannot tile."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def pixels(path: Path) -> np.ndarray[Any, Any]:
 
 
 @needs_jpegtran
-def test_an_untileable_image_is_stored_unchanged_and_named(root: Path, place: Path) -> None:
+def test_untileable_image_is_stored_unchanged_and_named(root: Path, place: Path) -> None:
     padded = photo()[:-2] + bytes(40) + END  # which a check passes, and jpegtran does not
     files = {
         "cat/0.jpg": photo(),
@@ -99,7 +99,7 @@ def test_an_untileable_image_is_stored_unchanged_and_named(root: Path, place: Pa
 
 @needs_jpegtran
 @pytest.mark.usefixtures("frequent_commits")
-def test_every_kind_of_file_is_tiled_or_named_also_in_a_resumed_conversion(root: Path, place: Path) -> None:
+def test_resumed_conversion_tiles_or_names_every_kind_of_file(root: Path, place: Path) -> None:
     planted = plant_kinds(root, *KINDS)
     images = ImageFormat(tile=True, tile_width=8)
     plain = convert(root, place.with_name("plain.lmdb"))
@@ -170,7 +170,7 @@ def test_images_made_smaller_are_encoded_tiled_and_others_unchanged(root: Path, 
 
 @pytest.mark.usefixtures("_no_jpegtran")
 @pytest.mark.parametrize("options", [{}, {"max_side": 100}])
-def test_a_quality_encodes_all_jpegs_again_and_reports_it(root: Path, place: Path, options: dict[str, Any]) -> None:
+def test_quality_encodes_all_jpegs_again_and_reports_it(root: Path, place: Path, options: dict[str, Any]) -> None:
     data = photo(width=90, height=60, quality=95)
     cmyk = jpegs.encode(jpegs.draw(90, 60, "CMYK"))
     plant(root, {"cat/0.jpg": data, "cat/1.png": picture_of(data), "cat/2.jpg": cmyk})
@@ -197,13 +197,13 @@ def picture_of(data: bytes) -> bytes:
 
 @pytest.mark.usefixtures("_no_jpegtran")
 @pytest.mark.parametrize("options", [{}, {"max_side": 100}])
-def test_a_missing_jpegtran_is_an_error_before_anything_is_written(options: dict[str, Any]) -> None:
+def test_missing_jpegtran_is_refused_before_anything_is_written(options: dict[str, Any]) -> None:
     with pytest.raises(OptionError, match=r"install it \(Debian and Ubuntu: apt-get .*, or give a quality to encode"):
         ImageFormat(tile=True, **options)
 
 
 @pytest.mark.parametrize("body", ["kill -9 $$", "exec 2>&1; rm -- $0; kill -15 $$"])
-def test_a_killed_jpegtran_does_not_reject_the_image(
+def test_killed_jpegtran_does_not_reject_the_image(
     root: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str
 ) -> None:
     plant_photos(root, 30)
@@ -217,7 +217,7 @@ def test_a_killed_jpegtran_does_not_reject_the_image(
     assert not place.exists()
 
 
-def test_a_field_named_tiles_is_refused_with_tile(root: Path, place: Path, tmp_path: Path) -> None:
+def test_field_named_tiles_is_refused_with_tile(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 2)
     listing = tmp_path / "all.jsonl"
     listing.write_text('{"path": "cat/0000.jpg", "tiles": 7}\n{"path": "dog/0001.jpg"}\n')

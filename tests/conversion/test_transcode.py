@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         ({"raw": True, "quality": 90, "max_side": 9}, "stores pixels, which have no quality: leave quality .* out"),
     ],
 )
-def test_an_image_format_checks_itself(options: dict[str, Any], message: str) -> None:
+def test_image_format_checks_itself(options: dict[str, Any], message: str) -> None:
     with pytest.raises((OptionError, TypeError), match=message):
         ImageFormat(**options)
 
@@ -80,9 +80,7 @@ def test_quality_makes_smaller_files(root: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("on_damaged", "outcome"), [("reject", "rejected"), ("keep", "damaged")])
-def test_an_image_that_cannot_be_made_smaller_is_damaged(
-    root: Path, place: Path, on_damaged: str, outcome: str
-) -> None:
+def test_unresizable_image_is_damaged(root: Path, place: Path, on_damaged: str, outcome: str) -> None:
     data = encoded(jpegs.draw(24, 18), "PNG")[:-60]  # the header is whole, so its structure is
     plant(root, {"cat/0.jpg": photo(), "cat/1.png": data})
     report = convert(root, place, check="structure", on_damaged=on_damaged, images=ImageFormat(max_side=10))

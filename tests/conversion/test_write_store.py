@@ -63,7 +63,7 @@ def test_samples_come_from_any_iterable_dataset_or_loader(tmp_path: Path, source
         assert same(record.image, array)
 
 
-def test_tensors_are_iterables_of_images_and_tensor_datasets_of_tuples(tmp_path: Path) -> None:
+def test_tensor_gives_images_and_tensor_dataset_gives_tuples(tmp_path: Path) -> None:
     x, y, z = torch.rand(4, 3), torch.arange(4), torch.rand(4)
     assert all(same(record.image, image.numpy()) for record, image in zip(written(x, tmp_path), x, strict=True))
     records = written(TensorDataset(x, y, z), tmp_path, fields=("image", "label", "weight"))
@@ -106,7 +106,7 @@ def test_class_names_are_taken_from_the_dataset(tmp_path: Path, classes: Any, ex
     assert write_store(dataset, tmp_path / "given.lmdb", classes=["x", "y"]).classes == ("x", "y")
 
 
-def test_class_names_are_found_through_loaders_subsets_and_splits(tmp_path: Path) -> None:
+def test_class_names_are_found_through_wrappers(tmp_path: Path) -> None:
     names = ("a", "b")
     dataset = Items([(IMAGE, at % 2) for at in range(4)], classes=list(names))
     other = Items([(IMAGE, 0)], classes=["c"])
@@ -128,7 +128,7 @@ def test_class_names_are_found_through_loaders_subsets_and_splits(tmp_path: Path
 
 
 @pytest.mark.parametrize("label", [2, -1])
-def test_a_label_without_a_class_is_refused_at_its_sample(tmp_path: Path, label: int) -> None:
+def test_label_without_a_class_is_refused_at_its_sample(tmp_path: Path, label: int) -> None:
     taken = []
 
     def samples() -> Iterator[tuple[bytes, int]]:
@@ -143,7 +143,7 @@ def test_a_label_without_a_class_is_refused_at_its_sample(tmp_path: Path, label:
     assert [record.label for record in written(samples(), tmp_path)][2] == label
 
 
-def test_the_names_of_classes_are_labels(tmp_path: Path) -> None:
+def test_names_of_classes_are_labels(tmp_path: Path) -> None:
     samples: list[Any] = [(IMAGE, "dog"), (IMAGE, 2), (IMAGE, None), Record(label="cat")]  # type: ignore[arg-type]
     loader = DataLoader(Items(samples), 2, num_workers=1)
     for source in (samples, Items(samples, classes=["dog", "cat", "ant"]), loader):
@@ -161,7 +161,7 @@ def test_the_names_of_classes_are_labels(tmp_path: Path) -> None:
         (("c", "b", "c"), "label 'c' is the name of several classes: give labels that are ints"),
     ],
 )
-def test_an_unknown_or_ambiguous_class_name_is_refused(tmp_path: Path, classes: Any, told: str) -> None:
+def test_unknown_or_ambiguous_class_name_is_refused(tmp_path: Path, classes: Any, told: str) -> None:
     with pytest.raises(FieldError, match=f"^sample 1: {told}"):
         written([(IMAGE, 0), (IMAGE, "c")], tmp_path, classes=classes)
     assert list(tmp_path.iterdir()) == []
@@ -171,9 +171,7 @@ def test_an_unknown_or_ambiguous_class_name_is_refused(tmp_path: Path, classes: 
 
 
 @pytest.mark.parametrize("error", [LookupError, KeyboardInterrupt])
-def test_an_error_or_interruption_of_the_source_leaves_nothing_at_the_place(
-    tmp_path: Path, error: type[BaseException]
-) -> None:
+def test_failing_source_leaves_nothing_at_the_place(tmp_path: Path, error: type[BaseException]) -> None:
     def samples() -> Iterator[Any]:
         yield IMAGE, 1
         raise error("the source broke")
@@ -185,7 +183,7 @@ def test_an_error_or_interruption_of_the_source_leaves_nothing_at_the_place(
         LMDBDataset(tmp_path / "s.lmdb")
 
 
-def test_a_store_is_replaced_only_on_request(tmp_path: Path) -> None:
+def test_store_is_replaced_only_on_request(tmp_path: Path) -> None:
     place = tmp_path / "s.lmdb"
     write_store([(IMAGE, 1)], place)
     taken = iter([(IMAGE, 2)])
@@ -196,7 +194,7 @@ def test_a_store_is_replaced_only_on_request(tmp_path: Path) -> None:
         assert store[0].label == 2
 
 
-def test_an_unwritable_place_is_an_error_before_a_sample_is_made(tmp_path: Path) -> None:
+def test_unwritable_place_is_refused_before_a_sample_is_made(tmp_path: Path) -> None:
     with pytest.raises(StoreAccessError, match=r"the folder .*none does not exist"):
         write_store((pytest.fail(f"sample {at} was made") for at in range(1)), tmp_path / "none/s.lmdb")
 

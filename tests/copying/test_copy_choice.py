@@ -1,4 +1,4 @@
-"""Copies of some records, or with other labels: what a conversion of just these files would make."""
+"""Copies of some records, or with other labels, equal a conversion of these files."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_records_are_selected_and_dropped_by_listings_of_every_kind(store: Path,
     ]
 
 
-def test_a_name_that_is_nowhere_is_an_error_if_wanted_and_a_warning_if_not(store: Path, tmp_path: Path) -> None:
+def test_unknown_name_is_an_error_in_select_and_a_warning_in_drop(store: Path, tmp_path: Path) -> None:
     few = listing(tmp_path, "few.txt", "cat/0000.jpg", "a", "b", "c", "d")
     told = r"few\.txt: 4 of its rows name no record of .*all\.lmdb: 'a', 'b', 'c', …"
     with pytest.raises(SourceError, match=told):
@@ -110,12 +110,12 @@ def test_a_name_that_is_nowhere_is_an_error_if_wanted_and_a_warning_if_not(store
         ({"name": 7}, "row 1: a name is text, got 7"),
     ],
 )
-def test_a_row_that_names_no_record_clearly_is_an_error(store: Path, tmp_path: Path, row: Any, message: str) -> None:
+def test_ambiguous_row_is_refused(store: Path, tmp_path: Path, row: Any, message: str) -> None:
     with pytest.raises(SourceError, match=message):
         copied(store, drop=listing(tmp_path, "bad.jsonl", row))
 
 
-def test_all_records_of_a_name_are_meant(tmp_path: Path) -> None:
+def test_name_in_a_listing_means_all_its_records(tmp_path: Path) -> None:
     with create_store(tmp_path / "twice.lmdb") as writer:
         writer.write(encode(Record(name, 1)) for name in ("a", "b", "a", None))
         writer.finish()
@@ -135,7 +135,7 @@ def test_conditions_compare_columns_and_all_must_hold(store: Path) -> None:
         copied(store, where="width<3")
 
 
-def test_a_record_without_the_value_fulfils_no_condition(tmp_path: Path) -> None:
+def test_record_without_the_value_fulfils_no_condition(tmp_path: Path) -> None:
     with create_store(tmp_path / "few.lmdb") as writer:
         writer.write([encode(Record("a", 3, width=5, height=5)), encode(Record("b"))])
         writer.finish()
@@ -150,7 +150,7 @@ def test_nothing_left_is_an_error_and_nothing_is_written(store: Path) -> None:
     assert not [*store.parent.glob("none*")]
 
 
-def test_a_selection_keeps_all_classes_and_only_what_the_report_says_of_its_records(store: Path) -> None:
+def test_selection_keeps_all_classes_and_its_report_lines(store: Path) -> None:
     before = labels_of(store)
     some, manifest = copied(store, where=["width==80"])
     assert manifest.classes == ("cat", "dog", "eel")
@@ -162,7 +162,7 @@ def test_a_selection_keeps_all_classes_and_only_what_the_report_says_of_its_reco
     assert [event["name"] for event in events(store.with_name("copy.lmdb"))] == [repaired]
 
 
-def test_a_selection_says_where_it_is_from_and_copies_what_all_was_checked_with(store: Path, tmp_path: Path) -> None:
+def test_selection_records_its_source_and_check(store: Path, tmp_path: Path) -> None:
     drop = listing(tmp_path, "drop.txt", "cat/0000.jpg")
     _, manifest = copied(store, drop=drop, where=["width>3"], rename_classes={"cat": "pet"})
     assert manifest.source["path"] == str(store)
@@ -172,7 +172,7 @@ def test_a_selection_says_where_it_is_from_and_copies_what_all_was_checked_with(
     assert manifest.created != "then"
 
 
-def test_a_selection_counts_what_was_done_to_its_files(tmp_path: Path) -> None:
+def test_selection_counts_changes_of_its_files(tmp_path: Path) -> None:
     deep = np.arange(600, dtype="<u2").reshape(20, 30)
     from PIL import Image
 
@@ -190,7 +190,7 @@ def test_a_selection_counts_what_was_done_to_its_files(tmp_path: Path) -> None:
         assert ({**manifest.outcome}, manifest.depths) == (outcome, depths)
 
 
-def test_lines_about_files_of_one_name_stay_with_their_records(tmp_path: Path) -> None:
+def test_report_lines_of_one_name_follow_their_records(tmp_path: Path) -> None:
     lines = [{"name": "a", "event": "repaired", "reason": reason} for reason in ("first", "second")]
     with create_store(tmp_path / "twice.lmdb") as writer:
         writer.write([encode(Record("a", label)) for label in (0, 1)], events=lines, outcome={"repaired": 2})
@@ -203,7 +203,7 @@ def test_lines_about_files_of_one_name_stay_with_their_records(tmp_path: Path) -
 # Labels and classes
 
 
-def test_a_copy_of_classes_is_what_a_conversion_of_their_folders_is(store: Path, tmp_path: Path) -> None:
+def test_copy_of_classes_equals_a_conversion_of_their_folders(store: Path, tmp_path: Path) -> None:
     chosen = {name: label for name, label in labels_of(store).items() if label != "cat"}
     _, manifest = copied(store, classes=["eel", "dog"])
     assert (manifest.digest, manifest.classes) == converted(tmp_path, chosen)
@@ -214,7 +214,7 @@ def test_a_copy_of_classes_is_what_a_conversion_of_their_folders_is(store: Path,
 
 
 @pytest.mark.parametrize("rename", [{"cat": "zebra"}, {"cat": "dog"}, {"cat": "dog", "dog": "cat"}, {"eel": "aal"}])
-def test_renamed_classes_are_as_if_the_files_had_been_converted_with_these_names(
+def test_renamed_classes_equal_a_conversion_with_these_names(
     store: Path, tmp_path: Path, rename: dict[str, str]
 ) -> None:
     chosen = {name: rename.get(str(label), label) for name, label in labels_of(store).items()}
@@ -235,7 +235,7 @@ def test_classes_that_are_not_sorted_keep_their_order(tmp_path: Path) -> None:
     assert (manifest.classes, [record.label for record in some]) == (("b", "a"), [0, 1])
 
 
-def test_labels_of_a_listing_of_all_records_are_those_of_a_conversion_with_it(store: Path, tmp_path: Path) -> None:
+def test_labels_of_a_full_listing_equal_a_conversion_with_it(store: Path, tmp_path: Path) -> None:
     chosen = {name: f"group {number % 4}" for number, name in enumerate(labels_of(store))}
     rows = [{"name": name, "label": label} for name, label in reversed(chosen.items())]
     _, manifest = copied(store, labels=listing(tmp_path, "labels.jsonl", *rows))
@@ -246,7 +246,7 @@ def test_labels_of_a_listing_of_all_records_are_those_of_a_conversion_with_it(st
     assert (manifest.digest, manifest.classes) == converted(tmp_path, wanted)
 
 
-def test_records_that_a_listing_of_labels_does_not_name_keep_theirs(store: Path, tmp_path: Path) -> None:
+def test_unlisted_records_keep_their_labels(store: Path, tmp_path: Path) -> None:
     wanted: dict[str, str | None] = {**labels_of(store), "cat/0000.jpg": "dog", "cat/0002.jpg": "bee"}
     rows = ["path,label", "cat/0000.jpg,dog", "cat/0002.jpg,bee"]
     _, manifest = copied(store, labels=listing(tmp_path, "labels.csv", *rows))
@@ -259,7 +259,7 @@ def test_records_that_a_listing_of_labels_does_not_name_keep_theirs(store: Path,
 @pytest.mark.parametrize(
     ("rows", "error", "message"),
     [
-        ([{"name": "cat/0000.jpg", "label": 3}], OptionError, "bad.jsonl: the label 3 is not that of a class"),
+        ([{"name": "cat/0000.jpg", "label": 3}], OptionError, "bad.jsonl: the label 3 has no class"),
         ([{"name": "x", "label": 1}], SourceError, "1 of its rows name no record"),
         ([{"name": "cat/0000.jpg"}], SourceError, "row 1: has no column called label or class or target"),
         ([{"name": "cat/0000.jpg", "label": 1.5}], SourceError, "row 1: a label is a 64-bit integer, a name or null"),
@@ -271,7 +271,7 @@ def test_records_that_a_listing_of_labels_does_not_name_keep_theirs(store: Path,
         ),
     ],
 )
-def test_a_listing_with_wrong_labels_is_an_error(
+def test_listing_with_wrong_labels_is_an_error(
     store: Path, tmp_path: Path, rows: list[Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):

@@ -1,4 +1,4 @@
-"""Keeping what is intact of a damaged store."""
+"""``skip_damaged`` copies the intact records of a damaged store."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def source(tmp_path: Path) -> Path:
         (exchanged, "has been exchanged for another one"),
     ],
 )
-def test_a_damaged_record_is_left_out_and_named(
+def test_damaged_record_is_left_out_and_named(
     tmp_path: Path, source: Path, damage: Callable[[Path], bytes | None], reason: str
 ) -> None:
     before, old = [record.image for record in records(source)], events(source)
@@ -65,7 +65,7 @@ def test_a_damaged_record_is_left_out_and_named(
     assert verify_store(tmp_path / "new.lmdb", decode=True).problems == {}
 
 
-def test_a_store_that_is_intact_is_copied_byte_for_byte(tmp_path: Path) -> None:
+def test_skip_damaged_copies_an_intact_store_byte_for_byte(tmp_path: Path) -> None:
     rows = [
         Record(name="a", label=3, image=photo(1), width=40, height=30, format="JPEG", resized_from=(80, 60)),
         Record(name="b", image=np.zeros((2, 3, 3), np.uint8), fields={"caption": "ü", "mask": picture("PNG")}),
@@ -79,7 +79,7 @@ def test_a_store_that_is_intact_is_copied_byte_for_byte(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("column", ["label", "name", "crc32"])
-def test_columns_that_are_damaged_are_made_again(tmp_path: Path, source: Path, column: str) -> None:
+def test_skip_damaged_rebuilds_columns(tmp_path: Path, source: Path, column: str) -> None:
     before = documents(source)
     tamper(source, b"meta", {b"column/%s/" % column.encode() + bytes(8): None})
     copy_store(source, tmp_path / "new.lmdb", skip_damaged=pytest.fail)
@@ -87,7 +87,7 @@ def test_columns_that_are_damaged_are_made_again(tmp_path: Path, source: Path, c
     assert verify_store(tmp_path / "new.lmdb").problems == {}
 
 
-def test_records_of_a_shard_that_is_missing_are_left_out(tmp_path: Path, source: Path) -> None:
+def test_records_of_a_missing_shard_are_left_out(tmp_path: Path, source: Path) -> None:
     convert(tmp_path / "images", tmp_path / "shards", shards=3, workers=1)
     before = [record.name for record in records(tmp_path / "shards")]
     lost = sorted((tmp_path / "shards").rglob("*.lmdb"))[1]
@@ -100,7 +100,7 @@ def test_records_of_a_shard_that_is_missing_are_left_out(tmp_path: Path, source:
     assert [record.name for record in records(tmp_path / "new.lmdb")] == [name for name in before if name not in names]
 
 
-def test_a_damaged_report_is_noted_and_the_records_are_kept(tmp_path: Path, source: Path) -> None:
+def test_skip_damaged_keeps_records_of_a_damaged_report(tmp_path: Path, source: Path) -> None:
     tamper(source, b"meta", {b"event/" + bytes(8): b"?"})
     reasons: list[str] = []
     manifest = copy_store(source, tmp_path / "new.lmdb", skip_damaged=reasons.append)
@@ -110,7 +110,7 @@ def test_a_damaged_report_is_noted_and_the_records_are_kept(tmp_path: Path, sour
     assert verify_store(tmp_path / "new.lmdb").problems == {}
 
 
-def test_a_store_in_mongodb_is_copied_without_its_damaged_records(source: Path, mongo_uri: str) -> None:
+def test_store_in_mongodb_is_copied_without_its_damaged_records(source: Path, mongo_uri: str) -> None:
     tamper_with_records(source, {4: None})
     copy_store(source, f"{mongo_uri}.rest", skip_damaged=lambda reason: None)
     assert [record.name for record in records(f"{mongo_uri}.rest")] == [
@@ -118,7 +118,7 @@ def test_a_store_in_mongodb_is_copied_without_its_damaged_records(source: Path, 
     ]
 
 
-def test_nothing_is_left_where_no_record_is_intact(tmp_path: Path, source: Path) -> None:
+def test_skip_damaged_without_an_intact_record_leaves_nothing(tmp_path: Path, source: Path) -> None:
     tamper_with_records(source, dict.fromkeys(range(7)))
     before = {*tmp_path.iterdir()}
     with pytest.raises(ConversionError, match=r"source\.lmdb: none of its 7 records is intact; the first: record 0"):
@@ -126,26 +126,26 @@ def test_nothing_is_left_where_no_record_is_intact(tmp_path: Path, source: Path)
     assert {*tmp_path.iterdir()} == before
 
 
-def test_a_store_that_promises_records_without_end_is_refused(tmp_path: Path, source: Path) -> None:
+def test_copy_refuses_a_huge_length(tmp_path: Path, source: Path) -> None:
     change_manifest(source, length=10**12)
     with pytest.raises(DamagedStoreError, match="its manifest"):
         copy_store(source, tmp_path / "new.lmdb", skip_damaged=print)
     assert not list(tmp_path.glob("new*"))
 
 
-def test_a_damaged_store_is_never_replaced_by_its_own_copy(tmp_path: Path, source: Path) -> None:
+def test_damaged_store_is_never_replaced_by_its_own_copy(tmp_path: Path, source: Path) -> None:
     before = source.read_bytes()
     with pytest.raises(OptionError, match="would replace or change its own source"):
         copy_store(source, source, skip_damaged=print, overwrite=True)
     assert source.read_bytes() == before
 
 
-def test_a_choice_of_records_and_skip_damaged_exclude_each_other(tmp_path: Path, source: Path) -> None:
+def test_skip_damaged_excludes_a_selection(tmp_path: Path, source: Path) -> None:
     with pytest.raises(OptionError, match=r"skip_damaged \(--skip-damaged\) copies one store, without where, resume: "):
         copy_store(source, tmp_path / "new.lmdb", skip_damaged=print, where=["label==1"], resume=True)
 
 
-def test_the_command_names_what_it_left_out_with_status_1(tmp_path: Path, source: Path) -> None:
+def test_skip_damaged_command_names_left_out_records(tmp_path: Path, source: Path) -> None:
     whole = run("copy", str(source), str(tmp_path / "whole.lmdb"), "--skip-damaged")
     assert (whole.status, whole.stderr) == (0, "")
     tamper_with_records(source, {4: None})
@@ -156,7 +156,7 @@ def test_the_command_names_what_it_left_out_with_status_1(tmp_path: Path, source
 
 
 @pytest.mark.slow
-def test_ctrl_c_leaves_nothing_and_ends_the_other_process(tmp_path: Path) -> None:
+def test_ctrl_c_ends_skip_damaged_and_leaves_nothing(tmp_path: Path) -> None:
     with create_store(tmp_path / "store.lmdb") as writer:
         writer.write(encode(Record(f"{n}", 0, photo())) for n in range(60_000))
         writer.finish()

@@ -1,4 +1,4 @@
-"""Stores are put into object storage, brought back, and published by one of several at once."""
+"""Stores are uploaded to object storage and downloaded, and one of several uploads wins."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def digest(place: Path) -> str:
         return store.verify()
 
 
-def test_a_store_is_put_there_and_brought_back(
+def test_store_is_uploaded_and_downloaded(
     object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
 ) -> None:
     expected = digest(stores / "one.lmdb")
@@ -91,7 +91,7 @@ def test_a_store_is_put_there_and_brought_back(
         assert stored(one, range(12)) == stored(back, range(12))
 
 
-def test_verify_says_how_to_bring_a_store_from_there_and_that_helps(
+def test_verify_of_a_remote_store_names_a_working_copy_command(
     object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
 ) -> None:
     place, to = object_store.place("train.lmdb"), str(tmp_path / "back.lmdb")
@@ -108,7 +108,7 @@ def test_verify_says_how_to_bring_a_store_from_there_and_that_helps(
     assert "12 records, all undamaged" in run("verify", to)
 
 
-def test_a_store_there_is_replaced_only_on_request_and_as_a_whole(
+def test_remote_store_is_replaced_whole_and_only_on_request(
     object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
 ) -> None:
     place = object_store.place("train.lmdb")
@@ -132,7 +132,7 @@ def test_a_store_there_is_replaced_only_on_request_and_as_a_whole(
     assert [*tmp_path.iterdir()] == [tmp_path / "back.lmdb"]
 
 
-def test_of_two_publishers_one_wins_and_the_other_removes_what_it_has_put(
+def test_concurrent_upload_has_one_winner(
     object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
 ) -> None:
     place = object_store.place("train.lmdb")
@@ -221,9 +221,7 @@ def copy_and_watch(object_store: ObjectStore, outside: Outside, method: str, sou
     return seen
 
 
-def test_an_upload_that_was_killed_leaves_no_store_and_goes_on_with_the_shards_that_are_whole(
-    object_store: ObjectStore, outside: Outside, stores: Path
-) -> None:
+def test_killed_upload_leaves_no_store_and_continues(object_store: ObjectStore, outside: Outside, stores: Path) -> None:
     place = object_store.place("bucket.lmdb")  # no error may be taken for one about a bucket by this name
 
     def shards() -> list[str]:
@@ -247,7 +245,7 @@ def remove(place: str, key: str) -> None:
     Bucket(place).delete([key])
 
 
-def test_an_upload_of_one_file_goes_on_too(object_store: ObjectStore, outside: Outside, stores: Path) -> None:
+def test_upload_of_one_file_continues(object_store: ObjectStore, outside: Outside, stores: Path) -> None:
     place = object_store.place("train.lmdb")
 
     def decide(method: str, path: str) -> tuple[int, str] | None:
@@ -266,9 +264,7 @@ def test_an_upload_of_one_file_goes_on_too(object_store: ObjectStore, outside: O
     assert outside(keys, place) == first
 
 
-def test_a_store_that_has_grown_and_was_put_there_by_another_program_is_brought_back(
-    object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
-) -> None:
+def test_grown_store_is_downloaded(object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path) -> None:
     place, grown, to = object_store.place("train.lmdb"), tmp_path / "grown.lmdb", tmp_path / "back.lmdb"
     shutil.copytree(stores / "shards.lmdb", grown)
     convert(stores / "other", grown, append=True)
@@ -278,9 +274,7 @@ def test_a_store_that_has_grown_and_was_put_there_by_another_program_is_brought_
     assert ShardTable.read(to).older_files == []
 
 
-def test_an_upload_removes_what_others_have_left_which_can_never_be_published(
-    object_store: ObjectStore, outside: Outside, stores: Path
-) -> None:
+def test_upload_removes_files_of_outdated_uploads(object_store: ObjectStore, outside: Outside, stores: Path) -> None:
     place = object_store.place("train.lmdb")
     kill_copy(object_store, stores / "shards.lmdb", place, lambda: len(outside(keys, place)) >= 2)
     others = {"shards/readme.txt": b"x", "index-html": b"x", "images/00000-ab.lmdb": b"x"}
@@ -290,7 +284,7 @@ def test_an_upload_removes_what_others_have_left_which_can_never_be_published(
     assert {*outside(keys, place)} == {*table.files, "manifest.bson", *others}
 
 
-def test_an_upload_that_comes_too_late_is_refused_and_removes_what_it_has_put(
+def test_late_upload_is_refused_and_removes_its_files(
     object_store: ObjectStore, outside: Outside, stores: Path
 ) -> None:
     place = object_store.place("train.lmdb")
@@ -302,9 +296,7 @@ def test_an_upload_that_comes_too_late_is_refused_and_removes_what_it_has_put(
     assert outside(read_table, place).manifest.digest == digest(stores / "other.lmdb")
 
 
-def test_an_upload_whose_files_are_removed_meanwhile_is_not_published(
-    object_store: ObjectStore, outside: Outside, stores: Path
-) -> None:
+def test_upload_with_removed_files_is_not_published(object_store: ObjectStore, outside: Outside, stores: Path) -> None:
     place = object_store.place("train.lmdb")
     with held_copy(object_store, stores / "shards.lmdb", place) as process:
         deadline = time.monotonic() + WAIT_S
@@ -317,9 +309,7 @@ def test_an_upload_whose_files_are_removed_meanwhile_is_not_published(
     assert {*outside(keys, place)} == {*outside(read_table, place).files, "manifest.bson"}
 
 
-def test_an_upload_removes_no_files_of_one_that_began_after_the_same_store_was_published(
-    object_store: ObjectStore, outside: Outside, stores: Path
-) -> None:
+def test_upload_keeps_files_of_a_later_upload(object_store: ObjectStore, outside: Outside, stores: Path) -> None:
     place = object_store.place("train.lmdb")
     reached, release = threading.Event(), threading.Event()
 
@@ -342,7 +332,7 @@ def test_an_upload_removes_no_files_of_one_that_began_after_the_same_store_was_p
     assert "shards/00000-ab.lmdb" in outside(keys, place)
 
 
-def test_of_two_downloads_to_one_path_the_later_one_says_that_it_is_there(
+def test_later_download_to_one_path_is_refused(
     object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
 ) -> None:
     place, to = object_store.place("train.lmdb"), tmp_path / "back.lmdb"
@@ -353,7 +343,7 @@ def test_of_two_downloads_to_one_path_the_later_one_says_that_it_is_there(
     assert digest(to) == digest(stores / "one.lmdb")
 
 
-def test_a_download_says_that_the_store_there_may_have_been_replaced(
+def test_download_reports_a_replaced_store(
     object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
 ) -> None:
     place, to = object_store.place("train.lmdb"), tmp_path / "back.lmdb"
@@ -364,7 +354,7 @@ def test_a_download_says_that_the_store_there_may_have_been_replaced(
     assert not to.exists()
 
 
-def test_a_download_that_was_killed_goes_on_with_the_shards_that_are_whole(
+def test_killed_download_continues_with_whole_shards(
     object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
 ) -> None:
     place, to = object_store.place("train.lmdb"), tmp_path / "back.lmdb"
@@ -384,7 +374,7 @@ def test_a_download_that_was_killed_goes_on_with_the_shards_that_are_whole(
     assert [*tmp_path.iterdir()] == [to]
 
 
-def test_ctrl_c_ends_a_download_whose_requests_are_being_repeated(
+def test_ctrl_c_ends_a_repeating_download(
     object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
 ) -> None:
     place = object_store.place("train.lmdb")
@@ -415,9 +405,7 @@ def test_ctrl_c_ends_a_download_whose_requests_are_being_repeated(
     assert len(refused) < before + 6  # in a minute there would be 14
 
 
-def test_an_answer_that_was_lost_does_not_make_a_winner_lose(
-    object_store: ObjectStore, outside: Outside, stores: Path
-) -> None:
+def test_lost_answer_keeps_the_published_store(object_store: ObjectStore, outside: Outside, stores: Path) -> None:
     place = object_store.place("train.lmdb")
     lost: list[str] = []
 
@@ -455,7 +443,7 @@ def test_cut_and_refused_transfers_are_repeated(
     assert digest(tmp_path / "back.lmdb") == digest(stores / "shards.lmdb")
 
 
-def test_a_conversion_says_how_often_the_server_was_overloaded(
+def test_conversion_reports_repeated_requests(
     object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
 ) -> None:
     place = object_store.place("images")
@@ -486,7 +474,7 @@ def other_etag(headers: dict[str, str], body: bytes) -> tuple[dict[str, str], by
 @pytest.mark.parametrize("listed", [False, True], ids=["folder", "listing"])
 @pytest.mark.parametrize("etags", [None, other_etag], ids=["MD5", "another ETag"])
 @pytest.mark.parametrize("change", [shorten, flip])
-def test_a_conversion_asks_again_for_an_answer_that_is_not_whole(
+def test_conversion_repeats_incomplete_answers(
     change: Change,
     etags: Change | None,
     listed: bool,
@@ -517,7 +505,7 @@ def test_a_conversion_asks_again_for_an_answer_that_is_not_whole(
     assert (report.digest, report.records, report.rejected) == (expected, 12, 0)
 
 
-def test_an_image_that_never_comes_whole_is_rejected_with_that_reason(
+def test_incomplete_answers_reject_an_image(
     object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
 ) -> None:
     place = object_store.place("images")
@@ -532,7 +520,7 @@ def test_an_image_that_never_comes_whole_is_rejected_with_that_reason(
 
 
 @pytest.mark.parametrize("change", [shorten, flip])
-def test_a_download_asks_again_for_an_answer_that_is_not_whole(
+def test_download_repeats_incomplete_answers(
     change: Change, object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
 ) -> None:
     place, changed = object_store.place("train.lmdb"), set[str]()
@@ -557,7 +545,7 @@ def test_a_download_asks_again_for_an_answer_that_is_not_whole(
             outside(copy_store, place, tmp_path / "again.lmdb", environment=environment)
 
 
-def test_credentials_that_expire_end_a_conversion_and_it_goes_on_with_new_ones(
+def test_expired_credentials_end_a_conversion_that_resumes(
     object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
 ) -> None:
     place = object_store.place("images")
@@ -574,7 +562,7 @@ def test_credentials_that_expire_end_a_conversion_and_it_goes_on_with_new_ones(
     assert (report.digest, report.rejected) == (digest(stores / "one.lmdb"), 0)
 
 
-def test_what_cannot_be_copied_is_refused_and_leaves_nothing(
+def test_refused_remote_copies_leave_nothing(
     object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
 ) -> None:
     place, to = object_store.place("train.lmdb"), tmp_path / "back.lmdb"

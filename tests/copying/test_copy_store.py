@@ -1,4 +1,4 @@
-"""Copying a store to another place, of either kind: the same store, or nothing."""
+"""A copy is the same store in LMDB and MongoDB, or nothing."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def source(tmp_path: Path) -> Path:
     return tmp_path / "source.lmdb"
 
 
-def test_a_copy_to_a_server_and_back_is_the_same_store(tmp_path: Path, source: Path, mongo_uri: str) -> None:
+def test_copy_to_a_server_and_back_is_the_same_store(tmp_path: Path, source: Path, mongo_uri: str) -> None:
     back = tmp_path / "back.lmdb"
     first = copy_store(source, mongo_uri)
     second = copy_store(mongo_uri, back)
@@ -79,7 +79,7 @@ def test_a_copy_to_a_server_and_back_is_the_same_store(tmp_path: Path, source: P
 
 
 @pytest.mark.parametrize("length", [0, 64, 65, 4097])
-def test_a_copy_at_the_edges_of_blocks_and_chunks_is_the_same(tmp_path: Path, length: int) -> None:
+def test_copy_equals_its_source_at_block_edges(tmp_path: Path, length: int) -> None:
     with create_store(tmp_path / "source.lmdb") as writer:
         writer.write(encode(Record(f"{index}.jpg", index % 3)) for index in range(length))
         writer.finish()
@@ -88,7 +88,7 @@ def test_a_copy_at_the_edges_of_blocks_and_chunks_is_the_same(tmp_path: Path, le
 
 
 @pytest.mark.slow
-def test_a_record_over_the_limit_of_a_document_is_copied_both_ways(tmp_path: Path, mongo_uri: str) -> None:
+def test_record_over_16_mib_is_copied_to_mongodb_and_back(tmp_path: Path, mongo_uri: str) -> None:
     with create_store(tmp_path / "source.lmdb") as writer:
         writer.write(
             [encode(Record("large", 1, os.urandom(17 * 2**20), fields={"caption": "x"})), encode(Record("b", 2))]
@@ -99,15 +99,13 @@ def test_a_record_over_the_limit_of_a_document_is_copied_both_ways(tmp_path: Pat
     check_same(tmp_path / "source.lmdb", tmp_path / "back.lmdb")
 
 
-def test_progress_tells_what_is_copied(tmp_path: Path, source: Path) -> None:
+def test_progress_counts_copied_records(tmp_path: Path, source: Path) -> None:
     told: list[tuple[int, int]] = []
     copy_store(source, tmp_path / "copy.lmdb", progress=lambda *numbers: told.append(numbers))
     assert told == [(done, LENGTH) for done in (0, 64, 128, 192, 256, 300)]
 
 
-def test_a_store_is_replaced_only_if_asked_and_only_when_the_copy_is_whole(
-    tmp_path: Path, source: Path, mongo_uri: str
-) -> None:
+def test_copy_replaces_a_store_only_when_asked_and_whole(tmp_path: Path, source: Path, mongo_uri: str) -> None:
     for place in (tmp_path / "copy.lmdb", mongo_uri):
         old = make(place, 10, seed=1)
         with pytest.raises(StoreExistsError, match=r"exists already; overwrite \(--overwrite\) replaces it"):
@@ -140,9 +138,7 @@ def killed(source: str | Path, destination: str | Path, records: int, **options:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["LMDB", "MongoDB"])
-def test_a_copy_that_is_killed_again_and_again_is_resumed(
-    tmp_path: Path, source: Path, mongo_uri: str, kind: str
-) -> None:
+def test_copy_killed_repeatedly_is_resumed(tmp_path: Path, source: Path, mongo_uri: str, kind: str) -> None:
     place: str | Path = tmp_path / "copy.lmdb" if kind == "LMDB" else mongo_uri
     for number, records in enumerate((64, 192, 192, LENGTH)):
         killed(source, place, records, resume=number > 0)
@@ -158,7 +154,7 @@ def test_a_copy_that_is_killed_again_and_again_is_resumed(
         copy_store(source, place, resume=True)
 
 
-def test_a_copy_that_is_killed_at_its_very_end_counts_nothing_twice(tmp_path: Path, source: Path) -> None:
+def test_copy_killed_at_its_end_counts_nothing_twice(tmp_path: Path, source: Path) -> None:
     def die(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -171,7 +167,7 @@ def test_a_copy_that_is_killed_at_its_very_end_counts_nothing_twice(tmp_path: Pa
     check_same(source, tmp_path / "copy.lmdb")
 
 
-def test_a_copy_is_not_resumed_with_another_source(tmp_path: Path, source: Path) -> None:
+def test_copy_is_not_resumed_with_another_source(tmp_path: Path, source: Path) -> None:
     place = tmp_path / "copy.lmdb"
     make(tmp_path / "other.lmdb", seed=1)
     killed(source, place, 128)
@@ -181,20 +177,11 @@ def test_a_copy_is_not_resumed_with_another_source(tmp_path: Path, source: Path)
     check_same(source, place)
 
 
-def test_a_copy_is_not_taken_for_a_conversion_and_resumed(tmp_path: Path, source: Path) -> None:
-    with create_store(tmp_path / "copy.lmdb", resumable=True) as writer:
-        writer.check_settings({"source": "/images"})
-        writer.write([encode(Record("a", 1))])
-        writer.commit()
-    with pytest.raises(StoreExistsError, match="was begun with another "):
-        copy_store(source, tmp_path / "copy.lmdb", resume=True)
-
-
 # Damage
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_damaged_record_ends_the_copy_and_leaves_the_destination_as_it_was(
+def test_damaged_record_ends_the_copy_without_changes(
     tmp_path: Path, source: Path, mongo_uri: str, overwrite: bool
 ) -> None:
     document = documents_of(make_records(LENGTH), salt_of(source))[200]
@@ -212,7 +199,7 @@ def test_a_damaged_record_ends_the_copy_and_leaves_the_destination_as_it_was(
                 len(store)
 
 
-def test_a_record_that_was_exchanged_for_a_whole_one_ends_the_copy(tmp_path: Path, source: Path) -> None:
+def test_exchanged_record_ends_the_copy(tmp_path: Path, source: Path) -> None:
     record = make_records(LENGTH)[200]
     record.label = 1
     tamper(source, RECORDS, record_key(200), encode(record).document(200, salt_of(source)))
@@ -224,20 +211,10 @@ def test_a_record_that_was_exchanged_for_a_whole_one_ends_the_copy(tmp_path: Pat
         assert store.manifest == old
 
 
-def test_columns_that_do_not_tell_of_the_records_end_the_copy(tmp_path: Path, source: Path) -> None:
+def test_damaged_checksum_column_ends_the_copy(tmp_path: Path, source: Path) -> None:
     with open_store(source) as store:
         crcs = store.column("crc32").astype("<u4").tobytes()
     put_chunk(source, "crc32", 0, crcs[:-1] + bytes([crcs[-1] ^ 1]))
     with pytest.raises(DamagedStoreError, match=r"its column crc32 does not match its digest"):
         copy_store(source, tmp_path / "copy.lmdb")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source.lmdb"]
-
-
-def test_only_a_copy_that_overwrites_removes_a_report(source: Path, tmp_path: Path) -> None:
-    # In MongoDB it may be of the same place on another server: it lies in the working directory.
-    report = tmp_path / "copy.lmdb.report.jsonl"
-    report.write_text("{}\n")
-    copy_store(source, tmp_path / "copy.lmdb")
-    assert report.exists()
-    copy_store(source, tmp_path / "copy.lmdb", overwrite=True)
-    assert not report.exists()

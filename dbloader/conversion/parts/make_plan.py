@@ -1,4 +1,8 @@
-"""Plan a conversion in parts: write the list of files and all options into ``DESTINATION.partial``."""
+"""Plan a conversion in parts: write the list of files and all options into ``DESTINATION.partial``.
+
+The plan of an append also unites the classes of the store and of the new images. The old shards stay as they are. New
+shards, a new index and a new manifest are added.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,10 @@ import hashlib
 import os
 import secrets
 import shutil
-from contextlib import closing
+from collections import Counter
+from contextlib import closing, contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import bson
@@ -14,7 +21,6 @@ import numpy as np
 
 from dbloader._options import checked_flag, whole_number
 from dbloader.conversion.file_list import FileList
-from dbloader.conversion.parts.append import check_agreement, join_classes, read_base
 from dbloader.conversion.parts.plan import (
     LIST_FILE,
     PLAN_FILE,
@@ -29,19 +35,25 @@ from dbloader.conversion.parts.plan import (
 )
 from dbloader.conversion.report import left_out
 from dbloader.conversion.settings import Settings
-from dbloader.errors import SourceError, StoreExistsError
+from dbloader.errors import OptionError, SourceError, StoreExistsError, StoreNotFoundError
 from dbloader.records.document import seal
+from dbloader.sources.boxes import LABELS
 from dbloader.stores.lmdb.errors import refusals
+from dbloader.stores.lmdb.partial import close_locked, open_locked
 from dbloader.stores.lmdb.publish_shards import check_target, write_durably
-from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
+from dbloader.stores.lmdb.shard_table import SHARD_FOLDER, ShardTable, is_sharded
 from dbloader.stores.mongo.uri import is_mongo
 from dbloader.stores.open import check_destination
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
+
+    from dbloader.records.manifest import Manifest
+    from dbloader.sources.base import Source
 
 _MOST_PARTS = 1_000_000
+_ADDS = "append (--append) adds to a folder of shards"
+_JOIN = "convert the new images into a store of their own, and join the two with dbloader copy"
 
 
 def plan_conversion(
@@ -61,7 +73,7 @@ def plan_conversion(
 
     Args:
         source: As in `convert`; a path that all machines see.
-        destination: Place of the store that will be: a path that all machines see.
+        destination: Place of the future store: a path that all machines see.
         shards: Number of parts. Each makes one shard. There are at most as many as files.
         append: Add the records to the sharded store at the destination.
         overwrite: Replace another plan at the destination, with its parts.
@@ -75,9 +87,8 @@ def plan_conversion(
         OptionError: An option is out of its range, or two exclude each other; or the destination is the source.
         TypeError: An option has the wrong type.
     """
-    return make_plan(
-        Settings.checked(source, **options), destination, shards, append=append, overwrite=overwrite, progress=progress
-    )
+    settings = Settings(source=source, **options)
+    return make_plan(settings, destination, shards, append=append, overwrite=overwrite, progress=progress)
 
 
 def make_plan(
@@ -89,25 +100,26 @@ def make_plan(
     overwrite: bool,
     progress: Callable[[int], object],
 ) -> Plan:
-    """Make a plan with settings that are checked already; see `plan_conversion`."""
-    settings = settings.absolute()
+    """Make a plan from settings; see `plan_conversion`."""
+    settings, name = settings.absolute(), os.fspath(destination)
     parts = whole_number("shards", shards, 1, _MOST_PARTS)
     checked_flag("overwrite", overwrite)
-    base = read_base(destination) if checked_flag("append", append) else None
+    base = _read_base(destination) if checked_flag("append", append) else None
     if base is None:
         check_target(target_of(destination), overwrite=True)  # publish replaces a store
     folder = partial_folder(destination)
     aside = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
-    with closing(settings.open()) as found, refusals(os.fspath(destination)):
+    with closing(settings.open()) as found, refusals(name):
         check_destination(destination, found.stores)
         if found.compressed:
             raise SourceError(
                 f"{found.compressed}: is compressed, and each part would decompress all of it: decompress it first "
                 "(gunzip), or convert without shards (--shards)"
             )
-        classes, labels = [*found.classes], None
+        classes = [*found.classes]
         if base is not None:
-            classes, labels = join_classes(base.manifest, found, os.fspath(destination))
+            classes, labels = _unite_classes(base.manifest, found, name)
+            settings = replace(settings, labels=labels)
         try:
             for new in (aside, aside / SHARD_FOLDER, aside / RECEIPT_FOLDER):
                 new.mkdir()
@@ -115,27 +127,26 @@ def make_plan(
                 files = FileList.of_source(found, data, progress)
                 os.fsync(data.fileno())
                 if base is not None:
-                    check_agreement(base.manifest, found, files, os.fspath(destination))
+                    _check_agreement(base.manifest, found, files, name)
                 parts = min(parts, max(1, len(files)))
-                spans = files.spans()[np.asarray(settings.order(len(files)))]
+                spans = files.spans()[np.asarray(files.order(settings.shuffle_seed))]
                 write_durably(aside / SPANS_FILE, pack_spans(spans, parts))
-            values: dict[str, Any] = {
+            options = asdict(settings)
+            decisive = {
                 "parts": parts,
-                "files": len(files),
-                "place": settings.place,
-                "fail_on": [*settings.fail_on],
                 "described": settings.describe(found),
                 "classes": classes,
-                "labels": labels,
                 "grows": "" if base is None else base.index_file,
-                "left_out": left_out(found, files.tally),
-                "versions": library_versions(settings.converter.images),
+                "versions": library_versions(settings.images),
             }
-            values |= {"id": _id_of(values, files.digest), "token": secrets.token_hex(4)}
-            write_durably(aside / PLAN_FILE, seal(values))
-            if is_mongo(settings.place["source"]):  # the place may contain a password
+            # The path of the source may be written in several ways; ``described`` has only one.
+            known = {**decisive, "options": {**options, "source": None, "listing": None}}
+            plan_id = hashlib.sha256(files.digest.encode() + bson.encode(known)).hexdigest()
+            facts = {"options": options, "files": len(files), "left_out": left_out(found, files.tally)}
+            write_durably(aside / PLAN_FILE, seal({**decisive, **facts, "id": plan_id, "token": secrets.token_hex(4)}))
+            if is_mongo(settings.source):  # the place may contain a password
                 (aside / PLAN_FILE).chmod((aside / PLAN_FILE).stat().st_mode & 0o770)
-            return _put(aside, destination, values["id"], overwrite=overwrite)
+            return _put(aside, destination, plan_id, overwrite=overwrite)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
 
@@ -162,8 +173,87 @@ def _put(aside: Path, destination: str | os.PathLike[str], plan_id: str, *, over
     return Plan.open(destination)
 
 
-def _id_of(values: Mapping[str, Any], digest: str) -> str:
-    names = ("parts", "fail_on", "described", "classes", "labels", "grows", "versions")
-    decisive = {name: values[name] for name in names}
-    decisive["fields"] = [values["place"][name] for name in ("name_field", "image_field")]
-    return hashlib.sha256(digest.encode() + bson.encode(decisive)).hexdigest()
+# ---- Append
+
+
+@contextmanager
+def adding_to(destination: str | os.PathLike[str]) -> Iterator[None]:
+    """Keep other processes from adding to a store inside the block.
+
+    Two processes that add the same images would share one plan, and add the images only once.
+
+    Raises:
+        StoreLockedError: Another process adds to the store.
+        OptionError: The store is no folder of shards.
+        StoreNotFoundError: No store is at the destination.
+    """
+    _read_base(destination)
+    lock = Path(f"{partial_folder(destination)}.lock")
+    descriptor = open_locked(lock, os.O_CREAT, os.fspath(destination), "adding to")
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+        close_locked(descriptor)
+
+
+def _read_base(destination: str | os.PathLike[str]) -> ShardTable:
+    """Return the shard table of a store to append to; OptionError or StoreNotFoundError if that is impossible."""
+    if is_mongo(destination):
+        raise OptionError(f"{_ADDS}, not to a store in MongoDB: {_JOIN}")
+    target, name = target_of(destination), os.fspath(destination)
+    if not os.path.lexists(target):
+        raise StoreNotFoundError(f"{_ADDS}, and nothing is at {name}: shards=8 (--shards 8) without append makes it")
+    if not is_sharded(target):
+        shards = f"dbloader convert {name} NEW.lmdb --shards 8 makes a folder of shards of it"
+        raise OptionError(f"{_ADDS}, and {name} is something else: {_JOIN}" + f"; or {shards}" * target.is_file())
+    return ShardTable.read(target)
+
+
+def _unite_classes(base: Manifest, found: Source, place: str) -> tuple[list[str], list[int] | None]:
+    """Return the classes of a store and a source together, and the label of each class of the source.
+
+    The classes of the store come first. The labels are None if the labels of the source need not change.
+
+    Raises:
+        OptionError: The labels contradict each other.
+    """
+    if not found.classes:
+        return [*base.classes], [] if base.classes else None  # [] makes labels of boxes an error
+    if (base.labelled or LABELS in base.fields) and not base.classes:
+        raise OptionError(
+            f"the labels of {place} are integers, and {found.place} has class names: give the new images integers by a "
+            "listing (--listing)"
+        )
+    for names, where in ((base.classes, place), (found.classes, found.place)):
+        if len({*names}) < len(names):
+            twice = Counter(names).most_common(1)[0][0]
+            raise OptionError(
+                f"{where}: two of its classes are called {twice!r}, so their names do not tell them apart"
+            )
+    classes = [*dict.fromkeys((*base.classes, *found.classes))]
+    number = {name: label for label, name in enumerate(classes)}
+    labels = [number[name] for name in found.classes]
+    return classes, None if labels == [*range(len(labels))] else labels
+
+
+def _check_agreement(base: Manifest, found: Source, files: FileList, place: str) -> None:
+    """Raise an error if new images have labels or file fields of another kind than the store.
+
+    Raises:
+        SourceError: The store's labels have class names, and a new image has an integer label.
+        OptionError: A field has files in the new images, and other values in the store.
+    """
+    if base.classes and not found.classes:
+        labelled = (files[position] for position in range(len(files)))
+        if item := next((item for item in labelled if getattr(item, "label", None) is not None), None):
+            raise SourceError(
+                f"{found.place}: the label of {item.name} is an integer, and {place} has class names: give the new "
+                "images the names of their classes, by a listing (--listing)"
+            )
+    for name in {*found.file_fields} - {*base.file_fields}:
+        if name in base.fields:
+            raise OptionError(
+                f"the field {name!r} has image files in the new images, and other values in {place}: give it another "
+                "name in the new images"
+            )

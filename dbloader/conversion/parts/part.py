@@ -1,4 +1,4 @@
-"""Make a part of a planned conversion: a shard, and a receipt for it. List the parts that are made."""
+"""Make a part of a planned conversion: a shard and its receipt. List the parts that are made."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartReceipt:
-    """A part that is made.
+    """The receipt of a part that is made.
 
     Attributes:
         plan: Id of the plan.
@@ -66,14 +66,15 @@ def convert_part(
 ) -> PartReceipt:
     """Make a part of a planned conversion, unless it is made already.
 
-    The shard is made in a local folder, and copied into the folder of the plan. The receipt is written last. So a
-    killed part leaves nothing that is used, and several processes may make the same part: all make the same records.
+    The shard is made in a local folder, and copied into the folder of the plan. The receipt is written last, and nobody
+    uses a shard without a receipt. So a part may be killed and made again, and several processes may make the same
+    part: all make the same records.
 
     Args:
-        destination: Place of the store that will be.
+        destination: Place of the future store.
         part: Number of the part, from 0.
         workers: Threads that read and check.
-        scratch: A local folder for the shard while it is made; None for the system's (``TMPDIR``).
+        scratch: A local folder for the unfinished shard; None for the system's (``TMPDIR``).
 
     Raises:
         StoreNotFoundError: The destination has no plan.
@@ -121,7 +122,7 @@ def _make(
         host=socket.gethostname(),
         repeats=repeats,
     )
-    path = receipt_path(plan, part)
+    path = plan.receipt_path(part)
     aside = path.with_name(f"{path.name}.{shard}")
     write_durably(aside, seal(asdict(receipt), part))
     aside.replace(path)
@@ -133,19 +134,13 @@ def _make(
     return receipt
 
 
-def receipt_path(plan: Plan, part: int) -> Path:
-    """Return where the receipt of a part is."""
-    # The name has the token of the plan: a late receipt for a part of an older plan is never taken for a newer one.
-    return plan.folder / RECEIPT_FOLDER / f"{part:05}-{plan.token}.bson"
-
-
 def read_receipt(plan: Plan, part: int) -> PartReceipt | None:
-    """Return the receipt of a part; None if the part is not made, or its shard is missing.
+    """Return the receipt of a part; None if the part is not made, or if its shard is missing or cut short.
 
     Raises:
         DamagedStoreError: The receipt is damaged, or belongs to another plan.
     """
-    path = receipt_path(plan, part)
+    path = plan.receipt_path(part)
     try:
         receipt = PartReceipt(**open_sealed(path.read_bytes(), part))
         size = (plan.folder / SHARD_FOLDER / receipt.shard).stat().st_size
@@ -175,7 +170,7 @@ class Parts(NamedTuple):
 def list_parts(destination: str | os.PathLike[str]) -> Parts:
     """Return which parts of a planned conversion are made.
 
-    Each receipt is opened by its name, since a network file system may list a folder's old content.
+    Each receipt is opened by its name, since a network file system may list a folder's old files.
 
     Raises:
         StoreNotFoundError: The destination has no plan.
@@ -184,14 +179,14 @@ def list_parts(destination: str | os.PathLike[str]) -> Parts:
     plan = Plan.open(destination)
     for name in (RECEIPT_FOLDER, SHARD_FOLDER):
         with suppress(OSError), os.scandir(plan.folder / name):
-            pass  # NFS may remember for a while that a file was not there, until its folder is opened again
+            pass  # NFS may deny a new file until its folder is opened again
     receipts = [read_receipt(plan, part) for part in range(plan.parts)]
     missing = [part for part, receipt in enumerate(receipts) if receipt is None]
     return Parts(plan, [receipt for receipt in receipts if receipt is not None], missing)
 
 
 def slurm_ranges(numbers: Sequence[int]) -> str:
-    """Return ascending numbers as Slurm's ``--array`` takes them: "3,17,40-42"."""
+    """Return ascending numbers in the notation of Slurm's ``--array``: "3,17,40-42"."""
     ranges: list[list[int]] = []
     for number in numbers:
         if ranges and ranges[-1][1] == number - 1:

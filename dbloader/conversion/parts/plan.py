@@ -2,7 +2,6 @@
 
 Part k is a pure function of the plan and k, so any machine may make it, any number of times. The folder
 ``DESTINATION.partial/`` contains the plan, the shards of the parts that are made, and a receipt for each of them.
-`publish` makes the store of it.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import secrets
 import shutil
 import subprocess
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ import numpy as np
 
 from dbloader._version import __version__
 from dbloader.conversion.file_list import FileList
-from dbloader.conversion.file_to_record import FileConverter
 from dbloader.conversion.settings import Settings
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.errors import ConversionError, DamagedStoreError, PlaceError, StoreNotFoundError
@@ -52,13 +50,11 @@ class Plan:
         token: Random hex digits, new whenever a plan is written, even with the same id.
         parts: Number of parts, each of which makes one shard.
         files: Number of files in the list.
-        place: The arguments of `open_source`, by their names.
-        fail_on: Kinds of rejected files that end the conversion: "bad" and "damaged".
+        options: The fields of `Settings`, by their names.
         described: ``source`` of the manifest.
         classes: Name of each label from 0 on.
         left_out: What `report.left_out` returns for the source.
         grows: File name of the index of the store that the records are added to; "" for a new store.
-        labels: Label in the store for each class of the source; None if they are equal.
         versions: Versions of dbloader and of the libraries that decide the records, by name.
     """
 
@@ -67,13 +63,11 @@ class Plan:
     token: str
     parts: int
     files: int
-    place: dict[str, Any]
-    fail_on: list[str]
+    options: dict[str, Any]
     described: dict[str, Any]
     classes: list[str]
     left_out: dict[str, Any]
     grows: str
-    labels: list[int] | None
     versions: dict[str, str]
 
     @classmethod
@@ -86,8 +80,7 @@ class Plan:
         """
         folder = partial_folder(destination)
         try:
-            values = open_sealed((folder / PLAN_FILE).read_bytes())
-            return cls(folder=folder, **values)
+            return cls(folder=folder, **open_sealed((folder / PLAN_FILE).read_bytes()))
         except (FileNotFoundError, NotADirectoryError) as error:
             raise StoreNotFoundError(
                 f"{destination} has no plan at {folder}: dbloader plan makes one, and dbloader publish removes it"
@@ -98,16 +91,17 @@ class Plan:
 
     @property
     def settings(self) -> Settings:
-        """The settings of the conversion, with the labels of the store."""
-        images = ImageFormat(**{field.name: self.described[field.name] for field in fields(ImageFormat)})
-        options = {name: self.described[name] for name in ("check", "keep_damaged")}
-        labels = None if self.labels is None else tuple(self.labels)
-        converter = FileConverter(**options, images=images, labels=labels)
-        return Settings(self.place, converter, tuple(self.fail_on), self.described["shuffle_seed"])
+        """The settings of the conversion; OptionError if ``jpegtran`` is needed and not installed here."""
+        return Settings(**{**self.options, "images": ImageFormat(**self.options["images"])})
 
     def part_length(self, number: int) -> int:
         """Return the number of files that a part converts."""
-        return len(slice_of(number, self.parts, self.files))
+        return len(_slice_of(number, self.parts, self.files))
+
+    def receipt_path(self, number: int) -> Path:
+        """Return where the receipt of a part is."""
+        # The token makes the name differ from the late receipt of a part of an older plan.
+        return self.folder / RECEIPT_FOLDER / f"{number:05}-{self.token}.bson"
 
     def open_part(self, number: int) -> FileList:
         """Open the list of the files that a part converts, in order. Reading an entry verifies its checksum.
@@ -116,7 +110,7 @@ class Plan:
             StoreNotFoundError: The list is missing.
             DamagedStoreError: The list is damaged.
         """
-        files, path = slice_of(number, self.parts, self.files), self.folder / SPANS_FILE
+        files, path = _slice_of(number, self.parts, self.files), self.folder / SPANS_FILE
         try:
             with path.open("rb") as file:
                 file.seek(_SPAN_BYTES * files.start + _CRC_BYTES * number)
@@ -130,7 +124,7 @@ class Plan:
 
     def check_versions(self) -> None:
         """Raise ConversionError if this process has other library versions than the plan."""
-        found = library_versions(self.settings.converter.images)
+        found = library_versions(self.settings.images)
         for name, planned in self.versions.items():
             if (here := found[name]) != planned:
                 install = f"pip install {name}=={planned}" if planned != "none" else f"pip uninstall {name}"
@@ -141,22 +135,21 @@ class Plan:
                 )
 
 
-def slice_of(part: int, parts: int, files: int) -> range:
+def _slice_of(part: int, parts: int, files: int) -> range:
     """Return the positions of a part's files among all files."""
     return range(files * part // parts, files * (part + 1) // parts)
 
 
 def pack_spans(spans: np.ndarray[Any, Any], parts: int) -> bytes:
     """Return the content of SPANS_FILE: for each part the spans of its entries, and a CRC-32."""
-    packed = []
-    for part in range(parts):
-        files = slice_of(part, parts, len(spans))
-        packed.append(seal_chunk(SPANS_FILE, part, spans[files.start : files.stop].tobytes()))
-    return b"".join(packed)
+    slices = (_slice_of(part, parts, len(spans)) for part in range(parts))
+    return b"".join(
+        seal_chunk(SPANS_FILE, part, spans[files.start : files.stop].tobytes()) for part, files in enumerate(slices)
+    )
 
 
 def remove_plan(folder: Path) -> None:
-    """Remove the folder of a plan in one step, and what interrupted removals have left of others."""
+    """Remove the folder of a plan in one step, and the remains of interrupted removals."""
     folder.rename(folder.with_name(f"{folder.name}.removed-{secrets.token_hex(4)}"))
     for away in folder.parent.glob(f"{glob.escape(folder.name)}.removed-*"):
         shutil.rmtree(away, ignore_errors=True)

@@ -7,12 +7,10 @@ import shutil
 import time
 from collections import Counter
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dbloader._describe import counted
-from dbloader.conversion.parts.append import join_sources
-from dbloader.conversion.parts.part import list_parts, receipt_path, slurm_ranges
+from dbloader.conversion.parts.part import list_parts, slurm_ranges
 from dbloader.conversion.parts.plan import (
     LIST_FILE,
     PLAN_FILE,
@@ -22,7 +20,8 @@ from dbloader.conversion.parts.plan import (
     remove_plan,
     target_of,
 )
-from dbloader.conversion.report import FILE_COUNTS, Report, image_warnings, nothing_stored, repeat_warning, write_report
+from dbloader.conversion.report import finish_report, image_warnings, nothing_stored, repeat_warning
+from dbloader.conversion.stored_records import common_source
 from dbloader.errors import (
     ConversionError,
     DamagedStoreError,
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dbloader.conversion.parts.part import PartReceipt
+    from dbloader.conversion.report import Report
     from dbloader.records.manifest import Manifest
 
 
@@ -75,30 +75,17 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
     except StoreNotFoundError:
         if not is_sharded(target):
             raise
-        if (target / PLAN_FILE).is_file():  # a publisher was killed before it removed that
+        if (target / PLAN_FILE).is_file():  # a publisher was killed before it removed the plan
             _remove_files(target, {LIST_FILE, SPANS_FILE, PLAN_FILE})
-        return _done_before(destination, ShardTable.read(target), started)
-    if missing:
-        raise ConversionError(
-            f"only {len(receipts):,} of {plan.parts:,} parts are made; missing {slurm_ranges(missing)}: make them with "
-            f"dbloader part {os.fspath(destination)} NUMBER"
-        )
+        return _report_again(destination, ShardTable.read(target).manifest, started)
+    _check_parts(plan, receipts, missing, destination)
     if plan.grows and overwrite:
         raise OptionError(f"the plan adds to the store at {target}: leave overwrite (--overwrite) out")
     if table := _made_of(target, receipts):  # a publisher was killed before it removed the plan
         with suppress(OSError):  # another publisher removes it too
             remove_plan(plan.folder)
-        return _done_before(destination, table, started)
+        return _report_again(destination, table.manifest, started)
     replaces = check_target(target, overwrite=overwrite or bool(plan.grows))
-    for receipt in receipts:
-        if receipt.records + receipt.rejected != (files := plan.part_length(receipt.part)):
-            raise DamagedStoreError(
-                f"part {receipt.part} has {receipt.records:,} records and {receipt.rejected:,} rejected files, not "
-                f"{files:,}; remove {receipt_path(plan, receipt.part)}, and make the part again"
-            )
-    if not any(receipt.records for receipt in receipts):
-        first = next((receipt.first_rejected for receipt in receipts if receipt.first_rejected), "")
-        raise ConversionError(nothing_stored(plan.files, first))
     try:
         with refusals(str(target)):
             base = ShardTable.read(target) if plan.grows else None
@@ -106,30 +93,50 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
     except StoreError:
         if plan.folder.exists() or not (table := _made_of(target, receipts)):
             raise
-        return _done_before(destination, table, started)  # by another process meanwhile
-    before = {} if base is None else base.manifest.outcome
-    new = replace(manifest, outcome=dict(Counter(manifest.outcome) - Counter(before)))
-    facts = {**plan.left_out, **{name: new.outcome.get(name, 0) for name in FILE_COUNTS}}
-    report_file, problem = write_report(destination, _report_path(target), manifest.events, replaces=replaces)
-    return Report(
+        return _report_again(destination, table.manifest, started)  # another process has published meanwhile
+    before = Counter(base.manifest.outcome) if base is not None else Counter[str]()
+    outcome = Counter(manifest.outcome) - before
+    facts = dict(plan.left_out)
+    warnings = [
+        *facts.pop("warnings"),
+        *repeat_warning(plan.described["path"], sum(receipt.repeats for receipt in receipts)),
+        *image_warnings(outcome, manifest.depths, raw=bool(plan.described["raw"])),
+        *unnamed_warning(target),
+    ]
+    return finish_report(
+        manifest,
+        destination,
+        _report_path(target),
         place=os.fspath(destination),
-        digest=manifest.digest,
-        records=manifest.length,
+        started=started,
+        replaces=replaces,
+        warnings=warnings,
+        outcome=outcome,
         files=plan.files,
         bytes_read=sum(receipt.bytes_read for receipt in receipts),
-        image_bytes=manifest.image_bytes,
-        seconds=time.monotonic() - started,
-        warnings=(
-            *facts.pop("warnings"),
-            *repeat_warning(plan.described["path"], sum(receipt.repeats for receipt in receipts)),
-            *image_warnings(new, raw=bool(plan.described["raw"])),
-            *problem,
-            *unnamed_warning(target),
-        ),
-        report_file=report_file,
         earlier_events=0 if base is None else base.manifest.events,
         **facts,
     )
+
+
+def _check_parts(
+    plan: Plan, receipts: Sequence[PartReceipt], missing: Sequence[int], destination: str | os.PathLike[str]
+) -> None:
+    """Raise an error unless all parts are made, account for all files, and have a record."""
+    if missing:
+        raise ConversionError(
+            f"only {len(receipts):,} of {plan.parts:,} parts are made; missing {slurm_ranges(missing)}: make them with "
+            f"dbloader part {os.fspath(destination)} NUMBER"
+        )
+    for receipt in receipts:
+        if receipt.records + receipt.rejected != (files := plan.part_length(receipt.part)):
+            raise DamagedStoreError(
+                f"part {receipt.part} has {receipt.records:,} records and {receipt.rejected:,} rejected files, not "
+                f"{files:,}; remove {plan.receipt_path(receipt.part)}, and make the part again"
+            )
+    if not any(receipt.records for receipt in receipts):
+        first = next((receipt.first_rejected for receipt in receipts if receipt.first_rejected), "")
+        raise ConversionError(nothing_stored(plan.files, first))
 
 
 def _report_path(target: Path) -> Path:
@@ -146,24 +153,20 @@ def _made_of(target: Path, receipts: Sequence[PartReceipt]) -> ShardTable | None
     return None
 
 
-def _done_before(destination: str | os.PathLike[str], table: ShardTable, started: float) -> Report:
+def _report_again(destination: str | os.PathLike[str], manifest: Manifest, started: float) -> Report:
     """Return the report of a store that was published before; write its file again."""
-    manifest, target = table.manifest, target_of(destination)
     rejected = manifest.outcome.get("rejected", 0)
-    left_out = f"; {counted(rejected, 'file')} had been rejected" if rejected else ""
-    report_file, problem = write_report(destination, _report_path(target), manifest.events, replaces=True)
-    return Report(
+    more = f"; {counted(rejected, 'file')} had been rejected" if rejected else ""
+    return finish_report(
+        manifest,
+        destination,
+        _report_path(target_of(destination)),
         place=os.fspath(destination),
-        digest=manifest.digest,
-        records=manifest.length,
+        started=started,
+        replaces=True,
+        warnings=[f"no plan is left: the store was published already, at {manifest.created}{more}"],
+        outcome={},
         files=0,
-        image_bytes=manifest.image_bytes,
-        seconds=time.monotonic() - started,
-        warnings=(
-            f"no plan is left: the store was published already, at {manifest.created}{left_out}",
-            *problem,
-        ),
-        report_file=report_file,
     )
 
 
@@ -180,7 +183,7 @@ def _make(
         for name in shards:
             with LMDBStore(plan.folder / SHARD_FOLDER / name) as shard:
                 manifests.append(shard.manifest)
-        options["source"] = join_sources(manifests)
+        options["source"] = _joined_source(manifests)
         options |= {"grows": (target, base), "index": f"index-{plan.id[:16]}.lmdb"}  # a later attempt replaces it
     table = index_shards(plan.folder, shards, [receipt.digest for receipt in receipts], **options)
     if replaces:
@@ -200,8 +203,14 @@ def _make(
     return table.manifest
 
 
+def _joined_source(manifests: Sequence[Manifest]) -> dict[str, Any]:
+    """Return the ``source`` of a store with new shards, given the manifests of the store and the shards."""
+    places = [*str(manifests[0].source.get("path", "")).split(", "), manifests[1].source["path"]]
+    return {**common_source(manifests), "path": ", ".join(filter(None, dict.fromkeys(places)))}
+
+
 def _remove_files(target: Path, names: set[str]) -> None:
-    """Remove the files that only the plan needed from the folder of a store, the plan last."""
+    """Remove files that only the plan needed from the folder of a store, the plan last."""
     shutil.rmtree(target / RECEIPT_FOLDER, ignore_errors=True)
     with suppress(OSError):
         for name in sorted(names, key=lambda name: name == PLAN_FILE):

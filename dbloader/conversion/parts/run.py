@@ -1,4 +1,4 @@
-"""Make the parts of a conversion by an executor, by Ray (https://docs.ray.io) or in processes of this machine."""
+"""Convert in parts from one program: by an executor, by Ray (https://docs.ray.io) or in processes of this machine."""
 
 from __future__ import annotations
 
@@ -11,23 +11,27 @@ import threading
 import time
 import warnings
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
-from contextlib import closing, contextmanager
-from functools import partial
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
 from dbloader._describe import counted, short_repr
 from dbloader._machine import cpu_count, sigint_blocked
-from dbloader.conversion.parts.part import PartReceipt, convert_part
-from dbloader.conversion.parts.plan import Plan
-from dbloader.errors import ConversionError, DBLoaderError, OptionError, StoreNotFoundError
+from dbloader.conversion.parts.make_plan import adding_to, make_plan
+from dbloader.conversion.parts.part import PartReceipt, convert_part, list_parts
+from dbloader.conversion.parts.plan import Plan, target_of
+from dbloader.conversion.parts.publish import publish
+from dbloader.conversion.report import Progress
+from dbloader.errors import ConversionError, DBLoaderError, OptionError, StoreExistsError, StoreNotFoundError
+from dbloader.stores.lmdb.publish_shards import check_target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 
-    # The number of a part that has ended, and a function that returns its receipt or raises its error.
-    Ended = tuple[int, Callable[[], PartReceipt]]
+    from dbloader.conversion.report import Report
+    from dbloader.conversion.settings import Settings
 
 _POLL_S = 0.2  # seconds between two looks at futures that cannot be waited for
 _PATIENCE_S = 300.0
@@ -37,11 +41,60 @@ _STARTS_WORKERS = (ProcessPoolExecutor, ThreadPoolExecutor)
 _RAY_RETRIES = 10
 
 
-def check_executor(executor: Any) -> None:
-    """Raise OptionError or TypeError unless an executor can make parts."""
-    if executor != "ray" and not callable(getattr(executor, "submit", None)):
+def convert_in_parts(
+    settings: Settings,
+    destination: str | os.PathLike[str],
+    shards: int,
+    workers: int,
+    executor: Any,
+    progress: Callable[[Progress], object],
+    *,
+    append: bool,
+    overwrite: bool,
+    resume: bool,
+) -> Report:
+    """Plan a conversion, make all missing parts, and publish. For the arguments see `dbloader.convert`."""
+    started = time.monotonic()
+    if executor not in (None, "ray") and not callable(getattr(executor, "submit", None)):
         error = OptionError if isinstance(executor, str) else TypeError
         raise error(f'executor must be "ray" or an object with submit(), got {short_repr(executor)}')
+    if not append:
+        check_target(target_of(destination), overwrite=overwrite)
+    place = os.path.abspath(destination)  # noqa: PTH100 - tasks may run in another working directory
+    with adding_to(destination) if append else nullcontext():
+        plan = make_plan(
+            settings,
+            destination,
+            shards,
+            append=append,
+            overwrite=overwrite and not resume,
+            progress=lambda count: progress(Progress(count, None, 0)),
+        )
+        parts = list_parts(destination)
+        _check_same(plan, parts.plan.id)
+        done = [plan.part_length(receipt.part) for receipt in parts.receipts]
+        resumed_at, nbytes = sum(done), 0
+        progress(Progress(plan.files, resumed_at, 0))
+        running: Any = nullcontext(executor)
+        if executor is None:
+            running = _local_processes(min(workers, plan.parts))
+            workers = max(1, workers // plan.parts)
+        with running as executor, closing(run_parts(place, parts.missing, executor, workers)) as made:
+            for receipt in made:
+                _check_same(plan, receipt.plan)
+                done.append(plan.part_length(receipt.part))
+                nbytes += receipt.bytes_read
+                progress(Progress(plan.files, sum(done), nbytes))
+        report = publish(destination, overwrite=overwrite)
+    return replace(report, resumed_at=resumed_at, bytes_read=nbytes, seconds=time.monotonic() - started)
+
+
+def _check_same(plan: Plan, plan_id: str) -> None:
+    """Raise StoreExistsError if a plan has another id than the plan of this conversion."""
+    if plan_id != plan.id:
+        raise StoreExistsError(
+            f"{plan.folder} has another plan than before: another conversion to the same place has replaced it"
+        )
 
 
 def run_parts(
@@ -49,8 +102,9 @@ def run_parts(
 ) -> Generator[PartReceipt, None, None]:
     """Make parts, and yield the receipt of each one as soon as it is made.
 
-    After an error, parts that have not begun are canceled. An executor may wait for free workers without limit, since
-    a cluster may grow; a warning is issued if no part is made for some time. Ray fails if no node is large enough.
+    After an error, parts that have not begun are canceled. There is no limit for the wait for free workers, since a
+    cluster may grow. If no part is made for some time, a warning is issued. With Ray, it is an error then if no node is
+    large enough.
 
     Args:
         place: Absolute path of the destination.
@@ -60,20 +114,57 @@ def run_parts(
         patience: Seconds without a part until the warning, or until Ray fails.
 
     Raises:
-        DBLoaderError: A part failed: its error, which begins with the number of the part.
+        DBLoaderError: A part failed. The error is the part's own, and begins with the number of the part.
         ConversionError: A part failed with another error, or the process that was to make it is gone.
         OptionError: The executor does not return what a part returns, or no node of Ray has the CPUs for a part.
     """
-    submit = _submit_to_ray if executor == "ray" else partial(_submit, executor)
-    part = None
-    with closing(submit(place, parts, workers, patience)) as results:
-        try:
-            for part, result in results:
-                receipt = result()
-                part = None
-                yield receipt
-        except Exception as error:  # executors, and tasks on other machines, raise errors of any kind
-            raise _part_error(part, place, error) from error
+    part, running = None, dict[Any, int]()
+    try:
+        with _ray_tasks(workers) if executor == "ray" else nullcontext(executor) as executor:
+            try:
+                for number in parts:
+                    # All arguments are positional: Dask takes workers= for the workers that a task may run on. The
+                    # random one makes each call different: Dask answers an equal call with the first one's result.
+                    running[executor.submit(_make_part, place, number, workers, secrets.token_hex(8))] = number
+                while running:
+                    done = _wait_for_one(running, patience)
+                    if not done and isinstance(executor, _RayTasks):
+                        executor.check_cpus()
+                    elif not done and not isinstance(executor, _STARTS_WORKERS):
+                        warnings.warn(
+                            f"no part was made for {patience:.0f} s: see whether the executor has workers that are "
+                            f"free, and whether they have {counted(workers, 'CPU')} for a part; the conversion goes on "
+                            "waiting",
+                            stacklevel=1,
+                        )
+                    for future in done:
+                        part = running.pop(future)
+                        receipt = future.result()
+                        if not isinstance(receipt, PartReceipt):
+                            got = short_repr(receipt)
+                            raise OptionError(f"executor must return what the function returns, got {got}")
+                        part = None
+                        yield receipt
+            finally:
+                for future in running:  # after an error
+                    future.cancel()
+    except Exception as error:  # executors, and tasks on other machines, raise errors of any kind
+        raise _part_error(part, place, error) from error
+
+
+def _make_part(place: str, part: int, workers: int, _attempt: str) -> PartReceipt:
+    return convert_part(place, part, workers=workers)
+
+
+def _wait_for_one(running: Collection[Any], seconds: float) -> Collection[Any]:
+    """Wait until at least one future is done, or until the seconds have passed; return all that are done."""
+    if all(isinstance(future, Future) for future in running):
+        return wait(running, seconds, FIRST_COMPLETED).done
+    # Futures of another kind, such as submitit's jobs, which look for a file.
+    deadline = time.monotonic() + seconds
+    while not (done := [future for future in running if future.done()]) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    return done
 
 
 def _part_error(part: int | None, place: str, error: Exception) -> DBLoaderError:
@@ -94,64 +185,11 @@ def _part_error(part: int | None, place: str, error: Exception) -> DBLoaderError
     )
 
 
-# ---- Executors
-
-
-def _submit(
-    executor: Any, place: str, parts: Sequence[int], workers: int, patience: float
-) -> Generator[Ended, None, None]:
-    running: dict[Any, int] = {}
-    try:
-        for part in parts:
-            running[executor.submit(_make_part, place, part, workers, secrets.token_hex(8))] = part
-        while running:
-            done = _wait_for_one(running, patience)
-            if not done and not isinstance(executor, _STARTS_WORKERS):
-                warnings.warn(
-                    f"no part was made for {patience:.0f} s: see whether the executor has workers that are free, and "
-                    f"whether they have {counted(workers, 'CPU')} for a part; the conversion goes on waiting",
-                    stacklevel=1,
-                )
-            for future in done:
-                yield running.pop(future), partial(_receipt, future)
-    finally:
-        for future in running:  # after an error
-            future.cancel()
-
-
-def _make_part(place: str, part: int, workers: int, _attempt: str) -> PartReceipt:
-    """Make a part.
-
-    All arguments are positional: Dask takes ``workers=`` for the workers that a task may run on. ``_attempt`` makes
-    every call different: Dask would answer an equal call with the result or the error of the first one.
-    """
-    return convert_part(place, part, workers=workers)
-
-
-def _receipt(future: Any) -> PartReceipt:
-    """Return the receipt of a part, or raise its error."""
-    receipt = future.result()
-    if not isinstance(receipt, PartReceipt):
-        raise OptionError(f"executor must return what the function returns, got {short_repr(receipt)}")
-    return receipt
-
-
-def _wait_for_one(running: Collection[Any], seconds: float) -> Collection[Any]:
-    """Wait until at least one future is done, or until the seconds have passed; return all that are done."""
-    if all(isinstance(future, Future) for future in running):
-        return wait(running, seconds, FIRST_COMPLETED).done
-    # Futures of another kind, such as submitit's jobs, which look for a file.
-    deadline = time.monotonic() + seconds
-    while not (done := [future for future in running if future.done()]) and time.monotonic() < deadline:
-        time.sleep(_POLL_S)
-    return done
-
-
 # ---- Processes of this machine
 
 
 @contextmanager
-def local_processes(count: int) -> Iterator[ProcessPoolExecutor]:
+def _local_processes(count: int) -> Iterator[ProcessPoolExecutor]:
     """Yield an executor with this many local processes. The processes end with the block."""
     # Not forked: the calling program may have threads.
     executor = _Processes(count, multiprocessing.get_context("spawn"), _begin_process)
@@ -171,8 +209,8 @@ class _Processes(ProcessPoolExecutor):
 
 
 def _begin_process() -> None:
-    """End this process at Ctrl-C, without a traceback, and when its parent is gone: it would wait for parts forever."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # for one that came while this process imported
+    """Make this process end at Ctrl-C without a traceback, and when its parent ends."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # for a Ctrl-C while this process imported
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGINT, lambda *_: sys.exit(1))  # removes what a part has written aside
     parent = multiprocessing.parent_process()
@@ -188,39 +226,20 @@ def _begin_process() -> None:
 # ---- Ray
 
 
-def _submit_to_ray(place: str, parts: Sequence[int], workers: int, patience: float) -> Generator[Ended, None, None]:
-    """Make each part as a task of Ray, with as many CPUs as it has threads.
+@contextmanager
+def _ray_tasks(workers: int) -> Iterator[_RayTasks]:
+    """Yield an executor whose calls are tasks of Ray, each with as many CPUs as a part has threads.
 
-    A program that has initialized Ray keeps its cluster. Otherwise the cluster is the one that runs here or at
-    RAY_ADDRESS, and without either a new one on this machine.
+    A program that has initialized Ray keeps its cluster. Otherwise dbloader connects to the cluster on this machine or
+    at RAY_ADDRESS. If there is none, it starts a cluster on this machine.
     """
     try:
         import ray
     except ModuleNotFoundError as error:
         raise OptionError("making parts with Ray needs Ray: pip install 'dbloader[ray]'") from error
-    connected = _connect(ray, workers)
-    running: dict[Any, int] = {}
-    try:
-        task = ray.remote(num_cpus=workers, max_retries=_RAY_RETRIES)(convert_part)
-        for part in parts:
-            running[task.remote(place, part, workers=workers)] = part
-        while running:
-            done, _ = ray.wait([*running], timeout=patience)
-            if not done:
-                _check_cpus(ray, workers)
-            for finished in done:
-                yield running.pop(finished), partial(_receipt_of_ray, ray, finished)
-    finally:
-        for unfinished in running:  # after an error
-            ray.cancel(unfinished)
-        if connected:
-            ray.shutdown()
-
-
-def _connect(ray: Any, workers: int) -> bool:
-    """Connect to Ray unless the program has done so; return whether this call has connected."""
     if ray.is_initialized():
-        return False
+        yield _RayTasks(ray, workers)
+        return
     try:
         ray.init(address="auto")
     except ConnectionError as error:
@@ -229,23 +248,49 @@ def _connect(ray: Any, workers: int) -> bool:
             raise OptionError(f"no Ray cluster answers at RAY_ADDRESS={address}: {error}") from error
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # this program's user was not asked
         ray.init(address="local", include_dashboard=False, num_cpus=max(workers, cpu_count()))
-    return True
-
-
-def _check_cpus(ray: Any, workers: int) -> None:
-    """Raise OptionError unless a node has the CPUs that a part takes."""
-    largest = max((node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]), default=0)
-    if workers > largest:
-        raise OptionError(
-            f"workers (--workers) must be at most {largest:g}, the CPUs of the largest node of the Ray cluster, got "
-            f"{workers}"
-        )
-
-
-def _receipt_of_ray(ray: Any, finished: Any) -> PartReceipt:
-    """Return the receipt that a task has returned, or raise the task's own error."""
     try:
-        receipt: PartReceipt = ray.get(finished)
-    except ray.exceptions.RayTaskError as error:
-        raise (error.cause or error) from error
-    return receipt
+        yield _RayTasks(ray, workers)
+    finally:
+        ray.shutdown()
+
+
+class _RayTasks:
+    """An executor of Ray's tasks."""
+
+    def __init__(self, ray: Any, workers: int) -> None:
+        self._ray = ray
+        self._workers = workers
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> _RayTask:
+        task = self._ray.remote(num_cpus=self._workers, max_retries=_RAY_RETRIES)(function)
+        return _RayTask(self._ray, task.remote(*arguments))
+
+    def check_cpus(self) -> None:
+        """Raise OptionError unless a node has the CPUs for a part."""
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        largest = max((resources.get("CPU", 0) for resources in nodes), default=0)
+        if self._workers > largest:
+            raise OptionError(
+                f"workers (--workers) must be at most {largest:g}, the CPUs of the largest node of the Ray cluster, "
+                f"got {self._workers}"
+            )
+
+
+class _RayTask:
+    """The future of a task of Ray."""
+
+    def __init__(self, ray: Any, result: Any) -> None:
+        self._ray = ray
+        self._result = result
+
+    def done(self) -> bool:
+        return bool(self._ray.wait([self._result], timeout=0)[0])
+
+    def result(self) -> Any:
+        try:
+            return self._ray.get(self._result)
+        except self._ray.exceptions.RayTaskError as error:
+            raise (error.cause or error) from error
+
+    def cancel(self) -> None:
+        self._ray.cancel(self._result)

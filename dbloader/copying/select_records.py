@@ -29,20 +29,20 @@ _CONDITION = re.compile(r"\s*(width|height|nbytes|label)\s*(<=|>=|==|!=|<|>)\s*(
 _COMPARE = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
 }  # fmt: skip
-_UNKNOWN = {"label": NO_LABEL, "width": 0, "height": 0}  # values of records without one
-_ROUNDING = 1e-6  # by which the sum of fractions may differ from 1
+_UNKNOWN = {"label": NO_LABEL, "width": 0, "height": 0}  # values in the columns that mean "unknown"
+_ROUNDING = 1e-6  # the sum of fractions may differ from 1 by so much
 _SHOWN = 5
 
 
-class CopyPlan(NamedTuple):
-    """The records of each destination. A position counts the records of all sources, one source after the other.
+class Selection(NamedTuple):
+    """The records of each destination, by position. Positions number the records of all sources, in their order.
 
     Attributes:
-        parts: The positions of each destination's records, ascending.
-        labels: int64, shape (records of all sources,): the new labels; None if none changes.
-        classes: The class names of every destination.
-        complete: Whether the only destination gets all records.
-        tables: For each source, the new label of each remaining class, for labels of boxes; None if none changes.
+        parts: Positions of each destination's records, ascending.
+        labels: New labels, int64, shape (records of all sources,); None if no label changes.
+        classes: Class names of every destination.
+        complete: Whether there is one destination, which gets all records.
+        tables: For each source, the new label of each remaining class, for labels of boxes; None if no label changes.
     """
 
     parts: list[Any]
@@ -60,10 +60,10 @@ class CopyPlan(NamedTuple):
         return digest.hexdigest()
 
 
-def make_plan(names: RecordNames, options: Mapping[str, Any]) -> CopyPlan:
-    """Return the plan of a copy. For the options see ``copy_store``."""
+def select_records(names: RecordNames, options: Mapping[str, Any]) -> Selection:
+    """Return the records of each destination of a copy. For the options see ``copy_store``."""
     old = np.concatenate([store.column("label") for store in names.stores])
-    keep = _select(names, options)
+    keep = _match(names, options)
     new, classes = _unite_labels(names, old, keep, options)
     if len(names.stores) > 1:
         repeated = names.repeated(keep)
@@ -75,13 +75,13 @@ def make_plan(names: RecordNames, options: Mapping[str, Any]) -> CopyPlan:
     changed = None if np.array_equal(new[keep], old[keep]) else new
     tables = [_table(store.manifest.classes, classes, options) for store in names.stores]
     if options["split"] is None:
-        return CopyPlan([positions], changed, classes, len(positions) == len(keep), tables)
+        return Selection([positions], changed, classes, len(positions) == len(keep), tables)
     parts = _split(positions, new[positions], options["split"], options["seed"])
-    return CopyPlan(parts, changed, classes, complete=False, tables=tables)
+    return Selection(parts, changed, classes, complete=False, tables=tables)
 
 
 def _table(own: Sequence[str], united: Sequence[str], options: Mapping[str, Any]) -> dict[int, int] | None:
-    """Return the new label of each remaining class of a store; None if none changes."""
+    """Return the new label of each remaining class of a store; None if no label changes."""
     wanted, rename = options["classes"], options["rename_classes"]
     if own == united and not rename:
         return None
@@ -90,8 +90,8 @@ def _table(own: Sequence[str], united: Sequence[str], options: Mapping[str, Any]
     return {label: new[name] for label, name in left if name in new}
 
 
-def _select(names: RecordNames, options: Mapping[str, Any]) -> Array:
-    """Return bool, shape (records,): whether each record matches all conditions."""
+def _match(names: RecordNames, options: Mapping[str, Any]) -> Array:
+    """Return a mask of the records that match all conditions: bool, shape (records,)."""
     stores = names.stores
     keep = np.ones(names.starts[-1], bool)
     if options["select"]:
@@ -145,8 +145,8 @@ def _unite_labels(
     if bare and any(classes):
         named = places[next(at for at, own in enumerate(classes) if own)]
         raise OptionError(
-            f"the labels of {named} have class names, those of {places[bare[0]]} are integers: give each record the "
-            "name of its class by a listing (--labels)"
+            f"{named} has class names, and the labels of {places[bare[0]]} are integers: give each record the name of "
+            "its class by a listing (--labels)"
         )
     united, tables = _unite_classes(classes, places, options["rename_classes"])
     new = labels.copy()
@@ -156,14 +156,14 @@ def _unite_labels(
             inside = mine & (labels >= 0) & (labels < len(table))
             new[inside] = table[labels[inside]]
             if (wrong := mine & (~inside | (new < 0))).any():
-                raise OptionError(f"{places[at]}: the label {labels[wrong][0]} is not that of a class")
+                raise OptionError(f"{places[at]}: the label {labels[wrong][0]} has no class")
     return new, united
 
 
 def _unite_classes(
     classes: Sequence[Sequence[str | None]], places: Sequence[str], rename: Mapping[str, str]
 ) -> tuple[tuple[str, ...], list[Array]]:
-    """Return all class names, and for each origin a table from its labels to the new labels; -1 for a None.
+    """Return all class names, and for each origin the new label of each of its labels; -1 for a class None.
 
     The new names are sorted if the names of each origin are sorted, as in an image folder.
     """
@@ -187,7 +187,7 @@ def _unite_classes(
 def _split(positions: Array, labels: Array, fractions: Sequence[float], seed: int) -> list[Array]:
     """Divide positions at random into parts of these fractions.
 
-    Each part gets its share of all records, rounded, and of each label to within one or two records.
+    Each part gets its share of all records, rounded. Its share of each label is exact to one or two records.
     """
     if any(not 0 < part < 1 for part in fractions) or abs(sum(fractions) - 1) > _ROUNDING:
         raise OptionError(f"split (--split) must be fractions of the records whose sum is 1, got {[*fractions]}")

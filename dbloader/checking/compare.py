@@ -1,0 +1,257 @@
+"""Compare a store with the files that it was made from, or with another store."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dbloader._machine import cpu_count
+from dbloader.conversion.file_list import FileList
+from dbloader.conversion.parallel import work_in_order
+from dbloader.conversion.report import left_out
+from dbloader.conversion.transcode import TILES
+from dbloader.errors import DamagedRecordError, ImageError
+from dbloader.images.jpeg import State, examine, repair
+from dbloader.records.columns import name_hash
+from dbloader.records.record import Record, encode
+from dbloader.sources.base import Entry, Loaded, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dbloader.checking.findings import Findings
+    from dbloader.conversion.parallel import Hold, MemoryBudget
+    from dbloader.records.columns import Array
+    from dbloader.sources.base import Source
+    from dbloader.stores.base import Store
+
+
+def compare_files(
+    store: Store, source: Source, notes: list[str], findings: Findings, progress: Callable[[int, int], object]
+) -> dict[str, int]:
+    """Compare the records with the files of a source, by their names.
+
+    Differences become findings. Files that the source leaves out become notes. Returns ``VerifyReport.compared``.
+    """
+    names, compared = store.names(), Counter[str]()
+    rejected = _rejected_names(store)
+    left = np.ones(len(store), bool)
+    matcher = _RecordMatcher(store.column("name_hash"), left)
+    with tempfile.TemporaryFile() as data:
+        files = FileList.of_source(source, data, lambda count: progress(0, count))
+        notes += left_out(source, files.tally)["warnings"]
+        records = np.full(len(files), -1)  # by the position of the file
+        for position in range(len(files)):
+            name = files[position].name
+            index = matcher.take(np.uint32(name_hash(name.encode())), lambda at: names[at] == name)  # noqa: B023
+            if index is not None:
+                records[position] = index
+            elif name in rejected:
+                compared["rejected"] += 1
+            else:
+                findings.add("missing", index=None, name=name, reason=f"{name} is not in {store.place}")
+        for index in map(int, np.flatnonzero(left)):
+            name = names[index]
+            findings.add(
+                "extra", index=index, name=name, reason=f"record {index} ({name}) belongs to no file of the source"
+            )
+        order, done = np.flatnonzero(records >= 0), 0
+
+        def compare(part: slice, hold: Hold, budget: MemoryBudget) -> list[tuple[int, str, str, str]]:
+            items = [files[position] for position in order[part]]
+            contents = source.load([item for item in items if isinstance(item, Entry)], hold)
+            results = []
+            for item, index in zip(items, records[order[part]].tolist(), strict=True):
+                data = item if isinstance(item, Problem) or budget.closed else next(contents)
+                if isinstance(data, Loaded):
+                    item, data = data
+                kind, reason = _compare_with_file(store, index, item, data)
+                results.append((index, item.name, kind, reason))
+            return results
+
+        for batch in work_in_order(compare, len(order), cpu_count()):
+            for index, name, kind, reason in batch:
+                if reason:
+                    findings.add(kind, index=index, name=name, reason=f"record {index} ({name}) {reason}")
+                else:
+                    compared[kind] += 1
+            done += len(batch)
+            progress(done, len(order))
+    return dict(compared)
+
+
+def _compare_with_file(store: Store, index: int, item: Entry | Problem, data: object) -> tuple[str, str]:
+    """Return the kind of a comparison, and the problem; "" if there is none."""
+    if not isinstance(data, bytes):
+        return "missing", f"is in the store, but its file {getattr(data, 'reason', '')}"
+    try:
+        (record,) = store.read([index])
+    except DamagedRecordError:
+        return "damaged", ""  # reported already
+    assert isinstance(item, Entry)  # as there are bytes
+    if item.label != record.label:
+        return "label", f"has the label {record.label}, but its file {item.label}"
+    for name, (path, *_) in item.files.items():
+        if (stored := record.fields.get(name)) != (file := item.fields[name]) and not _is_repaired(stored, file):
+            return "bytes", f"has other bytes in {name!r} than the file {path}"
+    kind = _compare_images(record, data)
+    if kind == "bytes":
+        return kind, f"has {len(record.image or b''):,} bytes that are not the {len(data):,} of its file"
+    return kind, ""
+
+
+def compare_stores(
+    store: Store, other: Store, findings: Findings, progress: Callable[[int, int], object]
+) -> dict[str, int]:
+    """Compare the records of two stores. Only records with different checksums are read.
+
+    Differences become findings. Returns ``VerifyReport.compared``.
+    """
+    if store.manifest.classes != other.manifest.classes:
+        what = f"{store.place} has other names of classes than {other.place}, or another order of them"
+        findings.add("classes", listed=False, index=None, name=None, reason=what)
+    compared = Counter[str]()
+    partners = _match(store, other, findings, compared)
+    order, sizes = np.flatnonzero(partners >= 0), (store.column("nbytes"), other.column("nbytes"))
+
+    def compare(part: slice, hold: Hold, budget: MemoryBudget) -> list[tuple[Record, str, list[str]]]:
+        if budget.closed:
+            return []
+        mine, theirs = order[part], partners[order[part]]
+        hold(int(sizes[0][mine].sum() + sizes[1][theirs].sum()))
+        pairs = zip(store.read(mine.tolist()), other.read(theirs.tolist()), strict=True)
+        return [(replace(mine, image=None), *_compare_records(mine, theirs)) for mine, theirs in pairs]
+
+    done = 0
+    for batch in work_in_order(compare, len(order), cpu_count()):
+        for record, kind, differences in batch:
+            if differences:
+                reason = (
+                    f"record {record.index} ({record.name}) has other {', '.join(differences)} than in {other.place}"
+                )
+                findings.add(*differences, index=record.index, name=record.name, reason=reason)
+            else:
+                compared[kind] += 1
+        done += len(batch)
+        progress(done, len(order))
+    return dict(compared)
+
+
+def _match(one: Store, other: Store, findings: Findings, compared: Counter[str]) -> Array:
+    """Match the records whose contents are in only one of the stores, by their names.
+
+    Returns the index in ``other`` of each record of ``one``, or -1: int64, shape (records of one,).
+    """
+    names, their_names = one.names(), other.names()
+    hashes, their_hashes = one.column("name_hash"), other.column("name_hash")
+    # Among a million records without names, two often share a CRC-32. Fewer also have the same length.
+    keys, their_keys = (
+        store.column("crc32").astype("u8") << np.uint64(32) | hashed ^ store.column("nbytes").astype("u4")
+        for store, hashed in ((one, hashes), (other, their_hashes))
+    )
+    common = min(len(keys), len(their_keys))
+    left, partners = np.ones(len(their_keys), bool), np.full(len(keys), -1)
+    left[:common] = keys[:common] != their_keys[:common]
+    rest = np.concatenate([np.flatnonzero(left[:common]), np.arange(common, len(keys))])
+    by_content = _RecordMatcher(their_keys, left)
+    changed = np.array([by_content.take(keys[index]) is None for index in rest], bool)
+    del by_content  # 20 bytes a record
+    moved, rejected = len(rest) - int(changed.sum()), _rejected_names(one)
+    by_name = _RecordMatcher(their_hashes, left)
+    for index in map(int, rest[changed]):
+        name = names[index]
+        if index < common and left[index] and their_names[index] == name:
+            partner: int | None = index
+            left[index] = False
+        else:
+            partner = by_name.take(hashes[index], lambda at: their_names[at] == name) if name else None  # noqa: B023
+        if partner is None:
+            reason = f"record {index} ({name}) is not in {other.place}"
+            findings.add("extra", index=index, name=name, reason=reason)
+        else:
+            partners[index] = partner
+    for at in map(int, np.flatnonzero(left)):
+        name = their_names[at]
+        if name in rejected:
+            compared["rejected"] += 1
+        else:
+            reason = f"record {at} ({name}) of {other.place} is not in {one.place}"
+            findings.add("missing", listed=False, index=None, name=name, reason=reason)
+    same = len(one) - moved - int((partners >= 0).sum()) - findings.counts["extra"]
+    compared.update({kind: number for kind, number in (("same", same), ("moved", moved)) if number})
+    return partners
+
+
+def _compare_records(mine: Record, theirs: Record) -> tuple[str, list[str]]:
+    """Compare two records with different checksums; return the kind for the images, and the parts that differ."""
+    image = _compare_images(mine, theirs.image)
+    differences = ["bytes"] if image == "bytes" else []
+    if mine.label != theirs.label:
+        differences.append("label")
+    if image in ("changed", "repaired"):  # the size and format may differ too
+        mine, theirs = (
+            Record(fields={name: value for name, value in record.fields.items() if name != TILES})
+            for record in (mine, theirs)
+        )
+    bare = (encode(replace(record, image=None, label=None)).crc32 for record in (mine, theirs))
+    if next(bare) != next(bare) or (image == "same" and not differences):  # their checksums differ
+        differences.append("fields")
+    return image, differences
+
+
+def _compare_images(record: Record, image: object) -> str:
+    """Compare a record's image with its source: "same", "changed" (resized, tiled, raw), "repaired" or "bytes"."""
+    one = record.image
+    if isinstance(one, np.ndarray) and isinstance(image, np.ndarray):
+        return "same" if one.dtype == image.dtype and np.array_equal(one, image) else "bytes"
+    if type(one) is type(image) and one == image:
+        return "same"
+    if not isinstance(one, bytes) or record.resized_from is not None or TILES in record.fields:
+        return "changed"
+    return "repaired" if isinstance(image, bytes) and _is_repaired(one, image) else "bytes"
+
+
+def _is_repaired(stored: object, data: bytes) -> bool:
+    """Return whether the stored image is this JPEG with its missing end marker."""
+    structure = examine(data)
+    with suppress(ImageError):
+        return structure.state is State.NO_END and repair(data, structure) == stored
+    return False
+
+
+def _rejected_names(store: Store) -> set[str]:
+    """Return the names of the files that the conversion rejected."""
+    return {event["name"] for event in store.events() if event["event"] == "rejected"}
+
+
+class _RecordMatcher:
+    """Finds each record once, by a number that few records share, such as the hash of the name.
+
+    Attributes:
+        left: Mask of the records that are not taken yet: bool, shape (records,).
+    """
+
+    def __init__(self, keys: Array, left: Array) -> None:
+        self.left = left
+        self._order = np.argsort(keys, kind="stable")
+        self._keys = keys[self._order]
+        self._taken = np.zeros(len(keys), np.uint32)  # records to skip, by the position of a key's first record
+
+    def take(self, key: np.uint64 | np.uint32, accept: Callable[[int], bool] = lambda index: True) -> int | None:
+        """Take and return the first record with this key that ``accept`` accepts, or None."""
+        first, end = int(np.searchsorted(self._keys, key)), int(np.searchsorted(self._keys, key, "right"))
+        if first == end:
+            return None
+        for at in range(first + int(self._taken[first]), end):
+            index = int(self._order[at])
+            if not self.left[index]:
+                self._taken[first] += at == first + self._taken[first]
+            elif accept(index):
+                self.left[index] = False
+                return index
+        return None
