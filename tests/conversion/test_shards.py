@@ -39,6 +39,7 @@ from dbloader.stores.lmdb.publish_shards import copy_durably, index_shards, move
 from dbloader.stores.lmdb.shard_table import ShardTable
 from tests.contracts.records import stored
 from tests.support.images import KINDS, plant, plant_kinds, plant_photos
+from tests.support.jpegs import needs_jpegtran
 from tests.support.sources import FILES, SOURCES
 
 if TYPE_CHECKING:
@@ -368,6 +369,7 @@ def test_part_is_refused_where_a_library_has_another_version(root: Path, place: 
     assert list_parts(place).missing == [0]
 
 
+@needs_jpegtran
 def test_part_is_refused_with_another_jpegtran(
     root: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

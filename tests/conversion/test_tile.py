@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import random
-import shutil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,10 +33,6 @@ if TYPE_CHECKING:
 
     from dbloader.records.record import Record
 
-needs_jpegtran = pytest.mark.skipif(
-    shutil.which("jpegtran") is None, reason="jpegtran is not installed (libjpeg-turbo-progs)"
-)
-
 
 @pytest.fixture
 def _no_jpegtran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -66,7 +61,7 @@ def pixels(path: Path) -> np.ndarray[Any, Any]:
     return np.asarray(decode_pil(path.read_bytes()))
 
 
-@needs_jpegtran
+@jpegs.needs_jpegtran
 def test_untileable_image_is_stored_unchanged_and_named(root: Path, place: Path) -> None:
     padded = photo()[:-2] + bytes(40) + END  # which a check passes, and jpegtran does not
     files = {
@@ -97,7 +92,7 @@ def test_untileable_image_is_stored_unchanged_and_named(root: Path, place: Path)
         assert list(store.events()) == report_lines(report)
 
 
-@needs_jpegtran
+@jpegs.needs_jpegtran
 @pytest.mark.usefixtures("frequent_commits")
 def test_resumed_conversion_tiles_or_names_every_kind_of_file(root: Path, place: Path) -> None:
     planted = plant_kinds(root, *KINDS)
@@ -127,7 +122,7 @@ def test_resumed_conversion_tiles_or_names_every_kind_of_file(root: Path, place:
             np.testing.assert_array_equal(assert_tiled(record), np.asarray(decode_pil(before.image)))
 
 
-@needs_jpegtran
+@jpegs.needs_jpegtran
 def test_damaged_images_that_are_kept_are_not_tiled(root: Path, place: Path) -> None:
     plant_kinds(root, "half")
     report = convert(root, place, images=ImageFormat(tile=True), on_damaged="keep")
@@ -140,7 +135,7 @@ def test_damaged_images_that_are_kept_are_not_tiled(root: Path, place: Path) -> 
 # Encoded, not lossless
 
 
-@needs_jpegtran
+@jpegs.needs_jpegtran
 def test_images_made_smaller_are_encoded_tiled_and_others_unchanged(root: Path, place: Path) -> None:
     plant(
         root,

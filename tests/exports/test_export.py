@@ -11,6 +11,7 @@ import pytest
 
 from dbloader.conversion.convert import convert
 from dbloader.errors import DamagedRecordError, ExportError, OptionError, StoreNotFoundError
+from dbloader.exports.base import new_file
 from dbloader.exports.export import export_store
 from tests.support.children import in_child
 from tests.support.images import plant_photos
@@ -120,3 +121,13 @@ def test_full_disk_is_one_clear_error(place: Path, small_disk: Path) -> None:
     with pytest.raises(ExportError, match=r"folder cannot be written: No space left on device; free some space, or"):
         export_store(place, small_disk / "folder")
     assert names(small_disk) == []
+
+
+def test_new_file_follows_no_link_and_replaces_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "b").write_text("mine")
+    for name in ("a", "b"):
+        with pytest.raises(FileExistsError, match="File exists"):
+            new_file(tmp_path, name)
+    assert names(tmp_path) == ["a", "b"]
+    assert (tmp_path / "b").read_text() == "mine"

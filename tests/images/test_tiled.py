@@ -3,7 +3,6 @@
 import io
 import mmap
 import random
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from dbloader.errors import DamagedImageError, ImageError, NotAnImageError, NotT
 from dbloader.images.jpeg import State, examine
 from dbloader.images.tiled import decode_crop, encode_tiled, find_lengths, join_tiles, tile
 from dbloader.images.tiled.encode import choose_interval
-from tests.support.jpegs import END, code_blocks, draw, encode, frame, scan, segment, thumbnail_exif
+from tests.support.jpegs import END, code_blocks, draw, encode, frame, needs_jpegtran, scan, segment, thumbnail_exif
 
 SUBSAMPLINGS = ("4:4:4", "4:2:2", "4:2:0")
 # Sampling factors of the components. The second of gray images and of 4:4:4 mean no more than 0x11 does for pixels.
@@ -34,10 +33,6 @@ FACTORS = {
     "4:1:1": (0x41, 0x11, 0x11),
     "4:4:1": (0x14, 0x11, 0x11),
 }
-
-needs_jpegtran = pytest.mark.skipif(
-    shutil.which("jpegtran") is None, reason="jpegtran is not installed (libjpeg-turbo-progs)"
-)
 
 
 def decode(jpeg: bytes) -> npt.NDArray[np.uint8]:

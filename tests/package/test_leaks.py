@@ -41,7 +41,8 @@ def test_a_test_that_leaks_fails_and_a_forked_child_that_hangs_is_ended_and_says
     command = [sys.executable, "-m", "pytest", *options, str(file)]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "LeakError: left behind: file descriptor" in done.stdout
-    assert "2 passed, 1 error" in done.stdout
+    assert "2 passed" in done.stdout  # Python 3.12 and later may warn of the fork
+    assert "1 error" in done.stdout
     assert 'test_wrong.py", line 4 in hang' in done.stderr
 
 

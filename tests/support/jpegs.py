@@ -2,11 +2,17 @@
 
 import io
 import random
+import shutil
 import struct
 from typing import Any
 
 import numpy as np
+import pytest
 from PIL import Image
+
+needs_jpegtran = pytest.mark.skipif(
+    shutil.which("jpegtran") is None, reason="jpegtran is not installed (libjpeg-turbo-progs)"
+)
 
 END = b"\xff\xd9"
 

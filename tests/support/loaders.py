@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from torch.utils.data import BatchSampler, Dataset
+from torch.utils.data import BatchSampler, Dataset, SequentialSampler
 from typing_extensions import override
 
 from dbloader.batches.fetchers import create_fetcher
@@ -55,7 +55,7 @@ def _loader(
     **options: Any,
 ) -> T:
     if batch_sampler is None:
-        batch_sampler = BatchSampler(range(len(dataset)), batch_size, drop_last=False)
+        batch_sampler = BatchSampler(SequentialSampler(dataset), batch_size, drop_last=False)
     fetcher = create_fetcher(dataset, **options)
     return kind(fetcher, batch_sampler, num_workers, dataset=dataset, prefetch_factor=prefetch_factor)
 
