@@ -1,12 +1,10 @@
 """Fixtures of all tests."""
 
-import contextlib
 import faulthandler
 import os
 import signal
 import subprocess
 import threading
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,19 +17,18 @@ pytest.register_assert_rewrite("tests.support", "tests.contracts")
 from tests.support.leaks import no_leaks  # noqa: E402 - only what is imported from here on is rewritten
 from tests.support.mongo import Mongod, ReplicaSet, Server, needing_a_server  # noqa: E402
 from tests.support.object_store import ObjectStore, Outside, needing_object_storage  # noqa: E402
-from tests.support.stand_in_router import StandInRouter  # noqa: E402
 
-# Seconds. A closed client's threads sleep for so long before they notice: 0.5, in every test that has a client, by
-# default. (It is also how long a client at least waits before it asks a server again that does not answer.)
+# Seconds. The threads of a closed client end after this time, by default 0.5 in every test with a client. A client also
+# waits this long before it asks a silent server again.
 common.MIN_HEARTBEAT_INTERVAL = 0.02
 
-# Whoever runs the tests in the background has them ignore Ctrl-C, which their children would inherit.
+# Shells make background processes ignore Ctrl-C, and children would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# In place of coverage's own lock. A process forks only when no other thread holds it, since a child has none of its
-# parent's threads and would wait forever. A thread may enter it twice: objects that are freed during a fork run lines
-# of dbloader, which coverage counts.
+# Replaces the lock of coverage. A process forks only while no other thread holds this lock; otherwise the child, which
+# does not have that thread, would wait forever. The lock is reentrant, because objects freed during a fork run lines
+# that coverage counts.
 _coverage_lock = threading.RLock()
 os.register_at_fork(
     before=_coverage_lock.acquire, after_in_parent=_coverage_lock.release, after_in_child=_coverage_lock.release
@@ -48,8 +45,8 @@ def pytest_sessionstart() -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """End a forked child that hangs, as `faulthandler_timeout` ends its parent.
 
-    It would keep the pipe of a dead xdist worker open, and the run would wait for it forever. The timer outlasts exec:
-    a server for the whole session that is started with `preexec_fn` must stop it there.
+    The child would keep the pipe of a dead xdist worker open, and the run would wait forever. The timer survives exec,
+    so servers for the whole session stop it in `preexec_fn`.
     """
     seconds = float(config.getini("faulthandler_timeout"))
     if seconds:
@@ -59,14 +56,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fails every test that leaves a thread, a child process or an open file behind.
+    """Fail every test that leaves a thread, a child process or an open file behind.
 
-    Servers that last for the session are not counted: pytest sets up the fixtures of a session before those of a
-    function, so they are there before this one looks. It knows them from the arguments of tests and fixtures; one that
-    is first asked for by `request.getfixturevalue` in a test or in a function's fixture counts as left behind. They
-    hold no client (see `mongo_servers`), and one that is killed and started again stays below the same child process.
+    Servers of the session do not count, because pytest sets up fixtures of a session first. This needs the fixture as
+    an argument of the test or of its fixtures: `request.getfixturevalue` in a test would come too late. A server that
+    restarts stays below the same child process.
 
-    In the tests that need a GPU, files are not counted: CUDA opens its own when it first needs them, and keeps them.
+    In tests with a GPU, files do not count, because CUDA opens files and keeps them.
     """
     with no_leaks(files=request.node.get_closest_marker("cuda") is None):
         yield
@@ -74,7 +70,7 @@ def _no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def _await_closed_clients() -> None:
-    """Spare the check for leaks the search of garbage for what is just ending."""
+    """Wait for threads of closed clients, which is faster than the garbage collection of `no_leaks`."""
     for reference in list(periodic_executor._EXECUTORS):
         executor = reference()
         if executor is not None and executor._stopped:
@@ -90,9 +86,8 @@ def session_mongod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mongod]
 
 @pytest.fixture(scope="session")
 def mongo_server(request: pytest.FixtureRequest) -> Server:
-    """The server that $DBLOADER_TEST_MONGO_URI names, else one of our own; it may be used, not harmed: see `mongod`."""
+    """The server in $DBLOADER_TEST_MONGO_URI, or one of our own. Tests must not stop it; see `mongod`."""
     uri = os.environ.get("DBLOADER_TEST_MONGO_URI")
-    # Only where it is needed is our own started.
     server: Server = Server(uri) if uri else request.getfixturevalue("session_mongod")
     with server.client() as client:
         client.admin.command("ping")
@@ -101,28 +96,28 @@ def mongo_server(request: pytest.FixtureRequest) -> Server:
 
 @pytest.fixture
 def mongo_uri(mongo_server: Server) -> Iterator[str]:
-    """The place of a store in a database that is not there yet, and is dropped at the end."""
-    with _fresh_place(mongo_server) as place:
+    """A place in a new database, which is dropped at the end."""
+    with mongo_server.fresh_place() as place:
         yield place
 
 
 @pytest.fixture
 def mongod(session_mongod: Mongod) -> Iterator[Mongod]:
-    """A server of our own that the test may kill, restart, pause and make fail; it is put right at the end."""
+    """A server that the test may kill, restart and make fail; it is restored at the end."""
     yield session_mongod
     session_mongod.restore()
 
 
 @pytest.fixture
 def mongod_uri(mongod: Mongod) -> Iterator[str]:
-    """The place of a store on `mongod`, in a database that is dropped at the end."""
-    with _fresh_place(mongod) as place:
+    """A place on `mongod`, in a database that is dropped at the end."""
+    with mongod.fresh_place() as place:
         yield place
 
 
 @pytest.fixture(scope="session")
 def mongod_with_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mongod]:
-    """A server that wants a password; its URI has those of a user with all rights."""
+    """A server with passwords; its URI has a user with all rights."""
     folder = tmp_path_factory.mktemp("mongod-with-users")
     with needing_a_server(), Mongod(folder, credentials=("root", "s3cret/@:%")) as server:
         yield server
@@ -137,15 +132,15 @@ def session_replica_set(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Re
 
 @pytest.fixture
 def replica_set(session_replica_set: ReplicaSet) -> Iterator[ReplicaSet]:
-    """A replica set of one member, to which the test may do anything; it is put right at the end."""
+    """A replica set of one member, which the test may stop; it is restored at the end."""
     yield session_replica_set
     session_replica_set.restore()
 
 
 @pytest.fixture
 def replica_set_uri(replica_set: ReplicaSet) -> Iterator[str]:
-    """The place of a store on `replica_set`, in a database that is dropped at the end."""
-    with _fresh_place(replica_set) as place:
+    """A place on `replica_set`, in a database that is dropped at the end."""
+    with replica_set.fresh_place() as place:
         yield place
 
 
@@ -158,60 +153,28 @@ def session_three_members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def three_members(session_three_members: ReplicaSet) -> Iterator[ReplicaSet]:
-    """A replica set of three members, to which the test may do anything; it is put right at the end."""
+    """A replica set of three members, which the test may stop; it is restored at the end."""
     yield session_three_members
     session_three_members.restore()
 
 
 @pytest.fixture
 def three_members_uri(three_members: ReplicaSet) -> Iterator[str]:
-    """The place of a store on `three_members`, in a database that is dropped at the end."""
-    with _fresh_place(three_members) as place:
+    """A place on `three_members`, in a database that is dropped at the end."""
+    with three_members.fresh_place() as place:
         yield place
-
-
-@pytest.fixture(scope="session")
-def session_router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandInRouter]:
-    """For other fixtures; tests ask for `router`."""
-    with needing_a_server(), StandInRouter(tmp_path_factory.mktemp("router")) as servers:
-        yield servers
-
-
-@pytest.fixture
-def router(session_router: StandInRouter) -> Iterator[StandInRouter]:
-    """A stand-in for the router of a sharded cluster, and two servers, to which the test may do anything."""
-    yield session_router
-    session_router.restore()
-
-
-@pytest.fixture
-def router_uri(router: StandInRouter) -> Iterator[str]:
-    """The place of a store behind `router`, in a database that is dropped at the end."""
-    with _fresh_place(router) as place:
-        yield place
-
-
-@contextlib.contextmanager
-def _fresh_place(server: Server) -> Iterator[str]:
-    database = f"dbloader_test_{uuid.uuid4().hex[:12]}"
-    yield server.place(database)
-    if isinstance(server, Mongod | ReplicaSet | StandInRouter):
-        server.restore()
-    server.drop(database)
-    for report in Path.cwd().glob(f"{database}.*.report.jsonl"):  # where a conversion into it leaves one
-        report.unlink()
 
 
 @pytest.fixture(scope="session")
 def object_store() -> Iterator[ObjectStore]:
-    """An S3 server with the bucket ``images``; each test takes a place of its own in it."""
+    """An S3 server with the bucket ``images``; each test uses a place of its own."""
     with needing_object_storage(), ObjectStore() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def outside(object_store: ObjectStore) -> Iterator[Outside]:
-    """A process for what uses object storage."""
+    """A process in which tests use object storage."""
     with Outside(object_store) as process:
         yield process
 

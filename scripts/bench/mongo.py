@@ -6,6 +6,7 @@ python scripts/bench/mongo.py BENCH [reading writing epochs ...]
 from __future__ import annotations
 
 import argparse
+import asyncio
 import itertools
 import multiprocessing
 import random
@@ -30,7 +31,7 @@ from dbloader.records.record import encode
 from dbloader.stores.open import create_store
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from tests.support.mongo import Mongod, Proxy, records_of
+from tests.support.mongo import HOST, Mongod, records_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -73,9 +74,24 @@ def noise(count: int) -> Iterator[EncodedRecord]:
 
 
 def relay(port: int, delay_s: float, pipe: Connection) -> None:
-    with Proxy(port, delay_s=delay_s) as proxy:
-        pipe.send(proxy.port)
-        pipe.recv()
+    """Forward connections to a port, and send the port of the relay. Each direction adds half of the delay."""
+
+    async def carry(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        loop = asyncio.get_running_loop()
+        while data := await source.read(1 << 18):
+            loop.call_later(delay_s / 2, target.write, data)
+        loop.call_later(delay_s / 2, target.close)
+
+    async def connect(client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        server, to_server = await asyncio.open_connection(HOST, port)
+        await asyncio.gather(carry(client, to_server), carry(server, to_client))
+
+    async def serve() -> None:
+        server = await asyncio.start_server(connect, HOST, 0)
+        pipe.send(server.sockets[0].getsockname()[1])
+        await server.serve_forever()
+
+    asyncio.run(serve())
 
 
 @contextmanager
@@ -87,7 +103,7 @@ def slowed(port: int, delay_s: float) -> Iterator[int]:
     try:
         yield here.recv()
     finally:
-        here.send(None)
+        process.kill()
         process.join()
 
 

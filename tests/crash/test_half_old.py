@@ -1,20 +1,227 @@
-"""Stores that are half newer and half older: each reader gives records of one of the two, or raises an error."""
+"""Stores that are half newer and half older, as an interrupted copy over an older store leaves them.
+
+Each reader must return what the store named by the manifest contains, or raise an error. DBLOADER_TRIALS is the number
+of stores of each kind.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import random
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from tests.support.half_old import CHANGES, FORMS, run_trials
+from dbloader import LMDBDataset, Record, Skip, copy_store, create_loader, export_store, open_store
+from dbloader.errors import DBLoaderError
+from dbloader.records.record import encode
+from dbloader.stores.lmdb.publish_shards import index_shards, put_manifest
+from dbloader.stores.open import create_store
+from dbloader.viewing.record import show_record
+from tests.support.children import from_child
+from tests.support.images import photo
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
 TRIALS = [1, pytest.param(int(os.environ.get("DBLOADER_TRIALS", "2")), marks=pytest.mark.nightly)]
+COUNT, SHARDS = 30, 3
+CHANGES = ("labels", "classes", "images")
+SKIPPING = "epoch, skipping"
+FORMS = ("one file", "shards", "parts of shards")
+_LOADING: dict[str, Any] = {
+    "batch_size": 5,
+    "input_size": 16,
+    "device": None,
+    "num_workers": 0,
+    "worker_type": "threads",
+}
+
 
 pytestmark = pytest.mark.slow
+
+
+class Outcome(NamedTuple):
+    """What came of one store: readings that gave something wrong without an error, and those that raised one."""
+
+    silent: list[str]
+    refused: list[str]
+
+
+def make(place: Path, form: str, change: str | None) -> None:
+    """Write a store; ``change`` is what the older one has otherwise."""
+    shift = int(change in ("labels", "classes"))
+    classes = ("cat", "dog", "owl") if change != "classes" else ("dog", "owl", "cat")
+    records = [
+        encode(Record(f"{index}.jpg", (index + shift) % 3, photo(index + 100 * (change == "images"), 96, 72), 96, 72))
+        for index in range(COUNT)
+    ]
+    if form == "one file":
+        _write(place, records, classes)
+        return
+    (place / "shards").mkdir(parents=True)
+    names, size = [f"{number:05}.lmdb" for number in range(SHARDS)], COUNT // SHARDS
+    for number, name in enumerate(names):
+        _write(place / "shards" / name, records[number * size : (number + 1) * size], classes)
+    put_manifest(place, index_shards(place, names, [None] * SHARDS, classes=classes, index="index.lmdb"))
+
+
+def _write(place: Path, records: list[Any], classes: tuple[str, ...]) -> None:
+    with create_store(place) as writer:
+        for index, record in enumerate(records):
+            events = [{"name": f"{index}.jpg", "event": "repaired", "reason": classes[record.label]}] * (index % 5 == 0)
+            writer.write([record], events=events, outcome={"repaired": len(events)})
+        writer.finish(classes=classes)
+
+
+def copy_half(newer: Path, older: Path, place: Path, form: str, rng: random.Random) -> None:
+    """Begin to copy a store over an older one."""
+    if form == "one file":
+        place.write_bytes(_half(newer, older, rng))
+        return
+    shutil.copytree(older, place)
+    files = sorted(path.relative_to(newer) for path in newer.rglob("*") if path.is_file())
+    done = rng.randrange(1, len(files))
+    for file in files[:done] if rng.random() < 0.5 else rng.sample(files, done):
+        shutil.copyfile(newer / file, place / file)
+    if form == "parts of shards":
+        for number in rng.sample(range(SHARDS), rng.randrange(1, SHARDS + 1)):
+            file = Path("shards") / f"{number:05}.lmdb"
+            (place / file).write_bytes(_half(newer / file, older / file, rng))
+
+
+def _half(newer: Path, older: Path, rng: random.Random) -> bytes:
+    data = newer.read_bytes()
+    cut = int(len(data) * rng.uniform(0.1, 0.9))
+    return data[:cut] + older.read_bytes()[cut:]
+
+
+def observe(place: Path) -> tuple[str, dict[str, tuple[set[Any], bool]]]:
+    """Return the digest of a store, and what each way to read it gives, with whether all of it came."""
+    with open_store(place) as store:
+        digest = store.manifest.digest
+    return digest, {name: _collect(read, place) for name, read in READS.items()}
+
+
+def _collect(read: Callable[[Path], Iterator[Any]], place: Path) -> tuple[set[Any], bool]:
+    found = set()
+    try:
+        for item in read(place):
+            found.add(item)
+    except DBLoaderError:
+        return found, False
+    return found, True
+
+
+def _records(place: Path) -> Iterator[Any]:
+    refused = []
+    with open_store(place) as store:
+        for index in range(len(store)):
+            try:
+                record = store[index]
+            except DBLoaderError as error:
+                refused.append(error)
+            else:
+                yield index, record.name, record.label, record.image
+    if refused:
+        raise refused[0]
+
+
+def _columns(place: Path) -> Iterator[Any]:
+    with open_store(place) as store:
+        yield "names", tuple(store.names())
+        yield "labels", tuple(store.column("label").tolist())
+        yield "classes", store.manifest.classes
+
+
+def _events(place: Path) -> Iterator[Any]:
+    with open_store(place) as store:
+        yield from (tuple(event.values()) for event in store.events())
+
+
+def _viewed(place: Path) -> Iterator[Any]:
+    refused = []
+    with open_store(place) as store:
+        for index in range(len(store)):
+            shown = show_record(store, index)
+            if "error" in shown:
+                refused.append(shown["error"])
+            else:
+                yield index, shown["name"], shown["class"], shown["crc"]
+    if refused:
+        raise DBLoaderError(refused[0])
+
+
+def _epoch(place: Path, **options: Any) -> Iterator[Any]:
+    with LMDBDataset(place) as dataset, create_loader(dataset, **_LOADING, is_training=False, **options) as loader:
+        for images, labels in loader:
+            yield from ((image.numpy().tobytes(), int(label)) for image, label in zip(images, labels, strict=True))
+
+
+def _skipping(place: Path) -> Iterator[Any]:
+    yield from _epoch(place, on_error=Skip(1.0))
+
+
+def _exported(place: Path) -> Iterator[Any]:
+    folder = place.with_suffix(".exported")
+    export_store(place, folder)
+    yield from ((str(path.relative_to(folder)), path.read_bytes()) for path in folder.rglob("*.jpg"))
+
+
+def _copied(place: Path) -> Iterator[Any]:
+    copy_store(place, place.with_suffix(".copy"))
+    yield from _records(place.with_suffix(".copy"))
+
+
+def _verified(place: Path) -> Iterator[Any]:
+    with open_store(place) as store:
+        yield store.verify()
+
+
+READS: dict[str, Callable[[Path], Iterator[Any]]] = {
+    "records": _records,
+    "columns": _columns,
+    "events": _events,
+    "viewer": _viewed,
+    "epoch": _epoch,
+    SKIPPING: _skipping,
+    "export": _exported,
+    "copy": _copied,
+    "verify": _verified,
+}
+
+
+def run_trials(form: str, change: str, trials: int, folder: Path) -> list[Outcome]:
+    """Read stores that are half old, each in a process of its own, since LMDB may end it."""
+    newer, older = folder / "newer.lmdb", folder / "older.lmdb"
+    make(newer, form, None)
+    make(older, form, change)
+    whole = dict(observe(store) for store in (newer, older))
+    assert all(complete for found in whole.values() for _, complete in found.values())
+    outcomes = []
+    for seed in range(trials):
+        place = folder / f"{seed}.lmdb"
+        copy_half(newer, older, place, form, random.Random(f"{form} {change} {seed}"))
+        outcomes.append(_try_one(place, whole))
+    return outcomes
+
+
+def _try_one(place: Path, whole: dict[str, dict[str, tuple[set[Any], bool]]]) -> Outcome:
+    try:
+        seen = from_child(lambda: observe(place))
+    except EOFError:  # the process has ended by a signal
+        return Outcome([], ["process"])
+    if isinstance(seen, DBLoaderError):
+        return Outcome([], ["opening"])
+    digest, found = seen
+    silent = []
+    for name, (items, complete) in found.items():
+        right = whole[digest][name][0]
+        if not items <= right or (complete and name != SKIPPING and items != right):
+            silent.append(name)
+    return Outcome(silent, [name for name, (_, complete) in found.items() if not complete])
 
 
 @pytest.mark.parametrize("trials", TRIALS)

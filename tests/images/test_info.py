@@ -1,4 +1,4 @@
-"""What an image file is, and whether it decodes."""
+"""Headers of image files, and whether the files decode."""
 
 from __future__ import annotations
 
@@ -47,17 +47,13 @@ def flip(data: bytes, position: int, bit: int) -> bytes:
 
 @pytest.mark.parametrize("image_format", FORMATS)
 def test_facts_are_format_width_and_height(image_format: str) -> None:
-    data = encoded(jpegs.draw(37, 21), image_format)
-    assert read_facts(data)[:3] == (image_format, 37, 21)
+    assert read_facts(encoded(jpegs.draw(37, 21), image_format))[:3] == (image_format, 37, 21)
 
 
-def test_a_multi_picture_file_is_a_jpeg() -> None:
+def test_facts_need_no_pixels_and_only_the_first_of_several_pictures() -> None:
+    assert read_facts(encoded(jpegs.draw(37, 21), "PNG")[:60])[:3] == ("PNG", 37, 21)
     assert read_facts(multi_picture())[:3] == ("JPEG", 24, 18)
     check(multi_picture())
-
-
-def test_facts_decode_nothing() -> None:
-    assert read_facts(encoded(jpegs.draw(37, 21), "PNG")[:60])[:3] == ("PNG", 37, 21)
 
 
 @pytest.mark.parametrize(
@@ -71,12 +67,12 @@ def test_facts_decode_nothing() -> None:
         (encoded(jpegs.draw(37, 21), "WEBP")[:-10], "its header cannot be read: could not create decoder object"),
     ],
 )
-def test_what_is_no_image_is_said_to_be_none(data: bytes, reason: str) -> None:
+def test_other_files_are_no_images(data: bytes, reason: str) -> None:
     with pytest.raises(NotAnImageError, match=reason):
         read_facts(data)
 
 
-def test_a_format_that_is_not_read_is_named_with_the_way_in() -> None:
+def test_unread_format_is_named_with_a_remedy() -> None:
     for image_format in ("DDS", "SGI"):
         data = encoded(jpegs.draw(37, 21), image_format)
         told = rf"\(it begins with .*\); {image_format}, perhaps, which is not read: check='none' \(--check"
@@ -101,7 +97,7 @@ def jpeg_header(width: int, height: int) -> bytes:
 
 
 @pytest.mark.parametrize("header", [png_header, jpeg_header])
-def test_a_header_that_claims_more_pixels_than_pillow_opens_is_refused(header: Callable[[int, int], bytes]) -> None:
+def test_header_with_too_many_pixels_is_refused(header: Callable[[int, int], bytes]) -> None:
     told = (
         "too large to be decoded: it has more pixels than the 178,956,970 that are allowed; set .* DBLOADER_MAX_PIXELS"
     )
@@ -141,20 +137,17 @@ def test_jpegs_with_rare_sampling_factors_decode(sampling: tuple[int, ...]) -> N
     check(jpegs.exotic(*sampling))
 
 
-def test_jpegs_with_rare_sampling_factors_are_followed_to_the_end() -> None:
+def test_cut_jpegs_with_rare_sampling_factors_are_damaged() -> None:
     with pytest.raises(ValueError, match="subsampling level"):
         simplejpeg.decode_jpeg(jpegs.exotic(0x31, 0x11, 0x11))
     decode_pil(jpegs.exotic(0x31, 0x11, 0x11, blocks=5))  # Pillow says nothing
     with pytest.raises(DamagedImageError, match=r"does not decode: its last scan is cut short"):
         check(jpegs.exotic(0x31, 0x11, 0x11, blocks=9))
-
-
-def test_sampling_factors_that_nobody_decodes_are_damage() -> None:
-    with pytest.raises(DamagedImageError, match="does not decode: broken data stream"):
+    with pytest.raises(DamagedImageError, match="does not decode: broken data stream"):  # Pillow does not decode it
         check(jpegs.exotic(0x33, 0x11, 0x11))
 
 
-def test_a_png_that_lacks_only_the_chunk_that_ends_it_decodes() -> None:
+def test_png_without_its_last_chunk_decodes() -> None:
     data = encoded(jpegs.draw(37, 21), "PNG")
     check(data[:-12])
     assert np.array_equal(floats(decode_pil(data[:-12])), floats(jpegs.draw(37, 21)))
@@ -162,17 +155,17 @@ def test_a_png_that_lacks_only_the_chunk_that_ends_it_decodes() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"progressive": True}, {"restart_marker_blocks": 5}])
 @pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
-def test_a_cut_is_found_behind_an_end_marker(mode: str, options: dict[str, Any]) -> None:
+def test_cut_before_an_end_marker_is_found(mode: str, options: dict[str, Any]) -> None:
     data = jpegs.encode(jpegs.draw(80, 60, mode), **options)
     start = data.index(b"\xff\xda")
     for length in range(start + 20, len(data) - 40, 61):
         if 0xFF in data[length - 1 : length + 1]:
-            continue  # maybe just between two scans of a progressive image: a coarser one, which decodes
+            continue  # may be between two scans of a progressive image, which then decodes coarsely
         with pytest.raises(DamagedImageError, match=r"does not decode|has data left|cannot be read"):
             check(data[:length] + END)
 
 
-def test_whatever_libjpeg_warns_of_is_found() -> None:
+def test_damage_with_a_warning_of_libjpeg_is_found() -> None:
     generator = random.Random(0)
     data = photo(width=160, height=120, quality=85)
     found = 0
@@ -198,13 +191,13 @@ def test_padding_before_the_end_marker_is_no_damage(padding: bytes) -> None:
     check(padded + b"and bytes after the end marker")
 
 
-def test_data_that_is_left_before_the_end_marker_is_damage() -> None:
+def test_data_left_before_the_end_marker_are_damage() -> None:
     noise = bytes(random.Random(0).choices(range(255), k=100))
     with pytest.raises(DamagedImageError, match=r"has data left .* so some are wrong: .*\d+ extraneous bytes"):
         check(photo()[:-2] + noise + END)
 
 
-def test_a_jpeg_whose_header_pillow_cannot_read_is_damaged() -> None:
+def test_jpeg_with_a_header_that_pillow_cannot_read_is_damaged() -> None:
     data = photo()
     start = data.index(b"\xff\xdb")
     broken = data[:start] + jpegs.segment(0xE1, b"Exif\x00\x00II*\x00\xff\xff\xff\xff") + data[start:]
@@ -222,7 +215,4 @@ def test_every_flipped_bit_in_the_pixels_of_a_png_is_found() -> None:
     for position in range(start, len(data) - 16):
         with pytest.raises(DamagedImageError, match=r"the CRC of its chunk IDAT at byte \d+ is wrong"):
             check(flip(data, position, position % 8))
-
-
-def test_bytes_after_the_end_of_a_png_are_not_looked_at() -> None:
-    check(encoded(jpegs.draw(16, 16), "PNG") + b"\x00\x00\x00\x01tEXtxbad!")
+    check(data + b"\x00\x00\x00\x01tEXtxbad!")  # after the end

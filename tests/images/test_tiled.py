@@ -1,10 +1,11 @@
-"""Any crop of any tiled JPEG has the pixels of the whole decode, bit for bit; and what is not tiled is refused."""
+"""Any crop of a tiled JPEG has the pixels of the whole image, bit for bit; other JPEGs are refused."""
 
 import io
 import mmap
 import random
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,7 @@ from dbloader.images.tiled.encode import choose_interval
 from tests.support.jpegs import END, code_blocks, draw, encode, frame, needs_jpegtran, scan, segment, thumbnail_exif
 
 SUBSAMPLINGS = ("4:4:4", "4:2:2", "4:2:0")
-# Sampling factors of the components. The second of gray images and of 4:4:4 mean no more than 0x11 does for pixels.
+# Sampling factors of the components. For pixels, 2 x 2 in gray and 2 x 1 in 4:4:4 mean the same as 0x11.
 FACTORS = {
     "gray": (0x11,),
     "gray of 2 x 2": (0x22,),
@@ -66,7 +67,7 @@ def assert_crops(jpeg: bytes, lengths: bytes, generator: random.Random, crops: i
     whole = decode(jpeg)
     height, width, _ = whole.shape
     for number in range(crops):
-        # Thin crops, and those at a tile's edge, are where neighbors are missed.
+        # Thin crops, and crops at the edge of a tile, show missing neighbors.
         most_wide, most_high = (min(width, 3), min(height, 3)) if number % 2 else (width, height)
         w, h = generator.randint(1, most_wide), generator.randint(1, most_high)
         x, y = generator.randint(0, width - w), generator.randint(0, height - h)
@@ -86,18 +87,20 @@ def assert_crops(jpeg: bytes, lengths: bytes, generator: random.Random, crops: i
     seed=st.integers(0, 2**32),
 )
 @settings(max_examples=60, deadline=None)
-def test_any_crop_is_that_of_the_whole_image(
+def test_crop_equals_the_whole_image(
     mode: str, subsampling: str, width: int, height: int, tile_width: int, quality: int, seed: int
 ) -> None:
     image = draw(width, height, mode, seed)
-    jpeg, lengths = encode_tiled(image, quality=quality, subsampling=subsampling, tile_width=tile_width)
+    options: dict[str, Any] = {"quality": quality, "subsampling": subsampling, "tile_width": tile_width}
+    jpeg, lengths = encode_tiled(image, **options)
+    assert encode_tiled(np.asarray(image), **options) == (jpeg, lengths)
     np.testing.assert_array_equal(decode(jpeg), by_pillow(jpeg))
     assert_crops(jpeg, lengths, random.Random(seed), crops=12)
 
 
 @pytest.mark.parametrize("factors", FACTORS.values(), ids=FACTORS)
 @pytest.mark.parametrize("seed", range(4))
-def test_any_crop_is_that_of_the_whole_image_for_any_subsampling(factors: tuple[int, ...], seed: int) -> None:
+def test_crop_equals_the_whole_image_for_any_subsampling(factors: tuple[int, ...], seed: int) -> None:
     generator = random.Random(seed)
     width, height = generator.randint(1, 80), generator.randint(1, 60)
     mcu = 8 if len(factors) == 1 else 8 * max(factor >> 4 for factor in factors)
@@ -110,7 +113,7 @@ def test_any_crop_is_that_of_the_whole_image_for_any_subsampling(factors: tuple[
 
 @pytest.mark.parametrize("subsampling", SUBSAMPLINGS)
 @pytest.mark.parametrize("over", range(1, 6))
-def test_crops_in_a_last_tile_of_few_pixels_see_the_tile_before_it(subsampling: str, over: int) -> None:
+def test_crop_in_a_narrow_last_tile_equals_the_whole_image(subsampling: str, over: int) -> None:
     image = draw(32 + over, 32 + over, seed=over)
     jpeg, lengths = encode_tiled(image, quality=90, subsampling=subsampling, tile_width=8)
     whole = decode(jpeg)
@@ -121,7 +124,7 @@ def test_crops_in_a_last_tile_of_few_pixels_see_the_tile_before_it(subsampling: 
             )
 
 
-def test_the_joined_jpeg_is_complete_and_has_no_metadata() -> None:
+def test_joined_jpeg_is_complete_and_has_no_metadata() -> None:
     exif = thumbnail_exif(encode(draw(16, 16), quality=20))
     plain = encode_tiled(draw(96, 60), quality=80)
     jpeg, lengths = encode_tiled(draw(96, 60), quality=80, exif=exif, icc_profile=b"profile" * 1000)
@@ -134,7 +137,7 @@ def test_the_joined_jpeg_is_complete_and_has_no_metadata() -> None:
     assert (x, y) == (8, 4)
 
 
-def test_a_crop_is_read_from_a_memory_map_that_can_then_be_closed(tmp_path: Path) -> None:
+def test_memory_map_can_be_closed_after_a_crop(tmp_path: Path) -> None:
     jpeg, lengths = encode_tiled(draw(100, 60), quality=80)
     path = tmp_path / "file"
     path.write_bytes(b"before" + jpeg + b"after")
@@ -145,20 +148,14 @@ def test_a_crop_is_read_from_a_memory_map_that_can_then_be_closed(tmp_path: Path
     np.testing.assert_array_equal(crop, decode(jpeg)[20:60, 10:40])
 
 
-def test_noise_is_encoded_although_it_takes_more_bytes_than_pillow_has_room_for() -> None:
+def test_noise_above_the_buffer_of_pillow_is_encoded() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (200, 200, 3), np.uint8)
     jpeg, lengths = encode_tiled(pixels, quality=100, subsampling="4:4:4")
     assert len(jpeg) > 2 * 200 * 200
     assert_crops(jpeg, lengths, random.Random(0), crops=10)
 
 
-def test_an_array_is_encoded_as_the_image_is() -> None:
-    for mode in ("RGB", "L"):
-        image = draw(50, 40, mode)
-        assert encode_tiled(np.asarray(image), quality=70) == encode_tiled(image, quality=70)
-
-
-def test_pixels_metadata_and_markers_of_an_encoded_image() -> None:
+def test_encoded_image_has_pixels_metadata_and_markers() -> None:
     exif = thumbnail_exif(b"\xff\xd0\xff\xd9")
     jpeg, lengths = encode_tiled(draw(160, 60), quality=85, subsampling="4:2:2", exif=exif, icc_profile=b"profile")
     assert examine(jpeg).state is State.COMPLETE
@@ -187,7 +184,7 @@ def test_pixels_metadata_and_markers_of_an_encoded_image() -> None:
         (1, 32, 1, 1),
     ],
 )
-def test_tiles_come_near_to_the_width_wanted(row: int, mcu_width: int, tile_width: int, interval: int) -> None:
+def test_interval_is_the_divisor_nearest_to_the_width(row: int, mcu_width: int, tile_width: int, interval: int) -> None:
     assert choose_interval(row, mcu_width, tile_width) == interval
 
 
@@ -228,36 +225,26 @@ def test_tiling_loses_nothing(source: bytes) -> None:
 
 
 @needs_jpegtran
-def test_huffman_codes_become_optimal() -> None:
-    source = encode(draw(160, 60), quality=50)
-    assert len(tile(source).jpeg) < len(source)
-
-
-@needs_jpegtran
-def test_arithmetic_codes_become_huffman_codes() -> None:
-    source = encode(draw(101, 61), quality=80)
-    arithmetic = subprocess.run(["jpegtran", "-arithmetic"], input=source, capture_output=True, check=True).stdout
-    assert tile(arithmetic) == tile(source)
-
-
-@needs_jpegtran
-def test_tiling_keeps_metadata() -> None:
+def test_tiling_keeps_metadata_and_optimizes_codes() -> None:
     exif = thumbnail_exif(encode(draw(16, 16), quality=20))
     source = encode(draw(90, 40), quality=60, exif=exif, icc_profile=b"profile", comment=b"comment", dpi=(72, 72))
     with Image.open(io.BytesIO(source)) as before, Image.open(io.BytesIO(tile(source).jpeg)) as after:
         assert after.info == before.info
+    assert len(tile(source).jpeg) < len(source)  # its Huffman codes became optimal
+    arithmetic = subprocess.run(["jpegtran", "-arithmetic"], input=source, capture_output=True, check=True).stdout
+    assert by_pillow(tile(arithmetic).jpeg).tobytes() == by_pillow(source).tobytes()
 
 
 @needs_jpegtran
-def test_tiling_an_image_that_is_cut_short_is_an_error() -> None:
+def test_tiling_a_cut_image_raises_damaged_image_error() -> None:
     source = encode(draw(90, 40), quality=60)
     with pytest.raises(DamagedImageError, match="jpegtran: Premature end"):
         tile(source[: len(source) // 2])
 
 
 @needs_jpegtran
-def test_tiling_refuses_an_image_that_would_get_other_pixels() -> None:
-    # A progressive image without its last scans: decoders smooth it, but no baseline image of its coefficients.
+def test_tiling_refuses_an_image_that_would_change() -> None:
+    # Decoders smooth a progressive image without its last scans, but not a baseline image with the same coefficients.
     source = encode(draw(90, 40), quality=95, progressive=True)
     cut = source[: source.index(b"\xff\xda", source.index(b"\xff\xda") + 2)]
     cut = cut[: cut.rindex(b"\xff\xc4")] if cut.rindex(b"\xff\xc4") > cut.index(b"\xff\xda") else cut
@@ -285,7 +272,7 @@ UNTILED = {
 
 
 @pytest.mark.parametrize(("jpeg", "why"), UNTILED.values(), ids=UNTILED)
-def test_jpegs_of_other_kinds_are_refused(jpeg: bytes, why: str) -> None:
+def test_jpeg_without_tiles_is_refused(jpeg: bytes, why: str) -> None:
     for function in (find_lengths, lambda data: decode_crop(data, bytes(8), 0, 0, 1, 1)):
         with pytest.raises(ImageError, match=f"cannot be decoded by tiles: .*{why}") as caught:
             function(jpeg)
@@ -294,13 +281,12 @@ def test_jpegs_of_other_kinds_are_refused(jpeg: bytes, why: str) -> None:
 
 @needs_jpegtran
 @pytest.mark.parametrize("kind", ["CMYK", "12 bits", "lossless", "height in DNL", "hierarchical", "several frames"])
-def test_tiling_refuses_what_must_be_decoded_whole(kind: str) -> None:
-    with pytest.raises(ImageError, match="cannot be decoded by tiles") as caught:
+def test_jpeg_that_must_be_decoded_whole_is_not_tiled(kind: str) -> None:
+    with pytest.raises(NotTiledError, match="cannot be decoded by tiles"):
         tile(UNTILED[kind][0])
-    assert type(caught.value) is NotTiledError
 
 
-def test_other_data_are_no_jpeg() -> None:
+def test_other_data_are_not_a_jpeg() -> None:
     for data in (b"", b"\xff", b"\x89PNG\r\n\x1a\n"):
         with pytest.raises(NotAnImageError, match="no JPEG"):
             find_lengths(data)
@@ -308,7 +294,7 @@ def test_other_data_are_no_jpeg() -> None:
             decode_crop(data, b"", 0, 0, 1, 1)
 
 
-def test_a_jpeg_that_is_cut_short_is_damaged_wherever_the_cut_is() -> None:
+def test_jpeg_cut_anywhere_is_damaged() -> None:
     jpeg, lengths = encode_tiled(draw(64, 20), quality=70)
     for length in range(2, len(jpeg)):
         with pytest.raises(DamagedImageError):
@@ -328,7 +314,7 @@ def test_restart_markers_out_of_order_are_damage() -> None:
             decode_crop(damaged, lengths, *crop)
 
 
-def test_a_frame_without_components_or_factors_is_damage() -> None:
+def test_frame_without_components_or_factors_is_damage() -> None:
     jpeg = frame(0xC0, 8, 8, 0x01) + segment(0xDD, b"\x00\x01") + scan([1], "") + END
     with pytest.raises(DamagedImageError, match="sampling factors that are not 1 to 4"):
         find_lengths(jpeg)
@@ -336,7 +322,7 @@ def test_a_frame_without_components_or_factors_is_damage() -> None:
         find_lengths(b"\xff\xd8" + scan([1], "") + END)
 
 
-def test_wrong_lengths_are_an_error_and_never_other_pixels() -> None:
+def test_wrong_lengths_raise_or_change_no_pixel() -> None:
     jpeg, lengths = encode_tiled(draw(200, 100), quality=70, subsampling="4:4:4")
     whole = decode(jpeg)
     generator = random.Random(0)
@@ -362,20 +348,16 @@ def test_wrong_lengths_are_an_error_and_never_other_pixels() -> None:
         else:
             np.testing.assert_array_equal(crop, whole[y : y + h, x : x + w])
     assert errors > 375
-
-
-def test_lengths_of_another_image_are_an_error() -> None:
-    jpeg, lengths = encode_tiled(draw(200, 60), quality=70)
-    other = encode_tiled(draw(200, 60, seed=1), quality=70).lengths
-    for wrong in (other, b"", lengths[:-1], lengths[:-2], lengths + bytes(2), b"\xff" * len(lengths)):
+    strange = encode_tiled(draw(200, 100, seed=1), quality=70, subsampling="4:4:4").lengths
+    for bytes_of_others in (strange, b"", lengths[:-1], lengths[:-2], lengths + bytes(2), b"\xff" * len(lengths)):
         with pytest.raises(DamagedImageError, match="lengths of the tiles are not those of this JPEG"):
-            decode_crop(jpeg, wrong, 70, 20, 100, 30)
+            decode_crop(jpeg, bytes_of_others, 70, 20, 100, 30)
 
 
-def test_a_tile_must_begin_and_end_at_a_marker() -> None:
+def test_tile_must_begin_and_end_at_a_marker() -> None:
     jpeg, lengths = encode_tiled(draw(200, 60), quality=95, subsampling="4:4:4", tile_width=200)
     edges = jpeg.index(b"\xff\xda") + 14 + _edges(lengths)
-    # The number of the marker in question is a byte of the tile after it too, but there it is no marker's.
+    # The second byte of this marker is also in the next tile, but not after an FF.
     wrong = np.frombuffer(lengths, "<u2").copy()
     place = next(at for at in range(edges[3], edges[4]) if jpeg[at] == 0xD2 and jpeg[at - 1] != 0xFF)
     wrong[2] += place + 1 - edges[3]
@@ -386,20 +368,20 @@ def test_a_tile_must_begin_and_end_at_a_marker() -> None:
     decode_crop(jpeg, wrong.tobytes(), 50, 32, 10, 8)
 
 
-def test_tiles_longer_than_16_bits_can_say_are_refused() -> None:
+def test_tile_above_65535_bytes_is_refused() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (8, 5000, 3), np.uint8)
     with pytest.raises(ImageError, match=r"one of its tiles has [0-9,]+ bytes, more than 65,535"):
         encode_tiled(pixels, quality=100, subsampling="4:4:4", tile_width=5000)
 
 
-def test_the_segment_that_tells_the_colour_space_is_kept() -> None:
+def test_segment_with_the_color_space_is_kept() -> None:
     jpeg = encode_tiled(draw(96, 60), quality=90).jpeg
     assert jpeg[2:4] == b"\xff\xe0"  # JFIF, which means YCbCr
     jpeg = jpeg[:2] + segment(0xEE, b"Adobe" + bytes([0, 100, 0, 0, 0, 0, 0])) + jpeg[20:]  # RGB
     assert_crops(jpeg, find_lengths(jpeg), random.Random(0), crops=10)
 
 
-def test_tiles_that_do_not_decode_are_an_error() -> None:
+def test_tiles_that_do_not_decode_raise_damaged_image_error() -> None:
     jpeg, lengths = encode_tiled(draw(200, 60), quality=70)
     start, stop = jpeg.index(b"\xff\xd3") + 2, jpeg.index(b"\xff\xd4")
     damaged = jpeg[:start] + bytes(stop - start) + jpeg[stop:]
@@ -410,22 +392,22 @@ def test_tiles_that_do_not_decode_are_an_error() -> None:
 @pytest.mark.parametrize(
     "crop", [(-1, 0, 5, 5), (0, -1, 5, 5), (0, 0, 0, 5), (0, 0, 5, 0), (0, 0, 51, 5), (0, 0, 5, 41), (46, 0, 5, 5)]
 )
-def test_a_crop_that_leaves_the_image_is_an_error(crop: tuple[int, int, int, int]) -> None:
+def test_crop_outside_the_image_is_refused(crop: tuple[int, int, int, int]) -> None:
     jpeg, lengths = encode_tiled(draw(50, 40), quality=70)
     with pytest.raises(OptionError, match="must lie within the image of 50 x 40 pixels"):
         decode_crop(jpeg, lengths, *crop)
 
 
-def test_options_are_checked() -> None:
-    image = draw(50, 40)
-    for quality in (0, 101):
-        with pytest.raises(OptionError, match=f"quality must be from 1 to 100, got {quality}"):
-            encode_tiled(image, quality=quality)
-    with pytest.raises(TypeError, match=r"quality must be an int, got 90\.5"):
-        encode_tiled(image, quality=90.5)  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match="subsampling must be one of 4:4:4, 4:2:2, 4:2:0, got '4:1:1'"):
-        encode_tiled(image, quality=90, subsampling="4:1:1")
-    with pytest.raises(OptionError, match="tile_width must be at least 1 pixel, got 0"):
-        encode_tiled(image, quality=90, tile_width=0)
-    with pytest.raises(ImageError, match="its mode is CMYK"):
-        encode_tiled(draw(50, 40, "CMYK"), quality=90)
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        *(({"quality": n}, OptionError, f"quality must be from 1 to 100, got {n}") for n in (0, 101)),
+        ({"quality": 90.5}, TypeError, r"quality must be an int, got 90\.5"),
+        ({"subsampling": "4:1:1"}, OptionError, "subsampling must be one of 4:4:4, 4:2:2, 4:2:0, got '4:1:1'"),
+        ({"tile_width": 0}, OptionError, "tile_width must be at least 1 pixel, got 0"),
+        ({"image": draw(50, 40, "CMYK")}, NotTiledError, "its mode is CMYK"),
+    ],
+)
+def test_invalid_options_are_refused(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        encode_tiled(**{"image": draw(50, 40), "quality": 90, **options})

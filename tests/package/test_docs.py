@@ -1,4 +1,4 @@
-"""What the documentation shows runs, what it links to is there, and the page of the command line is up to date.
+"""The blocks and links of the documentation, the generated page, and the examples of the command line.
 
 A block of ```python or ```bash directly below the comment ``<!-- run -->`` is run, and must exit with 0; below
 ``<!-- run: exit 1 -->``, with 1. All blocks of one page run in their order, in one folder, which has an
@@ -114,7 +114,7 @@ def run(language: str, code: str, folder: Path) -> tuple[int, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if [*blocks(page)]], ids=name)
-def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path, mongo_uri: str) -> None:
+def test_blocks_of_a_page_run(page: Path, tmp_path: Path, mongo_uri: str) -> None:
     make_imagefolder(tmp_path / "imagefolder")
     plant_coco(tmp_path / "coco")
     (tmp_path / "listing.json").write_text(json.dumps({"path_list": ["cat/000.jpg"], "label_list": [0]}))
@@ -131,14 +131,14 @@ def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path, mongo_uri: str) ->
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_blocks_that_run_are_of_a_language_that_can(page: Path) -> None:
+def test_marked_blocks_are_python_or_bash(page: Path) -> None:
     assert {block.language for block in blocks(page)} <= {"python", "bash"}
-    # A comment that is not directly above its block would be passed over.
+    # A mark that is not directly above its block has no effect.
     assert page.read_text(encoding="utf-8").count("<!-- run") == len([*blocks(page)])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_of_a_page_exist(page: Path) -> None:
     for link in _LINK.finditer(prose(page)):
         target = page.parent / link["path"] if link["path"] else page
         assert target.exists(), f"{name(page)} links to {link['path']}, which is not there"
@@ -152,7 +152,7 @@ def headings(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
 
 
-def test_every_page_can_be_found_from_the_readme() -> None:
+def test_readme_leads_to_every_page() -> None:
     found, waiting = set(), [HERE / "README.md"]
     while waiting:
         page = waiting.pop()
@@ -215,7 +215,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [group, *subcommands().values()], ids=lambda command: command.name)
-def test_the_examples_of_a_command_run(command: click.Command, shop: Path, mongo_uri: str, shell: Shell) -> None:
+def test_examples_of_a_command_run(command: click.Command, shop: Path, mongo_uri: str, shell: Shell) -> None:
     lines = [line.replace("mongodb://server/images.", f"{mongo_uri}.") for line in examples(command)]
     assert lines
     fill_collection(f"{mongo_uri}.old", shop / "photos")
@@ -277,7 +277,7 @@ def fill_collection(uri: str, folder: Path) -> None:
         collection.insert_many([{"img_name": name, "bson_img": (folder / name).read_bytes()} for name in names])
 
 
-def test_the_python_in_the_help_runs(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_in_the_help_runs(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, _, code = (group.epilog or "").partition("Then in Python:\n")
     convert(shop / "photos", "train.lmdb")
     lines = [*(line.strip() for line in code.splitlines()), "print(len(train), train.classes)", "train.close()"]

@@ -1,4 +1,4 @@
-"""The exceptions: a tree, as it is drawn in the module, of errors that survive the way out of another process."""
+"""The exceptions: their tree, as the module draws it, and their way out of other processes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ MESSAGES = ["a.jpg of /data/ü is damaged: 'it' has \"3\" bytes; convert again",
 
 
 def drawn() -> dict[str, tuple[str | None, list[str], str]]:
-    """Read the drawing: the base, the built-in bases and the description of each class."""
+    """Return the base, the built-in bases and the description of each class in the tree."""
     found: dict[str, tuple[str | None, list[str], str]] = {}
-    above: list[str] = []  # the class last seen at each depth
+    above: list[str] = []  # the last class at each depth
     for line in str(errors.__doc__).splitlines():
         match = re.fullmatch(r"((?:[│ ] {3})*(?:[├└]── )?)(\w+Error)\s*(?:\((\w+)\)\s+)?(.*)", line)
         if match:
@@ -33,55 +33,37 @@ def drawn() -> dict[str, tuple[str | None, list[str], str]]:
     return found
 
 
-def test_every_class_is_drawn_and_every_drawn_class_exists() -> None:
+def test_tree_shows_every_class() -> None:
     assert list(drawn()) == [kind.__name__ for kind in CLASSES]
 
 
 @each
-def test_a_class_has_the_bases_that_are_drawn(kind: type[DBLoaderError]) -> None:
+def test_class_has_the_drawn_bases_and_a_docstring(kind: type[DBLoaderError]) -> None:
     base, built_in, text = drawn()[kind.__name__]
-    bases = [above.__name__ for above in kind.__bases__]
-    assert bases == ([base, *built_in] if base else ["Exception"])
-    for name in built_in:
-        assert issubclass(kind, getattr(builtins, name))
-    assert issubclass(kind, DBLoaderError)
-    # What has no error below it, and so is raised itself, says what it is; and what is raised is a built-in too.
-    if not any(other[0] == kind.__name__ for other in drawn().values()):
+    assert [above.__name__ for above in kind.__bases__] == ([base, *built_in] if base else ["Exception"])
+    assert all(issubclass(kind, getattr(builtins, name)) for name in built_in)
+    if not any(other[0] == kind.__name__ for other in drawn().values()):  # raised itself
         assert text
         assert any(above.__module__ == "builtins" and above is not Exception for above in kind.__mro__[1:-3])
-
-
-@each
-def test_a_class_is_documented(kind: type[DBLoaderError]) -> None:
     assert re.fullmatch(r"[A-Z].*\.", (kind.__doc__ or "").split("\n")[0])
     assert kind.__doc__ is not kind.__bases__[0].__doc__
 
 
 @each
-def test_an_error_is_made_of_one_string_which_it_shows(kind: type[DBLoaderError]) -> None:
-    for message in MESSAGES:
-        error = kind(message)
-        assert str(error) == message
-        assert f"{error}" == message
-        assert error.args == (message,)
-
-
-@each
-def test_an_error_survives_pickling_and_copying(kind: type[DBLoaderError]) -> None:
+def test_error_is_made_of_one_string_and_survives_pickling(kind: type[DBLoaderError]) -> None:
     for message in MESSAGES:
         original = kind(message)
+        assert f"{original}" == message
         original.add_note("where")
         pickled = [pickle.dumps(original, protocol) for protocol in range(pickle.HIGHEST_PROTOCOL + 1)]
         for error in (*map(pickle.loads, pickled), copy.copy(original), copy.deepcopy(original)):
             assert type(error) is kind
-            assert str(error) == message
-            assert error.args == (message,)
-            assert error.__notes__ == ["where"]
+            assert (str(error), error.args, error.__notes__) == (message, (message,), ["where"])
 
 
 @each
-def test_an_error_survives_the_way_out_of_a_dataloader_worker(kind: type[DBLoaderError]) -> None:
-    # torch makes the error anew from one string, the traceback in the worker; but it makes a KeyError show newlines.
+def test_error_survives_a_dataloader_worker(kind: type[DBLoaderError]) -> None:
+    # torch creates the error again from one string, the traceback in the worker. Of a KeyError it changes newlines.
     from torch import _utils
 
     wrapper: Any = _utils.ExceptionWrapper
@@ -95,8 +77,6 @@ def test_an_error_survives_the_way_out_of_a_dataloader_worker(kind: type[DBLoade
         pickle.loads(pickle.dumps(wrapped)).reraise()  # noqa: S301 - our own
 
 
-def test_an_error_about_a_name_reads_as_a_sentence_though_it_is_a_key_error() -> None:
+def test_record_not_found_error_shows_its_message_without_quotes() -> None:
     assert str(KeyError("it's")) == '"it\'s"'
     assert str(RecordNotFoundError("it's")) == "it's"
-    with pytest.raises(KeyError, match=r"^it's$"):
-        raise RecordNotFoundError("it's")

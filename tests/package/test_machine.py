@@ -10,7 +10,7 @@ import pytest
 from dbloader._machine import available_memory, cpu_count, file_system, total_memory
 
 CPUS = len(os.sched_getaffinity(0))
-HUGE = 9223372036854771712  # version 1 says so where there is no limit
+HUGE = 9223372036854771712  # no limit, in version 1
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def many(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def machine(root: Path, group: str, files: dict[str, str]) -> Path:
-    """Return a folder with this process's control group, and files below sys/fs/cgroup."""
+    """Return a root with a control group of this process, and files below sys/fs/cgroup."""
     for path, text in {"proc/self/cgroup": group, "proc/meminfo": "MemTotal: 2 kB\nMemAvailable: 9 kB\n"}.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text)
@@ -31,44 +31,48 @@ def machine(root: Path, group: str, files: dict[str, str]) -> Path:
     return root
 
 
+V1 = "12:memory:/kube/pod\n3:cpu,cpuacct:/kube/pod\n1:name=systemd:/\n0::/\n"
+NESTED = "3:cpu,cpuacct:/a/b\n"
+
+
+def nested(outer: str, inner: str) -> dict[str, str]:
+    return {"pod/cpu.max": f"{outer} 1", "pod/box/cpu.max": f"{inner} 1", "other/cpu.max": "1 1"}
+
+
+def version_1(quota: int, period: int, folder: str = "") -> dict[str, str]:
+    return {f"cpu/{folder}cpu.cfs_quota_us": f"{quota}", f"cpu/{folder}cpu.cfs_period_us": f"{period}"}
+
+
 @pytest.mark.usefixtures("many")
 @pytest.mark.parametrize(
-    ("limit", "cpus"),
-    [("400000 100000", 4), ("max 100000", 64), ("250000 100000", 3), ("1000 100000", 1), ("9900000 100000", 64)],
+    ("group", "files", "cpus"),
+    [
+        ("0::/\n", {"cpu.max": "400000 100000"}, 4),
+        ("0::/\n", {"cpu.max": "250000 100000"}, 3),  # rounded up
+        ("0::/\n", {"cpu.max": "1000 100000"}, 1),
+        ("0::/\n", {"cpu.max": "9900000 100000"}, 64),
+        ("0::/\n", {"cpu.max": "max 100000"}, 64),
+        ("0::/pod/box/none\n", nested("2", "8"), 2),  # the lowest quota of nested groups applies
+        ("0::/pod/box/none\n", nested("8", "2"), 2),
+        ("0::/pod/box/none\n", nested("max", "5"), 5),
+        ("0::/pod/box/none\n", nested("5", "max"), 5),
+        # A container may see only its own group, as the root, with its path on the machine.
+        (V1, version_1(350_000, 100_000), 4),
+        (V1, version_1(-1, 100_000), 64),
+        (V1, version_1(50_000, 0), 64),
+        (NESTED, {**version_1(-1, 100, "a/b/"), **version_1(300, 100, "a/"), **version_1(-1, 100)}, 3),
+    ],
 )
-def test_a_container_has_the_cpus_of_its_quota_rounded_up(tmp_path: Path, limit: str, cpus: int) -> None:
-    assert cpu_count(machine(tmp_path, "0::/\n", {"cpu.max": limit})) == cpus
-
-
-@pytest.mark.usefixtures("many")
-@pytest.mark.parametrize(("outer", "inner", "cpus"), [("2", "8", 2), ("8", "2", 2), ("max", "5", 5), ("5", "max", 5)])
-def test_the_least_quota_of_nested_groups_holds(tmp_path: Path, outer: str, inner: str, cpus: int) -> None:
-    files = {"pod/cpu.max": f"{outer} 1", "pod/box/cpu.max": f"{inner} 1", "other/cpu.max": "1 1"}
-    assert cpu_count(machine(tmp_path, "0::/pod/box/none\n", files)) == cpus
-
-
-@pytest.mark.usefixtures("many")
-@pytest.mark.parametrize(("quota", "period", "cpus"), [(350_000, 100_000, 4), (-1, 100_000, 64), (50_000, 0, 64)])
-def test_version_1_has_quota_and_period_in_two_files(tmp_path: Path, quota: int, period: int, cpus: int) -> None:
-    # A container may see only its own group, as the root, while its path is that of the machine.
-    files = {"cpu/cpu.cfs_quota_us": f"{quota}", "cpu/cpu.cfs_period_us": f"{period}"}
-    group = "12:memory:/kube/pod\n3:cpu,cpuacct:/kube/pod\n1:name=systemd:/\n0::/\n"
+def test_container_has_the_cpus_of_its_quota(tmp_path: Path, group: str, files: dict[str, str], cpus: int) -> None:
     assert cpu_count(machine(tmp_path, group, files)) == cpus
 
 
-@pytest.mark.usefixtures("many")
-def test_a_group_of_version_1_without_a_quota_has_that_of_the_group_around_it(tmp_path: Path) -> None:
-    quotas = {"cpu/a/b/cpu.cfs_quota_us": "-1", "cpu/a/cpu.cfs_quota_us": "300", "cpu/cpu.cfs_quota_us": "-1"}
-    periods = {name.replace("quota", "period"): "100" for name in quotas}
-    assert cpu_count(machine(tmp_path, "3:cpu,cpuacct:/a/b\n", {**quotas, **periods})) == 3
-
-
-def test_without_control_groups_the_affinity_decides(tmp_path: Path) -> None:
+def test_affinity_counts_without_control_groups(tmp_path: Path) -> None:
     assert cpu_count(tmp_path) == CPUS
     assert cpu_count(machine(tmp_path, "1:name=systemd:/\n", {"cpu.max": "1 100"})) == CPUS
 
 
-def test_where_the_system_has_no_affinity_all_cpus_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_cpus_count_without_affinity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity")
     assert cpu_count(tmp_path) == os.cpu_count()
 
@@ -85,7 +89,7 @@ def test_where_the_system_has_no_affinity_all_cpus_count(tmp_path: Path, monkeyp
         ("0::/\n", {}, None),
     ],
 )
-def test_a_container_has_no_more_memory_than_it_may_use(
+def test_container_has_the_memory_of_its_limit(
     tmp_path: Path, group: str, files: dict[str, str], limit: int | None
 ) -> None:
     root = machine(tmp_path, group, files)
@@ -94,12 +98,12 @@ def test_a_container_has_no_more_memory_than_it_may_use(
     assert available_memory(root) == (limit or 9 * 1024)
 
 
-def test_without_proc_the_memory_is_that_of_the_machine(tmp_path: Path) -> None:
+def test_memory_without_proc_is_the_memory_of_the_machine(tmp_path: Path) -> None:
     assert total_memory(tmp_path) == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert available_memory(tmp_path) is None
 
 
-def test_the_limits_of_this_process_are_within_those_of_the_machine() -> None:
+def test_limits_of_this_process_are_within_the_machine() -> None:
     assert 1 <= cpu_count() <= CPUS
     available = available_memory()
     if Path("/proc/meminfo").exists():
@@ -108,7 +112,7 @@ def test_the_limits_of_this_process_are_within_those_of_the_machine() -> None:
 
 
 def mounts(root: Path, *folders_and_types: tuple[object, str]) -> Path:
-    """Return a folder with the mounts of a process, in their order."""
+    """Return a root with some mounts, in their order."""
     escaped = ((str(folder).replace(" ", r"\040"), kind) for folder, kind in folders_and_types)
     lines = [f"9 1 0:9 / {folder} rw,relatime shared:1 - {kind} server:/x rw\n" for folder, kind in escaped]
     (root / "proc/self").mkdir(parents=True)
@@ -116,7 +120,7 @@ def mounts(root: Path, *folders_and_types: tuple[object, str]) -> Path:
     return root
 
 
-def test_a_file_is_on_the_deepest_mount_above_it_and_the_last_of_those(tmp_path: Path) -> None:
+def test_file_system_is_the_last_of_the_deepest_mounts(tmp_path: Path) -> None:
     folder = tmp_path / "a b"
     (folder / "c").mkdir(parents=True)
     root = mounts(tmp_path / "root", ("/", "ext4"), (folder, "nfs4"), (folder, "cifs"), (tmp_path, "xfs"))
@@ -127,7 +131,7 @@ def test_a_file_is_on_the_deepest_mount_above_it_and_the_last_of_those(tmp_path:
     assert file_system(tmp_path / "link/x.lmdb", root) == "cifs"
 
 
-def test_the_file_system_is_unknown_without_mountinfo(tmp_path: Path) -> None:
+def test_file_system_is_unknown_without_mountinfo(tmp_path: Path) -> None:
     assert file_system(tmp_path, tmp_path) is None
     if Path("/proc/self/mountinfo").exists():
         assert file_system("/proc") == "proc"

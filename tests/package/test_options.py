@@ -1,54 +1,58 @@
-"""Options are what they look like, or refused."""
+"""Checks of option values."""
 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from dbloader._options import checked_flag, whole_number
+from dbloader._describe import short_repr
+from dbloader._options import check_choice, check_path, checked_flag, real_number, whole_number
 from dbloader.errors import OptionError
 
-
-@pytest.mark.parametrize("kind", [bool, np.bool_])
-def test_true_and_false_are_given_back(kind: type) -> None:
-    assert checked_flag("resume", kind(True)) is True
-    assert checked_flag("resume", kind(False)) is False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
-@pytest.mark.parametrize("value", ["no", "", 0, 1, None])
-def test_what_only_counts_as_true_or_false_is_refused(value: object) -> None:
-    with pytest.raises(TypeError, match=f"^resume must be True or False, got {value!r}$"):
-        checked_flag("resume", value)
-
-
-def test_none_is_taken_where_it_says_something() -> None:
+def test_valid_values_are_returned_as_python_types() -> None:
+    assert [checked_flag("resume", kind(value)) for kind in (bool, np.bool_) for value in (0, 1)] == [False, True] * 2
     assert checked_flag("training", None, none=True) is None
-    assert checked_flag("training", False, none=True) is False
-    with pytest.raises(TypeError, match=r"^training must be True, False or None, got 'no'$"):
-        checked_flag("training", "no", none=True)
-
-
-def test_whole_numbers_are_given_back_as_pythons() -> None:
     assert whole_number("workers", None, none=True) is None
-    assert whole_number("workers", -2) == -2
-    assert type(whole_number("workers", np.int64(3), 3)) is int
-
-
-@pytest.mark.parametrize("value", ["2", 2.0, True, np.float64(2), [2], None])
-def test_what_is_no_whole_number_is_refused(value: object) -> None:
-    with pytest.raises(TypeError, match=f"^workers must be an int, got {re.escape(repr(value))}$"):
-        whole_number("workers", value)
-
-
-def test_a_number_below_the_least_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"^workers must be at least 1, got 0$"):
-        whole_number("workers", 0, 1)
-
-
-def test_a_whole_number_has_a_least_and_a_greatest_value() -> None:
     assert [whole_number("quality", value, 1, 100) for value in (1, np.int8(7), 100)] == [1, 7, 100]
-    for value in (0, 101):
-        with pytest.raises(OptionError, match=f"^quality must be from 1 to 100, got {value}$"):
-            whole_number("quality", value, 1, 100)
+    assert type(whole_number("workers", np.int64(3), 3)) is int
+    assert type(real_number("share", np.float32(0.5), 0, 1)) is float
+
+
+@pytest.mark.parametrize(
+    ("check", "value", "options", "message"),
+    [
+        *((checked_flag, value, {}, f"must be True or False, got {value!r}") for value in ("no", "", 0, 1, None)),
+        (checked_flag, "no", {"none": True}, "must be True, False or None, got 'no'"),
+        *(
+            (whole_number, value, {}, f"must be an int, got {value!r}")
+            for value in ("2", 2.0, True, np.float64(2), [2])
+        ),
+        (whole_number, None, {}, "must be an int, got None"),
+        (whole_number, 0, {"least": 1}, "must be at least 1, got 0"),
+        *((whole_number, n, {"least": 1, "most": 100}, f"must be from 1 to 100, got {n}") for n in (0, 101)),
+        (real_number, "1", {}, "must be a number, got '1'"),
+        (real_number, True, {}, "must be a number, got True"),
+        (real_number, 0.0, {"above": True}, "must be above 0 and finite, got 0.0"),
+        (real_number, float("nan"), {"most": 1}, "must be at least 0 and at most 1, got nan"),
+        (check_path, b"x", {}, "must be a str or a path, got bytes"),
+        (check_choice, "c", {"choices": ("a", "b")}, "must be one of a, b, got 'c'"),
+    ],
+)
+def test_other_values_are_refused(
+    check: Callable[..., Any], value: object, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((TypeError, OptionError), match=f"^name {re.escape(message)}$"):
+        check("name", value, **options)
+
+
+def test_long_repr_ends_in_an_ellipsis() -> None:
+    assert short_repr("a" * 98) == repr("a" * 98)
+    assert short_repr("a" * 99) == f"'{'a' * 98}…"
+    assert len(short_repr("a" * 500, 50)) == 50

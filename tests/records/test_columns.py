@@ -1,13 +1,19 @@
-"""Columns: the facts about records that lie beside them."""
+"""Columns of records, and packed names."""
 
 from __future__ import annotations
 
 import struct
+import tracemalloc
 import zlib
+from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dbloader import Record
+from dbloader.errors import DamagedRecordError
 from dbloader.records.columns import (
     CHUNK,
     COLUMNS,
@@ -15,7 +21,10 @@ from dbloader.records.columns import (
     NO_LABEL,
     ColumnChunk,
     is_whole,
+    join_names,
+    name_at,
     name_hash,
+    names_in,
     pack_names,
     seal_chunk,
     unseal_chunk,
@@ -23,21 +32,37 @@ from dbloader.records.columns import (
 )
 from dbloader.records.record import encode
 
+if TYPE_CHECKING:
+    from dbloader.records.columns import (
+        Names,
+    )
+    from dbloader.records.record import EncodedRecord
+
 SALT = 0x9E3779B9
+NAMES = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=12), max_size=40)
 
 
-def test_a_chunk_is_laid_out_byte_by_byte_as_documented() -> None:
+def chunk_of(records: list[EncodedRecord]) -> ColumnChunk:
     chunk = ColumnChunk()
+    for record in records:
+        chunk.append(record)
+    return chunk
+
+
+def names_of(names: list[str]) -> Names:
+    encoded = [name.encode() for name in names]
+    chunks = (pack_names(encoded[start : start + CHUNK]) for start in range(0, len(names), CHUNK))
+    return join_names(chunks, len(names))
+
+
+def test_chunk_has_the_documented_bytes() -> None:
     records = [
         Record(name="ä", label=-2, image=b"abc", width=2**32 - 1, height=1),
         Record(name="b/c.png", label=2**63 - 1, height=7),
         Record(),
     ]
     encoded = [encode(record) for record in records]
-    for record in encoded:
-        chunk.append(record)
-    assert len(chunk) == 3
-    assert chunk.pack() == {
+    assert chunk_of(encoded).pack() == {
         "label": struct.pack("<3q", -2, 2**63 - 1, -(2**63)),
         "width": struct.pack("<3I", 2**32 - 1, 0, 0),
         "height": struct.pack("<3I", 1, 7, 0),
@@ -46,28 +71,24 @@ def test_a_chunk_is_laid_out_byte_by_byte_as_documented() -> None:
         "name_hash": struct.pack("<3I", zlib.crc32("ä".encode()), zlib.crc32(b"b/c.png"), 0),
         "name": struct.pack("<5I", 3, 0, 2, 9, 9) + "äb/c.png".encode(),
     }
-    assert set(chunk.pack()) == set(COLUMNS) == {"name", *DTYPES}
-    assert NO_LABEL == -(2**63)
-    assert CHUNK == 4096
+    assert (set(COLUMNS), NO_LABEL, CHUNK) == ({"name", *DTYPES}, -(2**63), 4096)
 
 
-def test_an_unpacked_chunk_is_continued_as_if_it_had_never_been_packed() -> None:
+def test_chunk_is_continued_after_unpacking_and_cut() -> None:
     records = [encode(Record(name=f"{number}" * (number % 4) or None, label=number)) for number in range(30)]
-    whole, first = ColumnChunk(), ColumnChunk()
-    for record in records:
-        whole.append(record)
-    for record in records[:17]:
-        first.append(record)
-    second = ColumnChunk.unpack(first.pack())
-    assert len(second) == 17
+    whole, first = chunk_of(records), chunk_of(records[:17])
+    again = ColumnChunk.unpack(first.pack())
+    assert len(again) == 17
     for record in records[17:]:
-        second.append(record)
-    assert second.pack() == whole.pack()
+        again.append(record)
+    assert again.pack() == whole.pack()
+    whole.cut(17)
+    assert (len(whole), whole.pack()) == (17, first.pack())
 
 
-def test_a_record_that_does_not_fit_leaves_a_chunk_as_it_was() -> None:
-    chunk, fits = ColumnChunk(), encode(Record(name="a", label=1, image=b"abc", width=3, height=4))
-    chunk.append(fits)
+def test_record_out_of_range_leaves_a_chunk_unchanged() -> None:
+    fits = encode(Record(name="a", label=1, image=b"abc", width=3, height=4))
+    chunk = chunk_of([fits])
     before = chunk.pack()
     wrong = [fits._replace(label=2**63), fits._replace(width=-1), fits._replace(nbytes=-1), fits._replace(crc32=2**32)]
     for record in wrong:
@@ -76,87 +97,115 @@ def test_a_record_that_does_not_fit_leaves_a_chunk_as_it_was() -> None:
         assert chunk.pack() == before
 
 
-def test_a_chunk_that_is_cut_is_that_of_its_first_records() -> None:
-    records = [encode(Record(name=f"{number}", label=number, width=number + 1, height=1)) for number in range(20)]
-    chunk, first = ColumnChunk(), ColumnChunk()
-    for record in records:
-        chunk.append(record)
-    for record in records[:7]:
-        first.append(record)
-    chunk.cut(7)
-    assert len(chunk) == 7
-    assert chunk.pack() == first.pack()
-
-
-def test_a_name_whose_checksum_is_0_is_not_taken_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert name_hash(b"") == 0
-    assert name_hash(b"a") == zlib.crc32(b"a")
+def test_name_with_checksum_0_differs_from_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (name_hash(b""), name_hash(b"a")) == (0, zlib.crc32(b"a"))
     monkeypatch.setattr("dbloader.records.columns.crc32", lambda name: 0)
-    assert name_hash(b"a") == 1
-    assert name_hash(b"") == 0
+    assert (name_hash(b""), name_hash(b"a")) == (0, 1)
 
 
 @pytest.mark.parametrize("name", DTYPES)
-def test_a_column_of_numbers_is_whole_if_it_has_the_bytes_of_its_records(name: str) -> None:
+def test_column_of_numbers_is_whole_with_the_bytes_of_its_records(name: str) -> None:
     size = DTYPES[name].itemsize
     assert is_whole(name, bytes(3 * size), 3)
     assert is_whole(name, b"", 0)
-    for length in (0, size, 3 * size - 1, 3 * size + 1, 4 * size):
-        assert not is_whole(name, bytes(length), 3)
+    assert not any(is_whole(name, bytes(length), 3) for length in (0, size, 3 * size - 1, 3 * size + 1, 4 * size))
 
 
-def test_a_column_of_names_is_whole_if_its_offsets_lead_through_it_to_its_end() -> None:
+def test_column_of_names_is_whole_with_valid_offsets() -> None:
     chunk = pack_names([b"ab", b"", b"cde"])
     assert is_whole("name", chunk, 3)
-    for length in range(len(chunk)):
-        assert not is_whole("name", chunk[:length], 3)
+    assert not any(is_whole("name", chunk[:length], 3) for length in range(len(chunk)))
     assert not is_whole("name", chunk + b"x", 3)
     assert not is_whole("name", chunk, 2)
     assert not is_whole("name", chunk, 4)
-    for offsets in ([3, 0, 3, 2, 5], [3, 0, 2, 2, 4], [3, 0, 2, 9, 5], [2, 0, 2, 2, 5], [3, 6, 2, 2, 5]):
+    wrong = ([3, 0, 3, 2, 5], [3, 0, 2, 2, 4], [3, 0, 2, 9, 5], [2, 0, 2, 2, 5], [3, 6, 2, 2, 5], [3, 1, 2, 2, 5])
+    for offsets in wrong:
         assert not is_whole("name", struct.pack("<5I", *offsets) + b"abcde", 3)
 
 
-# ---- Chunks as they are stored
+# Chunks as they are stored
 
 
-@pytest.mark.parametrize("kind", [bytes, memoryview])
-def test_a_sealed_chunk_opens_as_what_it_was(kind: type) -> None:
-    chunk = unseal_chunk("label", 7, kind(seal_chunk("label", 7, b"0123")))
-    assert chunk is not None
-    assert bytes(chunk) == b"0123"
-
-
-def test_the_seal_of_a_chunk_is_laid_out_byte_by_byte_as_documented() -> None:
+def test_sealed_chunk_has_the_documented_bytes() -> None:
     crc = zlib.crc32(b"width" + struct.pack(">Q", 258) + b"0123") ^ SALT
-    assert seal_chunk("width", 258, b"0123", SALT) == b"0123" + struct.pack("<I", crc)
+    sealed = seal_chunk("width", 258, b"0123", SALT)
+    assert sealed == b"0123" + struct.pack("<I", crc)
+    for stored in (sealed, memoryview(sealed)):
+        assert bytes(unseal_chunk("width", 258, stored, SALT) or b"") == b"0123"
 
 
-def test_each_flipped_bit_of_a_sealed_chunk_is_found() -> None:
-    sealed = seal_chunk("name", 3, pack_names([b"a", b"", "ö".encode()]))
+def test_changed_chunk_or_chunk_of_another_place_is_refused() -> None:
+    sealed = seal_chunk("name", 3, pack_names([b"a", b"", "ö".encode()]), SALT)
     for bit in range(8 * len(sealed)):
         flipped = bytearray(sealed)
         flipped[bit // 8] ^= 1 << bit % 8
-        assert unseal_chunk("name", 3, bytes(flipped)) is None
-    for length in range(len(sealed)):
-        assert unseal_chunk("name", 3, sealed[:length]) is None
+        assert unseal_chunk("name", 3, bytes(flipped), SALT) is None
+    for wrong in (*(sealed[:length] for length in range(len(sealed))), None, b"", "text", 7):
+        assert unseal_chunk("name", 3, wrong, SALT) is None
+    for column, number, salt in (("width", 3, SALT), ("name", 4, SALT), ("name", 3, SALT ^ 1)):
+        assert unseal_chunk(column, number, sealed, salt) is None
 
 
-def test_a_chunk_is_not_taken_for_one_of_another_column_number_or_store() -> None:
-    sealed = seal_chunk("width", 3, bytes(8), SALT)
-    assert unseal_chunk("width", 3, sealed, SALT) is not None
-    assert unseal_chunk("height", 3, sealed, SALT) is None
-    assert unseal_chunk("width", 4, sealed, SALT) is None
-    assert unseal_chunk("width", 3, sealed, SALT ^ 1) is None
-
-
-@pytest.mark.parametrize("stored", [None, b"", b"abc", "text", 7])
-def test_what_is_no_chunk_at_all_is_not_one(stored: object) -> None:
-    assert unseal_chunk("width", 0, stored) is None
-
-
-def test_a_whole_chunk_has_as_many_records_as_its_store_gives_it() -> None:
+def test_whole_chunk_has_the_records_that_the_length_of_its_store_gives_it() -> None:
     sealed = seal_chunk("width", 1, bytes(3 * 4))
-    assert whole_chunk("width", 1, sealed, CHUNK + 3, 0) is not None
-    assert whole_chunk("width", 1, sealed, CHUNK + 2, 0) is None
-    assert whole_chunk("width", 1, sealed, CHUNK + 4, 0) is None
+    found = [whole_chunk("width", 1, sealed, CHUNK + length, 0) is not None for length in (2, 3, 4)]
+    assert found == [False, True, False]
+
+
+# Names
+
+
+@pytest.mark.slow
+@settings(deadline=None)
+@given(NAMES, st.lists(st.integers(0, 39), max_size=60))
+def test_names_come_back_from_a_chunk_and_in_any_order(names: list[str], indices: list[int]) -> None:
+    chunk = pack_names([name.encode() for name in names])
+    for kind in (chunk, memoryview(chunk)):
+        assert names_in(kind) == [name.encode() for name in names]
+        assert [name_at(kind, position) for position in range(len(names))] == names
+    assert is_whole("name", chunk, len(names))
+    indices = [index for index in indices if index < len(names)]
+    taken = names_of(names).take(np.array(indices, np.uint32))
+    assert list(taken) == [names[index] for index in indices]
+    assert len(taken.data) == sum(len(names[index].encode()) for index in indices)
+    assert (taken.data.dtype, taken.offsets.dtype) == (np.uint8, np.int64)
+
+
+def test_take_needs_little_memory_and_crosses_blocks() -> None:
+    count = 50_000
+    expected = [f"a folder/{index:050}.jpg" * (index % 3 > 0) for index in range(count)]
+    names, indices = names_of(expected), np.random.default_rng(0).permutation(count)[: count // 2]
+    tracemalloc.start()
+    try:
+        taken = names.take(indices)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert list(taken) == [expected[index] for index in indices]
+    assert peak < 4 * (taken.data.nbytes + taken.offsets.nbytes)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 5])
+def test_names_are_a_sequence_of_str(count: int) -> None:
+    expected = [f"{number}/ü" * (number % 3) for number in range(count)]
+    names = names_of(expected)
+    assert len(names) == count
+    assert list(names) == names[:] == expected
+    assert names[1:-1:2] == expected[1:-1:2]
+    assert names[::-1] == expected[::-1]
+    for position in range(-count, count, 1 + count // 50):
+        assert names[position] == expected[position]
+    for position in (count, -count - 1):
+        with pytest.raises(IndexError, match="range object index out of range"):
+            names[position]
+    assert repr(names) == f"<{count} names, packed>"
+    assert "absent" not in names
+
+
+def test_name_that_is_not_utf8_is_a_damaged_record() -> None:
+    chunk = pack_names([b"fine", b"\xff"])
+    names = join_names(iter([chunk]), 2)
+    assert name_at(chunk, 0) == names[0] == "fine"
+    for read in (lambda: name_at(chunk, 1), lambda: names[1], lambda: list(names)):
+        with pytest.raises(DamagedRecordError, match="is not UTF-8"):
+            read()

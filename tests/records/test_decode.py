@@ -1,4 +1,4 @@
-"""Decoding records, and noticing damage."""
+"""Decoding records, and finding damage."""
 
 from __future__ import annotations
 
@@ -15,16 +15,14 @@ import numpy as np
 import pytest
 from bson.binary import Binary
 from bson.int64 import Int64
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from dbloader import Record
 from dbloader.errors import DamagedRecordError
 from dbloader.records.decode import decode, decode_encoded, decode_values
 from dbloader.records.document import open_sealed
-from dbloader.records.record import STANDARD_FIELDS, EncodedRecord, encode
+from dbloader.records.record import EncodedRecord, encode
 from tests.support.children import in_child
-from tests.support.values import ARRAYS, FIELD_NAMES, TEXT, UINT32, VALUES, same
+from tests.support.values import same
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +34,7 @@ SALT = 0x9E3779B9
 @pytest.mark.parametrize("dtype", ["|V0", "<f8"])
 @pytest.mark.parametrize("shape", [(10**12,), (-1,), (2, 2), (10**12, 0)])
 @pytest.mark.parametrize("as_image", [False, True])
-def test_an_array_that_says_that_it_has_more_elements_than_bytes_is_damaged_at_once(
+def test_array_that_claims_more_elements_than_bytes_is_damage(
     version: tuple[int, int], dtype: str, shape: tuple[int, ...], as_image: bool
 ) -> None:
     if dtype == "<f8" and 0 in shape:
@@ -67,9 +65,7 @@ def test_an_array_that_says_that_it_has_more_elements_than_bytes_is_damaged_at_o
         ({"resized_from": [5, "x"]}, "it has a side of 'x' pixels"),
     ],
 )
-def test_a_value_that_no_record_has_is_damage_even_under_the_right_checksum(
-    values: dict[str, Any], message: str
-) -> None:
+def test_value_of_a_wrong_type_is_damage_under_the_right_checksum(values: dict[str, Any], message: str) -> None:
     document = with_elements(bson.encode(values)[4:-1])
     with pytest.raises(DamagedRecordError, match=f"^{message}$"):
         decode(document, 0, SALT)
@@ -77,7 +73,7 @@ def test_a_value_that_no_record_has_is_damage_even_under_the_right_checksum(
         decode_values(bson.decode(document), 0, SALT)
 
 
-def test_an_element_that_ends_like_a_checksum_is_none() -> None:
+def test_element_that_ends_like_a_checksum_is_no_checksum() -> None:
     def ends_like_a_checksum(number: int, before: bytes) -> bytes:
         """Return a document whose last element is a binary with the bytes of the element crc32 at its end."""
         size = struct.pack("<iB", 15, 0)
@@ -96,7 +92,7 @@ def test_an_element_that_ends_like_a_checksum_is_none() -> None:
         decode(document, 5, SALT)
 
 
-def test_documents_within_documents_without_end_are_damage() -> None:
+def test_endlessly_nested_documents_are_damage() -> None:
     deep = b"\x05\0\0\0\0"
     for _ in range(3000):
         deep = struct.pack("<i", len(deep) + 8) + b"\x03a\0" + deep + b"\0"
@@ -109,31 +105,31 @@ DOCUMENT = encode(RECORD).document(6, SALT)
 
 
 @pytest.mark.parametrize("change", [1, 0x80, 0xFF])
-def test_a_changed_byte_is_noticed_wherever_it_is(change: int) -> None:
+def test_every_changed_byte_is_found(change: int) -> None:
     for position in range(len(DOCUMENT)):
         document = bytearray(DOCUMENT)
         document[position] ^= change
-        with pytest.raises(DamagedRecordError, match=r"^its CRC-32 is|^it is record|^it does not (begin|end) with its"):
-            decode(bytes(document), 6, SALT)
+        for way in (decode, decode_encoded):
+            with pytest.raises(DamagedRecordError, match=r"^its CRC-32 is|^it is record|^it does not (begin|end) with"):
+                way(bytes(document), 6, SALT)
 
 
-def test_a_document_of_another_length_index_or_store_is_noticed() -> None:
-    with pytest.raises(DamagedRecordError, match=r"^it does not begin with its length of .* bytes and its _id$"):
-        decode(DOCUMENT + b"\0", 6, SALT)
-    with pytest.raises(DamagedRecordError, match=r"^it is record 6$"):
-        decode(DOCUMENT, 5, SALT)
-    for decode_one in (decode, decode_encoded):
-        with pytest.raises(DamagedRecordError, match=r"^its CRC-32 is \w+, not \w+$"):
-            decode_one(DOCUMENT, 6, SALT ^ 1)
+def test_document_of_another_length_index_or_store_is_refused() -> None:
+    for document, index, salt, message in (
+        (DOCUMENT + b"\0", 6, SALT, r"it does not begin with its length of .* bytes and its _id"),
+        (DOCUMENT, 5, SALT, "it is record 6"),
+        (DOCUMENT, 6, SALT ^ 1, r"its CRC-32 is \w+, not \w+"),
+        *((DOCUMENT[:n], 6, SALT, rf"it (has only {n} bytes|does not begin with .*)") for n in range(len(DOCUMENT))),
+    ):
+        for way in (decode, decode_encoded):
+            with pytest.raises(DamagedRecordError, match=f"^{message}$"):
+                way(document, index, salt)
     with pytest.raises(DamagedRecordError, match=r"^its CRC-32 is \w+, not \w+$"):
         decode_values(bson.decode(DOCUMENT), 6, SALT ^ 1)
-    for length in range(len(DOCUMENT)):
-        with pytest.raises(DamagedRecordError, match=rf"^it (has only {length} bytes$|does not begin with its length)"):
-            decode(DOCUMENT[:length], 6, SALT)
 
 
 def with_elements(elements: bytes) -> bytes:
-    """A document that is whole, of elements that may make no sense."""
+    """Return a document of any elements, with the right checksum."""
     return EncodedRecord((elements,), zlib.crc32(elements), None, None, None, None, 0, None, ()).document(0, SALT)
 
 
@@ -145,7 +141,7 @@ def with_elements(elements: bytes) -> bytes:
         (bson.encode({"mask": [Binary(b"no npy file", 0x80)]})[4:-1], "^one of its arrays cannot be read: "),
     ],
 )
-def test_what_cannot_be_decoded_is_damage_even_under_the_right_checksum(elements: bytes, message: str) -> None:
+def test_invalid_bson_is_damage_under_the_right_checksum(elements: bytes, message: str) -> None:
     with pytest.raises(DamagedRecordError, match=message):
         decode(with_elements(elements), 0, SALT)
 
@@ -155,7 +151,7 @@ class Bomb:
         return (pytest.fail, ("a pickle was loaded",))
 
 
-def test_nothing_that_was_pickled_is_ever_loaded() -> None:
+def test_pickles_are_never_loaded() -> None:
     file = io.BytesIO()
     np.lib.format.write_array(file, np.array([Bomb()]), allow_pickle=True)
     document = with_elements(bson.encode({"mask": Binary(file.getvalue(), 0x80)})[4:-1])
@@ -163,7 +159,7 @@ def test_nothing_that_was_pickled_is_ever_loaded() -> None:
         decode(document, 0, SALT)
 
 
-def test_a_document_is_decoded_wherever_it_lies() -> None:
+def test_document_is_decoded_from_any_buffer() -> None:
     for document in (DOCUMENT, bytearray(DOCUMENT), memoryview(DOCUMENT), memoryview(bytearray(DOCUMENT))):
         back = decode(document, 6, SALT)  # type: ignore[arg-type]  # a bytearray, too
         assert back.name == RECORD.name
@@ -171,41 +167,12 @@ def test_a_document_is_decoded_wherever_it_lies() -> None:
         assert same(back.fields, RECORD.fields)
 
 
-def test_binaries_of_other_subtypes_are_bytes() -> None:
+def test_binaries_of_other_subtypes_become_bytes() -> None:
     # As another program may have written them into a MongoDB.
     document = with_elements(
         bson.encode({"a": Binary(b"x", 4 - 1), "b": Int64(3), "c": {"d": [Binary(b"y", 5)]}})[4:-1]
     )
     assert same(decode(document, 0, SALT).fields, {"a": b"x", "b": 3, "c": {"d": [b"y"]}})
-
-
-def plain(record: Record) -> Any:
-    return [getattr(record, name) for name in (*STANDARD_FIELDS, "index", "fields")]
-
-
-@pytest.mark.slow
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    fields=st.dictionaries(FIELD_NAMES, VALUES, max_size=4),
-    name=st.none() | TEXT.filter(bool),
-    label=st.none() | st.integers(-(2**63) + 1, 2**63 - 1),
-    image=st.none() | st.binary(max_size=200) | ARRAYS,
-    width=st.none() | UINT32,
-    resized_from=st.none() | st.tuples(UINT32, UINT32),
-    index=st.integers(0, 2**63 - 1),
-)
-def test_a_decoded_document_and_its_bytes_are_the_same_record(
-    fields: Any, name: Any, label: Any, image: Any, width: Any, resized_from: Any, index: int
-) -> None:
-    record = Record(name, label, image, width, width, resized_from=resized_from, fields=fields)
-    written = encode(record)
-    document = written.document(index, SALT)
-    values = bson.decode(document)
-    assert same(plain(decode_values(values, index, SALT)), plain(decode(document, index, SALT)))
-    again = decode_encoded(document, index, SALT)
-    assert again.document(index, SALT) == document
-    assert again[1:] == written[1:]
-    assert again.document(5, SALT) == written.document(5, SALT)
 
 
 def whole_values() -> dict[str, Any]:
@@ -230,38 +197,24 @@ def whole_values() -> dict[str, Any]:
         ({"another": 1}, "it does not begin with its _id and end with its crc32"),
     ],
 )
-def test_a_decoded_document_that_is_not_what_was_written_is_damage(change: dict[str, Any], message: str) -> None:
+def test_changed_decoded_document_is_damage(change: dict[str, Any], message: str) -> None:
     with pytest.raises(DamagedRecordError, match=rf"^{message}"):
         decode_values({**whole_values(), **change}, 4, SALT)
 
 
-@pytest.mark.parametrize("missing", ["_id", "crc32", "label", "image", "caption"])
-def test_a_decoded_document_that_lacks_something_is_damage(missing: str) -> None:
-    values = whole_values()
-    del values[missing]
-    with pytest.raises(DamagedRecordError, match=r"^(its CRC-32 is |it does not begin with its _id )"):
-        decode_values(values, 4, SALT)
-
-
-def test_a_decoded_document_in_another_order_is_damage() -> None:
+def test_decoded_document_that_lacks_a_field_or_has_another_order_is_damage() -> None:
     values = whole_values()
     first, name, label, *rest = values
-    with pytest.raises(DamagedRecordError, match=r"^its CRC-32 is "):
-        decode_values({key: values[key] for key in (first, label, name, *rest)}, 4, SALT)
-    with pytest.raises(DamagedRecordError, match=r"^it does not begin with its _id"):
-        decode_values({}, 4, SALT)
-
-
-def test_a_damaged_document_is_not_stored_once_more() -> None:
-    document = encode(Record("a", 1, b"abc")).document(4, SALT)
-    for wrong, index in ((document[:-20] + b"?" + document[-19:], 4), (document, 5), (document[:-1], 4)):
-        with pytest.raises(DamagedRecordError, match=r"^it"):
-            decode_encoded(wrong, index, SALT)
+    wrong = [{key: values[key] for key in values if key != missing} for missing in values]
+    wrong += [{}, {key: values[key] for key in (first, label, name, *rest)}]
+    for changed in wrong:
+        with pytest.raises(DamagedRecordError, match=r"^(its CRC-32 is |it does not begin with its _id )"):
+            decode_values(changed, 4, SALT)
 
 
 @pytest.mark.parametrize(("name", "told"), [("cat/\u00e4.jpg", "cat/\u00e4.jpg"), (None, "without a name")])
 @pytest.mark.parametrize("way", [decode, decode_encoded, decode_values])
-def test_a_lack_of_memory_is_not_called_damage(way: Callable[..., Any], name: str | None, told: str) -> None:
+def test_lack_of_memory_is_no_damage(way: Callable[..., Any], name: str | None, told: str) -> None:
     document = encode(Record(name=name, fields={"mask": bytes(100 * 2**20)})).document(5, SALT)
     given = bson.decode(document) if way is decode_values else document
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -269,7 +222,7 @@ def test_a_lack_of_memory_is_not_called_damage(way: Callable[..., Any], name: st
     def decode_limited() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (used + 2**24, used + 2**24))
         held = []
-        with suppress(MemoryError):  # what is free in the process, of tests before this one
+        with suppress(MemoryError):  # use up what earlier tests left free
             while True:
                 held.append(bytearray(2**23))
         with pytest.raises(MemoryError, match=rf"^there is not enough memory to decode record 5 \({told}\)$"):

@@ -1,4 +1,4 @@
-"""The header of a store."""
+"""The manifest of a store."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ def summarise(records: list[EncodedRecord], chunk_length: int = CHUNK) -> Summar
         replace(MANIFEST, label_counts={}),
     ],
 )
-def test_a_manifest_comes_back_as_it_was(manifest: Manifest) -> None:
+def test_manifest_comes_back_unchanged(manifest: Manifest) -> None:
     assert Manifest.decode(manifest.encode(), "place") == manifest
 
 
-def test_a_manifest_is_laid_out_as_documented() -> None:
+def test_manifest_has_the_documented_bytes() -> None:
     document = bson.decode(MANIFEST.encode())
     assert list(document) == ["format", *(field.name for field in fields(Manifest)), "crc32"]
     data = MANIFEST.encode()
@@ -80,32 +80,24 @@ def test_a_manifest_is_laid_out_as_documented() -> None:
     assert document["width"] == [1, 2**32 - 1]
 
 
-def test_what_a_later_version_adds_to_a_manifest_is_passed_over() -> None:
+def test_unknown_fields_of_a_manifest_are_ignored() -> None:
     assert Manifest.decode(seal({**CONTENT, "licence": "CC0"}), "place") == MANIFEST
-
-
-@pytest.mark.parametrize("name", [field.name for field in fields(Manifest) if field.name not in CAN_BE_NULL])
-def test_a_manifest_that_lacks_something_is_damaged(name: str) -> None:
-    content = {key: value for key, value in CONTENT.items() if key != name}
-    with pytest.raises(DamagedStoreError, match=rf"^the place: its manifest has no valid {name}: None$"):
-        Manifest.decode(seal(content), "the place")
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
+        *((field.name, None) for field in fields(Manifest) if field.name not in CAN_BE_NULL),
         ("length", -1),
         ("length", "3"),
         ("length", 2.0),
         ("length", True),
         ("digest", "x" * 64),
         ("digest", "0" * 63),
-        ("classes", None),
         ("classes", ["a", 3]),
         ("label_counts", b"odd"),
         ("label_counts", bytes(8)),
         ("label_counts", [1]),
-        ("labelled", None),
         ("width", 3),
         ("width", [1]),
         ("height", [1, -1]),
@@ -115,28 +107,27 @@ def test_a_manifest_that_lacks_something_is_damaged(name: str) -> None:
         ("events", -1),
         ("source", "x"),
         ("created", 3),
+        ("created", ["x"] * 10_000),
         ("created_by", b"x"),
     ],
 )
-def test_a_manifest_with_a_value_that_makes_no_sense_is_damaged(name: str, value: Any) -> None:
-    with pytest.raises(DamagedStoreError, match=rf"^the place: its manifest has no valid {name}: "):
+def test_invalid_or_missing_value_is_damage(name: str, value: Any) -> None:
+    with pytest.raises(DamagedStoreError, match=rf"^the place: its manifest has no valid {name}: .{{0,80}}$"):
         Manifest.decode(seal({**CONTENT, name: value}), "the place")
+    if value is None:
+        content = {key: other for key, other in CONTENT.items() if key != name}
+        with pytest.raises(DamagedStoreError, match=rf"^the place: its manifest has no valid {name}: None$"):
+            Manifest.decode(seal(content), "the place")
 
 
-def test_a_long_value_that_makes_no_sense_is_not_told_in_full() -> None:
-    with pytest.raises(DamagedStoreError, match=r"no valid created: ") as caught:
-        Manifest.decode(seal({**CONTENT, "created": ["x"] * 10_000}), "the place")
-    assert len(str(caught.value)) < 200
-
-
-def test_a_manifest_that_is_no_bson_is_damaged() -> None:
+def test_manifest_that_is_not_bson_is_damaged() -> None:
     data = MANIFEST.encode()
     for damaged in (b"", data[:-1], data[:100], b"x" * 100, data[:4] + b"\x7f" + data[5:]):
         with pytest.raises(DamagedStoreError, match=r"^the place: the manifest cannot be decoded: "):
             Manifest.decode(damaged, "the place")
 
 
-def test_every_flipped_bit_of_a_manifest_is_found() -> None:
+def test_every_flipped_bit_is_found() -> None:
     data = MANIFEST.encode()
     for bit in range(8 * len(data)):
         flipped = bytearray(data)
@@ -146,13 +137,13 @@ def test_every_flipped_bit_of_a_manifest_is_found() -> None:
 
 
 @pytest.mark.parametrize("document", [{}, {"format": "other"}, {"format": None, "version": 1}, {"version": 1}])
-def test_the_manifest_of_another_program_is_none(document: dict[str, Any]) -> None:
+def test_manifest_of_another_program_is_no_store(document: dict[str, Any]) -> None:
     with pytest.raises(NotAStoreError, match=r"^the place is not a dbloader store$"):
         Manifest.decode(bson.encode(document), "the place")
 
 
 @pytest.mark.parametrize("version", [2, 2**40, None, "1", 1.5])
-def test_a_manifest_of_a_newer_version_is_refused(version: Any) -> None:
+def test_newer_version_is_refused(version: Any) -> None:
     message = (
         rf"^the place has format version {version!r}; this dbloader knows versions up to 1: install a newer dbloader$"
     )
@@ -160,19 +151,21 @@ def test_a_manifest_of_a_newer_version_is_refused(version: Any) -> None:
         Manifest.decode(seal({**CONTENT, "version": version}), "the place")
 
 
-# ---- What is gathered from the columns
+# Summary of the columns
 
 
-def test_the_digest_is_the_sha256_of_the_checksums_in_order() -> None:
+def test_digest_is_the_sha256_of_the_checksums_in_order() -> None:
     records = [encode(Record(name=f"{number}")) for number in range(5)]
     expected = hashlib.sha256(b"".join(struct.pack("<I", record.crc32) for record in records)).hexdigest()
     assert summarise(records).facts()["digest"] == expected
     assert summarise(records[::-1]).facts()["digest"] != expected
-    assert summarise([]).facts()["digest"] == hashlib.sha256().hexdigest()
+    nothing = {"label_counts": {}, "labelled": 0, "named": 0, "image_bytes": 0, "width": (0, 0), "height": (0, 0)}
+    assert summarise([]).facts() == {"digest": hashlib.sha256().hexdigest(), **nothing}
+    assert summarise([]).labels is None
 
 
 @pytest.mark.parametrize("chunk_length", [1, 7, 100])
-def test_a_summary_does_not_depend_on_the_chunks(chunk_length: int) -> None:
+def test_summary_does_not_depend_on_the_chunks(chunk_length: int) -> None:
     rng = random.Random(3)
     records = [
         Record(
@@ -202,17 +195,8 @@ def test_a_summary_does_not_depend_on_the_chunks(chunk_length: int) -> None:
     assert summary.labels == (-5, 2**40)
 
 
-def test_a_summary_of_nothing_knows_nothing() -> None:
-    for summary in (summarise([]), summarise([encode(Record())])):
-        facts = summary.facts()
-        assert summary.labels is None
-        assert facts["label_counts"] == {}
-        assert facts["labelled"] == facts["named"] == facts["image_bytes"] == 0
-        assert facts["width"] == facts["height"] == (0, 0)
-
-
 @pytest.mark.parametrize(("different", "counted"), [(MAX_COUNTED_LABELS, True), (MAX_COUNTED_LABELS + 1, False)])
-def test_labels_are_counted_up_to_65536_different_ones(different: int, counted: bool) -> None:
+def test_up_to_65536_different_labels_are_counted(different: int, counted: bool) -> None:
     assert MAX_COUNTED_LABELS == 65_536
     summary = Summary()
     empty = ColumnChunk().pack()

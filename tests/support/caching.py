@@ -59,7 +59,7 @@ def shards_in(cache: Path) -> list[str]:
 
 
 def fetcher_of(cache: Path) -> int | None:
-    """Return the id of the cache's fetcher; None if it does not run."""
+    """Return the process id of the fetcher of a cache; None if it does not run."""
     for entry in Path("/proc").iterdir():
         try:
             command = (entry / "cmdline").read_bytes().split(b"\0")
@@ -79,7 +79,7 @@ def wait_for(condition: Any, what: str) -> None:
 
 
 def wait_until_ended(cache: Path) -> None:
-    """Wait until the cache's fetcher has ended: its lock is free."""
+    """Wait until the fetcher of a cache has ended, and its lock is free."""
 
     def is_free() -> bool:
         with (cache / "fetcher.lock").open("ab") as lock:
@@ -98,7 +98,7 @@ def kill_fetcher(cache: Path) -> None:
     assert pid is not None
     descriptor = os.pidfd_open(pid)
     os.kill(pid, signal.SIGKILL)
-    ended, _, _ = select.select([descriptor], [], [], WAIT_S)  # it unlocks the cache before it closes other files
+    ended, _, _ = select.select([descriptor], [], [], WAIT_S)  # it unlocks the cache before it ends
     os.close(descriptor)
     assert ended, "the fetcher is dead"
 

@@ -1,4 +1,4 @@
-"""Functions and scripts run in forked processes."""
+"""Run functions and scripts in forked processes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _child(function: Callable[[], object]) -> Iterator[ForkProcess]:
 
 
 def in_child(function: Callable[[], object]) -> int:
-    """Run a function in a forked process and return its exit status, negative for a signal."""
+    """Run a function in a forked process, and return its exit status, which is negative for a signal."""
     with _child(function) as process:
         process.join(WAIT_S)
         assert process.exitcode is not None, "the child hangs"
@@ -45,7 +45,7 @@ def in_child(function: Callable[[], object]) -> int:
 
 
 def from_child(function: Callable[[], object], wait_s: float = WAIT_S) -> Any:
-    """Return what a function returns in a forked process, or the error of dbloader that it raises there."""
+    """Run a function in a forked process, and return its result or the DBLoaderError that it raises."""
     receiver, sender = _fork.Pipe(duplex=False)
 
     def run() -> None:
@@ -64,10 +64,10 @@ def from_child(function: Callable[[], object], wait_s: float = WAIT_S) -> Any:
 
 
 def run_script(script: Path, *arguments: object, folder: Path) -> tuple[int, str]:
-    """Run a Python script in a folder, and return its exit status and what it printed.
+    """Run a Python script in a folder, and return its exit status and its output.
 
-    It runs in a fork of this process, which spares it the seconds of importing torch. Where there is a GPU, which a
-    fork could not use, it runs in a new process.
+    The script runs in a fork of this process, which has imported torch already. With a GPU, which a fork could not use,
+    it runs in a new process.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Conversions that the tests run, interrupt and measure, and a look into the stores that they make."""
+"""Run, interrupt and measure conversions, and read the stores that they make."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def report_lines(report: Report) -> list[dict[str, Any]]:
 
 
 def siblings(place: Path) -> set[str]:
-    """Return the names next to a store, without the folder of images."""
+    """Return the names of files next to a store, except the folder of images."""
     return {path.name for path in place.parent.iterdir() if path.name != "images"}
 
 
 def verified(place: str | os.PathLike[str]) -> str:
-    """Return the digest of a store that verifies."""
+    """Verify a store, and return its digest."""
     with open_store(place) as store:
         return store.verify()
 
@@ -81,18 +81,18 @@ def interrupt(root: Path, place: Path, files: int, **options: Any) -> None:
 
 
 def peak_memory(function: Callable[[], object], warm_up: Callable[[], object] = lambda: None) -> int:
-    """Return the bytes by which a function raises the memory of a forked process at its peak.
+    """Run a function in a forked process, and return by how many bytes it raises the peak of its memory.
 
     Args:
-        function: Runs once, after ``warm_up``.
-        warm_up: Calls the same code with little data, so that its pages are in memory before.
+        function: The function to measure.
+        warm_up: Runs before, and calls the same code with little data, to load its pages into memory.
     """
 
     def measure() -> int:
         return_large_blocks()
         warm_up()
         ctypes.CDLL(None).malloc_trim(0)
-        Path("/proc/self/clear_refs").write_text("5")  # begins VmHWM again: a fork inherits it
+        Path("/proc/self/clear_refs").write_text("5")  # reset VmHWM, which a fork inherits
         before = _status("VmRSS")
         function()
         return _status("VmHWM") - before
@@ -101,13 +101,13 @@ def peak_memory(function: Callable[[], object], warm_up: Callable[[], object] = 
 
 
 def _status(name: str) -> int:
-    """Return a number of bytes from this process's status: VmRSS now, VmHWM at its peak."""
+    """Return a value in bytes from the status of this process: VmRSS (now) or VmHWM (peak)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * int(next(line.split()[1] for line in lines if line.startswith(f"{name}:")))
 
 
 def peak_of_conversion(root: Path, place: Path, *, task_files: int = 16, **options: Any) -> int:
-    """Return the bytes that a conversion takes at its peak."""
+    """Return the peak memory of a conversion in bytes."""
 
     def run() -> None:
         parallel.TASK_FILES = task_files  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Conversions in processes that are killed, and what an uninterrupted one makes of the same folder."""
+"""Conversions in processes that are killed, and checks against an uninterrupted conversion."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def trials(default: int, *often: int, share: int = 1) -> list[ParameterSet]:
 
 
 class Old(NamedTuple):
-    """A finished store that a new one is to replace."""
+    """A finished store that a conversion is to replace."""
 
     place: Path
     digest: str
@@ -50,7 +50,7 @@ class Old(NamedTuple):
 
 
 class Whole(NamedTuple):
-    """An image folder, and what an uninterrupted conversion to LMDB makes of it."""
+    """An image folder, and the results of an uninterrupted conversion."""
 
     root: Path
     digest: str
@@ -80,7 +80,7 @@ def make_old(folder: Path) -> Old:
 
 
 def check_nothing_is_lost(place: Path, old: Old | None) -> None:
-    """Look at the destination after a kill: absent, or the old store, byte for byte."""
+    """Check the destination after a kill: it is missing, or the old store, byte for byte."""
     if old:
         assert place.read_bytes() == old.data
         with open_store(place) as store:
@@ -99,7 +99,7 @@ def check_resumed(whole: Whole, place: Path) -> None:
 
 
 def resume(whole: Whole, place: Path) -> int:
-    """Finish a conversion that was killed, and return the number of files that it had done."""
+    """Finish a conversion that was killed, and return how many files it had done."""
     try:
         return convert(whole.root, place, resume=True).resumed_at
     except StoreExistsError as error:
@@ -113,7 +113,7 @@ def resume(whole: Whole, place: Path) -> int:
 def converting(
     whole: Whole, place: str | Path, *options: str, log: Path, prepare: Callable[[], None] = lambda: None
 ) -> Iterator[ForkProcess]:
-    """Run ``dbloader convert`` in a process that does not outlive the block, with a commit about every 10 files."""
+    """Run ``dbloader convert`` in a process that ends with the block, with a commit about every 10 files."""
 
     def run() -> None:
         os.chdir(log.parent)
@@ -140,7 +140,7 @@ def kill(process: ForkProcess) -> bool:
 
 
 def wait_until(process: ForkProcess, condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds or a process has ended, looking every millisecond."""
+    """Wait until a condition is true or a process has ended; check every millisecond."""
     deadline = time.monotonic() + WAIT_S
     while not condition() and process.exitcode is None:
         assert time.monotonic() < deadline

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LENGTH = 24
 SEED = 5
 ORDER = [*ShuffleSampler(range(LENGTH), seed=SEED)]
-# In the first epoch the second is the next after the first, and after the last one comes the first of the order.
+# In the first epoch, UNKNOWN follows CUT, and FLIPPED is the last sample.
 CUT, UNKNOWN, FLIPPED = ORDER[5], ORDER[6], ORDER[-1]
 DAMAGED = (CUT, UNKNOWN, FLIPPED)
 SKIP: dict[str, Any] = {
@@ -48,7 +48,7 @@ def flip(place: Path, data: bytes) -> None:
 
 
 def write_damaged(folder: Path) -> Path:
-    """Write a store with two images that were damaged when they were stored, and one that was damaged in the store."""
+    """Write a store with two images that were damaged before, and one that is damaged in the store."""
     files = {name_of(index): photo(index) for index in range(LENGTH)}
     files |= {name_of(CUT): photo(CUT)[:-300], name_of(UNKNOWN): b"no image"}
     listing = "\n".join(["path,label", *(f"{name_of(index)},{index}" for index in range(LENGTH))])
@@ -60,7 +60,7 @@ def write_damaged(folder: Path) -> Path:
 
 
 def replaced(epoch: int, position: int) -> int:
-    """The index that belongs at a position of an epoch: that of the permutation, or the next undamaged one."""
+    """Return the index for a position of an epoch: from the permutation, or the next undamaged one."""
     sampler = ShuffleSampler(range(LENGTH), 1, 0, seed=SEED)
     sampler.set_epoch(epoch)
     order: list[int] = [*sampler]

@@ -1,4 +1,4 @@
-"""Image files of more than 8 bits a value, of values without a range, of planes and of frames."""
+"""Image files with more than 8 bits a value, values of unknown range, planes, or several frames."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.images import encoded
 
 Array = np.ndarray[Any, Any]
 
-# Every value of 16 bits, and each of the upper 8 bits as often as the others.
+# Every 16-bit value once, and the upper 8 bits of each.
 DEEP = np.arange(2**16, dtype=np.uint16).reshape(256, 256)
 UPPER = (DEEP >> 8).astype(np.uint8)
 
@@ -23,7 +23,7 @@ def chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def png(pixels: Array, color: int, depth: int = 16) -> bytes:
-    """A PNG of a color type that Pillow cannot write with 16 bits; pixels of the shape (height, width, channels)."""
+    """Return a PNG of a color type that Pillow cannot write with 16 bits; pixels: (height, width, channels)."""
     height, width = pixels.shape[:2]
     rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
     header = struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0)
@@ -33,7 +33,7 @@ def png(pixels: Array, color: int, depth: int = 16) -> bytes:
 def tiff(
     pixels: bytes, width: int, height: int, bits: int, *, white: int = 1, kind: int = 1, samples: int = 1
 ) -> bytes:
-    """A TIFF without compression, little-endian; ``white`` is PhotometricInterpretation, ``kind`` SampleFormat."""
+    """Return an uncompressed little-endian TIFF; ``white`` is PhotometricInterpretation, ``kind`` SampleFormat."""
     tags = {256: width, 257: height, 259: 1, 262: white, 273: 8, 277: samples, 278: height, 279: len(pixels)}
     at = 8 + len(pixels)
     after = at + 2 + 12 * (len(tags) + 2) + 4
@@ -52,7 +52,7 @@ def tiff(
 
 
 def planar_tiff(planes: Array, *, white: int, compression: int = 1, fill: int = 1) -> bytes:
-    """A TIFF of one strip a plane; ``planes`` of the shape (samples, height, width), uint8 or uint16."""
+    """Return a TIFF with one strip for each plane; ``planes``: uint8 or uint16, (samples, height, width)."""
     samples, height, width = planes.shape
     strips = [zlib.compress(plane.tobytes()) if compression == 8 else plane.tobytes() for plane in planes]
     ends = np.cumsum([len(strip) for strip in strips]).tolist()
@@ -72,7 +72,7 @@ def planar_tiff(planes: Array, *, white: int, compression: int = 1, fill: int = 
 
 
 def packed_12_bits(values: Array) -> bytes:
-    """Values of 12 bits, two in three bytes."""
+    """Pack 12-bit values, two in three bytes."""
     bits = np.unpackbits(values.astype(">u2").view(np.uint8).reshape(-1, 2), axis=1)[:, 4:]
     return np.packbits(bits.reshape(-1)).tobytes()
 

@@ -1,6 +1,6 @@
-"""A training that torchrun restarts, whose model is the number of times that each sample was trained on.
+"""A training that torchrun restarts. Its model counts how often each sample was trained on.
 
-It saves the model and the state of the loader together every few steps, as docs/examples/train.py does.
+Every few steps it saves the model and the state of the loader together, like docs/examples/train.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SAVE_EVERY = 3
 
 
 def train(place: str, folder: str, deaths: list[str]) -> None:
-    """Train as one of the ranks; die by SIGKILL once where each of ``deaths`` says: "rank step moment"."""
+    """Train as one of the ranks; die by SIGKILL once for each "rank step moment" in ``deaths``."""
     torch.distributed.init_process_group("gloo")
     rank = torch.distributed.get_rank()
 

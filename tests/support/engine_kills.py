@@ -1,4 +1,4 @@
-"""Conversions in parts by each engine, whose processes are killed at random moments: always the digest of one file.
+"""Conversions in parts by each engine. Processes are killed at random; the digest must be the digest of one file.
 
 ``scripts/engines kills`` runs it and prints a table.
 """
@@ -56,7 +56,7 @@ convert(root, place, shards=int(shards), **how)
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the processes that a process has started, and those that they have."""
+    """Return all processes below a process."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):
@@ -73,13 +73,13 @@ def makes_a_part(pid: int) -> bool:
 
 
 class Killer(threading.Thread):
-    """Kills what makes a part, each some random time after it was seen at it.
+    """Kills processes that make a part, each after a random time.
 
     Attributes:
-        kills: What was killed, and how often: workers (processes), nodes and drivers.
-        driver: The process that gives out the parts, which is killed now and then; None to let it live.
-        kill_node: Kills the node that a worker is of, and starts another; None without nodes.
-        node_share: How many of the kills are of nodes, from 0 to 1.
+        kills: Number of killed workers (processes), nodes and drivers.
+        driver: The process that distributes the parts; None: it is not killed.
+        kill_node: Kills the node of a worker, and starts another; None without nodes.
+        node_share: Share of kills that kill a node, from 0 to 1.
     """
 
     def __init__(self, generator: random.Random, limit_s: float, most: int) -> None:
@@ -115,7 +115,7 @@ class Killer(threading.Thread):
 
 
 def convert_by(engine: str, root: Path, place: Path, shards: int, killer: Killer) -> int:
-    """Convert by a command that is run again until it succeeds, and return how often it ran."""
+    """Run a command until it has converted, and return how often it ran."""
     runs = 0
     if engine == "array":
         plan_conversion(root, place, shards)
@@ -141,7 +141,7 @@ def convert_by(engine: str, root: Path, place: Path, shards: int, killer: Killer
 
 
 def convert_under_fire(engine: str, root: Path, place: Path, shards: int, killer: Killer) -> int:
-    """Convert while a killer is at work, and return how often the command ran."""
+    """Convert while a killer runs, and return how often the command ran."""
     with ThreadPoolExecutor(1) as pool:
         converted = pool.submit(convert_by, engine, root, place, shards, killer)
         converted.add_done_callback(lambda _: killer.ended.set())
@@ -150,7 +150,7 @@ def convert_under_fire(engine: str, root: Path, place: Path, shards: int, killer
 
 
 def wait_for_none() -> None:
-    """Wait until no process makes a part any more: what a killed driver has started ends by itself."""
+    """Wait until no process makes a part. Processes of a killed driver end by themselves."""
     deadline = time.monotonic() + WAIT_S
     while any(makes_a_part(int(pid.name)) for pid in Path("/proc").glob("[0-9]*") if of_ours(pid)):
         assert time.monotonic() < deadline, "a process outlives the driver that has started it"
@@ -165,7 +165,7 @@ def of_ours(process: Path) -> bool:
 
 @contextmanager
 def cluster_of(engine: str, folder: Path) -> Iterator[Callable[[int], None] | None]:
-    """Start the cluster of an engine, which its drivers find, and give what kills the node of a worker."""
+    """Start the cluster of an engine for its drivers, and yield a function that kills the node of a worker."""
     if engine == "ray":
         from tests.support.ray_cluster import ray_nodes, replace_node
 
@@ -199,7 +199,7 @@ def run_engine(engine: str, kills: int, seed: int, folder: Path) -> None:
             done: Counter[str] = Counter()
             begun = time.monotonic()
             while done.total() < kills:
-                # A part that is killed again and again at half of its time would never be made.
+                # The limit is above the time of a part, or every attempt would be killed.
                 killer = Killer(generator, 1.5 * whole.seconds / shards + 0.05, min(MOST, kills - done.total()))
                 killer.kill_node = kill_node
                 runs += convert_under_fire(engine, root, place, shards, killer)

@@ -1,4 +1,4 @@
-"""Conversions by each engine that the documentation names, each compared with one file. ``scripts/engines`` runs it."""
+"""Convert with each engine of the documentation, and compare with one file. ``scripts/engines`` runs this program."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 SHARDS = 6
 WAIT_S = 300
-# The package that an engine is of, and the module that shows that it is there; None for Python itself.
+# Package of each engine, and a module that exists if it is installed; None for Python itself.
 PACKAGES: dict[str, tuple[str, str] | None] = {
     "threads": None,
     "processes": None,
@@ -52,7 +52,7 @@ PACKAGES: dict[str, tuple[str, str] | None] = {
 
 @contextmanager
 def executor_of(name: str, folder: Path) -> Iterator[Any]:
-    """Make an executor with two workers, and end it."""
+    """Yield an executor with two workers."""
     if name == "threads":
         with ThreadPoolExecutor(2) as pool:
             yield pool
@@ -96,11 +96,11 @@ def executor_of(name: str, folder: Path) -> Iterator[Any]:
 
 
 def by_spark(place: str, parts: int) -> str:
-    """Make the parts on two executors of Spark, kill one while it makes a part, and return what was killed."""
+    """Make the parts on two executors of Spark, and kill one of them at work; return a note about the kill."""
     from pyspark.sql import SparkSession
 
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    # A cluster of processes of this machine. With "local[2]", all would run in this program's own.
+    # A cluster of processes on this machine. With "local[2]", all parts would run in this process.
     spark = SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.ui.enabled", "false").getOrCreate()
     killer = Killer(random.Random(0), 0.0, 1)
     killer.kill_node, killer.node_share = kill_executor, 1.0
@@ -115,7 +115,7 @@ def by_spark(place: str, parts: int) -> str:
 
 
 def kill_executor(worker: int) -> None:
-    """Kill the executor of Spark that has started a worker."""
+    """Kill the Spark executor that started a worker."""
     pid = worker
     while Path(f"/proc/{pid}/comm").read_text() != "java\n":
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
@@ -123,7 +123,7 @@ def kill_executor(worker: int) -> None:
 
 
 def by_beam(place: str, parts: int) -> str:
-    """Make the parts in two processes of Beam's own runner."""
+    """Make the parts in two processes of Beam's direct runner."""
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
@@ -135,7 +135,7 @@ def by_beam(place: str, parts: int) -> str:
 
 
 def by_engine(name: str, folder: Path) -> str:
-    """Convert with one engine, compare with one file, and return the result in words."""
+    """Convert with one engine, compare with one file, and describe the result."""
     root = plant_photos(folder / "images", 200, width=320, height=240)
     plant_kinds(root, *KINDS)
     digest, place, told = convert(root, folder / "one.lmdb").digest, folder / "out.lmdb", ""

@@ -1,8 +1,8 @@
-"""Trains with real frameworks, interrupts after every step, goes on, and compares the samples that were seen.
+"""Train with real frameworks, interrupt after every step, resume, and compare the samples.
 
     python tests/support/framework_runs.py [FRAMEWORK ...]     runs them in one process and in two, and prints a table
 
-The tests run it, and ``scripts/frameworks``. The frameworks are imported where they are used: they take seconds.
+The tests and ``scripts/frameworks`` run it. Functions import their framework, because importing one takes seconds.
 """
 
 from __future__ import annotations
@@ -34,10 +34,9 @@ from dbloader.sampling.permutation import Permutation
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-LENGTH, BATCH, EPOCHS = 25, 4, 2  # no number of batches divides it, with one process or two
-QUICK = False  # only at some steps, and with the loaders that begin quickly
-# Seconds after which a framework's run is ended, quick or whole: many times what it takes. A quick one ends before
-# pytest ends itself (faulthandler_timeout).
+LENGTH, BATCH, EPOCHS = 25, 4, 2  # the last batches are smaller, with one process or two
+QUICK = False  # interrupt only at some steps, and use only loaders that begin quickly
+# Seconds after which a run is ended. A quick run ends before pytest ends itself (faulthandler_timeout).
 LIMIT_QUICK_S, LIMIT_S = 80, 3600
 WORLD = int(os.environ.get("WORLD_SIZE", "1"))
 RANK = int(os.environ.get("RANK", "0"))
@@ -64,7 +63,7 @@ class Check(NamedTuple):
 
 
 def expected() -> Batches:
-    """The batches of this process in all epochs: each position of the order is that of one process."""
+    """Return the batches of this process in all epochs."""
     batches: Batches = []
     for epoch in range(EPOCHS):
         order = Permutation(LENGTH, 0, epoch)(np.arange(LENGTH)).tolist()
@@ -124,14 +123,14 @@ def barrier() -> None:
 
 
 def compare(what: str, run: Callable[[Path | None, Path], Batches], folder: Path, *, own_order: bool = False) -> Check:
-    """Compare trainings that went on after each step with one that was not interrupted.
+    """Compare trainings that were resumed after each step with an uninterrupted one.
 
     Args:
-        what: The row's name.
-        run: Trains to the end: gets the checkpoint to go on from, and a folder in which it leaves its own as
-            ``<steps>`` or ``<steps>-...``. Gives the batches that it has seen.
-        folder: For those.
-        own_order: The uninterrupted training has an order of its own, not that of a ShuffleSampler.
+        what: Name of the row.
+        run: Trains to the end, and returns its batches. Takes the checkpoint to resume, and a folder for its own
+            checkpoints, ``<steps>`` or ``<steps>-...``.
+        folder: For all checkpoints.
+        own_order: The uninterrupted training has another order than a ShuffleSampler.
     """
     folder.mkdir(parents=True, exist_ok=True)
     whole, different = expected(), []
@@ -142,7 +141,7 @@ def compare(what: str, run: Callable[[Path | None, Path], Batches], folder: Path
     if seen != whole:
         different.append(f"uninterrupted: {seen} instead of {whole}")
     barrier()
-    # Quick: after the first step, at the end of the first epoch, and after the first step of the second one.
+    # Quick: after the first step, after the first epoch, and one step later.
     quick = (1, STEPS, STEPS + 1)
     checkpoints = [each for each in sorted(first.iterdir()) if not QUICK or int(each.name[:2]) in quick]
     for checkpoint in checkpoints:
@@ -152,8 +151,8 @@ def compare(what: str, run: Callable[[Path | None, Path], Batches], folder: Path
         if seen != whole[steps:]:
             different.append(f"resumed at {checkpoint.name}: {seen} instead of {whole[steps:]}")
         barrier()
-        # Once more, from a checkpoint of the training that went on.
-        # (Of a training that Lightning resumes after the last batch of an epoch, it does not load the next checkpoint.)
+        # Again, from a checkpoint of the resumed training. (Lightning cannot load a checkpoint of a training that it
+        # resumed after the last batch of an epoch.)
         twice = steps == 1 if QUICK else steps % STEPS and again.exists()
         for second in sorted(again.iterdir())[1:2] if twice else []:
             steps = int(second.name.partition("-")[0])
@@ -166,7 +165,7 @@ def compare(what: str, run: Callable[[Path | None, Path], Batches], folder: Path
 
 
 def refused(what: str, attempt: Callable[[], Any], word: str) -> Check:
-    """Check that something is an error of dbloader's which tells what to do."""
+    """Check that an attempt raises an error of dbloader with a remedy."""
     try:
         result = attempt()
     except DBLoaderError as error:
@@ -229,10 +228,10 @@ def lightning_fit(
 def of_lightning(folder: Path) -> Iterator[Check]:
     for what, make in loaders().items():
         yield compare(what, partial(lightning_fit, make), folder / what)
-    # Lightning keeps no state of this one, but sets the epoch.
+    # Lightning saves no state of this loader, but sets the epoch.
     what = "DataLoader, at each epoch's end"
     yield compare(what, partial(lightning_fit, bare, each_step=False), folder / what)
-    # Lightning counts an epoch that max_steps cut short as finished, and sets the next one.
+    # After max_steps within an epoch, Lightning continues with the next epoch.
     make, cut = EVERY_LOADER["PrefetchLoader(DataLoader)"], folder / "cut"
     lightning_fit(make, None, cut, each_step=False, max_steps=STEPS - 1)
     with warnings.catch_warnings(record=True) as caught:
@@ -287,7 +286,7 @@ def of_fabric(folder: Path) -> Iterator[Check]:
 
 
 def accumulated(loader: Any) -> list[str]:
-    """Compare the batches after which Accelerate's gradients are applied, of three each, with those that should be."""
+    """Check after which batches Accelerate applies gradients, which it accumulates over three batches."""
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3)
@@ -340,11 +339,11 @@ def of_accelerate(folder: Path) -> Iterator[Check]:
     def every(loader: Any) -> list[int]:
         return [number for batch in loader for number in numbers(batch)]
 
-    # Accelerate shares what is not shared yet: whole batches, in turn.
+    # Accelerate gives whole batches to processes in turn.
     share = [at // BATCH % WORLD == RANK for at in range(LENGTH)]
 
     def unlike(order: list[int], seen: list[int]) -> list[str]:
-        """Compare with the share of an order; the last batches are filled up with the first samples."""
+        """Compare with the share of an order. Accelerate fills the last batches with the first samples."""
         mine = {index for index, own in zip(order, share, strict=True) if own}
         wrong = (mine - {*seen}) | ({*seen} - mine - {*order[: WORLD * BATCH]})
         return [f"{wrong} are missing or too many"] if wrong else []
@@ -393,7 +392,7 @@ def trainer_fit(make: Callable[[], Any], checkpoint: Path | None, folder: Path, 
     seen: Batches = []
 
     class Resuming(transformers.TrainerCallback):
-        """Saves the loader's state with each checkpoint, as docs/loading.md shows."""
+        """Saves the state of the loader with each checkpoint, as docs/loading.md shows."""
 
         def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             if state.is_world_process_zero and loader is not None:
@@ -434,7 +433,7 @@ def trainer_fit(make: Callable[[], Any], checkpoint: Path | None, folder: Path, 
 
 def of_transformers(folder: Path) -> Iterator[Check]:
     def run(make: Callable[[], Any], checkpoint: Path | None, place: Path) -> Batches:
-        # The Trainer names its checkpoints itself.
+        # The Trainer chooses the names of its checkpoints.
         theirs = None if checkpoint is None else checkpoint.resolve()
         seen = trainer_fit(make, theirs, place.with_name(place.name + "-theirs"))
         place.mkdir(exist_ok=True)
@@ -477,7 +476,7 @@ def of_torchdata(folder: Path) -> Iterator[Check]:
             for batch in loader:
                 seen.append(numbers(batch))
                 done += 1
-                # At the last batch torchdata's state says that nothing is left of the epoch.
+                # At the last batch, the state of torchdata means that the epoch is finished.
                 if done % STEPS:
                     save(loader, place / f"{done:02}")
             save(loader, place / f"{done:02}")
@@ -596,14 +595,14 @@ FRAMEWORKS: dict[str, Callable[[Path], Iterator[Check]]] = {
 
 
 def quiet() -> None:
-    """Has the frameworks say nothing of what they find on the machine."""
+    """Silence the frameworks."""
     warnings.simplefilter("ignore")
     for name in ("ignite", "lightning", "lightning.pytorch", "lightning.fabric", "accelerate", "transformers", "torch"):
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def run_here(frameworks: list[str], folder: Path) -> int:
-    """Run frameworks in this process, which may be one of two."""
+    """Run frameworks in this process, which may be one of two; return 1 if samples differ."""
     quiet()
     different = 0
     for framework in frameworks:
@@ -620,12 +619,12 @@ def run_here(frameworks: list[str], folder: Path) -> int:
 def launch(
     frameworks: list[str], world: int, *, quick: bool = False, limit_s: int | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run frameworks, one after another, in a process of their own, or in several.
+    """Run frameworks one after another, in one or several new processes.
 
-    A process that is not through in ``limit_s`` seconds prints where each of its threads hangs, and ends with 1.
+    A process that takes more than ``limit_s`` seconds prints the tracebacks of its threads, and exits with 1.
 
     Raises:
-        subprocess.TimeoutExpired: A process could not even end itself.
+        subprocess.TimeoutExpired: A process hangs and does not exit.
     """
     limit_s = limit_s or (LIMIT_QUICK_S if quick else LIMIT_S)
     environment = {

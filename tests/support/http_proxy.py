@@ -1,4 +1,4 @@
-"""An HTTP proxy in threads before an S3 server: a test decides what becomes of each request."""
+"""An HTTP proxy in front of an S3 server. A test decides what happens to each request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.object_store import HOST
 
 SLOW_DOWN = (503, "SlowDown")
 EXPIRED = (400, "ExpiredToken")
-# What a test does with an answer: headers, and the body, which is sent with its own Content-Length.
+# Changes the headers and the body of an answer. The proxy sets Content-Length.
 Change = Callable[[dict[str, str], bytes], tuple[dict[str, str], bytes]]
 
 
@@ -29,14 +29,14 @@ def flip(headers: dict[str, str], body: bytes) -> tuple[dict[str, str], bytes]:
     return headers, body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
 
 
-CUT, LOST = "half of the answer is sent, then the connection is cut", "the request is done, and the answer is lost"
+CUT, LOST = "send half of the answer, then cut the connection", "execute the request, and drop the answer"
 
 
 class HTTPProxy:
-    """A context manager; ``decide`` is called with the method and the path of each request, in any thread.
+    """A context manager that calls ``decide`` with the method and the path of each request, in any thread.
 
-    It returns None to pass the request on, ``CUT`` or ``LOST``, a status and a code to answer with, or a `Change` of
-    the answer. It may wait.
+    ``decide`` may wait. It returns None to forward the request, ``CUT``, ``LOST``, a status and a code to answer with,
+    or a `Change` of the answer.
     """
 
     def __init__(self, port: int, decide: Callable[[str, str], tuple[int, str] | str | Change | None]) -> None:

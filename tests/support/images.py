@@ -1,4 +1,4 @@
-"""Small image folders of many kinds, and how the tests run dbloader on them."""
+"""Small image folders with many kinds of files, and the command line in a process of its own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support import jpegs
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-WAIT_S = 60.0  # for what ends by itself; only a test that fails takes so long
+WAIT_S = 60.0  # for processes that end by themselves; only failing tests wait so long
 NOBODY = 65534
 
 END = b"\xff\xd9"
@@ -42,7 +42,7 @@ def photo(seed: int = 0, width: int = 40, height: int = 30, **options: Any) -> b
 
 
 def scene(seed: int) -> Image.Image:
-    """Return a picture that differs from those of other seeds everywhere, as photographs do."""
+    """Return a picture that differs from other seeds everywhere, as photographs do."""
     spots = np.random.default_rng(seed).integers(0, 256, (12, 12, 3), np.uint8)
     return Image.fromarray(spots).resize((240, 180), Image.Resampling.BICUBIC)
 
@@ -52,7 +52,7 @@ def picture(image_format: str, seed: int = 0) -> bytes:
 
 
 def large_png(width: int, height: int) -> bytes:
-    """A PNG that says how large it is, and has hardly any data."""
+    """Return a PNG with a large size in its header, and hardly any data."""
     chunks = (
         (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)),
         (b"IDAT", zlib.compress(b"")),
@@ -73,7 +73,7 @@ def plant(root: Path, files: Mapping[str, bytes]) -> Path:
 
 
 def plant_photos(root: Path, count: int, classes: tuple[str, ...] = ("cat", "dog"), **options: Any) -> Path:
-    """Make a folder of whole photographs, no two alike."""
+    """Make a folder of intact photographs, no two alike."""
     return plant(root, {f"{classes[n % len(classes)]}/{n:04}.jpg": photo(n, **options) for n in range(count)})
 
 
@@ -97,7 +97,7 @@ def plant_coco(root: Path) -> Path:
 
 
 def multi_picture(seed: int = 0) -> bytes:
-    """An MPO: two JPEGs in one file, as stereo cameras write."""
+    """Return an MPO, two JPEGs in one file, as stereo cameras write."""
     first, second = (jpegs.draw(24, 18, seed=seed + n) for n in range(2))
     return encoded(first, "MPO", save_all=True, append_images=[second])
 
@@ -111,7 +111,7 @@ def _pipe(path: Path, _: int) -> None:
 
 
 def _socket(path: Path, _: int) -> None:
-    # The address of a socket has 108 bytes at most, which a temporary folder's path can exceed.
+    # The address of a socket has at most 108 bytes, fewer than some temporary paths.
     here = Path.cwd()
     os.chdir(path.parent)
     try:
@@ -129,14 +129,14 @@ def _file(make: Callable[[int], bytes]) -> Callable[[Path, int], None]:
 
 
 class Kind(NamedTuple):
-    """A kind of file, and what becomes of it by default, with ``check="structure"`` and with ``check="none"``."""
+    """A kind of file, and its outcome by default, with ``check="structure"`` and with ``check="none"``."""
 
     suffix: str
     plant: Callable[[Path, int], None]
     decode: str
     structure: str
     none: str
-    reason: str = ""  # a part of it
+    reason: str = ""  # a part of the reason in the report
 
     def outcome(self, check: str) -> str:
         return {"decode": self.decode, "structure": self.structure, "none": self.none}[check]
@@ -173,12 +173,12 @@ KINDS = {
 
 
 def _half(data: bytes) -> bytes:
-    """The first half of an image, or a bit more, so that the cut is in the pixels."""
+    """Cut an image within the pixels."""
     return data[: len(data) * 3 // 4]
 
 
 def plant_kinds(root: Path, *kinds: str) -> dict[str, str]:
-    """Make one file of each kind, in two classes, and return the kinds by the files' names; ``cat`` has a photo."""
+    """Make one file of each kind in two classes, and a photo; return the kinds by file name."""
     plant(root, {"cat/first.jpg": photo(999)})
     (root / "dog").mkdir(exist_ok=True)
     planted = {"cat/first.jpg": "photo"}
@@ -196,7 +196,7 @@ class Outcome(NamedTuple):
 
 
 def subcommands() -> dict[str, click.Command]:
-    """The commands of the command line, by their names."""
+    """Return the commands of the command line by name."""
     context = click.Context(group)
     commands = {name: group.get_command(context, name) for name in group.list_commands(context)}
     return {name: command for name, command in commands.items() if command is not None}
@@ -216,7 +216,7 @@ def run(*arguments: str | os.PathLike[str], **options: Any) -> Outcome:
 
 @contextmanager
 def running(arguments: list[Any], **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """A process that does not outlive the block."""
+    """Run a process that ends with the block."""
     with subprocess.Popen(arguments, text=True, **options) as process:
         try:
             yield process
@@ -225,7 +225,7 @@ def running(arguments: list[Any], **options: Any) -> Iterator[subprocess.Popen[s
 
 
 def wait_until(process: subprocess.Popen[str], condition: Callable[[], bool]) -> bool:
-    """Wait until a condition holds, looking every millisecond; false if the process has ended before."""
+    """Wait until a condition is true, and check every millisecond; return False if the process ends before."""
     for _ in range(int(WAIT_S * 1000)):
         if condition():
             return True
@@ -237,7 +237,7 @@ def wait_until(process: subprocess.Popen[str], condition: Callable[[], bool]) ->
 
 @contextmanager
 def as_nobody() -> Iterator[None]:
-    """Take away root's right to read everything, from all threads."""
+    """Drop root's right to read everything, in all threads."""
     if os.geteuid():
         yield
         return

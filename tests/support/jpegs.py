@@ -1,4 +1,4 @@
-"""JPEGs for the tests: pictures that Pillow encodes, and scans that are written code by code."""
+"""JPEGs encoded by Pillow, and JPEGs written code by code."""
 
 import io
 import random
@@ -16,13 +16,13 @@ needs_jpegtran = pytest.mark.skipif(
 
 END = b"\xff\xd9"
 
-# A Huffman table for DC differences of 0 to 2 bits, and one for the symbols of AC that the tests want.
+# Huffman tables: DC differences of 0 to 2 bits, and the AC symbols of the tests.
 DC = {0: "00", 1: "01", 2: "10"}
 AC = {0x00: "0", 0x01: "10", 0xF0: "110", 0x31: "1110", 0x10: "11110", 0x02: "111110"}
 
 
 def draw(width: int, height: int, mode: str = "RGB", seed: int = 0) -> Image.Image:
-    """A gradient with noise on it, so that no two blocks are alike."""
+    """Return a gradient with noise, in which no two blocks are alike."""
     bands = len(Image.new(mode, (1, 1)).getbands())
     noise = np.random.default_rng(seed).normal(0, 25, (height, width, bands))
     ramp = np.linspace(0, 255, width)[None, :, None] + np.linspace(-60, 60, height)[:, None, None]
@@ -31,7 +31,7 @@ def draw(width: int, height: int, mode: str = "RGB", seed: int = 0) -> Image.Ima
 
 
 def encode(image: Image.Image, **options: Any) -> bytes:
-    """What Pillow makes of a picture."""
+    """Encode a picture with Pillow."""
     stream = io.BytesIO()
     image.save(stream, "JPEG", **options)
     return stream.getvalue()
@@ -47,7 +47,7 @@ def table(name: int, codes: dict[int, str]) -> bytes:
 
 
 def frame(process: int, width: int, height: int, *sampling: int, precision: int = 8) -> bytes:
-    """The tables and a frame header; each of `sampling` is a component's H and V, as in 0x21."""
+    """Return tables and a frame header. Each ``sampling`` has H and V of a component, such as 0x21."""
     head = bytes((precision,)) + height.to_bytes(2, "big") + width.to_bytes(2, "big") + bytes((len(sampling),))
     components = b"".join(bytes((number, factors, 0)) for number, factors in enumerate(sampling, 1))
     return (
@@ -59,7 +59,7 @@ def frame(process: int, width: int, height: int, *sampling: int, precision: int 
 
 
 def scan(components: list[int], *intervals: str, band: tuple[int, int] = (0, 63), bits: int = 0) -> bytes:
-    """A scan header and the bits of each restart interval; `bits` is Ah and Al, as in 0x21."""
+    """Return a scan header and the bits of each restart interval; ``bits`` has Ah and Al, such as 0x21."""
     selectors = b"".join(bytes((component, 0x00)) for component in components)
     data = bytearray(segment(0xDA, bytes((len(components),)) + selectors + bytes((*band, bits))))
     for number, interval in enumerate(intervals):
@@ -72,13 +72,13 @@ def scan(components: list[int], *intervals: str, band: tuple[int, int] = (0, 63)
 
 
 def thumbnail_exif(thumbnail: bytes) -> bytes:
-    """An Exif payload: little-endian TIFF with an empty first directory and the thumbnail in the second."""
+    """Return an EXIF payload: a little-endian TIFF with an empty first directory, and a thumbnail in the second."""
     entries = struct.pack("<HHHIIHHIII", 2, 0x0201, 4, 1, 44, 0x0202, 4, 1, len(thumbnail), 0)
     return b"Exif\x00\x00" + struct.pack("<2sHIHI", b"II", 42, 8, 0, 14) + entries + thumbnail
 
 
 def code_blocks(count: int, seed: int = 0) -> str:
-    """The bits of blocks with random coefficients."""
+    """Return the bits of blocks with random coefficients."""
     generator = random.Random(seed)
     bits = ""
     for _ in range(count):
@@ -95,7 +95,7 @@ def code_blocks(count: int, seed: int = 0) -> str:
 
 
 def exotic(*sampling: int, blocks: int = 0) -> bytes:
-    """A JPEG with any sampling factors, of 48 x 48 pixels, less some of its blocks."""
+    """Return a JPEG of 48 x 48 pixels with any sampling factors; ``blocks`` of its blocks are missing."""
     across, down = max(factors >> 4 for factors in sampling), max(factors & 15 for factors in sampling)
     units = -(-48 // (8 * across)) * -(-48 // (8 * down)) if len(sampling) > 1 else 36
     total = units * sum((factors >> 4) * (factors & 15) for factors in sampling)

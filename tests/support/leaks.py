@@ -1,4 +1,4 @@
-"""What a block of code leaves behind: threads, child processes and open files, told by comparing before and after."""
+"""Find threads, child processes and open files that a block of code leaves behind."""
 
 import contextlib
 import gc
@@ -12,9 +12,9 @@ from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import NamedTuple
 
-WAIT_S = 10.0  # for what is just ending; torch can take 5 s to notice that a DataLoader worker is dead
+WAIT_S = 10.0  # for threads and processes that are ending; torch may take 5 s to notice a dead worker
 
-ENDING_S = 0.1  # most threads that were told to end need less
+ENDING_S = 0.1  # most ending threads need less
 
 _PROC = Path("/proc/self")
 
@@ -40,10 +40,10 @@ class Resources(NamedTuple):
 
 @contextlib.contextmanager
 def no_leaks(wait_s: float = WAIT_S, *, files: bool = True) -> Iterator[None]:
-    """Raise LeakError if the block leaves a thread, child process or (with ``files``) open file that was not there.
+    """Raise LeakError if the block leaves a new thread, child process or (with ``files``) open file behind.
 
-    Threads and processes that are just ending are waited for. Garbage that may hold something is collected only if that
-    does not suffice: with torch loaded it takes 75 ms, and ten times that on a busy machine.
+    Wait for threads and processes that are ending. Collect garbage only if waiting is not enough: with torch loaded, it
+    takes 75 ms, and ten times as long on a busy machine.
     """
     before = find_resources(files=files)
     yield
@@ -54,17 +54,16 @@ def no_leaks(wait_s: float = WAIT_S, *, files: bool = True) -> Iterator[None]:
     if any(left):
         gc.collect()
         _wait_for(left, wait_s)
-        gc.collect()  # what the threads held
+        gc.collect()  # objects of ended threads
         left = find_resources(files=files).without(before)
     if any(left):
         raise LeakError(f"left behind: {left}")
 
 
 def find_resources(*, files: bool = True) -> Resources:
-    """What this process has running and open, but for what belongs to the process itself rather than to its user."""
+    """Return the resources of this process, except helpers that Python keeps until the process ends."""
     multiprocessing.active_children()  # reaps those that have ended
-    # multiprocessing starts these helpers once in a process, at the first use of shared memory or of forkserver, and
-    # ends them with it.
+    # multiprocessing starts these helpers once, at the first use of shared memory or of forkserver.
     tracker, server = resource_tracker._resource_tracker, forkserver._forkserver
     helper_pids = {getattr(tracker, "_pid", None), getattr(server, "_forkserver_pid", None)}
     helper_files = {getattr(tracker, "_fd", None), getattr(server, "_forkserver_alive_fd", None)}
@@ -76,8 +75,8 @@ def find_resources(*, files: bool = True) -> Resources:
 
 
 def _belongs_to_process(thread: threading.Thread) -> bool:
-    # A dummy stands for a thread of a C library that once called Python, as autograd's do: nothing in Python ends it.
-    # TMonitor is tqdm's one watcher of all progress bars.
+    # A dummy is a thread of a C library that has called Python, such as autograd's; Python cannot end it.
+    # TMonitor is the one thread of tqdm for all progress bars.
     return isinstance(thread, threading._DummyThread) or type(thread).__name__ == "TMonitor"
 
 
@@ -89,7 +88,7 @@ def _children() -> Iterator[int]:
 
 def _files() -> Iterator[tuple[int, str]]:
     for name in os.listdir(_PROC / "fd"):  # noqa: PTH208 - several times as fast as pathlib
-        with contextlib.suppress(OSError):  # the one that lists the folder is closed by now
+        with contextlib.suppress(OSError):  # the descriptor of the listing is closed
             yield int(name), os.readlink(f"/proc/self/fd/{name}").removesuffix(" (deleted)")  # noqa: PTH115
 
 

@@ -1,4 +1,4 @@
-"""LMDB files below dbloader's interface: looking into them, changing them, and who may use them."""
+"""Read and change LMDB files directly, count their descriptors, and fill a disk."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-ONE_ENVIRONMENT = 2  # descriptors: LMDB's, and that of the readahead
+ONE_ENVIRONMENT = 2  # descriptors: one of LMDB, one of the readahead
 
 
 def tamper(place: str | Path, database: bytes, changes: dict[bytes, bytes | None]) -> None:
-    """Put other values at some keys of a store, or remove them."""
+    """Replace the values of some keys; None removes a key."""
     with lmdb.open(str(place), subdir=False, lock=False, max_dbs=2, sync=False) as env:
         there = env.open_db(database)
         with env.begin(write=True) as txn:
@@ -32,7 +32,7 @@ def tamper(place: str | Path, database: bytes, changes: dict[bytes, bytes | None
 
 
 def tamper_with_records(place: str | Path, documents: dict[int, bytes | None]) -> None:
-    """Put other documents at some indices, or remove them."""
+    """Replace the documents at some indices; None removes a record."""
     tamper(place, RECORDS, {record_key(index): document for index, document in documents.items()})
 
 
@@ -47,13 +47,13 @@ def value_at(place: str | Path, database: bytes, key: bytes) -> bytes:
 
 
 def change_manifest(place: Path, **changes: object) -> None:
-    """Give a store another manifest, with the right CRC-32."""
+    """Change values in the manifest, with the right CRC-32."""
     manifest = open_sealed(value_at(place, b"meta", b"manifest"))
     tamper(place, b"meta", {b"manifest": seal({**manifest, **changes})})
 
 
 def put_chunk(place: Path, column: str, number: int, chunk: bytes) -> None:
-    """Give a store another chunk of a column, with the right CRC-32."""
+    """Replace a chunk of a column, with the right CRC-32."""
     sealed = seal_chunk(column, number, chunk, _salt_of(place))
     tamper(place, b"meta", {column_key(column, number): sealed})
 
@@ -74,13 +74,13 @@ def open_descriptors(path: str | Path) -> int:
     target = os.path.realpath(path)
     count = 0
     for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208 - numbers
-        with suppress(OSError):  # the one of the listing
+        with suppress(OSError):  # the descriptor of the listing
             count += os.readlink(f"/proc/self/fd/{descriptor}") == target  # noqa: PTH115
     return count
 
 
 def fill_disk(folder: Path, block: int = 4096) -> Any:
-    """Fill a file system, and return the file that does."""
+    """Fill a file system, and return the file that fills it."""
     other = folder / "other"
     with suppress(OSError), open(other, "wb", buffering=0) as file:  # noqa: PTH123
         while file.write(bytes(block)):

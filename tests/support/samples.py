@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Items(Dataset[Any]):
-    """A map-style dataset of anything, without an end that iteration could find."""
+    """A map-style dataset of any items. It raises no IndexError at its end."""
 
     def __init__(self, items: list[Any], **attributes: Any) -> None:
         self.items = items
@@ -64,7 +64,7 @@ class Annotated:
 
 
 def written(samples: Any, folder: Path, **options: Any) -> list[Record]:
-    """The records that write_store makes."""
+    """Return the records that write_store makes."""
     place = folder / "s.lmdb"
     place.unlink(missing_ok=True)
     write_store(samples, place, **options)
@@ -90,7 +90,7 @@ def noise(mode: str, seed: int = 0) -> Image.Image:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are equal, of the same types, dtypes and shapes, all the way down."""
+    """Return whether two values are equal, with equal types, dtypes and shapes at every level."""
     if type(one) is not type(other):
         return False
     if isinstance(one, torch.Tensor):

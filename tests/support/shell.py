@@ -40,14 +40,14 @@ class Shell:
 
 
 def check_error(outcome: Outcome, message: str, status: int = 2) -> None:
-    """One line on stderr, nothing else, and the exit status."""
+    """Check that a command printed one line on stderr, nothing else, and exited with a status."""
     assert outcome.status == status
     assert outcome.stdout == ""
     assert re.fullmatch(rf"Error: .*(?:{message}).*\n", outcome.stderr), outcome.stderr
 
 
 def open_terminal() -> tuple[int, int]:
-    """Open a terminal, and return our end and the end for a program; skip the test where there is none."""
+    """Open a terminal, and return our end and the end for a program; skip the test if there is none."""
     try:
         return pty.openpty()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Values that a record may hold, drawn at random, and comparing them."""
+"""Random values for records, and their comparison."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dbloader.records.record import RESERVED_FIELDS
 
 
 def same(one: Any, other: Any) -> bool:
-    """Compare values with their types, dtypes and shapes, and every NaN with every other."""
+    """Return whether two values are equal, with equal types, dtypes and shapes; every NaN equals every other."""
     if type(one) is not type(other):
         return False
     if isinstance(one, np.ndarray):
-        # Not by their bytes: what lies between the fields of a dtype is of no matter.
+        # Compare fields, because the padding between them may differ.
         return one.dtype == other.dtype and one.shape == other.shape and same(listed(one), listed(other))
     if isinstance(one, dict):
         return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
@@ -30,7 +30,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def listed(array: np.ndarray[Any, Any]) -> Any:
-    """Return an array as lists, of which every item is the bytes of one field."""
+    """Return the bytes of each field of an array."""
     if array.dtype.names is not None:
         return {name: listed(array[name]) for name in array.dtype.names}
     return [array.tobytes()]

@@ -1,4 +1,4 @@
-"""The viewer, as people start it, and clients that ask it anything."""
+"""The viewer as a process, and HTTP clients for it."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Viewer(NamedTuple):
         return self.process.stdout.readline().rstrip("\n")
 
     def stop(self, number: signal.Signals = signal.SIGINT) -> tuple[int, str]:
-        """Press Ctrl-C, or send a signal; return the exit status and what else it has printed, on both streams."""
-        if number == signal.SIGINT:  # which a terminal sends to all of a command's processes
+        """Press Ctrl-C, or send a signal; return the exit status and the rest of the output."""
+        if number == signal.SIGINT:  # a terminal sends it to all processes of a command
             os.killpg(self.process.pid, number)
         else:
             self.process.send_signal(number)
@@ -51,7 +51,7 @@ class Viewer(NamedTuple):
 
 @contextmanager
 def viewer(*arguments: Any, **environment: str) -> Iterator[Viewer]:
-    """Run ``dbloader view`` with some arguments; a variable that is empty is not set."""
+    """Run ``dbloader view``; empty environment variables are removed."""
     variables = {name: value for name, value in {**os.environ, **environment}.items() if value}
     words = command("view", *map(str, arguments))
     with running(
@@ -86,12 +86,12 @@ class Answer(NamedTuple):
 def ask(
     port: int, target: str | bytes = "/", *lines: str, method: str = "GET", host: str | None = "127.0.0.1"
 ) -> Answer:
-    """Send a request, every byte of it as it is given, with further lines of its header."""
+    """Send a request with exactly these bytes and further header lines."""
     hosts = [] if host is None else [f"Host: {host}"]
     first = method.encode() + b" " + (target.encode("latin-1") if isinstance(target, str) else target) + b" HTTP/1.1"
     rest = "\r\n".join(["", *hosts, *lines, "Connection: close", "", ""])
     with socket.create_connection(("127.0.0.1", port), timeout=WAIT_S) as connection:
-        with suppress(BrokenPipeError, ConnectionResetError):  # it may answer before it has read all
+        with suppress(BrokenPipeError, ConnectionResetError):  # the viewer may answer before it has read all
             connection.sendall(first + rest.encode("latin-1"))
         with HTTPResponse(connection, method=method) as answer:
             answer.begin()

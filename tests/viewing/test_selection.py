@@ -10,9 +10,8 @@ import pytest
 
 from dbloader import Record, open_store
 from dbloader.errors import DamagedStoreError, OptionError
-from dbloader.stores.lmdb.keys import record_key
 from dbloader.viewing.selection import Selections
-from tests.support.hostile import Tampering
+from tests.support.lmdb_files import tamper_with_records
 from tests.viewing.stores import random_query, some_events, some_records, write_records
 
 if TYPE_CHECKING:
@@ -59,11 +58,7 @@ def test_random_queries_find_the_records_that_match_one_by_one(place: str) -> No
 
 def test_damaged_records_have_no_format(tmp_path: Path) -> None:
     write_records(tmp_path / "s.lmdb", [Record(image=b"image", format=name) for name in ("JPEG", "PNG") * 20])
-    store = Tampering(tmp_path / "s.lmdb")
-    store.put(b"records", record_key(3), None)
-    store.put(b"records", record_key(5), b"")
-    store.put(b"records", record_key(7), b"\xff" * 99)
-    store.close()
+    tamper_with_records(tmp_path / "s.lmdb", {3: None, 5: b"", 7: b"\xff" * 99})
     with open_store(tmp_path / "s.lmdb") as damaged:
         assert [*Selections(damaged).select("format:png").indices] == [1, *range(9, 40, 2)]
 

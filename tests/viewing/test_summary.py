@@ -16,7 +16,7 @@ from dbloader.errors import OptionError
 from dbloader.stores.lmdb.keys import event_key
 from dbloader.viewing import summary
 from dbloader.viewing.selection import Selections
-from tests.support.hostile import Tampering
+from tests.support.lmdb_files import tamper
 from tests.viewing.stores import random_query, some_events, some_records, write_records
 
 if TYPE_CHECKING:
@@ -139,9 +139,7 @@ def test_edges_are_round_and_follow_most_values(tmp_path: Path) -> None:
 def test_damaged_report_leaves_the_other_counts(tmp_path: Path) -> None:
     records = some_records(20, seed=1)
     write_records(tmp_path / "s.lmdb", records, some_events(records, seed=2))
-    tampering = Tampering(tmp_path / "s.lmdb")
-    tampering.put(b"meta", event_key(1), b"\xff")
-    tampering.close()
+    tamper(tmp_path / "s.lmdb", b"meta", {event_key(1): b"\xff"})
     with open_store(tmp_path / "s.lmdb") as store:
         found = summary.count(Selections(store), "")
         assert (found["count"], found["events"]) == (20, {})

@@ -17,12 +17,11 @@ from PIL import Image, ImageOps
 from dbloader import Record, convert, open_store
 from dbloader.errors import DamagedRecordError, ImageError, OptionError, RecordIndexError
 from dbloader.records.record import encode
-from dbloader.stores.lmdb.keys import record_key
 from dbloader.stores.open import create_store
 from dbloader.viewing.thumbnails import SIDES, Thumbnails
 from tests.support import jpegs
-from tests.support.hostile import Tampering
 from tests.support.images import KINDS, STORED, encoded, large_png, photo, plant_kinds
+from tests.support.lmdb_files import tamper_with_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -275,9 +274,7 @@ def test_damaged_copy_does_not_get_pictures_of_the_whole_store(tmp_path: Path) -
     thumbnails = Thumbnails()
     with store_of(tmp_path / "a.lmdb", encoded(jpegs.draw(400, 300), "PNG")) as store:
         shutil.copyfile(store.place, tmp_path / "b.lmdb")
-        copy = Tampering(tmp_path / "b.lmdb")
-        copy.put(b"records", record_key(0), None)
-        copy.close()
+        tamper_with_records(tmp_path / "b.lmdb", {0: None})
         assert thumbnails.get(store, 0, 160)
         with open_store(tmp_path / "b.lmdb") as damaged, pytest.raises(DamagedRecordError):
             thumbnails.get(damaged, 0, 160)

@@ -26,19 +26,40 @@ from tests.contracts.records import (
     write,
     write_partial,
 )
+from tests.stores.mongo.stand_in_router import StandInRouter
 from tests.support.images import plant_photos
-from tests.support.mongo import records_of
+from tests.support.mongo import needing_a_server, records_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
-
-    from tests.support.stand_in_router import StandInRouter
 
 UNAUTHORIZED, LOCK_BUSY = 13, 46
 MOVED = [13388, 175]  # codes of a router while a chunk moves, and of a query that a shard has killed
 RECORDS = make_records(60)
 
 pytestmark = pytest.mark.xdist_group("router")  # two servers and the router are started once
+
+
+@pytest.fixture(scope="session")
+def session_router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandInRouter]:
+    """For other fixtures; tests ask for `router`."""
+    with needing_a_server(), StandInRouter(tmp_path_factory.mktemp("router")) as servers:
+        yield servers
+
+
+@pytest.fixture
+def router(session_router: StandInRouter) -> Iterator[StandInRouter]:
+    """A stand-in for the router of a sharded cluster, and two servers, to which the test may do anything."""
+    yield session_router
+    session_router.restore()
+
+
+@pytest.fixture
+def router_uri(router: StandInRouter) -> Iterator[str]:
+    """The place of a store behind `router`, in a database that is dropped at the end."""
+    with router.fresh_place() as place:
+        yield place
 
 
 class TestThroughTheStandInRouter(MongoBackend, ReadingContract):

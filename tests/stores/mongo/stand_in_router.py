@@ -1,9 +1,9 @@
 """A stand-in for the router of a sharded MongoDB cluster (mongos), in front of two real servers.
 
-It tests dbloader's handling, not MongoDB: no mongos can be installed where these tests run. It says that it is a
-router, divides the collections that were sharded by a hash of ``_id``, and answers in no order. On request it doubles
-results and fails as a router does while chunks move. Everything else goes to the first server. It runs in a process of
-its own: ``python -m tests.support.stand_in_router PORT PORT`` prints the port on which it listens.
+It tests dbloader, not MongoDB; no mongos can be installed for these tests. It announces itself as a router, divides
+sharded collections by a hash of ``_id``, and returns documents in random order. On request it doubles results, and
+fails like a router while chunks move. Everything else goes to the first server.
+``python -m tests.stores.mongo.stand_in_router PORT PORT`` runs it in a process of its own, and prints its port.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class StandInRouter(Server):
                 stdout=subprocess.PIPE,
                 text=True,
                 start_new_session=True,
-                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
             )
             assert self._process.stdout is not None
             self._uri = f"mongodb://{HOST}:{int(self._process.stdout.readline())}/"
@@ -99,7 +99,7 @@ class StandInRouter(Server):
 
     @contextlib.contextmanager
     def behaving(self, *commands: str, **how: Any) -> Iterator[None]:
-        """Change what the router does inside the block; the block must make it fail as often as it is to.
+        """Change what the router does inside the block; check that all requested failures have happened.
 
         Args:
             commands: Names of commands that fail.
@@ -121,7 +121,7 @@ class StandInRouter(Server):
 
 
 class RefusedError(Exception):
-    """What the router answers in place of a result."""
+    """The error that the router answers."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -129,12 +129,12 @@ class RefusedError(Exception):
 
 
 class Cluster:
-    """The servers, and what the router knows of them; for all connections."""
+    """The servers and the state of the router, for all connections."""
 
     def __init__(self, ports: list[int]) -> None:
         options: dict[str, Any] = {"directConnection": True, "retryWrites": False, "retryReads": False}
         self.shards: list[MongoClient[Any]] = [MongoClient(HOST, port, **options) for port in ports]
-        # The cursors of a session may be read by any connection that is in it.
+        # Any connection may read the cursors of its session.
         self.sessions = [shard.start_session(causal_consistency=False) for shard in self.shards]
         self.lock = threading.Lock()
         self.sharded: set[str] = set()  # collections
@@ -216,7 +216,7 @@ class Cluster:
         return {"ok": 1.0}
 
     def _write(self, name: str, database: str, body: dict[str, Any]) -> Any:
-        """Give each shard its documents, updates or deletions, and put the answers together."""
+        """Send each shard its documents, updates or deletions, and merge the answers."""
         field, fails = WRITES[name], self.how.get("half") and self._fails(name)
         parts: list[list[int]] = [[] for _ in self.shards]
         for number, one in enumerate(body[field]):
@@ -292,7 +292,7 @@ def shard_of(key: object) -> int:
 
 
 def key_of(document: RawBSONDocument) -> object:
-    """Return a document's _id: a record's also where the rest cannot be decoded."""
+    """Return the _id of a document, even of a record that cannot be decoded."""
     index = index_of(document.raw)
     return document["_id"] if index is None else index
 
@@ -302,7 +302,7 @@ def _raw(document: Any) -> bytes:
 
 
 def _add_up(found: list[Any], group: dict[str, Any]) -> list[Any]:
-    """Add the counts of all shards up, group by group."""
+    """Add the counts of all shards for each group."""
     sums: dict[bytes, dict[str, Any]] = {}
     for document in found:
         total = sums.setdefault(bson.encode({"": document["_id"]}), {"_id": document["_id"]})
@@ -333,7 +333,7 @@ class Connection(socketserver.StreamRequestHandler):
 
 def _command(code: int, data: bytes) -> dict[str, Any]:
     """Return the command of a message."""
-    if code == OP_QUERY:  # the greeting of a driver that does not know the server yet
+    if code == OP_QUERY:  # the first message of a driver
         return dict(bson.decode(data[data.index(b"\0", 4) + 9 :]))
     assert code == OP_MSG, code
     at, body = 4, {}
