@@ -6,7 +6,10 @@ import math
 import struct
 from typing import Any
 
+import bson
 import numpy as np
+from bson.binary import Binary
+from bson.int64 import Int64
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -64,3 +67,12 @@ VALUES = st.recursive(
 )
 FIELD_NAMES = KEYS.filter(lambda key: key and "." not in key and key not in RESERVED_FIELDS)
 UINT32 = st.integers(0, 2**32 - 1)
+
+# Values for places where a stored document has others.
+LIES: tuple[Any, ...] = (
+    None, True, -1, 0, 1, 3, 2**31, 2**40, Int64(10**12), Int64(2**63 - 1), Int64(-(2**63)), 0.5, float("nan"), 1e300,
+    "", "x", "x" * 100_000, "\x1b[31m\u202e\u009b", b"", b"\xff" * 16, b"x", [], [1], [1, 2], [3, 2], ["a"], ["a"] * 3,
+    [None], {}, {"a": 1}, {"a": "b"}, {"a": -1}, {"cat": Int64(2**62)}, [[[[]]]], bson.ObjectId(b"0" * 12),
+    bson.Regex("("), bson.Timestamp(1, 1), bson.MinKey(), bson.Code("x"), bson.Decimal128("1"), Binary(b"xx", 4),
+    Binary(b"\x93NUMPY\x01\x00", 0x80), bson.DatetimeMS(2**62),
+)  # fmt: skip

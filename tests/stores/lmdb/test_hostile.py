@@ -30,6 +30,7 @@ from dbloader.records.columns import COLUMNS, DTYPES, seal_chunk
 from dbloader.records.document import open_sealed, seal
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
+from tests.support.values import LIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -219,15 +220,6 @@ def exchange_values(store: Tampering, rng: random.Random) -> None:
     if database == b"records":
         value = value[:9] + int.from_bytes(key, "big").to_bytes(8, "little") + value[17:]
     store.put(database, key, value)
-
-
-LIES: tuple[Any, ...] = (
-    None, True, -1, 0, 1, 3, 2**31, 2**40, Int64(10**12), Int64(2**63 - 1), Int64(-(2**63)), 0.5, float("nan"), 1e300,
-    "", "x", "x" * 100_000, "\x1b[31m\u202e\u009b", b"", b"\xff" * 16, b"x", [], [1], [1, 2], [3, 2], ["a"], ["a"] * 3,
-    [None], {}, {"a": 1}, {"a": "b"}, {"a": -1}, {"cat": Int64(2**62)}, [[[[]]]], bson.ObjectId(b"0" * 12),
-    bson.Regex("("), bson.Timestamp(1, 1), bson.MinKey(), bson.Code("x"), bson.Decimal128("1"), Binary(b"xx", 4),
-    Binary(b"\x93NUMPY\x01\x00", 0x80), bson.DatetimeMS(2**62),
-)  # fmt: skip
 
 
 def _npy(rng: random.Random) -> Binary:

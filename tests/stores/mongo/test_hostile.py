@@ -33,7 +33,7 @@ from dbloader.stores.mongo.schema import INDEXES
 from dbloader.stores.mongo.uri import parse
 from dbloader.stores.open import create_store
 from tests.contracts.records import documents_of, make_records, stored, write_one_by_one
-from tests.support.hostile import LIES
+from tests.support.values import LIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
