@@ -97,10 +97,11 @@ class CachedShards:
         # The workers of an open store must not wait while another reader checks an origin that hangs.
         if self._origin is None or not known:
             with self._opening:
-                origin = open_origin(place)
-                table = fetch_index(origin, self._folder)
-                if self._origin is None:
-                    self._begin(origin, table, limit)
+                if self._origin is None or not known:  # another reader may have opened it meanwhile
+                    origin = open_origin(place)
+                    table = fetch_index(origin, self._folder)
+                    if self._origin is None:
+                        self._begin(origin, table, limit)
         if self._limit != limit:
             raise OptionError(
                 f"the cache {self._cache} is in use with cache_bytes={self._limit}: all that use it at one time "

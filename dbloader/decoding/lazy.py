@@ -296,7 +296,7 @@ class LazyImage(Image.Image):
     def __reduce_ex__(self, protocol: Any) -> Any:
         try:
             self.load()
-        except (ImageError, MemoryError) as error:
+        except Exception as error:
             # A DataLoader's worker pickles in a thread of a queue, which would drop the sample, and the training would
             # wait forever. So unpickling the image raises the error.
             return _raise, (error,)

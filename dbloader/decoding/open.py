@@ -88,7 +88,7 @@ def decode_pil(data: bytes) -> Image.Image:
 
     Raises:
         DamagedImageError: The image does not decode, or it is a JPEG and libjpeg warns of wrong pixels.
-        NotAnImageError: Its format is unknown, or it has more pixels than are allowed (docs/loading.md).
+        NotAnImageError: Its format is unknown, or it has more pixels than are allowed (docs/reliability.md).
         PixelRangeError: Its values are floats, signed or of 32 bits, and therefore have no known range.
     """
     with open_file(data) as image:

@@ -184,7 +184,7 @@ def _read(listing: Path, root: Path, rules: _Rules, make: Callable[..., ListingS
             f"{where}: its column {column!r} is text, and boxes are lists of numbers: write a .jsonl, or use "
             "annotations of COCO, VOC or YOLO"
         )
-    if make is ListingSource and not rules.is_metadata:
+    if make is ListingSource:
         _check_extension(first, root, where)
     classes = read_classes(listing.parent) if rules.is_metadata else None
     if classes is None and not has_labels and len(folders) > 1 and "" not in folders:

@@ -266,7 +266,10 @@ def find_tables(place: str | os.PathLike[str]) -> list[Path]:
     of_first = [name for name in files if _split_of(name) == splits[0]]
     shards = [shard for shard in map(_TABLE_SHARD.fullmatch, of_first) if shard]
     if len(splits) > 1:
-        example = f"{splits[0]}-*.parquet" if len(shards) > 1 else of_first[0]
+        example = of_first[0]
+        if len(shards) > 1:
+            total = int(shards[0][3])
+            example = f"{splits[0]}-{{00000..{total - 1:05}}}-of-{total:05}.parquet"
         raise _several_splits(text, splits, f"'{Path(text, example)}'")
     if shards and len(shards) < int(shards[0][3]):
         what = f"{len(shards):,} of {int(shards[0][3]):,} files of the split {splits[0]!r} are there"

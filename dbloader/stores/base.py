@@ -361,8 +361,8 @@ def _compare_manifest(store: Store, summary: Summary, totals: Totals, events: Co
 def read_records(store: Store, indices: range) -> Iterator[tuple[EncodedRecord | Damage, int]]:
     """Yield each record, or its damage, with its index. A record is valid until the next one is taken."""
     done = 0
-    # Request the next block too: the disk then works while these records are verified.
-    store.prefetch(range(indices.start, min(indices.stop + len(indices), len(store))))
+    # Request the next block: the disk then works while these records are verified. The block before requested these.
+    store.prefetch(range(indices.stop if indices.start else 0, min(indices.stop + len(indices), len(store))))
     try:
         with store.borrow_documents(indices) as documents:
             for document, index in documents:

@@ -236,6 +236,7 @@ def test_wrong_classes_json_is_refused(tmp_path: Path, names: bytes, told: str) 
         (b'{"txt": 3}', "two files would be the field 'txt'"),
         (bytes(2**24 + 1), "more than 16,777,216"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
 def test_sample_with_wrong_fields_is_rejected(tmp_path: Path, fields: bytes, told: str) -> None:
     shards = write_shards(tmp_path / "shards", {"jpg": photo(1), "fields.json": fields, "txt": "x"}, {"jpg": photo(2)})

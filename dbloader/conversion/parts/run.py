@@ -260,10 +260,12 @@ class _RayTasks:
     def __init__(self, ray: Any, workers: int) -> None:
         self._ray = ray
         self._workers = workers
+        self._tasks: dict[Callable[..., Any], Any] = {}
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> _RayTask:
-        task = self._ray.remote(num_cpus=self._workers, max_retries=_RAY_RETRIES)(function)
-        return _RayTask(self._ray, task.remote(*arguments))
+        if function not in self._tasks:  # made once: Ray sends each new task's code to its cluster
+            self._tasks[function] = self._ray.remote(num_cpus=self._workers, max_retries=_RAY_RETRIES)(function)
+        return _RayTask(self._ray, self._tasks[function].remote(*arguments))
 
     def check_cpus(self) -> None:
         """Raise OptionError unless a node has the CPUs for a part."""

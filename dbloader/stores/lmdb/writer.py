@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
@@ -24,7 +25,6 @@ from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.writer import Writer
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping
 
     import lmdb
@@ -89,7 +89,7 @@ class LMDBWriter(Writer):
             if self._target.is_dir() or self.place.endswith("/"):
                 raise StoreExistsError(
                     f"{self.place} {'is' if self._target.is_dir() else 'names'} a folder; "
-                    f"this makes one file: name one, such as {self._target.with_suffix('')}.lmdb"
+                    f"this makes one file: name one, such as {self._better_name()}"
                 )
             if not (self.resume and self._partial.path.exists()):
                 self._check_replaceable()
@@ -97,6 +97,13 @@ class LMDBWriter(Writer):
             raise
         except PermissionError as error:
             raise translate_refusal(error, self.place) from error
+
+    def _better_name(self) -> str:
+        """Return the name of a file to write, for a place that is or names a folder."""
+        path = self.place.rstrip("/")
+        if os.path.basename(path) in ("", ".", ".."):  # noqa: PTH119 - Path drops a last "."
+            return f"{path}/train.lmdb"
+        return path if path.endswith(".lmdb") and not self._target.is_dir() else f"{path}.lmdb"
 
     def _check_replaceable(self) -> None:
         """Refuse to replace what is at the place, unless it is a store and may be overwritten."""
