@@ -75,7 +75,7 @@ class CachePolicy:
             self._readers[reader].advance(shard)
 
     def least_bytes(self) -> int:
-        """Return the bytes that the cache must hold for the orders of all readers.
+        """Return the smallest sufficient size of the cache, in bytes.
 
         This is the size of the shards in use at one time, at its highest. A smaller cache would fetch a shard again
         while it is still in use.

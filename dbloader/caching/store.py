@@ -149,7 +149,7 @@ class CachedHandle(ShardedHandle):
         weakref.finalize(self, client.close)
 
     def ask(self, what: str, **message: Any) -> None:
-        """Ask the fetcher, as ``FetcherClient.ask`` does."""
+        """Send the fetcher a question and return its answer. Threads may call this at the same time."""
         with self._lock:
             self._client.ask(what, **message)
 

@@ -1,4 +1,4 @@
-"""Names of well-known recipes: code written for them runs after changing an import.
+"""Replacements for the prefetch_generator package and DataLoaderX: existing code only needs another import.
 
 ``background`` and ``BackgroundGenerator`` have the interface of the prefetch_generator package. ``DataLoaderX`` is a
 DataLoader that many projects write with them.

@@ -80,8 +80,8 @@ def open_sealed(document: bytes | memoryview, number: int = 0, salt: int = 0) ->
 def move_document(document: bytes | memoryview, index: int, salt: int, *, to: int, to_salt: int) -> bytes:
     """Return a copy of a record's document for another index and store, without verifying it.
 
-    Damage stays visible: ``verify`` refuses the copy if it would have refused the document. A document with another
-    index is returned unchanged.
+    Damage stays visible: ``verify`` refuses the copy if it would have refused the document. A document whose own
+    index is not ``index`` is returned unchanged.
     """
     if len(document) < HEAD.size + TAIL.size:
         return bytes(document)

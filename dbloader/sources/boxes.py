@@ -71,8 +71,8 @@ def fit_boxes(
 ) -> dict[str, Any]:
     """Return fields with their boxes in pixels of the image as it is stored.
 
-    ``boxes_in`` is the entry's. ``size`` and ``stored`` are width and height in pixels, of the file and of the stored
-    image. A box that reaches at most a pixel beyond the image is cut at the edge.
+    ``boxes_in`` is ``Entry.boxes_in``. ``size`` and ``stored`` are width and height in pixels, of the file and of the
+    stored image. A box that reaches at most a pixel beyond the image is cut at the edge.
 
     Raises:
         FieldError: A box is not within the image, or its corners are swapped, or the image has another size than its

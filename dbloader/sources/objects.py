@@ -197,7 +197,7 @@ def _is_taken(item: Item, tally: Tally) -> bool:
     name = posixpath.basename(item.key).encode()
     if name.lower().endswith(SUFFIXES):
         return True
-    if item.size or b"." in name:  # other empty objects mean folders
+    if item.size or b"." in name:  # an empty object without a dot in its name is a placeholder of a folder
         tally.skip(name)
         note_skipped(name, item.key, tally)
     return False

@@ -76,9 +76,9 @@ class _Sample(NamedTuple):
 def read_tars(place: str | os.PathLike[str], paths: Sequence[Path], file_fields: Sequence[str] = ()) -> TarSource:
     """Return the source of the images in tar files, in that order; SourceError if they hold no image.
 
-    Headers and labels are read here, for the classes, and again by each iteration. Memory holds the distinct labels and
-    folders. Images such as ``17.mask.png`` become the field ``mask`` if ``file_fields``, or the file ``FILE_FIELDS``
-    beside the first tar, contains "mask".
+    Headers and labels are read here, for the classes, and again by each iteration. Only the distinct labels and folders
+    are kept in memory. Images such as ``17.mask.png`` become the field ``mask`` if ``file_fields``, or the file
+    ``FILE_FIELDS`` beside the first tar, contains "mask".
     """
     wanted = {*file_fields, *(read_classes(paths[0].parent, FILE_FIELDS) or ())} - {""}
     found: dict[str, None] = {}

@@ -13,6 +13,7 @@ from dbloader.batches.timed import SkippedSample
 from dbloader.errors import (
     DamagedRecordError,
     DamagedStoreError,
+    DBLoaderError,
     LoaderError,
     OptionError,
     PixelRangeError,
@@ -42,6 +43,14 @@ pytestmark = pytest.mark.filterwarnings("ignore:skipped the damaged sample:UserW
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_damaged(tmp_path_factory.mktemp("stores"))
+
+
+@pytest.mark.parametrize("batch_size", [1, 6])
+def test_damaged_sample_raises_its_error_by_default(place: Path, batch_size: int) -> None:
+    options = {name: value for name, value in SKIP.items() if name != "on_error"}
+    with LMDBDataset(place) as dataset, pytest.raises(DBLoaderError, match=r"does not decode|known format|is damaged"):
+        for _ in create_loader(dataset, **{**options, "batch_size": batch_size}):
+            pass
 
 
 # Who is told

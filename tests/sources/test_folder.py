@@ -233,7 +233,7 @@ def test_broken_link_is_a_problem(tmp_path: Path) -> None:
 # --- what cannot be read --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.ENOTCONN])
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOTCONN, errno.ESTALE])
 def test_failing_file_system_ends_the_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     plant(tmp_path, "cat/1.jpg", "dog/1.jpg")
     scandir = os.scandir

@@ -53,7 +53,7 @@ class Plan:
         options: The fields of `Settings`, by their names.
         described: ``source`` of the manifest.
         classes: Name of each label from 0 on.
-        left_out: What `report.left_out` returns for the source.
+        left_out: The ``warnings``, ``skipped`` and ``hidden`` of the report, from ``report.left_out``.
         grows: File name of the index of the store that the records are added to; "" for a new store.
         versions: Versions of dbloader and of the libraries that decide the records, by name.
     """

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from dbloader.conversion.report import Report
     from dbloader.conversion.settings import Settings
 
-_POLL_S = 0.2  # seconds between two looks at futures that cannot be waited for
+_POLL_S = 0.2  # seconds between polls of futures that concurrent.futures.wait does not accept
 _PATIENCE_S = 300.0
 _STARTS_WORKERS = (ProcessPoolExecutor, ThreadPoolExecutor)
 

@@ -141,7 +141,7 @@ def _identify() -> dict[str, Any]:
 
 
 def _machine() -> str:
-    """Return an id of the scope of process ids, one boot of one machine or container; empty if unknown."""
+    """Return an id of this boot and PID namespace. Process ids are comparable only where it is equal; "" if unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"

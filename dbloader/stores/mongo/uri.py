@@ -84,7 +84,7 @@ class MongoURI(NamedTuple):
         return self.uri.partition("://")[2].partition("?")[0].rpartition("@")[0]
 
     def without_credentials(self) -> MongoURI:
-        """Return the same place without secret options, and without a user that has a password."""
+        """Return this place without secret options. A user is removed too if a password follows its name."""
         scheme, _, rest = self.uri.partition("://")
         hosts_and_path, mark, query = rest.partition("?")
         kept = [part for part in _split_options(query) if _option_name(part) not in _SECRET]

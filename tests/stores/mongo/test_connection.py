@@ -261,6 +261,23 @@ def test_failure_after_long_work_is_repeated(
 
 
 @pytest.mark.slow
+def test_scan_that_fails_each_time_is_given_up(
+    mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(mongod_uri, RECORDS)
+    monkeypatch.setattr(connection, "RETRY_SECONDS", 0.5)
+    monkeypatch.setattr(connection, "LONGEST_PAUSE_SECONDS", 0.1)
+    with open_store(mongod_uri) as store, ThreadPoolExecutor(1) as executor:
+        len(store)
+        with mongod.fail_point("find", times=None, error_code=91, block_s=0.7) as count:
+            ended = executor.submit(store.matching, {"caption": "x"})  # type: ignore[attr-defined]
+            with pytest.raises(StoreUnreachableError):
+                ended.result(WAIT_S)
+            assert count() > 1
+        assert store.matching({"_id": {"$lt": 3}}).tolist() == [0, 1, 2]  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
 def test_query_to_dead_server_ends_in_time_of_place(
     mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

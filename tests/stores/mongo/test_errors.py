@@ -22,7 +22,7 @@ def test_full_disk_is_recognized(text: str, code: int, kind: type[Exception]) ->
     assert type(translate(OperationFailure(text, code), PLACE)) is kind
 
 
-@pytest.mark.parametrize("code", [6, 89, 91, 175, 189, 202, 262, 9001, 10107, 11600, 11602, 13388])
+@pytest.mark.parametrize("code", [6, 64, 89, 91, 133, 134, 150, 175, 189, 202, 262, 9001, 10107, 11600, 11602, 13388])
 def test_code_of_failover_is_temporary(code: int) -> None:
     assert is_transient(BulkWriteError({"writeErrors": [{"code": code}]}))
 
