@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from dbloader.conversion.transcode import ImageFormat
 from dbloader.errors import SourceNotFoundError
 from dbloader.stores.open import create_store
 from tests.contracts.records import make_records, small_records, write
+from tests.support.children import traced_peak
 from tests.support.conversion import records
 from tests.support.images import plant_photos
 from tests.support.lmdb_files import chunk_at, put_chunk, tamper_with_records
@@ -154,15 +154,9 @@ def test_listing_of_differences_is_what_copy_drops(places: tuple[Path, Path], tm
 @pytest.mark.slow
 def test_comparison_takes_120_bytes_for_a_moved_record(places: tuple[Path, Path]) -> None:
     def peak(count: int) -> int:
-        """Return the peak of what Python and numpy allocate; the pages of the files are not theirs."""
         for place, step in zip(places, (1, -1), strict=True):
             write(place, small_records(count)[::step], overwrite=True)
-        tracemalloc.start()
-        try:
-            assert verified(places).compared["moved"] == count - count % 2
-            return tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
+        return traced_peak(lambda: verified(places))
 
-    peak(101)  # imports
-    assert peak(30_001) - peak(10_001) < 120 * 20_000
+    assert compared(places, small_records(101), small_records(101)[::-1]).compared == {"same": 1, "moved": 100}
+    assert peak(20_001) - peak(10_001) < 120 * 10_000

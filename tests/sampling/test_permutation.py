@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import pickle
-import tracemalloc
 from collections import Counter
 from math import isqrt
 from typing import Any
@@ -15,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbloader.sampling.permutation import LARGEST_TABLE, Permutation
+from tests.support.children import traced_peak
 
 LARGE = 2**62
 # The smallest and largest sizes of the network, and sizes whose table is full or lacks most of a column.
@@ -153,9 +153,4 @@ def test_odd_orders_are_as_frequent_as_even_orders(n: int) -> None:
 
 
 def test_memory_does_not_grow_with_the_size() -> None:
-    tracemalloc.start()
-    try:
-        Permutation(LARGE, 0)(np.array([LARGE // 2]))
-        assert tracemalloc.get_traced_memory()[1] < 100_000
-    finally:
-        tracemalloc.stop()
+    assert traced_peak(lambda: Permutation(LARGE, 0)(np.array([LARGE // 2]))) < 100_000

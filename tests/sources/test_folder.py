@@ -6,7 +6,6 @@ import errno
 import os
 import socket
 import tempfile
-import tracemalloc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 from dbloader.errors import SourceError, SourceNotFoundError
 from dbloader.sources.base import Entry, Problem
 from dbloader.sources.folder import EXTENSIONS, scan
+from tests.support.children import traced_peak
 from tests.support.images import as_nobody
 from tests.support.tallies import entries, only_entries, tally_of, warnings_of
 
@@ -110,12 +110,8 @@ def test_first_entry_is_yielded_before_later_folders_are_listed(tmp_path: Path) 
 def test_memory_does_not_grow_with_the_number_of_files(tmp_path: Path) -> None:
     def peak(root: Path) -> int:
         source = scan(root)
-        tracemalloc.start()
-        try:
-            assert sum(1 for _ in source.entries()) == 500 * len(source.classes)
-            return tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
+        assert sum(1 for _ in source.entries()) == 500 * len(source.classes)
+        return traced_peak(lambda: sum(1 for _ in source.entries()))
 
     peaks = []
     for folders in (2, 8):

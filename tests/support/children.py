@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import runpy
 import subprocess
 import sys
 import tempfile
+import tracemalloc
 import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -61,6 +63,22 @@ def from_child(function: Callable[[], object], wait_s: float = WAIT_S) -> Any:
         found = receiver.recv()
         process.join(wait_s)
         return found
+
+
+def traced_peak(function: Callable[[], object]) -> int:
+    """Return the peak of what a function allocates through Python and numpy, in bytes.
+
+    The function runs in a forked process, where no thread of an earlier test allocates too. Nothing is collected, as
+    the moment of a collection is a matter of luck.
+    """
+
+    def run() -> int:
+        gc.disable()
+        tracemalloc.start()
+        function()
+        return tracemalloc.get_traced_memory()[1]
+
+    return int(from_child(run))
 
 
 def run_script(script: Path, *arguments: object, folder: Path) -> tuple[int, str]:
