@@ -43,9 +43,6 @@ LOOKED_FOR = f"looked for {', '.join(EXTENSIONS[:12])} and {len(EXTENSIONS) - 12
 METADATA_FILES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # Hugging Face's imagefolder reads them
 SUFFIXES = tuple(extension.encode() for extension in EXTENSIONS)
 SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
-TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tzst")
-ZIPS = (".zip",)
-_ARCHIVES = tuple(map(str.encode, (*TARS, *ZIPS, ".parquet", ".arrow", ".lmdb", ".mdb", ".7z", ".rar")))
 
 _MAX_NAMED = 10  # names in a warning
 OUTSIDE = "lies outside of every class folder: put it into one, or move it away"
@@ -181,15 +178,8 @@ def _classify(entry: os.DirEntry[bytes], contents: _Contents, tally: Tally) -> N
         contents.images.append(entry.name)
     else:
         tally.skip(entry.name)
-        note_skipped(entry.name, readable(entry.path), tally)
-
-
-def note_skipped(name: bytes, path: str, tally: Tally) -> None:
-    """Note the path of a file that is no image, if it may hold images or metadata."""
-    if readable(name) in METADATA_FILES:
-        tally.metadata = tally.metadata or path
-    elif name.lower().endswith(_ARCHIVES):
-        tally.archives, tally.archive = tally.archives + 1, tally.archive or path
+        if readable(entry.name) in METADATA_FILES:
+            tally.metadata = tally.metadata or readable(entry.path)
 
 
 def _drop_clashes(contents: _Contents, tally: Tally) -> None:
@@ -246,9 +236,6 @@ def last_warnings(classes: tuple[str, ...], filled: list[bool], tally: Tally) ->
         yield f"{_count(len(empty), 'class has', 'classes have')} no images: {named(empty)}"
     if tally.metadata:
         yield describe_unused(tally.metadata)
-    if tally.archives:
-        found = _count(tally.archives, "archive or database is", "archives and databases are")
-        yield f"{found} left out beside the image files, such as {tally.archive}: convert it by itself"
     if tally.not_utf8:
         names = _count(tally.not_utf8, "name is", "names are")
         yield f"{names} not valid UTF-8; the bytes that are not are written as in '{tally.not_utf8_example}'"

@@ -20,12 +20,9 @@ from dbloader.sources.folder import (
     METADATA_FILES,
     OUTSIDE,
     SUFFIXES,
-    TARS,
-    ZIPS,
     check_not_empty,
     first_warnings,
     last_warnings,
-    note_skipped,
 )
 from dbloader.sources.listing import ListingSource, read_listing
 
@@ -38,7 +35,7 @@ if TYPE_CHECKING:
 _AT_ONCE = 64
 # Classes that are listed at once; memory holds their keys.
 _CLASSES_AT_ONCE = 16
-_NOT_READ = (*TARS, *ZIPS, ".parquet", ".arrow", ".mdb", ".lmdb", ".bson")
+_NOT_READ = (".tar", ".tgz", ".tar.gz", ".zip", ".parquet", ".mdb", ".lmdb", ".bson")
 _WHAT_IS_READ = (
     "convert reads folders of image files from object storage, and files that a listing names (--listing): copy it to "
     "a disk, and convert it there"
@@ -199,5 +196,6 @@ def _is_taken(item: Item, tally: Tally) -> bool:
         return True
     if item.size or b"." in name:  # an empty object without a dot in its name is a placeholder of a folder
         tally.skip(name)
-        note_skipped(name, item.key, tally)
+        if name.decode() in METADATA_FILES:
+            tally.metadata = tally.metadata or item.key
     return False
