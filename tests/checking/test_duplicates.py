@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +16,7 @@ from dbloader.checking.duplicates import find_originals
 from dbloader.checking.fingerprints import BYTES_ONLY, FINGERPRINT, HASHED, NO_IMAGE, UNREADABLE
 from dbloader.errors import OptionError
 from tests.contracts.records import write
+from tests.support.children import in_child
 from tests.support.images import encoded, photo, scene
 from tests.support.jpegs import draw
 from tests.support.lmdb_files import tamper_with_records
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def brute_force(values: Array, distance: int, others: int) -> list[int]:
-    """Compare each with each, as the docstring of find_originals says."""
+    """Compare all pairs, as the docstring of find_originals describes."""
     bits = np.unpackbits(np.ascontiguousarray(values["seen"]).view("u1").reshape(len(values), 16), axis=1).astype(int)
     hashed = values["kind"] == HASHED
     apart = np.where(hashed[:, None] & hashed, np.abs(bits[:, None] - bits).sum(axis=2), 0)
@@ -45,7 +44,7 @@ def brute_force(values: Array, distance: int, others: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("distance", [0, 3, 7, 8, 10, 15])
+@pytest.mark.parametrize("distance", [0, 7, 8, 15])
 @pytest.mark.parametrize("others", [0, 70])
 def test_search_finds_what_brute_force_finds(distance: int, others: int) -> None:
     rng = np.random.default_rng(distance)
@@ -131,7 +130,7 @@ def find_pixels(place: Path, *images: Array) -> int:
     return len(find_duplicates(place).first)
 
 
-def test_what_cannot_be_compared_is_named_or_counted(place: Path) -> None:
+def test_incomparable_images_are_named_or_counted(place: Path) -> None:
     gray = encoded(draw(40, 40).point(lambda value: 7), "PNG")
     floats = np.zeros((4, 4), "<f4")
     right, left = (np.broadcast_to(np.arange(256, dtype="u1")[::step], (64, 256)) for step in (1, -1))
@@ -151,7 +150,7 @@ def test_what_cannot_be_compared_is_named_or_counted(place: Path) -> None:
     assert "record 2 (n2) is in no known image format" in report.problems[1]
 
 
-@pytest.mark.parametrize("shape", [(0, 10**15), (10**15, 0), (0, 10**15, 3), (0, 0), (10**9, 0, 4)])
+@pytest.mark.parametrize("shape", [(0, 10**15), (10**9, 0, 4)])
 def test_array_without_pixels_is_compared_by_its_bytes(place: Path, shape: tuple[int, ...]) -> None:
     empty = np.zeros(shape, np.uint8)
     write(place, [Record(image=empty), Record(image=empty), Record(image=np.zeros((0, 1), np.uint8))])
@@ -165,29 +164,21 @@ def test_fingerprints_are_kept_until_the_records_change(place: Path) -> None:
     write(place, [Record(image=image) for image in images])
     done: list[int] = []
 
-    def looked() -> list[int]:
+    def search() -> list[int]:
         done.clear()
         report = find_duplicates(place, progress=lambda title, number, total: done.append(total))
         return [row["index"] for row in report.first]
 
-    assert (looked(), done) == ([], [3])
-    assert (looked(), done) == ([], [])
+    assert (search(), done) == ([], [3])
+    assert (search(), done) == ([], [])
     write(place, [Record(image=image) for image in [*images, images[1]]], overwrite=True)
-    assert (looked(), done) == ([3], [4])
+    assert (search(), done) == ([3], [4])
     kept = place.with_name("a.lmdb.duplicates")
     data = bytearray(kept.read_bytes())
     for broken in (data[:-1], data[:40], b"", b"\xff\xfe", b"[]\n", data[:-5] + b"12345"):
         kept.write_bytes(broken)
-        assert (looked(), done) == ([3], [4])
+        assert (search(), done) == ([3], [4])
         assert kept.read_bytes() == data
-
-
-DYING = """
-import os, sys
-from dbloader import find_duplicates
-os.replace = lambda *paths: os.kill(os.getpid(), 9)
-find_duplicates(sys.argv[1])
-"""
 
 
 def test_killed_process_leaves_the_old_fingerprints(place: Path) -> None:
@@ -197,7 +188,11 @@ def test_killed_process_leaves_the_old_fingerprints(place: Path) -> None:
     kept = place.with_name("a.lmdb.duplicates")
     before = kept.read_bytes()
     write(place, [Record(image=image) for image in [*images, images[0]]], overwrite=True)
-    died = subprocess.run([sys.executable, "-c", DYING, place], check=False, timeout=60, env={**os.environ})
-    assert died.returncode == -signal.SIGKILL
+
+    def die() -> None:
+        os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        find_duplicates(place)
+
+    assert in_child(die) == -signal.SIGKILL
     assert kept.read_bytes() == before
     assert [row["index"] for row in find_duplicates(place).first] == [3]

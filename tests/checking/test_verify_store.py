@@ -138,28 +138,9 @@ def test_store_is_compared_with_its_folder(tmp_path: Path) -> None:
     assert len(found) == 5
 
 
-def test_listing_that_names_a_file_twice_is_compared(tmp_path: Path) -> None:
-    root = plant_photos(tmp_path / "images", 3)
-    names = [str(path.relative_to(root)) for path in sorted(root.rglob("*.jpg"))] * 3
-    listing = tmp_path / "listing.json"
-    listing.write_text(json.dumps({"path_list": names, "label_list": [0, 1, 2] * 3}))
-    convert(root, tmp_path / "store.lmdb", listing=listing)
-    report = verify_store(tmp_path / "store.lmdb", against=root, listing=listing)
-    assert (report.problems, report.compared) == ({}, {"same": 9})
-
-
 def test_verify_compares_only_names_of_resized_images(tmp_path: Path) -> None:
     root = plant_photos(tmp_path / "images", 4)
     plant(root, {"cat/small.png": picture("PNG")})
     convert(root, tmp_path / "store.lmdb", images=ImageFormat(short_side=20))
     report = verify_store(tmp_path / "store.lmdb", against=root)
     assert (report.problems, report.compared) == ({}, {"changed": 4, "same": 1})
-
-
-def test_verify_notes_archives_beside_the_images(tmp_path: Path) -> None:
-    root = plant(tmp_path / "images", {"cat/1.jpg": photo(1), "cat/more.tar": b"", "dog/2.jpg": photo(2)})
-    convert(root, tmp_path / "out.lmdb")
-    report = verify_store(tmp_path / "out.lmdb", against=root)
-    assert (report.problems, report.compared) == ({}, {"same": 2})
-    [note] = report.notes
-    assert note.startswith("1 archive or database is left out beside the image files, such as ")

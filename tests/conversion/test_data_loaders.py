@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
-import multiprocessing
-import os
 import pickle
-import resource
-from multiprocessing.context import SpawnProcess
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import DataLoader, default_collate
 from typing_extensions import override
 
 from dbloader import LMDBDataset, convert, create_loader, write_store
@@ -23,23 +18,7 @@ from dbloader.errors import FieldError, OptionError
 from tests.support.samples import IMAGE, Items, Sample, image_of, noise, same, written
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
-
-
-def workers() -> list[multiprocessing.process.BaseProcess]:
-    """Return the running workers. Spawned processes belong to a fixture."""
-    return [child for child in multiprocessing.active_children() if not isinstance(child, SpawnProcess)]
-
-
-class Failing(Items):
-    """A dataset of which one item cannot be made."""
-
-    @override
-    def __getitem__(self, index: int) -> Any:
-        if index == 5:
-            raise RuntimeError("no item 5")
-        return super().__getitem__(index)
 
 
 def test_samples_keep_the_order_of_a_shuffling_loader(tmp_path: Path) -> None:
@@ -68,7 +47,7 @@ STRUCTURES: dict[str, Any] = {
 
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_store_gives_the_batches_of_the_loader(tmp_path: Path, structure: str) -> None:
-    """Batches of 5, with structures that look the other way round: lists of 5, images of 5 rows, fields of 5."""
+    """Some structures look like a batch of 5: lists of 5 items, images of 5 rows, samples of 5 fields."""
     items = [STRUCTURES[structure](at) for at in range(12)]
     stored = written(DataLoader(Items(items), 5), tmp_path)
     for one, other in zip(stored, written(items, tmp_path), strict=True):
@@ -86,47 +65,12 @@ def test_store_gives_the_batches_of_the_loader(tmp_path: Path, structure: str) -
 
 def test_workers_make_and_encode_the_samples_in_order(tmp_path: Path) -> None:
     images = [(noise("RGB", at), at) for at in range(9)]
-    # PIL images do not collate: the loader alone would fail.
+    # PyTorch cannot collate PIL images, so the loader alone would fail.
     records = written(DataLoader(Items(images), 2, num_workers=2, multiprocessing_context="fork"), tmp_path)
     assert [record.label for record in records] == list(range(9))
     assert all(image_of(record).tobytes() == noise("RGB", at).tobytes() for at, record in enumerate(records))
     encoder = SampleEncoder.of(("image", "label"), "PNG", None)
     assert pickle.loads(pickle.dumps(encoder))([images[3]]) == encoder([images[3]])  # noqa: S301 - for spawned workers
-
-
-class Witness(Dataset[Any]):
-    """A dataset whose samples contain the id of the process that made them."""
-
-    def __len__(self) -> int:
-        return 4
-
-    @override
-    def __getitem__(self, index: int) -> Any:
-        return {"pid": os.getpid(), "tensors": [torch.ones(2) for _ in range(700)]}
-
-
-def test_batch_of_many_tensors_opens_few_files(tmp_path: Path) -> None:
-    """torch opens a file for each shared tensor: here 2,800, and the limit is 1,024."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, hard), hard))
-    try:
-        records = written(DataLoader(Witness(), 4, num_workers=1, multiprocessing_context="fork"), tmp_path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert [len(record.fields["tensors"]) for record in records] == [700] * 4
-    assert {record.fields["pid"] for record in records}.isdisjoint({os.getpid()})
-
-
-def test_persistent_workers_of_the_loader_stay_alive(tmp_path: Path) -> None:
-    items = [(torch.ones(2), at) for at in range(4)]
-    loader = DataLoader(Items(items), 2, num_workers=1, persistent_workers=True)
-    before = list(loader)
-    workers = loader._iterator._workers  # type: ignore[union-attr]
-    assert [record.label for record in written(loader, tmp_path)] == [0, 1, 2, 3]
-    assert loader._iterator._workers is workers  # type: ignore[union-attr]
-    assert workers[0].is_alive()
-    assert same(list(loader), before)
-    loader._iterator._shutdown_workers()  # type: ignore[union-attr]
 
 
 def refuse_to_collate(batch: list[Any]) -> Any:
@@ -139,37 +83,26 @@ def columns(batch: list[Any]) -> Any:
 
 @pytest.mark.parametrize("collate", [list, tuple, columns, refuse_to_collate, default_collate])
 def test_samples_are_stored_before_they_are_collated(tmp_path: Path, collate: Any) -> None:
-    """Samples may have different sizes, and a batch is never taken for a sample."""
-    boxes = [(torch.rand(at, 4), at) for at in range(5)]  # images and labels of pairs: 2 x 2 looks the same both ways
+    """Samples may have different sizes, and a batch never becomes one sample."""
+    boxes = [(torch.rand(at, 4), at) for at in range(5)]
     loader = DataLoader(Items(boxes), 2, collate_fn=collate)
     for record, (tensor, label) in zip(written(loader, tmp_path), boxes, strict=True):
         assert same(record.image, tensor.numpy())
         assert record.label == label
 
 
-def test_same_collate_fn_gives_the_same_batches_of_the_store(tmp_path: Path) -> None:
-    def pad(batch: list[Any]) -> dict[str, torch.Tensor]:
-        images = [torch.as_tensor(image) for image, _ in batch]
-        return {"x": torch.nn.utils.rnn.pad_sequence(images), "y": torch.tensor([label for _, label in batch])}
-
-    loader = DataLoader(Items([(torch.rand(at + 1, 2), at) for at in range(7)]), 3, collate_fn=pad)
-    write_store(loader, tmp_path / "s.lmdb")
-    with LMDBDataset(tmp_path / "s.lmdb") as dataset:
-        assert same(list(DataLoader(dataset, 3, collate_fn=pad)), list(loader))
-
-
 def double(sample: Any) -> Any:
     return sample[0] * 2, sample[1]
 
 
-def test_without_batches_the_collate_fn_makes_the_samples(tmp_path: Path) -> None:
+def test_collate_fn_without_batches_makes_the_samples(tmp_path: Path) -> None:
     loader = DataLoader(Items([(torch.ones(2), 5)]), None, collate_fn=double)
     (record,) = written(loader, tmp_path)
     assert same(record.image, np.full(2, 2, np.float32))
 
 
 class Repeating(DataLoader[Any]):
-    """A loader that makes its batches itself, as some do to repeat, echo or mix them."""
+    """A loader that makes its own batches, as some do to repeat or mix them."""
 
     @override
     def __iter__(self) -> Any:
@@ -185,7 +118,7 @@ def test_loader_with_opaque_batches_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", ["threads", "processes"])
-def test_loader_that_create_loader_made_is_refused(tmp_path: Path, workers: Any) -> None:
+def test_loader_of_create_loader_is_refused(tmp_path: Path, workers: Any) -> None:
     """Its batches are decoded, cropped and normalized."""
     write_store([(IMAGE, 0)] * 3, tmp_path / "a.lmdb")
     dataset = LMDBDataset(tmp_path / "a.lmdb")
@@ -205,28 +138,27 @@ def test_loader_of_an_lmdb_dataset_writes_an_equal_store(tmp_path: Path) -> None
         assert (manifest.digest, manifest.classes) == (dataset.manifest.digest, dataset.manifest.classes)
 
 
-@pytest.fixture
-def _no_garbage_collection() -> Iterator[None]:
-    """Workers must end without the garbage collector."""
-    gc.disable()
-    yield
-    gc.enable()
+class Failing(Items):
+    """A dataset whose item 5 cannot be made."""
+
+    @override
+    def __getitem__(self, index: int) -> Any:
+        if index == 5:
+            raise RuntimeError("no item 5")
+        return super().__getitem__(index)
 
 
-@pytest.mark.usefixtures("_no_garbage_collection")
 @pytest.mark.parametrize("batch_size", [None, 2])
-def test_error_in_a_loader_ends_its_workers(tmp_path: Path, batch_size: int | None) -> None:
+def test_failing_sample_leaves_no_store_and_no_worker(tmp_path: Path, batch_size: int | None) -> None:
+    """The fixture that looks for leaked processes fails if a worker is still running."""
     loader = DataLoader(Failing([(IMAGE, at) for at in range(8)]), batch_size, num_workers=2)
     with pytest.raises(RuntimeError, match="no item 5"):
         write_store(loader, tmp_path / "s.lmdb")
-    assert not workers()
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.usefixtures("_no_garbage_collection")
-def test_unstorable_sample_is_named_and_ends_the_workers(tmp_path: Path) -> None:
+def test_unstorable_sample_of_a_loader_is_named(tmp_path: Path) -> None:
     items = [(IMAGE, at if at != 5 else "five") for at in range(12)]
     with pytest.raises(FieldError, match=r"^sample 5: label 'five' is not one of the 0 classes: [^\n]*$"):
         write_store(DataLoader(Items(items), 3, num_workers=2), tmp_path / "s.lmdb")
-    assert not workers()
     assert list(tmp_path.iterdir()) == []

@@ -8,23 +8,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-import dbloader
-import dbloader.stores.writer
 from dbloader import ImageFormat, convert, write_store
 from dbloader.images.pillow import open_pillow
 from dbloader.stores.open import open_store
-from tests.support.conversion import interrupt, records, report_lines
+from tests.support.conversion import records, report_lines
 from tests.support.deep import (
     BYTES,
     COLORED,
-    DEEP,
     GRAY,
     PLANES,
     UNKNOWN,
     UPPER,
     moving,
     planar_tiff,
-    save,
     tiff,
 )
 from tests.support.images import photo, plant
@@ -92,20 +88,6 @@ def test_smaller_gray_keeps_16_bits_and_smaller_color_is_reported(root: Path, pl
     assert values.dtype == np.float32
     assert values.shape == (25, 25)
     assert np.abs(values[:, 12] - np.linspace(0.02, 0.98, 25)).max() < 0.01
-
-
-def test_counts_survive_resuming(root: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dbloader.stores.writer, "COMMIT_BYTES", 1)
-    small = save(DEEP[:9, :9], "PNG")
-    plant(root, {f"dog/{number:02}.png": small for number in range(60)})
-    whole = convert(root, place.with_name("whole.lmdb"))
-    interrupt(root, place, 30)
-    report = convert(root, place, resume=True)
-    assert 0 < report.resumed_at < 64
-    assert (report.digest, report.deep) == (whole.digest, 63)
-    with open_store(place) as store, open_store(whole.place) as other:
-        assert store.manifest.depths == other.manifest.depths == {"8-bit": 1, "16-bit": 62, "32-bit float": 1}
-        assert store.manifest.outcome == other.manifest.outcome
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,11 +12,9 @@ from dbloader.conversion.convert import convert
 from dbloader.conversion.resize import resize
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.decoding import decode_pil
-from dbloader.stores.open import open_store
 from tests.support import jpegs
 from tests.support.conversion import records, report_lines, verified
-from tests.support.images import KINDS, encoded, photo, plant, plant_kinds, plant_photos
-from tests.support.shell import Shell
+from tests.support.images import KINDS, encoded, photo, plant, plant_kinds
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,18 +67,3 @@ def test_files_without_pixels_are_rejected_even_unchecked(root: Path, place: Pat
     first, second = report_lines(report)
     assert first["reason"] == "is in no known image format (it begins with b'text')"
     assert second["reason"].startswith("does not decode: ")
-
-
-def test_commands_report_stored_pixels(
-    root: Path, place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    plant_photos(root, 4, width=200, height=150)
-    shell = Shell(monkeypatch, capfd)
-    outcome = shell("convert", root, place, "--raw")
-    assert outcome.status == 0
-    grown = re.search(r"\n  raw       ([\d.]+) kB of files became ([\d.]+) times as much\n", outcome.stdout)
-    assert grown is not None
-    with open_store(place) as store:
-        assert store.manifest.image_bytes == 4 * (3 * 200 * 150 + 128)
-        assert float(grown[1]) * float(grown[2]) == pytest.approx(store.manifest.image_bytes / 1000, rel=0.02)
-    assert "  images      360.5 kB (pixels, uint8)\n" in shell("info", place).stdout

@@ -102,12 +102,3 @@ def test_progress_rises_to_the_number_of_files(root: Path, place: Path) -> None:
     assert told[-1] == Progress(report.files, report.files, report.bytes_read)
     assert [progress.nbytes for progress in told] == sorted(progress.nbytes for progress in told)
     assert {progress.found for progress in told} == {report.files}
-
-
-def test_progress_counts_files_while_the_source_is_listed(root: Path, place: Path, tmp_path: Path) -> None:
-    plant_photos(root, 1)
-    listing = tmp_path / "all.csv"
-    listing.write_text("path\n" + "cat/0000.jpg\n" * 2500)
-    told: list[Progress] = []
-    convert(root, place, listing=listing, check="none", progress=told.append)
-    assert told[:3] == [Progress(1000, None, 0), Progress(2000, None, 0), Progress(2500, 0, 0)]

@@ -51,7 +51,7 @@ def waves(width: int, height: int, bands: int) -> Array:
 
 
 def shrunk(pixels: Array, factor: int) -> Array:
-    """Return the means of squares of pixels. A good filter gives nearly the same in a smooth picture."""
+    """Return the means of squares of pixels: nearly what a good filter gives for a smooth picture."""
     height, width, bands = pixels.shape
     squares = pixels.reshape(height // factor, factor, width // factor, factor, bands)
     return np.asarray(squares.mean(axis=(1, 3)))
@@ -82,10 +82,8 @@ def centers(image: Image.Image) -> Array:
     [
         ((500, 375), {"max_side": 256}, (256, 192)),
         ((500, 375), {"short_side": 256}, (341, 256)),
-        ((375, 500), {"short_side": 256}, (256, 341)),
         ((257, 256), {"max_side": 256}, (256, 255)),
         ((256, 256), {"max_side": 256}, None),
-        ((256, 255), {"max_side": 256}, None),
         ((900, 256), {"short_side": 256}, None),
         ((900, 257), {"short_side": 256}, (896, 256)),
         ((5000, 2), {"max_side": 100}, (100, 1)),
@@ -113,7 +111,7 @@ def test_smaller_image_has_mean_pixels(image_format: str) -> None:
     assert difference.max() < (12 if image_format in ("JPEG", "WEBP") else 4)
 
 
-@pytest.mark.parametrize(("width", "size"), [(1001, (20, 16)), (511, (60, 45)), (120, (59, 44)), (40, (3, 2))])
+@pytest.mark.parametrize(("width", "size"), [(1001, (20, 16)), (511, (60, 45)), (40, (3, 2))])
 def test_scaled_decoding_does_not_shift_a_jpeg(width: int, size: tuple[int, int]) -> None:
     height = width * 3 // 4
     image = Image.fromarray(waves(width, height, 3).round().astype(np.uint8))
@@ -140,7 +138,6 @@ def test_colors_and_mode_are_kept(image_format: str, modes: dict[str, str]) -> N
         assert its_facts[:3] == (image_format, 32, 32)
         assert (opened(smaller).format, opened(smaller).mode) == (image_format, expected)
         check(smaller)
-        # Against the pixels that went in, as training would see them.
         tolerance = 6 if mode == "1" or image_format in ("JPEG", "WEBP") else 3
         assert np.abs(centers(decode_pil(smaller)) - centers(image.convert("RGB"))).max() < tolerance
         if expected == "CMYK":
@@ -152,14 +149,6 @@ def test_rare_formats_become_png(image_format: str) -> None:
     smaller, its_facts = resize(encoded(patches(), image_format), (32, 32))
     assert read_facts(smaller)[:3] == its_facts[:3] == ("PNG", 32, 32)
     assert np.abs(centers(decode_pil(smaller)) - COLOURS).max() < 3
-
-
-def test_gray_of_16_bits_keeps_its_color_key() -> None:
-    pixels = np.full((40, 60), 54_321, np.uint16)
-    pixels[:, :30] = 1000
-    smaller = resize(encoded(Image.fromarray(pixels), "PNG", transparency=1000), (30, 20))[0]
-    assert opened(smaller).info["transparency"] == 1000
-    assert np.asarray(opened(smaller))[10, [3, 26]].tolist() == [1000, 54_321]
 
 
 # Transparency
@@ -175,12 +164,12 @@ def test_opacity_and_hidden_colors_are_kept(image_format: str) -> None:
     assert opened(smaller).mode == "RGBA"
     seen = centers(opened(smaller))
     assert np.abs(seen[:, 3] - [0, 128, 255, 5]).max() < 2
-    assert np.abs(seen[:, :3] - COLOURS).max() < 8  # as training sees them, which drops the opacity
+    assert np.abs(seen[:, :3] - COLOURS).max() < 8  # training drops the opacity
 
 
 def test_hidden_colors_do_not_show_at_an_edge() -> None:
     pixels = np.zeros((64, 64, 4), np.uint8)
-    pixels[:, 31:] = (255, 0, 0, 255)  # opaque red beside black that is not seen
+    pixels[:, 31:] = (255, 0, 0, 255)  # opaque red beside transparent black
     smaller = floats(opened(resize(encoded(Image.fromarray(pixels), "PNG"), (16, 16))[0]))
     half_seen = (smaller[..., 3] > 30) & (smaller[..., 3] < 225)
     assert half_seen.any()
@@ -191,10 +180,8 @@ def test_hidden_colors_do_not_show_at_an_edge() -> None:
     ("mode", "transparency", "expected"),
     [
         ("P", 0, "RGBA"),
-        ("P", bytes([0, 255]), "RGBA"),
         ("RGB", (200, 30, 40), "RGBA"),
         ("L", 60, "LA"),
-        ("1", 0, "LA"),
     ],
 )
 def test_transparent_color_becomes_opacity(mode: str, transparency: Any, expected: str) -> None:
@@ -230,25 +217,10 @@ def test_resizing_keeps_color_profile_exif_and_orientation(image_format: str, mo
     assert opened(smaller).getexif().get(0x0112) == (6 if options else None)
 
 
-def test_tiff_that_pillow_turns_stays_turned() -> None:
-    image = Image.new("RGB", (64, 48), (200, 30, 40))
-    image.paste((10, 220, 90), (0, 0, 64, 24))
-    data = encoded(image, "TIFF", exif=EXIF)
-    assert read_facts(data)[:3] == ("TIFF", 48, 64)
-    smaller = decode_pil(resize(data, (24, 32))[0])
-    assert smaller.getpixel((4, 16)) == decode_pil(data).getpixel((8, 32)) == (200, 30, 40)
-    assert smaller.getpixel((19, 16)) == decode_pil(data).getpixel((38, 32)) == (10, 220, 90)
-
-
 @pytest.mark.parametrize(("subsampling", "layer"), [(0, (1, 1)), (1, (2, 1)), (2, (2, 2))])
 def test_chroma_subsampling_of_a_jpeg_is_kept(subsampling: int, layer: tuple[int, int]) -> None:
     smaller = opened(resize(photo(width=64, height=48, subsampling=subsampling), (32, 24))[0])
     assert smaller.layer[0][1:3] == layer  # type: ignore[attr-defined]
-
-
-def test_rare_chroma_subsampling_loses_nothing() -> None:
-    smaller = opened(resize(jpegs.exotic(0x31, 0x11, 0x11), (24, 24))[0])
-    assert smaller.layer[0][1:3] == (1, 1)  # type: ignore[attr-defined]
 
 
 def test_undecodable_image_cannot_be_resized() -> None:

@@ -22,8 +22,6 @@ from tests.support.samples import IMAGE, Annotated, Sample, image_of, noise, sam
 if TYPE_CHECKING:
     from pathlib import Path
 
-# What a sample may be
-
 
 @pytest.mark.parametrize(
     "sample",
@@ -33,19 +31,14 @@ if TYPE_CHECKING:
         {"caption": "words", "image": IMAGE, "label": 3},
         collections.OrderedDict(image=IMAGE, label=3, caption="words"),
         Sample(IMAGE, 3, "words"),
+        Annotated(IMAGE, 3, "words"),
         Record(label=3, image=IMAGE, width=7, height=9, format="PNG", fields={"caption": "words"}),
     ],
     ids=lambda sample: type(sample).__name__,
 )
-def test_sample_is_a_tuple_list_dict_named_tuple_or_record(tmp_path: Path, sample: Any) -> None:
+def test_sample_may_be_of_any_usual_type(tmp_path: Path, sample: Any) -> None:
     (record,) = written([sample], tmp_path, fields=("image", "label", "caption"))
     assert record == Record(label=3, image=IMAGE, width=7, height=9, format="PNG", fields={"caption": "words"}, index=0)
-
-
-def test_named_tuples_and_dataclasses_name_their_own_fields(tmp_path: Path) -> None:
-    one, other = written([Sample(IMAGE, 1), Annotated(IMAGE, 2, [[1.0, 2.0]])], tmp_path)
-    assert (one.label, one.fields) == (1, {"caption": "a caption"})
-    assert (other.label, other.fields) == (2, {"boxes": [[1.0, 2.0]]})
 
 
 @pytest.mark.parametrize("image", [bytearray(IMAGE), memoryview(IMAGE), noise("RGB")])
@@ -70,12 +63,6 @@ def test_standard_fields_of_a_dict_keep_their_meaning(tmp_path: Path) -> None:
     assert {key: getattr(record, key) for key in standard} == standard
     with open_store(tmp_path / "s.lmdb") as store:
         assert store.find("a/b.raw") == 0
-
-
-def test_bytes_of_unknown_format_are_kept(tmp_path: Path) -> None:
-    (record,) = written([{"image": b"\x76\x2f\x31\x01 an OpenEXR file"}], tmp_path)
-    assert record.image == b"\x76\x2f\x31\x01 an OpenEXR file"
-    assert record.format is None
 
 
 def test_tuple_with_more_items_than_names_is_refused(tmp_path: Path) -> None:
@@ -131,10 +118,10 @@ def test_tensors_become_arrays_of_their_dtype_and_shape(tmp_path: Path) -> None:
     ("value", "expected"),
     [
         *((number, 7) for number in (np.int64(7), np.array(7), torch.tensor(7))),
-        *((number, 0.1) for number in (np.float64(0.1), np.array(0.1), torch.tensor(0.1, dtype=torch.float64))),
-        *((truth, True) for truth in (np.bool_(True), np.array(True), torch.tensor(True))),
-        *((text, "words") for text in (np.str_("words"), np.array("words"))),
-        # As a Python float one would collate to float64, and the network would want float32.
+        (torch.tensor(0.1, dtype=torch.float64), 0.1),
+        (np.bool_(True), True),
+        (np.str_("words"), "words"),
+        # A Python float would collate to float64, and networks take float32.
         *((x, np.asarray(x)) for x in (np.float32(0.1), np.uint8(3), np.array(0.1, ">f4"), torch.tensor(0.1))),
     ],
 )
@@ -148,7 +135,6 @@ def test_single_value_becomes_a_python_value_of_the_same_dtype(tmp_path: Path, v
     [
         (torch.zeros(2, dtype=torch.bfloat16), r"torch.bfloat16 \(torch\.strided, on cpu\)"),
         (torch.ones(2, 2).to_sparse(), r"torch.float32 \(torch\.sparse_coo, on cpu\)"),
-        (torch.ones(2, device="meta"), r"torch.float32 \(torch\.strided, on meta\)"),
     ],
 )
 def test_tensor_without_a_numpy_dtype_is_refused(tmp_path: Path, tensor: torch.Tensor, what: str) -> None:
@@ -157,14 +143,8 @@ def test_tensor_without_a_numpy_dtype_is_refused(tmp_path: Path, tensor: torch.T
         written([{"x": [0, {"y": tensor}]}], tmp_path)
 
 
-def test_lazily_negated_or_conjugated_tensors_keep_their_values(tmp_path: Path) -> None:
-    conjugate = torch.tensor([1 + 2j], requires_grad=True).conj()
-    (record,) = written([{"conjugate": conjugate, "negative": conjugate.imag}], tmp_path)
-    assert (record.fields["conjugate"].tolist(), record.fields["negative"].tolist()) == ([1 - 2j], [-2])
-
-
 class Strange:
-    """Nothing that a record could hold."""
+    """A type that no record can hold."""
 
 
 @pytest.mark.parametrize(
@@ -172,18 +152,14 @@ class Strange:
     [
         ({"x": Strange()}, r"field 'x' has the type tests\.\S+\.Strange; a record holds"),
         ({"x": {"y": [0, Strange()]}}, r"field 'x\.y\[1\]' has the type tests\.\S+\.Strange"),
-        ({"x": {1, 2}}, "field 'x' has the type builtins.set"),
         ({"x": np.array([Strange()])}, "field 'x' is an array of Python objects"),
-        ({"x": np.array(Strange())}, "field 'x' is an array of Python objects"),
         ({"x": 2**63}, "field 'x' must .*, got 9223372036854775808"),
         ({"x": {1: 2}}, "field 'x' has a key that is no"),
         ({1: "x"}, "a field's name must be a str, got 1"),
         ({"index": 3}, "'index' is a field of every record's own; give yours another name"),
         ({"a.b": 3}, "a field's name may not .*'a.b'$"),
         ({"image": "cat.jpg"}, "field 'image' must be the bytes of an image file or an array, got 'cat.jpg'"),
-        ({"image": Strange()}, "field 'image' must be the bytes of an image file or an array, got <"),
         ({"name": 5}, "field 'name' must be a str, got 5"),
-        ({"width": -1}, "field 'width' must be from 0"),
         ({"label": 2**63}, "field 'label' must be from -"),
     ],
 )
@@ -198,8 +174,8 @@ def test_unstorable_value_is_refused_with_its_sample_and_field(
 # Labels
 
 
-@pytest.mark.parametrize("label", [1.0, True, "cat", [1], np.array([1]), torch.tensor(1.0), np.float32(1), b"1"])
-def test_label_that_is_no_integer_is_refused_with_a_remedy(tmp_path: Path, label: Any) -> None:
+@pytest.mark.parametrize("label", [1.0, True, "cat", np.array([1]), torch.tensor(1.0)])
+def test_label_of_another_type_is_refused_with_a_remedy(tmp_path: Path, label: Any) -> None:
     told = "^sample 1: (field 'label' must be an int, or the name of a class|label 'cat' is not one of).* put it into a"
     with pytest.raises(FieldError, match=told):
         written([(IMAGE, 1), (IMAGE, label)], tmp_path)
@@ -258,10 +234,7 @@ def test_mode_that_png_lacks_is_refused_and_stored_as_tiff(tmp_path: Path, mode:
         (noise("RGBA"), "BMP", "transparency"),
         (noise("I;16"), "WEBP", "depth of more than 8 bits"),
         (noise("RGB").resize((300, 20)), "ICO", "size"),
-        *(
-            (Image.fromarray(np.array([[0, 300, value]], np.int32)), "PPM", "values outside of 0 to")
-            for value in (-1, 2**16)
-        ),
+        (Image.fromarray(np.array([[0, 300, -1]], np.int32)), "PPM", "values outside of 0 to"),
     ],
 )
 def test_silent_losses_of_pillow_are_refused(tmp_path: Path, image: Image.Image, image_format: str, lost: str) -> None:
@@ -269,17 +242,7 @@ def test_silent_losses_of_pillow_are_refused(tmp_path: Path, image: Image.Image,
         written([image], tmp_path, image_format=image_format)
 
 
-def test_lower_quality_takes_fewer_bytes(tmp_path: Path) -> None:
-    sizes = []
-    for quality in (1, 50, None, 100):
-        (record,) = written([noise("RGB").resize((70, 90))], tmp_path, image_format="JPEG", quality=quality)
-        assert isinstance(record.image, bytes)
-        sizes.append(len(record.image))
-    assert sizes == sorted(sizes)
-    assert len(set(sizes)) == 4
-
-
-def test_masks_are_stored_without_loss_whatever_the_images_are(tmp_path: Path) -> None:
+def test_masks_are_stored_without_loss_beside_jpegs(tmp_path: Path) -> None:
     mask = noise("L")
     sample = {"image": noise("RGB"), "mask": mask, "masks": [mask, {"fine": noise("I;16")}]}
     (record,) = written([sample], tmp_path, image_format="JPEG", quality=10)
@@ -308,13 +271,10 @@ def test_undecodable_pil_image_is_named(tmp_path: Path) -> None:
     ("options", "error", "told"),
     [
         ({"quality": 101, "image_format": "JPEG"}, OptionError, "quality must be from 1 to 100, got 101"),
-        ({"quality": "9", "image_format": "JPEG"}, TypeError, "quality must be an int or None, got '9'"),
         ({"quality": 90}, OptionError, "quality is for the formats .*: give image_format='JPEG' too"),
-        *(({"image_format": name}, OptionError, f".*such as PNG or JPEG, got {name!r}") for name in ("JPG", "PDF")),
-        ({"image_format": 3}, OptionError, "image_format must be Pillow's name of a format, such as 'PNG', got 3"),
+        ({"image_format": "JPG"}, OptionError, ".*such as PNG or JPEG, got 'JPG'"),
         ({"fields": ("image", "image")}, OptionError, r"fields must be different names, got \('image', 'image'\)"),
-        *(({"fields": names}, OptionError, r"fields must be names, such as .*, got .*") for names in ("a", [None], 3)),
-        ({"classes": "cat"}, OptionError, r"classes must be names, such as \('cat', 'dog'\), got 'cat'"),
+        ({"fields": "a"}, OptionError, r"fields must be names, such as .*, got .*"),
         ({"classes": [1, 2]}, OptionError, r"classes must be names, such as \('cat', 'dog'\), got \(1, 2\)"),
     ],
 )

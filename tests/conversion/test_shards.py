@@ -20,7 +20,7 @@ import pytest
 
 from dbloader import ImageFormat, LMDBDataset, convert, open_store
 from dbloader.conversion.parts.make_plan import plan_conversion
-from dbloader.conversion.parts.part import convert_part, list_parts, read_receipt
+from dbloader.conversion.parts.part import convert_part, list_parts
 from dbloader.conversion.parts.publish import publish
 from dbloader.errors import (
     ConversionError,
@@ -29,24 +29,20 @@ from dbloader.errors import (
     PlaceError,
     SourceError,
     StoreAccessError,
-    StoreError,
     StoreExistsError,
     StoreFullError,
     StoreNotFoundError,
 )
 from dbloader.records.document import open_sealed, seal
-from dbloader.stores.lmdb.publish_shards import copy_durably, index_shards, move_into, put_manifest
-from dbloader.stores.lmdb.shard_table import ShardTable
+from dbloader.stores.lmdb.publish_shards import copy_durably, index_shards
 from tests.contracts.records import stored
 from tests.support.images import KINDS, plant, plant_kinds, plant_photos
-from tests.support.jpegs import needs_jpegtran
 from tests.support.sources import FILES, SOURCES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dbloader.conversion.parts.part import PartReceipt
-    from dbloader.conversion.parts.plan import Plan
+    from dbloader.stores.lmdb.shard_table import ShardTable
 
 
 class Here(Executor):
@@ -71,8 +67,7 @@ def check_same(place: Path, other: Path) -> None:
         assert [*store.names()] == [*expected.names()]
 
 
-@pytest.mark.parametrize("shuffle_seed", [None, 5])
-@pytest.mark.parametrize("shards", [1, 3, 64])
+@pytest.mark.parametrize(("shards", "shuffle_seed"), [(1, 5), (3, 5), (64, None)])
 def test_shards_have_the_records_and_the_report_of_one_file(
     root: Path, place: Path, tmp_path: Path, shards: int, shuffle_seed: int | None
 ) -> None:
@@ -113,7 +108,7 @@ def test_plan_names_the_parts_that_are_missing(root: Path, place: Path) -> None:
     plant_photos(root, 12)
     plan_conversion(root, place, 6)
     receipts = [convert_part(place, part) for part in (0, 2)]
-    assert [convert_part(place, part) for part in (0, 2)] == receipts  # which are not made again
+    assert [convert_part(place, part) for part in (0, 2)] == receipts  # found, not made again
     assert list_parts(place).missing == [1, 3, 4, 5]
     with pytest.raises(
         ConversionError, match=r"^only 2 of 6 parts are made; missing 1,3-5: make them with dbloader part"
@@ -135,19 +130,13 @@ def test_publishing_again_finds_the_published_store(root: Path, place: Path, tmp
     lines = report.read_text()
     report.unlink()  # as if it was killed before it wrote that
     again = publish(place)
-    assert (again.digest, again.records, again.files, again.report_file) == (
-        first.digest,
-        first.records,
-        0,
-        str(report),
-    )
+    assert (again.digest, again.records, again.files) == (first.digest, first.records, 0)
+    assert again.report_file == str(report)
     assert report.read_text() == lines
     assert re.search("was published already, at .*; 1 file had been rejected$", again.warnings[0])
     plan_conversion(root, place, 2)
     for part in range(2):
         convert_part(place, part)
-    with pytest.raises(StoreExistsError, match="exists already; overwrite"):
-        publish(place)
     shutil.copytree(f"{place}.partial", tmp_path / "kept")
     publish(place, overwrite=True)
     (tmp_path / "kept").rename(f"{place}.partial")  # as if it was killed before it removed the plan
@@ -157,16 +146,6 @@ def test_publishing_again_finds_the_published_store(root: Path, place: Path, tmp
         (place / name).write_bytes(b"")  # as if it was killed before it removed these
     publish(place)
     assert sorted(path.name[:5] for path in place.iterdir()) == ["index", "manif", "shard"]
-    convert(root, tmp_path / "file.lmdb")
-    with pytest.raises(StoreNotFoundError, match="has no plan"):
-        publish(tmp_path / "file.lmdb")
-
-
-def test_publish_without_a_record_is_an_error(root: Path, place: Path) -> None:
-    plant(root, {"cat/a.jpg": b"text", "cat/b.jpg": b"text"})
-    with pytest.raises(ConversionError, match=r"^none of the 2 files could be stored; the first is cat/a.jpg: "):
-        convert(root, place, shards=2, executor=Here())
-    assert not place.exists()
 
 
 def test_concurrent_attempts_at_one_part_all_succeed(root: Path, place: Path, tmp_path: Path) -> None:
@@ -197,11 +176,9 @@ def test_conversion_continues_with_the_missing_parts(root: Path, place: Path, tm
     assert report.resumed_at == 10
     check_same(place, tmp_path / "one.lmdb")
     assert {receipt.shard for receipt in receipts} <= {path.name for path in (place / "shards").iterdir()}
-    for resume in (True, False):
-        plan_conversion(root, place, 4)
-        convert_part(place, 1)
-        again = convert(root, place, shards=4, executor=Here(), overwrite=True, resume=resume)
-        assert again.resumed_at == 5 * resume
+    plan_conversion(root, place, 4)
+    convert_part(place, 1)
+    assert convert(root, place, shards=4, executor=Here(), overwrite=True).resumed_at == 0
 
 
 def test_another_plan_is_refused_without_overwrite(root: Path, place: Path) -> None:
@@ -210,11 +187,8 @@ def test_another_plan_is_refused_without_overwrite(root: Path, place: Path) -> N
     convert_part(place, 0)
     assert plan_conversion(root, place, 2).id == first.id
     assert list_parts(place).missing == [1]
-    for option in ({"shuffle_seed": 1}, {"on_bad": "fail"}, {"check": "structure"}):
-        with pytest.raises(StoreExistsError, match="has the plan of another conversion"):
-            plan_conversion(root, place, 2, **option)
-    with pytest.raises(SourceError, match="the path of a folder is wanted"):
-        plan_conversion("", place, 2)
+    with pytest.raises(StoreExistsError, match="has the plan of another conversion"):
+        plan_conversion(root, place, 2, check="structure")
     assert [*place.parent.glob("out.lmdb*")] == [first.folder]
     plant_photos(root, 5)
     with pytest.raises(StoreExistsError, match="has the plan of another conversion"):
@@ -237,20 +211,6 @@ def test_conversion_never_publishes_another_plan(root: Path, place: Path) -> Non
     with pytest.raises(StoreExistsError, match="has another plan than before"):
         convert(root, place, shards=2, executor=Replacing())
     assert not place.exists()
-
-
-def test_publish_reports_a_store_published_meanwhile(root: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant_photos(root, 4)
-    plan_conversion(root, place, 1)
-    convert_part(place, 0)
-
-    def late(plan: Plan, part: int) -> PartReceipt | None:
-        monkeypatch.undo()
-        publish(place)
-        return read_receipt(plan, part)
-
-    monkeypatch.setattr("dbloader.conversion.parts.part.read_receipt", late)
-    assert (publish(place).records, publish(place).files) == (4, 0)
 
 
 def test_plan_made_during_publish_is_kept(root: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +238,6 @@ def test_publish_replaces_only_a_store_of_shards(root: Path, place: Path, tmp_pa
         plant_photos(root, 9)
         with pytest.raises(StoreExistsError, match="exists already; overwrite"):
             convert(root, place, shards=3, executor=Here())
-        assert not Path(f"{place}.partial").exists()  # refused before anything is made
         with pytest.raises(StoreExistsError, match="is a store of shards, and this makes one file"):
             convert(root, place, overwrite=True)
         convert(root, place, shards=3, executor=Here(), overwrite=True)
@@ -286,10 +245,9 @@ def test_publish_replaces_only_a_store_of_shards(root: Path, place: Path, tmp_pa
     with open_store(place) as store:
         assert len(store) == 9
     assert len([*(place / "shards").iterdir()]) == 3
-    for other in ("file.lmdb", "folder.lmdb"):
-        (tmp_path / other).write_bytes(b"mine") if "file" in other else (tmp_path / other).mkdir()
-        with pytest.raises(StoreExistsError, match="is no folder with a store of shards"):
-            convert(root, tmp_path / other, shards=2, executor=Here(), overwrite=True)
+    (tmp_path / "file.lmdb").write_bytes(b"mine")
+    with pytest.raises(StoreExistsError, match="is no folder with a store of shards"):
+        convert(root, tmp_path / "file.lmdb", shards=2, executor=Here(), overwrite=True)
 
 
 def test_exchanged_shard_is_refused(root: Path, place: Path, tmp_path: Path) -> None:
@@ -309,18 +267,6 @@ def test_exchanged_shard_is_refused(root: Path, place: Path, tmp_path: Path) -> 
             publish(place)
     shutil.copy(kept, shards[0])
     publish(place)
-
-
-def test_error_of_a_damaged_shard_names_a_working_remedy(root: Path, place: Path) -> None:
-    plant_photos(root, 8)
-    plan = plan_conversion(root, place, 2)
-    shards = [plan.folder / "shards" / convert_part(place, part).shard for part in range(2)]
-    shards[1].write_bytes(bytes(shards[1].stat().st_size))
-    with pytest.raises(StoreError, match=f"; remove {shards[1]}, and make part 1 again$"):
-        publish(place)
-    shards[1].unlink()
-    convert_part(place, 1)
-    assert publish(place).records == 8
 
 
 def test_exchanged_shards_of_a_store_are_found(root: Path, place: Path) -> None:
@@ -369,24 +315,6 @@ def test_part_is_refused_where_a_library_has_another_version(root: Path, place: 
     assert list_parts(place).missing == [0]
 
 
-@needs_jpegtran
-def test_part_is_refused_with_another_jpegtran(
-    root: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plant_photos(root, 2)
-    plan_conversion(root, place, 1, images=ImageFormat(tile=True))
-    other = tmp_path / "bin" / "jpegtran"
-    other.parent.mkdir()
-    other.write_text("#!/bin/sh\necho mozjpeg version 4.1.5 >&2\n")
-    other.chmod(0o755)
-    with monkeypatch.context() as patched:
-        patched.setenv("PATH", f"{other.parent}:{os.environ['PATH']}")
-        what = r"has jpegtran mozjpeg version 4\.1\.5 and .*: put that one first on the PATH, or plan again$"
-        with pytest.raises(ConversionError, match=what):
-            convert_part(place, 0)
-    assert convert_part(place, 0).records == 2
-
-
 def test_part_of_a_replaced_plan_fails_and_leaves_nothing(
     root: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -422,37 +350,17 @@ def publish_with_others(place: Path, barrier: threading.Barrier) -> object:
         return error
 
 
-def test_publish_keeps_files_of_another_publisher(root: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant_photos(root, 4)
-    plan_conversion(root, place, 1)
-    shard = convert_part(place, 0).shard
-    rename = Path.rename
-
-    def late(path: Path, target: Path) -> Path:
-        if target == place:
-            put_manifest(path, index_shards(path, [shard], [None]))
-        return rename(path, target)
-
-    monkeypatch.setattr(Path, "rename", late)
-    publish(place)
-    with open_store(place) as store:
-        assert store.verify()
-    assert len([*place.glob("index-*")]) == 1
-
-
-@pytest.mark.slow
-def test_concurrent_publish_has_one_winner(root: Path, place: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [0, *(pytest.param(number, marks=pytest.mark.nightly) for number in range(1, 10))])
+def test_concurrent_publish_has_one_winner(root: Path, place: Path, tmp_path: Path, number: int) -> None:
     plant_photos(root, 12)
     convert(root, tmp_path / "one.lmdb")
-    for _ in range(5):
-        plan_conversion(root, place, 3)
-        for part in range(3):
-            convert_part(place, part)
-        with ThreadPoolExecutor(3) as pool:
-            results = [*pool.map(publish_with_others, [place] * 3, [threading.Barrier(3)] * 3)]
-        assert any(not isinstance(result, Exception) for result in results), results
-        check_same(place, tmp_path / "one.lmdb")
-        shutil.rmtree(place)
+    plan_conversion(root, place, 3)
+    for part in range(3):
+        convert_part(place, part)
+    with ThreadPoolExecutor(3) as pool:
+        results = [*pool.map(publish_with_others, [place] * 3, [threading.Barrier(3)] * 3)]
+    assert any(not isinstance(result, Exception) for result in results), results
+    check_same(place, tmp_path / "one.lmdb")
 
 
 def test_plan_does_not_replace_a_folder_that_is_no_plan(root: Path, place: Path) -> None:
@@ -468,10 +376,9 @@ def test_plan_does_not_replace_a_folder_that_is_no_plan(root: Path, place: Path)
 def test_taken_destination_is_refused_before_planning(root: Path, place: Path) -> None:
     plant_photos(root, 4)
     place.write_bytes(b"mine")
-    for action in (lambda: convert(root, place, shards=1, executor=Here()), lambda: plan_conversion(root, place, 1)):
-        with pytest.raises(StoreExistsError, match="name another place"):
-            action()
-        assert not Path(f"{place}.partial").exists()
+    with pytest.raises(StoreExistsError, match="name another place"):
+        convert(root, place, shards=1, executor=Here())
+    assert not Path(f"{place}.partial").exists()
     with pytest.raises(
         PlaceError, match=r"shards are files: .*, got a place in MongoDB; convert without shards"
     ) as caught:
@@ -488,16 +395,6 @@ def test_source_store_replaced_after_the_plan_is_refused(root: Path, place: Path
         convert_part(place, 0)
 
 
-def test_receipt_that_lacks_files_is_refused(root: Path, place: Path) -> None:
-    plant_photos(root, 4)
-    plan = plan_conversion(root, place, 1)
-    convert_part(place, 0)
-    path = plan.receipt_path(0)
-    path.write_bytes(seal({**open_sealed(path.read_bytes(), 0), "records": 1}, 0))
-    with pytest.raises(DamagedStoreError, match="rejected files, not"):
-        publish(place)
-
-
 def test_publish_removes_nothing_of_another_process(root: Path, place: Path) -> None:
     plant_photos(root, 4)
     convert(root, place, shards=2, executor=Here())
@@ -507,38 +404,6 @@ def test_publish_removes_nothing_of_another_process(root: Path, place: Path) -> 
     convert(root, place, shards=2, executor=Here(), overwrite=True)
     assert other.exists()
     assert not old & {path.name for path in place.rglob("*.lmdb")}
-
-
-def test_publish_replaces_damaged_shards_after_a_kill(root: Path, place: Path, tmp_path: Path) -> None:
-    plant_photos(root, 4)
-    digest = convert(root, place, shards=2, executor=Here()).digest
-    copy = shutil.copytree(place, tmp_path / "copy")
-    for path in (place / "shards").iterdir():
-        path.write_bytes(path.read_bytes()[:-1])
-    index = next(place.glob("index-*"))
-    (place / f"manifest.bson.{index.name}").write_bytes(b"half")  # of the attempt that was killed
-    move_into(copy, ShardTable.read(copy), place)
-    assert open_store(place).verify() == digest
-
-
-def test_killed_removal_of_a_plan_is_finished_by_the_next(
-    root: Path, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plant_photos(root, 4)
-    folder = plan_conversion(root, place, 1).folder
-
-    def kill(path: Path, **options: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(shutil, "rmtree", kill)
-    with pytest.raises(KeyboardInterrupt):
-        plan_conversion(root, place, 2, overwrite=True)
-    monkeypatch.undo()
-    assert not folder.exists()
-    assert [*place.parent.glob("out.lmdb.partial.removed-*")]
-    plan_conversion(root, place, 2)
-    plan_conversion(root, place, 3, overwrite=True)
-    assert not [*place.parent.glob("out.lmdb.partial.removed-*")]
 
 
 def test_all_files_are_on_the_disk_before_the_manifest(
@@ -570,7 +435,7 @@ def test_all_files_are_on_the_disk_before_the_manifest(
         made = [path for path in folder.rglob("*") if path.is_file()]
         assert len(made) == 3 + 2 + 2  # plan, list and spans; shards; receipts
         assert synced >= {path.stat().st_ino for path in made}
-        synced |= {path.stat().st_ino for path in place.glob("shards/*")}  # those that were there
+        synced |= {path.stat().st_ino for path in place.glob("shards/*")}  # written before
         publish(place)
         assert place.parent.stat().st_ino in synced or append
     assert ready == [True, True]
@@ -591,14 +456,13 @@ def test_parts_run_in_any_working_directory(root: Path, place: Path, monkeypatch
     assert convert(root.name, place.name, shards=1, executor=Elsewhere()).records
 
 
-@pytest.mark.parametrize("shuffle_seed", [None, 1])
-def test_late_part_of_a_replaced_plan_is_ignored(root: Path, place: Path, shuffle_seed: int | None) -> None:
+def test_late_part_of_a_replaced_plan_is_ignored(root: Path, place: Path) -> None:
     plant_photos(root, 4)
     old = plan_conversion(root, place, 2)
     receipt = convert_part(place, 0)
     kept = old.receipt_path(0).read_bytes()
     shard = (old.folder / "shards" / receipt.shard).read_bytes()
-    plan_conversion(root, place, 2, shuffle_seed=shuffle_seed, overwrite=True)
+    plan_conversion(root, place, 2, overwrite=True)
     old.receipt_path(0).write_bytes(kept)  # as if it ended only now
     (old.folder / "shards" / receipt.shard).write_bytes(shard)
     assert list_parts(place).missing == [0, 1]
@@ -617,7 +481,7 @@ def test_full_disk_is_a_store_error_of_a_part(root: Path, place: Path) -> None:
     size = convert_part(place, 0).nbytes
     plan.receipt_path(0).unlink()
     try:
-        for limit in (10_000, size // 2, size - 1):
+        for limit in (10_000, size - 1):
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
             with pytest.raises(StoreFullError, match="no room is left for"):
                 convert_part(place, 0)
@@ -630,7 +494,9 @@ def test_full_disk_is_a_store_error_of_a_part(root: Path, place: Path) -> None:
     assert publish(place).records == 40
 
 
-@pytest.mark.parametrize("change", [lambda data: data[:-1], lambda data: data + b"x", None])
+@pytest.mark.parametrize(
+    "change", [lambda data: data[:-1], lambda data: data + b"x", None], ids=["cut", "longer", "gone"]
+)
 def test_shard_of_another_size_is_found_by_read_and_verify(
     root: Path, place: Path, change: Callable[[bytes], bytes] | None
 ) -> None:
@@ -656,10 +522,8 @@ def test_shard_of_another_size_is_found_by_read_and_verify(
 
 def test_unwritable_folders_are_store_errors(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 2)
-    (tmp_path / "file").touch()
-    for folder in ("missing", "file"):
-        with pytest.raises(StoreAccessError, match=f"{folder}/out.lmdb .* cannot be written: N"):
-            plan_conversion(root, tmp_path / folder / "out.lmdb", 2)
+    with pytest.raises(StoreAccessError, match=r"missing/out.lmdb .* cannot be written: No such"):
+        plan_conversion(root, tmp_path / "missing" / "out.lmdb", 2)
     plan_conversion(root, place, 1)
     with pytest.raises(StoreAccessError, match=r"nowhere.* cannot be written"):
         convert_part(place, 0, scratch=tmp_path / "nowhere")
@@ -667,11 +531,11 @@ def test_unwritable_folders_are_store_errors(root: Path, place: Path, tmp_path: 
 
 def test_wrong_numbers_of_parts_and_workers_are_refused(root: Path, place: Path) -> None:
     plant_photos(root, 4)
-    for shards in (True, 2.0, "2", 0, -1, 10**7):
-        with pytest.raises((TypeError, OptionError), match=r"^shards must be "):
-            convert(root, place, shards=shards)  # type: ignore[arg-type]
+    for shards in (0, 10**7):
+        with pytest.raises(OptionError, match=r"^shards must be "):
+            convert(root, place, shards=shards)
     plan_conversion(root, place, 2)
-    for part in (2, -1, 10**9):
+    for part in (2, -1):
         with pytest.raises(OptionError, match=r"^part must be "):
             convert_part(place, part)
     with pytest.raises(OptionError, match=r"^workers must be "):
@@ -683,14 +547,11 @@ def test_damaged_list_of_files_is_refused_by_parts(root: Path, place: Path, name
     plant_photos(root, 6)
     path = plan_conversion(root, place, 2, shuffle_seed=1).folder / name
     whole = path.read_bytes()
-    damaged = [whole[:at] + bytes([whole[at] ^ 16]) + whole[at + 1 :] for at in (0, len(whole) // 2, len(whole) - 1)]
-    for data in (*damaged, whole[:-8]):
+    at = len(whole) // 2
+    for data in (whole[:at] + bytes([whole[at] ^ 16]) + whole[at + 1 :], whole[:-8]):
         plan_conversion(root, place, 2, shuffle_seed=1, overwrite=True)
         path.write_bytes(data)
         with pytest.raises(DamagedStoreError, match=r"damaged.*plan again"):
             [convert_part(place, part) for part in range(2)]
-    path.unlink()
-    with pytest.raises(StoreError, match=path.name):
-        convert_part(place, 1)
     path.write_bytes(whole)
     assert [convert_part(place, part).records for part in range(2)] == [3, 3]

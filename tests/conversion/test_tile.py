@@ -40,7 +40,7 @@ def _no_jpegtran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def assert_tiled(record: Record) -> np.ndarray[Any, Any]:
-    """Check that the record's crops are those of the whole image, and return that."""
+    """Check that crops of a record equal crops of its whole image, and return the whole image."""
     assert isinstance(record.image, bytes)
     tiles = record.fields["tiles"]
     assert tiles == find_lengths(record.image)
@@ -63,7 +63,7 @@ def pixels(path: Path) -> np.ndarray[Any, Any]:
 
 @jpegs.needs_jpegtran
 def test_untileable_image_is_stored_unchanged_and_named(root: Path, place: Path) -> None:
-    padded = photo()[:-2] + bytes(40) + END  # which a check passes, and jpegtran does not
+    padded = photo()[:-2] + bytes(40) + END  # the check accepts it, jpegtran does not
     files = {
         "cat/0.jpg": photo(),
         "cat/1.png": encoded(jpegs.draw(24, 18), "PNG"),
@@ -123,19 +123,6 @@ def test_resumed_conversion_tiles_or_names_every_kind_of_file(root: Path, place:
 
 
 @jpegs.needs_jpegtran
-def test_damaged_images_that_are_kept_are_not_tiled(root: Path, place: Path) -> None:
-    plant_kinds(root, "half")
-    report = convert(root, place, images=ImageFormat(tile=True), on_damaged="keep")
-    assert (report.damaged, report.untiled) == (1, 0)
-    half, whole = records(place)
-    assert "tiles" in whole.fields
-    assert (half.fields, bool(half.damaged)) == ({}, True)
-
-
-# Encoded, not lossless
-
-
-@jpegs.needs_jpegtran
 def test_images_made_smaller_are_encoded_tiled_and_others_unchanged(root: Path, place: Path) -> None:
     plant(
         root,
@@ -187,27 +174,22 @@ def picture_of(data: bytes) -> bytes:
     return encoded(decode_pil(data), "PNG")
 
 
-# Options, and the program
-
-
 @pytest.mark.usefixtures("_no_jpegtran")
-@pytest.mark.parametrize("options", [{}, {"max_side": 100}])
-def test_missing_jpegtran_is_refused_before_anything_is_written(options: dict[str, Any]) -> None:
+def test_missing_jpegtran_is_refused_before_anything_is_written() -> None:
     with pytest.raises(OptionError, match=r"install it \(Debian and Ubuntu: apt-get .*, or give a quality to encode"):
-        ImageFormat(tile=True, **options)
+        ImageFormat(tile=True)
 
 
-@pytest.mark.parametrize("body", ["kill -9 $$", "exec 2>&1; rm -- $0; kill -15 $$"])
 def test_killed_jpegtran_does_not_reject_the_image(
-    root: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str
+    root: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant_photos(root, 30)
     program = tmp_path / "bin" / "jpegtran"
     program.parent.mkdir()
-    program.write_text(f"#!/bin/sh\n{body}\n")
+    program.write_text("#!/bin/sh\nkill -9 $$\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:/bin")
-    with pytest.raises((OSError, OptionError), match=r"ended by signal|needs the program jpegtran|No such file"):
+    with pytest.raises(OSError, match="ended by signal"):
         convert(root, place, images=ImageFormat(tile=True))
     assert not place.exists()
 

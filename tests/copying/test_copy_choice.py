@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from dbloader import ImageFormat, Record, convert, copy_store, open_store
+from dbloader import Record, convert, copy_store, open_store
 from dbloader.errors import OptionError, SourceError
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
@@ -104,7 +104,6 @@ def test_unknown_name_is_an_error_in_select_and_a_warning_in_drop(store: Path, t
     ("row", "message"),
     [
         ({"index": 32}, r"row 1: .*all.lmdb has no record 32"),
-        ({"index": True}, r"row 1: .*all.lmdb has no record True"),
         ({"index": 0, "name": "x"}, r"row 1: record 0 of .*all.lmdb is 'cat/000.jpg', not 'x': the listing is of ano"),
         ({"weight": 1}, "row 1: has nothing in a column called name or path or "),
         ({"name": 7}, "row 1: a name is text, got 7"),
@@ -128,7 +127,7 @@ def test_conditions_compare_columns_and_all_must_hold(store: Path) -> None:
     assert names(store, where=["width>=80"]) == names(store, where=["width > 40", " height==30 "]) == wide
     assert names(store, where=["width!=80", "label<1"]) == names(store, classes=["cat"])
     assert len(names(store, where=["nbytes>-1", "label<=2"])) == 32
-    for wrong in ("width", "width=3", "size>3", "width<3.5", "width<len", "width<1; label<2"):
+    for wrong in ("width", "size>3", "width<3.5", "width<1; label<2"):
         with pytest.raises(OptionError, match=r"where \(--where\) compares width, .* got "):
             copied(store, where=[wrong])
     with pytest.raises(OptionError, match=r"where must be names, such as"):
@@ -169,35 +168,6 @@ def test_selection_records_its_source_and_check(store: Path, tmp_path: Path) -> 
     assert manifest.source["check"] == "decode"
     chosen = {"drop": str(drop), "where": ["width>3"], "rename_classes": {"cat": "pet"}}
     assert manifest.source["copy"].items() >= chosen.items()
-    assert manifest.created != "then"
-
-
-def test_selection_counts_changes_of_its_files(tmp_path: Path) -> None:
-    deep = np.arange(600, dtype="<u2").reshape(20, 30)
-    from PIL import Image
-
-    root = plant(tmp_path / "images", {"cat/0.jpg": photo(0, 90, 60), "cat/1.jpg": photo(1, 20, 20)})
-    Image.fromarray(deep).save(root / "cat" / "2.png")
-    convert(root, tmp_path / "all.lmdb", images=ImageFormat(short_side=30))
-    with open_store(tmp_path / "all.lmdb") as opened:
-        assert opened.manifest.depths == {"16-bit": 1, "8-bit": 2}
-    for name, outcome, depths in (
-        ("cat/0.jpg", {"resized": 1, "deep": 0}, {"8-bit": 1}),
-        ("cat/1.jpg", {"deep": 0}, {"8-bit": 1}),
-        ("cat/2.png", {"deep": 1}, {"16-bit": 1}),
-    ):
-        _, manifest = copied(tmp_path / "all.lmdb", select=listing(tmp_path, "one.txt", name))
-        assert ({**manifest.outcome}, manifest.depths) == (outcome, depths)
-
-
-def test_report_lines_of_one_name_follow_their_records(tmp_path: Path) -> None:
-    lines = [{"name": "a", "event": "repaired", "reason": reason} for reason in ("first", "second")]
-    with create_store(tmp_path / "twice.lmdb") as writer:
-        writer.write([encode(Record("a", label)) for label in (0, 1)], events=lines, outcome={"repaired": 2})
-        writer.finish()
-    _, manifest = copied(tmp_path / "twice.lmdb", where=["label==1"])
-    assert manifest.outcome == {"repaired": 1}
-    assert [line["reason"] for line in events(tmp_path / "copy.lmdb")] == ["second"]
 
 
 # Labels and classes
@@ -213,14 +183,14 @@ def test_copy_of_classes_equals_a_conversion_of_their_folders(store: Path, tmp_p
         copied(store, classes=["cow"])
 
 
-@pytest.mark.parametrize("rename", [{"cat": "zebra"}, {"cat": "dog"}, {"cat": "dog", "dog": "cat"}, {"eel": "aal"}])
+@pytest.mark.parametrize("rename", [{"cat": "zebra"}, {"cat": "dog"}, {"cat": "dog", "dog": "cat"}])
 def test_renamed_classes_equal_a_conversion_with_these_names(
     store: Path, tmp_path: Path, rename: dict[str, str]
 ) -> None:
     chosen = {name: rename.get(str(label), label) for name, label in labels_of(store).items()}
     _, manifest = copied(store, rename_classes=rename)
     assert (manifest.digest, manifest.classes) == converted(tmp_path, chosen)
-    assert manifest.outcome == {"repaired": 1, "rejected": 2}  # all records are there, so all of the report is
+    assert manifest.outcome == {"repaired": 1, "rejected": 2}  # all records are copied, so the whole report is
     with pytest.raises(OptionError, match=r"rename_classes \(--rename-class\): there is no class 'cow'"):
         copied(store, rename_classes={"cow": "cat"})
 
@@ -252,7 +222,7 @@ def test_unlisted_records_keep_their_labels(store: Path, tmp_path: Path) -> None
     _, manifest = copied(store, labels=listing(tmp_path, "labels.csv", *rows))
     assert (manifest.digest, manifest.classes) == converted(tmp_path, wanted)
     some, manifest = copied(store, labels=listing(tmp_path, "labels.csv", "path,label", "cat/000.jpg,1"))
-    assert manifest.classes == ("cat", "dog", "eel")  # an integer is that of a class
+    assert manifest.classes == ("cat", "dog", "eel")  # an integer is the label of a class
     assert [record.label for record in some][:2] == [1, 0]
 
 
@@ -262,7 +232,6 @@ def test_unlisted_records_keep_their_labels(store: Path, tmp_path: Path) -> None
         ([{"name": "cat/0000.jpg", "label": 3}], OptionError, "bad.jsonl: the label 3 has no class"),
         ([{"name": "x", "label": 1}], SourceError, "1 of its rows name no record"),
         ([{"name": "cat/0000.jpg"}], SourceError, "row 1: has no column called label or class or target"),
-        ([{"name": "cat/0000.jpg", "label": 1.5}], SourceError, "row 1: a label is a 64-bit integer, a name or null"),
         ([{"index": 0, "label": "a"}, {"index": 0, "label": "b"}], SourceError, "row 2: gives a record another label"),
         (
             [{"index": 0, "label": "a"}, {"index": 1, "label": 1}],

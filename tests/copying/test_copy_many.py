@@ -54,9 +54,6 @@ def named(place: Path) -> list[tuple[str | None, str | None]]:
         return [(record.name, None if record.label is None else classes[record.label]) for record in store]
 
 
-# Several into one
-
-
 def test_merged_stores_equal_one_conversion(tmp_path: Path) -> None:
     first, second = (
         plant_photos(tmp_path / part, 20, classes) for part, classes in (("a", ("b", "d")), ("b", ("a", "d")))
@@ -119,15 +116,12 @@ def test_labels_of_different_kinds_are_refused_with_a_remedy(tmp_path: Path) -> 
     (tmp_path / "labels.csv").write_text("name,label\nb0,cat\nb1,dog\na0,dog\na1,cat\n")
     copy_store([one, two], tmp_path / "out.lmdb", labels=tmp_path / "labels.csv")
     assert named(tmp_path / "out.lmdb") == [("a0", "dog"), ("a1", "cat"), ("b0", "cat"), ("b1", "dog")]
-    three = write(tmp_path / "3.lmdb", [5, 7], (), "c")
-    assert copy_store([two, three], tmp_path / "integers.lmdb").label_counts == {0: 1, 1: 1, 5: 1, 7: 1}
     twice = write(tmp_path / "4.lmdb", [0, 1], ("crane", "crane"), "d")
     with pytest.raises(OptionError, match=r"4\.lmdb: two of its classes are called 'crane'"):
         copy_store([one, twice], tmp_path / "out.lmdb", overwrite=True)
-    assert copy_store(twice, tmp_path / "some.lmdb", where=["label==1"]).label_counts == {1: 1}
 
 
-@pytest.mark.parametrize("labels", [np.array([0, 1, 1]), np.array([0, 1, 1], np.uint8), [0, 1, 1]], ids=str)
+@pytest.mark.parametrize("labels", [np.array([0, 1, 1], np.uint8), [0, 1, 1]], ids=str)
 def test_box_labels_change_like_record_labels(tmp_path: Path, labels: Any) -> None:
     one = write_boxes(tmp_path / "1.lmdb", labels, ("cat", "dog"))
     two = write_boxes(tmp_path / "2.lmdb", labels, ("ant", "cat"))
@@ -170,7 +164,7 @@ def test_box_labels_without_classes_get_no_classes(tmp_path: Path) -> None:
 # One into several
 
 
-@pytest.mark.parametrize("fractions", [(0.9, 0.1), (0.5, 0.5), (0.7, 0.2, 0.1), (1 / 3, 1 / 3, 1 / 3)])
+@pytest.mark.parametrize("fractions", [(0.9, 0.1), (0.7, 0.2, 0.1), (1 / 3, 1 / 3, 1 / 3)])
 def test_each_record_is_in_one_part_and_each_label_in_proportion(tmp_path: Path, fractions: tuple[float, ...]) -> None:
     labels = [number % 10 if number < 900 else 10 + number % 50 for number in range(1000)]  # of 90 and of 2 records
     write(tmp_path / "all.lmdb", labels)
@@ -211,7 +205,6 @@ def test_parts_of_a_selection_share_its_classes(tmp_path: Path) -> None:
     ("fractions", "count", "message"),
     [
         ([0.9, 0.2], 2, r"split \(--split\) must be fractions of the records whose sum is 1, got \[0.9, 0.2\]"),
-        ([1.5, -0.5], 2, "whose sum is 1"),
         ([float("nan"), 0.5], 2, "whose sum is 1"),
         ([0.9, 0.1], 2, r"split \(--split\) leaves a part without a record: there are 2 to divide"),
         ([0.9, 0.1], 1, r"split \(--split\): there must be a destination for each of 2 parts, got 1"),
@@ -222,15 +215,6 @@ def test_wrong_split_is_refused(tmp_path: Path, fractions: list[float], count: i
     with pytest.raises(OptionError, match=message):
         copy_store(tmp_path / "all.lmdb", [tmp_path / f"{number}.lmdb" for number in range(count)], split=fractions)
     assert [path.name for path in tmp_path.iterdir()] == ["all.lmdb"]
-
-
-def test_wrong_types_of_places_are_refused(tmp_path: Path) -> None:
-    bad: Any = 5
-    for name in ("source", "destination"):
-        with pytest.raises(TypeError, match=f"{name} must be a place, or a sequence of places, got int"):
-            copy_store(**{"source": tmp_path / "a.lmdb", "destination": tmp_path / "b.lmdb", name: bad})
-    with pytest.raises(TypeError, match="drop must be a str or a path, or None, got int"):
-        copy_store(tmp_path / "a.lmdb", tmp_path / "b.lmdb", drop=bad)
 
 
 def test_taken_destination_is_refused_before_anything_is_written(tmp_path: Path) -> None:
@@ -259,7 +243,7 @@ def test_damage_leaves_every_destination_as_it_was(tmp_path: Path) -> None:
 
 
 def killed(at: int, sources: Any, destinations: Any, **options: Any) -> None:
-    """Copy in a process that is killed when so many records are copied, or with -1 between two finished stores."""
+    """Copy in a process that is killed after some records, or with -1 between two finished stores."""
 
     def die(done: int, _: int) -> None:
         if done >= at >= 0:

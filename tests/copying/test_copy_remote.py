@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -56,7 +55,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("object_store")]
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a store in one file, of the same records in shards, and one of other records."""
+    """Return a folder with a store in one file, the same records in shards, and a store of other records."""
     folder = tmp_path_factory.mktemp("stores")
     root = plant_photos(folder / "images", 12)
     convert(root, folder / "one.lmdb")
@@ -91,23 +90,6 @@ def test_store_is_uploaded_and_downloaded(
         assert stored(one, range(12)) == stored(back, range(12))
 
 
-def test_verify_of_a_remote_store_names_a_working_copy_command(
-    object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
-) -> None:
-    place, to = object_store.place("train.lmdb"), str(tmp_path / "back.lmdb")
-    outside(copy_store, stores / "shards.lmdb", place)
-
-    def run(*arguments: str) -> str:
-        command = [sys.executable, "-m", "dbloader", *arguments]
-        done = subprocess.run(command, env=object_store.environment(), capture_output=True, text=True, check=False)
-        return done.stdout + done.stderr
-
-    found = re.search(r"dbloader (copy \S+ PATH) brings one from there", run("verify", place))
-    assert found is not None
-    run(*found[1].replace("PATH", to).split())
-    assert "12 records, all undamaged" in run("verify", to)
-
-
 def test_remote_store_is_replaced_whole_and_only_on_request(
     object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
 ) -> None:
@@ -126,9 +108,6 @@ def test_remote_store_is_replaced_whole_and_only_on_request(
     outside(copy_store, stores / "other.lmdb", place, overwrite=True)
     outside(copy_store, place, tmp_path / "back.lmdb", overwrite=True)
     assert digest(tmp_path / "back.lmdb") == digest(stores / "other.lmdb")
-    outside(copy_store, stores / "one.lmdb", place, overwrite=True)
-    outside(copy_store, place, tmp_path / "back.lmdb", overwrite=True)
-    assert digest(tmp_path / "back.lmdb") == digest(stores / "one.lmdb")
     assert [*tmp_path.iterdir()] == [tmp_path / "back.lmdb"]
 
 
@@ -176,7 +155,7 @@ def held_copy(object_store: ObjectStore, source: object, to: object) -> Iterator
         if method in ("PUT", "GET") and "/shards/00002-" in path and not release.is_set():
             reached.set()
             release.wait(WAIT_S)
-            return SLOW_DOWN  # and not passed on: the process may have been killed
+            return SLOW_DOWN  # do not forward: the process may have been killed
         return None
 
     with HTTPProxy(object_store.port, decide) as proxy:
@@ -199,11 +178,11 @@ def held_copy(object_store: ObjectStore, source: object, to: object) -> Iterator
 
 
 def kill_copy(object_store: ObjectStore, source: object, to: object, others_are_there: Callable[[], bool]) -> None:
-    """Begin to copy a store, and kill that when all shards but the last have been copied."""
+    """Begin to copy a store, and kill the process when all shards but the last have been copied."""
     with held_copy(object_store, source, to) as process:
         deadline = time.monotonic() + WAIT_S
         while not others_are_there():
-            assert time.monotonic() < deadline, "the other shards do not come"
+            assert time.monotonic() < deadline, "the other shards are not copied"
         process.kill()
         process.communicate()
 
@@ -222,7 +201,7 @@ def copy_and_watch(object_store: ObjectStore, outside: Outside, method: str, sou
 
 
 def test_killed_upload_leaves_no_store_and_continues(object_store: ObjectStore, outside: Outside, stores: Path) -> None:
-    place = object_store.place("bucket.lmdb")  # no error may be taken for one about a bucket by this name
+    place = object_store.place("bucket.lmdb")  # its errors must not look like errors about a bucket
 
     def shards() -> list[str]:
         return [key for key in outside(keys, place) if key.startswith("shards/")]
@@ -284,24 +263,12 @@ def test_upload_removes_files_of_outdated_uploads(object_store: ObjectStore, out
     assert {*outside(keys, place)} == {*table.files, "manifest.bson", *others}
 
 
-def test_late_upload_is_refused_and_removes_its_files(
-    object_store: ObjectStore, outside: Outside, stores: Path
-) -> None:
-    place = object_store.place("train.lmdb")
-    with held_copy(object_store, stores / "shards.lmdb", place) as process:
-        outside(copy_store, stores / "other.lmdb", place)
-    assert "manifest.bson was written by another process meanwhile" in process.communicate()[1]
-    assert process.returncode == 2
-    assert {*outside(keys, place)} == {*outside(read_table, place).files, "manifest.bson"}
-    assert outside(read_table, place).manifest.digest == digest(stores / "other.lmdb")
-
-
 def test_upload_with_removed_files_is_not_published(object_store: ObjectStore, outside: Outside, stores: Path) -> None:
     place = object_store.place("train.lmdb")
     with held_copy(object_store, stores / "shards.lmdb", place) as process:
         deadline = time.monotonic() + WAIT_S
         while len(there := outside(keys, place)) < 3:
-            assert time.monotonic() < deadline, "the other files do not come"
+            assert time.monotonic() < deadline, "the other files are not uploaded"
         outside(remove, place, there[-1])
     assert "some files are missing or have another size" in process.communicate()[1]
     assert "manifest.bson" not in outside(keys, place)
@@ -443,37 +410,14 @@ def test_cut_and_refused_transfers_are_repeated(
     assert digest(tmp_path / "back.lmdb") == digest(stores / "shards.lmdb")
 
 
-def test_conversion_reports_repeated_requests(
-    object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
-) -> None:
-    place = object_store.place("images")
-    outside(put_folder, place, stores / "images")
-    failures: list[tuple[int, str] | str] = [SLOW_DOWN, CUT, SLOW_DOWN, CUT]
-
-    def decide(method: str, path: str) -> tuple[int, str] | str | None:
-        try:
-            return failures.pop() if path.endswith(".jpg") else None
-        except IndexError:
-            return None
-
-    with HTTPProxy(object_store.port, decide) as proxy:
-        environment = object_store.environment(endpoint=proxy.endpoint)
-        report = outside(convert, place, tmp_path / "out.lmdb", environment=environment)
-    assert report.warnings == (
-        f"{place}: 4 requests had to be repeated, as the server was overloaded, connections failed or answers were not "
-        "whole",
-    )
-    assert report.digest == digest(stores / "one.lmdb")
-
-
 def other_etag(headers: dict[str, str], body: bytes) -> tuple[dict[str, str], bytes]:
-    """Give an answer an ETag that looks like an MD5 and is none, as a bucket of S3 with keys of KMS does."""
+    """Replace the ETag by one that only looks like an MD5. S3 does so for objects encrypted with KMS."""
     return headers | {"ETag": f'"{"0" * 32}"'}, body
 
 
-@pytest.mark.parametrize("listed", [False, True], ids=["folder", "listing"])
-@pytest.mark.parametrize("etags", [None, other_etag], ids=["MD5", "another ETag"])
-@pytest.mark.parametrize("change", [shorten, flip])
+@pytest.mark.parametrize(
+    ("change", "etags", "listed"), [(shorten, other_etag, False), (flip, None, True), (flip, other_etag, False)]
+)
 def test_conversion_repeats_incomplete_answers(
     change: Change,
     etags: Change | None,
@@ -572,9 +516,6 @@ def test_refused_remote_copies_leave_nothing(
     assert outside(keys, place) == []
     with pytest.raises(OptionError, match="https://host/train: a store cannot be put on a web server"):
         outside(copy_store, stores / "shards.lmdb", "https://host/train")
-    no: Any = "no"
-    with pytest.raises(TypeError, match="resume must be True or False, got 'no'"):
-        copy_store(stores / "shards.lmdb", place, resume=no)
     with pytest.raises(OptionError, match="copied as it is"):
         copy_store(stores / "shards.lmdb", place, classes=("cat",))
     for other in (place, "mongodb://server/images.train"):

@@ -78,31 +78,13 @@ def test_copy_to_a_server_and_back_is_the_same_store(tmp_path: Path, source: Pat
         assert store.manifest.depths == {"8-bit": LENGTH}
 
 
-@pytest.mark.parametrize("length", [0, 64, 65, 4097])
+@pytest.mark.parametrize("length", [0, 65, 4097])
 def test_copy_equals_its_source_at_block_edges(tmp_path: Path, length: int) -> None:
     with create_store(tmp_path / "source.lmdb") as writer:
         writer.write(encode(Record(f"{index}.jpg", index % 3)) for index in range(length))
         writer.finish()
     copy_store(tmp_path / "source.lmdb", tmp_path / "copy.lmdb")
     check_same(tmp_path / "source.lmdb", tmp_path / "copy.lmdb")
-
-
-@pytest.mark.slow
-def test_record_over_16_mib_is_copied_to_mongodb_and_back(tmp_path: Path, mongo_uri: str) -> None:
-    with create_store(tmp_path / "source.lmdb") as writer:
-        writer.write(
-            [encode(Record("large", 1, os.urandom(17 * 2**20), fields={"caption": "x"})), encode(Record("b", 2))]
-        )
-        writer.finish()
-    copy_store(tmp_path / "source.lmdb", mongo_uri)
-    copy_store(mongo_uri, tmp_path / "back.lmdb")
-    check_same(tmp_path / "source.lmdb", tmp_path / "back.lmdb")
-
-
-def test_progress_counts_copied_records(tmp_path: Path, source: Path) -> None:
-    told: list[tuple[int, int]] = []
-    copy_store(source, tmp_path / "copy.lmdb", progress=lambda *numbers: told.append(numbers))
-    assert told == [(done, LENGTH) for done in (0, 64, 128, 192, 256, 300)]
 
 
 def test_copy_replaces_a_store_only_when_asked_and_whole(tmp_path: Path, source: Path, mongo_uri: str) -> None:
@@ -123,7 +105,7 @@ def test_copy_replaces_a_store_only_when_asked_and_whole(tmp_path: Path, source:
 
 
 def killed(source: str | Path, destination: str | Path, records: int, **options: bool) -> None:
-    """Copy in a process that is killed when so many records are read."""
+    """Copy in a process that is killed after reading some records."""
 
     def die(done: int, _: int) -> None:
         if done >= records:
@@ -140,7 +122,7 @@ def killed(source: str | Path, destination: str | Path, records: int, **options:
 @pytest.mark.parametrize("kind", ["LMDB", "MongoDB"])
 def test_copy_killed_repeatedly_is_resumed(tmp_path: Path, source: Path, mongo_uri: str, kind: str) -> None:
     place: str | Path = tmp_path / "copy.lmdb" if kind == "LMDB" else mongo_uri
-    for number, records in enumerate((64, 192, 192, LENGTH)):
+    for number, records in enumerate((64, 192, LENGTH)):
         killed(source, place, records, resume=number > 0)
         with pytest.raises((FileNotFoundError, ValueError), match=r"(--resume|resume)"), open_store(place) as store:
             len(store)
@@ -180,23 +162,20 @@ def test_copy_is_not_resumed_with_another_source(tmp_path: Path, source: Path) -
 # Damage
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_damaged_record_ends_the_copy_without_changes(
-    tmp_path: Path, source: Path, mongo_uri: str, overwrite: bool
-) -> None:
+def test_damaged_record_ends_the_copy_without_changes(tmp_path: Path, source: Path, mongo_uri: str) -> None:
     document = documents_of(make_records(LENGTH), salt_of(source))[200]
     tamper(source, RECORDS, record_key(200), document[:-30] + b"\0" + document[-29:])
     for place in (tmp_path / "copy.lmdb", mongo_uri):
-        old = make(place, 10, seed=1) if overwrite else None
         told = rf"^record 200 \(class 2/ä 200\.jpg\) of {source} is damaged: its CRC-32 is \w+, not \w+; convert again"
         with pytest.raises(DamagedRecordError, match=told):
-            copy_store(source, place, overwrite=overwrite)
-        if old:
-            with open_store(place) as store:
-                assert store.manifest == old
-        else:
-            with pytest.raises(StoreNotFoundError, match="does not exist"), open_store(place) as store:
-                len(store)
+            copy_store(source, place)
+        with pytest.raises(StoreNotFoundError, match="does not exist"), open_store(place) as store:
+            len(store)
+        old = make(place, 10, seed=1)
+        with pytest.raises(DamagedRecordError, match=told):
+            copy_store(source, place, overwrite=True)
+        with open_store(place) as store:
+            assert store.manifest == old
 
 
 def test_exchanged_record_ends_the_copy(tmp_path: Path, source: Path) -> None:

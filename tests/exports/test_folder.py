@@ -37,7 +37,7 @@ def record(name: str | None, label: int | None = 0, seed: int = 0, /, **fields: 
 
 
 def exported(tmp_path: Path, records: Sequence[Record], classes: tuple[str, ...] = ("cat", "dog")) -> Path:
-    """Export records and check that all of it is in the folder and converts to the same documents."""
+    """Export records, and check that the folder converts to the same documents."""
     write_store(records, tmp_path / "store.lmdb", classes=classes)
     folder = tmp_path / "folder"
     export_store(tmp_path / "store.lmdb", folder)
@@ -68,9 +68,6 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metadata.jsonl").read_text().splitlines()]
 
 
-# --- the plain folder -----------------------------------------------------------------------------------------------
-
-
 def test_image_folder_comes_back_byte_for_byte(tmp_path: Path) -> None:
     plant_photos(tmp_path / "images", 8)
     names = ["cat/a b.png", "cat/é\n😀.gif", "cat/a-b/2.jpg", "cat/a/1.jpg", "dog/%2e.bmp", "dog/-x.webp"]
@@ -91,21 +88,16 @@ def test_image_folder_comes_back_byte_for_byte(tmp_path: Path) -> None:
     ("records", "classes"),
     [
         ([record("dog/1.jpg", 1), record("cat/1.jpg")], ("cat", "dog")),  # in another order
-        ([record("cat/2.jpg"), record("cat/1.jpg")], ("cat", "dog")),
         ([record("cat/a/1.jpg"), record("cat/1.jpg")], ("cat", "dog")),
         ([record("cat/1.jpg", 1), record("dog/1.jpg", 0)], ("dog", "cat")),  # classes in another order
         ([record("cat/1.jpg", 1)], ("cat", "dog")),  # of another class
-        ([record("cat/1.jpg", None)], ("cat", "dog")),
-        ([record("cat/1.jpg", 7)], ()),
         ([record("cat/1.jpg", -7), record("cat/2.jpg", None)], ()),
-        ([record("cat/1.jpg", None)], ()),
         ([record("cat/1.jpg"), record("cat/1.jpg", seed=1)], ("cat", "dog")),  # twice
         ([record("cat/1.jpg"), record(None)], ("cat", "dog")),
         ([record("cat/1.jpg", caption="a cat")], ("cat", "dog")),
         ([record("cat/1")], ("cat", "dog")),
-        ([record("1.jpg")], ("cat", "dog")),
-        ([record("cat/1.jpg")], ("cat", "", "cat")),  # names that tell no label
-        ([record("cat/1.jpg")], ("cat", "a/b", "..", ".x", "metadata.jsonl")),  # names that no folder may have
+        ([record("cat/1.jpg")], ("cat", "", "cat")),  # ambiguous names
+        ([record("cat/1.jpg")], ("cat", "a/b", "..", ".x", "metadata.jsonl")),  # names that cannot be folders
         ([Record("cat/1.jpg", 0, photo(), 40, 30, "JPEG", resized_from=(80, 60))], ("cat", "dog")),
     ],
 )
@@ -115,17 +107,14 @@ def test_metadata_keeps_what_a_folder_cannot(tmp_path: Path, records: list[Recor
     assert json.loads((folder / "classes.json").read_text()) == list(classes)
 
 
-# --- names ----------------------------------------------------------------------------------------------------------
-
 UNSAFE = [
-    *("/etc/x.jpg", "../x.jpg", "cat/../../x.jpg", "cat/../x.jpg", "..", ".", "cat//x.jpg", "cat/", "/", "./x.jpg"),
-    *("cat/.x.jpg", ".x/y.jpg", "a\0b.jpg", "a\\..\\x.jpg", "caf\\xe9.jpg", "c" * 300 + ".jpg", "d/" * 3000 + "x.jpg"),
-    *("metadata.jsonl/x.jpg", "classes.json/x.jpg", "cat/1.jpg/x.jpg"),
+    *("/etc/x.jpg", "../x.jpg", "cat/../../x.jpg", "..", "cat//x.jpg", "cat/", ".x/y.jpg", "a\0b.jpg", "a\\..\\x.jpg"),
+    *("caf\\xe9.jpg", "c" * 300 + ".jpg", "d/" * 3000 + "x.jpg", "metadata.jsonl/x.jpg", "cat/1.jpg/x.jpg"),
 ]
 
 
 @pytest.mark.parametrize("name", UNSAFE, ids=lambda name: repr(name[:20]))
-def test_metadata_keeps_names_that_are_no_paths(tmp_path: Path, name: str) -> None:
+def test_metadata_keeps_names_that_are_not_safe_paths(tmp_path: Path, name: str) -> None:
     folder = exported(tmp_path, [record("cat/1.jpg"), record(name, 1)])
     assert rows(folder)[1] == {"file_name": "dog/000000001.jpg", "label": "dog", "name": name}
     assert {*files(folder)} == {"cat/1.jpg", "dog/000000001.jpg", *BESIDE}
@@ -157,9 +146,6 @@ def test_any_names_and_fields_come_back(
 ) -> None:
     tmp_path = tmp_path_factory.mktemp("any")
     exported(tmp_path, [record(name, seed % 2, seed, **fields) for seed, name in enumerate(names)])
-
-
-# --- images that are no files ---------------------------------------------------------------------------------------
 
 
 def test_pixels_become_png_and_pixels_again(tmp_path: Path) -> None:
@@ -217,9 +203,6 @@ def test_record_that_no_folder_can_hold_is_refused(
     assert children(tmp_path) == {"store.lmdb"}
 
 
-# --- other programs -------------------------------------------------------------------------------------------------
-
-
 def load(folder: Path, cache: Path) -> Any:
     return datasets.load_dataset("imagefolder", data_dir=str(folder), cache_dir=str(cache), split="train")
 
@@ -235,12 +218,3 @@ def test_hugging_face_reads_an_export(tmp_path: Path) -> None:
         (0, "x", "../a.png"), (1, "x", None), (2, "x", "caf\\xe9.png"), (3, "x", None),
     ]  # fmt: skip
     assert all(row["image"].getpixel((0, 0)) == (9, 8, 7) for row in found)
-
-
-@pytest.mark.slow
-def test_hugging_face_reads_the_labels_of_a_plain_export(tmp_path: Path) -> None:
-    folder = exported(tmp_path, [record("cat/1.jpg"), record("cat/2.jpg"), record("dog/1.jpg", 1)])
-    assert not BESIDE & children(folder)
-    found = load(folder, tmp_path / "cache")
-    assert found.features["label"].names == ["cat", "dog"]
-    assert found["label"] == [0, 0, 1]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import cProfile
 import json
-import pstats
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -83,12 +81,6 @@ def test_image_folder_survives_several_shards(tmp_path: Path, monkeypatch: pytes
     assert convert(tmp_path / "out", tmp_path / "again.lmdb", workers=3).digest == first.digest
 
 
-def test_repeated_names_and_fields_named_like_labels_come_back(tmp_path: Path) -> None:
-    made = [record(n, name="same.jpg", label=None, fields={"target": n, "img": b"x"}) for n in range(3)]
-    digest = store_of(tmp_path / "s.lmdb", *made, classes=())
-    assert convert(exported(tmp_path), tmp_path / "again.lmdb").digest == digest
-
-
 READ = """
 found = load_dataset("parquet", data_files="out/data/*.parquet")["train"]
 same = load_dataset("out")["train"]
@@ -149,7 +141,6 @@ def test_records_that_convert_changes_are_counted(tmp_path: Path) -> None:
         ([1, 1.5], "field 'x' is double here and int64 before"),
         ([["a"], [b"a"]], "field 'x' is binary here and string before"),
         ([{"a": 1}, {"b": 1}], r"field 'x' is struct<b: int64> here and struct<a: int64> before"),
-        ([True, 1], "field 'x' is int64 here and bool before"),
         ([{}, {}], "field 'x' is an empty dict"),
         ([np.zeros(3), 1], "field 'x' is int64 here and an array of float64 with 1 axes before"),
     ],
@@ -170,18 +161,11 @@ def test_none_beside_a_missing_field_is_refused(tmp_path: Path) -> None:
 
 
 def test_array_that_is_no_image_is_refused(tmp_path: Path) -> None:
-    for image, what in ((np.zeros((3, 4), np.float32), "float32"), (np.zeros((3, 4, 2), np.uint8), "uint8")):
-        store_of(tmp_path / "s.lmdb", Record("a", image=image))
-        with pytest.raises(
-            ExportError, match=rf"record 0 \(a\) has an array of {what} of the shape \(3, 4.*which is no"
-        ):
-            exported(tmp_path)
-
-
-def test_an_empty_store_is_an_empty_file(tmp_path: Path) -> None:
-    store_of(tmp_path / "s.lmdb")
-    (file,) = (exported(tmp_path) / "data").iterdir()
-    assert pq.read_table(file).num_rows == 0
+    store_of(tmp_path / "s.lmdb", Record("a", image=np.zeros((3, 4, 2), np.uint8)))
+    with pytest.raises(
+        ExportError, match=r"record 0 \(a\) has an array of uint8 of the shape \(3, 4, 2\).*which is no"
+    ):
+        exported(tmp_path)
 
 
 ARRAYS = [
@@ -219,15 +203,10 @@ def test_arrays_come_back_byte_for_byte(tmp_path: Path) -> None:
     ("arrays", "message"),
     [
         ([np.zeros((0, 2)), np.zeros((1, 3))], r"record 0 .*'x' is an array of the shape \(0, 2\), and others have"),
-        (
-            [np.zeros((2, 0, 1)), np.zeros((1, 3, 2))],
-            r"record 0 .*'x' is an array of the shape \(2, 0, 1\), and others",
-        ),
         ([np.zeros(1), np.zeros((1, 1))], "'x' is an array of float64 with 2 axes here and an array of float64 with 1"),
         ([np.zeros(1), np.zeros(1, np.float32)], "'x' is an array of float32 with 1 axes here and an array of float64"),
         ([[1.0], np.zeros(1)], "'x' is an array of float64 with 1 axes here and list<item: double> before"),
         ([np.zeros(1, ">f4")], "'x' is an array of >f4, which a column"),
-        ([np.zeros(1, "M8[s]")], r"'x' is an array of datetime64\[s\], which a column"),
         ([np.zeros((2, 3)).T], "'x' is an array in Fortran's order, which a column"),
         ([[np.zeros(1)]], "'x' holds a ndarray, which a column"),
     ],
@@ -240,9 +219,8 @@ def test_array_that_lists_cannot_keep_is_refused(tmp_path: Path, arrays: list[An
 
 @pytest.mark.parametrize(
     "rule",
-    [None, {"dtype": "O", "shape": [1]}, {"dtype": "float64", "shape": [1]}, {"dtype": "int64", "shape": [-1]},
-     {"dtype": "int64", "shape": [1, 1]}, {"dtype": "int64", "shape": "1"}, {"dtype": "int64", "shape": [None] * 99}],
-)  # fmt: skip
+    [None, {"dtype": "O", "shape": [1]}, {"dtype": "int64", "shape": [-1]}, {"dtype": "int64", "shape": [1, 1]}],
+)
 def test_rule_of_another_column_is_refused(tmp_path: Path, rule: Any) -> None:
     store_of(tmp_path / "s.lmdb", record(0, fields={"x": np.arange(1)}))
     (path,) = (exported(tmp_path) / "data").iterdir()
@@ -260,13 +238,3 @@ def test_array_of_another_shape_than_its_rule_is_a_problem(tmp_path: Path) -> No
     pq.write_table(made.replace_schema_metadata({**made.schema.metadata, b"dbloader": own.encode()}), path)
     with pytest.raises(ConversionError, match=r"rows 0 to 1: cannot be read: an array has not the shape \(2,\)"):
         convert(tmp_path / "out", tmp_path / "again.lmdb")
-
-
-def test_work_grows_linearly_with_the_number_of_fields(tmp_path: Path) -> None:
-    calls = []
-    for count in (1, 400, 800):  # the first imports pyarrow's modules
-        store_of(tmp_path / "s.lmdb", record(0, fields={f"field{number}": number for number in range(count)}))
-        profile = cProfile.Profile()
-        profile.runcall(export_store, tmp_path / "s.lmdb", tmp_path / f"out{count}", format="parquet")
-        calls.append(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined] # typeshed leaves it out
-    assert calls[2] < 2.5 * calls[1]

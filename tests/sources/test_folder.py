@@ -58,24 +58,21 @@ def open_path() -> Iterator[Path]:
         yield Path(folder)
 
 
-# --- the order ------------------------------------------------------------------------------------------------------
-
-
 def torchvision_samples(root: Path) -> list[tuple[bytes, int]]:
-    """What ImageFolder does: classes sorted; in each, folders sorted by their path as one string; in each, names."""
+    """Sort as ImageFolder does: classes, then folders by their path as one string, then names."""
     classes = sorted(path.name for path in root.iterdir() if path.is_dir())
     files = [path for path in root.glob("*/**/*") if path.is_file() and path.suffix.lower() in TORCHVISION_EXTENSIONS]
     files.sort(key=lambda path: (classes.index(path.relative_to(root).parts[0]), str(path.parent), path.name))
     return [(os.fsencode(path.relative_to(root)), classes.index(path.relative_to(root).parts[0])) for path in files]
 
 
-# Characters that sort before and after the slash, case, bytes that are no UTF-8, and letters beyond the surrogates.
+# Characters before and after the slash, upper case, bytes that are not UTF-8, letters beyond the surrogates.
 stems = st.text("aB-/0~é\udce9\ufb01\U0001f600 ", min_size=1, max_size=8).map(lambda text: f"a{text}")
 files = st.builds("{}{}".format, stems, st.sampled_from([".jpg", ".JPEG", ".tIf", ".webp", ".txt", ""]))
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.sets(files, max_size=25))
 def test_order_and_labels_equal_torchvision(names: set[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -84,8 +81,8 @@ def test_order_and_labels_equal_torchvision(names: set[str]) -> None:
             try:
                 plant(root, name)
             except (IsADirectoryError, NotADirectoryError, FileExistsError):
-                continue  # another name has it as a folder, or as a file
-        # Images beside the class folders are problems here; torchvision passes over them.
+                continue  # another name is a folder or file there
+        # dbloader names images beside the class folders; torchvision ignores them.
         assert [(entry.location[0], entry.label) for entry in entries(scan(root))] == torchvision_samples(root)
 
 
@@ -93,17 +90,6 @@ def test_all_extensions_are_taken_in_any_case(tmp_path: Path) -> None:
     assert EXTENSIONS[: len(TORCHVISION_EXTENSIONS)] == TORCHVISION_EXTENSIONS
     plant(tmp_path, *(f"cat/a{extension.upper()}" for extension in EXTENSIONS), "cat/jpg", "cat/a.jpg.txt")
     assert sorted(names(scan(tmp_path))) == sorted(f"cat/a{extension.upper()}" for extension in EXTENSIONS)
-
-
-# --- a stream -------------------------------------------------------------------------------------------------------
-
-
-def test_first_entry_is_yielded_before_later_folders_are_listed(tmp_path: Path) -> None:
-    plant(tmp_path, "cat/1.jpg", "cat/a/1.jpg", "dog/1.jpg")
-    stream = scan(tmp_path).entries()
-    assert next(stream) == Entry("cat/1.jpg", (b"cat/1.jpg",), 0, {})
-    plant(tmp_path, "cat/a/2.jpg", "dog/2.jpg")
-    assert [item.name for item in stream] == ["cat/a/1.jpg", "cat/a/2.jpg", "dog/1.jpg", "dog/2.jpg"]
 
 
 @pytest.mark.slow
@@ -124,30 +110,11 @@ def test_memory_does_not_grow_with_the_number_of_files(tmp_path: Path) -> None:
     assert peaks[1] < 1.1 * peaks[0]
 
 
-def test_second_iteration_gives_same_entries_and_counts(tmp_path: Path) -> None:
-    plant(tmp_path, "cat/1.jpg", "cat/1.txt", "cat/.x", "dog/", "notes.txt", ".y")
-    source = scan(tmp_path)
-    assert list(source.entries()) == list(source.entries())
-    assert warnings_of(source) == ("1 class has no images: 'dog'",)
-    assert tally_of(source).skipped == {".txt": 2}
-    assert tally_of(source).hidden == 2
-
-
-# --- files left out -------------------------------------------------------------------------------------------------
-
-
 def test_other_files_are_counted_by_extension(tmp_path: Path) -> None:
     plant(tmp_path, "cat/1.jpg", "cat/a.txt", "cat/x/b.TXT", "cat/c.tar.gz", "cat/README", b"cat/d.\xe9", "e.csv")
     source = scan(tmp_path)
     assert names(source) == ["cat/1.jpg"]
     assert tally_of(source).skipped == {".txt": 2, ".gz": 1, "": 1, ".\\xe9": 1, ".csv": 1}
-
-
-@pytest.mark.slow
-def test_counting_extensions_does_not_fill_the_memory(tmp_path: Path) -> None:
-    plant(tmp_path, "cat/1.jpg", *(f"cat/part.{number:04}" for number in range(1003)))
-    skipped = tally_of(scan(tmp_path)).skipped
-    assert (len(skipped), skipped["other"]) == (1001, 3)
 
 
 def test_hidden_files_and_folders_are_counted_and_left_out(tmp_path: Path) -> None:
@@ -165,13 +132,9 @@ def test_classes_without_images_are_kept_and_warned_of(tmp_path: Path) -> None:
     assert [entry.label for entry in entries(source)] == [0, 3]
     assert source.classes == ("a", "b", "c", "d")
     assert warnings_of(source) == ("2 classes have no images: 'b', 'c'",)
-    plant(tmp_path, *(f"b{number:02}/" for number in range(10)))
-    [warning] = warnings_of(scan(tmp_path))
-    assert warning.startswith("12 classes have no images: 'b', 'b00', ")
-    assert warning.endswith(", 'b08' and 2 more")
 
 
-@pytest.mark.parametrize(("classes", "splits"), [("Train VAL", True), ("test", True), ("train cat", False)])
+@pytest.mark.parametrize(("classes", "splits"), [("Train VAL", True), ("train cat", False)])
 def test_classes_with_names_of_splits_are_warned_of(tmp_path: Path, classes: str, splits: bool) -> None:
     root = plant(tmp_path / "my data", *(f"{name}/1.jpg" for name in classes.split()))
     first = classes.split()[0]
@@ -179,9 +142,6 @@ def test_classes_with_names_of_splits_are_warned_of(tmp_path: Path, classes: str
     called = ", ".join(map(repr, classes.split()))
     sentence = f"the classes are called {called}: these look like splits; convert each by itself: {command}"
     assert scan(root).warnings == ((sentence,) if splits else ())
-
-
-# --- links ----------------------------------------------------------------------------------------------------------
 
 
 def test_links_to_files_folders_and_classes_are_followed(tmp_path: Path) -> None:
@@ -226,17 +186,13 @@ def test_broken_link_is_a_problem(tmp_path: Path) -> None:
     }
 
 
-# --- what cannot be read --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("number", [errno.EIO, errno.ENOTCONN, errno.ESTALE])
-def test_failing_file_system_ends_the_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def test_failing_file_system_ends_the_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(tmp_path, "cat/1.jpg", "dog/1.jpg")
     scandir = os.scandir
 
     def fail(folder: bytes) -> Any:  # a stand-in for the kernel
         if folder.endswith(b"dog"):
-            raise OSError(number, os.strerror(number))
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         return scandir(folder)
 
     source = scan(tmp_path)
@@ -280,16 +236,12 @@ def test_unreadable_folder_is_a_problem_and_others_are_read(open_path: Path) -> 
     }
 
 
-@pytest.mark.parametrize("locked", ["inner", "inner/root"])
-def test_unreadable_root_is_refused(open_path: Path, locked: str) -> None:
-    root = plant(open_path, "inner/root/cat/1.jpg") / "inner/root"
-    (open_path / locked).chmod(0)
-    with as_nobody(), pytest.raises(SourceError, match=r"inner/root: the folder cannot be read: Permission denied$"):
+def test_unreadable_root_is_refused(open_path: Path) -> None:
+    root = plant(open_path, "root/cat/1.jpg") / "root"
+    root.chmod(0)
+    with as_nobody(), pytest.raises(SourceError, match=r"root: the folder cannot be read: Permission denied$"):
         scan(root)
-    (open_path / locked).chmod(0o755)
-
-
-# --- names ----------------------------------------------------------------------------------------------------------
+    root.chmod(0o755)
 
 
 def test_name_in_another_encoding_is_opened_by_bytes_and_stored_as_text(tmp_path: Path) -> None:
@@ -329,19 +281,10 @@ def test_names_with_the_same_text_are_not_both_converted(tmp_path: Path) -> None
     assert source.classes == ("\\xfe", "cat")
 
 
-# --- not a source at all --------------------------------------------------------------------------------------------
-
-
 def test_folder_without_classes_is_an_error_with_remedy(tmp_path: Path) -> None:
     plant(tmp_path, "1.jpg", "2.jpg", "3.txt", ".git/")
     remedy = "put each class in a folder of its own or use --listing FILE"
     with pytest.raises(SourceError, match=rf"no folders in it, .* \(2 images lie directly in it\): {remedy}$"):
-        scan(tmp_path)
-
-
-def test_error_names_a_broken_link_in_place_of_classes(tmp_path: Path) -> None:
-    (tmp_path / "cat").symlink_to("nowhere")
-    with pytest.raises(SourceError, match=r"\(0 images lie directly in it; cat: the link cannot be followed: No such"):
         scan(tmp_path)
 
 

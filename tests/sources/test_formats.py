@@ -13,8 +13,8 @@ from dbloader.exports.base import extension_of
 from dbloader.images.pillow import FORMATS
 from dbloader.sources.folder import EXTENSIONS
 from tests.support import jpegs
-from tests.support.conversion import events, records
-from tests.support.images import encoded, multi_picture, plant
+from tests.support.conversion import records
+from tests.support.images import encoded, plant
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +40,7 @@ def test_store_of_a_format_is_decoded(tmp_path: Path, name: str) -> None:
     assert (image.size, label) == ((24, 18) if name != "ICO" else image.size, 0)
 
 
-@pytest.mark.parametrize("kind", ["zip", "tar", "webdataset", "folder"])
+@pytest.mark.parametrize("kind", ["zip", "tar", "folder"])
 def test_folders_zips_tars_and_exports_take_same_formats(tmp_path: Path, kind: str) -> None:
     names = [name for name in FORMATS if name != "ICO"]  # whose size Pillow changes
     files = {f"cat/{name}{extension_of(name)}": encoded(jpegs.draw(24, 18), name) for name in names}
@@ -54,14 +54,3 @@ def test_folders_zips_tars_and_exports_take_same_formats(tmp_path: Path, kind: s
     assert {record.image for record in records(after.place)} == {*files.values()}
     if kind not in ("zip", "tar"):  # whose files may be in another order
         assert after.digest == before.digest
-
-
-def test_animation_keeps_a_remark_about_its_first_frame(tmp_path: Path) -> None:
-    frames = [jpegs.draw(24, 18, seed=seed).quantize() for seed in range(3)]
-    animation = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
-    plant(tmp_path / "images", {"cat/1.gif": animation, "cat/2.mpo": multi_picture()})
-    report = convert(tmp_path / "images", tmp_path / "out.lmdb")
-    assert events(report.place) == [
-        {"name": "cat/1.gif", "event": "frames", "reason": "has several frames or pages: only the first is decoded"}
-    ]
-    assert report.warnings[0].startswith("1 file has several frames or pages: only the first is decoded")

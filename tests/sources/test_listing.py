@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,6 +18,8 @@ from tests.support.images import plant
 from tests.support.tallies import only_entries
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dbloader.sources.listing import ListingSource
 
 
@@ -35,8 +35,6 @@ def listed(tmp_path: Path, name: str, content: str | bytes | list[Any] | dict[st
 def labels(source: ListingSource) -> list[int | None]:
     return [entry.label for entry in only_entries(source)]
 
-
-# --- the formats ----------------------------------------------------------------------------------------------------
 
 TWO_ENTRIES = [
     Entry("cat/1.jpg", (b"cat/1.jpg",), 0, {"site": "007"}),
@@ -56,7 +54,6 @@ ROWS = [{"path": "cat/1.jpg", "label": "cat", "site": "007"}, {"path": "dog/2.gi
         ("a.json", ROWS),
         ("a.json", b"\xef\xbb\xbf" + json.dumps(ROWS, indent=1).encode()),
         ("a.json", {"path_list": ["cat/1.jpg", "dog/2.gif"], "label_list": ["cat", "dog"], "site_list": ["007", "x"]}),
-        ("a.json", {"path": ["cat/1.jpg", "dog/2.gif"], "label": ["cat", "dog"], "site": ["007", "x"]}),
         ("a.jsonl", "\n\n".join(map(json.dumps, ROWS))),
         ("a.ndjson", b"\xef\xbb\xbf" + "\r\n".join(map(json.dumps, ROWS)).encode()),
     ],
@@ -88,9 +85,6 @@ def test_objects_may_differ_in_their_keys(tmp_path: Path) -> None:
     assert only_entries(source) == [Entry("a", (b"a",), None, {"x": 1}), Entry("b", (b"b",), 5, {"y": 2})]
 
 
-# --- a stream -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
 def test_memory_does_not_grow_with_the_number_of_rows(tmp_path: Path, name: str) -> None:
     def peak(rows: int) -> int:
@@ -106,21 +100,11 @@ def test_memory_does_not_grow_with_the_number_of_rows(tmp_path: Path, name: str)
     assert peak(2000) < 1.5 * peak(500)
 
 
-def test_pickled_source_gives_same_entries(tmp_path: Path) -> None:
-    source = listed(tmp_path, "a.json", ROWS)
-    again = pickle.loads(pickle.dumps(source))  # noqa: S301 - made on the line itself
-    assert only_entries(again) == TWO_ENTRIES
-    assert again.classes == source.classes
-
-
 def test_label_added_after_opening_is_an_error(tmp_path: Path) -> None:
     source = listed(tmp_path, "a.csv", "path,label\na,cat\n")
     (tmp_path / "a.csv").write_text("path,label\na,dog\n")
     with pytest.raises(SourceError, match=r"a\.csv, row 2: was changed since it was first read$"):
         list(source.entries())
-
-
-# --- labels ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -141,9 +125,8 @@ def test_integers_stay_unchanged_as_labels(tmp_path: Path, content: Any, expecte
 @pytest.mark.parametrize(
     ("first", "odd"),
     [
-        *(("10", label) for label in ("x", "N/A", "-", "007", "+3", "-0", "1.0", " 3", "1_0", "٣", "3\n", "1" * 19)),
-        *(("cat", label) for label in ("1.0", "1.5", "007", " 3")),
-        *((f"{label}0", label) for label in ("007", "1.", "+1", " 3")),
+        *(("10", label) for label in ("x", "N/A", "007", "+3", "1.0", " 3", "1_0", "٣", "1" * 19)),
+        *(("cat", label) for label in ("1.5", "007")),
         ("001", "120"),
     ],
 )
@@ -184,19 +167,8 @@ NONE_CALLED = "none of the columns 'path', 'Class', 'caption' is called one of '
     ("name", "content", "warning"),
     [
         ("a.csv", "path,label\na,1\nb,\nc,2\n", "1 of 3 rows have no label"),
-        (
-            "a.json",
-            [{"path": "a", "label": "x"}, {"path": "b", "label": None}, {"path": "c"}],
-            "2 of 3 rows have no label",
-        ),
         ("a.csv", "path,Class,caption\na,x,y\nb,,\n", f"no row has a label, as {NONE_CALLED}"),
-        (
-            "a.jsonl",
-            '{"path": "a", "Class": 1, "caption": "x"}\n{"path": "b"}',
-            f"no row has a label, as {NONE_CALLED}",
-        ),
         ("a.csv", "class,path\n,a\n,b\n", "no row has a label, as the column 'class' is empty"),
-        ("a.json", {"path_list": ["a"], "class_list": [None]}, "no row has a label, as the column 'class' is empty"),
         (
             "a.csv",
             "path,cat,dog\na.jpg,0,1\n",
@@ -221,10 +193,8 @@ def test_names_and_integers_together_are_an_error(tmp_path: Path) -> None:
     ("label", "shown"),
     [
         ("true", "True"),
-        ("1.0", "1.0"),
         ("[1]", r"\[1\]"),
         (str(2**63), str(2**63)),
-        (str(-(2**63)), str(-(2**63))),
         (r'"\ud800"', r"'\\ud800'"),
     ],
 )
@@ -232,9 +202,6 @@ def test_label_of_another_type_is_an_error(tmp_path: Path, label: str, shown: st
     content = f'{{"path": "a"}}\n{{"path": "b", "label": {label}}}\n'
     with pytest.raises(SourceError, match=rf"jsonl, row 2: a label is a 64-bit integer, a name or null, got {shown}$"):
         listed(tmp_path, "a.jsonl", content)
-
-
-# --- paths ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -245,7 +212,6 @@ def test_label_of_another_type_is_an_error(tmp_path: Path, label: str, shown: st
         ("../other/1.jpg", "../other/1.jpg"),
         ("/other/./1.jpg", "/other/1.jpg"),
         ("ROOT/cat/1.jpg", "cat/1.jpg"),
-        ("ROOT/./cat/1.jpg", "cat/1.jpg"),
         ("ROOT-2/cat/1.jpg", "ROOT-2/cat/1.jpg"),
         ("caf\u00e9/e\u0301.jpg", "caf\u00e9/e\u0301.jpg"),
         ("caf\udce9.jpg", "caf\\xe9.jpg"),
@@ -258,22 +224,10 @@ def test_name_is_the_normalized_path(tmp_path: Path, path: str, name: str) -> No
     assert entry.name == name
 
 
-def test_absolute_path_below_a_relative_root_loses_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("x").mkdir()
-    Path("a.csv").write_text(f"path\n{tmp_path}/cat/1.jpg\n/cat/2.jpg\n")
-    assert [entry.name for entry in only_entries(read_listing("a.csv", "x/.."))] == ["cat/1.jpg", "/cat/2.jpg"]
-    assert [entry.name for entry in only_entries(read_listing("a.csv", "/"))] == [
-        f"{tmp_path}/cat/1.jpg"[1:],
-        "cat/2.jpg",
-    ]
-
-
 @pytest.mark.parametrize(
     ("path", "reason"),
     [
         ('""', "it has no path in a column called path or image or file or filename"),
-        ('null, "x": 1', "it has no path in a column called path or image or file or filename"),
         ("5", "its path cannot be that of a file: 5"),
         (r'"a\u0000b"', r"its path cannot be that of a file: 'a\x00b'"),
         (r'"a\ud800b"', r"its path cannot be that of a file: 'a\ud800b'"),
@@ -295,9 +249,6 @@ def test_row_with_too_few_or_many_values_is_a_problem(tmp_path: Path) -> None:
         Problem("row 7", "the header has 2 fields, it has 3"),
         Entry("f", (b"f",), None, {"x": "5"}),
     ]
-
-
-# --- fields ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -325,23 +276,16 @@ def test_ambiguous_header_is_an_error(tmp_path: Path, columns: str, message: str
         listed(tmp_path, "a.json", {"path_list": ["a"], "file_list": ["b"]})
 
 
-# --- mistakes of the whole listing ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("a.csv", "", r"a\.csv: no row of it can be used: there are none$"),
-        ("a.csv", "path,label\n", "there are none$"),
-        ("a.csv", "\n\n", "there are none$"),
         ("a.csv", "\nPath,label\n", r"a\.csv: its header has no column called path or image .*, and no row follows$"),
         ("a.tsv", "path\tfile\n\n", r"a\.tsv, header: 'path' and 'file' may both be the path; rename or drop one$"),
         ("a.csv", "path,a.b\n", r"a\.csv, header: rename the column 'a\.b': "),
         ("a.csv", "cat/0.jpg,0\ncat/1.jpg,1\n", r"row 2: it has no path in a column called path or image or "),
-        ("a.json", {}, "there are none$"),
         ("a.json", [], "there are none$"),
         ("a.jsonl", '{"label": 1}\n{}', "no row of it can be used: row 1: it has no path in a column called path or"),
-        ("a.csv", "Path,label\na,1\n", "no row of it can be used: row 2: it has no path in a column called path or"),
         ("a.xlsx", "", r"a\.xlsx: a listing is one of \.csv, \.tsv, .*\.ndjson, got '\.xlsx'$"),
         ("a.csv", b"path\na\ncaf\xe9\n", r"a\.csv, row 3: is not UTF-8 \(.*\); save the listing as UTF-8$"),
         ("a.json", "path".encode("utf-16"), r"a\.json, row 1: is not UTF-8 \(.*\); save the listing as UTF-8$"),
@@ -349,9 +293,7 @@ def test_ambiguous_header_is_an_error(tmp_path: Path, columns: str, message: str
         ("a.csv", 'path\na\n"b\nc\n', r"a\.csv, row 3: cannot be read: unexpected end of data$"),
         ("a.json", '{"path_list": ["a"', r"a\.json: is not JSON: Expecting"),
         ("a.jsonl", '{"path": "a"}\n{"path": ', r"a\.jsonl, row 2: is not JSON: Expecting value"),
-        ("a.jsonl", "[" * 100_000, r"a\.jsonl, row 1: is not JSON: "),
         ("a.jsonl", '{"path": "a"}\n"b"', r"a\.jsonl, row 2: must be an object that has a path, got 'b'$"),
-        ("a.json", ["a"], r"a\.json, row 1: must be an object that has a path, got 'a'$"),
         ("a.json", '"a"', r"a\.json: must be an object of lists or an array of objects, got 'a'$"),
         ("a.json", {"path_list": ["a"], "version": 1}, r"a\.json: version must be a list, got 1$"),
         ("list", "path\na.jpg\n", r"a listing is one of \.csv, .*, got '': rename it"),

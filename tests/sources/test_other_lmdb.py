@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import io
-import multiprocessing
 import os
 import pickle
 import re
@@ -22,7 +21,7 @@ from dbloader.errors import SourceError
 from dbloader.sources.base import Entry, Problem
 from dbloader.sources.open import find_lmdb
 from dbloader.sources.other_lmdb import read_lmdb
-from tests.support.images import WAIT_S, photo, picture
+from tests.support.images import photo, picture
 from tests.support.tallies import contents, entries, problems, warnings_of
 
 if TYPE_CHECKING:
@@ -55,10 +54,9 @@ def source_of(tmp_path: Path) -> Iterator[Callable[[Mapping[bytes, bytes]], LMDB
         one.close()
 
 
-# --- image files ------------------------------------------------------------------------------------------------------
-
-
 def test_name_of_an_image_is_its_key(source_of: SourceOf) -> None:
+    many = {b"%05d" % number: b"\xff\xd8\xff" for number in range(1001)}  # more than a block
+    assert [entry.location[0] for entry in entries(source_of(many))] == [*many]
     values = {b"b-key": photo(1), "k\u00e4y".encode(): picture("PNG"), b"\0\1": photo(2), b"\xff": b"no image"}
     source = source_of(values)
     assert [entry.name for entry in entries(source)] == ["0001", "b-key", "k\u00e4y", "ff"]
@@ -76,40 +74,6 @@ def test_lmdb_file_and_folder_are_converted(tmp_path: Path, *, subdir: bool) -> 
         assert {(record.name or "").encode(): record.image for record in store} == images
         assert store.manifest.source["path"] == str(old)
         assert all(record.label is None for record in store)
-
-
-def test_more_keys_than_a_block_are_all_found_in_order(source_of: SourceOf) -> None:
-    for count in (1000, 1001, 2001):
-        values = {b"%05d" % number: b"\xff\xd8\xff" for number in range(count)}
-        assert [entry.location[0] for entry in entries(source_of(values))] == sorted(values)
-
-
-def test_source_works_in_a_forked_child_and_after_pickling(source_of: SourceOf) -> None:
-    source = source_of({b"a": photo(1), b"b": photo(2)})
-    expected = contents(source)
-    context = multiprocessing.get_context("fork")
-    queue = context.SimpleQueue()
-    child = context.Process(target=lambda: queue.put(contents(source)))  # inherits the open file
-    child.start()
-    child.join(WAIT_S)
-    assert child.exitcode == 0
-    assert queue.get() == expected
-    copy = pickle.loads(pickle.dumps(source))  # noqa: S301 - its own
-    assert contents(copy) == expected
-    copy.close()
-
-
-def test_hold_is_called_with_the_size(source_of: SourceOf) -> None:
-    source = source_of({b"a": photo(1)})
-    held: list[int] = []
-    assert list(source.read(entries(source), held.append)) == [photo(1)]
-    assert held == [len(photo(1))]
-
-
-def test_find_lmdb_ignores_other_files(tmp_path: Path) -> None:
-    (tmp_path / "short").write_bytes(b"1")
-    os.mkfifo(tmp_path / "pipe")
-    assert [find_lmdb(tmp_path / name) for name in ("", "short", "pipe", "none", "n\0")] == [None] * 5
 
 
 def test_truncated_file_is_refused(tmp_path: Path) -> None:
@@ -130,9 +94,6 @@ def test_truncated_file_is_refused(tmp_path: Path) -> None:
 def test_an_unknown_layout_is_refused(source_of: SourceOf, values: Mapping[bytes, bytes], message: str) -> None:
     with pytest.raises(SourceError, match=message):
         source_of(values)
-
-
-# --- texts ------------------------------------------------------------------------------------------------------------
 
 
 def ocr(count: int, said: int | None = None) -> dict[bytes, bytes]:
@@ -175,9 +136,6 @@ def test_wrong_number_of_samples_is_a_problem(source_of: SourceOf) -> None:
     assert len(found) == 4
 
 
-# --- pickles ----------------------------------------------------------------------------------------------------------
-
-
 def folder2lmdb(items: list[Any], protocol: int = 4, key: str = "{}") -> dict[bytes, bytes]:
     """Return the values that the tutorials with ImageFolder and folder2lmdb.py write; a Pickle is written as it is."""
     keys = [key.format(number).encode("ascii") for number in range(len(items))]
@@ -192,7 +150,7 @@ class Pickle(NamedTuple):
     data: bytes
 
 
-@pytest.mark.parametrize(("protocol", "key"), [(2, "{}"), (3, "{:08}"), (4, "image_{:03}"), (5, "{}")])
+@pytest.mark.parametrize(("protocol", "key"), [(2, "{:08}"), (4, "image_{:03}"), (5, "{}")])
 def test_pickled_images_and_labels(source_of: SourceOf, key: str, protocol: int) -> None:
     values = folder2lmdb([(photo(n), n % 5) for n in range(12)], protocol, key)
     source = source_of(values)
@@ -201,15 +159,14 @@ def test_pickled_images_and_labels(source_of: SourceOf, key: str, protocol: int)
     assert warnings_of(source) == ()
 
 
-@pytest.mark.parametrize("protocol", [2, 4, 5])
-def test_pickled_arrays_become_png(source_of: SourceOf, protocol: int) -> None:
+def test_pickled_arrays_become_png(source_of: SourceOf) -> None:
     pixels = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
     file = np.frombuffer(photo(3), np.uint8)
     items: list[Any] = [
         *((pixels, np.int64(-3)), [np.asfortranarray(pixels), 1], pixels[:, :, 0], pixels[:, :, :1]),
         *((pixels.transpose(2, 0, 1), "a text"), (file, None), file[:, None]),
     ]
-    source = source_of(folder2lmdb(items, protocol))
+    source = source_of(folder2lmdb(items))
     found = entries(source)
     assert [entry.label for entry in found] == [-3, 1, None, None, None, None, None]
     assert [entry.fields for entry in found if entry.fields] == [{"text": "a text"}]
@@ -217,21 +174,6 @@ def test_pickled_arrays_become_png(source_of: SourceOf, protocol: int) -> None:
     assert last == first == photo(3)
     for data, expected in zip(images, (pixels, pixels, pixels[:, :, 0], pixels[:, :, 0], pixels), strict=True):
         assert np.array_equal(np.asarray(Image.open(io.BytesIO(data))), expected)
-
-
-@pytest.mark.parametrize("order", [">", "<"])
-def test_numpy_labels_in_any_byte_order_are_read(source_of: SourceOf, order: str) -> None:
-    labels = [np.array(number, f"{order}i4")[()] for number in (-2, 77777)]
-    wrong = pickle.dumps((photo(1), np.float32(1)))
-    source = source_of({**folder2lmdb([(photo(1), label) for label in labels]), b"2": wrong})
-    assert [entry.label for entry in entries(source)] == [-2, 77777]
-    assert problems(source) == [
-        (
-            "2",
-            "cannot be read: its pickle is refused: its number is of type 'f4', not an integer; load it yourself, and "
-            "hand its image to dbloader.write_store",
-        )
-    ]
 
 
 class Call:
@@ -248,24 +190,19 @@ SCALAR = b"cnumpy.core.multiarray\nscalar\ncnumpy\ndtype\n"
 HOSTILE = [
     (pickle.dumps(Call(os.system, "touch hostile")), "it asks for 'posix.system', which may run any code"),
     (pickle.dumps(Call(eval, "1"), protocol=2), "it asks for '__builtin__.eval', which may run any code"),
-    (pickle.dumps(Call(eval, "1")), "it asks for 'builtins.eval', which may run any code"),
     (pickle.dumps((photo(1), Call(getattr, "", "join"))), "it asks for 'builtins.getattr', which may run any code"),
     (
         b"\x80\x04\x8c\x05numpy\x8c\x0ff2py.diagnose.x\x93.",
         "it asks for 'numpy.f2py.diagnose.x', which may run any code",
     ),
-    (b"\x80\x04\x8c\x05numpy\x8c\x04load\x93.", "it asks for 'numpy.load', which may run any code"),
     (pickle.dumps({1, 2}), "it has the instruction EMPTY_SET, which plain values and arrays do not need"),
     (pickle.dumps({"image": np.zeros((2, 2), np.uint8)}), "it has both a dict and an array"),
     (b"\x80\x04(" + b")" + b"\x85" * 10**6 + b"t.", "it has more than 1,000 instructions"),
     (b"\x80\x04r\xff\xff\xff\x7f.", "it has more than 1,000 instructions"),  # room for 2**31 values
     (b"\x80\x04\x8e" + HUGE + b"\x01.", "expected"),
-    (b"\x80\x04\x96" + HUGE + b"\x01.", "expected"),
     (b"\x80\x04cnumpy.core.multiarray\nscalar\n(K\x01K\x02tR.", "has no attribute 'code'"),
-    (b"\x80\x04cnumpy.core.multiarray\n_reconstruct\n)RK\x01b.", "cannot unpack"),
     (b"\x80\x04cnumpy.core.multiarray\n_reconstruct\nN(K\x01K\x02tb.", "state is not a dictionary"),
     (pickle.dumps((np.zeros((2, 2, 3), np.float32), 1)), "its array is of type 'f4', not uint8"),
-    (pickle.dumps(np.array([{}], object)), "it has both a dict and an array"),
     (b"\x80\x04.", "stack underflow"),
     # A text of 1 MiB of which bytes are made 150 times, and a dtype whose repr has 2**60 elements.
     (
@@ -273,15 +210,11 @@ HOSTILE = [
         "makes more bytes than it has",
     ),
     (b"\x80\x04" + SCALAR + b")" + b"".join(b"q%ch%c\x86" % (n, n) for n in range(60)) + b"\x85R.", "code is no text"),
-    (
-        b"\x80\x04cnumpy.core.multiarray\nscalar\ncnumpy\ndtype\n\x8c\x02i8\x85RB\xff\0\0\0" + b"a" * 255 + b"\x86R.",
-        "has 255 bytes",
-    ),
     (b"\x80\x04K\x01", "pickle exhausted before seeing STOP"),
 ]
 
 
-@pytest.mark.parametrize(("data", "reason"), HOSTILE)
+@pytest.mark.parametrize(("data", "reason"), HOSTILE, ids=lambda value: value if isinstance(value, str) else "")
 def test_hostile_pickle_is_refused(
     source_of: SourceOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, reason: str
 ) -> None:
@@ -325,16 +258,6 @@ def test_values_without_an_image_or_a_label_are_rejected(source_of: SourceOf) ->
     ]
 
 
-def test_missing_pickles_are_named(source_of: SourceOf) -> None:
-    values = folder2lmdb([(photo(n), n) for n in range(4)])
-    del values[b"2"]
-    source = source_of({**values, b"other": pickle.dumps(1)})
-    assert problems(source) == [("2", "is not in the file")]
-    assert warnings_of(source) == ("1 other value of the file left out: it was read as pickled images and labels",)
-    del values[b"1"]
-    assert problems(source_of(values))[-1] == ("__len__", "says 4, but the file has only 2 values")
-
-
 @pytest.mark.parametrize(
     ("about", "value", "named"),
     [
@@ -346,9 +269,6 @@ def test_other_serializations_are_refused_by_name(source_of: SourceOf, about: by
     remedy = r": read them with (pyarrow\.deserialize|LMDBSerializer\.load) .*dbloader\.write_store$"
     with pytest.raises(SourceError, match=re.escape(named) + remedy):
         source_of({b"00000000": value, b"__keys__": about})
-
-
-# --- BasicSR ----------------------------------------------------------------------------------------------------------
 
 
 def test_images_in_meta_info_are_read(tmp_path: Path) -> None:

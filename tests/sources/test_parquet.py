@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import pickle
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from dbloader.sources.open import find_tables
 from dbloader.sources.parquet import read_parquet
 from tests.support.conversion import interrupt, peak_of_conversion, records
 from tests.support.hugging_face import run_datasets
-from tests.support.images import photo, plant, plant_photos, run
+from tests.support.images import photo, plant, plant_photos
 from tests.support.tallies import contents, entries, only_entries, problems, warnings_of
 
 if TYPE_CHECKING:
@@ -49,8 +48,6 @@ def images(count: int, paths: bool = True) -> list[dict[str, Any]]:
 def source_of(*paths: Path) -> Source:
     return read_parquet(paths[0], paths)
 
-
-# --- what Hugging Face's datasets writes ------------------------------------------------------------------------------
 
 MAKE = """
 images = [{"bytes": open(f"{n}.jpg", "rb").read(), "path": f"{n}.jpg"} for n in range(7)]
@@ -88,9 +85,6 @@ def test_files_of_hugging_face_datasets_are_converted(tmp_path: Path) -> None:
         assert store.manifest.classes == ("dog", "cat")
 
 
-# --- places -----------------------------------------------------------------------------------------------------------
-
-
 def test_places_name_tables(tmp_path: Path) -> None:
     names = [f"train-{n:05}-of-00002.parquet" for n in range(2)]
     shards = [write(tmp_path / "hub" / "data" / name, image=[photo(n)]) for n, name in enumerate(names)]
@@ -102,10 +96,9 @@ def test_places_name_tables(tmp_path: Path) -> None:
         find_tables(tmp_path / "hub")
 
 
-@pytest.mark.parametrize("name", ["", "none", "n\0", "images"])
-def test_find_tables_ignores_other_places(tmp_path: Path, name: str) -> None:
+def test_find_tables_ignores_other_places(tmp_path: Path) -> None:
     plant(tmp_path / "images", {"cat/1.jpg": photo(1), "metadata.parquet": b""})
-    assert find_tables(tmp_path / name) == []
+    assert [find_tables(tmp_path / name) for name in ("", "none", "n\0", "images")] == [[]] * 4
 
 
 def test_saved_arrow_files_are_refused_with_the_remedy(tmp_path: Path) -> None:
@@ -129,9 +122,6 @@ def test_several_splits_are_never_mixed(tmp_path: Path) -> None:
             convert(tmp_path / folder, tmp_path / "out.lmdb")
 
 
-# --- columns ----------------------------------------------------------------------------------------------------------
-
-
 def test_columns_are_found_by_their_names_and_types(tmp_path: Path) -> None:
     columns = {
         "id": [1, 2, 3], "img": [photo(n) for n in range(3)], "class": ["dog", "cat", ""], "x.y": [b"a", None, b"c"],
@@ -153,12 +143,6 @@ def test_columns_are_found_by_their_names_and_types(tmp_path: Path) -> None:
         "the column 'map' is left out: no field has the type map<int8, int8 ('map')>; write it as text to keep it",
         "1 of 3 images have no label",
     )
-
-
-def test_integer_labels_stay_unchanged(tmp_path: Path) -> None:
-    source = source_of(write(tmp_path / "x.parquet", image=images(3), label=[7, -1, None]))
-    assert source.classes == ()
-    assert [entry.label for entry in entries(source)] == [7, -1, None]
 
 
 def test_first_of_two_class_columns_is_the_label(tmp_path: Path) -> None:
@@ -258,9 +242,6 @@ def test_shards_with_other_columns_are_refused(tmp_path: Path) -> None:
         source_of(first, write(tmp_path / "2.parquet", image=[b"1"], x=["1"]))
 
 
-# --- any order, any size ----------------------------------------------------------------------------------------------
-
-
 def test_row_groups_of_any_size_and_order_give_the_same_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,13 +255,11 @@ def test_row_groups_of_any_size_and_order_give_the_same_records(
     )
     expected = convert(folder, tmp_path / "a.lmdb").digest
     shuffled = convert(folder, tmp_path / "b.lmdb", shuffle_seed=1).digest
-    write(tmp_path / "x.parquet", made, rows=7)
-    for large in (2**30, 2**16):  # with the second one, row groups are decoded in pieces
+    for large, rows in ((2**30, 7), (2**16, 60)):  # with the second one, row groups are decoded in pieces
         monkeypatch.setattr(arrow_files, "_KEPT", large)
         monkeypatch.setattr(arrow_files, "_PIECE", large // 16)
-        for rows in (7, 60):
-            write(tmp_path / "x.parquet", made, rows=rows)
-            assert convert(tmp_path / "x.parquet", tmp_path / "c.lmdb", overwrite=True, workers=3).digest == expected
+        write(tmp_path / "x.parquet", made, rows=rows)
+        assert convert(tmp_path / "x.parquet", tmp_path / "c.lmdb", overwrite=True, workers=3).digest == expected
         interrupt(tmp_path / "x.parquet", tmp_path / "d.lmdb", 32, shuffle_seed=1, overwrite=True)
         report = convert(tmp_path / "x.parquet", tmp_path / "d.lmdb", shuffle_seed=1, overwrite=True, resume=True)
         assert report.digest == shuffled
@@ -305,30 +284,13 @@ def test_large_row_group_takes_bounded_memory(tmp_path: Path) -> None:
     assert peak_of_conversion(tmp_path / "x.parquet", tmp_path / "out.lmdb", check="none") < 200e6
 
 
-def test_pickled_source_reads_same_images(tmp_path: Path) -> None:
-    source = source_of(write(tmp_path / "x.parquet", image=images(3)))
-    expected = contents(source)
-    copy = pickle.loads(pickle.dumps(source))  # noqa: S301 - its own
-    assert contents(copy) == expected == [photo(n) for n in range(3)]
-
-
-# --- damage -----------------------------------------------------------------------------------------------------------
-
-
 def test_truncated_file_is_refused_in_one_line(tmp_path: Path) -> None:
     path = write(tmp_path / "x.parquet", image=images(9))
     data = path.read_bytes()
     for length in (0, 3, 100, len(data) - 100, len(data) - 1):
         path.write_bytes(data[:length])
-        done = run("convert", path, tmp_path / "out.lmdb") if length == 100 else None
         with pytest.raises(SourceError, match=r"x\.parquet: cannot be read: [^\n]+$"):
             source_of(path)
-        assert done is None or (done.status, len(done.stderr.splitlines())) == (2, 1)
-
-
-def test_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"none\.parquet: cannot be read: No such file or directory$"):
-        source_of(tmp_path / "none.parquet")
 
 
 def test_damage_loses_only_its_rows(tmp_path: Path) -> None:
@@ -355,14 +317,11 @@ def test_random_damage_raises_only_source_errors(tmp_path: Path) -> None:
     made = table(
         {"label": {"_type": "ClassLabel", "names": ["a", "b"]}}, image=images(6), label=[0, 1] * 3, s=["x"] * 6
     )
-    data = bytearray(write(tmp_path / "x.parquet", made, rows=2).read_bytes())
-    with pa.OSFile(str(tmp_path / "x.arrow"), "wb") as file, pa.ipc.new_stream(file, made.schema) as writer:
-        writer.write_table(made)
-    for name in ("x.parquet", "x.arrow"):
-        data = bytearray((tmp_path / name).read_bytes())
-        for at in [*range(0, len(data), len(data) // 60)]:
-            data[at] ^= 0xFF
-            (tmp_path / name).write_bytes(data)
-            data[at] ^= 0xFF
-            with suppress(SourceError):
-                contents(source_of(tmp_path / name))
+    path = write(tmp_path / "x.parquet", made, rows=2)
+    data = bytearray(path.read_bytes())
+    for at in range(0, len(data), len(data) // 20):
+        data[at] ^= 0xFF
+        path.write_bytes(data)
+        data[at] ^= 0xFF
+        with suppress(SourceError):
+            contents(source_of(path))

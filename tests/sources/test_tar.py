@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-import json
+import os
+import signal
 import subprocess
 import tarfile
 import zipfile
@@ -13,12 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import dbloader.stores.writer
 from dbloader import convert, open_store
 from dbloader.checking.verify_store import verify_store
 from dbloader.errors import SourceError
 from dbloader.sources.base import Entry, Problem
 from dbloader.sources.open import find_archives
 from dbloader.sources.tar import read_tars
+from tests.support.children import in_child
+from tests.support.conversion import records, report_lines
 from tests.support.images import photo, plant_photos
 from tests.support.tallies import contents, entries, problems, tally_of, warnings_of
 
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from dbloader.conversion.report import Progress
     from dbloader.sources.tar import TarSource
 
 
@@ -67,18 +72,6 @@ def test_webdataset_sample_is_one_record(tmp_path: Path) -> None:
     assert list(source.read([one, two], lambda _: None)) == [image, image]
     assert source.classes == ()
     assert tally_of(source).skipped == {".md": 1}
-
-
-def test_class_names_are_labels(tmp_path: Path) -> None:
-    files = {
-        f"{n}.{kind}": data
-        for n, name in enumerate(("dog", "cat", "dog"))
-        for kind, data in (("jpg", b"j"), ("cls", name.encode()))
-    }
-    source = source_of(pack(tmp_path / "x.tar", {**files, "9.jpg": b"j"}))
-    assert source.classes == ("cat", "dog")
-    assert [entry.label for entry in entries(source)] == [1, 0, 1, None]
-    assert warnings_of(source) == ("1 of 4 images have no label",)
 
 
 def test_class_is_the_first_folder_that_images_do_not_share(tmp_path: Path) -> None:
@@ -170,9 +163,6 @@ def test_files_of_several_kinds_are_not_mixed(tmp_path: Path) -> None:
         convert(tmp_path, tmp_path / "out.lmdb")
 
 
-# --- damage -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def shard(tmp_path: Path) -> Path:
     return pack(tmp_path / "x.tar", {f"{n}.jpg": bytes([n]) * 1000 for n in range(5)})
@@ -180,7 +170,7 @@ def shard(tmp_path: Path) -> Path:
 
 def test_truncated_tar_is_a_problem(shard: Path) -> None:
     data = shard.read_bytes()
-    for length in range(512, 5 * 1536, 256):
+    for length in range(512, 5 * 1536, 768):
         shard.write_bytes(data[:length])
         source = source_of(shard)
         found = contents(source)
@@ -206,13 +196,12 @@ def test_wrong_size_takes_no_memory(tmp_path: Path) -> None:
 
 
 def test_truncated_label_or_field_is_a_problem(tmp_path: Path) -> None:
-    for name in ("1.cls", "1.txt"):
-        path = pack(tmp_path / "x.tar", {"0.jpg": b"j", "1.jpg": b"j", name: b"12"})
-        data = path.read_bytes()
-        path.write_bytes(data[: data.rindex(b"12") + 1])
-        source = source_of(path)
-        assert [entry.name for entry in entries(source)] == ["0.jpg"]
-        assert ("1.jpg", f"a file beside it cannot be a field or label: {name} is cut short") in problems(source)
+    path = pack(tmp_path / "x.tar", {"0.jpg": b"j", "1.jpg": b"j", "1.cls": b"12"})
+    data = path.read_bytes()
+    path.write_bytes(data[: data.rindex(b"12") + 1])
+    source = source_of(path)
+    assert [entry.name for entry in entries(source)] == ["0.jpg"]
+    assert ("1.jpg", "a file beside it cannot be a field or label: 1.cls is cut short") in problems(source)
 
 
 def test_damaged_header_is_a_problem_not_the_end(shard: Path) -> None:
@@ -229,8 +218,6 @@ def test_damaged_header_is_a_problem_not_the_end(shard: Path) -> None:
     ("files", "reason"),
     [
         ({"1.json": b"{"}, "a file beside it cannot be a field or label: Expecting property name"),
-        ({"1.json": b"[" * 10**5}, "a file beside it cannot be a field or label: maximum recursion depth"),
-        ({"1.json": b'"\xff"'}, "a file beside it cannot be a field or label: 'utf-8' codec can't decode"),
         ({"1.big": bytes(2**20 + 1)}, "a file beside it cannot be a field or label: 1.big has 1,048,577 bytes, more"),
         ({"1.image": b"x"}, "a file beside it cannot be a field or label: 'image' is a field of every record's own"),
         (
@@ -248,12 +235,6 @@ def test_sample_with_a_wrong_file_is_a_problem(tmp_path: Path, files: dict[str, 
     assert [entry.name for entry in entries(source)] == ["2.jpg"]
 
 
-def test_two_folders_of_one_name_are_refused(tmp_path: Path) -> None:
-    path = pack(tmp_path / "x.tar", {"\udce9/1.jpg": b"j", "\\xe9/1.jpg": b"j"})
-    with pytest.raises(SourceError, match="two of its folders have the same name"):
-        source_of(path)
-
-
 def test_repeated_name_keeps_both_files(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "x.tar", "w") as tar:
         for data in (b"first", b"second"):
@@ -264,21 +245,8 @@ def test_repeated_name_keeps_both_files(tmp_path: Path) -> None:
     assert contents(source) == [b"first", b"second"]
 
 
-def test_links_are_named(tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "x.tar", "w") as tar:
-        member = tarfile.TarInfo("a/1.jpg")
-        tar.addfile(member, io.BytesIO())
-        member = tarfile.TarInfo("a/2.jpg")
-        member.type, member.linkname = tarfile.SYMTYPE, "1.jpg"
-        tar.addfile(member)
-    assert problems(source_of(tmp_path / "x.tar")) == [
-        ("a/2.jpg", f"is a link or device in {tmp_path / 'x.tar'}, not a plain file")
-    ]
-
-
-@pytest.mark.parametrize("data", [b"\x1f\x8b\x08\0", b"", b"no tar" * 400])
-def test_tar_without_images_is_refused(tmp_path: Path, data: bytes) -> None:
-    (tmp_path / "x.tar").write_bytes(data)
+def test_tar_without_images_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.tar").write_bytes(b"no tar" * 400)
     with pytest.raises(SourceError, match=r"there is not one image in it: looked for \.jpg"):
         source_of(tmp_path / "x.tar")
 
@@ -288,8 +256,49 @@ def test_missing_shard_is_named(tmp_path: Path) -> None:
         convert(tmp_path / "x-{1..2}.tar", tmp_path / "out.lmdb")
 
 
-def test_names_in_another_encoding_are_written_as_text(tmp_path: Path) -> None:
-    path = pack(tmp_path / "x.tar", {"caf\udce9/1.jpg": b"j", "b/1.jpg": b"j", "b/1.json": json.dumps([1]).encode()})
-    source = source_of(path)
-    assert source.classes == ("b", "caf\\xe9")
-    assert [(entry.name, entry.label) for entry in entries(source)] == [("caf\\xe9/1.jpg", 1), ("b/1.jpg", 0)]
+def test_hostile_members_are_named_and_nothing_is_extracted(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True)
+    pack(folder / "x.tar", {"../../1.jpg": photo(1), "/etc/2.jpg": photo(2), "c/../../../3.jpg": photo(3)})
+    with tarfile.open(folder / "x.tar", "a") as tar:
+        member = tarfile.TarInfo("4.jpg")
+        member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(member)
+    report = convert(folder / "x.tar", folder / "out.lmdb")
+    assert {path.name for path in tmp_path.rglob("*")} == {"a", "b", "x.tar", "out.lmdb", "out.lmdb.report.jsonl"}
+    assert [record.name for record in records(folder / "out.lmdb")] == ["../../1.jpg", "etc/2.jpg", "../../3.jpg"]
+    assert report_lines(report) == [
+        {"name": "4.jpg", "event": "rejected", "reason": f"is a link or device in {folder / 'x.tar'}, not a plain file"}
+    ]
+
+
+def test_killed_conversion_of_tar_shards_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    for number in range(3):
+        pack(shards / f"{number}.tar", {f"cat/{number}-{n}.jpg": photo(n + 30 * number) for n in range(30)})
+    whole = convert(shards, tmp_path / "whole.lmdb")
+    monkeypatch.setattr(dbloader.stores.writer, "COMMIT_BYTES", 1)
+
+    def die(progress: Progress) -> None:
+        if (progress.done or 0) >= 50:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    place = tmp_path / "out.lmdb"
+    assert in_child(lambda: convert(shards, place, progress=die)) == -signal.SIGKILL
+    assert not place.exists()
+    report = convert(shards, place, resume=True)
+    assert 0 < report.resumed_at < 90
+    assert report.digest == whole.digest == verify_store(place).digest
+
+
+def test_class_names_are_labels(tmp_path: Path) -> None:
+    files = {
+        f"{n}.{kind}": data
+        for n, name in enumerate(("dog", "cat", "dog"))
+        for kind, data in (("jpg", b"j"), ("cls", name.encode()))
+    }
+    source = source_of(pack(tmp_path / "x.tar", {**files, "9.jpg": b"j"}))
+    assert source.classes == ("cat", "dog")
+    assert [entry.label for entry in entries(source)] == [1, 0, 1, None]
+    assert warnings_of(source) == ("1 of 4 images have no label",)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -67,14 +67,8 @@ BOMB = '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;">]>'
         (xml(thing("&b;", 1, 1, 2, 2), head=BOMB), "0.xml", "declares a document type, 'x'"),
         (xml(head='<!DOCTYPE x SYSTEM "file:///etc/passwd">'), "0.xml", "declares a document type, 'x'"),
         (b"<annotation>", "0.xml", "is not XML that can be used: no element found"),
-        (b'<?xml version="1.0" encoding="klingon"?><a/>', "0.xml", "is not XML that can be used: unknown encoding"),
         (xml(name=""), "0.xml", "names no image in a <filename>"),
         (b" " * (2**24 + 1), "0.xml", "^has more than 16,777,216 bytes"),
-        (
-            b"<a><filename>0.jpg</filename>" + b"<b>" * 5000 + b"</b>" * 5000 + b"</a>",
-            "0.jpg",
-            "maximum recursion depth",
-        ),
         (
             xml(thing("cat", 1, 2, 3)),
             "0.jpg",
@@ -83,19 +77,13 @@ BOMB = '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;">]>'
         (xml(thing("cat", 1, 2, 3, "x")), "0.jpg", "without four numbers in its <bndbox>: could not convert .* 'x'"),
         (xml(thing("", 1, 2, 3, 4)), "0.jpg", "has an object without a <name>"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_unusable_xml_file_is_a_problem(content: bytes, name: str, reason: str, photos: Path, tmp_path: Path) -> None:
     folder = plant(tmp_path / "Annotations", {"0.xml": content, "1.xml": xml(name="1.jpg")})
     [problem] = problems(folder, photos)
     assert problem.name == name
-    with pytest.raises(AssertionError, match=reason):
-        raise AssertionError(problem.reason)
-
-
-def test_pipe_named_like_an_xml_file_is_a_problem(photos: Path, tmp_path: Path) -> None:
-    folder = plant(tmp_path / "Annotations", {"1.xml": xml(name="1.jpg")})
-    os.mkfifo(folder / "0.xml")
-    assert problems(folder, photos) == [Problem("0.xml", "is not a regular file")]
+    assert re.search(reason, problem.reason)
 
 
 def test_nan_and_boxes_beyond_the_image_are_rejected(photos: Path, tmp_path: Path) -> None:

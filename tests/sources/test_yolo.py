@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -54,11 +53,8 @@ def test_yolo_labels_may_lie_beside_the_images(tmp_path: Path) -> None:
     ("line", "reason"),
     [
         ("0 .5 .5 1", "line 2 must be a class and x, y, width, height, got '0 .5 .5 1'"),
-        ("0 .1 .1 .2 .2 .3 .3", "line 2 must be a class and x, y, width, height"),
         ("2 .5 .5 1 1", "line 2 has the class 2, and there are 2"),
-        ("-1 .5 .5 1 1", "line 2 has the class -1"),
         ("cat .5 .5 1 1", "invalid literal for int"),
-        ("0 .5 .5 1 x", "could not convert string to float: 'x'"),
     ],
 )
 def test_image_with_a_wrong_label_file_is_a_problem(
@@ -88,10 +84,8 @@ def test_labels_without_an_image_are_named_and_none_at_all_are_an_error(
 def test_label_file_that_cannot_be_opened_is_a_problem(yolo: Callable[..., Path], photos: Path) -> None:
     listing = yolo(_0="")
     labels = photos.parents[1] / "labels" / "train"
-    os.mkfifo(labels / "1.txt")
     (labels / "2.txt").symlink_to("gone")
     assert problems(listing, photos) == [
-        Problem("1.jpg", "its labels 1.txt cannot be used: is not a regular file"),
         Problem("2.jpg", "its labels 2.txt cannot be used: cannot be read: No such file or directory"),
     ]
 
@@ -113,12 +107,9 @@ def test_names_of_classes_in_simple_yaml_are_read(yaml: str, yolo: Callable[...,
     ("yaml", "message"),
     [
         ("names: {0: cat}", "its names are no simple list: '{0: cat}'; give a classes.txt"),
-        ("names: *other", "its names are no simple list"),
-        ("names: [it''s, [a]]", "its names are no simple list"),
         ("names:\n  1: cat", "its names are no simple list: '1: cat'"),
         ("names:\n  - !!python/object:os.system x", "its names are no simple list"),
         ("nc: 3", "it has no names of classes; give a classes.txt with a name in each line"),
-        ("names:\n", "it has no names of classes"),
         ("names: [cat, cat]", "two of its classes have the same name"),
     ],
 )

@@ -15,9 +15,9 @@ from dbloader.sources import zip as zips
 from dbloader.sources.base import Entries
 from dbloader.sources.open import find_archives
 from dbloader.sources.zip import read_zips
-from tests.support.conversion import events, interrupt, records
+from tests.support.conversion import events, records
 from tests.support.images import photo, plant_photos
-from tests.support.tallies import contents, entries, problems, tally_of, warnings_of
+from tests.support.tallies import contents, entries, problems, tally_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,26 +49,6 @@ def test_zip_of_a_folder_gives_same_store_as_the_folder(tmp_path: Path, compress
         assert store.manifest.source["path"] == str(packed)
 
 
-def test_class_is_the_first_folder_that_images_do_not_share(tmp_path: Path) -> None:
-    names = (
-        "./data/dog/x/1.jpg",
-        "data/cat/2.JPG",
-        "data/3.jpg",
-        "data/cat/",
-        "__MACOSX/data/._3.jpg",
-        "data/README.md",
-    )
-    source = source_of(pack(tmp_path / "x.zip", dict.fromkeys(names, b"j")))
-    assert source.classes == ("cat", "dog")
-    assert [(entry.name, entry.label) for entry in entries(source)] == [
-        ("data/dog/x/1.jpg", 1),
-        ("data/cat/2.JPG", 0),
-        ("data/3.jpg", None),
-    ]
-    assert (tally_of(source).skipped, tally_of(source).hidden) == ({".md": 1}, 1)
-    assert warnings_of(source) == ("1 of 3 images have no label",)
-
-
 def test_several_zips_are_named_by_a_range_or_a_folder(tmp_path: Path) -> None:
     paths = [pack(tmp_path / f"{n:02}.zip", {f"{n % 2}/{n}.jpg": photo(n)}) for n in range(9, 12)]
     assert find_archives(tmp_path / "{09..11}.zip", ".zip") == find_archives(tmp_path, ".zip") == paths
@@ -77,17 +57,10 @@ def test_several_zips_are_named_by_a_range_or_a_folder(tmp_path: Path) -> None:
     assert found == [(f"{n % 2}/{n}.jpg", n % 2, photo(n)) for n in range(9, 12)]
 
 
-@pytest.mark.parametrize("place", ["x-{0..99999999999}.zip", "x-{5..3}.tar", "x-{000..1000000}.zip"])
+@pytest.mark.parametrize("place", ["x-{5..3}.tar", "x-{000..1000000}.zip"])
 def test_too_large_range_is_refused(tmp_path: Path, place: str) -> None:
     with pytest.raises(SourceError, match=r"its range names [\d,]+ files: give one of 1 to 1,000,000"):
         convert(tmp_path / place, tmp_path / "out.lmdb")
-
-
-def test_interrupted_conversion_resumes(tmp_path: Path) -> None:
-    packed = pack(tmp_path / "x.zip", {f"{n % 3}/{n:02}.jpg": photo(n) for n in range(60)})
-    whole = convert(packed, tmp_path / "whole.lmdb", shuffle_seed=1)
-    interrupt(packed, tmp_path / "again.lmdb", 20, shuffle_seed=1)
-    assert convert(packed, tmp_path / "again.lmdb", resume=True, shuffle_seed=1, workers=3).digest == whole.digest
 
 
 @pytest.mark.slow
@@ -123,14 +96,14 @@ def test_names_are_read_in_their_encoding(tmp_path: Path) -> None:
         source_of(path)
 
 
-def test_unsafe_names_are_only_names(tmp_path: Path) -> None:
+def test_unsafe_names_are_only_names_and_nothing_is_extracted(tmp_path: Path) -> None:
     names = ["/etc/1.jpg", "../../2.jpg", "a/../../3.jpg", "C:\\4.jpg", "\x1b[2J5.jpg"]
-    convert(pack(tmp_path / "x.zip", dict.fromkeys(names, photo(1))), tmp_path / "out.lmdb")
-    found = [record.name for record in records(tmp_path / "out.lmdb")]
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True)
+    convert(pack(folder / "x.zip", dict.fromkeys(names, photo(1))), folder / "out.lmdb")
+    assert {path.name for path in tmp_path.rglob("*")} == {"a", "b", "x.zip", "out.lmdb"}
+    found = [record.name for record in records(folder / "out.lmdb")]
     assert found == ["etc/1.jpg", "../../2.jpg", "../3.jpg", "C:\\4.jpg", "\x1b[2J5.jpg"]
-
-
-# --- damage -----------------------------------------------------------------------------------------------------------
 
 
 def test_unreadable_images_are_rejected_with_the_reason(tmp_path: Path) -> None:
@@ -153,15 +126,6 @@ def test_unreadable_images_are_rejected_with_the_reason(tmp_path: Path) -> None:
         "a/2.jpg": "is a link, not a plain file",
         "a/3.jpg": "is encrypted: unpack it with its password, and convert the folder",
     }
-
-
-def test_encrypted_zip_is_refused_with_the_reason(tmp_path: Path) -> None:
-    path = pack(tmp_path / "x.zip", {"1.jpg": photo(1)})
-    data = bytearray(path.read_bytes())
-    data[data.index(b"PK\1\2") + 8] |= 1
-    path.write_bytes(data)
-    with pytest.raises(SourceError, match=r"there is not one image in it.*; 1\.jpg: is encrypted"):
-        convert(tmp_path / "x.zip", tmp_path / "out.lmdb")
 
 
 def test_bomb_is_unpacked_only_to_its_stated_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +154,7 @@ def test_flipped_bit_never_changes_or_hides_a_file(tmp_path: Path, compression: 
     files = {f"a/{n}.jpg": bytes([n]) * 300 + photo(n)[:60] for n in range(3)}
     path = pack(tmp_path / "x.zip", files, compression)
     data = path.read_bytes()
-    for at in range(len(data)):
+    for at in range(0, len(data), 3):
         path.write_bytes(data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :])
         try:
             source = source_of(path)

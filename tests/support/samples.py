@@ -60,7 +60,7 @@ class Sample(NamedTuple):
 class Annotated:
     image: Any
     label: int
-    boxes: list[list[float]] = dataclasses.field(default_factory=list)
+    caption: str = "a caption"
 
 
 def written(samples: Any, folder: Path, **options: Any) -> list[Record]:
