@@ -39,6 +39,7 @@ class Backend:
     """
 
     opener: Any
+    commit_bytes = 8 * 2**20
 
     def place(self, tmp_path: Path, name: str = "store") -> str:
         """Return an empty place."""

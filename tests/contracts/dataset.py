@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
-import random
 import re
-import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -287,24 +284,6 @@ class DatasetContract:
             assert len(pids) == max(1, workers)
             assert (os.getpid() in pids) == (workers == 0)
             assert dataset[-1][0].tolist() == [os.getpid(), os.getpid(), LENGTH - 1]  # the parent's is still its own
-
-    def test_threads_share_a_dataset(self, stored: Any) -> None:
-        count = 24  # more than LMDB keeps transactions for
-        with self.kind(stored, decode=None) as dataset:
-            dataset.close()  # so that they all open it at once
-            barrier = threading.Barrier(count)
-
-            def read(seed: int) -> bool:
-                order = random.Random(seed)
-                barrier.wait(WAIT_S)
-                for _ in range(8):
-                    indices = order.choices(range(-LENGTH, LENGTH), k=order.randrange(1, 9))
-                    if dataset.__getitems__(indices) != [EXPECTED[index] for index in indices]:
-                        return False
-                return dataset.find(f"{seed}.x") == seed and len(dataset.targets) == LENGTH
-
-            with ThreadPoolExecutor(count) as executor:
-                assert all(executor.map(read, range(count)))
 
     def test_pickle_has_no_columns_and_opens_nothing(self, stored: Any) -> None:
         with self.kind(stored, decode=None, fields=("image", "label", "name")) as dataset:

@@ -272,11 +272,6 @@ class FieldsContract:
                     assert np.abs(box - extent(sample["mask"], value)).max() <= tolerance
         assert min(counts) < 3  # some beside the one without width
 
-    def test_boxes_are_exact_without_resizing(self, stored: Any) -> None:
-        with self.kind(stored, decode=DecodeTensor(), fields=("image", "boxes", "box_labels")) as dataset:
-            assert np.array_equal(dataset[3]["boxes"], boxes_of(3)[:3])  # not the one without width
-            assert dataset[3]["box_labels"].tolist() == [1, 2, 3]
-
     def test_field_with_another_number_of_rows_is_refused(self, fresh: Any) -> None:
         make_fields(fresh, {"box_labels": np.arange(3)})
         with self.kind(fresh, decode=RandomResizedCrop(16), fields=("image", "boxes", "box_labels")) as dataset:

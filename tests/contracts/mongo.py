@@ -40,6 +40,7 @@ class MongoBackend(Backend):
     """Where stores on a server are, and how the contract tests get at them. ``mongo_uri`` is the server."""
 
     opener = staticmethod(opener_of)
+    commit_bytes = 32 * 2**20
 
     @pytest.fixture(autouse=True)
     def _database(self, mongo_uri: str) -> None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dbloader.errors import StoreNotFoundError
 from dbloader.records.columns import NO_LABEL
 from tests.contracts.backend import Backend
 from tests.contracts.records import WAIT_S, documents_of, facts, make_records, stored
@@ -48,11 +47,6 @@ class ProcessesContract(Backend):
             assert self.opener(store) is None
             assert len(store) == 3
             assert self.opener(store) == os.getpid()
-
-    def test_first_use_of_a_missing_store_raises(self, tmp_path: Path) -> None:
-        place = self.place(tmp_path)
-        with self.open(place) as store, pytest.raises(StoreNotFoundError, match="does not exist"):
-            len(store)
 
     @pytest.mark.parametrize(
         ("method", "opened"),

@@ -267,12 +267,6 @@ class ReadingContract(Backend):
                     use()
             assert [facts(record) for record in store.read([0, 1, 3, 4])] == [facts(records[i]) for i in (0, 1, 3, 4)]
 
-    def test_damaged_record_without_a_name_is_named_by_index(self, tmp_path: Path) -> None:
-        place = self.store(tmp_path, make_records(3))
-        self.replace_documents(place, {1: None})
-        with self.open(place) as store, pytest.raises(DamagedRecordError, match=r"^record 1 \(without a name\) of "):
-            store[1]
-
     def test_verify_finds_a_record_exchanged_for_another(self, tmp_path: Path) -> None:
         records = make_records(70)
         place = self.store(tmp_path, records)

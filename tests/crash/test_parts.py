@@ -139,18 +139,6 @@ def test_growing_store_is_always_the_old_or_the_new_one(whole: Whole, tmp_path: 
     assert not Path(f"{place}.partial").exists()
 
 
-def test_part_needs_no_lock_of_a_killed_part(whole: Whole, tmp_path: Path) -> None:
-    place = tmp_path / "out.lmdb"
-    plan_conversion(whole.root, place, 1)
-    hanging = run(lambda: convert_part(place, 0))
-    again = run(lambda: convert_part(place, 0))
-    again.join(WAIT_S)
-    assert again.exitcode == 0
-    kill(hanging)
-    publish(place)
-    check_whole(whole, place)
-
-
 def is_there(pid: int) -> bool:
     try:
         return ") Z " not in Path(f"/proc/{pid}/stat").read_text()

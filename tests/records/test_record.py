@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from dbloader import Record
 from dbloader.errors import FieldError
 from dbloader.records.decode import decode, decode_encoded, decode_values
-from dbloader.records.document import crc32_of
 from dbloader.records.record import RESERVED_FIELDS, STANDARD_FIELDS, checked_field_name, encode
 from tests.support.values import ARRAYS, FIELD_NAMES, TEXT, UINT32, VALUES, same
 
@@ -157,15 +156,6 @@ def test_arrays_come_back_with_dtype_and_shape_and_own_memory(array: np.ndarray[
         assert root.base is None
 
 
-def test_nbytes_is_the_stored_size_of_the_image() -> None:
-    assert stored(Record(), 3) == Record(index=3)
-    assert encode(Record()).nbytes == 0
-    assert encode(Record(image=b"")).nbytes == 0
-    assert encode(Record(image=b"abc")).nbytes == 3
-    encoded = encode(Record(image=np.zeros(4, "u1")))
-    assert encoded.nbytes == len(bson.decode(encoded.document(0, 0))["image"]) == 128 + 4
-
-
 def test_document_has_the_documented_bytes() -> None:
     record = Record(
         "ä.png", 5, b"\x89PNG", 7, 2**31, "PNG", "cut", (8, 9), {"n": 3, "x": 0.5, "t": True, "none": None, "s": ["y"]}
@@ -213,30 +203,6 @@ def test_array_is_stored_as_a_npy_file_in_a_user_defined_binary() -> None:
     encoded = encode(Record(image=array, fields={"mask": array}))
     assert b"".join(encoded.elements) == b"\x05image\0" + element + b"\x05mask\0" + element
     assert encoded.nbytes == len(npy)
-
-
-def test_checksum_covers_all_fields_index_and_salt() -> None:
-    encoded = encode(Record(name="a", image=b"abc"))
-    documents = {index: encoded.document(index, SALT) for index in (0, 1, 2**32 + 5, 2**63 - 1)}
-    assert {document[HEAD:-TAIL] for document in documents.values()} == {documents[0][HEAD:-TAIL]}
-    assert {crc32_of(document) for document in documents.values()} == {encoded.crc32}
-    assert encoded.crc32 == zlib.crc32(documents[0][HEAD:-TAIL])
-    for index, document in documents.items():
-        assert bson.decode(document)["crc32"] == encoded.crc32 ^ index % 2**32 ^ SALT
-    others = (
-        Record(name="b", image=b"abc"),
-        Record(name="a", image=b"abd"),
-        Record(name="a", label=0, image=b"abc"),
-        Record(name="a", image=b"abc", fields={"a": None}),
-    )
-    assert encoded.crc32 not in [encode(other).crc32 for other in others]
-
-
-def test_encoding_ignores_the_index_and_modifies_nothing() -> None:
-    fields = {"boxes": (1, np.int8(2)), "text": "a"}
-    record = Record(name="a", index=5, fields=fields)
-    assert encode(record) == encode(Record(name="a", fields=fields))
-    assert record.fields["boxes"] is fields["boxes"]
 
 
 @pytest.mark.parametrize(
@@ -396,20 +362,3 @@ def test_record_beyond_the_size_of_a_document_is_refused(monkeypatch: pytest.Mon
     monkeypatch.setattr("dbloader.records.record.bson.encode", Mock(side_effect=ValueError("would overflow")))
     with pytest.raises(FieldError, match=r"^record 'a' cannot be stored: would overflow$"):
         encode(Record(name="a"))
-
-
-def test_repr_is_one_short_line() -> None:
-    fields = {
-        "mask": bytes(3000),
-        "depth": np.zeros((40, 50), np.float32),
-        "caption": "a\nb",
-        "boxes": [[1.5] * 4] * 90,
-    }
-    text = repr(Record("a/b.jpg", 3, bytes(150_000), 500, 375, "JPEG", fields=fields, index=7))
-    assert text.startswith("Record(index=7, name='a/b.jpg', label=3, image=<150,000 bytes>, width=500, height=375, ")
-    assert "'depth': <array of float32, shape (40, 50)>" in text
-    assert r"'caption': 'a\nb'" in text
-    assert len(text) < 400
-    assert "\n" not in text
-    assert repr(Record(image=memoryview(bytes(9)))) == "Record(image=<9 bytes>)"
-    assert repr(Record(image=np.zeros((2, 2), np.uint8))) == "Record(image=<array of uint8, shape (2, 2)>)"

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
 
 import pytest
 
-import dbloader
 from dbloader import LMDBDataset
 from dbloader.errors import PlaceError, StoreAccessError, StoreError, StoreNotFoundError, StoreUnreachableError
 from dbloader.remote.errors import is_temporary, status_of, translate
@@ -32,13 +30,6 @@ def test_place_has_bucket_and_key(place: str, expected: tuple[str, str, str]) ->
     assert is_remote(place)
     assert parse_place(place) == expected
     assert parse_place(str(parse_place(place))) == expected
-
-
-@pytest.mark.parametrize(
-    "place", ["train.lmdb", "/data/s3/train", "mongodb://host/a.b", "s3bucket/a", Path("a"), None, 3]
-)
-def test_other_places_are_not_remote(place: object) -> None:
-    assert not is_remote(place)
 
 
 @pytest.mark.parametrize(
@@ -123,15 +114,3 @@ def test_only_temporary_errors_are_repeated() -> None:
     assert all(is_temporary(Exception(text)) for text in temporary)
     assert not any(is_temporary(Exception(text)) for text in final)
     assert [status_of(Exception(text)) for text in (temporary[0], temporary[3])] == [503, 0]
-
-
-def test_only_bucket_imports_obstore() -> None:
-    root = Path(dbloader.__file__).parent
-    found = set()
-    for path in (path for path in root.rglob("*.py") if "obstore" in path.read_text()):
-        for node in ast.walk(ast.parse(path.read_text())):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            if any(name.split(".")[0] == "obstore" for name in names):
-                found.add(str(path.relative_to(root)))
-    assert found == {"remote/bucket.py"}

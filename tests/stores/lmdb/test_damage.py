@@ -110,17 +110,6 @@ def test_verify_compares_each_column_with_the_records(place: Path, name: str) ->
         assert [record.label for record in store] == [record.label for record in make_records(20)]
 
 
-def test_verify_compares_every_chunk(tmp_path: Path) -> None:
-    place = tmp_path / "store.lmdb"
-    write(place, small_records(CHUNK + 100))
-    put_chunk(place, "label", 1, bytes(len(chunk_at(place, "label", 1))))
-    with (
-        open_store(place) as store,
-        pytest.raises(DamagedStoreError, match="its column label does not fit the 100 records from 4096 on"),
-    ):
-        store.verify()
-
-
 @pytest.mark.parametrize(
     ("fact", "other"),
     [

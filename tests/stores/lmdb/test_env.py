@@ -34,8 +34,14 @@ def shared(store: Store) -> env.Environment:
     return store.handle.shared
 
 
-def test_stores_on_one_file_share_one_environment(place: Path) -> None:
-    with open_store(place) as one, open_store(place) as two:
+@pytest.mark.parametrize("link", ["", "hard", "symbolic"])
+def test_stores_on_one_file_share_one_environment(place: Path, tmp_path: Path, link: str) -> None:
+    other = tmp_path / "other.lmdb" if link else place
+    if link == "hard":
+        other.hardlink_to(place)
+    elif link:
+        other.symlink_to(place)
+    with open_store(place) as one, open_store(other) as two:
         assert shared(one) is shared(two)
         assert open_descriptors(place) == ONE_ENVIRONMENT
 
@@ -53,18 +59,6 @@ def test_release_pages_removes_pages_from_the_process(place: Path) -> None:
         shared(store).release_pages()
         assert resident() == 0
         assert documents_of([*store]) == documents_of(before)
-
-
-@pytest.mark.parametrize("link", ["hard", "symbolic"])
-def test_link_to_a_store_shares_its_environment(place: Path, tmp_path: Path, link: str) -> None:
-    other = tmp_path / "other.lmdb"
-    if link == "hard":
-        other.hardlink_to(place)
-    else:
-        other.symlink_to(place)
-    with open_store(place) as one, open_store(other) as two:
-        assert shared(one) is shared(two)
-        assert stored(one, range(20)) == stored(two, range(20))
 
 
 @pytest.mark.parametrize("end", ["close", "with", "del", "garbage"])
@@ -153,22 +147,6 @@ def test_forked_child_closes_inherited_environments(place: Path) -> None:
         assert shared(used) is before
 
 
-def test_forked_child_can_fork_and_read(place: Path) -> None:
-    # Forking shuts a gate; here it is opened again in the child, too.
-    with open_store(place) as store:
-
-        def read_in_thread() -> None:
-            with ThreadPoolExecutor(1) as pool:
-                assert pool.submit(stored, store, [3]).result(WAIT_S) == documents_of(make_records(20))[3:4]
-
-        def read_and_fork() -> None:
-            read_in_thread()
-            assert in_child(read_in_thread) == 0
-
-        assert in_child(read_and_fork) == 0
-        read_in_thread()
-
-
 def test_fork_waits_for_readers_and_new_readers_for_the_fork() -> None:
     gate = env.gate
     inside, entering, entered, forked = (threading.Event() for _ in range(4))
@@ -204,11 +182,3 @@ def test_fork_waits_for_readers_and_new_readers_for_the_fork() -> None:
         for future in (reading, forking, late):
             future.result(WAIT_S)
         assert entered.is_set()
-
-
-@pytest.mark.parametrize(("size", "memory", "ahead"), [(499, 1000, True), (500, 1000, False), (0, 10, True)])
-def test_kernel_reads_ahead_in_files_below_half_of_the_memory(
-    monkeypatch: pytest.MonkeyPatch, size: int, memory: int, ahead: bool
-) -> None:
-    monkeypatch.setattr("dbloader.stores.lmdb.env.total_memory", lambda: memory)
-    assert env.fits_memory(size) == ahead

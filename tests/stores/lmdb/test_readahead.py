@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from dbloader import Record, write_store
-from dbloader.stores.lmdb.handle import LMDBHandle
 from dbloader.stores.lmdb.readahead import ReadAhead
 from dbloader.stores.open import open_store
 from tests.support.images import WAIT_S
@@ -74,23 +73,6 @@ def hinted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return hints
 
 
-def test_locate_finds_every_record_with_own_pages(place: Path) -> None:
-    data = place.read_bytes()
-    with open_store(place) as store:
-        documents = store.documents(range(4000))
-    ahead = ahead_of(place)
-    assert ahead.depth == 3
-    for index, document in enumerate(documents):
-        found = ahead.locate(index)
-        if index % 50:
-            assert found is None
-        else:
-            assert found is not None
-            start, size = found
-            assert data[start + HEAD : start + size] == document
-    ahead.close()
-
-
 def test_prefetch_loads_these_records_only(place: Path) -> None:
     ahead, wanted = ahead_of(place), [1000, 3000, 2000]
     pages = set()
@@ -115,70 +97,12 @@ def test_prefetch_loads_these_records_only(place: Path) -> None:
     ahead.close()
 
 
-def test_is_in_memory_loads_little(place: Path) -> None:
-    ahead = ahead_of(place)
-    for _ in range(5):  # a busy kernel may have read ahead whatever it was asked
-        empty_cache(place)
-        if not ahead.is_in_memory(1000):
-            break
-    else:
-        pytest.fail("looked for or not, it is in memory")
-    assert pages_in_memory(place).sum() < 12
-    ahead.close()
-
-
 def test_records_in_memory_are_not_hinted(place: Path, hinted: list[int]) -> None:
     ahead = ahead_of(place)
     place.read_bytes()
     for _ in range(100):
         ahead.prefetch(range(0, 4000, 50))
     ahead.prefetch([7])  # it has no pages of its own
-    assert hinted == []
-    ahead.close()
-
-
-def test_records_are_hinted_for_a_while_after_one_was_not_in_memory(
-    place: Path, hinted: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ahead, looks = ahead_of(place), []
-
-    def is_in_memory(_: ReadAhead, index: int) -> bool:
-        looks.append(index)
-        return len(looks) != 2
-
-    monkeypatch.setattr(ReadAhead, "is_in_memory", is_in_memory)
-    batch = range(0, 3200, 50)  # 64
-    for _ in range(12):
-        ahead.prefetch(batch)
-    assert looks == [3150] * 5  # not in the eight batches that were hinted
-    assert len(hinted) == 8 * 64
-    for index in range(0, 3200, 50):
-        ahead.prefetch([index])
-    assert len(looks) == 6  # one a few dozen records, however few are read at a time
-    ahead.close()
-
-
-def test_store_requests_a_batch_before_reading_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[Any] = []
-    look_up = LMDBHandle.look_up
-
-    def note(handle: LMDBHandle, indices: Any) -> Any:
-        done.append("look_up")
-        return look_up(handle, indices)
-
-    monkeypatch.setattr(ReadAhead, "prefetch", lambda _, indices: done.append(list(indices)))
-    monkeypatch.setattr(LMDBHandle, "look_up", note)
-    with open_store(place) as store:
-        store.read([5, 50, 3])
-        store.documents(range(300))
-    assert done == [[5, 50, 3], "look_up", [*range(300)], "look_up"]
-
-
-def test_indices_without_a_record_are_not_hinted(place: Path, hinted: list[int]) -> None:
-    ahead = ahead_of(place)
-    ahead.prefetch([])
-    for index in (-1, 4000, 2**63, 2**64, -(2**70)):
-        ahead.hint(index)
     assert hinted == []
     ahead.close()
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
+import struct
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import bson
+import lmdb
 import numpy as np
 import pytest
+from bson.int64 import Int64
 
 from dbloader import open_store
 from dbloader.errors import StoreError
+from dbloader.records.columns import COLUMNS
 from dbloader.records.document import open_sealed, seal
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER
 from tests.contracts.records import make_records
 from tests.stores.lmdb.test_sharded import write_shards
+from tests.support.lmdb_files import value_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,6 +73,43 @@ def place(tmp_path: Path) -> Path:
     write_shards(str(tmp_path / "other.lmdb"), make_records(4, seed=9), [2])
     (tmp_path / "other.lmdb" / SHARD_FOLDER / "00000.lmdb").rename(tmp_path / "outside.lmdb")
     return tmp_path / "store.lmdb"
+
+
+def test_manifest_and_index_have_the_documented_form(place: Path) -> None:
+    data = (place / MANIFEST_FILE).read_bytes()
+    values = bson.decode(data)
+    shards = [place / SHARD_FOLDER / name for name in NAMES]
+    with open_store(shards[0]) as one, open_store(shards[1]) as two:
+        digests = bytes.fromhex(one.manifest.digest + two.manifest.digest)
+    assert values == {
+        "format": "dbloader shards",
+        "version": 1,
+        "manifest": value_at(place / values["index"], b"meta", b"manifest"),
+        "index": values["index"],
+        "names": NAMES,
+        "lengths": struct.pack("<2q", 2, 2),
+        "nbytes": struct.pack("<2q", *(shard.stat().st_size for shard in shards)),
+        "digests": digests,
+        "previous": "",
+        "crc32": zlib.crc32(data[4:-16]),
+    }
+    assert list(values)[-1] == "crc32"
+    assert data[data.index(b"version\0") - 1] == 0x10  # int32
+    assert type(values["crc32"]) is Int64
+    meta = [b"column/%s/%s" % (name.encode(), bytes(8)) for name in COLUMNS]
+    assert content(place / values["index"]) == {
+        "meta": sorted([*meta, b"manifest", b"shards"]),
+        "records": [],
+    }
+    assert value_at(place / values["index"], b"meta", b"shards") == b""
+
+
+def content(place: Path) -> dict[str, list[bytes]]:
+    """Return the keys in each sub-database of an LMDB file."""
+    with lmdb.open(str(place), subdir=False, readonly=True, lock=False, max_dbs=2) as env, env.begin() as txn:
+        names = [bytes(key) for key, _ in txn.cursor()]
+        databases = {name.decode(): env.open_db(name, txn=txn, create=False) for name in names}
+        return {name: [bytes(key) for key, _ in txn.cursor(db=db)] for name, db in databases.items()}
 
 
 @pytest.mark.parametrize("change", HOSTILE.values(), ids=HOSTILE)

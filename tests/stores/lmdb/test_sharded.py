@@ -10,7 +10,7 @@ import pytest
 from typing_extensions import override
 
 from dbloader import open_store
-from dbloader.errors import DamagedStoreError, StoreError
+from dbloader.errors import DamagedStoreError
 from dbloader.records.document import move_document
 from dbloader.records.record import encode
 from dbloader.stores.lmdb.publish_shards import index_shards, put_manifest
@@ -83,12 +83,3 @@ class TestShardedStore(FileBackend, ProcessesContract, ReadingContract):
         sizes = [(Path(place) / SHARD_FOLDER / shard.name).stat().st_size for shard in table.shards]
         shards = [shard._replace(nbytes=size) for shard, size in zip(table.shards, sizes, strict=True)]
         manifest.write_bytes(table._replace(shards=shards).encode())
-
-
-def test_overwritten_shard_is_named(tmp_path: Path) -> None:
-    place = tmp_path / "store.lmdb"
-    write_shards(str(place), make_records(4, seed=1), [2])
-    shard = place / SHARD_FOLDER / "00001.lmdb"
-    shard.write_bytes(bytes(shard.stat().st_size))
-    with open_store(place) as store, pytest.raises(StoreError, match=r"00001\.lmdb is not an LMDB file"):
-        store.read([3])

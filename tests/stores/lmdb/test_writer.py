@@ -288,9 +288,7 @@ def test_no_thread_is_started_in_the_block(tmp_path: Path, monkeypatch: pytest.M
         assert writer.length == 3
 
 
-def test_store_is_synced_then_renamed_then_its_folder_is_synced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_finish_syncs_the_file_renames_it_and_syncs_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
 
     def noting(name: str, function: Callable[..., object]) -> Callable[..., object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from dbloader import Record
 from dbloader.errors import PlaceError, StoreExistsError
+from dbloader.records.columns import COLUMNS
 from dbloader.stores.mongo import catalog, connection, partial
 from dbloader.stores.open import create_store
 from tests.contracts.records import check_is, make_records, write, write_nothing, write_one_by_one
@@ -72,14 +74,6 @@ def publish_and_die(place: str, after: bool) -> None:
         writer.finish()
 
 
-def test_published_store_is_kept_even_if_listed_as_replaced(mongo_uri: str, database: Any) -> None:
-    write(mongo_uri, RECORDS)
-    store = document_of(database)["store"]
-    database["store.manifest"].update_one({"_id": "store"}, {"$set": {"replaced": [store]}})
-    write_nothing(mongo_uri, overwrite=True)
-    check_is(mongo_uri, RECORDS)
-
-
 def test_store_is_published_without_view(mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "RETRY_SECONDS", 0.2)
     write(mongod_uri, RECORDS[:2])
@@ -118,6 +112,42 @@ def test_replaced_store_is_removed_with_its_gridfs_files(
     last = document_of(database)["replaced"][-1]  # which may still be read
     names = {"store", "store.manifest", records_in(database).name, f"store.{last}"}
     assert set(database.list_collection_names()) - {"system.views"} == names
+
+
+def test_collections_indexes_and_keys_are_the_documented_ones(
+    mongo_uri: str, database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partial, "MAX_ON_SERVER", 10_000)
+    records = [Record("a", 1, b"image", 2, 3, "PNG"), Record("b", 2, bytes(20_000), fields={"caption": "c"})]
+    with create_store(mongo_uri, resumable=True) as writer:
+        write_one_by_one(writer, records[:1])
+        writer.commit()
+        unfinished = document_of(database)
+    assert set(unfinished) == {"_id", "partial", "writer"}
+    assert set(unfinished["partial"]) == {"store", "writer", "run", "progress"}
+    assert set(unfinished["writer"]) == {"token", "host", "machine", "pid", "began", "expires"}
+    write(mongo_uri, records, resume=True)
+    place = document_of(database)
+    assert set(place) == {"_id", "store", "manifest"}
+    assert re.fullmatch("[0-9a-f]{24}", place["store"])
+    own = records_in(database)
+    assert {name: info["key"] for name, info in own.index_information().items()} == {
+        "_id_": [("_id", 1)],
+        "dbloader_columns": [(name, 1) for name in ("_id", "label", "width", "height", "name", "crc32")],
+        "dbloader_name": [("name", 1), ("_id", 1)],
+        "dbloader_label": [("label", 1), ("_id", 1)],
+    }
+    assert list(own.find_one({"_id": 0})) == ["_id", "name", "label", "image", "width", "height", "format", "crc32"]
+    stub = own.find_one({"_id": 1})
+    assert list(stub) == ["_id", "gridfs", "name", "label", "caption", "crc32"]
+    assert re.fullmatch(r"record/0000000000000001/[0-9a-f]{24}", stub["gridfs"])
+    assert database[f"{own.name}.large.files"].distinct("_id") == [stub["gridfs"]]
+    others = {found.pop("_id"): found for found in database["store.manifest"].find({"_id": {"$ne": "store"}})}
+    columns = {f"{place['store']}/column/{name}/{0:016x}": {"data", "run"} for name in COLUMNS}
+    event = f"{place['store']}/event/{0:016x}"
+    assert {key: set(found) for key, found in others.items()} == columns | {event: {"event", "run"}}
+    # The second writer's first commit wrote all of them again.
+    assert {found["run"] for found in others.values()} == {2 << 32 | 1}
 
 
 # ---- Other programs

@@ -15,7 +15,6 @@ import pytest
 from dbloader import open_store
 from dbloader.errors import PlaceError, StoreAccessError
 from tests.contracts.records import documents_of, make_records, stored, write
-from tests.support.children import from_child
 from tests.support.images import command, plant_photos, running
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
     from pymongo import MongoClient
 
-    from dbloader.stores.base import Store
     from tests.support.mongo import Mongod
 
 RECORDS = make_records(4)
@@ -72,21 +70,6 @@ def test_stores_of_a_process_share_one_client(mongod: Mongod, mongod_uri: str) -
     for thread in [thread for thread in threading.enumerate() if "pymongo" in thread.name]:
         thread.join(60)  # the closed client has told it to end
         assert not thread.is_alive(), thread.name
-
-
-def test_forked_child_makes_its_own_client(mongod_uri: str) -> None:
-    write(mongod_uri, RECORDS)
-    with open_store(mongod_uri) as one, open_store(mongod_uri) as other:
-        assert len(one) == len(other) == 4
-        assert from_child(lambda: documents_and_close(one)) == documents_of(RECORDS)
-        assert stored(other, range(4)) == stored(one, range(4)) == documents_of(RECORDS)
-
-
-def documents_and_close(store: Store) -> list[bytes]:
-    documents = stored(store, range(4))
-    store.close()
-    gc.collect()
-    return documents
 
 
 def test_password_is_read_from_environment_or_file(place: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,13 +12,12 @@ from bson.int64 import Int64
 from dbloader import MongoDataset, Record, open_store
 from dbloader.errors import DamagedRecordError, DamagedStoreError
 from dbloader.records.record import encode
-from dbloader.stores.mongo import connection, partial
+from dbloader.stores.mongo import partial
 from dbloader.stores.mongo.gridfs import LargeRecords
 from dbloader.stores.mongo.schema import MAX_ON_SERVER
 from dbloader.stores.open import create_store
-from tests.contracts.records import check_is, documents_of, stored, write, write_nothing, write_one_by_one
-from tests.support.mongo import Proxy
-from tests.support.mongo_stores import check_alone, database_of, fault, insert_late, records_in, write_through_fault
+from tests.contracts.records import documents_of, stored, write, write_nothing, write_one_by_one
+from tests.support.mongo_stores import check_alone, database_of, fault, records_in, write_through_fault
 
 if TYPE_CHECKING:
     from tests.support.mongo import Mongod, Server
@@ -60,6 +59,18 @@ def test_large_records_are_read_back_unchanged(mongo_server: Server, mongo_uri: 
         assert stored(store, [3]) == documents[3:4]
         write_nothing(mongo_uri, overwrite=True)
         check_alone(database)
+
+
+def test_stub_over_16_mib_lacks_the_largest_field(mongo_server: Server, mongo_uri: str) -> None:
+    fields = {"small": "x", "mask": bytes(MAX_ON_SERVER), "other": bytes(2**20)}
+    records = [Record(name="a", label=3, image=b"image", fields=fields)]
+    write(mongo_uri, records)
+    with open_store(mongo_uri) as store, database_of(mongo_server, mongo_uri) as database:
+        assert list(records_in(database).find_one({"small": "x"})) == [
+            "_id", "gridfs", "name", "label", "small", "other", "crc32"
+        ]  # fmt: skip
+        assert stored(store, [0]) == documents_of(records)
+        assert store.verify() == store.manifest.digest
 
 
 @pytest.mark.usefixtures("_small_limit")
@@ -129,39 +140,6 @@ def test_store_with_lost_large_record_is_not_published(mongo_server: Server, mon
                 assert records.update_one({"_id": 0}, {"$set": {"gridfs": other}}).modified_count == 1
         with pytest.raises(DamagedStoreError, match=r"does not have record 0 in GridFS as it was sent"):
             writer.finish()
-
-
-@pytest.mark.usefixtures("_small_limit")
-def test_damaged_leftovers_in_gridfs_are_ignored(mongo_server: Server, mongo_uri: str) -> None:
-    with create_store(mongo_uri, resumable=True) as writer:
-        write_one_by_one(writer, LARGE[:2])
-        writer.commit()
-        with database_of(mongo_server, mongo_uri) as database:
-            name = records_in(database).name
-            file = LargeRecords(database, *name.split(".")).put(2, documents_of(LARGE)[2])
-            insert_late(database, {2: encode(Record(name="2")).document(2, writer.salt)})
-            assert database[f"{name}.large.chunks"].delete_one({"files_id": file, "n": 1}).deleted_count == 1
-        writer.finish()
-    check_is(mongo_uri, LARGE[:2])
-
-
-@pytest.mark.nightly
-@pytest.mark.usefixtures("_small_limit")
-def test_each_large_record_has_its_own_time_to_be_checked(
-    mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection, "RETRY_SECONDS", 2.0)
-    records = [Record(name=str(number), image=random.Random(number).randbytes(300_000)) for number in range(6)]
-    with (
-        Proxy(mongod.port) as proxy,
-        create_store(f"{proxy.through(mongod_uri)}?socketTimeoutMS=200") as writer,
-    ):
-        writer.write([encode(record) for record in records])
-        writer.commit()
-        proxy.bytes_per_s = 6e5  # half a second for each, which is silence, and three for all
-        writer.finish()
-    with open_store(mongod_uri) as store:
-        assert stored(store, range(6)) == documents_of(records)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 from bson.max_key import MaxKey
 from bson.timestamp import Timestamp
 
-from dbloader.errors import StoreError, StoreExistsError, StoreLockedError
+from dbloader.errors import StoreExistsError, StoreLockedError
 from dbloader.stores.mongo import catalog, lease
 from dbloader.stores.open import create_store
 from tests.contracts.records import (
@@ -27,7 +27,6 @@ from tests.contracts.records import (
 )
 from tests.support.children import in_child
 from tests.support.mongo_stores import (
-    check_alone,
     database_of,
     document_of,
     expire_lease,
@@ -90,26 +89,6 @@ def test_overtaken_writer_changes_nothing(mongo_server: Server, mongo_uri: str, 
     check_is(mongo_uri, RECORDS)
 
 
-@pytest.mark.parametrize("finished", [False, True], ids=["before the other", "after the other"])
-def test_overtaken_writer_cannot_finish(mongo_server: Server, mongo_uri: str, finished: bool) -> None:
-    silent = enter(mongo_server, mongo_uri)
-    write_and_commit(silent, RECORDS[:30])
-    with create_store(mongo_uri, resume=True, resumable=True) as writer:
-        write_one_by_one(writer, RECORDS)
-        if not finished:
-            with pytest.raises(StoreLockedError, match=OVERTAKEN):
-                silent.finish()
-        writer.finish()
-    if finished:
-        with pytest.raises(StoreError, match="store"):
-            silent.finish()
-    leave(silent)
-    write_nothing(mongo_uri, overwrite=True)
-    check_is(mongo_uri, RECORDS)
-    with database_of(mongo_server, mongo_uri) as database:
-        check_alone(database)
-
-
 @pytest.mark.parametrize("committed", [False, True])
 @pytest.mark.parametrize("left", [False, True], ids=["still writing", "left"])
 def test_lease_taken_by_another_is_not_renewed(
@@ -137,12 +116,6 @@ def test_lease_taken_by_another_is_not_renewed(
         if not left:
             writer.finish()
     check_is(mongo_uri, (RECORDS if committed else OTHERS)[:9])
-
-
-def test_expired_lease_is_renewed_if_nobody_took_it(mongo_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "LEASE_SECONDS", 0.0)
-    write(mongo_uri, RECORDS)
-    check_is(mongo_uri, RECORDS)
 
 
 def test_lease_is_renewed_while_writing(mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,22 +78,6 @@ def test_reading_after_cut_asks_only_for_missing_records(mongod: Mongod, mongod_
 
 
 @pytest.mark.slow
-def test_reading_survives_restarts_of_server(mongod: Mongod, mongod_uri: str) -> None:
-    write(mongod_uri, RECORDS)
-    with open_store(mongod_uri) as store:
-        read = []
-        for start in range(0, 60, 4):
-            if start in (8, 24):
-                (mongod.kill if start == 24 else mongod.stop)()
-                mongod.launch()
-            read += stored(store, range(start, start + 4))
-        assert read == documents_of(RECORDS)
-        mongod.kill()
-        mongod.launch()
-        assert list(store.names()) == [record.name or "" for record in RECORDS]
-
-
-@pytest.mark.slow
 def test_writing_and_reading_survive_elections(three_members: ReplicaSet, three_members_uri: str) -> None:
     with create_store(three_members_uri) as writer:
         for number in range(60):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pymongo
 import pytest
 from bson.int64 import Int64
+from pymongo.monitoring import CommandListener
 
 from dbloader import open_store
 from dbloader.errors import DamagedStoreError, FieldError, StoreError, StoreFullError, StoreUnreachableError
@@ -26,6 +29,8 @@ from tests.contracts.records import (
 from tests.support.mongo_stores import database_of, fault, insert_late, records_in, write_through_fault
 
 if TYPE_CHECKING:
+    from pymongo.monitoring import CommandFailedEvent, CommandStartedEvent, CommandSucceededEvent
+
     from tests.support.mongo import Mongod, Server
 
 RECORDS = make_records(60)
@@ -58,16 +63,32 @@ def test_writing_survives_temporary_errors(mongod: Mongod, mongod_uri: str, dige
     check_is(mongod_uri, RECORDS, digest)
 
 
-def test_tiny_records_are_sent_in_small_batches(mongod: Mongod, mongod_uri: str) -> None:
-    def inserts() -> int:
-        with mongod.client() as client:
-            return int(client.admin.command("serverStatus")["metrics"]["commands"]["insert"]["total"])
+class WritesOfPlace(CommandListener):
+    """Notes the write concern of each write to the manifest collection, with the fields that the write sets."""
 
-    before = inserts()
-    with create_store(mongod_uri) as writer:
-        writer.write(map(encode, small_records(10_000)))
-        writer.finish()
-    assert inserts() - before >= 3
+    def __init__(self) -> None:
+        self.seen: list[tuple[list[str], Any]] = []
+
+    def started(self, event: CommandStartedEvent) -> None:
+        if event.command_name == "update" and event.command["update"] == "store.manifest":
+            for one in event.command["updates"]:
+                self.seen.append(([*one["u"].get("$set", one["u"])], event.command["writeConcern"]))
+
+    def succeeded(self, event: CommandSucceededEvent) -> None:
+        pass
+
+    def failed(self, event: CommandFailedEvent) -> None:
+        pass
+
+
+def test_commit_and_publication_wait_for_majority_and_journal(mongo_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    listener = WritesOfPlace()
+    monkeypatch.setattr(pymongo, "MongoClient", functools.partial(pymongo.MongoClient, event_listeners=[listener]))
+    write(f"{mongo_uri}{'&' if '?' in mongo_uri else '?'}appName=other", RECORDS[:2])  # with a client of its own
+    durable = [fields for fields, concern in listener.seen if concern == {"w": "majority", "j": True}]
+    assert ["partial.progress"] in durable
+    assert ["store", "manifest"] in durable
+    assert {concern["w"] for _, concern in listener.seen} == {"majority"}
 
 
 @pytest.mark.parametrize("skip", [1, 11, *(pytest.param(n, marks=pytest.mark.nightly) for n in (5, 17, 29))])
@@ -75,22 +96,6 @@ def test_writing_survives_failures_at_any_step(mongod: Mongod, mongod_uri: str, 
     commands = ("find", "insert", "update", "delete", "createIndexes", "collMod", "getMore", "aggregate", "distinct")
     write(mongod_uri, RECORDS[:2])
     write_through_fault(mongod, mongod_uri, RECORDS, *commands, skip=skip, close_connection=True)
-    check_is(mongod_uri, RECORDS, digest)
-
-
-@pytest.mark.nightly
-def test_writing_survives_kills_of_server(mongod: Mongod, mongod_uri: str, digest: str) -> None:
-    with create_store(mongod_uri) as writer:
-        for number in range(60):
-            if number in (0, 25, 59):
-                mongod.kill()
-                mongod.launch()
-            write_one_by_one(writer, RECORDS[: number + 1])
-            if number in (24, 40):
-                writer.commit()
-        mongod.kill()
-        mongod.launch()
-        writer.finish()
     check_is(mongod_uri, RECORDS, digest)
 
 
