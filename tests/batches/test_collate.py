@@ -11,8 +11,6 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 from dbloader import Collate, LMDBDataset, create_loader, write_store
-from dbloader.batches.fetchers import create_fetcher
-from dbloader.batches.tensors import TensorBatchFetcher
 from dbloader.decoding import RandomResizedCrop
 from dbloader.errors import OptionError
 from tests.support.images import photo
@@ -56,7 +54,7 @@ def check(batch: Any) -> None:
 
 
 @pytest.mark.slow
-def test_boxes_become_lists_and_numbers_tensors_in_every_loader(place: Path) -> None:
+def test_boxes_become_lists_and_numbers_tensors(place: Path) -> None:
     dataset = LMDBDataset(place, fields=FIELDS)
     for engine in ({"worker_type": "threads"}, {"worker_type": "processes", "num_workers": 2}):
         check(next(iter(loader(dataset, **engine))))
@@ -100,14 +98,14 @@ def test_ragged_fields_are_an_error_or_lists(place: Path, name: str) -> None:
     assert all(isinstance(values, torch.Tensor) for values in batch[name])
 
 
-def test_boxes_of_several_stores_are_an_error_that_names_the_field(place: Path) -> None:
+def test_boxes_of_concatenated_stores_are_refused_by_name(place: Path) -> None:
     dataset = LMDBDataset(place, fields=("image", "boxes"), decode=RandomResizedCrop(16))
     both: ConcatDataset[Any] = ConcatDataset([dataset] * 2)
     with pytest.raises(OptionError, match=r"^'boxes' of sample \d of ConcatDataset has the shape .*: pass collate_fn="):
         next(iter(loader(both, input_size=None)))
 
 
-def test_images_that_differ_are_an_error_that_names_a_decoder() -> None:
+def test_images_of_different_sizes_are_refused_with_a_remedy() -> None:
     class Sizes(Dataset[Any]):
         def __getitem__(self, index: int) -> Any:
             return torch.zeros(3, 4 + index, 4), index
@@ -133,13 +131,6 @@ def test_the_label_may_be_a_list(place: Path) -> None:
     ragged = LMDBDataset(place, target_transform=lambda label: [*range(label)])
     _, labels = next(iter(loader(ragged, collate_fn=Collate(lists=("label",)))))
     assert [values.tolist() for values in labels] == [[], [0], [0, 1], [0, 1, 2]]
-
-
-def test_with_collate_images_are_still_decoded_into_their_batch(place: Path) -> None:
-    dataset = LMDBDataset(place, decode=RandomResizedCrop(16))
-    assert type(create_fetcher(dataset, Collate(lists=("label",)))) is TensorBatchFetcher
-    images, _ = next(iter(loader(dataset, input_size=None, normalize=None, collate_fn=Collate(lists=("image",)))))
-    assert [image.shape for image in images] == [(3, 16, 16)] * 4
 
 
 def test_collate_refuses_a_single_name() -> None:

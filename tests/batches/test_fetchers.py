@@ -8,21 +8,19 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import Subset, default_collate
+from torch.utils.data import default_collate
 
-from dbloader import LMDBDataset, Record, convert, write_store
-from dbloader.batches.base import call_now, split
-from dbloader.batches.fetchers import RecordBatchFetcher, SampleBatchFetcher, SubsetBatchFetcher, create_fetcher
+from dbloader import LMDBDataset, Record, write_store
+from dbloader.batches.base import call_now
+from dbloader.batches.fetchers import RecordBatchFetcher, create_fetcher
 from dbloader.batches.tensors import TensorBatchFetcher
 from dbloader.decoding import DecodeTensor, RandomResizedCrop
 from dbloader.decoding.decoder import Plan
 from dbloader.errors import (
     LoaderError,
     NotAnImageError,
-    RecordIndexError,
 )
 from dbloader.sampling.rng import SeededIndices
-from dbloader.stores.lmdb.readahead import ReadAhead
 from tests.support.images import photo
 from tests.support.loaders import thread_loader
 
@@ -60,7 +58,7 @@ def options_of(kind: str) -> dict[str, Any]:
     "kind", ["tensors", "tensors of fields", "records", "records without images", "records of one size"]
 )
 @pytest.mark.parametrize("size", [2, 5])
-def test_a_batch_of_a_store_is_what_torch_collates_of_its_samples(place: Path, kind: str, size: int) -> None:
+def test_batch_of_a_store_equals_collated_samples(place: Path, kind: str, size: int) -> None:
     dataset = LMDBDataset(place, **options_of(kind))
     fetcher = create_fetcher(dataset)
     assert type(fetcher) is (TensorBatchFetcher if kind.startswith("tensors") else RecordBatchFetcher)
@@ -87,16 +85,6 @@ def test_parts_of_a_batch_keep_seeded_positions(place: Path) -> None:
     assert torch.equal(one, other)
 
 
-def test_create_fetcher_chooses_the_fewest_copies(place: Path) -> None:
-    store = LMDBDataset(place, decode=RandomResizedCrop(8))
-    assert type(create_fetcher(store)) is TensorBatchFetcher
-    assert type(create_fetcher(store, list)) is RecordBatchFetcher
-    assert type(create_fetcher(LMDBDataset(place))) is RecordBatchFetcher
-    assert type(create_fetcher(store, transform=Twice())) is SampleBatchFetcher
-    assert type(create_fetcher([1, 2])) is SampleBatchFetcher
-    assert type(create_fetcher(Subset(store, [1]))) is SubsetBatchFetcher
-
-
 def test_decoder_with_its_own_call_is_called(place: Path) -> None:
     class Dark(RandomResizedCrop):
         def __call__(self, *arguments: Any, **options: Any) -> torch.Tensor:
@@ -110,7 +98,7 @@ def test_decoder_with_its_own_call_is_called(place: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_the_first_error_of_a_batch_comes_out_with_its_record(tmp_path: Path, workers: int) -> None:
+def test_first_error_of_a_batch_names_its_record(tmp_path: Path, workers: int) -> None:
     images = [photo(0), photo(1), b"\xff\xd8\xff damaged", photo(3), b"\xff\xd8\xff too", photo(5)]
     write_store((Record(f"{n}.jpg", 0, image) for n, image in enumerate(images)), tmp_path / "some.lmdb")
     with LMDBDataset(tmp_path / "some.lmdb", decode=RandomResizedCrop(8)) as dataset:
@@ -151,57 +139,9 @@ def test_large_files_are_planned_a_few_at_a_time(place: Path, planned: int, monk
     assert (max(ahead) > 0) == (planned > 0)
 
 
-@pytest.mark.parametrize("shards", [None, 2])
-def test_the_kernel_is_asked_once_for_each_record_of_a_decoded_batch(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: int | None
-) -> None:
-    read_from = tmp_path / "store"
-    convert(place, read_from, shards=shards)
-    asked: list[int] = []
-    monkeypatch.setattr(ReadAhead, "prefetch", lambda _, indices: asked.extend(indices))
-    with LMDBDataset(read_from, decode=RandomResizedCrop(8)) as dataset:
-        create_fetcher(dataset).__getitems__([*range(LENGTH)])
-    assert len(asked) == LENGTH
-
-
 def test_store_that_returns_too_few_records_is_an_error(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = LMDBDataset(place, decode=RandomResizedCrop(8))
     records = dataset.records([0, 1])
     monkeypatch.setattr(dataset.store, "borrow", lambda *_, **__: nullcontext(iter(records)))
     with pytest.raises(LoaderError, match="gave fewer records than it was asked for"):
         create_fetcher(dataset).__getitems__([0, 1, 2])
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_index_out_of_range_is_an_error_at_its_batch(place: Path, workers: int) -> None:
-    dataset = LMDBDataset(place, decode=RandomResizedCrop(8))
-    iterator = iter(thread_loader(dataset, batch_sampler=[[1, 2], [3, 99], [4]], num_workers=workers))
-    assert next(iterator).samples == 2
-    with pytest.raises(RecordIndexError, match="no record 99"):
-        next(iterator)
-    assert list(iterator) == []
-
-
-def test_parts_of_a_batch_have_the_asked_size() -> None:
-    assert split(5, 2) == [slice(0, 2), slice(2, 4), slice(4, 6)]
-
-
-def test_subset_is_loaded_like_its_dataset(place: Path) -> None:
-    class Own(Subset[Any]):
-        def __getitem__(self, index: Any) -> Any:
-            return "own"
-
-        def __getitems__(self, indices: list[int]) -> list[Any]:
-            return [self[index] for index in indices]
-
-    store = LMDBDataset(place, decode=RandomResizedCrop(8))
-    fetcher = create_fetcher(Subset(store, [3, 1]))
-    assert (fetcher.releases_gil, create_fetcher(Own(store, [3])).releases_gil) == (True, False)
-    images, labels = fetcher.__getitems__([0, 1]).batch
-    assert labels.tolist() == [0, 1]
-    assert images.shape == (2, 3, 8, 8)
-    assert images.is_contiguous(memory_format=torch.channels_last)
-    fetcher = create_fetcher(Subset(store, [3, 1]), pin_memory=True)
-    for pinning in (fetcher, fetcher.snapshot()):
-        with pytest.raises(RuntimeError, match=r"(?i)pin|cuda|accelerator|nvidia"):
-            pinning.__getitems__([0])

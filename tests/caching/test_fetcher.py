@@ -93,7 +93,7 @@ def training(origin: Path, cache: Path) -> subprocess.Popen[str]:
     )
 
 
-def test_fetcher_imports_no_torch_and_is_no_child(origin: Path, cache: Path) -> None:
+def test_fetcher_imports_no_torch_and_has_its_own_session(origin: Path, cache: Path) -> None:
     with CachedStore(origin, cache) as store:
         store.read([0])
         pid = fetcher_of(cache)
@@ -165,21 +165,11 @@ def test_killed_training_and_fetcher_leave_usable_cache(origin: Path, cache: Pat
     assert sizes_of_partial_files(cache) == []
 
 
-def test_fetcher_of_removed_folder_ends_with_last_reader(origin: Path, cache: Path) -> None:
-    with CachedStore(origin, cache) as store:
-        store.read([0])
-        shutil.rmtree(cache)
-    wait_for(lambda: fetcher_of(cache) is None, "the fetcher ends")
-
-
 def test_fetcher_that_cannot_start_raises_with_reason(origin: Path, cache: Path) -> None:
     (cache / "fetcher.sock").mkdir(parents=True)
     (cache / "cache.json").touch()
     with CachedStore(origin, cache) as store, pytest.raises(StoreAccessError, match=r"cannot be reached.*directory"):
         len(store)
-
-
-# Several readers of a small cache
 
 
 def connect(origin: Path, cache: Path, shards: int, reader: str = "x") -> client.FetcherClient:
@@ -226,7 +216,7 @@ def test_longest_waiting_reader_is_served_first(origin: Path, cache: Path) -> No
     wait_until_ended(cache)
 
 
-def test_order_is_kept_until_its_last_process_ends(origin: Path, cache: Path) -> None:
+def test_order_lasts_until_its_last_process_ends(origin: Path, cache: Path) -> None:
     one, another, stranger = (connect(origin, cache, 2, reader) for reader in ("x", "x", "y"))
 
     def is_accepted() -> bool:
@@ -263,9 +253,6 @@ def test_shard_being_fetched_is_not_removed(origin: Path, cache: Path) -> None:
     wait_for(lambda: shards_in(cache) == ["00000.lmdb", "00003.lmdb"], "shard 0 beside shard 3")
     reader.close()
     wait_until_ended(cache)
-
-
-# Slow origins
 
 
 @pytest.fixture
@@ -314,9 +301,6 @@ def test_workers_do_not_wait_for_reader_of_hanging_origin(origin: Path, cache: P
     wait_until_ended(cache)
 
 
-# Origins that fail
-
-
 def test_missing_origin_raises_until_it_exists(origin: Path, cache: Path, tmp_path: Path) -> None:
     origin.rename(tmp_path / "away")
     with CachedStore(origin, cache) as store:
@@ -337,22 +321,6 @@ def test_worker_of_open_store_reads_cached_shards_without_origin(origin: Path, c
             kill_fetcher(cache)
             with pytest.raises(StoreNotFoundError, match=f"^{origin} does not exist"):
                 worker.read([4])
-
-
-def test_unreadable_origin_fails_one_question_only(origin: Path, cache: Path, tmp_path: Path) -> None:
-    first, second = connect(origin, cache, 1), connect(origin, cache, 1)
-    origin.rename(tmp_path / "away")
-    origin.touch()  # a file: its manifest cannot be read
-    with pytest.raises(StoreAccessError, match=r"00001.lmdb cannot be fetched: .*Not a directory"):
-        first.ask("shard 1", need=1)
-    origin.unlink()
-    (tmp_path / "away").rename(origin)
-    for shard in (1, 0):  # shard 1 has no reader now
-        second.ask(f"shard {shard}", need=shard)
-        second.tell(opened=True)
-    first.close()
-    second.close()
-    wait_until_ended(cache)
 
 
 def test_damaged_shard_of_origin_fails_its_readers_only(origin: Path, cache: Path) -> None:
@@ -414,20 +382,6 @@ def test_replaced_origin_raises_and_mixes_nothing(origin: Path, cache: Path) -> 
     with pickle.loads(pickled) as worker, pytest.raises(NotAStoreError, match="has been replaced since"):  # noqa: S301
         worker.read([8])
     wait_until_ended(cache)
-
-
-def test_removed_cached_file_is_fetched_again(origin: Path, cache: Path) -> None:
-    with CachedStore(origin, cache) as store:
-        assert images_of(store) == IMAGES
-        for path in (cache / "shards").iterdir():
-            path.unlink()
-        assert images_of(store) == IMAGES  # it has them open
-        with CachedStore(origin, cache) as other:
-            assert images_of(other) == IMAGES
-        assert read_stats(cache).fetches == 12
-
-
-# MongoDB
 
 
 @pytest.mark.slow

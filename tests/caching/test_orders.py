@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from dbloader import LMDBDataset, PrefetchLoader, create_loader
 from dbloader.caching.folder import read_stats
-from dbloader.caching.policy import CachePolicy, Need, needs_of
+from dbloader.caching.policy import CachePolicy, needs_of
 from dbloader.errors import OptionError
 from dbloader.sampling import BlockShuffleSampler, OrderedSampler, ShuffleSampler, WeightedSampler
 from tests.support.caching import WAIT_S, make_shards, shards_in, wait_for, wait_until_ended
@@ -277,12 +277,6 @@ def test_each_sample_is_read_within_need_of_its_shard(kind: str, drop_last: bool
         if kind not in ("blocks", "lanes", "equal blocks"):
             firsts = {shard: read.index(shard) for shard in set(read)}
             assert {need.shard: need.first for need in reversed(needs)} == firsts
-
-
-def test_margin_is_added_to_last_use() -> None:
-    records = Records([4, 4])
-    since = OrderedSampler(records).state_after(0)
-    assert needs_of(OrderedSampler(records), since, [4, 4], margin=3) == [Need(0, 0, 6), Need(1, 4, 10)]
 
 
 def test_needs_of_ten_million_samples_take_seconds() -> None:

@@ -74,56 +74,6 @@ def test_only_next_shards_replace_later_ones() -> None:
     assert policy.next({0, 1, 4}) == Fetch(2, [0])
 
 
-def test_awaited_shard_is_fetched_first() -> None:
-    policy = CachePolicy([10] * 4, 20)
-    policy.expect("reader", [Need(0, 0, 9), Need(1, 5, 19), Need(2, 20, 29)])
-    assert policy.next({0, 1}, [3]) == Fetch(3, [1])
-    assert policy.next({0, 1}, [3], fixed={1}) == Fetch(3, [0])
-    assert policy.next({0, 1}, [3], fixed={0, 1}) is None
-    assert policy.next({0, 1}, [0, 1]) is None  # both are there, and 2 has no room
-
-
-def test_shards_in_use_do_not_replace_each_other() -> None:
-    policy = CachePolicy([1] * 3, 2)
-    policy.expect("reader", [Need(shard, 0, 9) for shard in range(3)])
-    assert policy.next({0, 2}) is None
-    assert policy.next({0, 2}, [1]) == Fetch(1, [0])
-
-
-def test_least_recently_asked_shard_is_removed_without_order() -> None:
-    policy = CachePolicy([1] * 4, 3)
-    for shard in (0, 1, 2, 0):
-        policy.ask("reader", shard)
-    assert policy.next({0, 1, 2}, [3]) == Fetch(3, [1])
-    assert policy.next({0, 1, 2}) is None
-
-
-def test_everything_is_fetched_without_limit() -> None:
-    policy = CachePolicy([1] * 3)
-    policy.expect("reader", [Need(shard, shard, shard) for shard in range(3)])
-    assert policy.next({0, 1}) == Fetch(2, [])
-    assert policy.next({0, 1, 2}) is None
-
-
-def test_nearest_need_of_all_readers_counts() -> None:
-    policy = CachePolicy([1] * 4, 2)
-    policy.expect(0, [Need(0, 0, 9), Need(1, 100, 109)])
-    policy.expect(1, [Need(2, 500, 509), Need(3, 520, 529)])  # another rank, at its own position
-    assert policy.next({0}) == Fetch(2, [])
-    policy.ask(1, 3)
-    assert policy.next({0, 2}) == Fetch(3, [2])
-    policy.forget(1)
-    assert policy.next({0, 2}) == Fetch(1, [2])
-
-
-def test_shard_may_be_needed_several_times() -> None:
-    policy = CachePolicy([1] * 3, 2)
-    policy.expect("reader", [Need(0, 0, 0), Need(1, 1, 1), Need(2, 2, 2), Need(0, 3, 3)])
-    policy.ask("reader", 1)
-    policy.ask("reader", 2)
-    assert policy.next({0, 1}, [2]) == Fetch(2, [1])
-
-
 def test_least_bytes_are_shards_in_use_at_one_time() -> None:
     policy = CachePolicy([10, 20, 40])
     assert policy.least_bytes() == 0
@@ -147,15 +97,3 @@ def test_each_shard_is_fetched_once_with_least_bytes() -> None:
         policy.limit = policy.least_bytes()
         assert policy.limit == 2
         assert fetches(policy, list(order)) == 4
-
-
-def test_policy_of_many_shards_answers_in_time() -> None:
-    count = 2_000
-    policy = CachePolicy([1] * count, 100)
-    policy.expect("reader", [Need(shard, 10 * shard, 10 * shard + 9) for shard in range(count)])
-    present: set[int] = set()
-    for shard in range(count):
-        policy.ask("reader", shard)
-        while (step := policy.next(present, () if shard in present else [shard])) is not None:
-            present = (present - set(step.remove)) | {step.shard}
-        assert shard in present

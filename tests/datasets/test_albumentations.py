@@ -13,7 +13,6 @@ from PIL import Image
 from torch.utils.data import DataLoader, Subset
 
 from dbloader import LMDBDataset, create_loader, write_store
-from dbloader.decoding import RandomResizedCrop
 from dbloader.errors import OptionError
 
 if TYPE_CHECKING:
@@ -78,28 +77,9 @@ def test_boxes_are_transformed_with_their_image(tmp_path: Path) -> None:
     assert found["box_labels"].tolist() == [3]
 
 
-def test_image_of_a_pair_is_transformed(place: Path) -> None:
-    image, label = LMDBDataset(place, transforms=both())[5]
-    assert (image.shape, label) == ((16, 16, 3), 5)
-
-
-def test_composition_after_a_decoder_gets_its_pixels(place: Path) -> None:
-    decode = RandomResizedCrop(24)
-    torch.manual_seed(0)
-    plain = LMDBDataset(place, decode=decode)[0][0]
-    torch.manual_seed(0)
-    flipped = LMDBDataset(place, decode=decode, transform=A.HorizontalFlip(p=1))[0][0]
-    assert np.array_equal(flipped, plain.permute(1, 2, 0).numpy()[:, ::-1])
-
-
 def test_transform_of_the_image_alone_is_refused_beside_a_mask(place: Path) -> None:
     with pytest.raises(OptionError, match="as transforms=, which gets the whole sample"):
         LMDBDataset(place, transform=both(), fields=("image", "mask"))[0]
-
-
-def test_image_under_another_name_is_refused(place: Path) -> None:
-    with pytest.raises(OptionError, match="needs a field that is named 'image', got a sample of pixels"):
-        LMDBDataset(place, transforms=both(), fields={"pixels": "image"})[0]
 
 
 def batches(dataset: Any, epochs: int = 1, **options: Any) -> list[torch.Tensor]:
@@ -121,18 +101,6 @@ def test_draws_are_a_function_of_seed_epoch_and_position(place: Path) -> None:
     assert equal(threads, expected)
     assert equal(processes, expected)
     assert not equal(batches(dataset, 2, num_workers=0, seed=1), expected)
-
-
-def test_draws_are_the_same_after_resuming(place: Path) -> None:
-    options: dict[str, Any] = {"is_training": True, "batch_size": 4, "device": None, "normalize": None}
-    with create_loader(LMDBDataset(place, transform=crop()), **options, num_workers=0) as loader:
-        iterator = iter(loader)
-        next(iterator)
-        state = loader.state_dict()
-        expected = [images for images, _ in iterator]
-    with create_loader(LMDBDataset(place, transform=crop()), **options, num_workers=0) as loader:
-        loader.load_state_dict(state)
-        assert equal([images for images, _ in loader], expected)
 
 
 def test_foreign_dataset_gets_same_draws_from_the_loader(place: Path) -> None:

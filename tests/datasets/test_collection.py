@@ -19,12 +19,10 @@ from dbloader.errors import (
     DamagedRecordError,
     NotAStoreError,
     OptionError,
-    SourceError,
     StoreError,
     StoreNotFoundError,
 )
 from dbloader.stores.mongo.uri import parse
-from tests.contracts.records import stored
 from tests.support.images import encoded
 
 if TYPE_CHECKING:
@@ -130,13 +128,6 @@ def test_workers_read_a_collection(old: Old) -> None:
             assert sent[1] == dataset[1]
 
 
-def test_fields_of_documents_may_have_any_names(mongo_uri: str, tmp_path: Path) -> None:
-    old = Old(mongo_uri, tmp_path)
-    old.fill({name_of(number): jpeg(number) for number in range(COUNT)}, name_field="file", image_field="data")
-    with MongoDataset.from_listing(old.uri, old.listing, name_field="file", image_field="data") as dataset:
-        assert dataset[0][0].size == (16 + old.numbers[0], 24)
-
-
 def test_missing_end_marker_is_appended(old: Old) -> None:
     whole = jpeg(old.numbers[4])
     old.change(name_of(old.numbers[4]), whole[:-2])
@@ -199,19 +190,6 @@ def test_nested_field_names_are_refused(field: str, tmp_path: Path) -> None:
             MongoDataset.from_listing("mongodb://nowhere/db.images", tmp_path / "a.json", **options)
 
 
-def test_document_with_a_list_of_names_is_ignored(old: Old) -> None:
-    with old.collection() as collection:
-        collection.insert_one({"img_name": [name_of(0), "other"], "bson_img": b"no image"})
-    with MongoDataset.from_listing(old.uri, old.listing, decode=None) as dataset:
-        assert dataset[0][0] == jpeg(old.numbers[0])
-
-
-def test_listing_with_a_mistake_is_refused(old: Old) -> None:
-    old.list(["a.jpg", ""], [1, 2])
-    with pytest.raises(SourceError, match=r"listing\.json, row 2: it has no path"):
-        MongoDataset.from_listing(old.uri, old.listing)
-
-
 def test_credentials_are_not_pickled() -> None:
     from dbloader.sources.collection import FileCollection
 
@@ -236,15 +214,6 @@ def test_collection_is_converted(old: Old, tmp_path: Path, workers: int) -> None
         reasons = {event["name"]: event["reason"] for event in store.events()}
         assert reasons[name_of(old.numbers[5])] == "is not in the collection"
         assert store.manifest.source["path"] == old.uri
-
-
-def test_collection_is_converted_to_mongodb(old: Old, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    convert(old.uri, f"{old.uri}.new", listing=old.listing)
-    convert(old.uri, "out.lmdb", listing=old.listing)
-    with open_store(f"{old.uri}.new") as store, open_store("out.lmdb") as other:
-        assert stored(store, range(COUNT)) == stored(other, range(COUNT))
-        assert store.verify() == other.verify()
 
 
 def test_listing_may_name_further_files_of_the_collection(old: Old, tmp_path: Path) -> None:

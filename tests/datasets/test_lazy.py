@@ -65,19 +65,6 @@ def test_resize_is_exact_by_default_and_close_otherwise(place: Path) -> None:
             assert (batches - expected).abs().max() <= most
 
 
-def test_store_without_decode_check_raises_at_once(tmp_path: Path) -> None:
-    plant_photos(tmp_path / "images", 2, width=150, height=90, quality=90)
-    file = tmp_path / "images" / "cat" / "0000.jpg"
-    file.write_bytes(file.read_bytes()[:-500] + b"\xff\xd9")
-    convert(tmp_path / "images", tmp_path / "a.lmdb", check="none")
-    for resize in ("exact", "fast"):
-        dataset = LMDBDataset(tmp_path / "a.lmdb", resize=resize)
-        with pytest.raises(DamagedImageError) as raised:
-            dataset[0]
-        assert "cat/0000.jpg" in "".join(getattr(raised.value, "__notes__", ["cat/0000.jpg"]))
-        assert dataset[1][0] == eager(dataset, 1)
-
-
 class WithWrongTiles(LMDBDataset):
     """A dataset whose lengths of tiles do not fit its images."""
 

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +10,13 @@ import numpy as np
 import pytest
 from PIL import Image
 from torch.utils.data import (
-    ConcatDataset,
     DataLoader,
     Dataset,
     Subset,
-    random_split,
 )
 from typing_extensions import override
 
 from dbloader import LMDBDataset, Record, convert, write_store
-from dbloader.datasets.store import StoreDataset
 from dbloader.decoding import decode_pil
 from dbloader.errors import (
     DamagedImageError,
@@ -28,7 +25,6 @@ from dbloader.errors import (
 )
 from dbloader.records.columns import NO_LABEL
 from dbloader.stores.lmdb.keys import RECORDS, record_key
-from dbloader.stores.lmdb.store import LMDBStore
 from tests.contracts.dataset import DatasetContract, make
 from tests.support.images import encoded
 from tests.support.lmdb_files import tamper_with_records, value_at
@@ -133,10 +129,6 @@ def small(place: Path, length: int = 10, **fields: Any) -> Path:
     return place
 
 
-def red(image: Image.Image) -> int:
-    return int(np.asarray(image)[0, 0, 0])
-
-
 def every(dataset: Dataset[Any]) -> list[Any]:
     """Return the samples in a for loop, which is by indices; a type checker does not know that protocol."""
     return list(dataset)  # type: ignore[call-overload,no-any-return]
@@ -165,9 +157,6 @@ class TestLMDBDataset(DatasetContract):
         tamper_with_records(place, {index: bytes(document)})
 
 
-# Items
-
-
 def test_each_item_equals_image_folder(folder: Folder, place: Path) -> None:
     assert len(folder) == len(IMAGES) + 1
     with LMDBDataset(place) as dataset:
@@ -193,9 +182,6 @@ def test_classes_names_and_targets_equal_image_folder(folder: Folder, place: Pat
         assert [dataset.find(name) for name in folder.names()] == list(range(len(folder)))
 
 
-# Transforms and decoding
-
-
 class Scale:
     """A transform whose repr has several lines, like torchvision's Compose."""
 
@@ -206,7 +192,7 @@ class Scale:
         return "Scale(\n    0.5\n)"
 
 
-def test_image_without_decode_is_bytes_of_its_file(folder: Folder, place: Path) -> None:
+def test_decode_none_returns_the_bytes_of_the_file(folder: Folder, place: Path) -> None:
     with LMDBDataset(place, decode=None) as dataset:
         assert [data for data, _ in every(dataset)] == folder.files()
     with LMDBDataset(place, len, decode=None) as dataset:
@@ -279,9 +265,6 @@ def test_stop_iteration_in_a_sample_is_an_error(how: str, workers: int, tmp_path
             list(DataLoader(dataset, 2, num_workers=workers, collate_fn=list, multiprocessing_context=context))
 
 
-# Fields
-
-
 def test_missing_field_is_none_and_calls_no_transform(tmp_path: Path) -> None:
     write_store([{"image": b"x"}, {"label": 1, "caption": "words"}, {}], tmp_path / "s.lmdb")
     fields = ("image", "label", "caption", "name", "width", "height", "format", "damaged", "resized_from", "index")
@@ -302,9 +285,6 @@ def test_missing_label_is_none_beside_records_with_labels(tmp_path: Path) -> Non
         assert dataset.targets.tolist() == [5, NO_LABEL, NO_LABEL, -5]
 
 
-# Damage
-
-
 @pytest.fixture
 def damaged(tmp_path: Path) -> Path:
     """A store with a whole image and a cut one, which on_damaged='keep' kept."""
@@ -316,7 +296,7 @@ def damaged(tmp_path: Path) -> Path:
     return tmp_path / "s.lmdb"
 
 
-def test_image_stored_damaged_is_never_decoded(damaged: Path) -> None:
+def test_image_marked_damaged_is_never_decoded(damaged: Path) -> None:
     told = rf"^record 0 \(a/cut\.jpg\) of {damaged} was stored damaged: .*on_damaged='keep'.*decode=None"
     for decode in (decode_pil, len):
         with LMDBDataset(damaged, decode=decode) as dataset:
@@ -327,7 +307,7 @@ def test_image_stored_damaged_is_never_decoded(damaged: Path) -> None:
             assert dataset[1][1] == 0
 
 
-def test_image_stored_damaged_can_be_read_as_bytes(damaged: Path) -> None:
+def test_image_marked_damaged_is_read_as_bytes(damaged: Path) -> None:
     cut = (damaged.parent / "folder/a/cut.jpg").read_bytes()
     with LMDBDataset(damaged, decode=None, fields=("image", "damaged")) as dataset:
         assert dataset[0]["image"] == cut
@@ -336,63 +316,6 @@ def test_image_stored_damaged_can_be_read_as_bytes(damaged: Path) -> None:
         assert dataset.record(0).damaged == dataset[0]["damaged"]
     with LMDBDataset(damaged, fields=("label", "name")) as dataset:
         assert dataset[0] == {"label": 0, "name": "a/cut.jpg"}
-
-
-# With torch
-
-
-class CountingStore(LMDBStore):
-    """A store that records the indices of each read."""
-
-    def __init__(self, place: str | os.PathLike[str]) -> None:
-        super().__init__(place)
-        self.reads: list[list[int]] = []
-
-    @override
-    def read(self, indices: Sequence[int]) -> list[Record]:
-        self.reads.append(list(indices))
-        return super().read(indices)
-
-
-def test_data_loader_reads_each_batch_in_one_call(tmp_path: Path) -> None:
-    store = CountingStore(small(tmp_path / "s.lmdb"))
-    with StoreDataset(store, red) as dataset:
-        batches = [images.tolist() for images, _ in DataLoader(dataset, 4)]
-        assert batches == store.reads == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-        store.reads.clear()
-        assert [images.tolist() for images, _ in DataLoader(Subset(dataset, [7, -1, 7]), 3)] == [[7, 9, 7]]
-        assert store.reads == [[7, 9, 7]]
-
-
-def test_subsets_splits_and_concatenations_work(tmp_path: Path) -> None:
-    with LMDBDataset(small(tmp_path / "s.lmdb"), red) as dataset:
-        assert [Subset(dataset, [8, 2])[at][0] for at in range(2)] == [8, 2]
-        parts = random_split(dataset, [0.7, 0.3])
-        assert sorted(value for part in parts for value, _ in DataLoader(part, batch_size=None)) == list(range(10))
-        two: ConcatDataset[Any] = ConcatDataset([dataset, Subset(dataset, [0])])
-        assert (len(two), two[10][0], two[-1][0], two[9][0]) == (11, 0, 0, 9)
-        assert [images.tolist() for images, _ in DataLoader(two, 4)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 0]]
-
-
-# repr, pickle, open and close
-
-
-def test_repr_shows_fields_and_transforms(place: Path) -> None:
-    with LMDBDataset(place, Scale(), int, fields=("image", "label")) as dataset:
-        assert repr(dataset).splitlines() == [
-            "Dataset LMDBDataset",
-            "    Number of datapoints: 17",
-            f"    Root location: {place}",
-            "    Classes: 4",
-            "    Fields: image, label",
-            "    Transform: Scale(",
-            "                   0.5",
-            "               )",
-            "    Target transform: <class 'int'>",
-        ]
-
-
-# Places
 
 
 def test_place_in_mongodb_is_refused_without_showing_its_password() -> None:

@@ -86,10 +86,7 @@ class TestMongoDataset(DatasetContract):
             records_of(client, place).update_one({"_id": index}, {"$set": {"image": b"another image"}})
 
 
-# Beyond the contract
-
-
-def test_a_batch_is_one_query(mongod: Mongod, mongod_uri: str) -> None:
+def test_batch_is_read_in_one_query(mongod: Mongod, mongod_uri: str) -> None:
     make(mongod_uri)
     with MongoDataset(mongod_uri, decode=None) as dataset:
         dataset.__getitems__([0])
@@ -114,8 +111,6 @@ def test_pickle_has_no_credentials_but_spawned_worker_gets_them(mongod_with_user
     finally:
         mongod_with_users.drop(parse(place).database)
 
-
-# Queries
 
 AS_STORED: dict[str, Any] = {"transform": None, "normalize": None, "device": None}  # for create_loader
 QUERIES: list[tuple[dict[str, Any], Callable[[Record], bool]]] = [
@@ -192,7 +187,7 @@ def test_query_about_columns_reads_no_record(mongod: Mongod, mongod_uri: str, qu
         assert asked["docsExamined"] == 0, asked["planSummary"]
 
 
-def test_find_searches_the_query_and_counts_records_only_if_it_finds_none(mongod: Mongod, mongod_uri: str) -> None:
+def test_find_searches_the_selected_records(mongod: Mongod, mongod_uri: str) -> None:
     with create_store(mongod_uri) as writer:
         writer.write(encode(Record(name=name, label=label)) for label, name in enumerate("aabbc"))
         writer.finish()
@@ -208,7 +203,7 @@ def test_find_searches_the_query_and_counts_records_only_if_it_finds_none(mongod
             dataset.find("c")
 
 
-def test_query_that_finds_nothing_warns(place: str) -> None:
+def test_query_without_results_warns(place: str) -> None:
     with pytest.warns(UserWarning, match=r"^no record of .* is found by the query \{'nothing': 1\}$") as caught:
         dataset = MongoDataset(place, query={"nothing": 1})
     assert caught[0].filename == __file__
@@ -250,15 +245,6 @@ def test_query_that_cannot_be_sent_is_refused(place: str, query: Any) -> None:
         MongoDataset(place, query=query)
 
 
-def test_later_change_of_the_query_dict_has_no_effect(place: str) -> None:
-    query = {"label": {"$in": [3]}}
-    with MongoDataset(place, query=query) as dataset:
-        query["label"]["$in"].append(5)
-        dataset.refresh()
-        assert dataset.query == {"label": {"$in": [3]}}
-        assert set(dataset.targets.tolist()) == {3}
-
-
 def test_index_field_is_the_index_in_the_store(place: str) -> None:
     with MongoDataset(place, fields=("index", "caption"), query={"label": 3}) as dataset:
         assert read_all(dataset) == [
@@ -266,34 +252,6 @@ def test_index_field_is_the_index_in_the_store(place: str) -> None:
             {"index": 10, "caption": None},
             {"index": 17, "caption": "number 17"},
         ]
-
-
-def test_repr_shows_the_query(place: str) -> None:
-    with MongoDataset(place, query={"label": {"$in": [3, 5]}}) as dataset:
-        assert repr(dataset).splitlines() == [
-            "Dataset MongoDataset",
-            "    Number of datapoints: 6",
-            f"    Root location: {parse(place).redacted}",
-            "    Classes: 7",
-            "    Query: {'label': {'$in': [3, 5]}} (6 of 24 records)",
-        ]
-
-
-def test_query_is_answered_before_workers_start(mongo_uri: str) -> None:
-    make(mongo_uri)
-    with MongoDataset(mongo_uri, decode=None, query={"caption": {"$exists": True}}) as dataset:
-        with pymongo.MongoClient[Any](mongo_uri) as client:
-            # A new query would now find other records. The changed record itself is not read.
-            records_of(client, mongo_uri).update_one({"_id": 2}, {"$set": {"caption": "new"}})
-        assert in_worker(dataset) == EXPECTED[1::2]
-        with pickle.loads(pickle.dumps(dataset)) as sent:  # noqa: S301 - our own: what a spawned worker gets
-            assert read_all(sent) == EXPECTED[1::2]
-        with MongoDataset(mongo_uri, query=dataset.query) as now:
-            assert len(now) == len(dataset) + 1
-            assert now.content_digest != dataset.content_digest
-
-
-# Stores that are replaced
 
 
 def test_refresh_asks_the_query_again(mongo_uri: str) -> None:
@@ -394,7 +352,7 @@ def test_epoch_ends_with_the_samples_it_began_with(mongo_uri: str, kind: str, re
             loader.close()
 
 
-def test_datasets_of_old_and_new_store_do_not_mix(mongo_uri: str) -> None:
+def test_open_dataset_and_its_replacement_do_not_mix(mongo_uri: str) -> None:
     make(mongo_uri)
     with MongoDataset(mongo_uri, decode=None) as old:
         write_store([Record(f"new {index}", 0, b"new") for index in range(5)], mongo_uri, overwrite=True)
@@ -408,9 +366,6 @@ def test_datasets_of_old_and_new_store_do_not_mix(mongo_uri: str) -> None:
             for dataset, name in ((old, "new 1"), (new, "1.x")):
                 with pytest.raises(RecordNotFoundError, match=f"is named '{name}'"):
                     dataset.find(name)
-
-
-# Stores that are damaged on the server
 
 
 def damaged(place: str, change: Callable[[Any], object]) -> None:
@@ -454,15 +409,3 @@ def test_document_with_an_unknown_id_is_an_error(mongo_uri: str) -> None:
     for query in ({"caption": "number 3"}, {"name": "3.x"}, {"label": 3}):
         with pytest.raises(DamagedStoreError, match=r"_id 3\.5, which no record has"):
             MongoDataset(mongo_uri, query=query)
-
-
-def test_copy_without_indexes_gives_same_answer(mongo_uri: str) -> None:
-    make(mongo_uri)
-    query = {"label": 3, "width": {"$gte": 0}}
-    with MongoDataset(mongo_uri, query=query) as dataset:
-        before = dataset.content_digest
-    with pymongo.MongoClient[Any](mongo_uri) as client:
-        records_of(client, mongo_uri).drop_indexes()
-    with MongoDataset(mongo_uri, query=query) as dataset:
-        assert dataset.content_digest == before
-        assert dataset.store.find("3.x") == 3

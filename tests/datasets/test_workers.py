@@ -6,11 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from torch.utils.data import DataLoader
 
 from dbloader import LMDBDataset
 from dbloader.errors import StoreNotFoundError
-from tests.contracts.dataset import EXPECTED, LENGTH, WAIT_S, Witness, in_worker, make, read_all
+from tests.contracts.dataset import EXPECTED, WAIT_S, Witness, in_worker, make, read_all
 from tests.support.children import in_child
 
 # Python >= 3.12 warns of every fork of a process with threads.
@@ -22,18 +21,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(make(tmp_path_factory.mktemp("workers") / "s.lmdb"))
 
 
-def test_workers_read_two_datasets_on_one_file(place: Path) -> None:
-    """LMDB allows a process to open a file only once."""
-    with LMDBDataset(place, decode=None) as one, LMDBDataset(place, decode=len) as other:
-        loader = DataLoader(one + other, LENGTH, num_workers=2, collate_fn=list)
-        first, second = list(loader)
-        assert first == EXPECTED == read_all(one)
-        assert [size for size, _ in second] == [500] * LENGTH
-
-
-# Errors in workers
-
-
 def test_missing_store_is_an_error_in_a_worker(tmp_path: Path) -> None:
     place = Path(make(tmp_path / "s.lmdb"))
     with LMDBDataset(place, decode=None) as dataset:
@@ -43,10 +30,7 @@ def test_missing_store_is_an_error_in_a_worker(tmp_path: Path) -> None:
         assert read_all(dataset) == EXPECTED
 
 
-# Forks
-
-
-def test_fork_of_a_fork_reads_through_its_own_handle(place: Path) -> None:
+def test_grandchild_reads_through_its_own_handle(place: Path) -> None:
     witness = Witness()
     with LMDBDataset(place, decode=witness) as dataset:
         witness.dataset = dataset

@@ -14,7 +14,7 @@ from PIL import Image
 from torch.nn.functional import interpolate
 
 from dbloader import LMDBDataset, convert
-from dbloader.decoding import RandomCrop, RandomResizedCrop
+from dbloader.decoding import RandomResizedCrop
 from dbloader.decoding.jpeg import open_jpeg, scale
 from dbloader.errors import DamagedImageError
 from dbloader.images.tiled import encode_tiled
@@ -39,9 +39,6 @@ def jpeg_of(kind: str, width: int = 75, height: int = 201) -> bytes:
     return encode(draw(width, height, options.pop("mode", "RGB")), quality=90, **options)
 
 
-# Tiles
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
 @pytest.mark.parametrize("scaled", [False, True])
@@ -52,15 +49,6 @@ def test_tiles_have_the_pixels_of_the_whole(subsampling: str, scaled: bool) -> N
             decoder = RandomResizedCrop(size, (0.01, 1.0), scaled=scaled)
             for row in np.random.default_rng(width).random((40, decoder.draws)):
                 assert torch.equal(decoder(jpeg, row, tiles=lengths), decoder(jpeg, row))
-
-
-@pytest.mark.parametrize(
-    "decoder", [RandomCrop(64, 20), *(RandomResizedCrop(48, interpolation=name) for name in ("bicubic", "lanczos"))]
-)
-def test_crop_from_tiles_equals_crop_of_the_whole(decoder: Any) -> None:
-    tiled, lengths = encode_tiled(draw(300, 200), quality=90)
-    for row in np.random.default_rng(2).random((12, decoder.draws)):
-        assert torch.equal(decoder(tiled, row, tiles=lengths, known_intact=True), decoder(tiled, row))
 
 
 def test_only_tiles_of_the_crop_are_decoded() -> None:
@@ -91,9 +79,6 @@ def test_wrong_or_damaged_tiles_are_refused(scaled: bool) -> None:
     damaged = jpeg[:place] + bytes(4) + jpeg[place + 4 :]
     with pytest.raises(DamagedImageError, match=r"^tiles of the JPEG do not decode: "):
         decoder(damaged, random_numbers, tiles=lengths)
-
-
-# Fractions of the size
 
 
 @pytest.mark.parametrize("factor", [2, 4, 8])
@@ -140,9 +125,6 @@ def test_images_smaller_than_a_block_are_not_scaled() -> None:
         file = encode(draw(side, side))
         for row in np.random.default_rng(side).random((10, plain.draws)):
             assert torch.equal(scaled(file, row), plain(file, row))
-
-
-# Files that are known to be intact
 
 
 @pytest.mark.parametrize("factor", [1, 2, 4, 8])

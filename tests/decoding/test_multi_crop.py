@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import pickle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,12 +61,6 @@ def test_each_crop_equals_output_of_its_decoder(decode: MultiCrop, known_intact:
             assert len(outputs) == sum(count for count, _ in decode.crops)
             assert same(outputs, one_by_one(decode, image, row, **known))
             assert len({output.untyped_storage().data_ptr() for output in outputs}) == len(outputs)
-
-
-def test_turned_image_is_cropped_upright() -> None:
-    decode = MultiCrop([(3, RandomResizedCrop(16, exif_transpose=True))])
-    for row in rows(decode, 4):
-        assert same(decode(turned(), row), one_by_one(decode, turned(), row))
 
 
 def test_scaled_crops_stay_close_to_full_crops() -> None:
@@ -133,13 +126,6 @@ def test_wrong_crops_are_refused() -> None:
         DINO(photo(), [0.5])
     with pytest.raises(OptionError, match="several crops of an image"):
         DINO.choose_crop([], 10, 10)
-
-
-def test_multi_crop_is_pickled_and_shows_its_crops() -> None:
-    copy = pickle.loads(pickle.dumps(MIXED))  # noqa: S301 - it was pickled here
-    row = rows(MIXED, 1)[0]
-    assert same(copy(photo(), row), MIXED(photo(), row))
-    assert repr(MIXED).startswith("MultiCrop([(1, ResizeCenterCrop((24, 24)")
 
 
 @pytest.fixture(scope="module")

@@ -60,12 +60,6 @@ def test_masks_and_boxes_become_tv_tensors(place: Path) -> None:
 
 
 @needs_torchvision
-def test_array_without_axes_is_unchanged() -> None:
-    sample = {"image": Image.new("RGB", (8, 8)), "boxes": boxes_of(0), "scale": np.array(3)}
-    assert as_tv_tensors(sample)["scale"] is sample["scale"]
-
-
-@needs_torchvision
 @pytest.mark.parametrize("count", [0, 2])
 def test_lists_of_boxes_become_bounding_boxes(count: int) -> None:
     boxes = as_tv_tensors({"image": Image.new("RGB", (8, 8)), "boxes": [[1, 2, 3, 4]] * count})["boxes"]
@@ -103,13 +97,3 @@ def test_v2_transforms_image_mask_and_boxes_together(place: Path) -> None:
         (batch,) = loader
         assert len(batch) == LENGTH
         loader.close()
-
-
-@needs_torchvision
-def test_v2_transforms_a_pair_of_image_and_label(place: Path) -> None:
-    from torchvision.transforms import v2
-
-    transforms = v2.Compose([v2.CenterCrop(16), v2.PILToTensor()])
-    with LMDBDataset(place, transforms=transforms) as dataset:
-        image, label = dataset[4]
-    assert (image.shape, label) == ((3, 16, 16), 1)

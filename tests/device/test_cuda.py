@@ -74,9 +74,7 @@ def value_read_at_once(transfer: CudaTransfer, value: int, delay: int) -> int:
 
 
 @pytest.mark.parametrize(("kind", "right"), [(CudaTransfer, True), (NotWaitingForCopies, False)])
-def test_a_consumer_reads_a_batch_only_when_it_is_whole(
-    gpu: torch.device, kind: type[CudaTransfer], right: bool
-) -> None:
+def test_consumer_reads_whole_batches_only(gpu: torch.device, kind: type[CudaTransfer], right: bool) -> None:
     transfer = kind(gpu)
     value_read_at_once(transfer, 3, 1)
     torch.cuda.synchronize()
@@ -84,9 +82,7 @@ def test_a_consumer_reads_a_batch_only_when_it_is_whole(
 
 
 @pytest.mark.parametrize(("kind", "right"), [(CudaTransfer, True), (NotKeeping, False)])
-def test_memory_of_a_dropped_batch_is_kept_until_its_work_is_done(
-    gpu: torch.device, kind: type[CudaTransfer], right: bool
-) -> None:
+def test_memory_of_a_dropped_batch_outlives_its_work(gpu: torch.device, kind: type[CudaTransfer], right: bool) -> None:
     transfer = kind(gpu)
     first, second = pinned(7), pinned(9)
     transfer.receive(transfer.start(first))
@@ -116,7 +112,7 @@ class TwoBuffers:
 
 
 @pytest.mark.parametrize(("kind", "right"), [(CudaTransfer, True), (NotWaitingForTheConsumer, False)])
-def test_memory_is_rewritten_only_after_the_consumers_earlier_work(
+def test_memory_is_rewritten_after_earlier_work_of_the_consumer(
     gpu: torch.device, kind: type[CudaTransfer], right: bool
 ) -> None:
     transfer, buffers = kind(gpu), TwoBuffers(gpu)
@@ -134,15 +130,10 @@ def test_memory_is_rewritten_only_after_the_consumers_earlier_work(
     assert int(read) // BYTES == (7 if right else 9)
 
 
-# Preparing
-
-
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_a_gpu_gives_the_bits_that_the_cpu_gives(
-    gpu: torch.device, mode: Any, dtype: torch.dtype, channels_last: bool
-) -> None:
+def test_gpu_and_cpu_prepare_equal_bits(gpu: torch.device, mode: Any, dtype: torch.dtype, channels_last: bool) -> None:
     erasing = RandomErasing(0.7, mode=mode, max_count=3)
     prepared = Preparation(Normalize(MEAN, STD, dtype=dtype, channels_last=channels_last), erasing)
     images, given = pixels(16, 3, 64, 48), SampleRNG(1, 2, range(16))
@@ -151,10 +142,7 @@ def test_a_gpu_gives_the_bits_that_the_cpu_gives(
     assert torch.equal(result.cpu(), expected)
 
 
-# In a loader
-
-
-def test_a_consumer_on_a_stream_of_its_own_gets_whole_batches(gpu: torch.device) -> None:
+def test_consumer_on_its_own_stream_gets_whole_batches(gpu: torch.device) -> None:
     batches = [torch.full((BYTES,), number, dtype=torch.uint8) for number in range(20)]
     with torch.cuda.stream(torch.cuda.Stream(gpu)):  # type: ignore[no-untyped-call]
         sums = [total(batch) for batch in PrefetchLoader(PrefetchLoader(batches, "cuda"), "cuda")]
@@ -162,7 +150,7 @@ def test_a_consumer_on_a_stream_of_its_own_gets_whole_batches(gpu: torch.device)
 
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
-def test_a_gpu_prepares_the_batches_that_the_cpu_prepares(gpu: torch.device, depth: int) -> None:
+def test_loader_prepares_equal_batches_on_gpu_and_cpu(gpu: torch.device, depth: int) -> None:
     batches = [(pixels(count, height=64, width=48), torch.arange(count)) for count in [16] * 6 + [5]]
     normalized = PrefetchLoader(batches, "cuda", depth, preparation=Normalize(MEAN, STD))
     for (images, labels), (given, _) in zip(normalized, batches, strict=True):
@@ -197,7 +185,7 @@ def test_tensors_of_any_layout_keep_their_values() -> None:
     assert [part.stride() for part in moved[:2]] == [part.stride() for part in batch[:2]]
 
 
-def test_an_epoch_that_was_left_or_failed_leaves_the_next_one_whole(gpu: torch.device) -> None:
+def test_epoch_after_an_abandoned_or_failed_one_is_whole(gpu: torch.device) -> None:
     batches = [torch.full((BYTES,), number, dtype=torch.uint8) for number in range(6)]
     loader = PrefetchLoader[Any](batches, device="cuda", depth=3)
     for _ in loader:
@@ -216,7 +204,7 @@ def test_an_epoch_that_was_left_or_failed_leaves_the_next_one_whole(gpu: torch.d
     loader.close()
 
 
-def test_the_current_device_and_stream_of_the_consumer_are_left_alone(gpu: torch.device) -> None:
+def test_loader_keeps_the_current_device_and_stream(gpu: torch.device) -> None:
     stream = torch.cuda.current_stream()
     for depth in (0, 2):
         list(PrefetchLoader([torch.zeros(2)], device=f"cuda:{torch.cuda.device_count() - 1}", depth=depth))
@@ -224,7 +212,7 @@ def test_the_current_device_and_stream_of_the_consumer_are_left_alone(gpu: torch
 
 
 @pytest.mark.usefixtures("gpu")
-def test_another_gpu_than_the_current_one_is_fed() -> None:
+def test_loader_feeds_a_gpu_that_is_not_current() -> None:
     if torch.cuda.device_count() < 2:
         pytest.skip("there is one CUDA device only")
     batches = [torch.full((BYTES,), number, dtype=torch.uint8) for number in range(20)]
@@ -236,14 +224,11 @@ def test_another_gpu_than_the_current_one_is_fed() -> None:
     assert [value.item() for value in sums] == [number * BYTES for number in range(20)]
 
 
-def test_a_gpu_that_is_not_there_is_an_error(gpu: torch.device) -> None:
+def test_missing_gpu_is_an_error(gpu: torch.device) -> None:
     count = torch.cuda.device_count()
     assert count > gpu.index
     with pytest.raises(OptionError, match=f"torch finds {count} CUDA devices here, got device='cuda:{count}'"):
         PrefetchLoader([], device=f"cuda:{count}")
-
-
-# Nothing waits
 
 
 def run_through(loader: PrefetchLoader[Any]) -> list[torch.Tensor]:

@@ -18,28 +18,12 @@ def environment(**variables: str) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without CUDA")
-def test_a_machine_without_a_gpu_is_told_so_in_one_line() -> None:
+def test_machine_without_a_gpu_gets_one_line() -> None:
     done = subprocess.run(
         [SCRIPTS / "gpu-check"], env=environment(), capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"gpu-check: torch {torch.__version__} finds no CUDA device here\n"
-
-
-def test_an_interpreter_without_torch_is_told_so_in_one_line(tmp_path: Path) -> None:
-    python = tmp_path / "python"
-    python.write_text("#!/bin/sh\nexit 1\n")
-    python.chmod(0o755)
-    done = subprocess.run(
-        [SCRIPTS / "gpu-check"],
-        env=environment(PYTHON=str(python)),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert f"gpu-check: {python} has no torch; install one with CUDA" in done.stderr
 
 
 @pytest.mark.slow

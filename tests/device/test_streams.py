@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import pickle
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
 
-from dbloader.device.transfer import CudaTransfer, is_recordable, record
+from dbloader.device.transfer import CudaTransfer, is_recordable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,7 +105,7 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
     return Cuda(monkeypatch)
 
 
-def test_the_streams_wait_for_each_other_and_keep_memory_in_this_order(fake_cuda: Cuda) -> None:
+def test_streams_wait_for_each_other_and_keep_memory(fake_cuda: Cuda) -> None:
     transfer = CudaTransfer(CUDA)
     in_transit = transfer.start([Graph("batch", fake_cuda), "a.jpg"])
     assert fake_cuda.happened() == ["batch pinned", "batch to cuda:1 on side at leisure", "side 1 recorded"]
@@ -120,7 +119,7 @@ def test_the_streams_wait_for_each_other_and_keep_memory_in_this_order(fake_cuda
     assert fake_cuda.sides == 1
 
 
-def test_a_preparation_runs_on_the_stream_of_the_copies_and_what_it_makes_is_kept(fake_cuda: Cuda) -> None:
+def test_preparation_runs_on_the_copy_stream_and_keeps_its_results(fake_cuda: Cuda) -> None:
     def halve(batch: list[Graph]) -> tuple[Graph, int]:
         fake_cuda.log.append(f"{batch[0].name} halved on {fake_cuda.current.name}")
         return Graph("half", fake_cuda, is_cuda=True), 1
@@ -136,7 +135,7 @@ def test_a_preparation_runs_on_the_stream_of_the_copies_and_what_it_makes_is_kep
     assert fake_cuda.happened()[1:] == ["consumer waits for side 1", "half kept for consumer"]
 
 
-def test_cpu_results_of_a_preparation_move_on_the_consumers_stream(fake_cuda: Cuda) -> None:
+def test_cpu_results_of_a_preparation_move_on_the_stream_of_the_consumer(fake_cuda: Cuda) -> None:
     transfer = CudaTransfer(CUDA)
     in_transit = transfer.start([Graph("batch", fake_cuda)], lambda batch: [Graph("other", fake_cuda)])
     fake_cuda.happened()
@@ -150,14 +149,14 @@ def test_batches_made_on_the_device_are_awaited_and_kept(fake_cuda: Cuda) -> Non
     assert fake_cuda.happened()[:2] == ["side waits for all of consumer", "made kept for side"]
 
 
-def test_objects_that_cannot_be_recorded_move_on_the_consumers_stream(fake_cuda: Cuda) -> None:
+def test_unrecordable_objects_move_on_the_stream_of_the_consumer(fake_cuda: Cuda) -> None:
     transfer = CudaTransfer(CUDA)
     in_transit = transfer.start([Mover("cpu")])
     assert in_transit.batch[0].device == "cpu"
     assert transfer.receive(in_transit)[0].device == CUDA
 
 
-def test_an_error_in_a_preparation_leaves_the_stream_of_the_thread_as_it_was(fake_cuda: Cuda) -> None:
+def test_failed_preparation_restores_the_stream(fake_cuda: Cuda) -> None:
     def fail(batch: Any) -> None:
         raise ValueError("no batch like that")
 
@@ -178,21 +177,5 @@ def test_an_error_in_a_preparation_leaves_the_stream_of_the_thread_as_it_was(fak
         (Mover(), False),
     ],
 )
-def test_only_what_can_be_recorded_is_copied_beside_the_consumer(leaf: Any, recordable: bool) -> None:
+def test_only_recordable_objects_are_copied_beside_the_consumer(leaf: Any, recordable: bool) -> None:
     assert is_recordable(leaf) is recordable
-
-
-def test_all_of_a_packed_sequence_is_recorded_but_its_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded = []
-    monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda self: self.dtype is torch.float32))
-    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: recorded.append((self, stream)))
-    packed = pack_sequence([torch.ones(3), torch.ones(2)])
-    stream: Any = object()
-    record(packed, stream)
-    assert recorded == [(packed.data, stream)]
-
-
-def test_a_cuda_transfer_is_pickled_without_its_stream() -> None:
-    transfer = pickle.loads(pickle.dumps(CudaTransfer(CUDA)))  # noqa: S301
-    assert type(transfer) is CudaTransfer
-    assert transfer.device == CUDA

@@ -1,10 +1,8 @@
 """Any crop of a tiled JPEG has the pixels of the whole image, bit for bit; other JPEGs are refused."""
 
 import io
-import mmap
 import random
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +15,7 @@ from PIL import Image
 
 from dbloader.errors import DamagedImageError, ImageError, NotAnImageError, NotTiledError, OptionError
 from dbloader.images.jpeg import State, examine
-from dbloader.images.tiled import decode_crop, encode_tiled, find_lengths, join_tiles, tile
-from dbloader.images.tiled.encode import choose_interval
+from dbloader.images.tiled import decode_crop, encode_tiled, find_lengths, tile
 from tests.support.jpegs import END, code_blocks, draw, encode, frame, needs_jpegtran, scan, segment, thumbnail_exif
 
 SUBSAMPLINGS = ("4:4:4", "4:2:2", "4:2:0")
@@ -124,37 +121,6 @@ def test_crop_in_a_narrow_last_tile_equals_the_whole_image(subsampling: str, ove
             )
 
 
-def test_joined_jpeg_is_complete_and_has_no_metadata() -> None:
-    exif = thumbnail_exif(encode(draw(16, 16), quality=20))
-    plain = encode_tiled(draw(96, 60), quality=80)
-    jpeg, lengths = encode_tiled(draw(96, 60), quality=80, exif=exif, icc_profile=b"profile" * 1000)
-    joined, x, y = join_tiles(jpeg, lengths, 40, 20, 30, 30)
-    assert (joined, x, y) == join_tiles(*plain, 40, 20, 30, 30)
-    structure = examine(bytes(joined))
-    assert structure.state is State.COMPLETE
-    assert structure.frame
-    assert (structure.frame.width, structure.frame.height) == (64, 44)
-    assert (x, y) == (8, 4)
-
-
-def test_memory_map_can_be_closed_after_a_crop(tmp_path: Path) -> None:
-    jpeg, lengths = encode_tiled(draw(100, 60), quality=80)
-    path = tmp_path / "file"
-    path.write_bytes(b"before" + jpeg + b"after")
-    with path.open("rb") as file:
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    with mapped, memoryview(mapped) as view, view[6:-5] as part:
-        crop = decode_crop(part, memoryview(lengths), 10, 20, 30, 40)
-    np.testing.assert_array_equal(crop, decode(jpeg)[20:60, 10:40])
-
-
-def test_noise_above_the_buffer_of_pillow_is_encoded() -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (200, 200, 3), np.uint8)
-    jpeg, lengths = encode_tiled(pixels, quality=100, subsampling="4:4:4")
-    assert len(jpeg) > 2 * 200 * 200
-    assert_crops(jpeg, lengths, random.Random(0), crops=10)
-
-
 def test_encoded_image_has_pixels_metadata_and_markers() -> None:
     exif = thumbnail_exif(b"\xff\xd0\xff\xd9")
     jpeg, lengths = encode_tiled(draw(160, 60), quality=85, subsampling="4:2:2", exif=exif, icc_profile=b"profile")
@@ -168,24 +134,6 @@ def test_encoded_image_has_pixels_metadata_and_markers() -> None:
     assert [bytes(part[-2:]) for part in parts[1:-2]] == [bytes((0xFF, 0xD0 + number % 8)) for number in range(39)]
     assert bytes(parts[-2][-2:]) == END
     assert not len(parts[-1])
-
-
-@pytest.mark.parametrize(
-    ("row", "mcu_width", "tile_width", "interval"),
-    [
-        (60, 8, 32, 4),
-        (60, 8, 64, 10),  # 80 pixels, since 48 are further away by their ratio
-        (32, 16, 32, 2),
-        (61, 8, 32, 1),  # a prime number of MCUs: 8 pixels
-        (5, 8, 32, 5),  # a prime number, but 40 pixels
-        (13, 8, 32, 13),  # 8 pixels are as far away as 128; these are 104
-        (16, 8, 32, 4),
-        (1, 8, 1000, 1),
-        (1, 32, 1, 1),
-    ],
-)
-def test_interval_is_the_divisor_nearest_to_the_width(row: int, mcu_width: int, tile_width: int, interval: int) -> None:
-    assert choose_interval(row, mcu_width, tile_width) == interval
 
 
 SOURCES = {
@@ -314,14 +262,6 @@ def test_restart_markers_out_of_order_are_damage() -> None:
             decode_crop(damaged, lengths, *crop)
 
 
-def test_frame_without_components_or_factors_is_damage() -> None:
-    jpeg = frame(0xC0, 8, 8, 0x01) + segment(0xDD, b"\x00\x01") + scan([1], "") + END
-    with pytest.raises(DamagedImageError, match="sampling factors that are not 1 to 4"):
-        find_lengths(jpeg)
-    with pytest.raises(DamagedImageError, match="no frame header"):
-        find_lengths(b"\xff\xd8" + scan([1], "") + END)
-
-
 def test_wrong_lengths_raise_or_change_no_pixel() -> None:
     jpeg, lengths = encode_tiled(draw(200, 100), quality=70, subsampling="4:4:4")
     whole = decode(jpeg)
@@ -354,39 +294,10 @@ def test_wrong_lengths_raise_or_change_no_pixel() -> None:
             decode_crop(jpeg, bytes_of_others, 70, 20, 100, 30)
 
 
-def test_tile_must_begin_and_end_at_a_marker() -> None:
-    jpeg, lengths = encode_tiled(draw(200, 60), quality=95, subsampling="4:4:4", tile_width=200)
-    edges = jpeg.index(b"\xff\xda") + 14 + _edges(lengths)
-    # The second byte of this marker is also in the next tile, but not after an FF.
-    wrong = np.frombuffer(lengths, "<u2").copy()
-    place = next(at for at in range(edges[3], edges[4]) if jpeg[at] == 0xD2 and jpeg[at - 1] != 0xFF)
-    wrong[2] += place + 1 - edges[3]
-    wrong[3] -= place + 1 - edges[3]
-    for top in (16, 24):  # the tile before the edge, and that after it
-        with pytest.raises(DamagedImageError, match="no marker is where one begins or ends"):
-            decode_crop(jpeg, wrong.tobytes(), 50, top, 10, 8)
-    decode_crop(jpeg, wrong.tobytes(), 50, 32, 10, 8)
-
-
 def test_tile_above_65535_bytes_is_refused() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (8, 5000, 3), np.uint8)
     with pytest.raises(ImageError, match=r"one of its tiles has [0-9,]+ bytes, more than 65,535"):
         encode_tiled(pixels, quality=100, subsampling="4:4:4", tile_width=5000)
-
-
-def test_segment_with_the_color_space_is_kept() -> None:
-    jpeg = encode_tiled(draw(96, 60), quality=90).jpeg
-    assert jpeg[2:4] == b"\xff\xe0"  # JFIF, which means YCbCr
-    jpeg = jpeg[:2] + segment(0xEE, b"Adobe" + bytes([0, 100, 0, 0, 0, 0, 0])) + jpeg[20:]  # RGB
-    assert_crops(jpeg, find_lengths(jpeg), random.Random(0), crops=10)
-
-
-def test_tiles_that_do_not_decode_raise_damaged_image_error() -> None:
-    jpeg, lengths = encode_tiled(draw(200, 60), quality=70)
-    start, stop = jpeg.index(b"\xff\xd3") + 2, jpeg.index(b"\xff\xd4")
-    damaged = jpeg[:start] + bytes(stop - start) + jpeg[stop:]
-    with pytest.raises(DamagedImageError, match="tiles of the JPEG do not decode"):
-        decode_crop(damaged, lengths, 0, 0, 200, 60)
 
 
 @pytest.mark.parametrize(

@@ -17,14 +17,9 @@ import pytest
 from dbloader.errors import LoaderError
 from dbloader.loading.background import BackgroundIterator, BackgroundThread
 from dbloader.loading.compat import BackgroundGenerator
-from dbloader.loading.stats import Clock
 from tests.support.children import in_child
 
 WAIT_S = 20.0  # for events that are on their way; only a broken test waits so long
-
-
-class Item:
-    """Something that a weak reference can follow."""
 
 
 class StrangeError(BaseException):
@@ -67,17 +62,12 @@ def threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if isinstance(thread, BackgroundThread)]
 
 
-def join_threads() -> None:
-    for thread in threads():
-        thread.join(WAIT_S)
-
-
 @pytest.mark.parametrize("depth", [1, 7, 1000, 0, -1])
-def test_all_items_come_in_order_at_any_depth(depth: int) -> None:
+def test_items_arrive_in_order_at_any_depth(depth: int) -> None:
     assert list(BackgroundIterator(range(100), depth)) == list(range(100))
 
 
-def test_the_thread_has_ended_when_the_consumer_sees_the_end() -> None:
+def test_thread_ends_before_the_consumer_sees_the_end() -> None:
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)  # else the thread often ends before the consumer's comes to run
     try:
@@ -95,9 +85,7 @@ def test_items_may_look_like_ends_and_errors() -> None:
 
 @pytest.mark.parametrize("position", [0, 3, 5], ids=["first", "middle", "last"])
 @pytest.mark.parametrize("kind", [ValueError, KeyError, KeyboardInterrupt, SystemExit, GeneratorExit, StrangeError])
-def test_an_error_of_any_kind_comes_out_at_its_place_with_its_traceback(
-    kind: type[BaseException], position: int
-) -> None:
+def test_error_arrives_at_its_place_with_its_traceback(kind: type[BaseException], position: int) -> None:
     error = kind("of the source")
 
     def produce() -> Iterator[int]:
@@ -116,7 +104,7 @@ def test_an_error_of_any_kind_comes_out_at_its_place_with_its_traceback(
 
 
 @pytest.mark.parametrize("depth", [1, 3])
-def test_the_source_runs_ahead_by_the_depth_and_no_further(depth: int) -> None:
+def test_source_runs_ahead_by_the_depth_at_most(depth: int) -> None:
     change = threading.Condition()
     produced = taken = furthest = 0
 
@@ -140,40 +128,6 @@ def test_the_source_runs_ahead_by_the_depth_and_no_further(depth: int) -> None:
     assert furthest <= depth + 1  # by one more, as `taken` is counted after the fact
 
 
-def test_an_item_lives_no_longer_than_the_consumer_keeps_it() -> None:
-    asked, may_go_on = threading.Event(), threading.Event()
-
-    def make(number: int) -> Item:
-        if number == 5:
-            asked.set()
-            may_go_on.wait(WAIT_S)
-        return Item()
-
-    iterator = BackgroundIterator(map(make, range(10)), depth=2)
-    references = [weakref.ref(next(iterator)) for _ in range(5)]
-    assert asked.wait(WAIT_S)  # all that was made was taken, and the thread is in the source
-    assert [reference() for reference in references] == [None] * 5
-    may_go_on.set()
-    assert len(list(iterator)) == 5
-
-
-def test_items_that_nobody_took_are_freed_on_close() -> None:
-    references = []
-
-    def produce() -> Iterator[Item]:
-        while True:
-            item = Item()
-            references.append(weakref.ref(item))
-            yield item
-            del item
-
-    iterator = BackgroundIterator(produce(), depth=4)
-    next(iterator)
-    iterator.close()
-    assert len(references) >= 1
-    assert all(reference() is None for reference in references)
-
-
 def test_kept_error_does_not_keep_its_source() -> None:
     def produce() -> Iterator[int]:
         yield 1
@@ -190,11 +144,8 @@ def test_kept_error_does_not_keep_its_source() -> None:
     assert kept.value.__traceback__ is not None
 
 
-# Endings
-
-
 @pytest.mark.parametrize("taken", [1, 5, 6], ids=["early", "after the last", "at the end"])
-def test_a_source_is_closed_once_and_in_the_thread(taken: int) -> None:
+def test_source_is_closed_once_in_its_thread(taken: int) -> None:
     source = Source(5)
     iterator = BackgroundIterator(source, depth=3)
     assert len(list(itertools.islice(iterator, taken))) == min(taken, 5)
@@ -203,7 +154,7 @@ def test_a_source_is_closed_once_and_in_the_thread(taken: int) -> None:
     assert source.closed_in == [iterator.thread]
 
 
-def test_an_abandoned_iterator_in_a_reference_cycle_ends_its_thread() -> None:
+def test_abandoned_iterator_in_a_cycle_ends_its_thread() -> None:
     holder: list[Any] = [BackgroundIterator(itertools.count())]
     holder.append(holder)
     next(holder[0])
@@ -213,7 +164,7 @@ def test_an_abandoned_iterator_in_a_reference_cycle_ends_its_thread() -> None:
     assert thread.wait(WAIT_S)
 
 
-def test_a_garbage_collection_in_the_thread_itself_ends_it() -> None:
+def test_garbage_collection_in_the_thread_ends_the_thread() -> None:
     abandoned = threading.Event()
 
     def produce() -> Iterator[int]:
@@ -255,7 +206,7 @@ def test_close_waits_for_the_item_in_production_and_drops_its_error() -> None:
     assert list(iterator) == []
 
 
-def test_close_gives_up_on_a_source_that_blocks_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_warns_about_a_blocked_source(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dbloader.loading.background.CLOSE_WAIT_S", 0.01)
     source = blocked_source()
     generator = BackgroundGenerator(source)
@@ -297,25 +248,7 @@ def test_consumers_may_share_an_iterator() -> None:
     assert all(part == sorted(part) for part in received)
 
 
-def test_a_source_may_close_its_own_iterator() -> None:
-    closed = threading.Event()
-
-    def produce() -> Iterator[int]:
-        yield 1
-        iterator.close()
-        closed.set()
-        yield 2
-
-    iterator = BackgroundIterator(produce())
-    assert list(iterator) == [1]
-    assert closed.wait(WAIT_S)
-    join_threads()
-
-
-# Errors in the clean-up of a source
-
-
-def test_an_error_in_the_clean_up_after_break_goes_to_the_excepthook(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cleanup_error_after_break_goes_to_the_excepthook(monkeypatch: pytest.MonkeyPatch) -> None:
     reports: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", lambda report: reports.append(report.exc_value))
     error = ValueError("in the clean-up")
@@ -325,24 +258,14 @@ def test_an_error_in_the_clean_up_after_break_goes_to_the_excepthook(monkeypatch
     assert reports == [error]
 
 
-def test_an_error_in_the_clean_up_at_the_end_comes_out_after_the_last_item() -> None:
+def test_cleanup_error_at_the_end_follows_the_last_item() -> None:
     iterator = BackgroundIterator(Source(2, close_error=ValueError("in the clean-up")))
     assert list(itertools.islice(iterator, 2)) == [0, 1]
     with pytest.raises(ValueError, match="in the clean-up"):
         next(iterator)
 
 
-def test_clean_up_error_has_the_earlier_error_as_context() -> None:
-    class Failing(Source):
-        def __next__(self) -> int:
-            raise KeyError("of the source")
-
-    with pytest.raises(ValueError, match="in the clean-up") as caught:
-        next(BackgroundIterator(Failing(2, close_error=ValueError("in the clean-up"))))
-    assert repr(caught.value.__context__) == "KeyError('of the source')"
-
-
-def test_a_thread_that_cannot_start_is_an_error_and_closes_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_thread_start_raises_and_closes_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -353,50 +276,6 @@ def test_a_thread_that_cannot_start_is_an_error_and_closes_the_source(monkeypatc
         next(iterator)
     assert len(source.closed_in) == 1
     assert list(iterator) == []
-
-
-def test_an_iterator_stopped_while_its_thread_starts_leaves_the_source_closed_once() -> None:
-    source = Source(5)
-    thread = BackgroundThread(source, 1)
-    thread.stop()
-    thread.start()
-    thread.join(WAIT_S)
-    assert source.produced == 0
-    assert source.closed_in == [threading.current_thread()]
-
-
-def test_an_error_that_was_handled_is_freed_without_the_garbage_collector() -> None:
-    def fail(_: object) -> None:
-        raise StrangeError
-
-    gc.disable()
-    try:
-        iterator = BackgroundIterator(map(fail, [1]))
-        try:
-            next(iterator)
-        except StrangeError as error:
-            freed = weakref.ref(error)
-        assert freed() is None
-    finally:
-        gc.enable()
-
-
-# Waiting
-
-
-def test_the_time_that_the_consumer_waited_is_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    stats = clock.stats
-    ticks = itertools.count()
-    monkeypatch.setattr("dbloader.loading.stats.now", lambda: next(ticks))  # of the consumer's side alone
-    iterator = BackgroundIterator(range(5), clock=clock)
-    next(iterator)
-    assert (stats.batches, stats.first_s, stats.waited_s, stats.computed_s) == (1, 1, 0, 0)
-    list(iterator)
-    assert (stats.batches, stats.first_s, stats.waited_s, stats.computed_s) == (5, 1, 5, 5)  # four items and the end
-
-
-# Processes
 
 
 @pytest.mark.slow

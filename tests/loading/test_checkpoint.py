@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampler, Subset
+from torch.utils.data import DataLoader, DistributedSampler, Sampler, Subset
 
 from dbloader import LMDBDataset, write_store
 from dbloader.errors import LoaderError, OptionError
@@ -61,11 +61,6 @@ def order_of(epoch: int, seed: int = 0, length: int = LENGTH) -> list[int]:
     return order
 
 
-# Every position
-
-RANKS = [(1, 1), (2, 3), *(pytest.param(*ranks, marks=pytest.mark.nightly) for ranks in ((1, 2), (2, 1), (3, 2)))]
-
-
 @pytest.mark.parametrize(("kind", "workers"), [("threads", 2), ("torch", 0)])
 @pytest.mark.parametrize(
     ("before", "after"),
@@ -101,7 +96,7 @@ def test_any_number_of_ranks_resumes_at_every_position(before: int, after: int, 
 
 
 @pytest.mark.parametrize("kind", ["processes", "torch"])
-def test_worker_processes_resume(kind: str) -> None:
+def test_loader_of_worker_processes_resumes(kind: str) -> None:
     order = order_of(epoch=0)
     loader = make(ShuffleSampler(range(LENGTH)), kind=kind, workers=2)
     assert taken(loader, 5) == order[:10]
@@ -148,7 +143,7 @@ def test_state_ignores_samples_that_drop_last_leaves_out(kind: str) -> None:
     assert taken(loader, 1) == order_of(1)[:4]
 
 
-def test_resume_at_sample_ten_million_makes_few_batches() -> None:
+def test_resuming_at_sample_ten_million_makes_few_batches() -> None:
     length = 20_000_000
     sampler = ShuffleSampler(range(length), seed=1)
     loader = make(sampler, 64, workers=2)
@@ -158,9 +153,6 @@ def test_resume_at_sample_ten_million_makes_few_batches() -> None:
     loader.close()
     # Two batches received, two ahead in the thread and two in its loader, and the one in production in each.
     assert loader.dataset.asked <= 64 * 8
-
-
-# Loops as frameworks have them
 
 
 @pytest.mark.parametrize("depth", [0, 2])
@@ -181,11 +173,8 @@ def test_load_state_dict_inside_a_loop_ends_the_loop(kind: str, depth: int) -> N
     assert taken(loader) == order_of(0)[2:]
 
 
-# Epochs
-
-
 @pytest.mark.parametrize(("kind", "depth"), [("threads", 2), ("processes", 2), ("torch", 0)])
-def test_each_iter_is_the_next_epoch_unless_one_was_chosen(kind: str, depth: int) -> None:
+def test_iter_starts_the_next_epoch_unless_one_is_set(kind: str, depth: int) -> None:
     sampler = ShuffleSampler(range(LENGTH))
     loader = make(sampler, kind=kind, depth=depth)
     assert [taken(loader) for _ in range(3)] == [order_of(epoch) for epoch in range(3)]
@@ -200,7 +189,7 @@ def test_each_iter_is_the_next_epoch_unless_one_was_chosen(kind: str, depth: int
 @pytest.mark.parametrize(
     ("kind", "workers", "depth"), [("threads", 2, 0), ("processes", 1, 2), ("torch", 0, 0), ("torch", 1, 2)]
 )
-def test_an_epoch_chosen_between_iter_and_next_is_that_of_the_iteration(kind: str, workers: int, depth: int) -> None:
+def test_epoch_set_after_iter_applies_to_that_iteration(kind: str, workers: int, depth: int) -> None:
     """Lightning calls iter(), sometimes twice, and then sets the epoch of the sampler."""
     loader = make(ShuffleSampler(range(LENGTH)), kind=kind, workers=workers, depth=depth)
     iter(loader)
@@ -215,7 +204,7 @@ def test_an_epoch_chosen_between_iter_and_next_is_that_of_the_iteration(kind: st
 
 
 @pytest.mark.parametrize(("kind", "workers"), [("threads", 2), ("processes", 1), ("torch", 0), ("torch", 1)])
-def test_iter_alone_and_the_epoch_of_a_state_change_nothing(kind: str, workers: int) -> None:
+def test_iter_and_set_epoch_keep_a_loaded_state(kind: str, workers: int) -> None:
     loader = make(ShuffleSampler(range(LENGTH)), kind=kind, workers=workers)
     state = {**loader.state_dict(), "epoch": 2, "position": 6}
     loader.load_state_dict(state)
@@ -230,27 +219,7 @@ def test_iter_alone_and_the_epoch_of_a_state_change_nothing(kind: str, workers: 
     assert taken(loader) == order_of(3)
 
 
-def test_epoch_set_by_an_inner_loader_is_ignored() -> None:
-    """Accelerate and Fabric prepare loaders that count the epochs themselves, from 0 in each process."""
-
-    class Counting(DataLoader[Any]):
-        count = 0
-
-        def __iter__(self) -> Any:
-            self.sampler.set_epoch(self.count)  # type: ignore[attr-defined]
-            self.count += 1
-            yield from super().__iter__()
-
-    loader: Any = PrefetchLoader(Counting(Numbers(LENGTH), 2, sampler=ShuffleSampler(range(LENGTH))))
-    loader.load_state_dict({**loader.state_dict(), "epoch": 1, "position": 6})
-    assert taken(loader) == order_of(1)[6:]
-    assert taken(loader, 2) == order_of(2)[:4]
-    assert place_of(loader) == (2, 4)
-    loader.set_epoch(7)
-    assert taken(loader) == order_of(7)
-
-
-def test_order_taken_before_the_iteration_is_an_error() -> None:
+def test_order_taken_before_iter_is_an_error() -> None:
     class Early(DataLoader[Any]):
         """As a StatefulDataLoader does that was asked for its own state."""
 
@@ -266,7 +235,7 @@ def test_order_taken_before_the_iteration_is_an_error() -> None:
         taken(loader)
 
 
-def test_error_names_a_sampler_with_its_own_iter() -> None:
+def test_sampler_with_its_own_iter_is_named_in_the_error() -> None:
     class Reversed(ShuffleSampler):
         def __iter__(self) -> Iterator[int]:
             return iter(range(LENGTH - 1, -1, -1))
@@ -275,31 +244,8 @@ def test_error_names_a_sampler_with_its_own_iter() -> None:
         taken(PrefetchLoader(DataLoader(Numbers(LENGTH), 2, sampler=Reversed(range(LENGTH)))))
 
 
-def test_failed_iter_does_not_skip_an_epoch() -> None:
-    class Failing(SeededBatchSampler):
-        fails = False
-
-        @property
-        def drop_last(self) -> bool:
-            if self.fails:
-                raise ValueError("not now")
-            return False
-
-        @drop_last.setter
-        def drop_last(self, _: bool) -> None: ...
-
-    batches = Failing(ShuffleSampler(range(LENGTH)), 2)
-    loader = PrefetchLoader(thread_loader(Numbers(LENGTH), batch_sampler=batches))
-    assert taken(loader) == order_of(0)
-    batches.fails = True
-    with pytest.raises(ValueError, match="not now"):
-        list(loader)
-    batches.fails = False
-    assert taken(loader) == order_of(1)
-
-
 @pytest.mark.parametrize("depth", [0, 2])
-def test_iteration_that_fails_before_its_first_batch_restarts_there(depth: int) -> None:
+def test_failure_before_the_first_batch_keeps_the_position(depth: int) -> None:
     def fail(_: int) -> int:
         raise ValueError("not now")
 
@@ -319,7 +265,7 @@ def test_iteration_that_fails_before_its_first_batch_restarts_there(depth: int) 
     assert taken(loader) == order_of(1)[6:]
 
 
-def test_state_is_the_next_epoch_after_a_loader_that_ends_early() -> None:
+def test_state_after_a_short_loader_is_the_next_epoch() -> None:
     class Limited(DataLoader[Any]):
         def __iter__(self) -> Any:
             return itertools.islice(super().__iter__(), 3)
@@ -330,30 +276,9 @@ def test_state_is_the_next_epoch_after_a_loader_that_ends_early() -> None:
     assert taken(loader) == order_of(1)[:6]
 
 
-def test_nested_loaders_count_each_epoch_once() -> None:
-    outer = PrefetchLoader(make(ShuffleSampler(range(LENGTH))))
-    assert isinstance(outer, ResumablePrefetchLoader)
-    assert [taken(outer), taken(outer, 3)] == [order_of(0), order_of(1)[:6]]
-    state = outer.state_dict()
-    again = PrefetchLoader(make(ShuffleSampler(range(LENGTH)), kind="torch"))
-    assert isinstance(again, ResumablePrefetchLoader)
-    again.load_state_dict(state)
-    assert taken(again, 2) == order_of(1)[6:10]
-    assert again.state_dict()["position"] == 10
-
-
-def test_a_repr_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")  # and torch.distributed is not initialized
-    loader = PrefetchLoader(DataLoader(Numbers(0), 2, sampler=ShuffleSampler(range(LENGTH))))
-    assert repr(loader) == "PrefetchLoader(DataLoader(Numbers of 0 samples, 0 workers), depth=2)"
-
-
-# Copies
-
-
 @pytest.mark.parametrize("kind", ["threads", "torch"])
 @pytest.mark.parametrize("clone", [copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])  # noqa: S301
-def test_copy_has_the_position_of_its_original(clone: Any, kind: str) -> None:
+def test_copy_keeps_the_position(clone: Any, kind: str) -> None:
     loader = make(ShuffleSampler(range(LENGTH)), kind=kind)
     iterator = iter(loader)
     next(iterator)
@@ -363,9 +288,6 @@ def test_copy_has_the_position_of_its_original(clone: Any, kind: str) -> None:
     assert taken(other) == order_of(1)
     assert loader.state_dict()["position"] == 2
     assert taken(iterator) == order_of(0)[2:]
-
-
-# What cannot be resumed
 
 
 def has_state(loader: Any) -> bool:
@@ -422,7 +344,7 @@ def test_loader_with_unknown_order_has_no_state(loader: Any) -> None:
         ResumablePrefetchLoader(loader)
 
 
-def test_subclass_is_resumable_if_it_derives_from_the_resumable_class() -> None:
+def test_subclass_of_resumable_loader_has_state() -> None:
     class Own(PrefetchLoader[Any]):
         pass
 
@@ -439,14 +361,6 @@ def test_subclass_is_resumable_if_it_derives_from_the_resumable_class() -> None:
     assert [taken(own), taken(own)] == [order_of(0), order_of(1)]
 
 
-def test_a_subclass_of_torchs_batch_sampler_that_keeps_its_order_is_resumable() -> None:
-    class Named(BatchSampler):
-        pass
-
-    batches = Named(ShuffleSampler(range(LENGTH)), 2, False)
-    assert has_state(PrefetchLoader(DataLoader(Numbers(LENGTH), batch_sampler=batches)))
-
-
 def test_state_counts_samples_of_a_loader_without_batches() -> None:
     samples: Any = [torch.full((3,), number) for number in range(LENGTH)]
     loader = PrefetchLoader(DataLoader(samples, batch_size=None, sampler=OrderedSampler(range(LENGTH))))
@@ -454,9 +368,6 @@ def test_state_counts_samples_of_a_loader_without_batches() -> None:
     assert [sample[0].item() for sample in itertools.islice(loader, 5)] == [0, 1, 2, 3, 4]
     assert loader.state_dict()["position"] == 5
     assert loader.stats().samples is None  # and not three in each
-
-
-# Loaders with a state of their own
 
 
 class Stateful:
@@ -487,7 +398,7 @@ class Stateful:
 
 
 @pytest.mark.parametrize("depth", [0, 1, 50])
-def test_own_state_of_a_loader_is_kept_for_the_last_received_batch(depth: int) -> None:
+def test_stateful_loader_state_belongs_to_the_last_received_batch(depth: int) -> None:
     loader: Any = PrefetchLoader(Stateful(), depth=depth)
     assert loader.state_dict() == {"next": 0}
     iterator = iter(loader)
@@ -500,9 +411,6 @@ def test_own_state_of_a_loader_is_kept_for_the_last_received_batch(depth: int) -
     assert resumed.state_dict() == {"next": 2}
     assert taken(resumed) == [2, 3, 4, 5]
     assert taken(resumed) == [0, 1, 2, 3, 4, 5]
-
-
-# Which dataset a state is of
 
 
 def dataset_at(place: Path, first: int = 0) -> LMDBDataset:
@@ -520,7 +428,7 @@ def loaders_of(dataset: Any) -> Iterator[ResumablePrefetchLoader[Any]]:
     yield ResumablePrefetchLoader(DataLoader(dataset, 4, sampler=OrderedSampler(dataset)))
 
 
-def test_state_of_another_store_is_refused_and_of_a_copy_accepted(tmp_path: Path) -> None:
+def test_state_fits_a_copy_of_the_store_but_no_other_store(tmp_path: Path) -> None:
     one, copied, other = (dataset_at(tmp_path / f"{number}.lmdb", number // 2) for number in range(3))
     told = f"another dataset, with the digest {one.manifest.digest}: this .* LM"
     for mine, of_copy, others in zip(loaders_of(one), loaders_of(copied), loaders_of(other), strict=True):
@@ -564,7 +472,7 @@ def test_malformed_state_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["state_dict", "load_state_dict"])
-def test_missing_state_dict_is_explained(name: str) -> None:
+def test_missing_state_dict_is_explained_in_the_error(name: str) -> None:
     wanted = "resuming needs one of dbloader's samplers, or a loader with a state_dict of its own"
     for loader in (DataLoader(Numbers(), 4, shuffle=True), thread_loader(Numbers(), 4), [1, 2]):
         with pytest.raises(AttributeError, match=f"'PrefetchLoader' object has no attribute '{name}': {wanted}$"):

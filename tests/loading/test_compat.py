@@ -11,13 +11,12 @@ from torch.utils.data import DataLoader
 from dbloader.errors import OptionError
 from dbloader.loading.background import BackgroundThread
 from dbloader.loading.compat import BackgroundGenerator, DataLoaderX, background
-from dbloader.sampling import ShuffleSampler
 from tests.support.loaders import Numbers, numbers
 
 WAIT_S = 20.0
 
 
-def test_a_background_generator_starts_at_once() -> None:
+def test_background_generator_starts_at_once() -> None:
     begun = threading.Event()
 
     def produce() -> Iterator[int]:
@@ -29,7 +28,7 @@ def test_a_background_generator_starts_at_once() -> None:
     assert [generator.next(), *generator] == [0, 1, 2]
 
 
-def test_the_decorator_runs_generators_in_the_background_under_their_own_name() -> None:
+def test_decorated_generator_runs_in_the_background_and_keeps_its_name() -> None:
     @background(max_prefetch=3)
     def count(start: int, *, stop: int) -> Iterator[int]:
         """Counts."""
@@ -42,7 +41,7 @@ def test_the_decorator_runs_generators_in_the_background_under_their_own_name() 
     assert (count.__name__, count.__doc__) == ("count", "Counts.")
 
 
-def test_a_data_loader_x_takes_the_arguments_of_a_data_loader_and_runs_ahead_in_a_thread() -> None:
+def test_dataloaderx_takes_dataloader_arguments_and_prefetches() -> None:
     made_in: list[Any] = []
 
     def note(index: int) -> int:
@@ -56,7 +55,7 @@ def test_a_data_loader_x_takes_the_arguments_of_a_data_loader_and_runs_ahead_in_
     assert all(isinstance(thread, BackgroundThread) for thread in made_in)
 
 
-def test_its_options_are_those_of_the_prefetch_loader() -> None:
+def test_dataloaderx_takes_prefetch_options() -> None:
     def double(images: torch.Tensor) -> torch.Tensor:
         return images * 2
 
@@ -67,12 +66,3 @@ def test_its_options_are_those_of_the_prefetch_loader() -> None:
         DataLoaderX(Numbers(), depth=-1)
     with pytest.raises(ValueError, match="sampler option is mutually exclusive with shuffle"):
         DataLoaderX(Numbers(), shuffle=True, sampler=[1])
-
-
-def test_with_one_of_our_samplers_each_iter_is_the_next_epoch() -> None:
-    loader: DataLoaderX[Any] = DataLoaderX(Numbers(10), 10, sampler=ShuffleSampler(range(10)))
-    first, second = numbers(loader), numbers(loader)
-    assert first != second
-    loader.set_epoch(0)
-    assert [numbers(loader), numbers(loader)] == [first, second]
-    assert not hasattr(loader, "state_dict")

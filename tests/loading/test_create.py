@@ -35,7 +35,6 @@ from dbloader.loading.create import cpu_share, create_loader
 from dbloader.loading.prefetch import PrefetchLoader, ResumablePrefetchLoader
 from dbloader.sampling import (
     BlockShuffleSampler,
-    ClassBalancedSampler,
     OrderedSampler,
     SeededBatchSampler,
     ShuffleSampler,
@@ -93,8 +92,6 @@ def all_of(loader: Any) -> list[list[torch.Tensor]]:
     return [[part.clone() for part in (batch.values() if isinstance(batch, dict) else batch)] for batch in loader]
 
 
-# The same batches
-
 ENGINES: list[dict[str, Any]] = [
     {"worker_type": "threads", "num_workers": 3},
     {"worker_type": "processes", "num_workers": 0},
@@ -111,7 +108,7 @@ ENGINES: list[dict[str, Any]] = [
         *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("part of a store", "dicts of a store")),
     ],
 )
-def test_batches_are_bit_identical_for_any_workers_and_after_resume(place: Path, kind: str) -> None:
+def test_batches_are_identical_for_any_workers_and_after_resuming(place: Path, kind: str) -> None:
     def dataset() -> Any:
         if kind == "folder":
             return Folder()
@@ -136,7 +133,7 @@ def test_batches_are_bit_identical_for_any_workers_and_after_resume(place: Path,
         assert same(begun + all_of(resumed), expected[1]), engine
 
 
-def test_drawing_names_the_functions_that_run_in_each_thread(place: Path) -> None:
+def test_docstring_names_the_functions_of_each_thread(place: Path) -> None:
     assert create_loader.__doc__ is not None
     drawing = create_loader.__doc__.partition("What runs where::")[2].partition("Each ``iter()``")[0]
     kinds = {"background thread": "dbloader-background", "workers": "dbloader-worker", "your thread": "MainThread"}
@@ -160,9 +157,6 @@ def test_drawing_names_the_functions_that_run_in_each_thread(place: Path) -> Non
         threading.setprofile(None)
     assert len(drawn) == 7
     assert drawn <= ran
-
-
-# Defaults
 
 
 def test_evaluation_batches_are_center_crops_in_order(place: Path) -> None:
@@ -199,7 +193,7 @@ def test_processes_of_torchrun_share_the_cpus(
     assert cpu_share() == 1
 
 
-def test_normalize_decides_values_dtype_and_layout(place: Path) -> None:
+def test_normalize_option_sets_values_dtype_and_layout(place: Path) -> None:
     normalize = Normalize((0.1, 0.2, 0.3), (0.3, 0.2, 0.1), dtype=torch.bfloat16, channels_last=True)
     images, _ = next(iter(create_loader(LMDBDataset(place), normalize=normalize, **CPU)))
     plain, _ = next(iter(create_loader(LMDBDataset(place), normalize=None, **CPU)))
@@ -209,12 +203,9 @@ def test_normalize_decides_values_dtype_and_layout(place: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [16, (16, 16), [16, 16], (3, 16, 16), np.int64(16), torch.Size([3, 16, 16])])
-def test_input_size_has_several_forms(place: Path, size: Any) -> None:
+def test_input_size_accepts_several_forms(place: Path, size: Any) -> None:
     images, _ = next(iter(create_loader(LMDBDataset(place), **{**CPU, "input_size": size})))
     assert images.shape == (4, 3, 16, 16)
-
-
-# Datasets
 
 
 def to_floats(image: Image.Image) -> torch.Tensor:
@@ -229,16 +220,7 @@ def test_own_transform_is_kept_and_its_floats_are_not_normalized(place: Path) ->
         assert torch.equal(images, torch.stack([to_floats(photo(n)) for n in range(4)]))
 
 
-def test_own_decoder_is_kept_in_nested_datasets(place: Path) -> None:
-    store = LMDBDataset(place, decode=ResizeCenterCrop(8))
-    part: Any = Subset(Subset(store, range(9)), range(8))
-    datasets: list[Any] = [store, Subset(store, range(8)), part, ConcatDataset([store])]
-    for dataset in datasets:
-        images, _ = next(iter(create_loader(dataset, **SIZELESS)))
-        assert images.shape == (4, 3, 8, 8)
-
-
-def test_own_transform_refuses_an_input_size(place: Path) -> None:
+def test_own_transform_refuses_input_size(place: Path) -> None:
     store = LMDBDataset(place, decode=decode_unchanged)
     for dataset in (store, Subset(store, range(8)), LMDBDataset(place, to_floats), Folder(to_floats)):
         with pytest.raises(OptionError, match=r"own transform or decode wins over input_size=16.*leave input_size out"):
@@ -267,7 +249,7 @@ def test_concatenated_datasets_are_transformed_like_one(place: Path) -> None:
     assert same(all_of(create_loader(parts, **RANDOM)), all_of(create_loader(Folder(), **RANDOM)))
 
 
-def test_given_transform_replaces_the_stores_and_does_not_change_the_dataset(
+def test_transform_option_replaces_that_of_an_unchanged_dataset(
     place: Path,
 ) -> None:
     dataset = LMDBDataset(place, to_floats)
@@ -279,12 +261,7 @@ def test_given_transform_replaces_the_stores_and_does_not_change_the_dataset(
     assert loader.dataset is dataset
 
 
-def test_without_a_transform_the_samples_stay_as_they_are(place: Path) -> None:
-    loader = create_loader(LMDBDataset(place), transform=None, collate_fn=list, normalize=None, **CPU)
-    assert next(iter(loader))[0][0].size == photo(0).size
-
-
-def test_samples_may_be_dicts_or_images_alone(place: Path) -> None:
+def test_samples_may_be_dicts_or_single_images(place: Path) -> None:
     batch = next(iter(create_loader(Dicts(), **RANDOM)))
     assert batch["image"].dtype is torch.float32
     order = [*ShuffleSampler(range(LENGTH))][:4]
@@ -341,7 +318,7 @@ def partly_labelled(place: Path) -> Path:
     ],
 )
 @pytest.mark.parametrize("fields", [None, ("image", "label")])
-def test_a_record_without_a_label_is_an_error_that_names_it(tmp_path: Path, fields: Any, options: Any) -> None:
+def test_record_without_a_label_is_named_in_the_error(tmp_path: Path, fields: Any, options: Any) -> None:
     place = partly_labelled(tmp_path / "some.lmdb")
     message = r"record 2 \(2\.png\) of .*some\.lmdb has no label, .*: choose fields without it, as fields=\('image',\)"
     for dataset in (LMDBDataset(place, fields=fields), Subset(LMDBDataset(place, fields=fields), [3, 2, 1, 0])):
@@ -369,7 +346,7 @@ def test_sample_of_a_foreign_dataset_without_a_label_is_an_error() -> None:
         list(create_loader(SomeLabels(), **CPU))
 
 
-def test_an_empty_dataset_is_refused(tmp_path: Path) -> None:
+def test_empty_dataset_is_refused(tmp_path: Path) -> None:
     write_store([], tmp_path / "none.lmdb")
     for dataset in (LMDBDataset(tmp_path / "none.lmdb"), Subset(Folder(), [])):
         choices: list[dict[str, Any]] = [{}, {"is_training": True}, {"sampler": []}]
@@ -378,14 +355,11 @@ def test_an_empty_dataset_is_refused(tmp_path: Path) -> None:
                 create_loader(dataset, **{**CPU, **options})
 
 
-# Preparation, samplers, workers
-
-
 def mixed(images: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return images.flip(0) / 2 + images / 2, torch.nn.functional.one_hot(targets, 3).float()
 
 
-def test_a_preparation_comes_after_the_normalization_and_may_take_the_targets(place: Path) -> None:
+def test_preparation_gets_normalized_images_and_targets(place: Path) -> None:
     plain, labels = next(iter(create_loader(LMDBDataset(place), **CPU)))
     for preparation in (mixed, Preparation(mixed)):
         images, targets = next(iter(create_loader(LMDBDataset(place), preparation=preparation, **CPU)))
@@ -403,7 +377,7 @@ def test_given_sampler_decides_the_order(place: Path) -> None:
     assert hasattr(ordered, "state_dict")
 
 
-def test_the_crops_of_a_subset_depend_on_their_positions_except_in_torchs_loader(place: Path) -> None:
+def test_torchs_loader_does_not_seed_crops_of_a_subset(place: Path) -> None:
     part = Subset(LMDBDataset(place, decode=RandomResizedCrop(8)), range(6))
 
     def images(loader: Any, torch_seed: int) -> torch.Tensor:
@@ -426,21 +400,13 @@ def test_the_crops_of_a_subset_depend_on_their_positions_except_in_torchs_loader
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_sampler_for_another_dataset_is_refused(place: Path, sampler: Any, population: int) -> None:
+def test_sampler_of_another_dataset_is_refused(place: Path, sampler: Any, population: int) -> None:
     for dataset in (LMDBDataset(place), Folder()):
         with pytest.raises(OptionError, match=f"which has {LENGTH} samples, got the .*Sampler of one of {population}$"):
             create_loader(dataset, sampler=sampler, **CPU)
 
 
-@pytest.mark.parametrize("draws", [5, LENGTH, 3 * LENGTH])
-def test_a_sampler_may_draw_more_or_fewer_samples_than_there_are(place: Path, draws: int) -> None:
-    dataset = LMDBDataset(place)
-    weights = np.ones(LENGTH)
-    for sampler in (WeightedSampler(weights, draws), ClassBalancedSampler(dataset.targets, draws)):
-        assert sum(len(labels) for _, labels in create_loader(dataset, sampler=sampler, **CPU)) == draws
-
-
-def test_each_rank_gets_its_share_where_torch_distributed_is_initialized(place: Path, tmp_path: Path) -> None:
+def test_each_rank_gets_its_share_of_the_samples(place: Path, tmp_path: Path) -> None:
     def run_rank(rank: int) -> None:
         dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=rank, world_size=2)
         dataset = LMDBDataset(place, fields=("index",))
@@ -457,9 +423,6 @@ def test_each_rank_gets_its_share_where_torch_distributed_is_initialized(place: 
         process.join(WAIT_S)
         assert process.exitcode == 0
         process.close()
-
-
-# Each option
 
 
 class Stream(IterableDataset[int]):
@@ -500,7 +463,7 @@ class Stream(IterableDataset[int]):
     ],
     ids=lambda value: value if isinstance(value, str) else "",  # others may show where they are in memory
 )
-def test_a_wrong_option_is_refused_when_the_loader_is_made(
+def test_wrong_option_is_refused_by_create_loader(
     place: Path, options: Any, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
@@ -508,19 +471,9 @@ def test_a_wrong_option_is_refused_when_the_loader_is_made(
 
 
 @pytest.mark.parametrize("dataset", [Stream(), 5, {1, 2}])
-def test_a_dataset_must_have_samples_at_indices(dataset: Any) -> None:
+def test_dataset_without_indices_is_refused(dataset: Any) -> None:
     with pytest.raises(OptionError, match="dataset must be map-style, with samples at indices, got"):
         create_loader(dataset, **CPU)
-
-
-def test_one_of_several_processes_that_forgot_the_process_group_gets_an_error(place: Path, monkeypatch: Any) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(OptionError, match=r"call torch.distributed.init_process_group\(\) first"):
-        create_loader(LMDBDataset(place), **CPU)
-    assert len(create_loader(LMDBDataset(place), distributed=False, **CPU)) == 6
-
-
-# Threads or processes
 
 
 @pytest.mark.parametrize(
@@ -553,11 +506,6 @@ def test_auto_chooses_threads_or_processes(
     assert repr(loader).startswith(f"PrefetchLoader({'Thread' if threads else 'Process'}Loader(")
 
 
-def test_a_free_threaded_python_takes_threads_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys._is_gil_enabled", lambda: False, raising=False)
-    assert repr(create_loader(Folder(), **CPU)).startswith("PrefetchLoader(ThreadLoader(")
-
-
 class Negative(LMDBDataset):
     """Overrides a part of how samples are made."""
 
@@ -583,20 +531,20 @@ def test_samples_of_a_dataset_subclass_are_loaded(place: Path, kind: Any, added:
     assert min(labels) >= added
 
 
-def test_a_store_or_its_place_is_not_a_dataset(place: Path) -> None:
+def test_store_and_place_are_refused_as_datasets(place: Path) -> None:
     with open_store(place) as store:
         for thing in (str(place), place, store):
             with pytest.raises(OptionError, match=r"got .*photos\.lmdb.*: open a store with LMDBDataset\(place\)"):
                 create_loader(thing, batch_size=3)
 
 
-def test_tensors_that_are_to_be_decoded_are_refused_with_the_remedy() -> None:
+def test_tensors_are_refused_by_the_default_decoder() -> None:
     samples = [(torch.zeros(3, 8, 8), 0)] * 4
     with pytest.raises(TypeError, match="got Tensor: where a dataset gives tensors, pass transform=None"):
         next(iter(create_loader(samples, batch_size=2, num_workers=0, device=None)))
 
 
-def test_a_training_without_a_whole_batch_is_refused(place: Path) -> None:
+def test_training_without_a_whole_batch_is_refused(place: Path) -> None:
     dataset = LMDBDataset(place)
     message = rf"batch_size={len(dataset) + 1} is more than the {len(dataset)} samples of this process"
     with pytest.raises(OptionError, match=message):
@@ -605,7 +553,7 @@ def test_a_training_without_a_whole_batch_is_refused(place: Path) -> None:
     assert len(loader) == 1
 
 
-def test_batches_of_a_foreign_sampler_are_the_same_for_any_workers(place: Path) -> None:
+def test_foreign_sampler_gives_equal_batches_for_any_workers(place: Path) -> None:
     def two_epochs(**options: Any) -> tuple[list[Any], Any]:
         options = {**CPU, "is_training": True, "seed": 3, "normalize": None, **options}
         loader = create_loader(LMDBDataset(place), sampler=SequentialSampler(range(LENGTH)), **options)
@@ -626,7 +574,7 @@ def test_batches_of_a_foreign_sampler_are_the_same_for_any_workers(place: Path) 
             assert torch.equal(after, drawn), "who makes the batches draws nothing of the training's"
 
 
-def test_error_of_lmdb_in_the_callers_code_is_unchanged(place: Path) -> None:
+def test_lmdb_error_of_user_code_is_unchanged(place: Path) -> None:
     def look_up(label: int) -> int:
         raise lmdb.NotFoundError(f"my own database: {label}")
 
@@ -635,7 +583,7 @@ def test_error_of_lmdb_in_the_callers_code_is_unchanged(place: Path) -> None:
         next(iter(create_loader(dataset, **SIZELESS)))
 
 
-def test_a_sampler_and_distributed_exclude_each_other(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sampler_and_distributed_are_refused_together(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
     with pytest.raises(OptionError, match="distributed is for the sampler that is made here"):
         create_loader(LMDBDataset(place), sampler=[1], distributed=True, **CPU)

@@ -1,4 +1,4 @@
-"""A PrefetchLoader over torchdata's StatefulDataLoader has its state at all times, and goes on from it."""
+"""A PrefetchLoader around torchdata's StatefulDataLoader saves and loads its state."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ LENGTH = 22
 
 
 class Streamed(IterableDataset[int]):
-    """The indices, each worker's own; without a state, torchdata goes through them again."""
+    """The indices of each worker. It has no state, so torchdata reads them again when it resumes."""
 
     def __iter__(self) -> Iterator[int]:
         worker = get_worker_info()
@@ -64,7 +64,7 @@ def read(batches: Any, count: int | None = None) -> list[list[int]]:
 
 
 def compared(run: Callable[[Any], list[list[list[int]]]]) -> list[list[list[int]]]:
-    """What is read behind a PrefetchLoader, which is what is read without one."""
+    """Return what a run reads through a PrefetchLoader, and check that it reads the same without one."""
     behind = run(PrefetchLoader)
     assert behind == run(lambda loader: loader)
     return behind
@@ -86,8 +86,6 @@ KINDS_AND_WORKERS = [("mapped", 1), *(pytest.param(kind, 0, marks=pytest.mark.ni
 def test_stateful_loader_resumes_as_without_prefetching(
     kind: str, received: int, workers: int, options: dict[str, Any]
 ) -> None:
-    """Also twice, the second time before each worker has given something."""
-
     def run(front: Any) -> list[list[list[int]]]:
         first, second, third = (make(front, kind, workers, **options) for _ in range(3))
         iterator = iter(first)
@@ -104,7 +102,7 @@ def test_stateful_loader_resumes_as_without_prefetching(
         return seen
 
     behind = compared(run)
-    if kind == "mapped":  # of others torchdata itself loses or repeats some
+    if kind == "mapped":  # torchdata itself loses or repeats samples of the other kinds
         assert behind[1] == [*behind[2], *behind[-1]]
 
 
@@ -142,7 +140,7 @@ def test_state_at_the_end_is_the_next_epoch(kind: str, workers: int) -> None:
 
 
 @pytest.mark.parametrize(("keyed", "workers"), [(False, 0), (True, 0), (True, 1)])
-def test_after_a_state_from_between_two_epochs_the_epoch_that_is_chosen_counts(keyed: bool, workers: int) -> None:
+def test_chosen_epoch_wins_over_a_state_between_epochs(keyed: bool, workers: int) -> None:
     """Without a PrefetchLoader in front."""
 
     def make_ours() -> tuple[ShuffleSampler, Any]:
@@ -164,20 +162,8 @@ def test_after_a_state_from_between_two_epochs_the_epoch_that_is_chosen_counts(k
     assert [train(resumed, again, epoch) for epoch in (1, 2)] == orders[1:]
 
 
-@pytest.mark.parametrize(("workers", "others", "lacks"), [(0, 1, "_snapshot"), (1, 0, "_num_yielded")])
-def test_a_state_of_another_number_of_workers_is_refused_as_torchdata_refuses_it(
-    workers: int, others: int, lacks: str
-) -> None:
-    loader = make(PrefetchLoader, "mapped", workers)
-    read(loader, 2)
-    other = make(PrefetchLoader, "mapped", others)
-    other.load_state_dict(loader.state_dict())
-    with pytest.raises(AssertionError, match=f"State doesn't contain key '{lacks}'"):
-        read(other)
-
-
-def test_a_state_that_is_loaded_ends_the_iterator_before() -> None:
-    """Its batches would be counted in the state of the next one, as the StatefulDataLoader knows of one only."""
+def test_load_state_dict_ends_the_iterator_of_a_stateful_loader() -> None:
+    """A StatefulDataLoader counts the batches of one iterator only."""
     loader = make(PrefetchLoader, "mapped", 0)
     iterator = iter(loader)
     next(iterator)

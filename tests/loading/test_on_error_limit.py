@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, Subset
 
-from dbloader import LMDBDataset, PrefetchLoader, Record, Skip, create_loader, write_store
+from dbloader import LMDBDataset, Record, Skip, create_loader, write_store
 from dbloader.batches.timed import SkippedSample
 from dbloader.errors import (
     DamagedRecordError,
@@ -53,9 +53,6 @@ def test_damaged_sample_raises_its_error_by_default(place: Path, batch_size: int
             pass
 
 
-# Who is told
-
-
 @pytest.mark.parametrize("engine", ENGINES, ids=str)
 def test_stats_list_skipped_samples_of_all_workers(place: Path, engine: Any) -> None:
     with LMDBDataset(place) as dataset:
@@ -73,7 +70,7 @@ def test_stats_list_skipped_samples_of_all_workers(place: Path, engine: Any) -> 
     assert str(stats).endswith("; 3 damaged samples skipped")
 
 
-def test_each_damaged_sample_is_warned_about_once_in_one_line(place: Path) -> None:
+def test_each_damaged_sample_causes_one_warning_of_one_line(place: Path) -> None:
     with LMDBDataset(place) as dataset, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         loader = create_loader(dataset, **SKIP)
@@ -88,7 +85,7 @@ def test_each_damaged_sample_is_warned_about_once_in_one_line(place: Path) -> No
             assert "\n" not in text
 
 
-def test_a_name_with_control_characters_does_not_reach_the_terminal() -> None:
+def test_control_characters_of_a_name_are_escaped() -> None:
     assert str(SkippedSample(3, "a\x1b[2J\nb.jpg", "bad")) == r"sample 3 (a\x1b[2J\nb.jpg): bad"
     assert str(SkippedSample(3, "Grüße.jpg", "bad")) == "sample 3 (Grüße.jpg): bad"
     assert str(SkippedSample(3, None, "bad")) == "sample 3: bad"
@@ -101,11 +98,8 @@ def test_at_most_a_hundred_samples_are_listed() -> None:
     assert (stats.skipped, len(stats.skipped_samples)) == (180, 100)
 
 
-# Where it ends
-
-
 @pytest.mark.parametrize("engine", ENGINES, ids=str)
-def test_above_the_share_the_batch_is_an_error_at_its_place(place: Path, engine: Any) -> None:
+def test_too_many_damaged_samples_are_an_error_at_their_batch(place: Path, engine: Any) -> None:
     with LMDBDataset(place) as dataset:
         loader: Any = create_loader(dataset, **{**SKIP, **engine, "on_error": Skip(2 / LENGTH)})
         batches = iter(loader)
@@ -124,7 +118,7 @@ def test_above_the_share_the_batch_is_an_error_at_its_place(place: Path, engine:
 
 @pytest.mark.parametrize("engine", ENGINES, ids=str)
 @pytest.mark.parametrize("share", [0, 0.5, 1])
-def test_a_store_with_nothing_but_damaged_records_ends_with_an_error(tmp_path: Path, engine: Any, share: float) -> None:
+def test_store_of_damaged_records_only_is_an_error(tmp_path: Path, engine: Any, share: float) -> None:
     write_store([Record(name_of(n), n, b"no image") for n in range(8)], tmp_path / "s.lmdb")
     with LMDBDataset(tmp_path / "s.lmdb") as dataset:
         loader = create_loader(dataset, **{**SKIP, **engine, "on_error": Skip(share)})
@@ -133,21 +127,14 @@ def test_a_store_with_nothing_but_damaged_records_ends_with_an_error(tmp_path: P
         loader.close()
 
 
-def test_limit_holds_in_another_prefetch_loader(place: Path) -> None:
-    with LMDBDataset(place) as dataset:
-        loader = create_loader(dataset, **{**SKIP, "on_error": Skip(2 / LENGTH)}).wrapped_loader
-        with pytest.raises(LoaderError, match="too many samples are damaged, 3 of the 24"):
-            list(PrefetchLoader(loader, depth=0))
-
-
-def test_the_count_begins_again_with_each_epoch(place: Path) -> None:
+def test_each_epoch_counts_from_zero(place: Path) -> None:
     with LMDBDataset(place) as dataset:
         loader = create_loader(dataset, **{**SKIP, "on_error": Skip(3 / LENGTH)})
         for _ in range(3):
             assert len([*loader]) == 6
 
 
-def test_where_nothing_is_damaged_nothing_changes(place: Path) -> None:
+def test_skip_changes_nothing_without_damage(place: Path) -> None:
     with LMDBDataset(place) as store:
         part = Subset(store, [index for index in range(LENGTH) if index not in DAMAGED])
         skipping = create_loader(part, **{**SKIP, "on_error": Skip(0)})
@@ -177,7 +164,7 @@ NO_DAMAGE = (
 
 
 @pytest.mark.parametrize("kind", NO_DAMAGE)
-def test_errors_other_than_damage_are_raised(kind: type[Exception]) -> None:
+def test_only_damage_errors_are_skipped(kind: type[Exception]) -> None:
     loader = create_loader(Failing(kind("of a test")), **SKIP, transform=None)
     with pytest.raises(kind, match="of a test"):
         all_of(loader)
@@ -190,7 +177,7 @@ def test_own_dataset_may_raise_damage_errors() -> None:
     assert skipped == SkippedSample(CUT, None, "of a test")
 
 
-def test_a_bug_of_a_transform_is_raised_in_a_batch_with_damage_too(place: Path) -> None:
+def test_bug_in_a_transform_is_raised_beside_damage(place: Path) -> None:
     def transform(image: Any) -> Any:
         raise ZeroDivisionError("of a test")
 

@@ -9,7 +9,6 @@ import pytest
 from dbloader import LMDBDataset, convert, create_loader
 from tests.conversion.test_shards import Here
 from tests.support.images import plant_photos
-from tests.support.viewer import browser, viewer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +24,7 @@ def places(tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("workers", "count"), [("threads", 2), ("processes", 2), ("threads", 0)])
-def test_a_loader_gives_the_batches_of_one_file(
+def test_sharded_store_gives_the_batches_of_one_file(
     places: tuple[Path, Path], workers: Literal["threads", "processes"], count: int
 ) -> None:
     batches = []
@@ -38,13 +37,3 @@ def test_a_loader_gives_the_batches_of_one_file(
     for (images, labels), (expected, wanted) in zip(*batches, strict=True):
         assert images.equal(expected)
         assert labels.equal(wanted)
-
-
-@pytest.mark.slow
-def test_the_viewer_shows_what_it_shows_of_one_file(places: tuple[Path, Path]) -> None:
-    with viewer(*places, "--port", "0", DISPLAY="", WAYLAND_DISPLAY="") as running, browser(running.link) as client:
-        asked = ("/api/{}/rows?q=cat", "/api/{}/summary?q=", "/image/{}/17", "/thumb/{}/5", "/listing/{}?q=dog")
-        for path in asked:
-            answers = [client.get(path.format(number)) for number in range(2)]
-            assert [answer.status_code for answer in answers] == [200, 200], path
-            assert answers[0].content == answers[1].content, path

@@ -55,10 +55,7 @@ class Made:
             yield TimedBatch(torch.zeros(self.samples, 2), self.work, self.samples)
 
 
-# Measuring
-
-
-def test_stats_can_be_sent_to_other_processes(clock: Turned) -> None:
+def test_stats_can_be_pickled(clock: Turned) -> None:
     loader = PrefetchLoader(Made(clock, [1.0, 1.0], Work(0.25, 1.0, 0.5)))
     list(loader)
     stats = loader.stats()
@@ -84,7 +81,7 @@ def test_each_second_is_counted_once(clock: Turned) -> None:
     assert stats.samples_per_s == 12 / 21
 
 
-def test_a_batch_whose_step_is_not_finished_does_not_count_as_samples_per_second(clock: Turned) -> None:
+def test_unfinished_step_does_not_count_in_samples_per_second(clock: Turned) -> None:
     loader = PrefetchLoader(Made(clock, [5.0, 1.0, 1.0], samples=20), depth=0)
     iterator = iter(loader)
     rates = []
@@ -97,7 +94,7 @@ def test_a_batch_whose_step_is_not_finished_does_not_count_as_samples_per_second
     assert loader.stats().samples_per_s == 60 / 11
 
 
-def test_an_epoch_that_is_not_finished_counts_what_was_received_and_not_what_was_made() -> None:
+def test_unfinished_epoch_counts_received_batches_only() -> None:
     loader = PrefetchLoader(thread_loader(range(100), 4, num_workers=2), depth=10)
     iterator = iter(loader)
     for received in range(1, 4):
@@ -126,7 +123,7 @@ def test_stats_of_an_empty_loader_have_no_shares() -> None:
         (["a", "b"], None),
     ],
 )
-def test_samples_of_any_batch_are_counted(batch: Any, samples: int | None) -> None:
+def test_samples_are_counted_in_batches_of_any_form(batch: Any, samples: int | None) -> None:
     loader: PrefetchLoader[Any] = PrefetchLoader([batch])
     list(loader)
     assert loader.stats().samples == samples
@@ -148,18 +145,6 @@ def test_work_of_all_workers_is_counted(kind: str) -> None:
     assert stats.work.collate > 0
     assert (stats.serial_s > 0) == (kind == "threads")  # each process collates for itself
     assert (stats.num_workers, stats.depth, stats.ahead) == (2, 2, 5)
-
-
-def test_timed_batch_pins_its_batch() -> None:
-    class Pinned:
-        def pin_memory(self, device: Any = None) -> str:
-            return "pinned"
-
-    batch = TimedBatch(Pinned(), Work(1.0), 3, 0.5)
-    assert batch.pin_memory() == TimedBatch("pinned", Work(1.0), 3, 0.5)
-
-
-# The verdict
 
 
 def said(**changes: Any) -> str:
@@ -232,7 +217,7 @@ READING = "reading and collating a batch takes the background thread longer than
         ({"num_workers": None, "work": None}, f"{HALF}what is in front of this loader is too slow"),
     ],
 )
-def test_the_verdict(changes: dict[str, Any], verdict: str) -> None:
+def test_verdict_is_the_whole_text(changes: dict[str, Any], verdict: str) -> None:
     assert said(**changes) == verdict
 
 
@@ -263,5 +248,5 @@ def test_the_verdict(changes: dict[str, Any], verdict: str) -> None:
         ({"serial_s": 4.0, "work": Work(1.0, 14.0, 3.0)}, "about 3 workers instead of 2 would keep up$"),
     ],
 )
-def test_parts_of_the_verdict(changes: dict[str, Any], part: str) -> None:
+def test_verdict_contains_its_parts(changes: dict[str, Any], part: str) -> None:
     assert re.search(part, said(**changes))

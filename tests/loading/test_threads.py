@@ -4,7 +4,6 @@ import collections
 import gc
 import itertools
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -22,7 +21,6 @@ from dbloader.batches.fetchers import create_fetcher
 from dbloader.errors import LoaderError
 from dbloader.loading.prefetch import PrefetchLoader
 from dbloader.loading.threads import ThreadLoader
-from dbloader.sampling import SeededBatchSampler, ShuffleSampler
 from tests.support.loaders import Numbers, batches_of, fail_at_7, numbers, process_loader, thread_loader
 
 WAIT_S = 20.0  # for what is on its way; only a broken test waits so long
@@ -68,9 +66,6 @@ def end_of(threads: list[threading.Thread]) -> None:
         assert not thread.is_alive(), thread
 
 
-# All kinds of workers
-
-
 @of_each_engine
 def test_every_epoch_has_all_batches_in_order(engine: Engine) -> None:
     loader = engine.make(Numbers(23), batch_size=4)
@@ -90,7 +85,7 @@ def test_every_epoch_has_all_batches_in_order(engine: Engine) -> None:
 
 @of_each_engine
 @pytest.mark.parametrize("batch_size", [1, 5])
-def test_error_comes_at_its_place_and_ends_the_epoch(engine: Engine, batch_size: int) -> None:
+def test_error_arrives_at_its_place_and_ends_the_epoch(engine: Engine, batch_size: int) -> None:
     iterator = iter(engine.make(Numbers(20, fail_at_7), batch_size=batch_size))
     received: list[int] = []
     with pytest.raises(KeyError, match="no record 7"):
@@ -101,7 +96,7 @@ def test_error_comes_at_its_place_and_ends_the_epoch(engine: Engine, batch_size:
 
 @of_each_engine
 @pytest.mark.parametrize("where", ["sample", "collate_fn"])
-def test_stop_iteration_of_a_sample_is_an_error_and_no_short_epoch(engine: Engine, where: str) -> None:
+def test_stop_iteration_of_a_sample_does_not_shorten_the_epoch(engine: Engine, where: str) -> None:
     options: dict[str, Any] = {"collate_fn": stop_collating} if where == "collate_fn" else {}
     loader = engine.make(Numbers(20, stop_at_7 if where == "sample" else int), batch_size=2, **options)
     with pytest.raises(LoaderError, match="StopIteration was raised in the making of a sample or batch"):
@@ -124,7 +119,7 @@ class Once:
 
 
 @of_each_engine
-def test_error_of_the_sampler_comes_after_the_batches_before_it(engine: Engine) -> None:
+def test_sampler_error_follows_the_earlier_batches(engine: Engine) -> None:
     def order() -> Iterator[list[int]]:
         for begin in range(0, 16, 2):
             yield [begin, begin + 1]
@@ -140,7 +135,7 @@ def test_error_of_the_sampler_comes_after_the_batches_before_it(engine: Engine) 
 
 @pytest.mark.slow
 @of_each_engine
-def test_epochs_left_early_leave_neither_thread_nor_process(engine: Engine) -> None:
+def test_abandoned_epochs_leave_no_thread_and_no_process(engine: Engine) -> None:
     """The fixture of all tests counts processes and files."""
     loader = engine.make(Numbers(50), batch_size=2)
     for number in range(2 if engine.workers and engine.kind != "threads" else 100):
@@ -151,14 +146,6 @@ def test_epochs_left_early_leave_neither_thread_nor_process(engine: Engine) -> N
         loader.close()
         assert not ours()
     end_of(ours())
-
-
-# Not over workers that stay between epochs: there a new iterator ends the one before (test_prefetch.py).
-@pytest.mark.parametrize("engine", [engine for engine in ENGINES if engine.kind != "processes"], ids=str)
-def test_two_iterators_run_side_by_side(engine: Engine) -> None:
-    loader = engine.make(Numbers(6), batch_size=2)
-    pairs = [(one.tolist(), other.tolist()) for one, other in zip(loader, loader, strict=True)]
-    assert pairs == [([at, at + 1], [at, at + 1]) for at in (0, 2, 4)]
 
 
 @of_each_engine
@@ -185,7 +172,7 @@ def pid_or_die(index: int) -> int:
 
 
 @pytest.mark.slow
-def test_ctrl_c_reaches_a_consumer_that_waits_for_a_dataset_that_hangs() -> None:
+def test_ctrl_c_interrupts_waiting_for_a_hanging_dataset() -> None:
     code = """
 import threading
 import torch
@@ -222,9 +209,6 @@ go_on.set()
     assert set(output.split()) <= {"waiting"}
 
 
-# Threads
-
-
 def test_threads_start_with_the_first_batch_and_share_it() -> None:
     barrier = threading.Barrier(3)
 
@@ -237,7 +221,7 @@ def test_threads_start_with_the_first_batch_and_share_it() -> None:
     assert numbers(batches_of(iterator)) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
 
 
-def test_threads_end_with_the_end_an_error_or_close() -> None:
+def test_threads_end_after_the_last_batch_an_error_or_close() -> None:
     assert len(list(thread_loader(Numbers(9), num_workers=3))) == 9
     assert not ours()
     with pytest.raises(KeyError, match="no record 7"):
@@ -272,7 +256,7 @@ def test_collected_iterator_does_not_wait_for_its_threads() -> None:
 
 
 @pytest.mark.parametrize("ahead", [1, 5])
-def test_threads_begin_no_more_batches_ahead_than_asked_for(ahead: int) -> None:
+def test_threads_begin_at_most_the_prefetched_batches(ahead: int) -> None:
     class Counting(BatchFetcher):
         begun = 0
 
@@ -290,37 +274,6 @@ def test_threads_begin_no_more_batches_ahead_than_asked_for(ahead: int) -> None:
     for taken in range(1, 10):
         next(iterator)
         assert maker.begun == taken + ahead
-
-
-@pytest.mark.parametrize(("samples", "threads", "size"), [(64, 2, 32), (8, 3, 3), (1, 8, 1), (60, 1, 32)])
-def test_every_thread_gets_a_part_of_a_batch(samples: int, threads: int, size: int) -> None:
-    seen: list[int] = []
-
-    class Sizes(BatchFetcher):
-        dataset = Numbers()
-
-        def begin(self, indices: Sequence[int], submit: Any, size: int) -> Any:
-            seen.append(size)
-            return lambda: None
-
-    next(iter(ThreadLoader(Sizes(), [[0] * samples], threads, dataset=Sizes.dataset, prefetch_factor=2)))
-    assert seen == [size]
-
-
-def test_order_is_taken_with_iter() -> None:
-    sampler = ShuffleSampler(range(20))
-    iterator = iter(thread_loader(Numbers(20), batch_sampler=SeededBatchSampler(sampler, 20)))
-    expected = list(ShuffleSampler(range(20)))
-    sampler.set_epoch(5)
-    assert numbers(batches_of(iterator)) == [expected]
-
-
-def test_thread_loader_can_be_pickled_while_it_is_iterated() -> None:
-    loader = thread_loader(Numbers(5), 2, num_workers=2)
-    next(iter(loader))
-    clone = pickle.loads(pickle.dumps(loader))  # noqa: S301
-    assert numbers(batches_of(clone)) == [[0, 1], [2, 3], [4]]
-    assert (clone.num_workers, len(clone)) == (2, 3)
 
 
 def test_only_worker_threads_compute_with_one_core() -> None:

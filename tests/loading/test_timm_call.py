@@ -24,7 +24,7 @@ def first(*arguments: Any, **options: Any) -> torch.Tensor:
     return images
 
 
-def test_positional_arguments_are_in_timms_order(dataset: LMDBDataset) -> None:
+def test_positional_arguments_have_the_order_of_timm(dataset: LMDBDataset) -> None:
     images = first(dataset, (3, 16, 24), 4)
     assert images.shape == (4, 3, 16, 24)
     assert torch.equal(images, first(dataset, batch_size=4, input_size=(16, 24)))
@@ -33,7 +33,7 @@ def test_positional_arguments_are_in_timms_order(dataset: LMDBDataset) -> None:
             create_loader(*arguments)
 
 
-def test_the_files_of_a_store_are_named_as_timms_datasets_name_theirs(tmp_path: Path) -> None:
+def test_filenames_equal_those_of_timm_datasets(tmp_path: Path) -> None:
     image = encoded(jpegs.draw(20, 20, seed=1), "PNG")
     write_store([Record("cats/1.png", 0, image), Record("2.png", 0, image)], tmp_path / "store.lmdb")
     with LMDBDataset(tmp_path / "store.lmdb") as named:

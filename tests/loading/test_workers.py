@@ -1,4 +1,4 @@
-"""A loader that is dropped ends its worker processes at once, wherever that happens."""
+"""Worker processes end as soon as their loader is dropped or the program ends."""
 
 import gc
 import multiprocessing
@@ -19,7 +19,7 @@ from tests.support.loaders import Numbers
 
 
 def deaf(index: int) -> int:
-    """Make a sample in a worker that ignores the signal with which torch ends a worker that does not answer."""
+    """Return the index, and ignore SIGTERM, with which torch ends a worker that does not answer."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     return index
 
@@ -46,13 +46,18 @@ def collect_in_a_thread() -> None:
     thread.join()
 
 
-LOADERS = pytest.mark.parametrize("make", [created, over_torch])
 Make = Callable[[Any, int], PrefetchLoader[Any]]
 
 
-@LOADERS
-@pytest.mark.parametrize("collect", [gc.collect, collect_in_a_thread])
-@pytest.mark.parametrize("stuck", [False, True], ids=["idle", "stuck"])
+@pytest.mark.parametrize(
+    ("make", "collect", "stuck"),
+    [
+        (created, gc.collect, True),
+        (created, collect_in_a_thread, False),
+        (over_torch, gc.collect, False),
+        (over_torch, collect_in_a_thread, True),
+    ],
+)
 def test_collected_loader_ends_its_workers(
     make: Make, collect: Callable[[], Any], stuck: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -73,7 +78,7 @@ def test_collected_loader_ends_its_workers(
     assert capfd.readouterr().err == ""
 
 
-@LOADERS
+@pytest.mark.parametrize("make", [created, over_torch])
 def test_loader_dropped_in_a_forked_child_keeps_its_workers(make: Make, capfd: pytest.CaptureFixture[str]) -> None:
     holder = [make(Numbers(), 2)]
     first = list(holder[0])
@@ -102,7 +107,9 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
+@pytest.mark.parametrize(
+    "method", ["fork", *(pytest.param(method, marks=pytest.mark.nightly) for method in ("spawn", "forkserver"))]
+)
 def test_workers_end_with_the_program(method: str, tmp_path: Path) -> None:
     file = tmp_path / "program.py"
     file.write_text(PROGRAM)
@@ -115,5 +122,5 @@ def test_workers_end_with_the_program(method: str, tmp_path: Path) -> None:
         timeout=100,
         env={"PYTHONPATH": str(root), "PATH": ""},
     )
-    # The pipes end when the last process that has them has ended.
+    # The pipes close when the last process that inherited them ends.
     assert (done.stdout, done.stderr, done.returncode) == ("0\n", "", 0)

@@ -8,7 +8,6 @@ import json
 import pickle
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
     from dbloader.sampling import ResumableSampler
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* ranks do not divide 6 lanes")
-
-# Shares
 
 
 @of_each_padded_kind
@@ -102,9 +99,6 @@ def test_orders_never_change() -> None:
     ]
 
 
-# Epochs
-
-
 @of_each_padded_kind
 def test_each_epoch_and_seed_has_its_own_order(make: Callable[..., ResumableSampler]) -> None:
     orders = set()
@@ -146,16 +140,6 @@ def test_set_epoch_keeps_position_in_same_epoch_and_warns_in_another() -> None:
         assert sampler.remaining == LENGTH == len(list(sampler))
     sampler.set_epoch(1)
     assert sampler.remaining == LENGTH
-
-
-def test_repr_shows_options() -> None:
-    sampler = ShuffleSampler(range(100), 4, 1, seed=3, drop_last=True)
-    sampler.set_epoch(2)
-    assert repr(sampler) == "ShuffleSampler(100 samples, num_replicas=4, rank=1, seed=3, epoch=2, drop_last=True)"
-    assert repr(blocks(range(9))).startswith("BlockShuffleSampler(9 samples, block_size=2, buffer_blocks=3, num_")
-
-
-# Resuming
 
 
 def resumed_shares(
@@ -265,36 +249,6 @@ def test_iterator_state_counts_yielded_samples(make: Callable[..., ResumableSamp
 
 
 @of_each_kind
-def test_iteration_after_resumed_one_is_whole(make: Callable[..., ResumableSampler]) -> None:
-    sampler = make(range(LENGTH))
-    order = list(sampler)
-    sampler.load_state_dict(sampler.state_after(4))
-    assert sampler.remaining == LENGTH - 4
-    assert len(sampler) == LENGTH
-    assert [list(sampler), list(sampler)] == [order[4:], order]
-
-
-def test_state_counts_from_start_of_iteration() -> None:
-    sampler = ShuffleSampler(range(30), 2, 0)
-    sampler.set_epoch(1)
-    assert sampler.state_after(3)["position"] == 6
-    sampler.load_state_dict(sampler.state_after(3))
-    assert sampler.state_after()["position"] == 6
-    assert sampler.state_after(2)["position"] == 10
-    next(iter(sampler))
-    assert sampler.state_after(2)["position"] == 10  # of the iteration that began, not of the next one
-    iter(sampler)
-    assert sampler.state_after(2)["position"] == 4
-    sampler.load_state_dict({**sampler.state_after(), "position": 12})
-    assert sampler.state_after(2)["position"] == 16
-    since = sampler.state_after()
-    with pytest.warns(UserWarning, match="leaves out the rest of epoch 1"):
-        sampler.set_epoch(2)
-    assert sampler.state_after(2) == {**sampler.state_after(), "epoch": 2, "position": 4}
-    assert sampler.state_after(2, since=since)["position"] == 16
-
-
-@of_each_kind
 def test_state_and_sampler_survive_serialization(make: Callable[..., ResumableSampler]) -> None:
     sampler = make(range(LENGTH), 2, 1)
     sampler.set_epoch(3)
@@ -319,8 +273,6 @@ def test_seed_of_any_size_is_resumed(seed: int) -> None:
         resumed.load_state_dict(sampler.state_after(4))
         assert [*begun, *resumed] == [*make(range(LENGTH), seed=seed)]
 
-
-# Refused states
 
 WANTED = r"^a state must be the dict that state_dict\(\) of a loader with this BlockShuffleSampler gave, got "
 
@@ -361,9 +313,3 @@ def test_unusable_state_is_refused_and_changes_nothing(
         with pytest.raises(kind, match=message):
             sampler.state_after(since=state)
     assert sampler.state_after() == {**sampler.state_after(), "epoch": 3, "position": 0}
-
-
-def test_state_of_numpy_ints_is_accepted() -> None:
-    sampler = ShuffleSampler(range(LENGTH))
-    sampler.load_state_dict({**sampler.state_after(), "epoch": np.int64(3), "position": np.int32(4)})
-    assert (sampler.epoch, sampler.remaining) == (3, LENGTH - 4)

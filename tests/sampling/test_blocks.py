@@ -46,9 +46,6 @@ def shards_of(indices: Sequence[int], lengths: Sequence[int]) -> set[int]:
     return set(np.searchsorted(np.cumsum(lengths), indices, side="right").tolist())
 
 
-# Without lanes
-
-
 @given(st.integers(0, 400), st.integers(1, 50), st.integers(1, 20), st.integers())
 def test_buffers_of_whole_blocks_follow_each_other(length: int, block_size: int, buffer_blocks: int, seed: int) -> None:
     indices = order(length, block_size, buffer_blocks, seed)
@@ -60,40 +57,6 @@ def test_buffers_of_whole_blocks_follow_each_other(length: int, block_size: int,
         expected = sorted(index for index in expected if index < length)
         assert sorted(indices[: len(expected)]) == expected
         del indices[: len(expected)]
-
-
-@pytest.mark.parametrize("buffer_blocks", [1, 3])
-def test_each_block_is_equally_frequent_in_each_buffer(buffer_blocks: int) -> None:
-    # The last of 5 blocks has 1 index instead of 4, and must not come earlier or later for that.
-    counts = np.zeros((5, 5))
-    for epoch in range(1000):
-        buffers: Any = touched(order(17, 4, buffer_blocks, epoch=epoch), 4)
-        for begin in range(0, 5, buffer_blocks):
-            for block in buffers[begin : begin + buffer_blocks]:
-                size = min(buffer_blocks, 5 - begin)
-                counts[block, begin : begin + size] += 1 / size
-    expected = 1000 / 5
-    assert np.abs(counts[:, ::buffer_blocks] - expected).max() < 5 * expected**0.5
-
-
-def test_indices_are_shuffled_evenly_over_their_buffer() -> None:
-    counts = np.zeros((10, 10))
-    for epoch in range(1000):
-        counts[np.arange(10), order(10, 3, 4, epoch=epoch)] += 1
-    chi_square = ((counts - 100) ** 2 / 100).sum()
-    assert abs(chi_square - 81) < 5 * (2 * 81) ** 0.5
-
-
-@pytest.mark.slow
-def test_orders_of_two_buffers_are_unrelated() -> None:
-    indices = np.array(order(8000, 40, 10)).reshape(20, 400)
-    ranks = np.array([[touched(list(buffer), 40).index(index // 40) for index in buffer] for buffer in indices])
-    correlations: Any = np.corrcoef(np.argsort(np.argsort(indices)))
-    assert np.abs(correlations[np.triu_indices(20, 1)]).max() < 5 / 400**0.5
-    assert len({tuple(rank) for rank in ranks.tolist()}) == 20
-
-
-# With lanes
 
 
 def test_any_combination_of_sizes_is_a_permutation_with_inverse() -> None:
@@ -155,16 +118,13 @@ def test_warning_of_shared_lanes_says_how_often_data_is_read(
         iter(BlockShuffleSampler(range(1000), num_replicas=world, rank=1, lanes=lanes))  # only rank 0 warns
 
 
-def test_local_world_size_must_be_set_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_world_size_must_be_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     sampler = BlockShuffleSampler(range(1000), num_replicas=24, rank=0, lanes=128)
     with pytest.warns(UserWarning, match=r"so 24 nodes of 1 \(set LOCAL_WORLD_SIZE to the ranks of a node\) together"):
         iter(sampler)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "many")
     with pytest.raises(OptionError, match=r"^the environment variable LOCAL_WORLD_SIZE must be a number, got 'many'$"):
         iter(sampler)
-
-
-# Blocks ahead
 
 
 @ignores_shared_lanes
@@ -188,7 +148,7 @@ def test_blocks_ahead_contain_the_samples_that_follow(
 
 
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=12), st.sampled_from([(1, 1), (6, 1), (6, 2), (6, 6)]))
-def test_blocks_ahead_of_a_whole_epoch_are_those_of_this_rank(lengths: list[int], both: tuple[int, int]) -> None:
+def test_blocks_ahead_of_an_epoch_belong_to_the_rank(lengths: list[int], both: tuple[int, int]) -> None:
     lanes, world = both
     for rank in range(world):
         sampler = sampler_of(lengths, lanes, 1, world, rank)
@@ -197,9 +157,6 @@ def test_blocks_ahead_of_a_whole_epoch_are_those_of_this_rank(lengths: list[int]
         read = {block for _, blocks in ahead for block in blocks if lengths[block]}
         assert read == shards_of(list(sampler), lengths)
         assert len({begin for begin, _ in ahead}) == len(ahead)
-
-
-# Shards, states and warnings
 
 
 def test_state_is_resumed_only_with_its_lanes_and_shards() -> None:

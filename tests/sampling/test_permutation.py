@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import pickle
 from collections import Counter
-from math import isqrt
 from typing import Any
 
 import numpy as np
@@ -57,9 +55,6 @@ def test_inverse_undoes_permutation_of_any_size(n: int, seed: int, epoch: int, d
     assert all(0 <= value < n for value in values.tolist())
 
 
-# Always the same
-
-
 def test_order_never_changes() -> None:
     assert whole(10, 0, 0).tolist() == [1, 6, 9, 8, 7, 3, 0, 4, 5, 2]
     assert whole(4096, 1, 2)[:5].tolist() == [3464, 1019, 1382, 3855, 3906]
@@ -69,15 +64,6 @@ def test_order_never_changes() -> None:
     values = Permutation(LARGE, 0, 1)(np.arange(LARGE - 3, LARGE))
     assert values.tolist() == [601923345906733462, 1199759190599231912, 252463976120099452]
     assert whole(10, 0, 0, "blocks", 3).tolist() == [6, 3, 4, 2, 9, 0, 7, 8, 5, 1]
-
-
-@pytest.mark.parametrize("n", [1000, 100_000])
-def test_same_arguments_give_same_order_and_keep_positions(n: int) -> None:
-    order, positions = Permutation(n, 5, 6, "a"), np.array([3, 3, n - 1, 0])
-    again = pickle.loads(pickle.dumps(order))  # noqa: S301 - of our own making
-    assert np.array_equal(whole(n, 5, 6, "a"), again(np.arange(n)))
-    assert np.array_equal(order(positions), whole(n, 5, 6, "a")[positions])
-    assert positions.tolist() == [3, 3, n - 1, 0]
 
 
 @pytest.mark.parametrize("n", [1000, 20_000])
@@ -94,31 +80,14 @@ def test_orders_of_other_arguments_are_unrelated(n: int) -> None:
         assert np.count_nonzero(one == other) < 10  # Poisson of mean 1
 
 
-# Uniform
-
-
 @pytest.mark.parametrize("n", [2, 5])
 def test_all_orders_of_small_n_are_equally_frequent(n: int) -> None:
     counts = Counter(map(tuple, samples(n, 6000).tolist()))
     assert deviations([counts[order] for order in itertools.permutations(range(n))]) < 5
 
 
-@pytest.mark.parametrize("n", [4097, pytest.param(65_537, marks=pytest.mark.nightly)])
-def test_distance_of_two_values_is_uniform(n: int) -> None:
-    # Neighbors, and neighbors in a column of the table: 4 rounds of the network fail here by 1,000 and more.
-    rows = isqrt(n - 1) + 1
-    rows += rows % 2
-    columns = -(-n // rows)
-    for step in (1, columns):
-        apart = np.zeros(rows)
-        for order in samples(n, 4_000_000 // n):
-            row = order // columns
-            apart += np.bincount((row[step:] - row[:-step]) % rows, minlength=rows)
-        assert deviations(apart[1:]) < 5  # the same row is a little rarer, since a value occurs only once
-
-
 @pytest.mark.parametrize("n", [65_537, 1_281_167])
-def test_neighbors_are_as_in_random_orders(n: int) -> None:
+def test_neighbors_are_random(n: int) -> None:
     orders = samples(n, 2_600_000 // n)
     fixed = np.count_nonzero(orders == np.arange(n))
     assert abs(fixed - len(orders)) < 5 * len(orders) ** 0.5
@@ -127,14 +96,6 @@ def test_neighbors_are_as_in_random_orders(n: int) -> None:
     assert abs(ascents - len(orders) * (n - 1) / 2) < 5 * (len(orders) * (n + 1) / 12) ** 0.5
     cells = orders * 16 // n
     assert deviations(np.bincount((cells[:, 1:] * 16 + cells[:, :-1]).ravel(), minlength=256)) < 5
-
-
-@pytest.mark.parametrize("n", [5000, LARGE])
-def test_value_at_a_position_is_uniform_over_epochs(n: int) -> None:
-    positions = np.array([0, 1, n // 2, n - 1])
-    values = np.array([Permutation(n, 0, epoch)(positions) for epoch in range(3000)])
-    for place in range(4):
-        assert deviations(np.bincount(values[:, place] // (n // 20 + 1), minlength=20)) < 5
 
 
 @pytest.mark.parametrize("n", [66 * 64, 65 * 65, 66 * 65])

@@ -98,7 +98,7 @@ class Large:
 
 
 @pytest.mark.parametrize("world", [1, 2])
-def test_iter_keeps_no_local_of_its_callers_alive(world: int) -> None:
+def test_iter_keeps_no_local_variable_of_its_caller_alive(world: int) -> None:
     """Until Python 3.13, reading the locals of a frame keeps them alive."""
     import accelerate.data_loader  # noqa: F401 - only then are the callers searched
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -30,27 +29,10 @@ def test_frequency_of_an_index_is_its_weight() -> None:
     assert deviations(counts, 500_000 * weights / weights.sum()) < 5
 
 
-def test_draws_of_an_epoch_are_independent() -> None:
-    sampler = WeightedSampler([1, 2, 3, 4], 3)
-    draws = []
-    for epoch in range(2000):
-        sampler.set_epoch(epoch)
-        draws.append(list(sampler))
-    # All 64 outcomes of three independent draws.
-    cells = np.array(draws) @ [16, 4, 1]
-    chances = [a * b * c / 1000 for a, b, c in itertools.product([1, 2, 3, 4], repeat=3)]
-    assert deviations(np.bincount(cells, minlength=64), 2000 * np.array(chances)) < 5
-
-
 @given(st.lists(st.one_of(st.just(0.0), st.floats(0, 1e308)), min_size=1, max_size=30).filter(any), st.integers())
 def test_index_without_weight_is_never_drawn(weights: list[float], seed: int) -> None:
     drawn = set(WeightedSampler(weights, 300, seed=seed))
     assert drawn <= {index for index, weight in enumerate(weights) if weight}
-
-
-def test_extreme_random_numbers_draw_indices_with_weight() -> None:
-    for weights in ([0, 1, 0, 1, 0], [0, 0.1, 0.2, 0.7, 0], [0, 1e-300, 5e-324, 1e-300, 0]):
-        assert WeightedSampler(weights).draw(np.array([0.0, 1 - 2.0**-53])).tolist() == [1, 3]
 
 
 def test_unit_of_weights_makes_no_difference() -> None:
@@ -88,9 +70,6 @@ def test_state_of_other_weights_is_refused() -> None:
             sampler.load_state_dict(WeightedSampler(weights).state_after())
 
 
-# Classes
-
-
 def test_all_classes_and_all_records_of_a_class_are_equally_frequent() -> None:
     labels = np.repeat([7, -3, 1000], [1, 10, 100])  # any integers, however rare
     counts = np.bincount(list(ClassBalancedSampler(labels, 300_000)), minlength=111)
@@ -98,16 +77,3 @@ def test_all_classes_and_all_records_of_a_class_are_equally_frequent() -> None:
     assert deviations(of_classes, 100_000) < 5
     assert deviations(counts[1:11], of_classes[1] / 10) < 5
     assert deviations(counts[11:], of_classes[2] / 100) < 5
-
-
-def test_labels_may_be_list_array_or_tensor() -> None:
-    labels = [0, 0, 1, 5]
-    draws = list(ClassBalancedSampler(labels, 100))
-    assert list(ClassBalancedSampler(np.array(labels, np.uint8), 100)) == draws
-    assert list(ClassBalancedSampler(torch.tensor(labels), 100)) == draws
-    assert len(ClassBalancedSampler(labels)) == 4
-
-
-def test_state_of_a_weighted_sampler_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"must have sampler ClassBalancedSampler, .* got WeightedSampler"):
-        ClassBalancedSampler([0, 1]).load_state_dict(WeightedSampler([1, 1]).state_after())
