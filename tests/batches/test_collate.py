@@ -1,4 +1,4 @@
-"""Batches of fields that are lists, or have another length in each sample."""
+"""Batches of lists, boxes and other fields of varying length."""
 
 from __future__ import annotations
 

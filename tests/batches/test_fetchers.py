@@ -1,4 +1,4 @@
-"""Makers of whole batches: what each gives is what torch would collate of the dataset's samples, and its errors."""
+"""Fetchers return the batches that torch would collate from the samples, and their errors."""
 
 import pickle
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Memory of batches is reused, and never while somebody still has it."""
+"""Memory of batches is reused after its last reference is gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store of six shards, and the folder of a cache."""
+"""Fixtures: a store of six shards, and the folder of a cache."""
 
 from __future__ import annotations
 

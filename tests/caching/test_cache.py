@@ -1,4 +1,4 @@
-"""Caches of shards: their content, their readers, their size, and the places that are refused."""
+"""Caches of shards: content, readers, size and refused places."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_reading_record_fetches_its_shard(origin: Path, cache: Path) -> None:
     with pickle.loads(pickled) as store:  # noqa: S301 - our own
         assert images_of(store) == IMAGES
     wait_until_ended(cache)
-    assert read_stats(cache).fetches == 0  # all were there
+    assert read_stats(cache).fetches == 0  # the cache had all shards
     assert index.stat().st_ino == number
 
 
@@ -104,7 +104,7 @@ def test_cache_keeps_limit_and_last_shards(origin: Path, cache: Path) -> None:
             assert images_of(store, [first]) == IMAGES[first : first + 1]
             assert sum(path.stat().st_size for path in (cache / "shards").iterdir()) <= limit
         assert shards_in(cache) == ["00004.lmdb", "00005.lmdb"]
-        assert images_of(store, list(range(0, 24, 4)) * 2) == IMAGES[::4] * 2  # a batch of more than fits
+        assert images_of(store, list(range(0, 24, 4)) * 2) == IMAGES[::4] * 2  # a batch larger than the cache
         assert sum(path.stat().st_size for path in (cache / "shards").iterdir()) <= limit
 
 

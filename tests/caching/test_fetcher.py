@@ -1,4 +1,4 @@
-"""The fetcher of a cache: failures of the fetcher, its readers, its origin and the network."""
+"""The fetcher of a cache survives failures of its readers, its origin and the network."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:De
 
 
 class Reading:
-    """A thread that reads records, and its result."""
+    """A thread that reads records and keeps the result."""
 
     def __init__(self, store: CachedStore, indices: Any) -> None:
         self.result: Any = None
@@ -120,7 +120,7 @@ def test_fetcher_killed_during_download_is_replaced(origin: Path, cache: Path) -
         slow.send()
         assert reading.get() == [IMAGES[8]]
     wait_until_ended(cache)
-    assert shards_in(cache) == ["00000.lmdb", "00002.lmdb"]  # without the half of one
+    assert shards_in(cache) == ["00000.lmdb", "00002.lmdb"]  # no partial shard
 
 
 def test_killed_training_leaves_no_fetcher_and_usable_cache(origin: Path, cache: Path) -> None:
@@ -150,7 +150,7 @@ def test_killed_training_and_fetcher_leave_usable_cache(origin: Path, cache: Pat
         with slow.opened() as descriptor:
             slow.write(descriptor, slow.data[:5000])
             wait_for(lambda: sizes_of_partial_files(cache) == [5000], "half of a shard")
-            process.send_signal(signal.SIGSTOP)  # or it would start another one
+            process.send_signal(signal.SIGSTOP)  # a running process would start another fetcher
             kill_fetcher(cache)
             process.send_signal(signal.SIGKILL)
             process.wait(WAIT_S)
@@ -183,7 +183,7 @@ def test_shard_stays_until_its_reader_has_opened_it(origin: Path, cache: Path) -
     first, second = connect(origin, cache, 1), connect(origin, cache, 1)
     second.ask("shard 0", need=0)
     first.tell(need=1)
-    first.ask("", expect=[], check=False)  # answered after the message before
+    first.ask("", expect=[], check=False)  # the answer follows the earlier message
     assert shards_in(cache) == ["00000.lmdb"]
     second.tell(opened=True)
     wait_for(lambda: shards_in(cache) == ["00001.lmdb"], "shard 1 in the place of shard 0")
@@ -249,7 +249,7 @@ def test_shard_being_fetched_is_not_removed(origin: Path, cache: Path) -> None:
         reader.ask("shard 3", need=3)
         assert shards_in(cache) == ["00003.lmdb"]
         slow.write(descriptor, slow.data)
-    # Now shard 0, which is needed before shard 1, takes its place.
+    # Shard 0 replaces shard 1, because it is needed earlier.
     wait_for(lambda: shards_in(cache) == ["00000.lmdb", "00003.lmdb"], "shard 0 beside shard 3")
     reader.close()
     wait_until_ended(cache)
@@ -281,7 +281,7 @@ def test_reader_raises_with_shard_when_no_bytes_arrive(origin: Path, cache: Path
         reading = Reading(store, [8])
         with slow.opened():
             assert reading.get() == (StoreAccessError, message)
-            assert images_of(store, [4]) == [IMAGES[4]]  # others come
+            assert images_of(store, [4]) == [IMAGES[4]]  # other shards arrive
         reading = Reading(store, [8])
         slow.send()
         assert reading.get() == [IMAGES[8]]
@@ -349,7 +349,7 @@ def test_damaged_cached_file_raises_with_file_to_remove(origin: Path, cache: Pat
         store.close()
         assert images_of(store) == IMAGES
     wait_until_ended(cache)
-    file.write_bytes(b"")  # as a power failure may leave it
+    file.write_bytes(b"")  # like after a power failure
     with CachedStore(origin, cache) as store:
         with pytest.raises(DamagedStoreError, match=f"^{file}, in the cache, is damaged: remove it"):
             store.read([5])

@@ -91,7 +91,7 @@ def test_epoch_over_small_cache_fetches_every_shard_once(
                 before = read_stats(cache).fetches
                 assert sorted(epoch(loader)) == list(range(RECORDS))
                 fetched = read_stats(cache).fetches - before
-                assert SHARDS * 2 // 3 <= fetched <= SHARDS  # what is there from the epoch before is used again
+                assert SHARDS * 2 // 3 <= fetched <= SHARDS  # shards of the previous epoch are reused
                 assert number or fetched == SHARDS
                 assert len(shards_in(cache)) <= SHARDS // 3
         del loader  # ends its worker processes
@@ -136,7 +136,7 @@ def test_cache_without_room_for_batches_of_all_workers_is_refused(
 ) -> None:
     one, two = size_of(origin, 1), size_of(origin, 2)
     with LMDBDataset(origin, decode=None, cache=cache, cache_bytes=one) as dataset:
-        loader = loader_of(dataset, OrderedSampler(dataset))  # its workers are up to four batches apart
+        loader = loader_of(dataset, OrderedSampler(dataset))  # workers are up to four batches apart
         with pytest.raises(
             OptionError, match=rf"={one} is too small for this order, which reads shards of {two} bytes"
         ):
@@ -193,7 +193,7 @@ def read_share(origin: Path, cache: Path, rank: int, lanes: int | None, shards: 
         loader = wrapped(dataset, BlockShuffleSampler(dataset, None, 2, 2, rank, seed=3, lanes=lanes))
         with loader:
             results.put((epoch(loader), read_stats(cache).fetches))
-            results.join()  # the cache is in use until both have read
+            results.join()  # both use the cache until the end
 
 
 def shares(*ranks: tuple[Path, Path, int, int | None, int]) -> list[tuple[list[int], int]]:
@@ -300,7 +300,7 @@ def test_worker_within_margin_fetches_no_shard_twice(lanes: int | None, margin: 
     fetches = 0
     order = [index // EACH for index in sampler]
     for at in range(len(order) + margin):
-        for shard in [*order[at : at + 1], *order[max(0, at - margin) :][:1]]:  # of the first worker, and of the last
+        for shard in [*order[at : at + 1], *order[max(0, at - margin) :][:1]]:  # the first worker, and the last one
             policy.ask("rank", shard)
             while (step := policy.next(present, [] if shard in present else [shard])) is not None:
                 present = (present - set(step.remove)) | {step.shard}

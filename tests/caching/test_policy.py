@@ -1,4 +1,4 @@
-"""The shards that a cache fetches and removes."""
+"""The policy chooses the shards to fetch and to remove."""
 
 from __future__ import annotations
 
@@ -79,13 +79,13 @@ def test_least_bytes_are_shards_in_use_at_one_time() -> None:
     assert policy.least_bytes() == 0
     policy.expect(0, [Need(0, 0, 9), Need(1, 9, 19), Need(2, 20, 29)])
     assert policy.least_bytes() == 40
-    policy.expect(1, [Need(0, 0, 9), Need(2, 9, 19)])  # at 9, both read two
+    policy.expect(1, [Need(0, 0, 9), Need(2, 9, 19)])  # at 9, each reads two shards
     assert policy.least_bytes() == 70
-    policy.expect(1, [Need(0, 100, 109), Need(1, 120, 129)])  # at its 20, where the other one reads 2
+    policy.expect(1, [Need(0, 100, 109), Need(1, 120, 129)])  # at position 20, where the other reader reads shard 2
     assert policy.least_bytes() == 60
     policy.expect(1, [Need(0, 100, 109), Need(2, 120, 129)])  # both read the same
     assert policy.least_bytes() == 40
-    policy.expect(1, [Need(shard, 0, 29) for shard in range(3)])  # as a shuffle of all records does
+    policy.expect(1, [Need(shard, 0, 29) for shard in range(3)])  # like a shuffle of all records
     assert policy.least_bytes() == 70
 
 

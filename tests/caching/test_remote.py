@@ -1,4 +1,4 @@
-"""Training from object storage through a cache; only the fetcher's process uses obstore."""
+"""Training reads object storage through a cache. Only the fetcher uses obstore."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = [
 
 @pytest.fixture
 def place(object_store: ObjectStore, outside: Outside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A store of six shards and 24 records; this process has the environment of its user."""
+    """A store of six shards and 24 records, with credentials in the environment."""
     make_shards(tmp_path / "origin.lmdb")
     place = object_store.place("train.lmdb")
     outside(copy_store, tmp_path / "origin.lmdb", place)

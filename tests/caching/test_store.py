@@ -1,4 +1,4 @@
-"""CachedStore keeps the promises that every store makes to its readers."""
+"""CachedStore keeps the contract of stores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class TestCachedStore(FileBackend, ProcessesContract):
     """A cached store in an LMDB file. stores/lmdb/test_sharded.py tests the reading of shards."""
 
-    # A cache belongs to one store; test_cache.py has these tests for it.
+    # A cache belongs to one store: test_cache.py has its own versions of these tests.
     test_constructing_a_store_opens_nothing = None  # type: ignore[assignment]
     test_pickle_has_the_place_and_no_handle = None  # type: ignore[assignment]
     test_open_store_keeps_its_records_when_it_is_replaced = None  # type: ignore[assignment]

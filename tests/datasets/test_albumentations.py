@@ -1,4 +1,4 @@
-"""Transforms of albumentations: alone, with masks and boxes, in workers, and after resuming."""
+"""albumentations transforms images, masks and boxes with reproducible random numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"  # it would ask a server for its newest version
+os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"  # albumentations would ask a server for its newest version
 import albumentations as A  # noqa: N812
 
 LENGTH = 12
@@ -95,7 +95,9 @@ def equal(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
 def test_draws_are_a_function_of_seed_epoch_and_position(place: Path) -> None:
     dataset = LMDBDataset(place, transform=crop())
     expected = batches(dataset, 2, num_workers=0)
-    assert not torch.equal(torch.cat(expected[:3]).sort(0)[0], torch.cat(expected[3:]).sort(0)[0])  # the epochs differ
+    assert not torch.equal(
+        torch.cat(expected[:3]).sort(0)[0], torch.cat(expected[3:]).sort(0)[0]
+    )  # each epoch has its own crops
     threads = batches(dataset, 2, num_workers=3, worker_type="threads")
     processes = batches(dataset, 2, num_workers=2, worker_type="processes")
     assert equal(threads, expected)
@@ -117,7 +119,7 @@ def test_foreign_dataset_gets_same_draws_from_the_loader(place: Path) -> None:
 
 
 def test_forked_workers_of_a_plain_dataloader_draw_different_numbers(place: Path) -> None:
-    """With the generator of the transform, each worker would begin with the same crop."""
+    """The generator of the transform would draw the same first crop in each worker."""
     torch.manual_seed(0)
     dataset = Subset(LMDBDataset(place, transform=A.Compose([A.RandomCrop(16, 16)])), [0, 0])
     first, second = DataLoader(dataset, 1, num_workers=2, multiprocessing_context="fork")

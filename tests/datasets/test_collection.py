@@ -1,4 +1,4 @@
-"""Collections of image files that other programs made can be read in place, and converted."""
+"""Collections of image files in MongoDB that other programs made are read and converted."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def name_of(number: int) -> str:
 
 
 class Old:
-    """A foreign collection, with the listing of its files."""
+    """A foreign collection and the listing of its files."""
 
     def __init__(self, uri: str, folder: Path) -> None:
         self.uri = uri
         self.listing = folder / "listing.json"
-        # An order different from the order of the documents and from the order of the names.
+        # Neither the order of the documents, nor the order of the names.
         self.numbers = [(7 * number) % COUNT for number in range(COUNT)]
         self.list([name_of(number) for number in self.numbers], [number % 3 for number in self.numbers])
 

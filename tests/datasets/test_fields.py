@@ -1,4 +1,4 @@
-"""LMDBDataset and MongoDataset keep the contract of masks, boxes and other fields over the image."""
+"""LMDBDataset and MongoDataset keep the contract of masks, boxes and other fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The default images of a dataset are lazy, and name their record in errors."""
+"""Datasets return lazy images by default. Late errors name the record."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_resize_is_exact_by_default_and_close_otherwise(place: Path) -> None:
 
 
 class WithWrongTiles(LMDBDataset):
-    """A dataset whose lengths of tiles do not fit its images."""
+    """A dataset with wrong lengths of tiles."""
 
     def _known(self, record: Record) -> dict[str, Any]:
         return {**super()._known(record), "tiles": b"\1\0"}
@@ -81,7 +81,7 @@ def as_list(samples: list[Any]) -> list[Any]:
 
 
 def message_of(loader: DataLoader[Any]) -> str:
-    """Return the message and notes of an error; the error itself would keep the workers alive."""
+    """Return the message and notes of an error. The error itself would keep the workers alive."""
     try:
         for _ in loader:
             pass

@@ -1,4 +1,4 @@
-"""LMDBDataset in many processes and threads, beyond the contract of datasets."""
+"""LMDBDataset in processes and threads, beyond the contract of datasets."""
 
 import os
 import threading
@@ -51,7 +51,7 @@ def test_grandchild_reads_through_its_own_handle(place: Path) -> None:
 
 
 def test_fork_does_not_wait_for_a_decoding_thread(place: Path) -> None:
-    """Decoding takes long, and does not use the store."""
+    """Decoding takes long and does not use the store."""
     decoding, forked = threading.Event(), threading.Event()
 
     def decode(data: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Which crops the decoders choose, how they resize them, and which options they refuse."""
+"""Decoders choose and resize crops like torchvision, and refuse wrong options."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def torchvision_resized_crop(
         w, h = int(round(height * max(ratio))), height  # noqa: RUF046
     else:
         w, h = width, height
-    w, h = max(w, 1), max(h, 1)  # torchvision would take an empty crop here, and fail
+    w, h = max(w, 1), max(h, 1)  # torchvision would fail with an empty crop
     return (height - h) // 2, (width - w) // 2, h, w
 
 
@@ -164,7 +164,7 @@ def test_random_crop_equals_torchvision(decoder: RandomCrop) -> None:
 
 
 def pillow_resize(pixels: npt.NDArray[np.uint8], size: tuple[int, int], name: str) -> npt.NDArray[Any]:
-    """Resize rows and then columns as torch does; Pillow alone begins with the axis that is less work."""
+    """Resize rows, then columns, like torch. Pillow alone starts with the cheaper axis."""
     resample = Image.Resampling[name.upper()]
     if name not in TORCH_FILTERS:
         return np.asarray(Image.fromarray(pixels).resize(size[::-1], resample)).astype(int)

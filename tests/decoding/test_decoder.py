@@ -1,4 +1,4 @@
-"""Decoders return Pillow's pixels for files, arrays and PIL images, and refuse damaged files."""
+"""Decoders return the pixels of Pillow, and refuse damaged files."""
 
 from __future__ import annotations
 

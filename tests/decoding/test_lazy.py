@@ -182,7 +182,7 @@ def test_crop_of_any_box_has_pixels_of_the_whole(kind: str) -> None:
     else:
         data, lengths = encode_tiled(draw(97, 130), quality=90, subsampling=kind)
     whole = decode_pil(data)
-    several = lazy(data, lengths)  # one image for all crops, which soon decodes the whole
+    several = lazy(data, lengths)  # one image for all crops; it soon decodes the whole file
     for at in range(60):
         edges = random.uniform(-30, 150, 4) if at % 3 else np.sort(random.uniform(0, 97, (2, 2)), axis=0).ravel()
         box = tuple(edges.tolist() if at % 2 else np.rint(edges).astype(int).tolist())

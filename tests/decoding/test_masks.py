@@ -1,4 +1,4 @@
-"""Masks that would keep their size while the image is cropped are refused."""
+"""Masks are refused where only the image would be cropped."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_batch_without_tensor_needs_normalize_none(tmp_path: Path, fields: Any) 
 
 
 class Pairs(Dataset[Any]):
-    """Images and masks as in datasets of other libraries."""
+    """A dataset of another library, with images and masks."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind

@@ -1,4 +1,4 @@
-"""Several crops of one image equal the crops of their decoders, and take one decoding."""
+"""MultiCrop returns the crops of its decoders, and decodes the image once."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_scaled_crops_stay_close_to_full_crops() -> None:
 
 
 class Decoded(list[int]):
-    """Number of pixels of each call of simplejpeg's decoder."""
+    """The number of decoded pixels of each call of simplejpeg."""
 
 
 @pytest.fixture

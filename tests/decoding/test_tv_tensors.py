@@ -1,4 +1,4 @@
-"""torchvision's v2 transforms change masks and boxes with the image; skipped without torchvision."""
+"""torchvision's v2 transforms change masks and boxes with the image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""decode_unchanged and decode_gray: the channels and bits of image files."""
+"""decode_unchanged keeps channels and bits, and decode_gray refuses deep images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On a GPU: the streams do not race, and nothing waits that need not."""
+"""On a GPU, the streams do not race and do not wait without need."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -16,8 +16,8 @@ from tests.support.tensors import DTYPES, MEAN, STD, pixels
 
 pytestmark = pytest.mark.cuda
 
-BYTES = 2**24  # of a batch: its copy takes about a millisecond
-DELAY = 500_000_000  # clock cycles, about a quarter of a second, in which a GPU does a hundred times what a test asks
+BYTES = 2**24  # in a batch; copying it takes about a millisecond
+DELAY = 500_000_000  # clock cycles, about 0.25 s; the other work of a test takes a hundredth of it
 MODES: tuple[Any, ...] = ("const", "rand", "pixel")
 
 
@@ -50,7 +50,7 @@ class NotWaitingForTheConsumer(CudaTransfer):
 
 
 def delayed(cycles: int) -> None:
-    """Keep the current stream busy, and nobody waiting."""
+    """Keep the current stream busy without waiting for it."""
     torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
 
 
@@ -63,7 +63,7 @@ def total(batch: torch.Tensor) -> torch.Tensor:
 
 
 def value_read_at_once(transfer: CudaTransfer, value: int, delay: int) -> int:
-    """Return the value that a consumer reads of a batch whose stream is delayed before the batch is made."""
+    """Return the value that a consumer reads from a batch whose stream is delayed first."""
 
     def late(batch: torch.Tensor) -> torch.Tensor:
         delayed(delay)
@@ -87,7 +87,7 @@ def test_memory_of_a_dropped_batch_outlives_its_work(gpu: torch.device, kind: ty
     first, second = pinned(7), pinned(9)
     transfer.receive(transfer.start(first))
     torch.cuda.synchronize()
-    torch.cuda.empty_cache()  # so that the memory of the dropped batch is the only one of its stream
+    torch.cuda.empty_cache()  # leaves only the memory of the dropped batch to this stream
     total(torch.zeros(BYTES, dtype=torch.uint8, device=gpu)).item()
     delayed(1)
     batch = transfer.receive(transfer.start(first))
@@ -101,7 +101,7 @@ def test_memory_of_a_dropped_batch_outlives_its_work(gpu: torch.device, kind: ty
 
 
 class TwoBuffers:
-    """Puts every other batch into the same memory, as a preparation may that is captured in a CUDA graph."""
+    """A preparation that alternates between two buffers, like a captured CUDA graph."""
 
     def __init__(self, gpu: torch.device) -> None:
         self.buffers = [torch.zeros(BYTES, dtype=torch.uint8, device=gpu) for _ in range(2)]
@@ -248,7 +248,7 @@ def test_neither_side_of_a_loader_waits_for_the_device() -> None:
     loader = epoch()
     run_through(loader)  # CUDA may wait when a kernel is loaded and memory pinned for the first time
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")  # it is the process's, not a thread's: so the loader's thread has it too
+    torch.cuda.set_sync_debug_mode("error")  # for the whole process, with the thread of the loader
     try:
         run_through(loader)
         with pytest.raises(RuntimeError, match="synchronizing"):

@@ -1,4 +1,4 @@
-"""Rectangles are erased as timm erases them, by the random numbers of each image."""
+"""RandomErasing erases rectangles like timm, with the random numbers of each image."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def rng_of(positions: Any) -> SampleRNG:
 
 
 def reference_boxes(erasing: RandomErasing, given: SampleRNG, height: int, width: int) -> list[list[Any]]:
-    """Return the rectangles of each image, drawn one by one as timm's code draws them."""
+    """Return the rectangles of each image, drawn one by one like in timm's code."""
     found: list[list[Any]] = []
     tries = 10
     count_of = erasing.max_count

@@ -1,4 +1,4 @@
-"""scripts/gpu-check works where it can, and says where it cannot."""
+"""scripts/gpu-check prints a table, or one line without a GPU."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Normalize gives the floats that exact arithmetic gives, and refuses what is no batch of images."""
+"""Normalize computes exact floats, and refuses other inputs than images."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_uint8_images_equal_float64_arithmetic(dtype: torch.dtype) -> None:
     result = Normalize(MEAN, STD, dtype=dtype)(every_value())
     exact = (np.arange(256) / 255 - np.array(MEAN)[:, None]) / np.array(STD)[:, None]
     assert (result.dtype, result.shape) == (dtype, (1, 3, 1, 256))
-    # Half a unit of the last place of the dtype, and a little of float32's for what is computed before.
+    # Half a unit of the last place, and some float32 rounding before it.
     allowed = torch.finfo(dtype).eps / 2 * np.abs(exact) + 5e-7
     assert (np.abs(result[0, :, 0].double().numpy() - exact) <= allowed).all()
 

@@ -1,4 +1,4 @@
-"""Batches are prepared where they are, keep their type, and get the random numbers of their samples."""
+"""Preparation changes the images of a batch, and keeps the type of the batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rng_of(positions: Any, stream: int = 0) -> SampleRNG:
 
 
 class LikeTorchvisions(torch.nn.Module):
-    """A transform of torchvision's v2, as they all are: it takes any number of inputs, and gives as many."""
+    """Like torchvision's v2 transforms: takes any number of inputs, and returns the same number."""
 
     def forward(self, *inputs: Any) -> Any:
         mixed = (inputs[0] * 2, *(torch.nn.functional.one_hot(labels, 10).float() for labels in inputs[1:]))
@@ -29,14 +29,14 @@ class LikeTorchvisions(torch.nn.Module):
 
 
 class LikeTimms:
-    """As timm's Mixup: it takes both by these names, and changes the images in place."""
+    """Like timm's Mixup: takes ``x`` and ``target``, and changes the images in place."""
 
     def __call__(self, x: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return x.mul_(2), torch.nn.functional.one_hot(target, 10).float()
 
 
 class LikeKornias(torch.nn.Module):
-    """As kornia's RandomMixUpV2: ``data_keys`` say what its arguments are, and two results come as a list."""
+    """Like kornia's RandomMixUpV2: ``data_keys`` name the arguments, and two results are a list."""
 
     def __init__(self, data_keys: list[str]) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ def with_targets(images: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Ten
 
 
 class Recorder(torch.nn.Module):
-    """Keeps each rng that it is given."""
+    """Records each rng."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ def test_modules_that_draw_get_streams_of_their_own() -> None:
 
 
 def test_compiled_module_gets_the_rng() -> None:
-    class Optimized(torch.nn.Module):  # as torch.compile's: takes anything, and keeps the original
+    class Optimized(torch.nn.Module):  # like a compiled module: takes any arguments, and keeps the original
         def __init__(self, module: torch.nn.Module) -> None:
             super().__init__()
             self._orig_mod = module

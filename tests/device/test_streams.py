@@ -1,4 +1,4 @@
-"""The order in which CUDA is asked for what, with a stand-in for torch.cuda."""
+"""CudaTransfer calls CUDA in the right order. A stand-in for torch.cuda records the calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CUDA = torch.device("cuda:1")
 
 
 class Mover:
-    """Moves itself, and cannot be recorded."""
+    """Moves itself, but cannot be recorded on a stream."""
 
     def __init__(self, device: Any = None) -> None:
         self.device = device
@@ -52,7 +52,7 @@ class Stream:
 
 
 class Graph:
-    """Is moved, pinned and recorded as a whole, like a graph of PyTorch Geometric; it knows what was done to it."""
+    """Is pinned, moved and recorded as a whole, like a graph of PyTorch Geometric."""
 
     is_cuda = False
 
@@ -74,7 +74,7 @@ class Graph:
 
 
 class Cuda:
-    """Stands for torch.cuda, and writes down in which order it is asked for what."""
+    """Stands in for torch.cuda, and logs all calls in order."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.log: list[str] = []

@@ -1,4 +1,4 @@
-"""Batches move to a device as they are nested, and keep their types."""
+"""Nested batches move to a device and keep their types."""
 
 import dataclasses
 import types
@@ -50,7 +50,7 @@ class Defaulted:
 
 
 class Attributes(dict[str, Any]):
-    """A dictionary that answers every name, as some libraries' do: with KeyError for `to`."""
+    """A dictionary with keys as attributes: reading `to` raises KeyError."""
 
     __getattr__ = dict.__getitem__
 
@@ -70,7 +70,7 @@ class Mover:
 
 
 class Tokens(UserDict[str, Any]):
-    """Moves its tensors in place and gives itself, as a BatchEncoding does."""
+    """Moves its tensors in place and returns itself, like a BatchEncoding."""
 
     def to(self, device: Any) -> "Tokens":
         self.data = {key: value.to(device) for key, value in self.data.items()}
@@ -103,7 +103,7 @@ def test_tensors_move_and_containers_keep_type_and_values(make: Any) -> None:
     batch = make(tensor())
     moved = to_device(batch, META)
     assert type(moved) is type(batch)
-    assert repr(moved) == repr(make(tensor().to(META)))  # tensors do not compare to one truth value
+    assert repr(moved) == repr(make(tensor().to(META)))  # tensors have no single truth value
     assert repr(batch) == repr(make(tensor()))
 
 

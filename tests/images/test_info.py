@@ -1,4 +1,4 @@
-"""Headers of image files, and whether the files decode."""
+"""Facts are read from headers, and damaged files are found."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_jpeg_with_a_header_that_pillow_cannot_read_is_damaged() -> None:
     start = data.index(b"\xff\xdb")
     broken = data[:start] + jpegs.segment(0xE1, b"Exif\x00\x00II*\x00\xff\xff\xff\xff") + data[start:]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of corrupt EXIF, which is no damage to pixels
+        warnings.simplefilter("ignore")  # about corrupt EXIF, which does not affect pixels
         check(broken)
     with pytest.raises(DamagedImageError, match="its header cannot be read"):
         check_decodes(b"\xff\xd8\xff\xe0", Facts("JPEG", 1, 1))

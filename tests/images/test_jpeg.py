@@ -63,7 +63,7 @@ def frame_of(data: bytes) -> Frame:
 
 
 def repaired(data: bytes) -> bytes:
-    """Return the JPEG with its end marker; raise if more is missing."""
+    """Return the JPEG with its end marker, or raise DamagedImageError if more is missing."""
     structure = examine(data)
     if structure.state is not State.NO_END:
         raise DamagedImageError(structure.reason)
@@ -71,14 +71,14 @@ def repaired(data: bytes) -> bytes:
 
 
 def decode(data: bytes) -> npt.NDArray[np.uint8]:
-    """Return the pixels; raise for warnings of libjpeg."""
+    """Return the pixels, or raise ValueError if libjpeg warns."""
     colorspace = {1: "GRAY", 3: "RGB", 4: "CMYK"}[len(frame_of(data).sampling)]
     pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(data, colorspace=colorspace, strict=True)
     return pixels
 
 
 def find_scans(data: bytes) -> list[tuple[int, int]]:
-    """Return where each scan header begins and its data end. The samples have these bytes nowhere else."""
+    """Return the begin of each scan header and the end of its data."""
     ends = re.compile(rb"\xff[\xc4\xd9\xda]")
     headers = [found.start() for found in re.finditer(b"\xff\xda", data)]
     return [(header, next(ends.finditer(data, header + 2)).start()) for header in headers]
@@ -102,7 +102,7 @@ def test_complete_image_is_recognized_with_its_size(data: bytes) -> None:
 
 @each_sample
 def test_only_cuts_of_the_end_marker_are_repaired(data: bytes) -> None:
-    # Nothing but the end marker is gone, or with it the zero that belongs to an FF before it.
+    # Only the end marker is missing, or also the zero after an FF before it.
     repairable = {len(data) - 1, len(data) - 2, len(data) - 3 if data[-4:-2] == b"\xff\x00" else -1}
     for length in range(len(data)):
         if length in repairable:
@@ -126,7 +126,7 @@ def test_several_fill_bytes_do_not_replace_a_last_byte_ff() -> None:
     body = drop_end(SAMPLES["last byte FF"])
     with pytest.raises(DamagedImageError, match="premature end of data segment"):
         repaired(body[:-2] + b"\xff\xff")
-    # Neither does a single one before the marker of another scan.
+    # Also before another scan.
     first, others = b"\xff\xda" + body.partition(b"\xff\xda")[2], scan([2], "000") + scan([3], "000")
     three = frame(0xC0, 8, 8, 0x11, 0x11, 0x11)
     assert repaired(three + first + others) == three + first + others + END
@@ -168,7 +168,7 @@ def test_progressive_image_cut_between_two_scans_is_not_repaired(name: str) -> N
     for _, end in find_scans(data)[:-1]:
         with pytest.raises(DamagedImageError, match=r"a further scan of component \d of \d is missing"):
             repaired(data[:end])
-        # With an end marker there, it decodes to other pixels without a warning. The program that wrote it meant that.
+        # With an end marker, libjpeg decodes other pixels without a warning, so the file counts as complete.
         assert not np.array_equal(decode(data[:end] + END), pixels)
         assert examine(data[:end] + END).state is State.COMPLETE
 
@@ -282,7 +282,7 @@ REFINED_AC = scan([1], AC[0x00] * 2, band=(1, 63), bits=0x10)
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        # A scan does not fit to earlier scans.
+        # A scan contradicts earlier scans.
         (HEAD + scan([1], "000", bits=0x01), "component 1 of 1 is missing"),
         (HEAD + SCAN + SCAN, "expect more than one scan"),
         (FLAT + FIRST_AC, "component 1 of 1 is missing"),
@@ -333,6 +333,29 @@ def test_repaired_image_decodes_without_a_warning(name: str, at: float, mask: in
     data[begin + int(at * len(scans) % 1 * (end - begin))] ^= mask
     with suppress(DamagedImageError):
         decode(repaired(bytes(data[:-2])))
+
+
+@pytest.mark.nightly
+@settings(max_examples=1000, deadline=None)
+@given(
+    mode=st.sampled_from(["L", "RGB"]),
+    size=st.tuples(st.integers(1, 70), st.integers(1, 70)),
+    seed=st.integers(0, 2**32),
+    quality=st.integers(1, 100),
+    options=st.fixed_dictionaries(
+        {"progressive": st.booleans(), "subsampling": st.integers(0, 2), "restart_marker_blocks": st.integers(0, 9)}
+    ),
+    more=st.integers(1, 60),
+)
+def test_end_marker_of_any_jpeg_is_restored(
+    mode: str, size: tuple[int, int], seed: int, quality: int, options: dict[str, int], more: int
+) -> None:
+    data = encode(draw(*size, mode, seed), quality=quality, **options)
+    assert repaired(data[:-1]) == repaired(data[:-2]) == data
+    cut = data[: -2 - more]
+    if not (more == 1 and data[-4:-2] == b"\xff\x00"):
+        with pytest.raises(DamagedImageError):
+            repaired(cut)
 
 
 @settings(max_examples=300, deadline=None)

@@ -1,4 +1,4 @@
-"""Opening image files with Pillow: allowed formats, depths of values, and the limit of pixels."""
+"""Pillow opens allowed formats only, with all depths and a limit of pixels."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ XPM = b'/* XPM */\nstatic char * a[] = {\n"1 1 1 1",\n"a c #000000",\n"a"};\n'
 
 @pytest.fixture
 def ghostscript(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Put programs into PATH in place of Ghostscript; return the file that they make when they are called."""
+    """Put programs named like Ghostscript into PATH. Return the file that they create when they run."""
     mark, programs = tmp_path / "called", tmp_path / "programs"
     programs.mkdir()
     for name in ("gs", "gswin32c", "gswin64c", "convert", "magick"):
@@ -242,7 +242,7 @@ def test_only_open_pillow_opens_image_files() -> None:
 
 
 def of_all_formats() -> dict[str, bytes]:
-    """A small noisy image in each format that Pillow writes, in the ways in which it is compressed."""
+    """Return a small noisy image in each format and compression that Pillow writes."""
     noise = np.random.default_rng(0).integers(0, 256, (20, 30, 3)).astype(np.uint8)
     image, gray = Image.fromarray(noise), Image.fromarray(noise[..., 0].astype(np.uint16) << 8)
     files = {name: encoded(image, name) for name in FORMATS if name in Image.SAVE and name not in ("ICO", "JPEG")}
@@ -268,7 +268,7 @@ def test_truncated_file_is_refused_or_has_all_pixels(kind: str) -> None:
 
 
 def sized(image_format: str, width: int, height: int) -> bytes:
-    """A file of 8 x 8 pixels whose header tells of another size."""
+    """Return a file of 8 x 8 pixels with another size in its header."""
     if image_format == "TIFF":
         return tiff(bytes(64), width, height, 8)
     data = bytearray(encoded(Image.new("P" if image_format == "GIF" else "RGB", (8, 8)), image_format))
@@ -306,13 +306,13 @@ def test_cmyk_is_converted_as_by_pillow_in_every_decoder(mode: str) -> None:
 
 @pytest.fixture
 def limit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Return a function that sets DBLOADER_MAX_PIXELS, as before the first image of a process."""
+    """Return a function that sets DBLOADER_MAX_PIXELS, as if before the first image of a process."""
 
     def set_limit(text: str) -> None:
         monkeypatch.setenv("DBLOADER_MAX_PIXELS", text)
         read_limit.cache_clear()
 
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 500)  # so that Pillow refuses more than 1,000
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 500)  # Pillow refuses twice as many
     yield set_limit
     read_limit.cache_clear()
 
@@ -329,7 +329,7 @@ def test_limit_of_pixels_is_in_the_message_and_can_be_raised(limit: Callable[[st
     limit("1200")
     for read in readers:
         read(data)
-    assert Image.open(io.BytesIO(data)).size == (40, 30)  # in all of the program
+    assert Image.open(io.BytesIO(data)).size == (40, 30)  # for the whole process
 
 
 @pytest.mark.parametrize("text", ["many", "0", "-5", "1e9", "٣", "9" * 5000])

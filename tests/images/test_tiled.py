@@ -1,4 +1,4 @@
-"""Any crop of a tiled JPEG has the pixels of the whole image, bit for bit; other JPEGs are refused."""
+"""Every crop of a tiled JPEG has the exact pixels of the whole image. Other JPEGs are refused."""
 
 import io
 import random

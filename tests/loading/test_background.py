@@ -1,4 +1,4 @@
-"""The background thread: everything arrives, in order, and nothing stays behind."""
+"""The background thread delivers all items in order, and leaves nothing behind."""
 
 import functools
 import gc
@@ -19,7 +19,7 @@ from dbloader.loading.background import BackgroundIterator, BackgroundThread
 from dbloader.loading.compat import BackgroundGenerator
 from tests.support.children import in_child
 
-WAIT_S = 20.0  # for events that are on their way; only a broken test waits so long
+WAIT_S = 20.0  # only a broken test waits so long
 
 
 class StrangeError(BaseException):
@@ -27,7 +27,7 @@ class StrangeError(BaseException):
 
 
 class Source(Iterator[int]):
-    """Counts what is asked of it, and may block, fail and refuse to close."""
+    """Counts its items, and may block, or fail in close()."""
 
     def __init__(self, length: int, close_error: BaseException | None = None) -> None:
         self.length = length
@@ -83,8 +83,10 @@ def test_items_may_look_like_ends_and_errors() -> None:
     assert list(BackgroundIterator(items)) == items
 
 
-@pytest.mark.parametrize("position", [0, 3, 5], ids=["first", "middle", "last"])
-@pytest.mark.parametrize("kind", [ValueError, KeyError, KeyboardInterrupt, SystemExit, GeneratorExit, StrangeError])
+@pytest.mark.parametrize(
+    ("kind", "position"),
+    [(ValueError, 0), (KeyError, 3), (KeyboardInterrupt, 3), (SystemExit, 3), (GeneratorExit, 3), (StrangeError, 5)],
+)
 def test_error_arrives_at_its_place_with_its_traceback(kind: type[BaseException], position: int) -> None:
     error = kind("of the source")
 

@@ -1,4 +1,4 @@
-"""What `dbloader bench` measures, and what it says of it."""
+"""The measurements and the verdict of `dbloader bench`."""
 
 from __future__ import annotations
 

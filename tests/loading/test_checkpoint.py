@@ -1,4 +1,4 @@
-"""A loader goes on where its consumer was, however far ahead it had run: at any position, for any workers and ranks."""
+"""A resumed loader continues after the last received batch, for any workers and ranks."""
 
 import copy
 import inspect
@@ -41,7 +41,7 @@ def make(
 
 
 def taken(loader: Any, batches: int | None = None) -> list[int]:
-    """The samples of the first batches of an iteration, which is then left; or of all."""
+    """Return the samples of the first batches of an iteration, or of all batches."""
     return [sample for batch in itertools.islice(loader, batches) for sample in batch.tolist()]
 
 
@@ -51,7 +51,7 @@ def interleaved(shares: list[list[int]]) -> list[int]:
 
 
 def place_of(loader: ResumablePrefetchLoader[Any]) -> tuple[int, int]:
-    """The epoch and the position of a loader's state."""
+    """Return the epoch and the position of a loader."""
     state = loader.state_dict()
     return state["epoch"], state["position"]
 
@@ -133,10 +133,10 @@ def test_state_ignores_samples_that_drop_last_leaves_out(kind: str) -> None:
     state = loader.state_dict()
     resumed = make(ShuffleSampler(range(LENGTH)), 5, kind=kind, drop_last=True)
     resumed.load_state_dict(state)
-    assert taken(resumed, 1) == order_of(0)[16:21]  # all that is left but 2
+    assert taken(resumed, 1) == order_of(0)[16:21]  # the last 2 do not fill a batch
     assert place_of(resumed) == (1, 0)
     assert taken(resumed) == order_of(1)[:20]
-    # Where less than a batch is left, the iteration has none, and the next one is the next epoch.
+    # Less than a batch is left: the iteration is empty.
     loader.load_state_dict({**state, "position": 21})
     assert taken(loader) == []
     assert place_of(loader) == (1, 0)
@@ -151,14 +151,14 @@ def test_resuming_at_sample_ten_million_makes_few_batches() -> None:
     assert taken(loader, 2) == Permutation(length, 1, 7)(np.arange(10_000_000, 10_000_128)).tolist()
     assert loader.state_dict()["position"] == 10_000_128
     loader.close()
-    # Two batches received, two ahead in the thread and two in its loader, and the one in production in each.
+    # Two received, two prefetched by the thread, two by its loader, and one that each produces.
     assert loader.dataset.asked <= 64 * 8
 
 
 @pytest.mark.parametrize("depth", [0, 2])
 @pytest.mark.parametrize("kind", ["threads", "torch"])
 def test_load_state_dict_inside_a_loop_ends_the_loop(kind: str, depth: int) -> None:
-    """As a training does that rolls back."""
+    """A training may roll back."""
     loader = make(ShuffleSampler(range(LENGTH)), kind=kind, depth=depth)
     taken(loader, 1)
     begin = loader.state_dict()
@@ -182,7 +182,7 @@ def test_iter_starts_the_next_epoch_unless_one_is_set(kind: str, depth: int) -> 
     assert [taken(loader), taken(loader, 1)] == [order_of(7), order_of(8)[:2]]
     sampler.set_epoch(5)
     assert [taken(loader), taken(loader)] == [order_of(5), order_of(6)]
-    loader.set_epoch(6)  # the same once more
+    loader.set_epoch(6)  # again
     assert taken(loader) == order_of(6)
 
 
@@ -214,14 +214,14 @@ def test_iter_and_set_epoch_keep_a_loaded_state(kind: str, workers: int) -> None
         assert loader.state_dict() == state
     assert taken(iterator) == order_of(2)[6:]
     assert taken(loader) == order_of(3)
-    loader.set_epoch(3)  # once more, as it came after the batches
+    loader.set_epoch(3)  # again
     assert place_of(loader) == (3, 0)
     assert taken(loader) == order_of(3)
 
 
 def test_order_taken_before_iter_is_an_error() -> None:
     class Early(DataLoader[Any]):
-        """As a StatefulDataLoader does that was asked for its own state."""
+        """Makes its iterator early, like a StatefulDataLoader whose state was read."""
 
         early: Any
 
@@ -257,7 +257,7 @@ def test_failure_before_the_first_batch_keeps_the_position(depth: int) -> None:
         iterator = iter(loader)
         with pytest.raises(ValueError, match="not now"):
             next(iterator)
-        assert next(iterator, None) is None  # which is not the end of the epoch
+        assert next(iterator, None) is None  # but the epoch has not ended
         assert loader.state_dict() == state
     loader.set_epoch(1)
     assert loader.state_dict() == state
@@ -291,14 +291,14 @@ def test_copy_keeps_the_position(clone: Any, kind: str) -> None:
 
 
 def has_state(loader: Any) -> bool:
-    """As Python 3.12's isinstance with a runtime-checkable protocol asks, and as hasattr does."""
+    """Return whether hasattr, and isinstance with a protocol, find the state methods."""
     by_class = inspect.getattr_static(loader, "state_dict", None) is not None
     assert by_class == hasattr(loader, "state_dict") == hasattr(loader, "load_state_dict")
     return by_class
 
 
 class Grouping(Sampler[list[int]]):
-    """A batch sampler with a batch size whose batches are not in its sampler's order, as one that groups by shape."""
+    """A batch sampler that changes the order of its sampler."""
 
     def __init__(self, sampler: ResumableSampler) -> None:
         self.sampler, self.batch_size, self.drop_last = sampler, 2, False
@@ -317,7 +317,7 @@ class OfThree(SeededBatchSampler):
 
 
 class Batching:
-    """A loader that is no DataLoader, has a sampler and makes batches of it in its own way."""
+    """A loader with a sampler, but not a DataLoader."""
 
     def __init__(self) -> None:
         self.sampler = ShuffleSampler(range(LENGTH))
@@ -355,7 +355,7 @@ def test_subclass_of_resumable_loader_has_state() -> None:
         return DataLoader(Numbers(LENGTH), 2, sampler=ShuffleSampler(range(LENGTH)))
 
     assert not has_state(Own(source()))
-    assert not has_state(Own(Stateful()))  # its own state is of what it has made, not of what was received
+    assert not has_state(Own(Stateful()))  # its own state counts produced batches, not received ones
     assert has_state(Resumable(source()))
     own = Own(source())
     assert [taken(own), taken(own)] == [order_of(0), order_of(1)]
@@ -367,11 +367,11 @@ def test_state_counts_samples_of_a_loader_without_batches() -> None:
     assert isinstance(loader, ResumablePrefetchLoader)
     assert [sample[0].item() for sample in itertools.islice(loader, 5)] == [0, 1, 2, 3, 4]
     assert loader.state_dict()["position"] == 5
-    assert loader.stats().samples is None  # and not three in each
+    assert loader.stats().samples is None  # not three in each
 
 
 class Stateful:
-    """As torchdata's StatefulDataLoader: its state is where its latest iterator is, which may be ahead of all."""
+    """Like torchdata's StatefulDataLoader: the state is the position of the latest iterator."""
 
     def __init__(self, length: int = 6) -> None:
         self.length = length
@@ -414,7 +414,7 @@ def test_stateful_loader_state_belongs_to_the_last_received_batch(depth: int) ->
 
 
 def dataset_at(place: Path, first: int = 0) -> LMDBDataset:
-    """A dataset of a new store of LENGTH records, which begin at a number: of each number other images."""
+    """Return a dataset of a new store with LENGTH records, whose images depend on ``first``."""
     write_store(((bytes([number]), number % 3) for number in range(first, first + LENGTH)), place)
     return LMDBDataset(place, decode=None, fields=("index", "label"))
 
@@ -448,12 +448,12 @@ def test_state_without_a_digest_is_accepted(tmp_path: Path) -> None:
     part = Subset(dataset, range(LENGTH))
     for known, unknown in zip(loaders_of(dataset), loaders_of(part), strict=True):
         state = unknown.state_dict()
-        assert "dataset" not in state  # as versions wrote it that did not know of this
+        assert "dataset" not in state  # as older versions wrote it
         known.load_state_dict({**state, "position": 4})
         assert known.state_dict()["position"] == 4
         unknown.load_state_dict(known.state_dict())
         assert unknown.state_dict() == {**state, "position": 4}
-        sampler = OrderedSampler(dataset)  # one alone takes the state of a loader, too
+        sampler = OrderedSampler(dataset)  # a sampler accepts the state of a loader
         sampler.load_state_dict(known.state_dict())
         assert [*sampler] == list(range(4, LENGTH))
 

@@ -1,4 +1,4 @@
-"""The names of well-known recipes."""
+"""DataLoaderX, BackgroundGenerator and the decorator of prefetch_generator."""
 
 import threading
 from collections.abc import Iterator

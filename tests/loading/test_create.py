@@ -1,4 +1,4 @@
-"""create_loader: the same batches whoever makes them, its defaults, and each of its options checked when it is made."""
+"""create_loader: equal batches for any workers, its defaults, and its options."""
 
 import io
 import itertools
@@ -58,7 +58,7 @@ def photo(seed: int) -> Image.Image:
 
 
 class Folder(Dataset[Any]):
-    """What torchvision's ImageFolder does: PIL images and labels, and perhaps a transform."""
+    """A dataset of PIL images and labels, like torchvision's ImageFolder."""
 
     def __init__(self, transform: Any = None) -> None:
         self.transform = transform
@@ -121,7 +121,7 @@ def test_batches_are_identical_for_any_workers_and_after_resuming(place: Path, k
     assert not same(*expected)
     for engine in ENGINES:
         loader: Any = create_loader(dataset(), **{**RANDOM, **engine})
-        torch.manual_seed(random.randrange(2**32))  # on which nothing depends
+        torch.manual_seed(random.randrange(2**32))  # nothing depends on it
         assert same(all_of(loader), expected[0]), engine
         iterator = iter(loader)
         begun = all_of(itertools.islice(iterator, 2))
@@ -162,7 +162,7 @@ def test_docstring_names_the_functions_of_each_thread(place: Path) -> None:
 def test_evaluation_batches_are_center_crops_in_order(place: Path) -> None:
     loader = create_loader(LMDBDataset(place), batch_size=8, input_size=(16, 20), device=None)
     images, labels = (torch.cat(parts) for parts in zip(*loader, strict=True))
-    decode = ResizeCenterCrop((16, 20), resize=22)  # by the longer side, so that nothing is left black
+    decode = ResizeCenterCrop((16, 20), resize=22)  # the resized image fills the crop
     imagenet = Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     expected = imagenet(torch.stack([decode(photo(n)) for n in range(LENGTH)]))
     assert torch.equal(images, expected)
@@ -461,7 +461,7 @@ class Stream(IterableDataset[int]):
         ),
         ({"prefetch_factor": 0}, OptionError, "prefetch_factor must be at least 1, got 0"),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",  # others may show where they are in memory
+    ids=lambda value: value if isinstance(value, str) else "",  # other values may show their addresses
 )
 def test_wrong_option_is_refused_by_create_loader(
     place: Path, options: Any, error: type[Exception], message: str
@@ -481,6 +481,7 @@ def test_dataset_without_indices_is_refused(dataset: Any) -> None:
     [
         ({"num_workers": 4}, {}, True),
         ({"num_workers": 1, "transform": len}, {}, False),
+        ({"num_workers": 1, "transform": len}, {"gil": False}, True),
         ({"num_workers": 1, "worker_type": "processes"}, {}, False),
         ({"num_workers": 5}, {}, False),
         ({"num_workers": 5}, {"method": "spawn"}, True),
@@ -502,13 +503,12 @@ def test_auto_chooses_threads_or_processes(
     monkeypatch.setattr("multiprocessing.current_process", lambda: process)
     if not machine.get("memfd", True):
         monkeypatch.delattr("os.memfd_create")
+    monkeypatch.setattr("sys._is_gil_enabled", lambda: machine.get("gil", True), raising=False)
     loader: Any = create_loader(LMDBDataset(place), **{**CPU, **options})
     assert repr(loader).startswith(f"PrefetchLoader({'Thread' if threads else 'Process'}Loader(")
 
 
 class Negative(LMDBDataset):
-    """Overrides a part of how samples are made."""
-
     def sample(self, record: Record, random_numbers: Any = None) -> Any:
         image, label = super().sample(record, random_numbers)
         return 255 - image, label + 100
@@ -566,12 +566,12 @@ def test_foreign_sampler_gives_equal_batches_for_any_workers(place: Path) -> Non
         return images, torch.rand(3)
 
     expected, drawn = two_epochs(worker_type="threads")
-    assert not torch.equal(expected[0], expected[len(expected) // 2]), "another epoch, other crops"
+    assert not torch.equal(expected[0], expected[len(expected) // 2]), "each epoch has its own crops"
     for workers in ("threads", "processes"):
         images, after = two_epochs(worker_type=workers, num_workers=2)
         assert same(images, expected)
         if workers == "threads":
-            assert torch.equal(after, drawn), "who makes the batches draws nothing of the training's"
+            assert torch.equal(after, drawn), "the workers draw nothing from the generator of the training"
 
 
 def test_lmdb_error_of_user_code_is_unchanged(place: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is measured, and what is said of it: with a clock that the tests turn."""
+"""Statistics of a loader, and their verdict, with a clock that the tests turn."""
 
 import pickle
 import re
@@ -148,7 +148,7 @@ def test_work_of_all_workers_is_counted(kind: str) -> None:
 
 
 def said(**changes: Any) -> str:
-    """The verdict on 10 batches, waited for during 5 s of 10, of two workers."""
+    """Return the verdict on 10 batches of two workers. The consumer waited for 5 s of 10 s."""
     facts: dict[str, Any] = {
         "batches": 10,
         "samples": 640,
@@ -181,39 +181,39 @@ READING = "reading and collating a batch takes the background thread longer than
 @pytest.mark.parametrize(
     ("changes", "verdict"),
     [
-        # Data that keeps up is all that is said.
+        # The data keeps up.
         ({"waited_s": 0.05, "computed_s": 4.95}, "waited for data 1.0 % of the time: the data keeps up"),
         ({"waited_s": 0.0}, "waited for data 0.0 % of the time: the data keeps up"),
-        # As many workers are advised as do the work in the consumer's time.
+        # The advised workers do the work in the time of the consumer.
         ({"cpus": 4}, f"{HALF}{DECODING}{MORE}"),
         ({"num_workers": 0}, f"{HALF}{DECODING}about 4 workers instead of 0 would keep up"),
-        # Work done ahead for batches not yet received needs no more; the batch that is worked with does not count.
+        # Work for prefetched batches does not count, and neither does the unfinished step.
         ({"ahead": 20, "work": Work(2.0, 32.0, 6.0)}, f"{HALF}{DECODING}{MORE}"),
         (
             {"steps": 9, "computed_s": 4.5, "waited_s": 4.5},
             f"{HALF}{DECODING}{MORE}",
         ),
-        # Without the workers' own times it is told by the speed that they had.
+        # Without the times of the workers, their speed decides.
         ({"work": None}, f"{HALF}{MORE}"),
         ({"work": None, "num_workers": 0}, f"{HALF}about 2 workers instead of 0 would keep up"),
-        # Enough workers that do not keep up are held up by something else.
+        # Enough workers do not keep up.
         (
             {"num_workers": 4},
             f"{HALF}{DECODING}4 workers should keep up: the CPUs may be busy with other things, or the batches of very "
             "different cost",
         ),
-        # Where nothing runs ahead, that is said first.
+        # Nothing is prefetched.
         (
             {"depth": 0},
             f"{HALF}{DECODING}with depth=0 the next batch is asked for only when the one before is done with",
         ),
-        # A consumer that only takes batches measures them.
+        # The consumer only receives the batches.
         (
             {"waited_s": 9.9, "computed_s": 0.1},
             f"waited for data 99 % of the time; {DECODING}the consumer only takes the batches, so this is how fast the "
             "data comes",
         ),
-        # Of a loader that is no DataLoader, workers are not spoken of.
+        # The loader has no workers.
         ({"num_workers": None, "work": None}, f"{HALF}what is in front of this loader is too slow"),
     ],
 )
@@ -230,20 +230,20 @@ def test_verdict_is_the_whole_text(changes: dict[str, Any], verdict: str) -> Non
         ),
         ({"work": Work(1.0, 16.0, 3.1)}, "about 5 workers instead of 2 would keep up$"),
         ({"num_workers": 1, "work": Work(1.0, 3.0, 0.0)}, "; 1 worker should keep up"),
-        # The hardest work is named.
+        # The longest work is named.
         ({"work": Work(16.0, 1.0, 3.0)}, f"^{HALF}reading is 80 % of making a batch; "),
         ({"work": Work(1.0, 3.0, 16.0)}, f"^{HALF}collating is 80 % of making a batch; "),
-        # More workers than CPUs are not advised without a word.
+        # There are fewer CPUs than advised workers.
         ({"cpus": 3}, "about 4 workers .* would keep up, but this process has 3 CPUs: make the images cheaper"),
         ({"cpus": 1}, "has 1 CPU:"),
-        # The background thread is blamed only where no number of workers would help.
+        # The background thread is named if more workers would not help.
         ({"copied_s": 6.0, "produced_s": 4.0}, f"; {COPYING}$"),
-        ({"copied_s": 6.0, "produced_s": 20.0}, f"; {COPYING}$"),  # both; the workers alone would not do
+        ({"copied_s": 6.0, "produced_s": 20.0}, f"; {COPYING}$"),  # more workers alone would not help
         ({"num_workers": None, "copied_s": 6.0}, f"; {COPYING}$"),
-        ({"copied_s": 4.9, "produced_s": 4.0}, "would keep up$"),  # with free batches it would keep up
+        ({"copied_s": 4.9, "produced_s": 4.0}, "would keep up$"),  # the background thread alone would keep up
         ({"copied_s": 9.0, "ahead": 20, "work": None}, f"{MORE}$"),
         ({"serial_s": 5.0, "copied_s": 0.0}, f"; {READING}$"),
-        # Work of the background thread is not for the workers.
+        # Work of the background thread does not count for workers.
         ({"serial_s": 4.0}, f"{MORE}$"),
         ({"serial_s": 4.0, "work": Work(1.0, 14.0, 3.0)}, "about 3 workers instead of 2 would keep up$"),
     ],

@@ -1,4 +1,4 @@
-"""create_loader takes the dataset, the size and the batch size in timm's order."""
+"""create_loader and LMDBDataset accept calls in timm's style."""
 
 from pathlib import Path
 from typing import Any

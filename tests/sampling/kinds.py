@@ -20,7 +20,7 @@ WORLDS = (1, 2, 3)
 
 
 class Sharded:
-    """A dataset in shards of these lengths."""
+    """A dataset with shards of these lengths."""
 
     def __init__(self, *shard_lengths: int) -> None:
         self.shard_lengths = shard_lengths
@@ -60,6 +60,6 @@ def global_order(make: Callable[..., ResumableSampler], length: int = LENGTH, ep
 
 
 def interleaved(shares: list[list[int]]) -> list[int]:
-    """Return the samples of all ranks in their global order; the last ranks may have one sample less."""
+    """Return the samples of all ranks in their global order."""
     turns = itertools.zip_longest(*shares, fillvalue=None)
     return [index for turn in turns for index in turn if index is not None]

@@ -1,4 +1,4 @@
-"""All samplers: the shares of ranks, epochs, and states in the middle of an epoch."""
+"""All samplers: shares of ranks, epochs and resumed states."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_resuming_computes_only_needed_indices(make: Callable[..., ResumableSamp
 
 @of_each_kind
 def test_iterator_state_counts_yielded_samples(make: Callable[..., ResumableSampler]) -> None:
-    """torchdata uses the state_dict of whatever has one: the sampler must have none, its iterator one."""
+    """torchdata calls every state_dict: only the iterator must have one."""
     sampler = make(range(LENGTH))
     sampler.set_epoch(3)
     assert not hasattr(sampler, "state_dict")

@@ -1,4 +1,4 @@
-"""The block shuffle: whole blocks in random order, lanes for each rank, and the blocks ahead."""
+"""The block shuffle: whole blocks in random order, lanes, and the blocks ahead."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def sampler_of(lengths: Sequence[int], lanes: int | None, buffer: int, *ranks: i
 
 
 def touched(indices: list[int], block_size: int) -> list[int]:
-    """Return the blocks in the order in which they are first read."""
+    """Return the blocks in the order of their first use."""
     return list(dict.fromkeys(index // block_size for index in indices))
 
 
@@ -203,10 +203,10 @@ def test_subclass_with_more_samples_than_records_has_no_shards(options: dict[str
 @pytest.mark.parametrize(
     ("labels", "is_warned"),
     [
-        ([number // 40 for number in range(640)], True),  # in the order of the classes
+        ([number // 40 for number in range(640)], True),  # sorted by class
         ([number * 7 % 16 for number in range(640)], False),
-        ([int(number % 90 == 0) for number in range(640)], False),  # nearly all of one class
-        ([number // 10 for number in range(640)], False),  # runs that are shorter than a block
+        ([int(number % 90 == 0) for number in range(640)], False),  # nearly one class only
+        ([number // 10 for number in range(640)], False),  # runs shorter than a block
     ],
 )
 def test_blocks_of_one_class_cause_a_warning(labels: list[int], is_warned: bool, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Options of samplers that are refused, with the message."""
+"""Samplers refuse wrong options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The permutation: a bijection of any size, uniform, and always the same."""
+"""The permutation is a random and reproducible bijection of any size."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_order_never_changes() -> None:
 
 @pytest.mark.parametrize("n", [1000, 20_000])
 def test_orders_of_other_arguments_are_unrelated(n: int) -> None:
-    # All within 40 steps of each other, as seeds and epochs are in practice.
+    # Seeds and epochs are small numbers in practice.
     arguments: list[Any] = (
         [(0, epoch) for epoch in range(20)] + [(seed, 0) for seed in range(1, 20)] + [(0, 0, "a"), (0, 0, "b")]
     )

@@ -1,4 +1,4 @@
-"""Ranks: processes that train together, and samples that two parties would share."""
+"""Ranks that train together share the samples once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def epochs(loader: PrefetchLoader[Any], count: int) -> list[list[int]]:
 
 
 def train(rank: int, folder: Path) -> None:
-    """Train as one of two processes, and write what it received to a file."""
+    """Train as one of two processes, and write the received samples to a file."""
     os.environ["WORLD_SIZE"] = "2"
     early = ShuffleSampler(range(5))
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=2)
@@ -60,7 +60,7 @@ def train(rank: int, folder: Path) -> None:
         "rest": [[number for batch in batches for number in batch.tolist()], *epochs(resumed, 1)],
     }
     (folder / f"{rank}.json").write_text(json.dumps(seen))
-    torch.distributed.barrier()  # neither may end while the other still connects
+    torch.distributed.barrier()  # no process may end while the other one connects
     torch.distributed.destroy_process_group()
 
 
@@ -80,7 +80,7 @@ def test_two_processes_share_each_sample_once_and_refuse_shuffle(tmp_path: Path)
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     for rank, seen in enumerate(ranks):
         assert seen["ranks"] == [[2, rank], [2, 0], [5, 4]]
-        for message in seen["refused"]:  # of all samples and of a part: the message is the same
+        for message in seen["refused"]:  # for all samples, and for a part of them
             assert "does not share the samples among the 2 processes" in message
             assert "pass sampler=ShuffleSampler(dataset) instead" in message
             assert "ShuffleSampler(dataset, num_replicas=1, rank=0)" in message
@@ -90,16 +90,16 @@ def test_two_processes_share_each_sample_once_and_refuse_shuffle(tmp_path: Path)
     for epoch in range(2):
         shared = [number for seen in ranks for number in seen["shared"][epoch]]
         assert {*shared} == {*range(LENGTH)}
-        assert len(shared) == LENGTH + 1  # one is repeated, so that the ranks have equally many
+        assert len(shared) == LENGTH + 1  # one sample is repeated to give both ranks the same number
 
 
 class Large:
-    """A local of a training function."""
+    """An object in a local variable of a training function."""
 
 
 @pytest.mark.parametrize("world", [1, 2])
 def test_iter_keeps_no_local_variable_of_its_caller_alive(world: int) -> None:
-    """Until Python 3.13, reading the locals of a frame keeps them alive."""
+    """Before Python 3.13, reading the locals of a frame keeps them alive."""
     import accelerate.data_loader  # noqa: F401 - only then are the callers searched
 
     large = Large()
@@ -129,7 +129,7 @@ def test_second_division_by_accelerate_is_refused(derived: bool) -> None:
 
 def test_process_of_several_needs_a_process_group_or_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    sampler = ShuffleSampler(range(5))  # it may be made before the process group is initialized, but not used
+    sampler = ShuffleSampler(range(5))  # allowed before the process group is initialized; using it is not
     for use in (len, list):
         with pytest.raises(OptionError, match=r"init_process_group\(\) first, .* got neither in one of WORLD_SIZE=2"):
             use(sampler)

@@ -1,4 +1,4 @@
-"""Training scripts of the documentation that need torchvision, timm or fastai are killed, resumed and compared."""
+"""Training scripts of the documentation are killed and resumed with the same result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LIMIT_S = 120
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Two stores, for training and evaluation, of images whose brightness is their label."""
+    """Write two stores, for training and evaluation. The label of an image is its brightness."""
     folder = tmp_path_factory.mktemp("stores")
     noise = np.random.default_rng(0)
     for name, count in (("train.lmdb", 44), ("val.lmdb", 20)):
@@ -53,7 +53,7 @@ def train(line: list[str]) -> str:
 
 
 def train_killed_and_resumed(line: list[str], checkpoint: Path) -> str:
-    """Kill a training after its first checkpoint, resume it, and return what the resumed training prints."""
+    """Kill a training after its first checkpoint, resume it, and return the output."""
     with subprocess.Popen(
         line, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
@@ -79,7 +79,7 @@ def test_resumed_training_has_weights_of_uninterrupted_training(script: str, pla
 
 @pytest.mark.slow
 def test_training_with_torchvision_transforms_resumes_its_order(places: list[str], tmp_path: Path) -> None:
-    """The crops, and so the weights, differ."""
+    """The crops and weights differ."""
     printed = train_killed_and_resumed(command("torchvision_train", places, tmp_path / "killed"), tmp_path / "killed")
     assert "accuracy" in printed
     state = torch.load(tmp_path / "killed", weights_only=True)["loader"]

@@ -1,4 +1,4 @@
-"""LMDBDataset has the samples and attributes of torchvision's ImageFolder of the same files."""
+"""LMDBDataset equals torchvision's ImageFolder."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_subclass_that_loads_by_path_works_with_another_base(folder: Path, place
 
 
 class Vision(LMDBDataset, datasets.VisionDataset):  # type: ignore[misc, name-defined]
-    """For code that checks for VisionDataset."""
+    """A dataset for code that checks for VisionDataset."""
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

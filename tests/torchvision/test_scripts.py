@@ -30,7 +30,7 @@ SCRIPTS = "scripts/frameworks says how to name the folder of these scripts"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folders train and validation, and a store of each, of images whose brightness is their class."""
+    """Return folders train and validation with their stores. The class of an image is its brightness."""
     folder = tmp_path_factory.mktemp("images")
     noise = np.random.default_rng(0)
     for split, count in (("train", 16), ("validation", 8)):
