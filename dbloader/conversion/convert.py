@@ -18,7 +18,6 @@ from dbloader.conversion.report import (
     image_warnings,
     left_out,
     nothing_stored,
-    repeat_warning,
 )
 from dbloader.conversion.settings import Settings
 from dbloader.conversion.transcode import ImageFormat
@@ -183,7 +182,7 @@ def _convert(
             raise ConversionError(nothing_stored(len(files), into.first_rejected))
         manifest = writer.finish(classes=found.classes, source=settings.describe(found))
     facts = left_out(found, files.tally)
-    warnings = [*facts.pop("warnings"), *repeat_warning(found.place, found.repeats)]
+    warnings = [*facts.pop("warnings")]
     if resume and not writer.resumed:
         warnings.append("there was nothing to resume: the conversion began from the start")
     return finish_report(

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dbloader._describe import counted
 from dbloader.sources.base import readable
 from dbloader.sources.folder import named
 from dbloader.stores.open import open_store
@@ -165,12 +164,6 @@ def _write_events(place: str | os.PathLike[str], path: Path, events: int, *, rep
             "(dbloader info with --report)"
         ]
     return []
-
-
-def repeat_warning(place: str, count: int) -> list[str]:
-    """Return a warning if requests to a source were repeated."""
-    what = "as the server was overloaded, connections failed or answers were not whole"
-    return [f"{place}: {counted(count, 'request')} had to be repeated, {what}"] if count else []
 
 
 def nothing_stored(files: int, first_rejected: str) -> str:

@@ -178,11 +178,6 @@ class Source(ABC):
                     data = type(file)(entry.name, f"its {key} {name} {file.reason}")
             yield Loaded(entry._replace(fields=fields), data) if entry.files and isinstance(data, bytes) else data
 
-    @property
-    def repeats(self) -> int:
-        """Number of requests that were repeated, because a server was overloaded or a connection failed."""
-        return 0
-
     def close(self) -> None:  # noqa: B027 - most sources open nothing
         """Close what ``read`` has opened."""
 

@@ -154,50 +154,30 @@ def _list_folder(root: bytes, path: bytes, tally: Tally) -> _Contents:
                 tally.hidden += 1
                 continue
             try:
-                _classify(entry, contents, tally)
+                if entry.is_dir():
+                    contents.folders.append(entry.name)
+                    continue
+                if entry.is_symlink():
+                    entry.stat()  # raises for a broken link, which may have led to a folder
             except OSError as error:
                 reason = f"the link cannot be followed: {error.strerror}"
                 contents.problems.append(Problem(readable(entry.name), reason))
-    _drop_clashes(contents, tally)
+                continue
+            if entry.name.lower().endswith(SUFFIXES):
+                contents.images.append(entry.name)  # even a pipe: its reading names what is wrong
+                continue
+            tally.skip(entry.name)
+            if readable(entry.name) in METADATA_FILES:
+                tally.metadata = tally.metadata or readable(entry.path)
+    for name in (*contents.folders, *contents.images):
+        if not is_utf8(name):
+            tally.not_utf8 += 1
+            tally.not_utf8_example = tally.not_utf8_example or readable(name)
     contents.folders.sort(key=_order)
     contents.images.sort(key=_order)
     where = readable(path)
     problems = [Problem(posixpath.join(where, name), reason) for name, reason in sorted(contents.problems)]
     return contents._replace(problems=problems)
-
-
-def _classify(entry: os.DirEntry[bytes], contents: _Contents, tally: Tally) -> None:
-    """Add an entry to the folders, images or problems, or skip it; only links cost a system call."""
-    is_image = entry.name.lower().endswith(SUFFIXES)
-    if entry.is_dir():
-        contents.folders.append(entry.name)
-    elif not entry.is_file() and (is_image or entry.is_symlink()):
-        entry.stat()  # raises for a broken link
-        contents.problems.append(Problem(readable(entry.name), "is a pipe, socket or device, not a file"))
-    elif is_image:
-        contents.images.append(entry.name)
-    else:
-        tally.skip(entry.name)
-        if readable(entry.name) in METADATA_FILES:
-            tally.metadata = tally.metadata or readable(entry.path)
-
-
-def _drop_clashes(contents: _Contents, tally: Tally) -> None:
-    r"""Move names to the problems if their text is another name's, such as the byte E9 and a literal ``\xe9``."""
-    names = [*contents.folders, *contents.images]
-    not_utf8 = sorted(name for name in names if not is_utf8(name))
-    taken = {readable(name) for name in names if is_utf8(name)} if not_utf8 else set()
-    for name in not_utf8:
-        text = readable(name)
-        if text in taken:
-            (contents.folders if name in contents.folders else contents.images).remove(name)
-            contents.problems.append(
-                Problem(text, "is not valid UTF-8, and another file or folder has the name that it would get")
-            )
-        else:
-            taken.add(text)
-            tally.not_utf8 += 1
-            tally.not_utf8_example = tally.not_utf8_example or text
 
 
 def _identity(path: bytes) -> tuple[int, int]:

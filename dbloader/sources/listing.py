@@ -34,7 +34,7 @@ from dbloader.records.record import checked_field_name
 from dbloader.sources.base import Entry, FieldFile, Problem, Source, Tally, checked_root, readable
 from dbloader.sources.boxes import BOXES
 from dbloader.sources.boxes import LABELS as BOX_LABELS
-from dbloader.sources.folder import EXTENSIONS, METADATA_FILES, SUFFIXES, describe_unused, first_warnings
+from dbloader.sources.folder import METADATA_FILES, SUFFIXES, describe_unused, first_warnings
 from dbloader.sources.labels import CLASSES, number_labels, read_classes
 from dbloader.sources.listing_rows import is_text, read_header, read_rows
 
@@ -176,16 +176,12 @@ def _read(listing: Path, root: Path, rules: _Rules, make: Callable[..., ListingS
         else:
             first_integer = first_integer or row
     if first is None:
-        if first_problem is None:
-            _check_header(read_header(listing), where, rules)
         raise SourceError(f"{where}: no row of it can be used: {': '.join(first_problem or ['there are none'])}")
     for column in {BOXES, BOX_LABELS} & first.fields.keys() if is_text(listing) else ():
         raise SourceError(
             f"{where}: its column {column!r} is text, and boxes are lists of numbers: write a .jsonl, or use "
             "annotations of COCO, VOC or YOLO"
         )
-    if make is ListingSource:
-        _check_extension(first, root, where)
     classes = read_classes(listing.parent) if rules.is_metadata else None
     if classes is None and not has_labels and len(folders) > 1 and "" not in folders:
         rules, first_of, unlabelled = rules._replace(by_folder=True), folders, 0
@@ -214,26 +210,12 @@ def _read(listing: Path, root: Path, rules: _Rules, make: Callable[..., ListingS
     return make(root, classes, warnings, listing, labels, rules, (*file_fields,))
 
 
-def _check_extension(first: _Row, root: Path, where: str) -> None:
-    """Raise SourceError if the path of the first row lacks the extension that its file has."""
-    path = os.path.join(os.fsencode(root), first.path)  # noqa: PTH118 - bytes
-    found = next((end for end in EXTENSIONS if os.path.exists(path + end.encode())), None)  # noqa: PTH110 - bytes
-    if found and not os.path.exists(path):  # noqa: PTH110
-        name = readable(first.path)
-        raise SourceError(
-            f"{where}, row {first.number}: there is no file {name!r} in {readable(root)}, but {name + found!r}: write "
-            "the paths with their extensions"
-        )
-
-
 def _why_unlabelled(row: _Row) -> str:
     for column in row.columns:
         if column in LABEL_COLUMNS:
             return f"as the column {column!r} is empty"
     columns, names = (", ".join(map(repr, some)) for some in (row.columns, LABEL_COLUMNS))
-    binary = sum(value in ("0", "1") for value in row.fields.values())
-    way = "; columns of 0 and 1 are fields: write the class of each row into a column 'label'" if binary > 1 else ""
-    return f"as none of the columns {columns} is called one of {names}{way}"
+    return f"as none of the columns {columns} is called one of {names}"
 
 
 def _unused_warnings(root: Path, listed: array[int]) -> Iterator[str]:
@@ -307,15 +289,6 @@ def _path(value: object, no_path: str, rules: _Rules) -> bytes | str:
     if path.startswith((b"/", b"../")) or path in (b".", b".."):
         return f"its path leaves the folder: {short_repr(readable(path), 50)}; give a listing (--listing) to take it"
     return path
-
-
-def _check_header(header: tuple[str, ...], where: str, rules: _Rules) -> None:
-    """Raise SourceError if the header of a table without rows is wrong; of other tables, each row is checked."""
-    if header and not {*header} & {*rules.path_columns}:
-        raise SourceError(
-            f"{where}: its header has no column called {' or '.join(rules.path_columns)}, and no row follows"
-        )
-    _checked_columns(header, f"{where}, header", rules)
 
 
 def _checked_columns(columns: tuple[str, ...], where: str, rules: _Rules) -> tuple[str, str]:

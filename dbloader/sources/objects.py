@@ -113,11 +113,6 @@ class ObjectSource(Source):
                 hold(len(data))
             yield data
 
-    @property
-    @override
-    def repeats(self) -> int:
-        return self._bucket.repeats
-
     @override
     def close(self) -> None:
         self._threads.shutdown(cancel_futures=True)

@@ -100,7 +100,7 @@ def read_tars(place: str | os.PathLike[str], paths: Sequence[Path], file_fields:
     elif labels:
         classes, label_of = number_labels(labels, readable(place))
     else:
-        classes, label_of, shared = number_folders(folders, readable(place))
+        classes, label_of, shared = number_folders(folders)
     source = TarSource(place, paths, classes, label_of, shared)
     source.file_fields = (*found,)
     return source

@@ -6,7 +6,6 @@ import datetime
 import io
 import os
 import pickle
-import re
 import struct
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -256,19 +255,6 @@ def test_values_without_an_image_or_a_label_are_rejected(source_of: SourceOf) ->
         "holds no image: an array of shape (2, 2, 7) is no image",
         "holds no image: an array of shape (0, 2) is no image",
     ]
-
-
-@pytest.mark.parametrize(
-    ("about", "value", "named"),
-    [
-        (bytes(8) + b"\xff\xff\xff\xff", bytes(8) + photo(1), "pyarrow.serialize, which pyarrow no longer has"),
-        (b"\x91\xc4\x0800000000", b"\x92\xc4\x01\xff\x03", "msgpack, as tensorpack's LMDBSerializer does"),
-    ],
-)
-def test_other_serializations_are_refused_by_name(source_of: SourceOf, about: bytes, value: bytes, named: str) -> None:
-    remedy = r": read them with (pyarrow\.deserialize|LMDBSerializer\.load) .*dbloader\.write_store$"
-    with pytest.raises(SourceError, match=re.escape(named) + remedy):
-        source_of({b"00000000": value, b"__keys__": about})
 
 
 def test_images_in_meta_info_are_read(tmp_path: Path) -> None:

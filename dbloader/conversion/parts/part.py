@@ -41,7 +41,6 @@ class PartReceipt:
         first_rejected: Name of the first rejected file, and the reason; "" if there is none.
         bytes_read: Bytes of the files that were read.
         host: Name of the machine.
-        repeats: Number of repeated requests to the source.
     """
 
     plan: str
@@ -54,7 +53,6 @@ class PartReceipt:
     first_rejected: str
     bytes_read: int
     host: str
-    repeats: int
 
 
 def convert_part(
@@ -107,7 +105,6 @@ def _make(
             into = FileWriter(writer, settings, found, in_parts=True)
             into.write(files, range(len(files)), workers)
             manifest = writer.finish(classes=plan.classes, source=plan.described)
-            repeats = found.repeats
         copy_durably(path, plan.folder / SHARD_FOLDER / shard)
     receipt = PartReceipt(
         plan=plan.id,
@@ -120,7 +117,6 @@ def _make(
         first_rejected=into.first_rejected,
         bytes_read=into.bytes_read,
         host=socket.gethostname(),
-        repeats=repeats,
     )
     path = plan.receipt_path(part)
     aside = path.with_name(f"{path.name}.{shard}")

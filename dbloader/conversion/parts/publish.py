@@ -20,7 +20,7 @@ from dbloader.conversion.parts.plan import (
     remove_plan,
     target_of,
 )
-from dbloader.conversion.report import finish_report, image_warnings, nothing_stored, repeat_warning
+from dbloader.conversion.report import finish_report, image_warnings, nothing_stored
 from dbloader.conversion.stored_records import common_source
 from dbloader.errors import (
     ConversionError,
@@ -99,7 +99,6 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
     facts = dict(plan.left_out)
     warnings = [
         *facts.pop("warnings"),
-        *repeat_warning(plan.described["path"], sum(receipt.repeats for receipt in receipts)),
         *image_warnings(outcome, manifest.depths, raw=bool(plan.described["raw"])),
         *unnamed_warning(target),
     ]

@@ -13,6 +13,7 @@ import warnings
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
@@ -169,6 +170,8 @@ def _wait_for_one(running: Collection[Any], seconds: float) -> Collection[Any]:
 
 def _part_error(part: int | None, place: str, error: Exception) -> DBLoaderError:
     """Return an error that names its part, if it has one, and the remedy."""
+    if isinstance(cause := getattr(error, "cause", None), Exception):
+        error = cause  # Ray raises a RayTaskError with the error of the task as its cause
     if isinstance(error, StoreNotFoundError):
         folder = Plan.open(place).folder  # raises if the plan is gone here too
         return ConversionError(
@@ -237,35 +240,46 @@ def _ray_tasks(workers: int) -> Iterator[_RayTasks]:
         import ray
     except ModuleNotFoundError as error:
         raise OptionError("making parts with Ray needs Ray: pip install 'dbloader[ray]'") from error
-    if ray.is_initialized():
-        yield _RayTasks(ray, workers)
-        return
+    is_ours = not ray.is_initialized()
+    if is_ours:
+        try:
+            ray.init(address="auto")
+        except ConnectionError as error:
+            address = os.environ.get("RAY_ADDRESS")
+            if address:
+                raise OptionError(f"no Ray cluster answers at RAY_ADDRESS={address}: {error}") from error
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # this program's user was not asked
+            ray.init(address="local", include_dashboard=False, num_cpus=max(workers, cpu_count()))
+    tasks = _RayTasks(ray, workers)
     try:
-        ray.init(address="auto")
-    except ConnectionError as error:
-        address = os.environ.get("RAY_ADDRESS")
-        if address:
-            raise OptionError(f"no Ray cluster answers at RAY_ADDRESS={address}: {error}") from error
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # this program's user was not asked
-        ray.init(address="local", include_dashboard=False, num_cpus=max(workers, cpu_count()))
-    try:
-        yield _RayTasks(ray, workers)
+        yield tasks
+    except BaseException:
+        tasks.cancel()
+        raise
     finally:
-        ray.shutdown()
+        if is_ours:
+            ray.shutdown()
 
 
 class _RayTasks:
-    """An executor of Ray's tasks."""
+    """An executor whose calls are tasks of Ray."""
 
     def __init__(self, ray: Any, workers: int) -> None:
         self._ray = ray
         self._workers = workers
-        self._tasks: dict[Callable[..., Any], Any] = {}
+        # Cached, because Ray sends the code of each new task to its cluster.
+        self._task = cache(ray.remote(num_cpus=workers, max_retries=_RAY_RETRIES))
+        self._results: list[Any] = []
 
-    def submit(self, function: Callable[..., Any], *arguments: Any) -> _RayTask:
-        if function not in self._tasks:  # made once: Ray sends each new task's code to its cluster
-            self._tasks[function] = self._ray.remote(num_cpus=self._workers, max_retries=_RAY_RETRIES)(function)
-        return _RayTask(self._ray, self._tasks[function].remote(*arguments))
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        self._results.append(self._task(function).remote(*arguments))
+        future: Future[Any] = self._results[-1].future()
+        return future
+
+    def cancel(self) -> None:
+        """Cancel all tasks that have not ended. Canceling their futures would not do it."""
+        for result in self._results:
+            self._ray.cancel(result)
 
     def check_cpus(self) -> None:
         """Raise OptionError unless a node has the CPUs for a part."""
@@ -276,23 +290,3 @@ class _RayTasks:
                 f"workers (--workers) must be at most {largest:g}, the CPUs of the largest node of the Ray cluster, "
                 f"got {self._workers}"
             )
-
-
-class _RayTask:
-    """The future of a task of Ray."""
-
-    def __init__(self, ray: Any, result: Any) -> None:
-        self._ray = ray
-        self._result = result
-
-    def done(self) -> bool:
-        return bool(self._ray.wait([self._result], timeout=0)[0])
-
-    def result(self) -> Any:
-        try:
-            return self._ray.get(self._result)
-        except self._ray.exceptions.RayTaskError as error:
-            raise (error.cause or error) from error
-
-    def cancel(self) -> None:
-        self._ray.cancel(self._result)
