@@ -148,10 +148,7 @@ def _fail(message: str) -> int:
 
 def _hint(error: click.ClickException, arguments: list[str]) -> str:
     if isinstance(error, click.BadOptionUsage) and error.ctx is None:  # the option is the last word, without its value
-        command = group.get_command(click.Context(group), arguments[0])
-        options = [one for one in (command.params if command else ()) if error.option_name in one.opts]
-        form = "".join(f" Write {error.option_name} {one.metavar}" for one in options if one.metavar)
-        return f"{form} (see dbloader {arguments[0]} --help)"
+        return f" (see dbloader {arguments[0]} --help)"
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is None:
         return ""

@@ -193,16 +193,10 @@ def convert_command(*, dry_run: bool, quiet: bool, as_json: bool, **options: Any
         again = f"the same command{' with --resume' * options['overwrite']} makes the others"
         error.args = (f"finished parts are kept; {again}" if has_parts else _KEPT,)
         raise
-    try:
-        if as_json:
-            say_json(asdict(report), indent=2)
-        elif not quiet:
-            print_report(report, raw=images.raw)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        what = f"{error.strerror}; the store is made, at {report.place}"
-        raise OSError(error.errno, what, error.filename or "standard output") from error
+    if as_json:
+        say_json(asdict(report), indent=2)
+    elif not quiet:
+        print_report(report, raw=images.raw)
     return SOME_REJECTED if report.rejected else 0
 
 

@@ -42,11 +42,6 @@ def isolated(function: str, place: str, *arguments: Any, **options: Any) -> Any:
         return _plain(_find(function)(place, *arguments, **options))
     calls = {name: option for name, option in options.items() if callable(option)}
     options = {name: option for name, option in options.items() if name not in calls}
-    while (
-        free := os.open(os.devnull, os.O_RDWR)
-    ) <= 2:  # a standard stream is closed: the pipe must not get its number
-        pass
-    os.close(free)
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_run, args=(sender, function, (place, *arguments), options, [*calls]), daemon=True)
@@ -82,7 +77,7 @@ def isolated(function: str, place: str, *arguments: Any, **options: Any) -> Any:
 def _run(
     sender: Connection, function: str, arguments: tuple[Any, ...], options: dict[str, Any], calls: list[str]
 ) -> None:
-    signal.signal(signal.SIGTERM, _end_once)  # so that the function cleans up
+    signal.signal(signal.SIGTERM, _end_once)  # the function cleans up before the process ends
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # LMDB prints its failed assertions there
     try:

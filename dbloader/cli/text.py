@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sys
 from typing import Any
@@ -27,17 +26,6 @@ def say_next(what: str, *words: str) -> None:
     """Print the suggested next command, if stdout is a terminal."""
     if sys.stdout is not None and sys.stdout.isatty():
         say(f"{what}: {shlex.join(words)}")
-
-
-def can_draw() -> bool:
-    """Return whether stdout is a terminal with colors and NO_COLOR is not set (https://no-color.org)."""
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return sys.stdout is not None and sys.stdout.isatty() and not plain
-
-
-def draw(line: str) -> None:
-    """Print a line of a picture, which contains color codes."""
-    click.echo(line)
 
 
 def say_json(value: Any, *, indent: int | None = None) -> None:

@@ -7,17 +7,14 @@ import io
 import os
 import posixpath
 from abc import ABC, abstractmethod
-from types import NoneType
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 from PIL import Image
 
-from dbloader._describe import short_repr
 from dbloader.errors import ExportError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from dbloader.records.record import Record
@@ -31,7 +28,7 @@ _EXTENSIONS = {"JPEG": ".jpg", "JPEG2000": ".jp2", "HEIF": ".heic"}  # other ext
 
 
 class Exporter(ABC):
-    """Writes all records of a store, in order, into a folder that is empty except for hidden files."""
+    """Writes all records of a store, in order, into an empty folder."""
 
     def __init__(self, store: Store, folder: Path) -> None:
         self.store = store
@@ -62,14 +59,6 @@ def image_file(record: Record) -> bytes:
     file = io.BytesIO()
     Image.fromarray(image).save(file, "PNG", compress_level=1)
     return file.getvalue()
-
-
-def check_files(record: Record, names: Iterable[str]) -> None:
-    """Raise ExportError if a file field of a record has neither bytes nor None."""
-    for name in names:
-        if not isinstance(value := record.fields.get(name, b""), (bytes, NoneType)):
-            what = f"{short_repr(value)}, but its manifest says image files: make the store again"
-            raise ExportError(f"{describe(record)} has in {name!r} {what}")
 
 
 def extension_of(image_format: str) -> str:

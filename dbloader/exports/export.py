@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import os
 import shutil
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dbloader._options import check_choice
 from dbloader.errors import DBLoaderError, ExportError
-from dbloader.exports.base import check_files
 from dbloader.stores.mongo.uri import is_mongo
 from dbloader.stores.open import open_store
 
@@ -29,7 +27,6 @@ FORMATS = {
     "coco": "COCOExporter",
     "yolo": "YOLOExporter",
 }
-_MARKER = ".dbloader-export"  # in an unfinished folder; its writer holds a lock on it
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -59,7 +56,7 @@ def export_store(
     """Write all records of a store as files, from which ``convert`` makes the same store again.
 
     Files are written to ``<destination>.partial``, which is renamed when it is complete and on the disk. An error
-    leaves nothing. A killed process leaves the partial folder, which the next export to this destination replaces.
+    leaves nothing. A killed process leaves the partial folder: remove it before the next export.
 
     Args:
         place: Place of the store.
@@ -70,7 +67,8 @@ def export_store(
 
     Raises:
         OptionError: ``format`` is unknown.
-        ExportError: Something is at the destination, or it cannot be written, or the format cannot hold a record.
+        ExportError: The destination or its partial folder exists or cannot be written, or the format cannot hold a
+            record.
         StoreError: The store cannot be read.
         DamagedRecordError: A record is damaged.
     """
@@ -86,7 +84,6 @@ def export_store(
                 with closing(kind(store, partial)) as exporter:
                     for done, record in enumerate(store):
                         progress(done, total)
-                        check_files(record, store.manifest.file_fields)
                         exporter.write(record)
                     exporter.finish()
                 progress(total, total)
@@ -107,56 +104,36 @@ def export_store(
 @contextmanager
 def _partial_folder(target: Path) -> Iterator[Path]:
     """Make the partial folder; after the block, write it to the disk and rename it, or remove it after an error."""
-    partial, marker = _begin(target)
-    with ExitStack() as after_error:
-        after_error.callback(os.close, marker)
-        after_error.callback(shutil.rmtree, partial, ignore_errors=True)
-        yield partial
-        _sync(marker)
-        os.replace(partial, target)  # noqa: PTH105
-        after_error.pop_all()
-    os.close(marker)
-    (target / _MARKER).unlink()
-
-
-def _begin(target: Path) -> tuple[Path, int]:
-    """Make the partial folder; return it and the descriptor of its locked marker."""
     if not target.name or target.name == ".." or target.is_symlink() or (target.exists() and not _is_empty(target)):
         raise ExportError(f"{target} exists already: move it away, or choose another destination")
     partial = target.with_name(f"{target.name}.partial")
     try:
         partial.mkdir(parents=True)
-    except FileExistsError:
-        _remove_interrupted(partial)
-        partial.mkdir()
-    marker = os.open(partial / _MARKER, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
-    fcntl.flock(marker, fcntl.LOCK_EX)
-    return partial, marker
+    except FileExistsError as error:
+        what = f"{partial} exists already: another export writes it, or was killed"
+        raise ExportError(f"{what}; remove it if no export to {target} is running") from error
+    try:
+        yield partial
+        _sync(partial)
+        partial.replace(target)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
 
 
-def _sync(descriptor: int) -> None:
-    """Write a whole file system to the disk, which is faster than an fsync of each file."""
+def _sync(folder: Path) -> None:
+    """Write the whole file system of a folder to the disk, which is faster than an fsync of each file."""
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "syncfs"):  # on macOS
         os.sync()
-    elif libc.syncfs(descriptor):
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        if libc.syncfs(descriptor):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    finally:
+        os.close(descriptor)
 
 
 def _is_empty(folder: Path) -> bool:
     return folder.is_dir() and not any(folder.iterdir())
-
-
-def _remove_interrupted(partial: Path) -> None:
-    """Remove the folder of an interrupted export; ExportError if it is anything else, or an export is running."""
-    if partial.is_symlink() or not (_is_empty(partial) or (partial / _MARKER).is_file()):
-        raise ExportError(f"{partial} is in the way, and not of an interrupted export: move it away")
-    with suppress(FileNotFoundError):
-        marker = os.open(partial / _MARKER, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ExportError(f"another process is writing {partial} now: wait for it or end it") from error
-        finally:
-            os.close(marker)
-    shutil.rmtree(partial)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import itertools
 import json
 import re
 import secrets
@@ -20,7 +19,6 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from dbloader._describe import short_repr
 from dbloader._machine import cpu_count
 from dbloader.errors import (
     DamagedRecordError,
@@ -33,7 +31,6 @@ from dbloader.errors import (
     StoreNotFoundError,
     StoreUnreachableError,
 )
-from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.mongo.uri import is_mongo
 from dbloader.viewing import summary
 from dbloader.viewing.files import stored_file
@@ -73,9 +70,6 @@ _STATUS = (
 _CLIENT_GONE = 499  # nginx's status for a client that has closed the connection
 _LARGEST = 2**63 - 1
 _INTEGER = re.compile("-?[0-9]{1,19}")
-# After so many answers, LMDB's pages are released. Otherwise the pages of all images that were shown would count as
-# memory of this process: 600 MB after 4,500 thumbnails of ten million.
-_RELEASED_AFTER = 50
 
 
 class ViewerState:
@@ -89,7 +83,6 @@ class ViewerState:
     Attributes:
         started: A random text in the addresses of pictures. Without it, a browser would show pictures that it has kept
             from an earlier viewer on this port.
-        answers: Counts the answers.
     """
 
     def __init__(
@@ -102,7 +95,6 @@ class ViewerState:
         self.thumbnails = Thumbnails()
         self.selections = [*map(Selections, stores)]
         self.started = secrets.token_hex(4)
-        self.answers = itertools.count(1)
 
 
 class ViewerRequest:
@@ -174,12 +166,7 @@ def _rows(request: ViewerRequest) -> dict[str, Any]:
 
 
 def _position(request: ViewerRequest) -> dict[str, int | None]:
-    selections, text, where = request.selections, request.text("q"), request.text("class")
-    if not where:
-        return {"position": selections.position(text, request.integer("index"))}
-    if where not in ("next", "previous"):
-        raise OptionError(f"class must be next or previous, got {short_repr(where, 50)}")
-    return {"position": selections.neighbor(text, request.integer("from"), forward=where == "next")}
+    return {"position": request.selections.position(request.text("q"), request.integer("index"))}
 
 
 def _listing(request: ViewerRequest) -> Response:
@@ -299,10 +286,6 @@ def create_app(state: ViewerState, routes: Iterable[_Route] = ROUTES) -> Starlet
 def _answer(function: _Function, request: ViewerRequest) -> Response:
     try:
         found = function(request)
-        if not next(request.state.answers) % _RELEASED_AFTER:
-            for store in request.state.stores:
-                if isinstance(store, LMDBStore):
-                    store.release_pages()
         if isinstance(found, Response):
             return found
         return Response(json.dumps(found, allow_nan=False), media_type="application/json")

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dbloader.errors import DamagedStoreError
 from dbloader.records.columns import CHUNK, DTYPES, NO_LABEL, name_at, name_hash
 from dbloader.viewing.cache import LRUCache
 
@@ -26,8 +25,7 @@ _MOST_CHUNKS = 8  # that are read for a few records; for more, the whole column 
 class Columns:
     """The columns of a store. Each is read when it is first used, and then stays in memory. Threads may share it.
 
-    A column has the narrowest dtype for the store's values: ten million records of a thousand classes take 100 MB
-    instead of 240. In the column of labels, the lowest value of the dtype stands for no label.
+    Ten million records take 240 MB.
     """
 
     def __init__(self, store: Store) -> None:
@@ -37,7 +35,7 @@ class Columns:
 
     def get(self, column: str) -> Array:
         """Return a column: ``"label"``, ``"width"``, ``"height"`` or ``"nbytes"``."""
-        values: Array = self._columns.get(column, lambda: self._read(column))
+        values: Array = self._columns.get(column, lambda: self.store.column(column))
         return values
 
     def some(self, column: str, indices: Array) -> list[int | None]:
@@ -51,7 +49,7 @@ class Columns:
             chunks = (self.store.open_handle().chunk(column, number) for number in numbers.tolist())
             read = np.concatenate([np.frombuffer(chunk, DTYPES[column]) for chunk in chunks])
             values = read[which * CHUNK + indices % CHUNK]
-        missing = np.iinfo(values.dtype).min  # 0 for sizes, which are unsigned
+        missing = NO_LABEL if column == "label" else 0
         return [None if value == missing else value for value in values.tolist()]
 
     def name(self, index: int) -> str:
@@ -73,32 +71,6 @@ class Columns:
         aspect = np.zeros(len(width))
         np.divide(width, height, out=aspect, where=height > 0)
         return aspect
-
-    def _read(self, column: str) -> Array:
-        handle = self.store.open_handle()
-        dtype = self._dtype(column)
-        unlabelled = np.iinfo(dtype).min
-        values = np.empty(handle.manifest.length, dtype)
-        for number, chunk in enumerate(handle.chunks(column)):
-            part = np.frombuffer(chunk, DTYPES[column])
-            if column == "label":
-                part = np.where(part == NO_LABEL, unlabelled, part)
-            here = values[number * CHUNK : (number + 1) * CHUNK]
-            here[:] = part
-            if not np.array_equal(here, part):
-                what = f"its manifest does not know a {column} of the records {number * CHUNK:,} and following"
-                raise DamagedStoreError(f"{self.store.place}: {what}; convert again")
-        return values
-
-    def _dtype(self, column: str) -> np.dtype[Any]:
-        manifest = self.store.manifest
-        if column == "nbytes":
-            return np.dtype(np.uint32)  # a record has at most 2 GiB
-        if column != "label":
-            return np.min_scalar_type(max(getattr(manifest, column)))
-        labels = [0, NO_LABEL + 1] if manifest.label_counts is None else [0, *manifest.label_counts]
-        bounds = min(labels) - 1, max(labels)  # one value below the labels, for no label
-        return np.result_type(np.int16, *(np.min_scalar_type(min(bound, ~bound)) for bound in bounds))
 
 
 def blocks(count: int) -> Iterator[slice]:

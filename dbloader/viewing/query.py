@@ -13,7 +13,7 @@ SIZES = ("width", "height", "aspect", "bytes")
 EVENTS = ("damaged", "repaired", "rejected")
 """Events of the conversion's report that are words by themselves."""
 
-_COLON = ("class", "label", "name", "index", "format", "event")
+_COLON = ("class", "label", "name", "index", "event")
 _MOST_LETTERS, _MOST_WORDS = 10_000, 32
 _WITHIN = r'(?:[^"\\]|\\["\\]|\\(?!["\\]))*'  # between quotes: \" is a quote, and \\ a backslash
 _WORD = re.compile(rf'(-?)(?:([A-Za-z_]+)(:|<=|>=|<|>|=))?((?:"{_WITHIN}"|[^\s"])*)(?=\s|\Z)')
@@ -29,7 +29,7 @@ class Word(NamedTuple):
     Attributes:
         position: Position of its first letter in the query, from 1.
         negated: Whether records must not match it.
-        key: ``"class"``, ``"label"``, ``"name"``, ``"index"``, ``"format"``, ``"event"`` or one of ``SIZES``.
+        key: ``"class"``, ``"label"``, ``"name"``, ``"index"``, ``"event"`` or one of ``SIZES``.
         sign: ``"<"``, ``"<="``, ``">"``, ``">="`` or ``"="`` for a size; ``":"`` for other keys.
         value: A float for a size, an int or None (no label) for ``"label"``, a list of ranges for ``"index"``, and the
             text for other keys.
@@ -102,7 +102,7 @@ def _word(position: int, minus: str, key: str | None, sign: str | None, raw: str
     return Word(position, negated, key, ":", value)
 
 
-_EXAMPLES = {"class": "cat", "label": "3", "name": "_012", "index": "5", "format": "png", "event": "damaged"}
+_EXAMPLES = {"class": "cat", "label": "3", "name": "_012", "index": "5", "event": "damaged"}
 
 
 def _number(position: int, start: str, text: str) -> float:

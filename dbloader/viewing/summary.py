@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dbloader.errors import DamagedStoreError, OptionError
+from dbloader.records.columns import NO_LABEL
 from dbloader.viewing.columns import blocks
 from dbloader.viewing.query import SIZES
 
 if TYPE_CHECKING:
     from dbloader.viewing.columns import Array, Columns
-    from dbloader.viewing.selection import Selection, Selections
+    from dbloader.viewing.selection import Selections
 
 _MOST_ROWS = 500  # of one answer
 _BINS = 40
@@ -23,9 +24,8 @@ _WIDE = 20  # edges are logarithmic if the values differ by more than this facto
 
 
 def select(selections: Selections, text: str) -> dict[str, Any]:
-    """Return ``count``, the number of matching records, ``of``, the number of all, and ``first`` of the Selection."""
-    found = selections.select(text)
-    return {"count": len(found.indices), "of": len(selections.store), "first": found.first}
+    """Return ``count``, the number of matching records, and ``of``, the number of all records."""
+    return {"count": len(selections.select(text)), "of": len(selections.store)}
 
 
 def rows(selections: Selections, text: str, start: int, count: int) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def rows(selections: Selections, text: str, start: int, count: int) -> dict[str,
     """
     if not (start >= 0 and 0 <= count <= _MOST_ROWS):
         raise OptionError(f"start must be 0 or more and count from 0 to {_MOST_ROWS}, got {start} and {count}")
-    indices = np.asarray(selections.select(text).indices[start : start + count], np.int64)
+    indices = np.asarray(selections.select(text)[start : start + count], np.int64)
     columns = selections.columns
     values = (columns.some(column, indices) for column in ("label", "width", "height", "nbytes"))
     rows = [[index, columns.name(index) or None, *rest] for index, *rest in zip(indices.tolist(), *values, strict=True)]
@@ -55,19 +55,18 @@ def count(selections: Selections, text: str) -> dict[str, Any]:
     return selections.counts.get(text.strip(), lambda: _count(selections, selections.select(text)))
 
 
-def _count(selections: Selections, found: Selection) -> dict[str, Any]:
-    indices, manifest = found.indices, selections.store.manifest
+def _count(selections: Selections, indices: Any) -> dict[str, Any]:
+    manifest = selections.store.manifest
     everything = isinstance(indices, range)
     formats = manifest.formats if everything else None
     if len(manifest.formats) == 1 and sum(manifest.formats.values()) == manifest.length:
         formats = dict.fromkeys(manifest.formats, len(indices))
     try:
-        events, problem = selections.events, None
+        events, problem = selections.events(), None
     except DamagedStoreError as error:  # the other counts do not need the report
         events, problem = {}, str(error)
     return {
         "count": len(indices),
-        "first": found.first,
         "labels": [] if manifest.label_counts is None else _count_labels(selections, indices),
         "histograms": {what: _histogram(selections.columns, what, indices) for what in SIZES},
         "formats": formats,
@@ -86,8 +85,7 @@ def _count_labels(selections: Selections, indices: Any) -> list[list[int | None]
     for part in blocks(len(indices)):
         here = labels[part] if isinstance(indices, range) else labels[indices[part]]
         counts.update(dict(zip(*(found.tolist() for found in np.unique(here, return_counts=True)), strict=True)))
-    unlabelled = np.iinfo(labels.dtype).min
-    return [[None if label == unlabelled else label, number] for label, number in sorted(counts.items())]
+    return [[None if label == NO_LABEL else label, number] for label, number in sorted(counts.items())]
 
 
 def _common(some: Array, indices: Array) -> int:

@@ -81,7 +81,7 @@ SUGGESTION = r" Did you mean 'convert'\?" if hasattr(click, "NoSuchCommand") els
         (["old.lmdb"], r"No such command 'old.lmdb'. \(see dbloader --help\)"),
         (
             [*NEW, "--shuffle-seed"],
-            r"Option '--shuffle-seed' requires an argument\. Write --shuffle-seed N \(see dbloader convert --help",
+            r"Option '--shuffle-seed' requires an argument\. \(see dbloader convert --help",
         ),
         (["--quiet"], "No such option:? '?--quiet'?"),
     ],

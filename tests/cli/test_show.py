@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +15,8 @@ from dbloader import ImageFormat, Record, convert, open_store
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
 from tests.support import jpegs
-from tests.support.images import command, encoded, photo, plant
-from tests.support.shell import check_error, on_terminal
+from tests.support.images import encoded, photo, plant
+from tests.support.shell import check_error
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -133,28 +132,3 @@ def test_output_is_the_stored_image_and_replaces_no_file(shell: Shell, store: Pa
     pixels = store_of(tmp_path / "raw.lmdb", Record(image=np.zeros((4, 4, 3), np.uint8)))
     check_error(shell("show", pixels, 0, "--output", tmp_path / "no"), "has no image file to write")
     assert not (tmp_path / "no").exists()
-
-
-def terminal(store: Path, record: str) -> str:
-    shown = on_terminal("show", store, record, columns=100, output=True).stderr
-    return shown.replace("\r\n", "\n")
-
-
-@pytest.mark.slow
-def test_image_is_drawn_only_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "100")  # some library has set it to 80
-    red = store_of(
-        tmp_path / "red.lmdb", Record("\x1b[2J", image=encoded(Image.new("RGB", (4, 3), (250, 1, 2)), "PNG"))
-    )
-    shown = terminal(red, "0")
-    assert "\x1b[2J" not in shown
-    last = shown.splitlines()[-2:]
-    both = "\x1b[38;2;250;1;2;48;2;250;1;2m▀"
-    assert last == [both * 4 + "\x1b[0m", both.replace("48;2;250;1;2", "48;2;0;0;0") * 4 + "\x1b[0m"]
-    array = store_of(tmp_path / "raw.lmdb", Record(image=np.full((2, 300, 3), 7, np.uint8)))
-    assert terminal(array, "0").count("▀") == 100
-    bad = store_of(tmp_path / "bad.lmdb", Record(image=b"no image"), Record(label=1))
-    assert terminal(bad, "0").splitlines()[-1].startswith("the image does not decode: ")
-    assert "decode" not in terminal(bad, "1")
-    piped = subprocess.run(command("show", red, "0"), capture_output=True, text=True, check=True)
-    assert "\x1b" not in piped.stdout

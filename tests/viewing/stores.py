@@ -73,7 +73,7 @@ def quoted(text: str) -> str:
 
 
 def _random_word(rng: random.Random, length: int, events: list[dict[str, str]]) -> tuple[str, Any]:
-    text, holds = rng.choice((_class, _label, _size, _name, _index, _format, _event))(rng, length, events)
+    text, holds = rng.choice((_class, _label, _size, _name, _index, _event))(rng, length, events)
     if rng.random() < 0.3:
         return f"-{text}", lambda index, record: not holds(index, record)
     return text, holds
@@ -111,11 +111,6 @@ def _name(rng: random.Random, *_: Any) -> tuple[str, Any]:
 def _index(rng: random.Random, length: int, _: Any) -> tuple[str, Any]:
     one, two = sorted(rng.randrange(length + 5) for _ in range(2))
     return f"index:{one}-{two},3,{10**17}", lambda index, _: index == 3 or one <= index <= two
-
-
-def _format(rng: random.Random, *_: Any) -> tuple[str, Any]:
-    wanted = rng.choice(FORMATS)
-    return f"format:{wanted.lower()}", lambda _, record: record.format == wanted
 
 
 def _event(rng: random.Random, _: int, events: list[dict[str, str]]) -> tuple[str, Any]:

@@ -106,8 +106,6 @@ def test_value_that_is_no_number_is_refused_in_one_line(opened: Opened, path: st
         ("/api/0/rows?q=&start=0&count=501", 400, "start must be 0 or more and count from 0 to 500, got 0 and 501"),
         ("/api/0/summary?q=width%3Cnan", 400, "query, letter 1: width< needs a number"),
         ("/api/0/select?q=%22", 400, "query, letter 1: a quote is opened and not closed"),
-        ("/api/0/position?q=&from=0&class=first", 400, "class must be next or previous, got 'first'"),
-        ("/api/0/position?q=&from=99&class=next", 400, "no position 99 in the selection"),
         ("/listing/0?q=&format=exe", 400, "format must be one of csv, jsonl, got 'exe'"),
         *((path, 422, "") for path in ("/thumb/1/1?px=160", "/thumb/1/2?px=160", "/thumb/1/3?px=320", "/image/1/1")),
     ],
@@ -174,7 +172,6 @@ def test_routes_of_a_selection_answer_as_the_functions_do(opened: Opened, stores
                 assert get(opened, f"/api/{number}/summary?q={q}") == plain
     assert get(opened, "/api/0/position?q=-index:1&index=1") == {"position": 1}
     assert get(opened, "/api/0/position?q=-index:1&index=9") == {"position": None}
-    assert get(opened, "/api/0/position?q=&from=0&class=previous") == {"position": None}
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])

@@ -1,4 +1,4 @@
-"""``copy`` and ``convert`` find exactly the records of a selection in its listing."""
+"""``copy`` finds exactly the records of a selection in its listing."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dbloader import Record, convert, copy_store, open_store
+from dbloader import Record, copy_store, open_store
 from dbloader.errors import OptionError
 from dbloader.viewing.listing import FORMATS, stream_listing
 from dbloader.viewing.selection import Selections
-from tests.support.images import photo, plant
 from tests.viewing.stores import CLASSES, random_query, some_records, write_records
 
 if TYPE_CHECKING:
@@ -19,16 +18,16 @@ if TYPE_CHECKING:
 
 ODD_NAMES = (
     *("a,b.jpg", 'q"q".jpg', "two\nlines.jpg", "cr\r.jpg", "  blank ", "ü/é.jpg", "back\\xe9.jpg", "\ufeffmark.jpg"),
-    *("\u202eright.jpg", "é.jpg", "e\u0301.jpg", "./dot//a.jpg", "dot/a.jpg", "-x", "#", "x" * 4_000),
+    *("\u202eright.jpg", "é.jpg", "e\u0301.jpg", "./dot//a.jpg", "dot/a.jpg", "nul\0.jpg", "-x", "#", "x" * 4_000),
 )
 
 
 def write_listing(place: Path, query: str, listing: Path) -> list[int]:
     """Write the listing of a selection; return the indices of its records."""
     with open_store(place) as store:
-        selections = Selections(store, seconds=60)
+        selections = Selections(store)
         listing.write_bytes(b"".join(stream_listing(selections, query, listing.suffix[1:])))
-        return [*selections.select(query).indices]
+        return [*selections.select(query)]
 
 
 def check_copies(place: Path, listing: Path, chosen: list[int], records: list[Record]) -> None:
@@ -69,56 +68,7 @@ def test_odd_names_are_listed_unchanged(tmp_path: Path, kind: str) -> None:
     listing = tmp_path / f"listing.{kind}"
     chosen = write_listing(tmp_path / "s.lmdb", "-other", listing)
     assert len(chosen) == len(ODD_NAMES)
-    assert "index" not in listing.read_text()
     check_copies(tmp_path / "s.lmdb", listing, chosen, records)
-
-
-def test_nul_is_refused_in_a_csv(tmp_path: Path) -> None:
-    write_records(tmp_path / "s.lmdb", [Record(name="nul\0.jpg", image=b"1"), Record(name="b")], classes=())
-    with pytest.raises(OptionError, match=r"a \.csv cannot hold names with the character '\\x00'"):
-        write_listing(tmp_path / "s.lmdb", "nul", tmp_path / "nul.csv")
-    assert write_listing(tmp_path / "s.lmdb", "nul", tmp_path / "nul.jsonl") == [0]
-
-
-@pytest.mark.parametrize("other", [None, "twice"])
-def test_records_without_unique_names_are_listed_by_index(tmp_path: Path, other: str | None) -> None:
-    records = [Record(name=name, image=bytes([at])) for at, name in enumerate(("twice", "once", other))]
-    write_records(tmp_path / "s.lmdb", records, classes=())
-    for kind in ("csv", "jsonl"):
-        listing = tmp_path / f"listing.{kind}"
-        chosen = write_listing(tmp_path / "s.lmdb", "index:2", listing)
-        assert "index" in listing.read_text()
-        check_copies(tmp_path / "s.lmdb", listing, chosen, records)
-        write_listing(tmp_path / "s.lmdb", "once", listing)
-        assert "index" not in listing.read_text()
-
-
-@pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_listing_converts_its_images_from_their_folder(tmp_path: Path, kind: str) -> None:
-    paths = [f"{name}/{number}.jpg" for name in ("cat", "maine coon", "a, b") for number in range(4)]
-    root = plant(tmp_path / "images", {path: photo(at, 60 + 10 * at, 50) for at, path in enumerate(paths)})
-    convert(root, tmp_path / "all.lmdb")
-    listing = tmp_path / f"some.{kind}"
-    write_listing(tmp_path / "all.lmdb", 'width>=90 -class:"maine coon"', listing)
-    convert(root, tmp_path / "some.lmdb", listing=listing)
-    copy_store(tmp_path / "all.lmdb", tmp_path / "copy.lmdb", select=listing)
-    with open_store(tmp_path / "some.lmdb") as some, open_store(tmp_path / "copy.lmdb") as copy:
-        assert [(one.name, one.image) for one in some] == [(one.name, one.image) for one in copy]
-        classes = [[store.manifest.classes[label] for label in store.column("label")] for store in (some, copy)]
-        assert classes[0] == classes[1]
-        assert len(some) == 5
-
-
-def test_listing_of_an_incomplete_search_is_refused(tmp_path: Path) -> None:
-    write_records(tmp_path / "s.lmdb", some_records(9_000, seed=3))
-    with open_store(tmp_path / "s.lmdb") as store:
-        selections = Selections(store, seconds=0)
-        with pytest.raises(
-            OptionError, match="only the first 4,096 records were searched, so the listing would be incomplete"
-        ):
-            stream_listing(selections, "format:png", "csv")
-        with pytest.raises(OptionError, match="format must be one of csv, jsonl, got 'xml'"):
-            stream_listing(selections, "", "xml")
 
 
 def test_labels_of_a_listing_are_class_names_or_integers(tmp_path: Path) -> None:
@@ -126,4 +76,13 @@ def test_labels_of_a_listing_are_class_names_or_integers(tmp_path: Path) -> None
         write_records(tmp_path / f"{len(classes)}.lmdb", [Record(name="a", label=1), Record(name="b")], classes=classes)
         write_listing(tmp_path / f"{len(classes)}.lmdb", "", tmp_path / "s.csv")
         label = "maine coon" if classes else "1"
-        assert (tmp_path / "s.csv").read_bytes() == f"path,label\r\na,{label}\r\nb,\r\n".encode()
+        assert (tmp_path / "s.csv").read_bytes() == f"index,path,label\r\n0,a,{label}\r\n1,b,\r\n".encode()
+
+
+def test_listing_of_an_unknown_format_is_refused(tmp_path: Path) -> None:
+    write_records(tmp_path / "s.lmdb", [Record(name="a")], classes=())
+    with (
+        open_store(tmp_path / "s.lmdb") as store,
+        pytest.raises(OptionError, match="format must be one of csv, jsonl, got 'xml'"),
+    ):
+        stream_listing(Selections(store), "", "xml")

@@ -67,7 +67,7 @@ def test_counts_equal_a_count_record_by_record(tmp_path: Path) -> None:
     write_records(tmp_path / "s.lmdb", records, events)
     rng = random.Random(3)
     with open_store(tmp_path / "s.lmdb") as store:
-        selections = Selections(store, seconds=60)
+        selections = Selections(store)
         for text, holds in [("", lambda *_: True), *(random_query(rng, len(records), events) for _ in range(60))]:
             chosen = [record for index, record in enumerate(records) if holds(index, record)]
             found = json.loads(json.dumps(summary.count(selections, text), allow_nan=False))
@@ -89,7 +89,7 @@ def test_rows_are_the_selected_records(tmp_path: Path) -> None:
     write_records(tmp_path / "s.lmdb", records)
     rng = random.Random(5)
     with open_store(tmp_path / "s.lmdb") as store:
-        selections = Selections(store, seconds=60)
+        selections = Selections(store)
         for text, holds in [("", lambda *_: True), *(random_query(rng, len(records), []) for _ in range(20))]:
             if "odd" in text:
                 continue

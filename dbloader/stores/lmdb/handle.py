@@ -307,12 +307,6 @@ class ShardedHandle:
             with suppress(StoreError):  # reading raises it
                 self._shard(number).prefetch([indices[position] - start for position in positions])
 
-    def release_pages(self) -> None:
-        """Remove the pages that were read from this process's memory. They stay in the page cache."""
-        with env.gate, self._lock:
-            for handle in self._opened.values():
-                handle.release_pages()
-
     def look_up(self, indices: Sequence[int]) -> Iterator[bytes | None]:
         """Yield documents, copied, with the index and salt that they have in the whole store; None if missing."""
         for begin in range(0, len(indices), _COPIED):

@@ -170,9 +170,6 @@ export function className(store, label) {
 /** Return a number with commas: 12,345. */
 export const counted = (number) => number.toLocaleString("en-US");
 
-/** Return a remark for a count if only the first records were searched; `first` is null if all were. */
-export const ofFirst = (first) => (first ? `, of the first ${counted(first)}` : "");
-
 /** Return a number of bytes with a unit: 4.2 MB. */
 export function sized(bytes) {
   for (const [unit, one] of [["TB", 1e12], ["GB", 1e9], ["MB", 1e6], ["kB", 1e3]])

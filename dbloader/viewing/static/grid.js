@@ -1,5 +1,5 @@
 /** The grid: all records of the search as thumbnails. */
-import {api, className, counted, escaped, go, link, listings, load, make, notice, ofFirst, picture, state, title, url} from "./app.js";
+import {api, className, counted, escaped, go, link, listings, load, make, notice, picture, state, title, url} from "./app.js";
 import {keys} from "./keys.js";
 import {Scroller} from "./scroll.js";
 
@@ -36,7 +36,7 @@ class Grid extends HTMLElement {
     this.selected = new Set();
     this.status = make("p", {id: "count", role: "status"});
     this.jump = make("input", {id: "jump", inputMode: "numeric", size: 8, autocomplete: "off", onkeydown: (event) => {
-      if (event.key === "Enter") this.seek({index: this.jump.value.replace(/\D/g, "") || 0});
+      if (event.key === "Enter") this.seek(this.jump.value.replace(/\D/g, "") || 0);
     }});
     this.chosen = make("p", {id: "chosen", hidden: true});
     this.list = make("div", {id: "tiles", ariaLabel: "Records", ariaMultiSelectable: "true"});
@@ -58,8 +58,6 @@ class Grid extends HTMLElement {
       End: ["Last record", () => scroller.move(scroller.count - 1)],
       Enter: ["Open the record", () => this.open(scroller.here())],
       g: ["Go to an index", () => this.jump.focus()],
-      "[": ["Previous class", () => this.seek({from: scroller.here(), class: "previous"})],
-      "]": ["Next class", () => this.seek({from: scroller.here(), class: "next"})],
       x: ["Select the record, or take it out; a click with Ctrl does so too", () => this.toggle(scroller.here())],
       Escape: ["Select nothing", () => this.select(new Set())],
     }, "grid");
@@ -84,11 +82,10 @@ class Grid extends HTMLElement {
       this.chunks.clear();
       this.scroller.reset(0);
       try {
-        const {count, of, first} = await api(`/api/${now.store}/select`, {q: now.q}, signal);
+        const {count, of} = await api(`/api/${now.store}/select`, {q: now.q}, signal);
         if (signal.aborted) return;
-        const all = count === of ? `${counted(of)} records` : `${counted(count)} of ${counted(of)} records`;
         this.status.className = "";
-        this.status.textContent = all + ofFirst(first);
+        this.status.textContent = count === of ? `${counted(of)} records` : `${counted(count)} of ${counted(of)} records`;
         if (!count && of) this.status.textContent += ": no record matches all words of the search";
         this.list.hidden = !count;
         this.scroller.reset(count);
@@ -180,13 +177,13 @@ class Grid extends HTMLElement {
     go({view: "record", index: row[0], at});
   }
 
-  /** Ask the server for a position, and go to it. */
-  async seek(params) {
+  /** Go to the first record of the search with at least this index. */
+  async seek(index) {
     const {store, q} = state();
     try {
-      const {position} = await api(`/api/${store}/position`, {q, ...params});
+      const {position} = await api(`/api/${store}/position`, {q, index});
       this.list.focus();
-      if (position === null) notice("index" in params ? "The search finds no record from that index on." : "There is no further class.");
+      if (position === null) notice("The search finds no record from that index on.");
       else this.scroller.move(position);
     } catch (error) {
       notice(error.message);

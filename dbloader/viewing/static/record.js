@@ -1,5 +1,5 @@
 /** One record: its picture with boxes, masks and tiles, and its facts. */
-import {api, className, counted, escaped, go, link, load, make, notice, ofFirst, picture, sized, state, stores, title, whyMissing} from "./app.js";
+import {api, className, counted, escaped, go, link, load, make, notice, picture, sized, state, stores, title, whyMissing} from "./app.js";
 import {keys} from "./keys.js";
 
 const LONGEST = 2000; // characters of a value
@@ -83,7 +83,7 @@ class Record extends HTMLElement {
 
   /** Find the record's position in the selection, and the records before and after it. */
   async neighbors(now, signal) {
-    const [{position}, {count, first}] = await Promise.all([
+    const [{position}, {count}] = await Promise.all([
       api(`/api/${now.store}/position`, {q: now.q, index: now.index}, signal), api(`/api/${now.store}/select`, {q: now.q}, signal)]);
     const start = Math.max(0, (position ?? count) - 1);
     const {rows} = await api(`/api/${now.store}/rows`, {q: now.q, start, count: 3}, signal);
@@ -91,7 +91,7 @@ class Record extends HTMLElement {
     const here = all.find((each) => each.index === now.index);
     this.before = all.findLast((each) => each.index < now.index);
     this.after = all.find((each) => each.index > now.index);
-    return {note: here ? `${counted(here.at + 1)} of ${counted(count)}${ofFirst(first)}` : "not among the images of this search"};
+    return {note: here ? `${counted(here.at + 1)} of ${counted(count)}` : "not among the images of this search"};
   }
 
   fill(now, facts, where) {

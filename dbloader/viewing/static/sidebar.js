@@ -1,6 +1,6 @@
 /** The side bar: search, links to the views, classes, histograms, formats and events. */
 import "./bars.js";
-import {api, className, counted, escaped, go, link, listings, make, menu, ofFirst, sized, state, stores, url} from "./app.js";
+import {api, className, counted, escaped, go, link, listings, make, menu, sized, state, stores, url} from "./app.js";
 import {keys} from "./keys.js";
 import {Scroller} from "./scroll.js";
 
@@ -97,11 +97,11 @@ class Sidebar extends HTMLElement {
     }
     const button = (word, text, count) =>
       make("button", {onclick: () => filter(new RegExp(`^${word}$`), [word])}, `${text} `, make("b", {}, counted(count)));
-    const kinds = Object.entries(facts.formats ?? {}).map(([format, count]) => button(`format:${format.toLowerCase()}`, escaped(format), count));
+    const kinds = Object.entries(facts.formats ?? {}).map(([format, count]) => make("span", {}, `${escaped(format)} `, make("b", {}, counted(count))));
     const events = Object.entries(facts.events).filter(([, count]) => count).map(([event, count]) => button(event, event, count));
     this.kinds.replaceChildren(make("h2", {}, "Files"), make("div", {class: "chips"}, ...kinds, ...events), make("p", {class: "error"}, escaped(facts.problem ?? "")));
     this.files.replaceChildren(make("h2", {}, "Download the list"), make("p", {class: "row"}, ...listings(now.store, now.q)),
-      make("p", {class: "muted"}, `${counted(facts.count)} records${ofFirst(facts.first)}, for convert --listing and copy --select or --drop.`));
+      make("p", {class: "muted"}, `${counted(facts.count)} records, for copy --select, --drop or --labels.`));
   }
 
   /** Show the classes whose names contain the typed text, ordered by "label" or "count". */
