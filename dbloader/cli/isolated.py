@@ -79,7 +79,8 @@ def _run(
 ) -> None:
     signal.signal(signal.SIGTERM, _end_once)  # the function cleans up before the process ends
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # LMDB prints its failed assertions there
+    if sender.fileno() != 2:  # the command was started without stderr, and the pipe has got its number
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # LMDB prints its failed assertions there
     try:
         lock = threading.Lock()  # only one thread may send at a time
 

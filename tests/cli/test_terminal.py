@@ -42,19 +42,6 @@ def test_next_step_is_not_printed_to_a_pipe_or_with_quiet_or_json(
 
 
 @pytest.mark.slow
-def test_no_picture_is_drawn_without_colors(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("NO_COLOR", "")  # an empty one asks for nothing
-    assert "\x1b[38;2;" in on_terminal("show", store, "0", output=True).stderr
-    for name, value in (("NO_COLOR", "1"), ("TERM", "dumb")):
-        with pytest.MonkeyPatch.context() as environment:
-            environment.setenv(name, value)
-            shown = on_terminal("show", store, "0", output=True)
-        assert "0000.jpg" in shown.stderr
-        assert "\x1b" not in shown.stderr
-
-
-@pytest.mark.slow
 def test_dumb_terminal_gets_no_bar(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     assert on_terminal("verify", store).stderr == ""
