@@ -73,10 +73,6 @@ class ResizeCenterCrop(Decoder):
         window = (_center(resized[0], self.size[0]), _center(resized[1], self.size[1]))
         return Crop(0, 0, width, height, resized=resized, window=window, interpolation=self.interpolation)
 
-    def __repr__(self) -> str:
-        options = f"{self.size}, resize={self.resize}, interpolation={self.interpolation!r}"
-        return f"{type(self).__name__}({options}, exif_transpose={self.exif_transpose})"
-
 
 def _center(full: int, length: int) -> int:
     """Return the start of a center. Like CenterCrop, round halves to even, but down where there is padding."""
@@ -141,9 +137,6 @@ class RandomCrop(Decoder):
         shown = min(first[0] + self.size[0], height) - top, min(first[1] + self.size[1], width) - left
         window = first[0] - top, first[1] - left
         return Crop(left, top, shown[1], shown[0], flip < self.flip, resized=shown, window=window)
-
-    def __repr__(self) -> str:
-        return _repr(self, "size", "padding", "pad_if_needed", "flip", "exif_transpose")
 
 
 class RandomResizedCrop(Decoder):
@@ -237,13 +230,6 @@ class RandomResizedCrop(Decoder):
         if not self.scaled:
             return 1
         return next((f for f in (8, 4, 2) if crop.height >= f * self.size[0] and crop.width >= f * self.size[1]), 1)
-
-    def __repr__(self) -> str:
-        return _repr(self, "size", "scale", "ratio", "flip", "scaled", "interpolation", "exif_transpose")
-
-
-def _repr(decoder: Decoder, *names: str) -> str:
-    return f"{type(decoder).__name__}({', '.join(f'{name}={getattr(decoder, name)!r}' for name in names)})"
 
 
 def _padding(padding: Any, size: tuple[int, int]) -> tuple[int, int, int, int]:

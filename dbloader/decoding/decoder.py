@@ -151,6 +151,10 @@ class Decoder(ABC):
         """Return the factor, 1, 2, 4 or 8, by which a JPEG may be decoded smaller."""
         return 1
 
+    def __repr__(self) -> str:
+        options = {name: value for name, value in vars(self).items() if name != "draws" and not name.startswith("_")}
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in options.items())})"
+
     def _check_random_numbers(self, random_numbers: Sequence[float] | npt.NDArray[Any]) -> list[float]:
         """Return the random numbers as Python's floats, which are several times faster one by one than NumPy's."""
         values: list[float] = random_numbers.tolist() if hasattr(random_numbers, "tolist") else list(random_numbers)
@@ -183,6 +187,3 @@ class DecodeTensor(Decoder):
     def choose_crop(self, random_numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:
         self._check_random_numbers(random_numbers)
         return Crop(0, 0, width, height)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(exif_transpose={self.exif_transpose})"

@@ -33,14 +33,9 @@ _FILTERS: dict[int | None, str] = {
 }
 _FACTORS = (8, 4, 2)
 
-_TURNS: dict[int, Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.uint8]]] = {
+_FLIPS: dict[int, Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.uint8]]] = {
     Image.Transpose.FLIP_LEFT_RIGHT: mirror,
     Image.Transpose.FLIP_TOP_BOTTOM: lambda pixels: pixels[::-1],
-    Image.Transpose.ROTATE_90: lambda pixels: pixels.transpose(1, 0, 2)[::-1],
-    Image.Transpose.ROTATE_180: lambda pixels: pixels[::-1, ::-1],
-    Image.Transpose.ROTATE_270: lambda pixels: pixels[::-1].transpose(1, 0, 2),
-    Image.Transpose.TRANSPOSE: lambda pixels: pixels.transpose(1, 0, 2),
-    Image.Transpose.TRANSVERSE: lambda pixels: pixels[::-1, ::-1].transpose(1, 0, 2),
 }
 
 
@@ -270,10 +265,10 @@ class LazyImage(Image.Image):
 
     @override
     def transpose(self, method: Image.Transpose) -> Image.Image:
-        view, turn = self._view, _TURNS.get(method)
-        if view is None or turn is None:
+        view, flip = self._view, _FLIPS.get(method)
+        if view is None or flip is None:
             return Image.Image.transpose(self, method)
-        return LazyImage._of(self, ArrayImage(np.ascontiguousarray(turn(LazyImage._noted(self, view.decode)))))
+        return LazyImage._of(self, ArrayImage(np.ascontiguousarray(flip(LazyImage._noted(self, view.decode)))))
 
     @property
     def __array_interface__(self) -> dict[str, Any]:

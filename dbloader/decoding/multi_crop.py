@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from dbloader.decoding.open import OpenedImage
     from dbloader.decoding.render import Crop
 
-# A tiled JPEG is decoded once for each crop if the areas of the crops sum up to at most this share of the area of one
-# decoding for all. Decoding a crop also reads the header and joins the tiles at the crop's edges.
-_APART_TO = 0.8
-
 
 class MultiCrop(Decoder):
     """Decodes an image once, and cuts several crops from it: a list of tensors, for methods such as DINO and SwAV.
@@ -39,11 +35,10 @@ class MultiCrop(Decoder):
     Normalization and ``preparation`` apply to each.
 
     Each crop equals the output of its Decoder alone for the same random numbers, bit for bit. (With ``scaled``, the
-    image is decoded at the largest size that one of the crops needs.) Only the box around all crops is decoded: of a
-    tiled JPEG the tiles of the box, or of each crop if that is less work; of other JPEGs the rows down to its lower
-    edge.
+    image is decoded at the largest size that one of the crops needs.) Only the box around all crops is decoded: from a
+    tiled JPEG the tiles of the box, from other JPEGs the rows down to its lower edge.
 
-    The random numbers of a sample are the numbers of the first crop, then of the second, and so on.
+    A sample takes the random numbers of the first crop, then of the second, and so on.
 
     Args:
         crops: (count, Decoder) pairs, in the order of the list. Each Decoder has outputs of one size, and all have the
@@ -95,28 +90,20 @@ class MultiCrop(Decoder):
             first += decoder.draws
         factor = min(decoder.reduction(crop) for decoder, crop in zip(self._decoders, crops, strict=True))
         outputs = []
-        parts = _decode(source, crops, factor, tiled=tiles is not None)
-        for decoder, crop, part in zip(self._decoders, crops, parts, strict=True):
+        for decoder, crop, part in zip(self._decoders, crops, _decode(source, crops, factor), strict=True):
             output = torch.empty((*decoder.size, 3), dtype=torch.uint8)  # type: ignore[misc] # it has a size
             render(part, crop, decoder.size, output.numpy())
             outputs.append(output.permute(2, 0, 1))
         return outputs
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({[*self.crops]})"
 
-
-def _decode(source: OpenedImage, crops: list[Crop], factor: int, *, tiled: bool) -> Iterator[npt.NDArray[np.uint8]]:
-    """Yield the part of the image for each crop, perhaps ``factor`` times smaller."""
+def _decode(source: OpenedImage, crops: list[Crop], factor: int) -> Iterator[npt.NDArray[np.uint8]]:
+    """Decode the box around all crops, and yield the part of each crop, perhaps ``factor`` times smaller."""
     left, top = min(crop.left for crop in crops), min(crop.top for crop in crops)
     if factor > 1:  # edges are rounded to pixels of the smaller image, counted from its corner
         left = top = 0
     width = max(crop.left + crop.width for crop in crops) - left
     height = max(crop.top + crop.height for crop in crops) - top
-    if tiled and sum(crop.width * crop.height for crop in crops) <= _APART_TO * width * height:
-        for crop in crops:
-            yield source.part(crop.left, crop.top, crop.width, crop.height, factor)()
-        return
     pixels = source.part(left, top, width, height, factor)()
     if pixels.shape[:2] == (height, width):
         factor = 1

@@ -7,19 +7,17 @@ import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import simplejpeg
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import ExifTags, UnidentifiedImageError
 
 from dbloader.errors import DamagedImageError, NotAnImageError, NotTiledError, OptionError
 from dbloader.images import markers
 from dbloader.images.jpeg import State, examine, find_warning
 from dbloader.images.markers import END
-from dbloader.images.pillow import EIGHT_BITS, FORMATS, describe, max_pixels, open_pillow, translate_errors, value_depth
+from dbloader.images.pillow import EIGHT_BITS, describe, max_pixels, open_pillow, translate_errors, value_depth
 from dbloader.images.tiled.decode import read_grid, read_header
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from PIL import ImageFile
+    from PIL import Image, ImageFile
 
 # libjpeg warns about bytes after the last pixel. Some cameras write padding there, and the pixels are right. But for
 # 705 of 3,000 photos with one flipped bit, this was the only warning, and all 705 had wrong pixels. Padding repeats one
@@ -38,12 +36,6 @@ UNREAD_TIFF = (
 # bytes of length (ITU-T T.800 (11/2015), A.5.1 and I.4). Other boxes may contain any bytes, even the same ones.
 _CODESTREAM = re.compile(rb"(?:\A|jp2c(?:.{8})?)\xff\x4f\xff\x51", re.DOTALL)
 
-
-_MARKERS = {
-    markers.DHT: "DHT", markers.DAC: "DAC", markers.EOI: "EOI", markers.SOS: "SOS", markers.DQT: "DQT",
-    markers.DRI: "DRI", markers.COM: "COM", **{markers.APP0 + number: f"APP{number}" for number in range(16)},
-    **{code: f"SOF{code - markers.SOF0}" for code in markers.FRAMES},
-}  # fmt: skip
 _PROCESSES = {markers.SOF0: "baseline", markers.SOF1: "extended", markers.SOF2: "progressive"}
 _SUBSAMPLINGS = {(1, 1): "4:4:4", (1, 2): "4:4:0", (2, 1): "4:2:2", (2, 2): "4:2:0", (4, 1): "4:1:1"}
 
@@ -76,21 +68,12 @@ def read_facts(data: bytes) -> Facts:
             depth, transparent = _depth(data, image), "A" in image.getbands() or "transparency" in image.info
             return Facts(name, image.width, image.height, depth, _has_frames(image), transparent)
     except UnidentifiedImageError as error:
-        raise NotAnImageError(_unknown(data)) from error
+        reason = f"is in no known image format (it begins with {data[:4]!r})" if data else "is empty"
+        raise NotAnImageError(reason) from error
     except (NotAnImageError, OptionError):
         raise
     except Exception as error:  # a Pillow plugin raises whatever its parsing meets
         raise NotAnImageError(f"its header cannot be read: {describe(error)}") from error
-
-
-def _unknown(data: bytes) -> str:
-    if not data:
-        return "is empty"
-    reason = f"is in no known image format (it begins with {data[:4]!r})"
-    for name, (_, accept) in Image.OPEN.items() if len(data) >= 16 else ():  # Pillow passes 16 bytes to the tests
-        if name not in FORMATS and accept is not None and accept(data[:16]) is True:
-            return f"{reason}; {name}, perhaps, which is not read: check='none' (--check none) stores it for a decode="
-    return reason
 
 
 def _depth(data: bytes, image: ImageFile.ImageFile) -> str:
@@ -204,22 +187,7 @@ def describe_jpeg(data: bytes) -> dict[str, Any]:
         facts["tiles"] = read_grid(header)._asdict()
     except (NotTiledError, DamagedImageError):
         pass  # not tiled
-    facts["segments"] = [*_segments(data)]
     return facts
-
-
-def _segments(data: bytes) -> Iterator[dict[str, Any]]:
-    """Yield the segments of a JPEG, up to its end or to the first damage. A scan includes its coded data."""
-    position = len(markers.START)
-    try:
-        while segment := markers.next_segment(data, position):
-            position = markers.find_scan_end(data, segment.end) if segment.code == markers.SOS else segment.end
-            name = _MARKERS.get(segment.code, f"FF{segment.code:02X}")
-            yield {"marker": name, "begin": segment.start, "bytes": position - segment.start}
-            if segment.code == markers.EOI:
-                return
-    except DamagedImageError:
-        return
 
 
 def read_exif(data: bytes) -> dict[str, Any]:

@@ -85,17 +85,14 @@ def repair(data: bytes, structure: Structure) -> bytes:
     libjpeg-turbo must decode the result without a warning. It must warn if the last byte of the last scan is left out;
     without this check, zeros in place of lost data would pass, because they decode as blocks.
 
-    Fill bytes before the marker are dropped. If the file was cut between an FF in the data and the zero stuffed after
-    it, the zero is added. All other bytes stay the same. libjpeg allocates `Structure.coefficient_bytes`.
+    Fill bytes before the marker are dropped. All other bytes stay the same. libjpeg allocates
+    `Structure.coefficient_bytes`.
     """
     if structure.frame:
         check_pixels(structure.frame.width, structure.frame.height)
     body, scan_end = data[: structure.end], structure.last_scan_end
     is_open = scan_end == len(data)
     warning = find_warning(body + END)
-    if warning and is_open and len(data) - len(body) == 1:
-        body = data + b"\x00"  # the FF at the end may be data, not half of a marker
-        warning = find_warning(body + END) and warning
     if warning:
         raise DamagedImageError(f"is damaged: more than its end marker is missing ({warning})")
     if is_open:

@@ -90,10 +90,6 @@ class ResumableSampler(DistributedSampler[int], ABC):
     def order(self, seed: int, epoch: int) -> Callable[[Array], Array]:
         """Return the function from positions to indices: int64, shape (positions,)."""
 
-    def _options(self) -> dict[str, int]:
-        """Return the options that decide the order, besides seed, epoch and length."""
-        return {}
-
     # Ranks
 
     @property
@@ -211,8 +207,11 @@ class ResumableSampler(DistributedSampler[int], ABC):
         return self._state(self._held or self._next())
 
     def facts(self) -> dict[str, Any]:
-        """Return the entries of a state that describe the order: the class, length and options of the sampler."""
-        return {"sampler": type(self).__name__, "length": self.length, **self._options()}
+        """Return the entries of a state that describe the order: the class, length and options of the sampler.
+
+        Subclasses add the options that decide the order, besides seed and epoch.
+        """
+        return {"sampler": type(self).__name__, "length": self.length}
 
     @property
     def is_held(self) -> bool:
@@ -249,7 +248,8 @@ class ResumableSampler(DistributedSampler[int], ABC):
 
     def __repr__(self) -> str:
         num_replicas, rank = self._given_ranks
-        options = {**self._options(), "num_replicas": num_replicas, "rank": rank}
+        options = {name: value for name, value in self.facts().items() if name not in ("sampler", "length")}
+        options |= {"num_replicas": num_replicas, "rank": rank}
         options |= {"seed": self.seed, "epoch": self.epoch, "drop_last": self.drop_last}
         return f"{type(self).__name__}({self.length} samples, {', '.join(f'{k}={v}' for k, v in options.items())})"
 

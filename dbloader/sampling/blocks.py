@@ -11,14 +11,13 @@ import warnings
 from abc import ABC, abstractmethod
 from collections import Counter
 from contextlib import suppress
-from math import gcd
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import numpy as np
 from typing_extensions import override
 
-from dbloader._options import number_from_environment, whole_number
+from dbloader._options import whole_number
 from dbloader.sampling.base import ResumableSampler, length_of
 from dbloader.sampling.permutation import Permutation
 
@@ -144,8 +143,14 @@ class BlockShuffleSampler(ResumableSampler):
 
     @override
     def __iter__(self) -> Iterator[int]:
-        if self.lanes is not None and self.rank == 0:
-            _warn_of_shared_lanes(self.lanes, self.num_replicas)
+        if self.lanes is not None and self.lanes % self.num_replicas and self.rank == 0:
+            warnings.warn(
+                f"{self.num_replicas} ranks do not divide {self.lanes} lanes, so several ranks read the same shards: "
+                f"use a number of ranks that divides {self.lanes}; or begin the training with "
+                f"lanes={self.num_replicas}, or another multiple of all its numbers of ranks",
+                UserWarning,
+                stacklevel=2,
+            )
         return super().__iter__()
 
     @override
@@ -161,35 +166,18 @@ class BlockShuffleSampler(ResumableSampler):
         return BlockOrder(blocks, self.length, self.lanes, buffer, seed, epoch)
 
     @override
-    def _options(self) -> dict[str, int]:
-        blocks = {"block_size": self.block_size} if self.shard_lengths is None else {"shards": len(self.shard_lengths)}
-        return {
-            **blocks, "buffer_blocks": self.buffer_blocks, **({} if self.lanes is None else {"lanes": self.lanes})
-        }  # fmt: skip
-
-    @override
     def facts(self) -> dict[str, Any]:
+        facts = super().facts()
         if self.shard_lengths is None:
-            return super().facts()
-        # The digest of a store, which a loader checks, is the same for any number of shards.
-        return {**super().facts(), "shards_crc32": crc32(np.array(self.shard_lengths, "<i8").tobytes())}
-
-
-def _warn_of_shared_lanes(lanes: int, world_size: int) -> None:
-    """Warn if machines share lanes, and therefore read the data several times in total."""
-    step = gcd(lanes, world_size)  # ranks this far apart read the same lanes
-    local = max(1, number_from_environment("LOCAL_WORLD_SIZE", 1))  # of torchrun
-    unknown = "" if "LOCAL_WORLD_SIZE" in os.environ else " (set LOCAL_WORLD_SIZE to the ranks of a node)"
-    nodes = -(-world_size // local)
-    times = nodes * min(local, step) / step
-    if times > 1:
-        warnings.warn(
-            f"{world_size} ranks do not divide {lanes} lanes, so {nodes} nodes of {local}{unknown} together read the "
-            f"data {times:g} x in an epoch: use a number of ranks that divides {lanes}; or begin the training with "
-            f"lanes={world_size}, or another multiple of all its numbers of ranks",
-            UserWarning,
-            stacklevel=3,
-        )
+            facts["block_size"] = self.block_size
+        else:
+            # A loader checks the digest of the store, which is the same for any number of shards.
+            shards_crc32 = crc32(np.array(self.shard_lengths, "<i8").tobytes())
+            facts |= {"shards": len(self.shard_lengths), "shards_crc32": shards_crc32}
+        facts["buffer_blocks"] = self.buffer_blocks
+        if self.lanes is not None:
+            facts["lanes"] = self.lanes
+        return facts
 
 
 class Blocks(ABC):

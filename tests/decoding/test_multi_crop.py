@@ -103,15 +103,6 @@ def test_eight_crops_take_one_decoding_of_upper_rows(decoded: Decoded) -> None:
     assert decoded[-1] < 200 * 150 / 2
 
 
-def test_small_crops_of_a_tiled_image_are_decoded_apart(decoded: Decoded) -> None:
-    tiled, lengths = encode_tiled(draw(1024, 768), quality=90, subsampling="4:2:0")
-    corners = np.zeros((2, RandomResizedCrop.draws))
-    corners[1, 1:3] = 0.999
-    SMALL(tiled, corners.reshape(-1), tiles=lengths)
-    assert len(decoded) == 2
-    assert sum(decoded) < 1024 * 768 / 10
-
-
 def test_wrong_crops_are_refused() -> None:
     crop = RandomResizedCrop(8)
     for wrong in (3, [crop], [(crop, 2)], [(2, crop, 1)], [(2, len)], None):

@@ -69,16 +69,6 @@ def test_other_files_are_refused(data: bytes, reason: str) -> None:
         read_facts(data)
 
 
-def test_unread_format_is_named_with_a_remedy() -> None:
-    for image_format in ("DDS", "SGI"):
-        data = encoded(jpegs.draw(37, 21), image_format)
-        told = rf"\(it begins with .*\); {image_format}, perhaps, which is not read: check='none' \(--check"
-        with pytest.raises(NotAnImageError, match=told):
-            read_facts(data)
-    with pytest.raises(NotAnImageError, match=r"begins with b'text'\)$"):
-        read_facts(b"text of no image at all")
-
-
 def png_header(width: int, height: int) -> bytes:
     data = bytearray(encoded(Image.new("L", (1, 1)), "PNG"))
     data[16:24] = struct.pack(">II", width, height)

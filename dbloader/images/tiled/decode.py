@@ -187,7 +187,6 @@ class Header(NamedTuple):
     size_at: int  # offset of height and width in the joined header, 16 bits big-endian each
     scan: int  # offset of the coded data of the first scan in the file
     frame: markers.Frame
-    adobe_transform: int | None  # colors: 0 is RGB or CMYK, 1 YCbCr, 2 YCCK; None without an Adobe segment
     interleaved: bool  # whether all components are in the first scan
     interval: int  # MCUs from one restart marker to the next; 0 without restart markers
     mcu_width: int  # in pixels
@@ -210,7 +209,7 @@ def read_header(data: memoryview) -> Header:
     """Read the header of a JPEG with one or three components of 8 bits; raise NotTiledError for others."""
     if bytes(data[:2]) != markers.START:
         raise NotAnImageError("no JPEG: the data do not begin as one does")
-    position, kept, dropped, size_at, interval, frame, adobe = 2, 0, 0, 0, 0, None, None
+    position, kept, dropped, size_at, interval, frame = 2, 0, 0, 0, 0, None
     parts = []
     while True:
         segment = markers.next_segment(data, position)
@@ -232,8 +231,6 @@ def read_header(data: memoryview) -> Header:
             kept, dropped = end, dropped + end - start
         elif code not in _NEEDED:
             raise not_tiled(f"it has a segment FF{code:02X} in its header")
-        elif code == markers.APP14 and bytes(data[begin : begin + 5]) == b"Adobe" and end - begin >= 12:
-            adobe = data[begin + 11]
         position = end
     parts.append(data[kept:end])
     if not frame:
@@ -251,7 +248,6 @@ def read_header(data: memoryview) -> Header:
         size_at=size_at,
         scan=end,
         frame=frame,
-        adobe_transform=adobe,
         interleaved=data[begin] == components,
         interval=interval,
         mcu_width=mcu_width,

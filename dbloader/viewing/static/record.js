@@ -15,12 +15,12 @@ function readable(value) {
 }
 
 /** Return a heading and a table of the rows that have a value; null if there are none. */
-function section(heading, rows, ...more) {
+function section(heading, rows) {
   const known = rows.filter(([, value]) => value !== null && value !== undefined);
-  if (!known.length && !more.length) return null;
+  if (!known.length) return null;
   const lines = known.map(([name, value]) => make("tr", {}, make("th", {scope: "row"}, escaped(name)),
     make("td", {}, value instanceof Node ? value : readable(value))));
-  return make("section", {}, make("h2", {}, heading), make("table", {}, make("tbody", {}, ...lines)), ...more);
+  return make("section", {}, make("h2", {}, heading), make("table", {}, make("tbody", {}, ...lines)));
 }
 
 /** Return Python code with a button that copies it. */
@@ -175,13 +175,10 @@ class Record extends HTMLElement {
   }
 
   tables(now, facts) {
-    const {fields, exif, jpeg} = facts, {segments, tiles, ...structure} = jpeg, place = JSON.stringify(facts.place);
+    const {fields, exif, jpeg} = facts, {tiles, ...structure} = jpeg, place = JSON.stringify(facts.place);
     const file = (text, params) => make("a", {href: picture("image", now.store, facts.index, {...params, download: 1}), download: ""}, text);
     const files = facts.files.map((one) => [one.name, make("span", {}, `${escaped(fields[one.name])} `, file("Download", {field: one.field}))]);
     const names = new Set(facts.files.map((one) => one.name));
-    const listed = segments && make("details", {}, make("summary", {}, `${counted(segments.length)} segments`), make("table", {},
-      make("thead", {}, make("tr", {}, ...["Marker", "First byte", "Bytes"].map((text) => make("th", {scope: "col"}, text)))),
-      make("tbody", {}, ...segments.slice(0, 200).map((one) => make("tr", {}, make("td", {}, one.marker), make("td", {}, counted(one.begin)), make("td", {}, counted(one.bytes)))))));
     const named = facts.name === null ? "" : `\nrecord = store[store.find(${JSON.stringify(facts.name)})]`;
     return make("div", {class: "facts"},
       section("Record", [["index", counted(facts.index)], ["class", facts.class ?? className(now.store, facts.label)], ["label", facts.label],
@@ -191,7 +188,7 @@ class Record extends HTMLElement {
       section("Fields", [...Object.entries(fields).filter(([name]) => !names.has(name)), ...files]),
       stores[now.store].events ? make("p", {}, link({view: "report", text: facts.name}, "Its lines of the report")) : null,
       section("EXIF", exif.error && facts.rendered ? [] : Object.entries(exif)),
-      section("JPEG", [...Object.entries(structure), ["tiles", tiles && `${tiles.across} × ${tiles.down} of ${tiles.tile_width} × ${tiles.tile_height} pixels`]], ...(listed ? [listed] : [])),
+      section("JPEG", [...Object.entries(structure), ["tiles", tiles && `${tiles.across} × ${tiles.down} of ${tiles.tile_width} × ${tiles.tile_height} pixels`]]),
       make("section", {}, make("h2", {}, "In Python"), 
         code(`from dbloader import open_store\nstore = open_store(${place})\nrecord = store[${facts.index}]${named}`)),
       make("p", {}, link({view: "training", record: facts.index, index: null}, "What the training does with it")));
