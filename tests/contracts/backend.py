@@ -1,4 +1,4 @@
-"""What a backend gives the contract tests."""
+"""What the contract tests need from a backend: places, and ways to read and change them."""
 
 from __future__ import annotations
 

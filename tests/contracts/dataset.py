@@ -1,4 +1,4 @@
-"""What every dataset over a store promises, in one process and in many: tests that LMDB's and MongoDB's inherit."""
+"""The promises of every dataset over a store, in one process and in many. The tests of LMDB and MongoDB inherit it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from dbloader.datasets.store import StoreDataset
 
-WAIT_S = 60.0  # for what is on its way; only a broken test waits so long
+WAIT_S = 60.0  # only a failing test waits so long
 LENGTH = 24
 CLASSES = ("a", "b", "c", "d", "e", "f", "g")
 
@@ -47,7 +47,7 @@ def record_of(index: int) -> Record:
 
 
 def make(place: str | Path, length: int = LENGTH, classes: Sequence[str] = CLASSES, **options: Any) -> str | Path:
-    """Write a store of which every record tells its index."""
+    """Write a store; the content of each record depends on its index."""
     with create_store(place, **options) as writer:
         writer.write(encode(record_of(index)) for index in range(length))
         writer.finish(classes=classes)
@@ -71,13 +71,13 @@ def in_worker(dataset: Any, context: str = "fork") -> list[Any]:
 
 
 def handle_of(dataset: StoreDataset) -> Any:
-    """Return what the process has open of a dataset's store, or None."""
+    """Return this process's open handle of a dataset's store, or None."""
     store: Any = dataset.store
     return store.handle if hasattr(store, "handle") else store._handle
 
 
 class Witness:
-    """Decodes an image to the process that does so, the one that opened the store, and the first byte."""
+    """Decodes an image to three numbers: this process, the process that opened the store, and the first byte."""
 
     dataset: StoreDataset
 
@@ -94,7 +94,7 @@ def fail_at_9(data: bytes) -> Any:
 # Python >= 3.12 warns of every fork of a process with threads, which is what some of these test.
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 class DatasetContract:
-    """Inherited with two fixtures: ``stored``, of a store of ``make`` that is only read, and ``fresh``, of nothing."""
+    """Subclasses have two fixtures: ``stored``, a store of ``make`` to read, and ``fresh``, an empty place."""
 
     kind: ClassVar[Callable[..., Any]]
 
@@ -222,7 +222,7 @@ class DatasetContract:
                 with pytest.raises(RecordIndexError, match=f"no record {index} in .*, which has 0"):
                     dataset[index]
 
-    # What cannot be opened is told at once
+    # Errors when a dataset is made
 
     def test_place_without_a_finished_store_is_refused_at_once(self, fresh: Any) -> None:
         with pytest.raises(StoreNotFoundError, match="does not exist; dbloader convert makes a store"):
@@ -279,7 +279,7 @@ class DatasetContract:
             images, labels = (torch.cat(column) for column in zip(*loader, strict=True))
             assert images[:, 2].tolist() == list(range(LENGTH))
             assert labels.tolist() == [label for _, label in EXPECTED]
-            assert images[:, 0].equal(images[:, 1])  # the process that reads is the one that opened
+            assert images[:, 0].equal(images[:, 1])  # each process reads with its own handle
             pids = {int(pid) for pid in images[:, 0]}
             assert len(pids) == max(1, workers)
             assert (os.getpid() in pids) == (workers == 0)

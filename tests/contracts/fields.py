@@ -1,4 +1,4 @@
-"""What every dataset promises of fields that lie over the image: tests that LMDB's and MongoDB's inherit.
+"""The promises of every dataset for fields with the pixels of the image. The tests of LMDB and MongoDB inherit it.
 
 Each record has a photograph, and over it a mask in a palette, a depth of 16 bits, a disparity in floats, a partner of
 twice its size, and boxes that are drawn in the mask with one value each.
@@ -42,7 +42,7 @@ class Framed(Decoder):
 
 
 def boxes_of(index: int) -> np.ndarray[Any, Any]:
-    """Three boxes of which none hides another, and one without width."""
+    """Three boxes that do not overlap, and one without width."""
     left = index % 3
     return np.array([[left, 1, 12, 9], [14, 2, 30 - left, 28], [33, 20, 40, 30], [5, 5, 5, 9]], np.float32)
 
@@ -106,7 +106,7 @@ def smooth(pixels: np.ndarray[Any, Any], size: tuple[int, int], mode: str) -> to
 
 
 def extent(mask: Any, value: int) -> list[int]:
-    """Return the box of the pixels with a value; empty if there are none."""
+    """Return the box of the pixels with a value, [] without such pixels."""
     rows, columns = np.nonzero(np.asarray(mask) == value)
     return [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1] if len(rows) else []
 
@@ -116,7 +116,7 @@ def opened(data: bytes) -> np.ndarray[Any, Any]:
 
 
 def first(loader: Any) -> Any:
-    """Return the first batch, and leave nothing that reads on when the test has ended."""
+    """Return the first batch, and stop the loader."""
     try:
         return next(iter(loader))
     finally:
@@ -132,7 +132,7 @@ def negated(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 class FieldsContract:
-    """Inherited with two fixtures: ``stored``, of a store of ``make_fields``, and ``fresh``, of nothing."""
+    """Subclasses have two fixtures: ``stored``, a store of ``make_fields``, and ``fresh``, an empty place."""
 
     kind: ClassVar[Callable[..., Any]]
 
@@ -249,7 +249,7 @@ class FieldsContract:
 
     @pytest.mark.parametrize(
         ("decode", "tolerance"),
-        [  # the half of a pixel to the middle of which a value reaches; none where nothing is resized
+        [  # nearest-neighbor resizing moves an edge by up to half a pixel
             (RandomResizedCrop(200, scale=(0.1, 0.6)), 0.5),
             (ResizeCenterCrop(80, resize=160), 0.5),
             (RandomCrop((20, 24), padding=6), 0),
@@ -270,7 +270,7 @@ class FieldsContract:
                 assert sample["iscrowd"] == [label % 2 for label in sample["box_labels"]]
                 for box, value in zip(sample["boxes"], sample["box_labels"], strict=True):
                     assert np.abs(box - extent(sample["mask"], value)).max() <= tolerance
-        assert min(counts) < 3  # some beside the one without width
+        assert min(counts) < 3  # the crop cut off more than the box without width
 
     def test_field_with_another_number_of_rows_is_refused(self, fresh: Any) -> None:
         make_fields(fresh, {"box_labels": np.arange(3)})

@@ -37,7 +37,7 @@ def client_of(place: str) -> pymongo.MongoClient[Any]:
 
 
 class MongoBackend(Backend):
-    """Where stores on a server are, and how the contract tests get at them. ``mongo_uri`` is the server."""
+    """Stores on a server. ``mongo_uri`` is a place on it."""
 
     opener = staticmethod(opener_of)
     commit_bytes = 32 * 2**20
@@ -50,7 +50,7 @@ class MongoBackend(Backend):
         return f"{self.uri.rpartition('.')[0]}.{name}"
 
     def what_is_at(self, place: str) -> list[str]:
-        # A store that was replaced is no longer at the place; it is kept for those who still read it.
+        # A replaced store does not count: it is kept only for its readers.
         at = parse(place)
         database = self.client[at.database]
         meta = database[at.collection + MANIFEST]

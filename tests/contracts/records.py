@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
     from dbloader.stores.writer import Writer
 
-WAIT_S = 60.0  # for what must happen; a test that waits as long has failed
+WAIT_S = 60.0  # only a failing test waits so long
 
 
 def make_records(count: int, seed: int = 0) -> list[Record]:
@@ -87,7 +87,7 @@ def owner_of(array: np.ndarray[Any, Any]) -> object:
 
 
 def write_one_by_one(writer: Writer, records: list[Record]) -> None:
-    """Write what is not there yet."""
+    """Write the records after the writer's position."""
     for position in range(writer.position, len(records)):
         record = records[position]
         writer.write(
@@ -101,7 +101,7 @@ def write_one_by_one(writer: Writer, records: list[Record]) -> None:
 
 
 def write(place: str | Path, records: list[Record], **options: bool) -> Manifest:
-    """Write a store one by one, or go on with one."""
+    """Write records one by one to a new or unfinished store."""
     with create_store(place, **options) as writer:
         write_one_by_one(writer, records)
         return writer.finish()
@@ -115,13 +115,13 @@ def write_partial(place: str | Path, records: list[Record], **options: bool) -> 
 
 
 def write_nothing(place: str | Path, **options: bool) -> None:
-    """Begin to write, and leave."""
+    """Enter and leave a writer."""
     with create_store(place, **options):
         pass
 
 
 def check_is(place: str | Path, records: list[Record], digest: str | None = None) -> None:
-    """Check that a store was written one by one with these records, and with nothing else."""
+    """Check that a store has exactly these records and the events of ``write_one_by_one``."""
     with open_store(place) as store:
         assert stored(store, range(len(store))) == documents_of(records)
         assert store.verify() == store.manifest.digest
@@ -131,7 +131,7 @@ def check_is(place: str | Path, records: list[Record], digest: str | None = None
 
 
 def check_resumes(place: str | Path, records: list[Record], begun: Container[int], digest: str | None = None) -> None:
-    """Go on after as many records as ``begun`` allows, and check what comes of it."""
+    """Resume after one of the numbers of records in ``begun``, finish the store, and check it."""
     with create_store(place, resume=True) as writer:
         assert writer.length == writer.position
         assert writer.length in begun

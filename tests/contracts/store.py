@@ -1,4 +1,4 @@
-"""What stores/base.py and stores/writer.py promise, sentence by sentence. Each backend's tests inherit it."""
+"""The promises of stores/base.py and stores/writer.py. Each backend's tests inherit this class."""
 
 from __future__ import annotations
 

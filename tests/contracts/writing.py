@@ -1,11 +1,8 @@
-"""What every writer promises. Each backend's tests inherit this class."""
+"""The promises of every writer. Each backend's tests inherit this class."""
 
 from __future__ import annotations
 
-import itertools
 import multiprocessing
-import os
-import signal
 import time
 from collections import Counter
 from contextlib import suppress
@@ -30,12 +27,11 @@ from tests.contracts.records import (
     make_records,
     small_records,
     stored,
-    write,
     write_nothing,
     write_one_by_one,
     write_partial,
 )
-from tests.support.children import from_child, in_child
+from tests.support.children import from_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,28 +50,8 @@ def fail_full(*arguments: object) -> None:
     raise StoreFullError("no room is left")
 
 
-def write_and_die(place: str, records: list[Record], commits: int, *, stored: bool) -> None:
-    """Write records with a commit each, and kill the process before or after one of them is stored."""
-    numbers = itertools.count(1)
-
-    def dying(store: Callable[..., None]) -> Callable[..., None]:
-        def store_and_die(*arguments: Any) -> None:
-            number = next(numbers)
-            if number == commits and not stored:
-                os.kill(os.getpid(), signal.SIGKILL)
-            store(*arguments)
-            if number == commits:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        return store_and_die
-
-    with pytest.MonkeyPatch.context() as patch:
-        commit_with(patch, dying)
-        write(place, records, resumable=True)
-
-
 class WritingContract(Backend):
-    """What is at a place and when, who may write there, and what an unfinished writer leaves."""
+    """The content of a place over time, locks, and unfinished stores."""
 
     def test_manifest_counts_the_records(self, tmp_path: Path) -> None:
         records = make_records(50)
@@ -125,7 +101,7 @@ class WritingContract(Backend):
         with create_store(place, resume=True) as writer:
             assert writer.finish().length == 3
 
-    # What is at the place
+    # The content of the place
 
     @pytest.mark.parametrize("finishes", [False, True])
     def test_store_replaces_another_only_when_it_is_finished(
@@ -186,7 +162,7 @@ class WritingContract(Backend):
             ({"overwrite": "no"}, TypeError, "^overwrite must be True or False, got 'no'$"),
         ],
     )
-    def test_finished_store_is_not_written_to(
+    def test_finished_store_is_refused_without_overwrite(
         self, tmp_path: Path, options: Any, error: type[Exception], message: str
     ) -> None:
         place = self.store(tmp_path, make_records(2))
@@ -211,9 +187,9 @@ class WritingContract(Backend):
             writer.finish()
         assert self.what_is_at(place) == there
 
-    # Who may write
+    # Locks
 
-    def test_store_that_appears_meanwhile_is_not_replaced(self, tmp_path: Path) -> None:
+    def test_store_of_another_writer_is_not_replaced(self, tmp_path: Path) -> None:
         place, elsewhere = self.place(tmp_path), self.place(tmp_path, "elsewhere")
         theirs = make_records(3, seed=1)
         with create_store(place, resumable=True) as writer:
@@ -376,7 +352,7 @@ class WritingContract(Backend):
 
     # Failures
 
-    def test_records_that_fail_are_not_written(self, tmp_path: Path) -> None:
+    def test_records_of_a_failing_source_are_not_written(self, tmp_path: Path) -> None:
         place = self.place(tmp_path)
 
         def failing() -> Iterator[Any]:
@@ -416,7 +392,7 @@ class WritingContract(Backend):
                     write_one_by_one(writer, records[:3])
                     with pytest.raises(StoreFullError, match="no room is left"):
                         writer.commit()
-                use(writer)  # there is room again
+                use(writer)  # the disk has room again
 
         for use in uses:
             with pytest.raises(StoreFullError, match="no room is left"):
@@ -427,17 +403,6 @@ class WritingContract(Backend):
             write_one_by_one(writer, records)
             assert writer.finish().length == 6
         self.check_documents(place, records)
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize(("commits", "stored"), [(1, False), (1, True), (9, False), (20, True)])
-    def test_commits_of_a_killed_writer_are_resumed(
-        self, tmp_path: Path, commits: int, stored: bool, many_commits: None
-    ) -> None:
-        records = make_records(20)
-        place, whole = self.place(tmp_path), self.place(tmp_path, "whole")
-        assert in_child(lambda: write_and_die(place, records, commits, stored=stored)) == -signal.SIGKILL
-        self.check_unreadable(place)
-        self.check_resumes(place, whole, records, begun=commits if stored else commits - 1)
 
     def check_resumes(self, place: str, whole: str, records: list[Record], begun: int | None = None) -> None:
         """Finish a store, and check that it equals one that is written at once."""

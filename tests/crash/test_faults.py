@@ -29,9 +29,10 @@ from tests.support.crash import (
     resume,
     trials,
 )
-from tests.support.images import WAIT_S, plant_photos, run
+from tests.support.images import WAIT_S, plant_photos
 from tests.support.lmdb_files import fill_disk
 from tests.support.mongo import Mongod, needing_a_server
+from tests.support.shell import Shell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,7 +77,7 @@ def mount(folder: Path, options: str) -> None:
 
 @pytest.mark.parametrize("number", DISKS)
 @pytest.mark.parametrize("replacing", [False, True], ids=["fresh", "overwrite"])
-def test_disk_full_at_any_moment_loses_nothing(
+def test_full_disk_at_any_moment_loses_nothing(
     whole: Whole, needed: int, small_disk: Path, tmp_path: Path, number: int, replacing: bool
 ) -> None:
     place = small_disk / "out.lmdb"
@@ -96,7 +97,7 @@ def test_disk_full_at_any_moment_loses_nothing(
         filler.unlink()
         resume(whole, place)
         check_resumed(whole, place)
-    else:  # only the report beside the store had no room, as a warning says
+    else:  # a warning: only the report beside the store had no room
         assert status == 1
         assert [line.partition(": ")[0] for line in said] in ([], ["Warning"]), said
         check_whole(whole, place)
@@ -176,14 +177,18 @@ def read_only(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", folder], check=True)
 
 
-def test_store_on_read_only_media_is_read(read_only: Path, tmp_path: Path) -> None:
+def test_store_on_read_only_media_is_read(
+    read_only: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = Shell(monkeypatch, capfd)
     before = sorted(path.name for path in read_only.iterdir())
     place = str(read_only / "store.lmdb")
     for command in (("info", place), ("verify", place), ("copy", place, str(tmp_path / "copy.lmdb"))):
         assert run(*command).status == 0, command
     with LMDBDataset(place) as dataset:
         assert [dataset[index][1] for index in range(20)] == [0] * 10 + [1] * 10
-    assert run("convert", str(read_only / "images"), str(tmp_path / "again.lmdb"), cwd=tmp_path).status == 0
+    assert run("convert", str(read_only / "images"), str(tmp_path / "again.lmdb")).status == 0
     assert (tmp_path / "again.lmdb").stat().st_size == Path(place).stat().st_size
     for name, options in (("new.lmdb", ()), ("store.lmdb", ("--overwrite",)), ("begun.lmdb", ("--resume",))):
         refused = run("convert", str(read_only / "images"), str(read_only / name), *options)
@@ -201,7 +206,7 @@ RACES = [("lmdb", trials(8, 0, 1)), ("mongodb", trials(8, 0, 1, share=4))]  # mo
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def place(request: pytest.FixtureRequest, tmp_path: Path, session_mongod: Mongod) -> str:
     """A place of the kind in the test's parameters."""
     return str(request.getfixturevalue("mongod_uri") if request.param == "mongodb" else tmp_path / "out.lmdb")
 

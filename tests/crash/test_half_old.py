@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from dbloader import LMDBDataset, Record, Skip, copy_store, create_loader, export_store, open_store
+from dbloader import LMDBDataset, Record, create_loader, open_store
 from dbloader.errors import DBLoaderError
 from dbloader.records.record import encode
 from dbloader.stores.lmdb.publish_shards import index_shards, put_manifest
 from dbloader.stores.open import create_store
-from dbloader.viewing.record import show_record
 from tests.support.children import from_child
 from tests.support.images import photo
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 TRIALS = [1, pytest.param(int(os.environ.get("DBLOADER_TRIALS", "2")), marks=pytest.mark.nightly)]
 COUNT, SHARDS = 30, 3
 CHANGES = ("labels", "classes", "images")
-SKIPPING = "epoch, skipping"
 FORMS = ("one file", "shards", "parts of shards")
 _LOADING: dict[str, Any] = {
     "batch_size": 5,
@@ -44,14 +42,14 @@ pytestmark = pytest.mark.slow
 
 
 class Outcome(NamedTuple):
-    """What came of one store: readings that gave something wrong without an error, and those that raised one."""
+    """The reads of one store that returned a wrong value without an error, and those that raised an error."""
 
     silent: list[str]
     refused: list[str]
 
 
 def make(place: Path, form: str, change: str | None) -> None:
-    """Write a store; ``change`` is what the older one has otherwise."""
+    """Write a store; ``change`` names the difference of the older one."""
     shift = int(change in ("labels", "classes"))
     classes = ("cat", "dog", "owl") if change != "classes" else ("dog", "owl", "cat")
     records = [
@@ -99,7 +97,7 @@ def _half(newer: Path, older: Path, rng: random.Random) -> bytes:
 
 
 def observe(place: Path) -> tuple[str, dict[str, tuple[set[Any], bool]]]:
-    """Return the digest of a store, and what each way to read it gives, with whether all of it came."""
+    """Return the digest of a store, and for each way to read it, the items and whether they are all."""
     with open_store(place) as store:
         digest = store.manifest.digest
     return digest, {name: _collect(read, place) for name, read in READS.items()}
@@ -141,38 +139,10 @@ def _events(place: Path) -> Iterator[Any]:
         yield from (tuple(event.values()) for event in store.events())
 
 
-def _viewed(place: Path) -> Iterator[Any]:
-    refused = []
-    with open_store(place) as store:
-        for index in range(len(store)):
-            shown = show_record(store, index)
-            if "error" in shown:
-                refused.append(shown["error"])
-            else:
-                yield index, shown["name"], shown["class"], shown["crc"]
-    if refused:
-        raise DBLoaderError(refused[0])
-
-
-def _epoch(place: Path, **options: Any) -> Iterator[Any]:
-    with LMDBDataset(place) as dataset, create_loader(dataset, **_LOADING, is_training=False, **options) as loader:
+def _epoch(place: Path) -> Iterator[Any]:
+    with LMDBDataset(place) as dataset, create_loader(dataset, **_LOADING, is_training=False) as loader:
         for images, labels in loader:
             yield from ((image.numpy().tobytes(), int(label)) for image, label in zip(images, labels, strict=True))
-
-
-def _skipping(place: Path) -> Iterator[Any]:
-    yield from _epoch(place, on_error=Skip(1.0))
-
-
-def _exported(place: Path) -> Iterator[Any]:
-    folder = place.with_suffix(".exported")
-    export_store(place, folder)
-    yield from ((str(path.relative_to(folder)), path.read_bytes()) for path in folder.rglob("*.jpg"))
-
-
-def _copied(place: Path) -> Iterator[Any]:
-    copy_store(place, place.with_suffix(".copy"))
-    yield from _records(place.with_suffix(".copy"))
 
 
 def _verified(place: Path) -> Iterator[Any]:
@@ -184,11 +154,7 @@ READS: dict[str, Callable[[Path], Iterator[Any]]] = {
     "records": _records,
     "columns": _columns,
     "events": _events,
-    "viewer": _viewed,
     "epoch": _epoch,
-    SKIPPING: _skipping,
-    "export": _exported,
-    "copy": _copied,
     "verify": _verified,
 }
 
@@ -219,7 +185,7 @@ def _try_one(place: Path, whole: dict[str, dict[str, tuple[set[Any], bool]]]) ->
     silent = []
     for name, (items, complete) in found.items():
         right = whole[digest][name][0]
-        if not items <= right or (complete and name != SKIPPING and items != right):
+        if not items <= right or (complete and items != right):
             silent.append(name)
     return Outcome(silent, [name for name, (_, complete) in found.items() if not complete])
 

@@ -55,7 +55,7 @@ def run(place: Path, folder: Path, ranks: int, deaths: list[str], *, restarts: i
     return done.returncode
 
 
-# Of 2 ranks an epoch has 6 steps, of 3 ranks 4, of 4 ranks 3; each third one is saved. More restarts than deaths are
+# An epoch has 6 steps with 2 ranks, 4 with 3, 3 with 4. Every third step is saved. More restarts than deaths are
 # allowed, since under load gloo may fail to connect.
 CASES = [
     (2, ["1 5 received"]),

@@ -36,7 +36,7 @@ def jpeg(data: bytes, _: Path) -> None:
 
 
 def _check_intact(data: bytes, width: int, height: int) -> None:
-    """What conversion accepts, training decodes, whole and in part."""
+    """Check that training decodes an image that conversion accepts, whole and in part."""
     image = open_jpeg(data)
     if image is not None:
         assert (image.width, image.height) == (width, height)

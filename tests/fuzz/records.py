@@ -37,13 +37,13 @@ _INDEX, _SALT = 7, 0
 
 
 def record(data: bytes, _: Path) -> None:
-    """The first byte says whether the rest is a document, or elements of which one with a right CRC-32 is made."""
+    """The first byte selects: the rest is a document, or elements for a document with a right CRC-32."""
     document = data[1:] if data[:1] < b"\x80" else _record_of(data[1:])
     try:
         found = encode(decode(document, _INDEX, _SALT)).document(_INDEX, _SALT)
     except DamagedRecordError:
         return
-    except FieldError:  # another program wrote a field that none may have
+    except FieldError:  # another program wrote a reserved field
         found = b""
     view = decode(memoryview(document), _INDEX, _SALT, view=True)
     with suppress(FieldError):

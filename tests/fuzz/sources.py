@@ -90,7 +90,7 @@ def tar_seeds() -> list[bytes]:
 
 
 def zipped(data: bytes, folder: Path) -> None:
-    """The first byte says whether the rest is a zip, or the directory of one, to which the right end is added."""
+    """The first byte selects: the rest is a zip, or a directory that is completed to a zip."""
     path = folder / "images.zip"
     path.write_bytes(data[1:] if data[:1] < b"\x80" else _with_end(data[1:]))
     with suppress(SourceError):
@@ -130,7 +130,7 @@ def zip_seeds() -> list[bytes]:
 
 
 def other_lmdb(data: bytes, folder: Path) -> None:
-    """The first byte says whether the rest is a pickle, or keys and values, each after its length."""
+    """The first byte selects: the rest is a pickle, or keys and values, each after its length."""
     kind, data = data[:1], data[1:]
     if kind < b"\x60":
         with suppress(ValueError):

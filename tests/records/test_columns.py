@@ -121,7 +121,7 @@ def test_changed_chunk_or_chunk_of_another_place_is_refused() -> None:
 @pytest.mark.slow
 @settings(deadline=None)
 @given(NAMES, st.lists(st.integers(0, 39), max_size=60))
-def test_names_come_back_from_a_chunk_and_in_any_order(names: list[str], indices: list[int]) -> None:
+def test_packed_names_are_unpacked_in_any_order(names: list[str], indices: list[int]) -> None:
     chunk = pack_names([name.encode() for name in names])
     for kind in (chunk, memoryview(chunk)):
         assert names_in(kind) == [name.encode() for name in names]
@@ -165,7 +165,7 @@ def test_names_are_a_sequence_of_str(count: int) -> None:
     assert "absent" not in names
 
 
-def test_name_that_is_not_utf8_is_a_damaged_record() -> None:
+def test_name_that_is_not_utf8_raises() -> None:
     chunk = pack_names([b"fine", b"\xff"])
     names = join_names(iter([chunk]), 2)
     assert name_at(chunk, 0) == names[0] == "fine"

@@ -45,7 +45,7 @@ CONTENT = open_sealed(MANIFEST.encode())
 CAN_BE_NULL = ("label_counts", "version")  # another test has the version
 
 
-def summarise(records: list[EncodedRecord], chunk_length: int = CHUNK) -> Summary:
+def summarize(records: list[EncodedRecord], chunk_length: int = CHUNK) -> Summary:
     summary = Summary()
     for start in range(0, len(records), chunk_length):
         chunk = ColumnChunk()
@@ -64,7 +64,7 @@ def summarise(records: list[EncodedRecord], chunk_length: int = CHUNK) -> Summar
         replace(MANIFEST, label_counts={}),
     ],
 )
-def test_manifest_comes_back_unchanged(manifest: Manifest) -> None:
+def test_decoded_manifest_equals_the_encoded_one(manifest: Manifest) -> None:
     assert Manifest.decode(manifest.encode(), "place") == manifest
 
 
@@ -137,7 +137,7 @@ def test_every_flipped_bit_is_found() -> None:
 
 
 @pytest.mark.parametrize("document", [{}, {"format": "other"}, {"format": None, "version": 1}, {"version": 1}])
-def test_manifest_of_another_program_is_no_store(document: dict[str, Any]) -> None:
+def test_manifest_of_another_program_is_refused(document: dict[str, Any]) -> None:
     with pytest.raises(NotAStoreError, match=r"^the place is not a dbloader store$"):
         Manifest.decode(bson.encode(document), "the place")
 
@@ -157,11 +157,11 @@ def test_newer_version_is_refused(version: Any) -> None:
 def test_digest_is_the_sha256_of_the_checksums_in_order() -> None:
     records = [encode(Record(name=f"{number}")) for number in range(5)]
     expected = hashlib.sha256(b"".join(struct.pack("<I", record.crc32) for record in records)).hexdigest()
-    assert summarise(records).facts()["digest"] == expected
-    assert summarise(records[::-1]).facts()["digest"] != expected
+    assert summarize(records).facts()["digest"] == expected
+    assert summarize(records[::-1]).facts()["digest"] != expected
     nothing = {"label_counts": {}, "labelled": 0, "named": 0, "image_bytes": 0, "width": (0, 0), "height": (0, 0)}
-    assert summarise([]).facts() == {"digest": hashlib.sha256().hexdigest(), **nothing}
-    assert summarise([]).labels is None
+    assert summarize([]).facts() == {"digest": hashlib.sha256().hexdigest(), **nothing}
+    assert summarize([]).labels is None
 
 
 @pytest.mark.parametrize("chunk_length", [1, 7, 100])
@@ -180,7 +180,7 @@ def test_summary_does_not_depend_on_the_chunks(chunk_length: int) -> None:
     labels = [record.label for record in records if record.label is not None]
     widths = [record.width for record in records if record.width]
     heights = [record.height for record in records if record.height]
-    summary = summarise([encode(record) for record in records], chunk_length)
+    summary = summarize([encode(record) for record in records], chunk_length)
     facts = summary.facts()
     del facts["digest"]
     assert facts == {

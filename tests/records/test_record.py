@@ -30,7 +30,7 @@ HEAD, TAIL, SALT = 4 + 5 + 8, 7 + 8 + 1, 0x9E3779B9
 
 
 def stored(record: Record, index: int = 0) -> Record:
-    """Return a record as it comes back."""
+    """Encode and decode a record."""
     return decode(encode(record).document(index, 0), index, 0)
 
 
@@ -56,7 +56,7 @@ def plain(record: Record) -> Any:
     fields=st.dictionaries(FIELD_NAMES, VALUES, max_size=4),
     index=st.integers(0, 2**63 - 1),
 )
-def test_record_comes_back_unchanged_by_every_way_of_decoding(
+def test_decoded_record_equals_the_encoded_one(
     name: Any, label: Any, image: Any, width: Any, height: Any, image_format: Any, damaged: Any, resized_from: Any,
     fields: Any, index: int,
 ) -> None:  # fmt: skip
@@ -80,12 +80,12 @@ def test_record_comes_back_unchanged_by_every_way_of_decoding(
         [[], {}, [[b""]], {"": {"b.c": None}}],
     ],
 )  # fmt: skip
-def test_extreme_values_come_back_unchanged(value: Any) -> None:
+def test_extreme_values_are_unchanged(value: Any) -> None:
     assert same(stored_field(value), value)
 
 
 @pytest.mark.parametrize("value", [bytearray(b"ab"), memoryview(b"ab"), memoryview(b"xaxb")[1::2], np.bytes_(b"ab")])
-def test_all_kinds_of_bytes_come_back_as_bytes(value: Any) -> None:
+def test_buffers_become_bytes(value: Any) -> None:
     assert same(stored_field(value), b"ab")
     assert same(stored(Record(image=value)).image, b"ab")
 
@@ -109,7 +109,7 @@ class Color(enum.IntEnum):
         ((1, (2, 3), [()]), [1, [2, 3], [[]]]),
     ],
 )
-def test_numpy_scalars_and_tuples_come_back_as_python_values(value: Any, expected: Any) -> None:
+def test_numpy_scalars_and_tuples_become_python_values(value: Any, expected: Any) -> None:
     assert same(stored_field(value), expected)
 
 
@@ -145,7 +145,7 @@ OVERLAPPING = np.dtype({"names": ["a", "b"], "formats": ["<i4", "<i4"], "offsets
     ],
     ids=lambda array: f"{str(array.dtype)[:20]}{array.shape}",
 )
-def test_arrays_come_back_with_dtype_and_shape_and_own_memory(array: np.ndarray[Any, Any]) -> None:
+def test_arrays_keep_dtype_and_shape_and_own_their_memory(array: np.ndarray[Any, Any]) -> None:
     for back in (stored_field(array), stored(Record(image=array)).image):
         assert isinstance(back, np.ndarray)
         assert same(back, array)
@@ -195,7 +195,7 @@ def test_document_has_the_documented_bytes() -> None:
     assert list(bson.decode(whole)) == ["_id", *STANDARD_FIELDS, "n", "x", "t", "none", "s", "crc32"]
 
 
-def test_array_is_stored_as_a_npy_file_in_a_user_defined_binary() -> None:
+def test_array_is_stored_as_npy_file() -> None:
     npy = b"\x93NUMPY\x01\x00" + struct.pack("<H", 118)
     npy += b"{'descr': '<u2', 'fortran_order': False, 'shape': (2,), }".ljust(117) + b"\n" + b"\x01\x00\x02\x00"
     array = np.array([1, 2], "<u2")
@@ -332,7 +332,7 @@ def test_reserved_field_name_is_refused(name: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize("wrap", [lambda value: [value], lambda value: {"in": value}, lambda value: (value, 1)])
-def test_field_may_be_nested_as_deep_as_mongodb_stores(wrap: Callable[[Any], Any]) -> None:
+def test_field_may_have_99_levels(wrap: Callable[[Any], Any]) -> None:
     value: Any = 1
     for _ in range(99):
         value = wrap(value)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 REFUSED = r"the new store would replace or change its own source .*: name another place"
-SHARD = "shards.lmdb/first"  # stands for the first shard
+SHARD = "shards.lmdb/first"  # a placeholder for the first shard
 
 
 def copy_several(source: str, place: str) -> object:

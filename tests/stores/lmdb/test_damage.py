@@ -38,14 +38,14 @@ def test_file_cut_short_is_refused_when_opened(place: Path, pages: float) -> Non
     assert in_child(open_it) == 0
 
 
-def test_file_with_extra_bytes_at_its_end_is_the_store(place: Path) -> None:
+def test_extra_bytes_at_the_end_of_the_file_are_ignored(place: Path) -> None:
     with place.open("ab") as file:
         file.write(bytes(5000))
     with open_store(place) as store:
         assert store.verify() == store.manifest.digest
 
 
-def test_pages_that_lmdb_finds_damaged_raise(place: Path) -> None:
+def test_damaged_page_raises(place: Path) -> None:
     content = place.read_bytes()
 
     def read_damaged() -> None:
@@ -61,7 +61,7 @@ def test_pages_that_lmdb_finds_damaged_raise(place: Path) -> None:
         place.write_bytes(content)
         with open_store(place) as store:
             store.documents([0])
-            with place.open("r+b") as file:  # which nobody should do
+            with place.open("r+b") as file:  # a program that ignores the rules
                 file.seek(2 * 4096)
                 file.write(bytes(len(content) - 2 * 4096))
             with pytest.raises(DamagedStoreError, match=r"store\.lmdb cannot be read: .*MDB_"):
@@ -197,7 +197,7 @@ def test_huge_length_allocates_no_memory(tmp_path: Path) -> None:
                 read()
 
 
-def test_damaged_record_with_a_damaged_name_is_named_by_index(place: Path) -> None:
+def test_error_has_the_index_of_a_record_whose_name_is_damaged_too(place: Path) -> None:
     tamper(place, b"meta", {column_key("name", 0): None})
     tamper(place, b"records", {record_key(3): b"x"})
     with (

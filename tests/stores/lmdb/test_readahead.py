@@ -1,4 +1,4 @@
-"""Hints about records of an LMDB file: where records are, when they are asked for, and that hints do no harm."""
+"""Hints about records of an LMDB file: they load the right pages and do no harm."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HEAD = 16  # bytes of a page before its value
 
 
 def pages_in_memory(place: Path) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Says of each page of a file whether it is in memory, without bringing any there (mincore(2))."""
+    """Return for each page of a file whether it is in memory, without loading any (mincore(2))."""
     with place.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         view = np.frombuffer(mapped, np.uint8)
         found = np.zeros(-(-len(mapped) // PAGE), np.uint8)
@@ -38,7 +38,7 @@ def pages_in_memory(place: Path) -> np.ndarray[Any, np.dtype[np.bool_]]:
 
 
 def empty_cache(place: Path) -> None:
-    """Take a file out of memory."""
+    """Remove the pages of a file from memory."""
     with place.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -80,7 +80,7 @@ def test_prefetch_loads_these_records_only(place: Path) -> None:
         start, size = ahead.locate(index) or (0, 0)
         pages |= {*range(start // PAGE, (start + size - 1) // PAGE + 1)}
     assert len(pages) == 3 * 5
-    for _ in range(5):  # a busy kernel may forget a hint, or read ahead, so that none is given
+    for _ in range(5):  # a busy kernel may forget a hint or read ahead
         ahead.close()
         empty_cache(place)
         ahead = ahead_of(place)
@@ -112,7 +112,7 @@ def test_hints_about_a_damaged_file_do_no_harm(place: Path, hinted: list[int]) -
     generator, data = random.Random(0), place.read_bytes()
     pages = [data[start : start + 4096] for start in range(0, len(data), 4096)]
     for _ in range(100):
-        # Of the meta pages and of all others that tell where something is.
+        # Damage the meta pages and the pages that point to others.
         damaged = bytearray(data)
         for _ in range(20):
             page = generator.choice([0, 1, *(n for n, page in enumerate(pages) if page[10:12] in (b"\1\0", b"\2\0"))])
@@ -124,14 +124,6 @@ def test_hints_about_a_damaged_file_do_no_harm(place: Path, hinted: list[int]) -
             ahead.hint(index)
         ahead.prefetch([50])
         ahead.close()
-
-
-def test_another_file_at_the_path_is_not_hinted(place: Path, hinted: list[int]) -> None:
-    ahead = ReadAhead(str(place), (0, 0), b"records")
-    ahead.prefetch([0, 50])
-    assert hinted == []
-    ahead.close()
-    ReadAhead(str(place.with_name("none")), (0, 0), b"records").close()
 
 
 @pytest.mark.parametrize("missing", [False, True])

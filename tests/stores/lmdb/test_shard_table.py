@@ -1,4 +1,4 @@
-"""Whatever the manifest of a folder of shards says: an error of one line, and no file outside the folder is read."""
+"""The manifest of a folder of shards: its bytes, and errors of one line for false ones, which open no other file."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def content(place: Path) -> dict[str, list[bytes]]:
 
 
 @pytest.mark.parametrize("change", HOSTILE.values(), ids=HOSTILE)
-def test_false_manifest_is_refused_and_opens_no_file_elsewhere(
+def test_false_manifest_is_refused_without_opening_other_files(
     place: Path, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = place / MANIFEST_FILE
@@ -150,7 +150,7 @@ def test_false_sizes_raise(place: Path, nbytes: tuple[int, int], read: Callable[
         read(store)
 
 
-def test_shard_may_be_a_link_to_itself_only(place: Path, tmp_path: Path) -> None:
+def test_shard_may_be_a_link_only_to_its_own_file(place: Path, tmp_path: Path) -> None:
     shard = place / SHARD_FOLDER / NAMES[1]
     shard.rename(tmp_path / "moved.lmdb")
     shard.symlink_to(tmp_path / "moved.lmdb")

@@ -77,7 +77,7 @@ class TestShardedStore(FileBackend, ProcessesContract, ReadingContract):
             salts = {"salt": salt_of(place), "to_salt": salt_of(shard)}
             moved = None if document is None else move_document(document, index, to=inside, **salts)
             tamper_with_records(shard, {inside: moved})
-        # The files became longer, which a reader would notice before it comes to the records.
+        # A reader would refuse the longer files before it reads a record.
         manifest = Path(place) / MANIFEST_FILE
         table = ShardTable.decode(manifest.read_bytes(), place)
         sizes = [(Path(place) / SHARD_FOLDER / shard.name).stat().st_size for shard in table.shards]

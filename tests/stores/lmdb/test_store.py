@@ -64,7 +64,7 @@ class TestLMDBStore(FileBackend, StoreContract):
         (b"store.lmdb", "^a place is the path of an LMDB file or mongodb://.*, got b'store.lmdb'$"),
     ],
 )
-def test_place_that_is_no_path_is_refused(place: Any, message: str) -> None:
+def test_place_that_is_not_a_path_is_refused(place: Any, message: str) -> None:
     for use in (open_store, create_store, LMDBStore, LMDBWriter):
         with pytest.raises(PlaceError, match=message) as caught:
             use(place)
@@ -84,7 +84,7 @@ def test_place_may_have_any_name(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.slow
-def test_relative_place_stays_when_the_working_directory_changes(
+def test_relative_place_survives_a_change_of_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -179,14 +179,14 @@ def test_other_lmdb_file_is_refused_and_kept(tmp_path: Path, databases: list[byt
         assert txn.get(b"key") == b"value"
 
 
-def test_file_open_through_lmdb_is_not_called_damaged(place: Path) -> None:
+def test_file_that_lmdb_has_open_raises_an_error_that_is_not_damage(place: Path) -> None:
     with lmdb.open(str(place), subdir=False, lock=False), open_store(place) as store:
         with pytest.raises(StoreError, match="is already open in this process") as caught:
             len(store)
         assert not isinstance(caught.value, DamagedStoreError)
 
 
-def test_too_many_open_files_are_not_called_damage(place: Path) -> None:
+def test_too_many_open_files_raise_an_error_that_is_not_damage(place: Path) -> None:
     def exhaust() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
         store = open_store(place)

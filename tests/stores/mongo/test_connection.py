@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dbloader import MongoDataset, Record, open_store
+from dbloader import Record, open_store
 from dbloader.errors import StoreError, StoreUnreachableError
 from dbloader.stores.mongo import connection
 from dbloader.stores.open import create_store
@@ -19,8 +19,7 @@ from tests.support.mongo import Proxy
 from tests.support.mongo_stores import database_of, records_in, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from tests.support.mongo import Mongod
 
@@ -44,8 +43,6 @@ def test_silent_server_ends_reading_and_opening_in_time(proxy: Proxy, mongod_uri
         place = f"{proxy.through(mongod_uri)}?{SHORT}"
         for use in (
             lambda: store.read([3, 5]),
-            lambda: store.find("a"),
-            lambda: store.column("label"),
             lambda: len(open_store(f"{place}&appName=other")),
             lambda: create_store(f"{place}&appName=another").__enter__(),
         ):
@@ -102,10 +99,9 @@ def test_reading_over_slow_line_succeeds(mongod: Mongod, mongod_uri: str) -> Non
         Proxy(mongod.port, bytes_per_s=1e6) as proxy,
         open_store(f"{proxy.through(mongod_uri)}?{SLOW}") as store,
     ):
-        for _ in range(2):
-            assert stored(store, range(8)) == documents_of(slow_records())
+        assert stored(store, range(8)) == documents_of(slow_records())
         # Only an incomplete answer is sent again.
-        assert proxy.bytes_to_client < 3.5 * 2e6
+        assert proxy.bytes_to_client < 1.8 * 2e6
 
 
 # ---- Queries for which the server may have to read all documents
@@ -144,40 +140,20 @@ def test_query_ends_when_server_falls_silent(mongod: Mongod, proxy: Proxy, mongo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("use", ["count", "name", "listing", pytest.param("batch", marks=pytest.mark.nightly)])
-def test_slow_scan_is_waited_for(mongod: Mongod, mongod_uri: str, tmp_path: Path, use: str) -> None:
+@pytest.mark.parametrize("command", ["aggregate", "find"])
+def test_slow_scan_is_waited_for(mongod: Mongod, mongod_uri: str, command: str) -> None:
     """The server works for twice the time that a silent server would get."""
-    place = f"{mongod_uri}?{ASKED_OFTEN}"
-    command = "aggregate" if use == "count" else "find"
-    with ExitStack() as stack:
-
-        def held_up() -> Callable[[], int]:
-            return stack.enter_context(mongod.fail_point(command, times=1, block_s=2.0))
-
-        if use in ("count", "name"):
-            write(mongod_uri, RECORDS)
-            with database_of(mongod, mongod_uri) as database:
-                records_in(database).drop_indexes()  # as after a copy without them
-            store: Any = stack.enter_context(open_store(place))
-            len(store)
-            count = held_up()
-            if use == "name":
-                assert store.find(RECORDS[3].name) == 3
+    write(mongod_uri, RECORDS)
+    with database_of(mongod, mongod_uri) as database:
+        records_in(database).drop_indexes()  # as after a copy without them
+    with open_store(f"{mongod_uri}?{ASKED_OFTEN}") as store:
+        len(store)
+        with mongod.fail_point(command, times=1, block_s=2.0) as count:
+            if command == "find":
+                assert store.find(str(RECORDS[3].name)) == 3
             else:
-                assert store.matching({"_id": {"$lt": 3}}).tolist() == [0, 1, 2]
-        else:
-            with database_of(mongod, mongod_uri) as database:
-                database["store"].insert_one({"img_name": "a", "bson_img": b"x"})
-            listing = tmp_path / "listing.json"
-            listing.write_text('{"path_list": ["a"], "label_list": [3]}')
-            if use == "listing":
-                count = held_up()
-            with pytest.warns(UserWarning, match="has no index"):
-                dataset = stack.enter_context(MongoDataset.from_listing(place, listing, decode=None))
-            if use == "batch":
-                count = held_up()
-            assert dataset[0] == (b"x", 3)
-        assert count() == 1  # not repeated
+                assert store.matching({"_id": {"$lt": 3}}).tolist() == [0, 1, 2]  # type: ignore[attr-defined]
+            assert count() == 1  # not repeated
 
 
 @pytest.mark.slow
@@ -200,18 +176,12 @@ def test_too_long_scan_raises_with_remedy(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scan", [False, True], ids=["read", "scan"])
-def test_failure_after_long_work_is_repeated(
-    mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch, scan: bool
-) -> None:
+def test_failure_after_long_work_is_repeated(mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server fails after working for longer than RETRY_SECONDS, which count from the first failure."""
     write(mongod_uri, RECORDS)
     monkeypatch.setattr(connection, "RETRY_SECONDS", 0.5)
     with open_store(mongod_uri) as store:
         len(store)
         with mongod.fail_point("find", times=1, error_code=91, block_s=0.7) as count:
-            if scan:
-                assert store.matching({"_id": {"$lt": 3}}).tolist() == [0, 1, 2]  # type: ignore[attr-defined]
-            else:
-                assert len(store.read([3])) == 1
+            assert store.matching({"_id": {"$lt": 3}}).tolist() == [0, 1, 2]  # type: ignore[attr-defined]
             assert count() == 1

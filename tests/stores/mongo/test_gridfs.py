@@ -49,7 +49,7 @@ def test_large_records_are_read_back_unchanged(mongo_server: Server, mongo_uri: 
         assert (store.find("huge"), store.name(3)) == (3, "huge")
         assert store.verify() == store.manifest.digest
         queries: dict[int, Any] = {3: {"caption": "c"}, 4: {"caption": {"$ne": "c", "$exists": True}}}
-        for index, query in queries.items():  # their fields are found as those of other records
+        for index, query in queries.items():  # queries find their fields like those of other records
             with MongoDataset(mongo_uri, query=query, decode=None, fields=("index", "image")) as dataset:
                 assert [(sample["index"], sample["image"]) for sample in dataset.__getitems__([0])] == [
                     (index, records[index].image)
@@ -74,7 +74,7 @@ def test_stub_over_16_mib_lacks_the_largest_field(mongo_server: Server, mongo_ur
 
 
 @pytest.mark.usefixtures("_small_limit")
-def test_damage_to_large_record_raises(mongo_server: Server, mongo_uri: str) -> None:
+def test_damaged_large_record_raises(mongo_server: Server, mongo_uri: str) -> None:
     write(mongo_uri, LARGE)
     with open_store(mongo_uri) as store, database_of(mongo_server, mongo_uri) as database:
         large = f"{records_in(database).name}.large"

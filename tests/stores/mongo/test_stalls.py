@@ -79,12 +79,13 @@ class Stalling(CommandListener):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("begun", "ended", "other"),
+    ("begun", "ended", "other", "step"),
     [
-        ("fresh", "finished", "resumes"),
+        ("fresh", "finished", "resumes", 4),
         *(
-            pytest.param(*case, marks=pytest.mark.nightly)
+            pytest.param(*case, 1, marks=pytest.mark.nightly)
             for case in (
+                ("fresh", "finished", "resumes"),
                 ("fresh", "finished", "overwrites"),
                 ("fresh", "left", "overwrites"),
                 ("overwrites", "finished", "overwrites"),
@@ -94,14 +95,14 @@ class Stalling(CommandListener):
     ],
 )
 def test_writer_stalled_before_any_write_leaves_other_store_whole(
-    mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch, begun: str, ended: str, other: str
+    mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch, begun: str, ended: str, other: str, step: int
 ) -> None:
     monkeypatch.setattr("dbloader.stores.mongo.partial.MAX_ON_SERVER", 10_000)
     monkeypatch.setattr(lease, "RENEW_SECONDS", 3600.0)  # its thread stalls too
     stalls = 0
     # The stalling writer has its own client; everything else shares another one.
     with mongo_server.client() as client, closing(Connection(parse(f"{mongo_uri}?journal=false&appName=other"))):
-        for number in itertools.count():
+        for number in itertools.count(step=step):
             # Nothing crashes here, so no write needs to wait for the disk.
             trial = Trial(client, f"{mongo_uri}{number}?journal=false", number, overwrites=other == "overwrites")
             prepare(trial.other, begun)
@@ -168,6 +169,6 @@ def prepare(place: str, begun: str) -> None:
     """Write what is at a place before a writer begins there."""
     if begun == "overwrites":
         write(place, START)
-        write(place, START, overwrite=True)  # so that there is something to remove
+        write(place, START, overwrite=True)  # the first store can be removed now
     if begun == "resumes":
         write_partial(place, START)

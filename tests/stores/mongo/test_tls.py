@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture(autouse=True)
+def _fails_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dbloader.stores.mongo.connection.SELECTION_SECONDS", 1.0)
+
+
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file with a key and a self-signed certificate for this machine."""
@@ -36,7 +41,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server_with_tls(certificate: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mongod]:
-    # Preferred, not required: the tests' own client uses none.
+    # Preferred, not required: the tests' own client does not use TLS.
     options = ["--tlsMode", "preferTLS", "--tlsCertificateKeyFile", str(certificate)]
     with needing_a_server(), Mongod(tmp_path_factory.mktemp("server") / "mongod", options=options) as server:
         yield server

@@ -55,7 +55,7 @@ def digest(tmp_path_factory: pytest.TempPathFactory) -> str:
 )
 def test_writing_survives_temporary_errors(mongod: Mongod, mongod_uri: str, digest: str, command: str) -> None:
     write(mongod_uri, RECORDS[:3])
-    write(mongod_uri, RECORDS[:3], overwrite=True)  # so that there is something to drop
+    write(mongod_uri, RECORDS[:3], overwrite=True)  # the first store can be dropped now
     for code in (None, 91):  # test_errors.py has more
         with fault(mongod, command, code=code, times=2) as count:
             write(mongod_uri, RECORDS, overwrite=True)
