@@ -1,5 +1,6 @@
 """create_loader: equal batches for any workers, its defaults, and its options."""
 
+import inspect
 import io
 import itertools
 import multiprocessing
@@ -134,12 +135,11 @@ def test_batches_are_identical_for_any_workers_and_after_resuming(place: Path, k
 
 
 def test_docstring_names_the_functions_of_each_thread(place: Path) -> None:
-    assert create_loader.__doc__ is not None
-    drawing = create_loader.__doc__.partition("What runs where::")[2].partition("Each ``iter()``")[0]
+    drawing = str(inspect.getdoc(create_loader)).partition("What runs where::")[2].partition("Each ``iter()``")[0]
     kinds = {"background thread": "dbloader-background", "workers": "dbloader-worker", "your thread": "MainThread"}
     drawn, thread = set(), ""
     for line in drawing.splitlines():
-        thread = kinds.get(line[:28].strip(), thread)
+        thread = kinds.get(line[:24].strip(), thread)
         drawn |= {(thread, name) for name in re.findall(r"[A-Z]\w+\.\w+", line)}
     ran = set()
 
