@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
+import multiprocessing
 import pickle
 from typing import TYPE_CHECKING, Any
 
@@ -150,10 +152,15 @@ class Failing(Items):
 
 @pytest.mark.parametrize("batch_size", [None, 2])
 def test_failing_sample_leaves_no_store_and_no_worker(tmp_path: Path, batch_size: int | None) -> None:
-    """The fixture that looks for leaked processes fails if a worker is still running."""
     loader = DataLoader(Failing([(IMAGE, at) for at in range(8)]), batch_size, num_workers=2)
-    with pytest.raises(RuntimeError, match="no item 5"):
-        write_store(loader, tmp_path / "s.lmdb")
+    before = multiprocessing.active_children()
+    gc.disable()  # the garbage collector would end the workers too, but later
+    try:
+        with pytest.raises(RuntimeError, match="no item 5"):
+            write_store(loader, tmp_path / "s.lmdb")
+        assert multiprocessing.active_children() == before
+    finally:
+        gc.enable()
     assert list(tmp_path.iterdir()) == []
 
 

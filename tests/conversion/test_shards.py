@@ -36,6 +36,7 @@ from dbloader.errors import (
 from dbloader.records.document import open_sealed, seal
 from dbloader.stores.lmdb.publish_shards import copy_durably, index_shards
 from tests.contracts.records import stored
+from tests.support.children import in_child
 from tests.support.images import KINDS, plant, plant_kinds, plant_photos
 from tests.support.sources import FILES, SOURCES
 
@@ -162,6 +163,29 @@ def test_concurrent_attempts_at_one_part_all_succeed(root: Path, place: Path, tm
         digests = [*pool.map(attempt, range(4))]
     assert digests[0] == digests[2]
     assert digests[1] == digests[3]
+    publish(place)
+    check_same(place, tmp_path / "one.lmdb")
+    assert len([*(place / "shards").iterdir()]) == 2
+
+
+@pytest.mark.parametrize("moment", ["LMDBWriter", "FileWriter", "copy_durably", "write_durably"])
+def test_killed_part_is_made_again(
+    root: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """The moments are: nothing is made, the shard is empty, it is not yet copied, it has no receipt."""
+    plant_photos(root, 8)
+    convert(root, tmp_path / "one.lmdb")
+    plan_conversion(root, place, 2)
+
+    def die(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(f"dbloader.conversion.parts.part.{moment}", die)
+        assert in_child(lambda: convert_part(place, 0, scratch=tmp_path)) == -signal.SIGKILL
+    assert list_parts(place).missing == [0, 1]
+    for part in range(2):
+        convert_part(place, part)
     publish(place)
     check_same(place, tmp_path / "one.lmdb")
     assert len([*(place / "shards").iterdir()]) == 2

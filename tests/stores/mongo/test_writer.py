@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pymongo
 import pytest
 from bson.int64 import Int64
+from pymongo.database import Database
 from pymongo.monitoring import CommandListener
 
 from dbloader import open_store
@@ -136,6 +137,26 @@ def test_full_disk_raises_and_keeps_commits(mongod: Mongod, mongod_uri: str, dig
     with pytest.raises(StoreFullError, match=r"^no room is left for mongodb://.*store: "):
         write_on()
     check_resumes(mongod_uri, RECORDS, [20 if resumable else 0], digest)
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_commit_needs_twice_its_size_and_16_mb(mongo_uri: str, monkeypatch: pytest.MonkeyPatch, missing: int) -> None:
+    """A server with a full disk ends. No small disk can hold a server, so this test fakes the free space."""
+    monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 2**30)
+    room = 2 * sum(map(len, documents_of(RECORDS))) + 16 * 2**20 - missing
+    command = Database.command
+
+    def with_room(database: Database[Any], name: Any, *arguments: Any, **options: Any) -> Any:
+        answer = command(database, name, *arguments, **options)
+        return {**answer, "fsTotalSize": room, "fsUsedSize": 0} if name == "dbStats" else answer
+
+    monkeypatch.setattr(Database, "command", with_room)
+    if missing:
+        with pytest.raises(StoreFullError, match=r"the disk of the server has .* left"):
+            write(mongo_uri, RECORDS)
+    else:
+        write(mongo_uri, RECORDS)
+        check_is(mongo_uri, RECORDS)
 
 
 @pytest.mark.parametrize("change", ["missing", "other"])
