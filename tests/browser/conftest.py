@@ -72,5 +72,5 @@ def tabs(chromium: Browser) -> Iterator[Tabs]:
 
 @pytest.fixture
 def damaged() -> str:
-    """Pattern of the refused requests: a damaged picture, and duplicates that nobody has searched."""
+    """Pattern of the refused requests: a damaged picture, and duplicates without a search."""
     return rf"/thumb/0/{FLIPPED}\?|/duplicates\?"

@@ -1,4 +1,4 @@
-"""The page while the viewer or its MongoDB server does not answer."""
+"""Pages while the viewer or its MongoDB server does not answer."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check_one_message(page: Page, text: str) -> None:
 
 def test_stopped_viewer_leaves_captions_and_one_message(tabs: Tabs, chromium: Browser, tmp_path: Path) -> None:
     convert(plant_photos(tmp_path / "images", 60), tmp_path / "a.lmdb")
-    with socket.create_server(("127.0.0.1", 0)) as free:  # a fixed port: the second viewer must have it, too
+    with socket.create_server(("127.0.0.1", 0)) as free:  # the second viewer uses the same port
         port = free.getsockname()[1]
     arguments = (tmp_path / "a.lmdb", "--no-open", "--port", port)
     size = {"width": 360, "height": 740}

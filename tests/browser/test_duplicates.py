@@ -54,7 +54,7 @@ def two(place: Path, chromium: Browser) -> Iterator[Site]:
         yield Site.entered(chromium, running)
 
 
-def test_page_shows_groups_of_duplicates_or_the_command_that_finds_them(tabs: Tabs, two: Site, place: Path) -> None:
+def test_page_shows_duplicates_or_the_command_to_search(tabs: Tabs, two: Site, place: Path) -> None:
     page = tabs.open(two, "/?view=duplicates&store=1", refused="/api/1/duplicates", **PHONE)
     status = page.locator("db-duplicates [role=status]")
     expect(status).to_contain_text(f"dbloader duplicates {place.with_name('b.lmdb')}")

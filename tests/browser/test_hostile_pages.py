@@ -67,7 +67,7 @@ def test_hostile_classes_are_searched(tabs: Tabs, hostile: Site) -> None:
     assert ATTACK in page.title()
 
 
-def test_files_that_are_no_images_are_cells_with_a_message(tabs: Tabs, hostile: Site) -> None:
+def test_other_files_are_cells_with_a_message(tabs: Tabs, hostile: Site) -> None:
     page = tabs.open(hostile, "/?q=label:1", refused="/thumb/")
     bad = page.locator(".tile.bad")
     expect(bad.filter(has_text="svg.jpg")).to_have_count(1)
@@ -80,7 +80,7 @@ def test_files_that_are_no_images_are_cells_with_a_message(tabs: Tabs, hostile: 
 
 def test_hostile_record_is_shown_and_nothing_runs(tabs: Tabs, hostile: Site) -> None:
     page = tabs.open(hostile, "/?view=record", refused="/(thumb|image|api/0/record)/")
-    for index in range(len(NAMES) + len(IMAGES)):
+    for index in (0, 2, len(NAMES), len(NAMES) + 1):  # markup, a direction override, SVG, HTML
         page.goto(f"/?view=record&index={index}")
         expect(page.locator("db-record h1")).to_be_visible()
         page.wait_for_load_state("networkidle")

@@ -80,15 +80,6 @@ def test_drag_on_a_histogram_shows_its_records(page: Page) -> None:
     assert count == sum(low <= 40 + seed % 60 <= high for seed in range(ALL))
 
 
-def test_histograms_end_with_the_least_and_the_greatest_value(page: Page) -> None:
-    sizes = [(40 + seed % 60, 30 + seed % 20) for seed in range(ALL)]
-    aspects = [width / height for width, height in sizes]
-    for name, least, greatest in (("width", "40", "99"), ("aspect", f"{min(aspects):.3g}", f"{max(aspects):.3g}")):
-        bars = page.locator(f"db-bars[name={name}]")
-        expect(bars.locator(".ends").last.locator("span")).to_have_text([least, greatest])
-        expect(bars.locator("rect").last).to_have_attribute("aria-label", re.compile(f"(^| to ){greatest}: "))
-
-
 def test_histogram_is_used_by_keyboard(page: Page) -> None:
     page.locator("db-bars[name=height] svg").focus()
     page.keyboard.press("End")
@@ -122,18 +113,3 @@ def test_wrong_search_is_a_message_and_back_undoes_it(page: Page) -> None:
     page.locator("#search").fill("name:nowhere")
     page.locator("#search").press("Enter")
     counted(page, 0)
-
-
-def test_click_shows_repaired_records(page: Page) -> None:
-    page.get_by_role("button", name="repaired").click()
-    counted(page, 1)
-    expect(page.locator(".tile:visible")).to_contain_text("d_005.jpg")
-
-
-def test_listing_of_the_search_is_downloaded(page: Page) -> None:
-    page.locator(".class", has_text="dog").click()
-    counted(page, CLASSES["dog"])
-    expect(page.get_by_text(f"{CLASSES['dog']} records, for")).to_be_visible()
-    with page.expect_download() as download:
-        page.locator("db-sidebar").get_by_role("link", name="jsonl").click()
-    assert len(download.value.path().read_text().splitlines()) == CLASSES["dog"]

@@ -102,7 +102,7 @@ def test_pixels_compared_with_files_count_as_changed(tmp_path: Path) -> None:
     assert report.problems == {"bytes": 3, "fields": 3}  # the format of the image is a field
 
 
-def test_records_whose_checksums_differ_are_never_called_the_same(places: tuple[Path, Path]) -> None:
+def test_records_with_different_checksums_are_never_equal(places: tuple[Path, Path]) -> None:
     compared(places, make_records(20), make_records(20))
     chunk = bytearray(chunk_at(places[1], "crc32", 0))
     chunk[4 * 3] ^= 1
@@ -130,7 +130,7 @@ def test_damage_in_the_other_store_is_a_problem(places: tuple[Path, Path]) -> No
         verify_store(places[0], against=places[0].with_name("none.lmdb"))
 
 
-def test_listing_of_differences_is_what_copy_drops(places: tuple[Path, Path], tmp_path: Path) -> None:
+def test_copy_drops_the_listed_differences(places: tuple[Path, Path], tmp_path: Path) -> None:
     a = [*make_records(20), Record(label=1), Record(name="twice", label=1), Record(name="twice", label=2)]
     b = [replace(record) for record in a[:18]]
     b[4].label = 9

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from PIL import ImageFile
@@ -24,7 +22,10 @@ from dbloader.errors import (
 from dbloader.sources.folder import scan
 from dbloader.stores.open import open_store
 from tests.support.conversion import documents, events, records, report_lines, siblings, verified
-from tests.support.images import KINDS, as_nobody, plant, plant_kinds, plant_photos
+from tests.support.images import KINDS, plant, plant_kinds, plant_photos
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_records_are_the_files_byte_for_byte_in_source_order(root: Path, place: Path) -> None:
@@ -150,22 +151,6 @@ def test_damage_is_found_with_load_truncated_images(root: Path, place: Path, mon
     assert ImageFile.LOAD_TRUNCATED_IMAGES
 
 
-def test_file_without_read_permission_is_named() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        root = plant_photos(Path(folder) / "images", 3)
-        (root / "cat" / "0002.jpg").chmod(0)
-        (root / "owl").mkdir(mode=0)
-        Path(folder).chmod(0o777)
-        with as_nobody():
-            report = convert(root, Path(folder) / "out.lmdb")
-            assert report_lines(report) == [
-                {"name": "cat/0002.jpg", "event": "rejected", "reason": "cannot be read: Permission denied"},
-                {"name": "owl", "event": "rejected", "reason": "the folder cannot be read: Permission denied"},
-            ]
-            assert (report.records, report.files) == (2, 4)
-        (root / "owl").chmod(0o755)
-
-
 # Nothing stored, and errors before anything is
 
 
@@ -206,21 +191,6 @@ def test_options_are_checked_before_anything_is_done(
     with pytest.raises(error, match=message):
         convert(root, place, **options)
     assert siblings(place) == set()
-
-
-def test_empty_source_is_not_the_working_directory(
-    root: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plant_photos(root, 1)
-    (tmp_path / "all.csv").write_text("path,label\ncat/0000.jpg,1\n")
-    monkeypatch.chdir(root)
-    for listing in (None, tmp_path / "all.csv"):
-        with pytest.raises(
-            SourceError, match=r"^the path of a folder is wanted, got '' \(the working directory is '.'"
-        ):
-            convert("", place, listing=listing)
-    assert siblings(place) <= {"all.csv"}
-    assert convert(".", place).records == 1
 
 
 @pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"resume": True}])

@@ -105,7 +105,7 @@ UNREAD = [
 ]
 
 
-def test_files_that_pillow_cannot_read_are_not_called_damaged(tmp_path: Path, place: Path) -> None:
+def test_files_of_unsupported_kinds_are_not_reported_as_damaged(tmp_path: Path, place: Path) -> None:
     sound = b"RIFF" + struct.pack("<I", 36) + b"WAVEfmt " + bytes(24)
     planes = [planar_tiff(PLANES, white=2), planar_tiff(BYTES[:1], white=0), planar_tiff(BYTES, white=2, fill=2)]
     files = {f"unread{n}.tif": data for n, data in enumerate(UNREAD)} | {"sound.webp": sound}
@@ -122,7 +122,7 @@ def test_files_that_pillow_cannot_read_are_not_called_damaged(tmp_path: Path, pl
 
 
 @pytest.mark.parametrize("image_format", ["GIF", "PNG", "WEBP", "TIFF"])
-def test_only_the_first_frame_is_decoded_with_a_remark(image_format: str, tmp_path: Path, place: Path) -> None:
+def test_report_names_files_of_several_frames(image_format: str, tmp_path: Path, place: Path) -> None:
     data = moving(image_format)
     name = {"GIF": "0.png"}.get(image_format, f"0.{image_format.lower()}")
     folder = plant(tmp_path / "moving", {f"cat/{name}": data, "cat/1.jpg": photo()})

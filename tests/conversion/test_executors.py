@@ -96,7 +96,7 @@ class Jobs:
         return Job(self.pool.submit(function, *arguments, **options))
 
 
-def test_results_with_only_done_are_polled(root: Path, place: Path, tmp_path: Path) -> None:
+def test_executor_needs_only_submit_done_and_result(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 8)
     plan_conversion(root, place, 4)
     with ThreadPoolExecutor(2) as pool:
@@ -141,23 +141,6 @@ def test_error_names_its_part_and_cancels_the_others(root: Path, place: Path, er
     assert [future.cancelled() for future in failing.futures] == [True, True, False, True]
 
 
-def test_warning_is_issued_if_no_worker_takes_a_part(recwarn: pytest.WarningsRecorder) -> None:
-    class Idle:
-        """Takes a part, and fails once a warning was issued."""
-
-        def submit(self, *_: object) -> Idle:
-            return self
-
-        def done(self) -> bool:
-            return bool(recwarn)
-
-        def result(self) -> None:
-            raise RuntimeError(str(recwarn[0].message))
-
-    with pytest.raises(ConversionError, match="no part was made for 0 s: see whether the executor has workers"):
-        [*run_parts("/nowhere", [0], Idle(), 1, patience=0.0)]
-
-
 def test_wrong_executor_is_refused_before_anything_is_written(root: Path, place: Path) -> None:
     plant(root, {"cat/a.jpg": b""})
     with pytest.raises(OptionError, match=r'^executor must be "ray" or an object with submit\(\), got \'spark\'$'):
@@ -167,7 +150,9 @@ def test_wrong_executor_is_refused_before_anything_is_written(root: Path, place:
     assert [*place.parent.iterdir()] == [root]
 
 
-def test_missing_ray_is_one_line_with_the_remedy(root: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_without_ray_is_one_line_with_the_remedy(
+    root: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plant_photos(root, 1)
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(OptionError, match=r"^making parts with Ray needs Ray: pip install 'dbloader\[ray\]'$"):

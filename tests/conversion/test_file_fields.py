@@ -159,18 +159,6 @@ def test_kept_damage_of_a_field_file_marks_its_record(tmp_path: Path) -> None:
     assert second.image == photo(2)
 
 
-def test_field_file_gets_its_end_marker(tmp_path: Path) -> None:
-    root = scenes(tmp_path / "scenes")
-    (root / "masks/b.png").write_bytes(photo(5)[:-2])
-    (root / "images/b.jpg").write_bytes(photo(6)[:-2])
-    report, (_, second) = converted(root)
-    assert report.repaired == 1
-    assert (second.image, second.fields["mask"]) == (photo(6), photo(5))
-    (event,) = map(json.loads, Path(report.report_file).read_text().splitlines())
-    marker = "its end marker was missing: appended FF D9"
-    assert event["reason"] == f"{marker}; its mask masks/b.png: {marker}"
-
-
 def test_smaller_images_are_refused_with_file_fields(tmp_path: Path) -> None:
     root = scenes(tmp_path / "scenes")
     with pytest.raises(OptionError, match="not the files in the field 'mask', 'depth'"):

@@ -112,7 +112,7 @@ JP2 = b"\0\0\0\x0cjP  \r\n\x87\n\0\0\0\x14ftypjp2 "  # the first box, and a piec
 
 
 @pytest.mark.parametrize("data", [b"RIFF", picture("WEBP")[:-9], b"\x89PNG\r\n\x1a\n", b"GIF8", b"II*\x00", JP2])
-def test_image_whose_header_is_cut_short_is_damaged(root: Path, place: Path, data: bytes) -> None:
+def test_image_with_a_truncated_header_is_damaged(root: Path, place: Path, data: bytes) -> None:
     plant(root, {"cat/0.png": photo(), "cat/1.png": data})
     with pytest.raises(ConversionError, match=r"cat/1.png: is damaged(: its header is|, or a TIFF of a kind)"):
         convert(root, place, on_damaged="fail")

@@ -61,12 +61,12 @@ def check_removal(folder: Path, command: str, place: str | Path, report: Path) -
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_report_of_a_store_that_is_replaced_is_removed(root: Path, place: Path, command: str) -> None:
+def test_replaced_store_loses_its_report(root: Path, place: Path, command: str) -> None:
     check_removal(root.parent, command, place, Path(f"{place}.report.jsonl"))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_report_of_another_server_is_not_removed(
+def test_store_in_mongodb_replaces_only_its_own_report(
     root: Path, mongo_uri: str, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     monkeypatch.chdir(root.parent)
@@ -74,7 +74,7 @@ def test_report_of_another_server_is_not_removed(
     check_removal(root.parent, command, mongo_uri, Path(f"{place.database}.{place.collection}.report.jsonl"))
 
 
-def test_report_counts_files_that_are_no_images(root: Path, place: Path) -> None:
+def test_report_counts_other_files(root: Path, place: Path) -> None:
     plant_photos(root, 2)
     plant(root, {"cat/notes.txt": b"", "cat/b.TXT": b"", "cat/.hidden.jpg": b"", "loose.jpg": b"", "empty/README": b""})
     report = convert(root, place)

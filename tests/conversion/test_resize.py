@@ -13,12 +13,12 @@ from PIL import Image, ImageCms
 from dbloader.conversion.resize import load_pixels, resize
 from dbloader.conversion.transcode import ImageFormat, new_size
 from dbloader.decoding import decode_pil
-from dbloader.errors import DamagedImageError, PixelRangeError
+from dbloader.errors import PixelRangeError
 from dbloader.images.info import Facts, check_decodes, read_facts
 from dbloader.images.pillow import open_pillow
 from tests.support import jpegs
 from tests.support.deep import GRAY, UNKNOWN
-from tests.support.images import encoded, photo
+from tests.support.images import encoded
 
 Array = np.ndarray[Any, Any]
 
@@ -167,15 +167,6 @@ def test_opacity_and_hidden_colors_are_kept(image_format: str) -> None:
     assert np.abs(seen[:, :3] - COLOURS).max() < 8  # training drops the opacity
 
 
-def test_hidden_colors_do_not_show_at_an_edge() -> None:
-    pixels = np.zeros((64, 64, 4), np.uint8)
-    pixels[:, 31:] = (255, 0, 0, 255)  # opaque red beside transparent black
-    smaller = floats(opened(resize(encoded(Image.fromarray(pixels), "PNG"), (16, 16))[0]))
-    half_seen = (smaller[..., 3] > 30) & (smaller[..., 3] < 225)
-    assert half_seen.any()
-    assert smaller[half_seen][:, 0].min() > 245
-
-
 @pytest.mark.parametrize(
     ("mode", "transparency", "expected"),
     [
@@ -215,19 +206,6 @@ def test_resizing_keeps_color_profile_exif_and_orientation(image_format: str, mo
     assert opened(smaller).size == (32, 24)
     assert opened(smaller).info["icc_profile"] == PROFILE
     assert opened(smaller).getexif().get(0x0112) == (6 if options else None)
-
-
-@pytest.mark.parametrize(("subsampling", "layer"), [(0, (1, 1)), (1, (2, 1)), (2, (2, 2))])
-def test_chroma_subsampling_of_a_jpeg_is_kept(subsampling: int, layer: tuple[int, int]) -> None:
-    smaller = opened(resize(photo(width=64, height=48, subsampling=subsampling), (32, 24))[0])
-    assert smaller.layer[0][1:3] == layer  # type: ignore[attr-defined]
-
-
-def test_undecodable_image_cannot_be_resized() -> None:
-    with pytest.raises(DamagedImageError, match=r"cannot be resized: .*[tT]runcated"):
-        resize(photo()[:400], (20, 15))
-    with pytest.raises(DamagedImageError, match="cannot be resized: cannot identify image file"):
-        resize(b"text", (20, 15))
 
 
 # More than 8 bits

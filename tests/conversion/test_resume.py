@@ -14,7 +14,7 @@ import pytest
 from dbloader.conversion.convert import convert
 from dbloader.conversion.report import Progress
 from dbloader.conversion.transcode import ImageFormat
-from dbloader.errors import ConversionError, SourceError, SourceNotFoundError, StoreExistsError
+from dbloader.errors import ConversionError, SourceError, StoreExistsError
 from dbloader.stores.open import open_store
 from tests.support.conversion import documents, events, interrupt, records, report_lines, siblings, verified
 from tests.support.deep import GRAY
@@ -57,15 +57,6 @@ def test_resumed_conversion_gives_the_same_store(root: Path, place: Path, option
     with open_store(place) as store, open_store(whole.place) as other:
         assert (store.manifest.depths, store.manifest.outcome) == (other.manifest.depths, other.manifest.outcome)
     assert siblings(place) == {f"{name}.lmdb{end}" for name in ("out", "whole") for end in ("", ".report.jsonl")}
-
-
-@pytest.mark.usefixtures("frequent_commits")
-def test_mistyped_source_keeps_an_unfinished_conversion(root: Path, place: Path) -> None:
-    plant_photos(root, 60)
-    interrupt(root, place, 30)
-    with pytest.raises(SourceNotFoundError, match="there is no such folder"):
-        convert(root / "none", place, overwrite=True)
-    assert convert(root, place, resume=True).resumed_at > 0
 
 
 def test_resuming_nothing_converts_with_a_warning(root: Path, place: Path) -> None:
@@ -187,15 +178,6 @@ def test_single_unreadable_file_is_rejected(root: Path, place: Path) -> None:
         {"name": name, "event": "rejected", "reason": "cannot be read: Input/output error"}
         for name in (*names[2:9], names[12], names[19])
     ]
-
-
-@pytest.mark.usefixtures("frequent_commits")
-def test_resumed_conversion_of_rejected_files_raises_the_same_error(root: Path, place: Path) -> None:
-    plant(root, {f"cat/{n:03}.jpg": b"text" for n in range(16)})
-    interrupt(root, place, 16)
-    with pytest.raises(ConversionError, match=r"none of the 16 files could be stored$"):
-        convert(root, place, resume=True)
-    assert siblings(place) == set()
 
 
 @pytest.mark.usefixtures("frequent_commits")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import io
 import pickle
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +12,8 @@ import torch
 from PIL import Image
 
 from dbloader.conversion.write_store import write_store
-from dbloader.errors import DamagedImageError, FieldError, OptionError
+from dbloader.errors import FieldError, OptionError
 from dbloader.records.record import Record
-from dbloader.stores.open import open_store
-from tests.support.images import encoded
 from tests.support.samples import IMAGE, Annotated, Sample, image_of, noise, same, written
 
 if TYPE_CHECKING:
@@ -54,15 +51,6 @@ def test_sample_may_lack_items_and_needs_no_image(tmp_path: Path) -> None:
     first, *others = written(samples, tmp_path)
     assert (first.image, first.label) == (IMAGE, None)
     assert others == [Record(index=1), Record(fields={"caption": "words"}, index=2), Record(index=3)]
-
-
-def test_standard_fields_of_a_dict_keep_their_meaning(tmp_path: Path) -> None:
-    standard = {"name": "a/b.raw", "width": 5, "height": 6, "format": "RAW", "damaged": "cut", "resized_from": (50, 60)}
-    (record,) = written([{**standard, "image": IMAGE, "label": np.array(2, ">i2")}], tmp_path)
-    assert same(record.label, 2)
-    assert {key: getattr(record, key) for key in standard} == standard
-    with open_store(tmp_path / "s.lmdb") as store:
-        assert store.find("a/b.raw") == 0
 
 
 def test_tuple_with_more_items_than_names_is_refused(tmp_path: Path) -> None:
@@ -240,28 +228,6 @@ def test_mode_that_png_lacks_is_refused_and_stored_as_tiff(tmp_path: Path, mode:
 def test_silent_losses_of_pillow_are_refused(tmp_path: Path, image: Image.Image, image_format: str, lost: str) -> None:
     with pytest.raises(FieldError, match=f"cannot be written as {image_format} .that loses its {lost}.*: choose"):
         written([image], tmp_path, image_format=image_format)
-
-
-def test_masks_are_stored_without_loss_beside_jpegs(tmp_path: Path) -> None:
-    mask = noise("L")
-    sample = {"image": noise("RGB"), "mask": mask, "masks": [mask, {"fine": noise("I;16")}]}
-    (record,) = written([sample], tmp_path, image_format="JPEG", quality=10)
-    assert record.format == "JPEG"
-    for data in (record.fields["mask"], record.fields["masks"][0]):
-        assert Image.open(io.BytesIO(data)).tobytes() == mask.tobytes()
-    assert Image.open(io.BytesIO(record.fields["masks"][1]["fine"])).tobytes() == noise("I;16").tobytes()
-    with pytest.raises(FieldError, match=r"field 'mask' is an image of mode F, .*: convert it, such as .*asarray"):
-        written([{"mask": noise("F")}], tmp_path, image_format="TIFF")
-
-
-def test_undecodable_pil_image_is_named(tmp_path: Path) -> None:
-    data = encoded(noise("RGB").resize((200, 200)), "JPEG")
-    with (
-        Image.open(io.BytesIO(data[: len(data) // 2])) as image,
-        pytest.raises(DamagedImageError, match=r"^sample 1: field 'image' is an image that does not decode: .*trunc"),
-    ):
-        written([noise("RGB"), image], tmp_path)
-    assert list(tmp_path.iterdir()) == []
 
 
 # Options

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dbloader import ImageFormat, LMDBDataset, convert, open_store
+from dbloader import LMDBDataset, convert, open_store
 from dbloader.conversion.parts.make_plan import plan_conversion
 from dbloader.conversion.parts.part import convert_part, list_parts
 from dbloader.conversion.parts.publish import publish
@@ -27,14 +27,11 @@ from dbloader.errors import (
     DamagedStoreError,
     OptionError,
     PlaceError,
-    SourceError,
-    StoreAccessError,
     StoreExistsError,
     StoreFullError,
     StoreNotFoundError,
 )
 from dbloader.records.document import open_sealed, seal
-from dbloader.stores.lmdb.publish_shards import copy_durably, index_shards
 from tests.contracts.records import stored
 from tests.support.children import in_child
 from tests.support.images import KINDS, plant, plant_kinds, plant_photos
@@ -42,8 +39,6 @@ from tests.support.sources import FILES, SOURCES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from dbloader.stores.lmdb.shard_table import ShardTable
 
 
 class Here(Executor):
@@ -237,23 +232,6 @@ def test_conversion_never_publishes_another_plan(root: Path, place: Path) -> Non
     assert not place.exists()
 
 
-def test_plan_made_during_publish_is_kept(root: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant_photos(root, 4)
-    plan_conversion(root, place, 1)
-    convert_part(place, 0)
-
-    def late(*arguments: Any, **options: Any) -> ShardTable:
-        table = index_shards(*arguments, **options)
-        plan_conversion(root, place, 1, overwrite=True)
-        return table
-
-    monkeypatch.setattr("dbloader.conversion.parts.publish.index_shards", late)
-    with pytest.raises(StoreExistsError, match="was planned again meanwhile"):
-        publish(place)
-    assert not place.exists()
-    assert list_parts(place).missing == [0]
-
-
 def test_publish_replaces_only_a_store_of_shards(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 6)
     convert(root, place, shards=2, executor=Here())
@@ -339,25 +317,6 @@ def test_part_is_refused_where_a_library_has_another_version(root: Path, place: 
     assert list_parts(place).missing == [0]
 
 
-def test_part_of_a_replaced_plan_fails_and_leaves_nothing(
-    root: Path, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plant_photos(root, 4)
-    plan_conversion(root, place, 2)
-
-    def replace_plan(*paths: Path) -> None:
-        plan_conversion(root, place, 2, shuffle_seed=1, overwrite=True)
-        copy_durably(*paths)
-
-    monkeypatch.setattr("dbloader.conversion.parts.part.copy_durably", replace_plan)
-    with pytest.raises(ConversionError, match="has another plan than when part 0 began: make the part again"):
-        convert_part(place, 0)
-    monkeypatch.undo()
-    folder = list_parts(place).plan.folder
-    assert [*(folder / "shards").iterdir()] == [*(folder / "parts").iterdir()] == []
-    assert list_parts(place).missing == [0, 1]
-
-
 def test_bad_file_fails_its_part_with_on_bad_fail(root: Path, place: Path) -> None:
     plant_kinds(root, "photo", "text", "photo")
     remedy = "fix the file and run the same command again, or begin again with --overwrite and --on-bad reject"
@@ -387,7 +346,7 @@ def test_concurrent_publish_has_one_winner(root: Path, place: Path, tmp_path: Pa
     check_same(place, tmp_path / "one.lmdb")
 
 
-def test_plan_does_not_replace_a_folder_that_is_no_plan(root: Path, place: Path) -> None:
+def test_plan_does_not_replace_another_folder(root: Path, place: Path) -> None:
     plant_photos(root, 4)
     mine = Path(f"{place}.partial") / "mine.txt"
     mine.parent.mkdir()
@@ -408,26 +367,6 @@ def test_taken_destination_is_refused_before_planning(root: Path, place: Path) -
     ) as caught:
         plan_conversion(root, "mongodb://user:secret@127.0.0.1:1/a.b", 1)
     assert "secret" not in str(caught.value)
-
-
-def test_source_store_replaced_after_the_plan_is_refused(root: Path, place: Path, tmp_path: Path) -> None:
-    plant_photos(root, 4)
-    convert(root, tmp_path / "source.lmdb")
-    plan_conversion(tmp_path / "source.lmdb", place, 1)
-    convert(root, tmp_path / "source.lmdb", overwrite=True, images=ImageFormat(short_side=8))
-    with pytest.raises(SourceError, match="plan again"):
-        convert_part(place, 0)
-
-
-def test_publish_removes_nothing_of_another_process(root: Path, place: Path) -> None:
-    plant_photos(root, 4)
-    convert(root, place, shards=2, executor=Here())
-    old = {path.name for path in place.rglob("*.lmdb")}
-    other = place / "index-other.lmdb"  # in its place before the manifest that names it
-    other.write_bytes(b"")
-    convert(root, place, shards=2, executor=Here(), overwrite=True)
-    assert other.exists()
-    assert not old & {path.name for path in place.rglob("*.lmdb")}
 
 
 def test_all_files_are_on_the_disk_before_the_manifest(
@@ -463,21 +402,6 @@ def test_all_files_are_on_the_disk_before_the_manifest(
         publish(place)
         assert place.parent.stat().st_ino in synced or append
     assert ready == [True, True]
-
-
-def test_parts_run_in_any_working_directory(root: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant_photos(root, 4)
-    monkeypatch.chdir(place.parent)
-
-    class Elsewhere(Here):
-        def submit(self, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
-            monkeypatch.chdir("/")
-            try:
-                return super().submit(function, *arguments, **options)
-            finally:
-                monkeypatch.chdir(place.parent)
-
-    assert convert(root.name, place.name, shards=1, executor=Elsewhere()).records
 
 
 def test_late_part_of_a_replaced_plan_is_ignored(root: Path, place: Path) -> None:
@@ -542,15 +466,6 @@ def test_shard_of_another_size_is_found_by_read_and_verify(
         path.write_bytes(whole)
     with open_store(place) as store:
         store.verify()
-
-
-def test_unwritable_folders_are_store_errors(root: Path, place: Path, tmp_path: Path) -> None:
-    plant_photos(root, 2)
-    with pytest.raises(StoreAccessError, match=r"missing/out.lmdb .* cannot be written: No such"):
-        plan_conversion(root, tmp_path / "missing" / "out.lmdb", 2)
-    plan_conversion(root, place, 1)
-    with pytest.raises(StoreAccessError, match=r"nowhere.* cannot be written"):
-        convert_part(place, 0, scratch=tmp_path / "nowhere")
 
 
 def test_wrong_numbers_of_parts_and_workers_are_refused(root: Path, place: Path) -> None:

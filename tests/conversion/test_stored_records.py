@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Subset, random_split
 from typing_extensions import override
 
-from dbloader import ImageFormat, LMDBDataset, MongoDataset, convert, write_store
+from dbloader import LMDBDataset, convert, write_store
 from dbloader.conversion.parts.make_plan import plan_conversion
 from dbloader.decoding import DecodeTensor, decode_pil
 from dbloader.errors import DamagedImageError, FieldError, OptionError
@@ -143,7 +143,7 @@ def test_every_given_option_takes_effect(place: Path, out: Path) -> None:
         assert manifest.digest == dataset.manifest.digest
 
 
-def test_only_the_chosen_fields_of_a_dataset_are_copied(place: Path, out: Path) -> None:
+def test_write_store_copies_only_the_fields_of_a_dataset(place: Path, out: Path) -> None:
     with LMDBDataset(place, fields=("image", "caption")) as dataset:
         write_store(dataset, out)
     for copy, record in zip(records(out), records(place), strict=True):
@@ -160,17 +160,6 @@ def test_only_the_chosen_fields_of_a_dataset_are_copied(place: Path, out: Path) 
 
 def rotate(image: Image.Image) -> Image.Image:
     return image.rotate(180)
-
-
-def test_tiled_images_stay_tiled(place: Path, out: Path, tmp_path: Path) -> None:
-    tiled = tmp_path / "tiled.lmdb"
-    convert(tmp_path / "images", tiled, images=ImageFormat(tile=True, quality=90))
-    with LMDBDataset(tiled, decode=DecodeTensor()) as before:
-        with LMDBDataset(tiled) as dataset:
-            assert write_store(dataset, out).source["tile"] is True
-        with LMDBDataset(out, decode=DecodeTensor()) as after:
-            assert all(torch.equal(a[0], b[0]) for a, b in zip(before, after, strict=True))  # type: ignore[call-overload]
-    assert all("tiles" in record.fields for record in records(out) if record.format == "JPEG")
 
 
 def test_kept_damage_stays_marked(tmp_path: Path, out: Path) -> None:
@@ -207,15 +196,6 @@ def test_chained_stores_of_different_classes_are_refused(
         assert not out.exists()
         manifest = write_store(ConcatDataset([one, two]), out, classes=("cat", "dog", "eel"))
         assert (manifest.length, manifest.classes) == (len(one) + len(two), ("cat", "dog", "eel"))
-
-
-def test_records_of_a_query_are_copied_from_mongodb(place: Path, out: Path, tmp_path: Path, mongo_uri: str) -> None:
-    convert(tmp_path / "images", mongo_uri, listing=tmp_path / "list.csv")
-    with MongoDataset(mongo_uri, query={"label": 1}) as dataset:
-        manifest = write_store(Subset(dataset, [4, 0]), out)
-    dogs = [record for record in told(place) if record[1] == 1]
-    assert told(out) == [dogs[4], dogs[0]]
-    assert manifest.classes == ("cat", "dog")
 
 
 def test_plan_with_a_password_is_private(place: Path, tmp_path: Path, mongo_uri: str) -> None:

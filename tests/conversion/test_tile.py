@@ -192,15 +192,3 @@ def test_killed_jpegtran_does_not_reject_the_image(
     with pytest.raises(OSError, match="ended by signal"):
         convert(root, place, images=ImageFormat(tile=True))
     assert not place.exists()
-
-
-def test_field_named_tiles_is_refused_with_tile(root: Path, place: Path, tmp_path: Path) -> None:
-    plant_photos(root, 2)
-    listing = tmp_path / "all.jsonl"
-    listing.write_text('{"path": "cat/0000.jpg", "tiles": 7}\n{"path": "dog/0001.jpg"}\n')
-    report = convert(root, place, listing=listing, images=ImageFormat(tile=True, quality=90))
-    (event,) = report_lines(report)
-    assert (event["name"], event["event"]) == ("cat/0000.jpg", "rejected")
-    assert event["reason"] == "field 'tiles' is where tile keeps the lengths of tiles: give yours another name"
-    convert(root, place, listing=listing, overwrite=True)
-    assert records(place)[0].fields == {"tiles": 7}

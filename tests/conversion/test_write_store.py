@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
 from dbloader import LMDBDataset, PrefetchLoader, Record, open_store, write_store
-from dbloader.errors import FieldError, OptionError, StoreAccessError, StoreExistsError, StoreNotFoundError
+from dbloader.errors import FieldError, OptionError, StoreNotFoundError
 from tests.support.samples import IMAGE, Items, Stream, noise, same, written
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     ("samples", "kind"),
     [({"image": [IMAGE]}, "dict"), ("folder/", "str"), (IMAGE, "bytes"), (Record(), "Record"), (noise("L"), "Image")],
 )
-def test_anything_but_an_iterable_of_samples_is_refused(tmp_path: Path, samples: Any, kind: str) -> None:
+def test_write_store_refuses_other_types_than_iterables_of_samples(tmp_path: Path, samples: Any, kind: str) -> None:
     told = rf"^samples must be an iterable .* got {kind}: put a single sample into a list.*convert\(\)$"
     with pytest.raises(OptionError, match=told):
         written(samples, tmp_path)
@@ -56,7 +55,7 @@ def test_samples_come_from_any_iterable_dataset_or_loader(tmp_path: Path, source
         assert same(record.image, array)
 
 
-def test_no_samples_make_an_empty_store_and_overwrite_none(tmp_path: Path) -> None:
+def test_empty_iterable_makes_an_empty_store_and_overwrites_nothing(tmp_path: Path) -> None:
     assert write_store([], tmp_path / "empty.lmdb", classes=("a",)).length == 0
     (tmp_path / "empty.lmdb").unlink()
     place, used_up = tmp_path / "s.lmdb", iter([{"x": 1}])
@@ -116,7 +115,7 @@ def test_label_without_a_class_is_refused_at_its_sample(tmp_path: Path, label: i
     assert [record.label for record in written(samples, tmp_path)][2] == label
 
 
-def test_names_of_classes_are_labels(tmp_path: Path) -> None:
+def test_class_names_become_labels(tmp_path: Path) -> None:
     samples: list[Any] = [(IMAGE, "dog"), (IMAGE, 2), (IMAGE, None), Record(label="cat")]  # type: ignore[arg-type]
     loader = DataLoader(Items(samples), 2, num_workers=1)
     for source in (samples, Items(samples, classes=["dog", "cat", "ant"]), loader):
@@ -151,22 +150,6 @@ def test_failing_source_leaves_nothing_at_the_place(tmp_path: Path, error: type[
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(StoreNotFoundError, match="does not exist"):
         LMDBDataset(tmp_path / "s.lmdb")
-
-
-def test_store_is_replaced_only_on_request(tmp_path: Path) -> None:
-    place = tmp_path / "s.lmdb"
-    write_store([(IMAGE, 1)], place)
-    taken = iter([(IMAGE, 2)])
-    with pytest.raises(StoreExistsError, match=re.escape(f"{place} exists already; overwrite")):
-        write_store(taken, place)
-    write_store(taken, place, overwrite=True)  # from which nothing had been taken
-    with open_store(place) as store:
-        assert store[0].label == 2
-
-
-def test_unwritable_place_is_refused_before_a_sample_is_made(tmp_path: Path) -> None:
-    with pytest.raises(StoreAccessError, match=r"the folder .*none does not exist"):
-        write_store((pytest.fail(f"sample {at} was made") for at in range(1)), tmp_path / "none/s.lmdb")
 
 
 @pytest.mark.parametrize("image", [np.zeros((3, 5, 4), np.uint8), torch.zeros(3, 5, 4, dtype=torch.uint8)])

@@ -91,7 +91,7 @@ def test_records_are_selected_and_dropped_by_listings_of_every_kind(store: Path,
     ]
 
 
-def test_unknown_name_is_an_error_in_select_and_a_warning_in_drop(store: Path, tmp_path: Path) -> None:
+def test_select_refuses_unknown_names_and_drop_warns(store: Path, tmp_path: Path) -> None:
     few = listing(tmp_path, "few.txt", "cat/0000.jpg", "a", "b", "c", "d")
     told = r"few\.txt: 4 of its rows name no record of .*all\.lmdb: 'a', 'b', 'c', …"
     with pytest.raises(SourceError, match=told):
@@ -114,14 +114,6 @@ def test_ambiguous_row_is_refused(store: Path, tmp_path: Path, row: Any, message
         copied(store, drop=listing(tmp_path, "bad.jsonl", row))
 
 
-def test_name_in_a_listing_means_all_its_records(tmp_path: Path) -> None:
-    with create_store(tmp_path / "twice.lmdb") as writer:
-        writer.write(encode(Record(name, 1)) for name in ("a", "b", "a", None))
-        writer.finish()
-    assert names(tmp_path / "twice.lmdb", select=listing(tmp_path, "a.txt", "a")) == ["a", "a"]
-    assert names(tmp_path / "twice.lmdb", drop=listing(tmp_path, "a.txt", "a")) == ["b", None]
-
-
 def test_conditions_compare_columns_and_all_must_hold(store: Path) -> None:
     wide = [name for name in labels_of(store) if name.startswith("eel/")]
     assert names(store, where=["width>=80"]) == names(store, where=["width > 40", " height==30 "]) == wide
@@ -134,16 +126,7 @@ def test_conditions_compare_columns_and_all_must_hold(store: Path) -> None:
         copied(store, where="width<3")
 
 
-def test_record_without_the_value_fulfils_no_condition(tmp_path: Path) -> None:
-    with create_store(tmp_path / "few.lmdb") as writer:
-        writer.write([encode(Record("a", 3, width=5, height=5)), encode(Record("b"))])
-        writer.finish()
-    for condition in ("width<9", "width!=9", "height<9", "label!=9", "label<9"):
-        assert names(tmp_path / "few.lmdb", where=[condition]) == ["a"]
-    assert names(tmp_path / "few.lmdb", where=["nbytes==0"]) == ["a", "b"]
-
-
-def test_nothing_left_is_an_error_and_nothing_is_written(store: Path) -> None:
+def test_empty_selection_is_an_error_and_writes_nothing(store: Path) -> None:
     with pytest.raises(OptionError, match=r"there is nothing to copy: no record of .*all\.lmdb fulfils all conditions"):
         copy_store(store, store.with_name("none.lmdb"), where=["width>900"])
     assert not [*store.parent.glob("none*")]
@@ -159,15 +142,6 @@ def test_selection_keeps_all_classes_and_its_report_lines(store: Path) -> None:
     _, manifest = copied(store, classes=[str(before[repaired])])
     assert manifest.outcome == {"repaired": 1, "rejected": 0}
     assert [event["name"] for event in events(store.with_name("copy.lmdb"))] == [repaired]
-
-
-def test_selection_records_its_source_and_check(store: Path, tmp_path: Path) -> None:
-    drop = listing(tmp_path, "drop.txt", "cat/0000.jpg")
-    _, manifest = copied(store, drop=drop, where=["width>3"], rename_classes={"cat": "pet"})
-    assert manifest.source["path"] == str(store)
-    assert manifest.source["check"] == "decode"
-    chosen = {"drop": str(drop), "where": ["width>3"], "rename_classes": {"cat": "pet"}}
-    assert manifest.source["copy"].items() >= chosen.items()
 
 
 # Labels and classes

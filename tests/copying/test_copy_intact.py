@@ -115,13 +115,6 @@ def test_skip_damaged_without_an_intact_record_leaves_nothing(tmp_path: Path, so
     assert {*tmp_path.iterdir()} == before
 
 
-def test_damaged_store_is_never_replaced_by_its_own_copy(tmp_path: Path, source: Path) -> None:
-    before = source.read_bytes()
-    with pytest.raises(OptionError, match="would replace or change its own source"):
-        copy_store(source, source, skip_damaged=print, overwrite=True)
-    assert source.read_bytes() == before
-
-
 def test_skip_damaged_excludes_a_selection(tmp_path: Path, source: Path) -> None:
     with pytest.raises(OptionError, match=r"skip_damaged \(--skip-damaged\) copies one store, without where, resume: "):
         copy_store(source, tmp_path / "new.lmdb", skip_damaged=print, where=["label==1"], resume=True)

@@ -224,7 +224,7 @@ def test_taken_destination_is_refused_before_anything_is_written(tmp_path: Path)
     assert {path.name for path in tmp_path.iterdir()} == {"all.lmdb", "v.lmdb"}
 
 
-def test_damage_leaves_every_destination_as_it_was(tmp_path: Path) -> None:
+def test_damage_changes_no_destination(tmp_path: Path) -> None:
     make(tmp_path / "all.lmdb")
     old = write(tmp_path / "t.lmdb", [0])
     document = value_at(tmp_path / "all.lmdb", RECORDS, record_key(200))

@@ -31,7 +31,7 @@ from dbloader.errors import (
 from dbloader.stores.lmdb.shard_table import ShardTable
 from dbloader.stores.open import open_store
 from tests.contracts.records import stored
-from tests.support.http_proxy import CUT, EXPIRED, LOST, SLOW_DOWN, HTTPProxy, flip, shorten
+from tests.support.http_proxy import EXPIRED, LOST, SLOW_DOWN, HTTPProxy, flip, shorten
 from tests.support.images import plant_photos
 from tests.support.object_store import (
     READER_KEY,
@@ -224,25 +224,6 @@ def remove(place: str, key: str) -> None:
     Bucket(place).delete([key])
 
 
-def test_upload_of_one_file_continues(object_store: ObjectStore, outside: Outside, stores: Path) -> None:
-    place = object_store.place("train.lmdb")
-
-    def decide(method: str, path: str) -> tuple[int, str] | None:
-        return EXPIRED if method == "PUT" and path.endswith("manifest.bson") else None
-
-    with HTTPProxy(object_store.port, decide) as proxy:
-        environment = object_store.environment(endpoint=proxy.endpoint)
-        with pytest.raises(
-            StoreAccessError, match=r"expired .*; it may be published nevertheless, as dbloader info s3:"
-        ):
-            outside(copy_store, stores / "one.lmdb", place, environment=environment)
-    outside(copy_store, stores / "one.lmdb", place)
-    first = outside(keys, place)
-    outside(remove, place, "manifest.bson")  # as if it was killed at its end
-    assert copy_and_watch(object_store, outside, "PUT", stores / "one.lmdb", place) == set()
-    assert outside(keys, place) == first
-
-
 def test_grown_store_is_downloaded(object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path) -> None:
     place, grown, to = object_store.place("train.lmdb"), tmp_path / "grown.lmdb", tmp_path / "back.lmdb"
     shutil.copytree(stores / "shards.lmdb", grown)
@@ -274,40 +255,6 @@ def test_upload_with_removed_files_is_not_published(object_store: ObjectStore, o
     assert "manifest.bson" not in outside(keys, place)
     outside(copy_store, stores / "shards.lmdb", place)
     assert {*outside(keys, place)} == {*outside(read_table, place).files, "manifest.bson"}
-
-
-def test_upload_keeps_files_of_a_later_upload(object_store: ObjectStore, outside: Outside, stores: Path) -> None:
-    place = object_store.place("train.lmdb")
-    reached, release = threading.Event(), threading.Event()
-
-    def decide(method: str, path: str) -> None:
-        if "list-type" in path:
-            reached.set()
-            release.wait(WAIT_S)
-
-    with HTTPProxy(object_store.port, decide) as proxy:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "dbloader", "copy", stores / "shards.lmdb", place],
-            env=object_store.environment(endpoint=proxy.endpoint),
-            stderr=subprocess.DEVNULL,
-        )
-        assert reached.wait(WAIT_S)
-        outside(copy_store, stores / "shards.lmdb", place)
-        outside(put, place, {"shards/00000-ab.lmdb": b"of an upload in its place"})
-        release.set()
-        process.wait(WAIT_S)
-    assert "shards/00000-ab.lmdb" in outside(keys, place)
-
-
-def test_later_download_to_one_path_is_refused(
-    object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
-) -> None:
-    place, to = object_store.place("train.lmdb"), tmp_path / "back.lmdb"
-    outside(copy_store, stores / "shards.lmdb", place)
-    with held_copy(object_store, place, to) as process:
-        outside(copy_store, place, to)
-    assert "back.lmdb exists already; overwrite (--overwrite) replaces it" in process.communicate()[1]
-    assert digest(to) == digest(stores / "one.lmdb")
 
 
 def test_download_reports_a_replaced_store(
@@ -387,27 +334,6 @@ def test_lost_answer_keeps_the_published_store(object_store: ObjectStore, outsid
         made = outside(copy_store, stores / "shards.lmdb", place, environment=environment)
     assert lost
     assert outside(read_table, place).manifest == made
-
-
-def test_cut_and_refused_transfers_are_repeated(
-    object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
-) -> None:
-    place = object_store.place("train.lmdb")
-    failures: dict[str, list[tuple[int, str] | str]] = {"PUT": [SLOW_DOWN, LOST], "GET": [CUT, SLOW_DOWN, CUT]}
-
-    def decide(method: str, path: str) -> tuple[int, str] | str | None:
-        todo = failures.get(method, []) if "/shards/" in path else []
-        try:
-            return todo.pop()
-        except IndexError:
-            return None
-
-    with HTTPProxy(object_store.port, decide) as proxy:
-        environment = object_store.environment(endpoint=proxy.endpoint)
-        outside(copy_store, stores / "shards.lmdb", place, environment=environment)
-        outside(copy_store, place, tmp_path / "back.lmdb", environment=environment)
-    assert not any(failures.values())
-    assert digest(tmp_path / "back.lmdb") == digest(stores / "shards.lmdb")
 
 
 def other_etag(headers: dict[str, str], body: bytes) -> tuple[dict[str, str], bytes]:

@@ -98,7 +98,7 @@ def test_other_programs_read_the_boxes(root: Path, tmp_path: Path, source: str, 
             assert corners == pytest.approx(np.concatenate((left, right - left), 1), abs=1e-4)
 
 
-def test_lost_labels_fields_and_names_are_warned_of(root: Path, tmp_path: Path) -> None:
+def test_lost_labels_fields_and_names_give_warnings(root: Path, tmp_path: Path) -> None:
     del root
     boxes = {"boxes": np.zeros((1, 4), np.float32), "box_labels": np.array([0])}
     samples = [

@@ -167,7 +167,7 @@ def test_smaller_and_tiled_images_come_back(tmp_path: Path, tile: bool) -> None:
     again(tmp_path, tmp_path / "folder")
 
 
-def test_files_that_convert_changes_are_counted_with_the_option_that_keeps_them(tmp_path: Path) -> None:
+def test_warning_names_the_option_that_keeps_the_digest(tmp_path: Path) -> None:
     write_store([Record("cat/1.jpg", 0, photo())], tmp_path / "facts.lmdb", classes=("cat",))
     what = "records without the size and format of their image: 1"
     warnings = export_store(tmp_path / "facts.lmdb", tmp_path / "facts").warnings

@@ -154,20 +154,6 @@ def test_field_that_no_column_can_hold_is_refused(tmp_path: Path, values: list[A
     assert not (tmp_path / "out").exists()
 
 
-def test_none_beside_a_missing_field_is_refused(tmp_path: Path) -> None:
-    store_of(tmp_path / "s.lmdb", record(0, fields={"x": None}), record(1))
-    with pytest.raises(ExportError, match=r"its field 'x' is None, and other records lack it, which Parquet cannot"):
-        exported(tmp_path)
-
-
-def test_array_that_is_no_image_is_refused(tmp_path: Path) -> None:
-    store_of(tmp_path / "s.lmdb", Record("a", image=np.zeros((3, 4, 2), np.uint8)))
-    with pytest.raises(
-        ExportError, match=r"record 0 \(a\) has an array of uint8 of the shape \(3, 4, 2\).*which is no"
-    ):
-        exported(tmp_path)
-
-
 ARRAYS = [
     np.dtype(name) for name in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint64", "float16", "float64")
 ]

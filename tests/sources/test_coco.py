@@ -75,13 +75,6 @@ def test_coco_file_may_have_any_layout_and_no_annotations(photos: Path) -> None:
     assert [len(entry.fields["boxes"]) for entry in entries(listing, photos)] == [0, 0, 0]
 
 
-def test_json_with_a_path_column_is_a_listing(photos: Path) -> None:
-    listing = photos.parent / "plain.json"
-    listing.write_text(json.dumps({"path_list": ["0.jpg"], "images": [[1]], "annotations": [2], "label": ["cat"]}))
-    [entry] = entries(listing, photos)
-    assert entry.fields == {"images": [1], "annotations": 2}
-
-
 @pytest.mark.parametrize(
     ("annotation", "reason"),
     [

@@ -80,11 +80,6 @@ def test_json_keeps_types_and_csv_makes_text(tmp_path: Path) -> None:
     assert entry.fields == {"area": "1.5", "checked": "true", "note": ""}
 
 
-def test_objects_may_differ_in_their_keys(tmp_path: Path) -> None:
-    source = listed(tmp_path, "a.jsonl", '{"path": "a", "x": 1}\n{"filename": "b", "y": 2, "target": 5}\n')
-    assert only_entries(source) == [Entry("a", (b"a",), None, {"x": 1}), Entry("b", (b"b",), 5, {"y": 2})]
-
-
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
 def test_memory_does_not_grow_with_the_number_of_rows(tmp_path: Path, name: str) -> None:
     def peak(rows: int) -> int:
@@ -171,7 +166,7 @@ NONE_CALLED = "none of the columns 'path', 'Class', 'caption' is called one of '
         ("a.csv", "class,path\n,a\n,b\n", "no row has a label, as the column 'class' is empty"),
     ],
 )
-def test_rows_without_a_label_are_warned_of(tmp_path: Path, name: str, content: Any, warning: str) -> None:
+def test_rows_without_a_label_give_a_warning(tmp_path: Path, name: str, content: Any, warning: str) -> None:
     source = listed(tmp_path, name, content)
     assert source.warnings == (warning,)
     assert None in labels(source)
@@ -249,7 +244,7 @@ def test_row_with_too_few_or_many_values_is_a_problem(tmp_path: Path) -> None:
     "column",
     [*sorted(RESERVED_FIELDS - {"label", "image"}), "", "$x", "a.b", "a\0b", " x", "x\t", "\ud800"],
 )
-def test_column_that_no_field_can_have_is_an_error(tmp_path: Path, column: str) -> None:
+def test_column_with_an_invalid_field_name_is_an_error(tmp_path: Path, column: str) -> None:
     message = f"rename the column {re.escape(repr(column))}: "
     with pytest.raises(SourceError, match=rf"a\.json, row 1: {message}"):
         listed(tmp_path, "a.json", [{"path": "a", column: 1}])

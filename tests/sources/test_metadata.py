@@ -12,7 +12,7 @@ from dbloader.conversion.convert import convert
 from dbloader.errors import SourceError
 from dbloader.sources.base import Problem
 from dbloader.sources.open import open_source
-from tests.support.conversion import events, records
+from tests.support.conversion import records
 from tests.support.images import plant, plant_photos
 from tests.support.tallies import only_entries, warnings_of
 
@@ -66,7 +66,7 @@ def test_folders_are_the_classes_without_a_label_column(root: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [["1.jpg", "cat/1.jpg"], ["images/1.jpg", "images/2.jpg"]])
-def test_files_beside_folders_or_in_a_single_one_have_no_label(tmp_path: Path, names: list[str]) -> None:
+def test_files_without_class_folders_have_no_label(tmp_path: Path, names: list[str]) -> None:
     root = plant(tmp_path, dict.fromkeys(names, b""))
     source = opened(root, "metadata.jsonl", [{"file_name": name} for name in names])
     assert found(source) == [(name, None, {}) for name in names]
@@ -152,40 +152,6 @@ def test_wrong_rows_are_problems_and_wrong_files_errors(root: Path) -> None:
     (root / "metadata.jsonl").unlink()
     with pytest.raises(SourceError, match=r"metadata\.csv: no row of it can be used: there are none$"):
         opened(root, "metadata.csv", "file_name,label\n")
-
-
-def test_extended_json_values_are_read_or_rejected(tmp_path: Path) -> None:
-    root = plant_photos(tmp_path / "images", 4, ("cat",))
-    values: list[Any] = [
-        {"$binary": {"base64": "AP8=", "subType": "00"}},
-        {"$numberDouble": "-Infinity"},
-        {"$binary": {"base64": "AP8=", "subType": "80"}},  # no array
-        {"$oid": "0123456789abcdef01234567"},
-    ]
-    rows = [{"file_name": f"cat/{n:04}.jpg", "label": 0, "x": value} for n, value in enumerate(values)]
-    (root / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    report = convert(root, tmp_path / "out.lmdb")
-    assert [record.fields["x"] for record in records(report.place)] == [b"\x00\xff", float("-inf")]
-    assert [event["reason"][:32] for event in events(report.place)] == [
-        "one of its arrays cannot be read",
-        "field 'x' has a key that is no s",
-    ]
-    (root / "metadata.jsonl").write_text('{"file_name": "cat/0000.jpg", "x": {"$binary": 3}}')
-    with pytest.raises(SourceError, match=r"row 1: is not JSON: "):
-        convert(root, tmp_path / "other.lmdb")
-
-
-def test_columns_of_an_export_are_checked(tmp_path: Path) -> None:
-    root = plant_photos(tmp_path / "images", 5, ("cat",))
-    columns: list[dict[str, Any]] = [{"name": "x/y"}, {"name": None}, {"name": ""}, {"name": 5}, {"resized_from": [1]}]
-    rows = [{"file_name": f"cat/{n:04}.jpg", "label": 0, **column} for n, column in enumerate(columns)]
-    (root / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    report = convert(root, tmp_path / "out.lmdb")
-    assert [record.name for record in records(report.place)] == ["x/y", None, "cat/0002.jpg"]
-    assert [(event["name"], event["reason"]) for event in events(report.place)] == [
-        ("cat/0003.jpg", "field 'name' must be a str, got 5"),
-        ("cat/0004.jpg", "field 'resized_from' must be (width, height), got [1]"),
-    ]
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dbloader import LMDBDataset, convert, open_store
+from dbloader import convert, open_store
 from dbloader.conversion.parts.make_plan import plan_conversion
 from dbloader.conversion.parts.part import convert_part
 from dbloader.conversion.parts.publish import publish
@@ -152,8 +152,3 @@ def test_place_that_cannot_be_converted_is_refused(object_store: ObjectStore, ou
     with pytest.raises(PlaceError, match="must not have credentials in it"):
         convert("s3://AKIA:secret@bucket/train", to)
     assert not to.exists()
-
-
-def test_dataset_error_names_how_to_read_object_storage() -> None:
-    with pytest.raises(PlaceError, match=r"s3://bucket/train\.lmdb is in object storage, .*dbloader copy"):
-        LMDBDataset("s3://bucket/train.lmdb")

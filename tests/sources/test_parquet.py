@@ -96,11 +96,6 @@ def test_places_name_tables(tmp_path: Path) -> None:
         find_tables(tmp_path / "hub")
 
 
-def test_find_tables_ignores_other_places(tmp_path: Path) -> None:
-    plant(tmp_path / "images", {"cat/1.jpg": photo(1), "metadata.parquet": b""})
-    assert [find_tables(tmp_path / name) for name in ("", "none", "n\0", "images")] == [[]] * 4
-
-
 def test_saved_arrow_files_are_refused_with_the_remedy(tmp_path: Path) -> None:
     plant(tmp_path / "split", {"dataset_dict.json": b"{}", "train/data-00000-of-00001.arrow": b""})
     plant(tmp_path / "saved", {"dataset_info.json": b"{}", "state.json": b"{}"})
@@ -142,17 +137,6 @@ def test_columns_are_found_by_their_names_and_types(tmp_path: Path) -> None:
         "the column 'when' is left out: no field has the type timestamp[us]; write it as text to keep it",
         "the column 'map' is left out: no field has the type map<int8, int8 ('map')>; write it as text to keep it",
         "1 of 3 images have no label",
-    )
-
-
-def test_first_of_two_class_columns_is_the_label(tmp_path: Path) -> None:
-    fine, coarse = ({"_type": "ClassLabel", "names": names} for names in (["a", "b"], ["c"]))
-    made = table({"fine": fine, "coarse": coarse}, image=images(2), fine=[0, 1], coarse=[0, 0])
-    source = source_of(write(tmp_path / "x.parquet", made))
-    assert [(entry.label, entry.fields) for entry in entries(source)] == [(0, {"coarse": 0}), (1, {"coarse": 0})]
-    assert source.classes == ("a", "b")
-    assert warnings_of(source) == (
-        "of the columns 'fine', 'coarse', 'fine' became the label, and the others became fields",
     )
 
 

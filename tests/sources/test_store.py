@@ -36,7 +36,7 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "a.lmdb"
 
 
-def test_without_options_the_records_are_the_same(store: Path, tmp_path: Path, mongo_uri: str) -> None:
+def test_conversion_without_options_keeps_all_records(store: Path, tmp_path: Path, mongo_uri: str) -> None:
     with open_store(store) as opened:
         digest = opened.manifest.digest
     for source, place in ((store, tmp_path / "b.lmdb"), (tmp_path / "b.lmdb", mongo_uri), (mongo_uri, tmp_path / "c")):
@@ -78,7 +78,7 @@ def test_files_are_checked_like_files_of_a_folder(tmp_path: Path) -> None:
     assert events(tmp_path / "b.lmdb") == events(tmp_path / "c.lmdb")
 
 
-def test_tiles_are_made_again_or_warned_of(tmp_path: Path) -> None:
+def test_conversion_without_tile_warns_of_lost_tiles(tmp_path: Path) -> None:
     tiles = ImageFormat(tile=True, quality=90)
     tiled = convert(plant_photos(tmp_path / "images", 4, width=100, height=80), tmp_path / "a.lmdb", images=tiles)
     untiled = convert(tmp_path / "a.lmdb", tmp_path / "b.lmdb")

@@ -51,7 +51,7 @@ def test_dataset_has_voc_boxes(photos: Path, tmp_path: Path) -> None:
     assert "<pose>Left</pose>" in dataset[1]["annotations"]
 
 
-def test_an_image_set_chooses_some_voc_annotations(photos: Path, tmp_path: Path) -> None:
+def test_image_set_selects_voc_annotations(photos: Path, tmp_path: Path) -> None:
     plant(tmp_path / "Annotations", {f"{n}.xml": xml(thing("cat", 1, 1, 9, 9), name=f"{n}.jpg") for n in range(3)})
     sets = plant(tmp_path / "ImageSets" / "Main", {"train.txt": b"2\n0  1\n\n7\n"})
     assert [entry.name for entry in entries(sets / "train.txt", photos)] == ["2.jpg", "0.jpg"]

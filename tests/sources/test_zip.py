@@ -96,7 +96,7 @@ def test_names_are_read_in_their_encoding(tmp_path: Path) -> None:
         source_of(path)
 
 
-def test_unsafe_names_are_only_names_and_nothing_is_extracted(tmp_path: Path) -> None:
+def test_hostile_names_are_kept_and_nothing_is_extracted(tmp_path: Path) -> None:
     names = ["/etc/1.jpg", "../../2.jpg", "a/../../3.jpg", "C:\\4.jpg", "\x1b[2J5.jpg"]
     folder = tmp_path / "a" / "b"
     folder.mkdir(parents=True)
