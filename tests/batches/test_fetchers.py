@@ -15,7 +15,6 @@ from dbloader.batches.base import call_now
 from dbloader.batches.fetchers import RecordBatchFetcher, create_fetcher
 from dbloader.batches.tensors import TensorBatchFetcher
 from dbloader.decoding import DecodeTensor, RandomResizedCrop
-from dbloader.decoding.decoder import Plan
 from dbloader.errors import (
     LoaderError,
     NotAnImageError,
@@ -109,34 +108,6 @@ def test_first_error_of_a_batch_names_its_record(tmp_path: Path, workers: int) -
         if hasattr(caught.value, "__notes__"):
             assert "record 2 (2.jpg)" in caught.value.__notes__[0]
         assert list(iterator) == []
-
-
-@pytest.mark.parametrize("planned", [0, 2000, 2**23])
-def test_large_files_are_planned_a_few_at_a_time(place: Path, planned: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dbloader.batches.tensors.PLANNED_NBYTES", planned)
-    dataset = LMDBDataset(place, decode=RandomResizedCrop(8))
-    lent: list[int] = []
-    plan, decode = dataset.decode.plan, Plan.decode  # type: ignore[union-attr]
-    ahead: list[int] = []
-
-    def planning(image: Any, *arguments: Any, **known: Any) -> Any:
-        assert isinstance(image, memoryview)
-        lent.append(len(image))
-        return plan(image, *arguments, **known)
-
-    def decoding(self: Plan, out: Any = None) -> Any:
-        ahead.append(sum(lent[len(ahead) : -1]))
-        return decode(self, out)
-
-    monkeypatch.setattr(dataset.decode, "plan", planning)
-    monkeypatch.setattr(Plan, "decode", decoding)
-    indices = keyed([*range(LENGTH)])
-    batch = create_fetcher(dataset).__getitems__(indices).batch
-    monkeypatch.undo()
-    assert torch.equal(batch[0], create_fetcher(dataset).__getitems__(indices).batch[0])
-    assert len(ahead) == LENGTH
-    assert max(ahead) <= planned
-    assert (max(ahead) > 0) == (planned > 0)
 
 
 def test_store_that_returns_too_few_records_is_an_error(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

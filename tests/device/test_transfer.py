@@ -132,12 +132,6 @@ def test_container_keeps_its_other_attributes() -> None:
     assert to_device(Checked(tensor()), META).made == 1
 
 
-def test_named_results_of_torch_keep_their_type() -> None:
-    moved = to_device(torch.max(torch.rand(3, 3), dim=0), META)
-    assert type(moved) is torch.return_types.max
-    assert (moved.values.device, moved.indices.device) == (META, META)
-
-
 def test_object_with_a_to_method_moves_itself() -> None:
     assert to_device([Mover()], META)[0].device == META
     packed = pack_sequence([torch.ones(3), torch.ones(2)])

@@ -231,13 +231,9 @@ COMMENT = segment(0xFE, b"")
     ("data", "reason"),
     [
         (b"\xff\xd8", "the image ends at byte 2, before its first scan"),
-        (b"\xff\xd8" + END, "the image ends at byte 4, before its first scan"),
         (HEAD + END, f"the image ends at byte {len(HEAD) + 2}, before its first scan"),
         (b"\xff\xd8" + SCAN + END, "segment FFDA at byte 2 stands before the frame"),
         (HEAD + b"\x00" + SCAN, f"no marker is at byte {len(HEAD)}, where one is due"),
-        (HEAD + b"\xff\x00" + SCAN, f"no marker is at byte {len(HEAD)}, where one is due"),
-        (HEAD + b"\x00" + SCAN + COMMENT + b"\x00" + COMMENT, f"no marker is at byte {len(HEAD)}, where"),
-        (HEAD + b"\x00" + SCAN + COMMENT + b"\x00", f"no marker is at byte {len(HEAD)}, where one is due"),
         (HEAD + SCAN + COMMENT + b"\xff\x00", f"no marker is at byte {len(HEAD + SCAN + COMMENT)}, where one is due"),
         (HEAD + SCAN + b"\xff\x02" + END, f"marker FF02 is out of place at byte {len(HEAD + SCAN)}"),
         (HEAD + b"\xff\xe0\x00\x01" + SCAN + END, f"segment FFE0 at byte {len(HEAD)} contradicts"),
@@ -245,21 +241,13 @@ COMMENT = segment(0xFE, b"")
         (HEAD + FRAME + SCAN + END, f"segment FFC0 at byte {len(HEAD)} begins a second frame"),
         (frame(0xC0, 0, 8, 0x11) + SCAN + END, f"segment FFC0 at byte {AT_FRAME} contradicts"),
         (frame(0xC0, 8, 8, 0x01) + SCAN + END, f"segment FFC0 at byte {AT_FRAME} contradicts"),
-        (frame(0xC0, 8, 8, 0x15) + SCAN + END, f"segment FFC0 at byte {AT_FRAME} contradicts"),
         (b"\xff\xd8" + segment(0xC0, FRAME[4:-1]) + END, "segment FFC0 at byte 2 contradicts"),
-        (b"\xff\xd8" + segment(0xC0, FRAME[4:] + b"\x00") + END, "segment FFC0 at byte 2 contradicts"),
         (HEAD + scan([2]) + END, f"segment FFDA at byte {len(HEAD)} names a component"),
         (HEAD + scan([1, 1]) + END, f"segment FFDA at byte {len(HEAD)} names a component"),
-        (HEAD + scan([]) + END, f"segment FFDA at byte {len(HEAD)} contradicts"),
         (HEAD + segment(0xDA, b"\x01\x01\x00\x3f\x00") + END, f"segment FFDA at byte {len(HEAD)} contradicts"),
-        (HEAD + segment(0xDA, b"") + END, f"segment FFDA at byte {len(HEAD)} contradicts"),
-        (
-            HEAD + segment(0xDA, b"\x01\x01\x00\x00\x3f\x00\x00") + END,
-            f"segment FFDA at byte {len(HEAD)} contradicts",
-        ),
     ],
 )
-def test_inconsistent_segments_are_reported_with_their_place(data: bytes, reason: str) -> None:
+def test_inconsistent_segment_is_named_with_its_place(data: bytes, reason: str) -> None:
     structure = examine(data)
     assert structure.state is State.DAMAGED
     assert structure.reason.startswith(reason)

@@ -102,26 +102,6 @@ def test_slot_held_at_a_fork_is_not_reused() -> None:
 
 
 @pytest.mark.slow
-def test_memory_is_allocated_at_the_first_write() -> None:
-    def shared() -> int:
-        lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
-        return next(int(fields[1]) * 1024 for fields in lines if fields[0] == "Shmem:")
-
-    before = shared()
-    blocks = SharedBatchPool(4, 4, 2**26)
-    assert shared() - before < 2**25
-    tensors = []
-    for worker in range(4):
-        block = taken(blocks.take(worker, (2**26,)))
-        block.pixels[:] = 1
-        tensors.append(torch.from_numpy(block.pixels))
-    assert shared() - before > 3 * 2**26
-    del blocks, block, tensors[1:]
-    gc.collect()
-    assert shared() - before < 2 * 2**26, "a kept batch does not keep other slots"
-
-
-@pytest.mark.slow
 def test_process_batches_equal_thread_batches_and_reuse_memory(place: Path) -> None:
     loader = make(place, "processes", input_size=96)  # too large to be sent by value
     for batches in expected(place, 3, input_size=96):

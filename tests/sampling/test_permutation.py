@@ -98,20 +98,5 @@ def test_neighbors_are_random(n: int) -> None:
     assert deviations(np.bincount((cells[:, 1:] * 16 + cells[:, :-1]).ravel(), minlength=256)) < 5
 
 
-@pytest.mark.parametrize("n", [66 * 64, 65 * 65, 66 * 65])
-def test_odd_orders_are_as_frequent_as_even_orders(n: int) -> None:
-    # A network over a full table with two odd sides, or with xor, has only even permutations.
-    odd = 0
-    for order in samples(n, 100).tolist():
-        left, cycles = set(range(n)), 0
-        while left:
-            cycles += 1
-            position = left.pop()
-            while (position := order[position]) in left:
-                left.remove(position)
-        odd += (n - cycles) % 2
-    assert abs(odd - 50) < 5 * 100**0.5 / 2
-
-
 def test_memory_does_not_grow_with_the_size() -> None:
     assert traced_peak(lambda: Permutation(LARGE, 0)(np.array([LARGE // 2]))) < 100_000

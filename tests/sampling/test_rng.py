@@ -37,12 +37,6 @@ def test_numbers_are_uniform_and_neighbors_independent(stride: int) -> None:
     assert abs(chi_square - bins**2) < 5 * (2 * bins**2) ** 0.5
 
 
-def test_streams_of_neighboring_epochs_are_unrelated() -> None:
-    streams = np.array([uniform(np.arange(10_000), derive_keys(2, 0, epoch)) for epoch in range(20)])
-    correlations = np.corrcoef(streams)[np.triu_indices(20, 1)]
-    assert np.abs(correlations).max() < 5 / 10_000**0.5
-
-
 def test_sample_has_same_numbers_in_any_batch() -> None:
     whole = SampleRNG(1, 2, range(100))
     numbers = whole.uniform(7, "x")
