@@ -14,6 +14,7 @@ from dbloader import PrefetchLoader
 from dbloader.errors import LoaderError
 from dbloader.sampling import SeededBatchSampler, ShuffleSampler
 from dbloader.sampling.permutation import Permutation
+from tests.support.caching import wait_for
 from tests.support.loaders import Numbers, numbers
 
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # which torchdata calls
@@ -76,6 +77,8 @@ def test_stateful_loader_resumes_as_without_prefetching(
         first, second, third = (make(front, kind, workers, **options) for _ in range(3))
         iterator = iter(first)
         seen = [read(iterator, received)]
+        if received and isinstance(first, PrefetchLoader):
+            wait_for(lambda: first.stats().ahead > received, "a prefetched batch")
         state = first.state_dict()
         seen.append(read(iterator))
         second.load_state_dict(state)
