@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import threading
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -117,7 +118,18 @@ def sigint_blocked() -> Iterator[None]:
 
     resource_tracker.ensure_running()  # unblocks SIGINT when it starts
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # The system may give the signal to another thread, such as a thread of OpenBLAS. Python would then raise
+    # KeyboardInterrupt here in spite of the mask, and a process without its data prints a traceback.
+    interrupts: list[int] = []
+    handler = signal.getsignal(signal.SIGINT)
+    deferred = callable(handler) and threading.current_thread() is threading.main_thread()
+    if deferred:
+        signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
     try:
         yield
     finally:
+        if deferred:
+            signal.signal(signal.SIGINT, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if interrupts:
+            signal.raise_signal(signal.SIGINT)
