@@ -33,7 +33,7 @@ class BatchFetcher(ABC):
 
     Attributes:
         dataset: The dataset whose samples are in the batches.
-        releases_gil: Whether threads do nearly all of the work without the GIL, and so in parallel.
+        releases_gil: Whether threads do nearly all of the work without the GIL.
         image_nbytes: Bytes of each image in a batch, if one uint8 tensor holds all images; else None.
         shared_pool: Memory for that tensor in worker processes. ProcessLoader sets it while the workers start.
         check_skipped: A function that the consumer calls with newly skipped samples, the number of all skipped samples
@@ -57,7 +57,7 @@ class BatchFetcher(ABC):
         """
 
     def snapshot(self) -> BatchFetcher:
-        """Return a fetcher of the same batches that ``MongoDataset.refresh`` does not change."""
+        """Return a fetcher that ``MongoDataset.refresh`` does not change."""
         if not isinstance(self.dataset, StoreDataset) or not hasattr(self.dataset, "refresh"):
             return self
         fetcher = copy.copy(self)

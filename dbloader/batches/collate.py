@@ -130,12 +130,14 @@ def collate(
 def _explain(
     dataset: Any, indices: Sequence[int], samples: list[dict[str, Any]], function: Callable[[list[Any]], Any]
 ) -> str | None:
-    """Return why samples have no batch: a value is missing, or a PIL image, or shapes differ; None if not known."""
-    # torch makes a list of a field whose first value is a text, and such a list may contain None.
-    texts = {name for name, value in samples[0].items() if isinstance(value, str)}
-    for index, sample in zip(indices, samples, strict=True):
-        for name, value in sample.items():
-            if value is None and name not in texts:
+    """Return which field of which sample cannot be collated, why, and the remedy; None if no cause is known."""
+    for name in samples[0]:
+        with suppress(TypeError, ValueError, RuntimeError):
+            function([{name: sample[name]} for sample in samples])
+            continue
+        values = [sample.get(name) for sample in samples]
+        for index, value in zip(indices, values, strict=True):
+            if value is None:
                 fields = "('image',)" if name != "image" else "('name', 'label')"
                 remedy = f"choose fields without it, as fields={fields}, " if isinstance(dataset, StoreDataset) else ""
                 return (
@@ -148,19 +150,15 @@ def _explain(
                     "transform or a decode that returns tensors, such as RandomResizedCrop(224), or a collate_fn that "
                     "takes PIL images"
                 )
-    for name in samples[0]:
-        with suppress(TypeError, ValueError, RuntimeError):
-            function([{name: sample[name]} for sample in samples])
-            continue
-        shapes = [_shape(sample.get(name)) for sample in samples]
+        shapes = [_shape(value) for value in values]
         other = next((at for at, shape in enumerate(shapes) if shape != shapes[0]), None)
         if other is not None:
             remedy = (
                 "pass transform=RandomResizedCrop(224) or another Decoder with a size, or " if name == "image" else ""
             )
             return (
-                f"{name!r} of {_describe(dataset, indices[other])} has the shape {shapes[other]}, and that of "
-                f"{_describe(dataset, indices[0])} {shapes[0]}, so they cannot be one tensor: {remedy}"
+                f"{name!r} has the shape {shapes[other]} in {_describe(dataset, indices[other])} and {shapes[0]} in "
+                f"{_describe(dataset, indices[0])}, so they cannot be one tensor: {remedy}"
                 f"pass collate_fn=Collate(lists=({name!r},)) of dbloader for a list of them"
             )
     return None

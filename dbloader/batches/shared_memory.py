@@ -53,11 +53,6 @@ class SharedBatchPool:
         self._map()
         _pools[self.token] = self
 
-    @staticmethod
-    def is_supported() -> bool:
-        """Return whether this system has files in memory."""
-        return hasattr(os, "memfd_create")
-
     def _map(self) -> None:
         self._used, *self._memory = [np.frombuffer(mmap.mmap(file, 0), np.uint8) for file in self._files]
 

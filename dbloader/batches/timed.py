@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import Any, Self
+from typing import Any
 
 now = time.perf_counter
 
@@ -42,7 +42,7 @@ class SkippedSample:
 
     def __str__(self) -> str:
         text = f"sample {self.index}{'' if self.name is None else f' ({self.name})'}: {self.reason}"
-        return text if text.isprintable() else ascii(text)[1:-1]  # names come from strangers, and this is printed
+        return text if text.isprintable() else ascii(text)[1:-1]  # a name may contain control characters
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,9 +59,3 @@ class TimedBatch:
     samples: int
     serial: float = 0.0
     skipped: tuple[SkippedSample, ...] = ()
-
-    def pin_memory(self, device: Any = None) -> Self:
-        """Return the same with the batch in pinned memory; a DataLoader calls this."""
-        from torch.utils.data._utils.pin_memory import pin_memory
-
-        return dataclasses.replace(self, batch=pin_memory(self.batch, device))  # type: ignore[no-untyped-call]

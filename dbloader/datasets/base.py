@@ -113,8 +113,7 @@ class RecordDataset(Dataset[Any]):
 
     @cached_property
     def _indices_digest(self) -> str:
-        indices = np.arange(len(self)) if self._indices is None else self._indices
-        return hashlib.sha256(indices.astype("<i8").tobytes()).hexdigest()
+        return hashlib.sha256(np.asarray(self._indices, "<i8").tobytes()).hexdigest()
 
     def record(self, index: int) -> Record:
         """Return a record with all its stored fields; errors are as from ``records``."""
@@ -163,7 +162,7 @@ class RecordDataset(Dataset[Any]):
             return index
         position = int(np.searchsorted(self._indices, index))
         if position == len(self._indices) or self._indices[position] != index:
-            raise RecordNotFoundError(f"the record of {self.root} that is named {name!r} is not one of the query's")
+            raise RecordNotFoundError(f"the query does not select the record {name!r} of {self.root}")
         return position
 
     def filename(self, index: int, basename: bool = False, absolute: bool = False) -> str:
@@ -242,7 +241,7 @@ class RecordDataset(Dataset[Any]):
 
 
 class Samples(Sequence[tuple[str, int]]):
-    """The (name, label) of all records. An index makes Python objects of one."""
+    """The (name, label) of all records. Only an index makes Python objects."""
 
     def __init__(self, names: Names, targets: np.ndarray[Any, Any]) -> None:
         self._names = names

@@ -123,8 +123,8 @@ def others_of(dataset: Any, record: Record, plan: Plan | None, value: Callable[[
         if files and (crops or isinstance(dataset.decode, Decoder)):
             raise OptionError(
                 f"field {files[0]!r} of {describe_record(record, dataset.root)} would not be cropped together with its "
-                "image: that takes the field 'image' too, and a Decoder of one crop, such as RandomResizedCrop(224), "
-                "as decode= or as transform= of create_loader; or pass decode=None"
+                "image: add the field 'image', and pass a Decoder of one crop, such as RandomResizedCrop(224), as "
+                "decode= or as transform= of create_loader; or pass decode=None"
             )
         cropped: dict[str, Any] = {name: _read_file(name, decode_field, values[name]) for name in files}
     else:

@@ -91,7 +91,7 @@ class MongoDataset(StoreDataset):
         except RecordNotFoundError:
             if self._indices is None:
                 raise
-            # The query did not find the first record of that name; it may have found another one.
+            # The query did not select the first record of that name, but may have selected another.
             positions = np.flatnonzero(np.isin(self._indices, self._origin.named(name)))
             if not len(positions):
                 self._origin.check_counts()  # the server may have lost records
@@ -142,6 +142,6 @@ def _check_query(query: Mapping[str, Any]) -> dict[str, Any]:
         bson.encode(query)
     except (bson.errors.BSONError, TypeError, OverflowError) as error:
         raise OptionError(
-            f"query must be one of MongoDB's, of Python's own numbers, texts, lists and dicts: {error}"
+            f"query must be a MongoDB query of Python's own numbers, texts, lists and dicts: {error}"
         ) from error
     return copy.deepcopy(dict(query))

@@ -46,7 +46,7 @@ class Preparation(nn.Module):
         label: Name of the targets in a mapping.
 
     Raises:
-        TypeError: A module is not callable. From a call: the batch has another type; a module wants targets and the
+        TypeError: A module is not callable. From a call: the batch has another type; a module takes targets and the
             batch has none; or such a module does not return (images, targets).
         KeyError: From a call: a mapping has no ``image``.
     """
@@ -72,7 +72,7 @@ class Preparation(nn.Module):
         if isinstance(batch, Mapping):
             if self.image not in batch:
                 got = ", ".join(map(str, batch))
-                raise KeyError(f"the batch has no {self.image!r}, got {got}: say image=, or add it to fields")
+                raise KeyError(f"the batch has no {self.image!r}, got {got}: pass image=, or add it to fields")
             image: Any = self.image
             label: Any = self.label
             values: dict[Any, Any] = dict(batch)
@@ -96,7 +96,7 @@ class Preparation(nn.Module):
             wanted = _parameters(module)
             if _are_crops(images):
                 if {"targets", "target"} & wanted:
-                    raise TypeError(f"{_name(module)} wants targets, which a batch of several crops cannot share")
+                    raise TypeError(f"{_name(module)} takes targets, which a batch of several crops cannot share")
                 count = len(images) if "rng" in wanted else 0
                 rngs = [{"rng": rng and rng.with_stream(stream + at)} for at in range(count)] or [{}] * len(images)
                 images = [module(crop, **options) for crop, options in zip(images, rngs, strict=True)]
@@ -106,13 +106,13 @@ class Preparation(nn.Module):
             if "rng" in wanted:
                 options["rng"] = None if rng is None else rng.with_stream(stream)
                 stream += 1
-            keys = getattr(module, "data_keys", None)  # kornia's: what its arguments are
+            keys = getattr(module, "data_keys", None)  # kornia's: the kinds of its arguments
             both = len(keys) == 2 if isinstance(keys, (list, tuple)) else "*inputs" in wanted and targets is not None
             if not both and not {"targets", "target"} & wanted:
                 images = module(images, **options)
                 continue
             if targets is None:
-                raise TypeError(f"{_name(module)} wants the targets of a batch, got a batch without")
+                raise TypeError(f"{_name(module)} takes the targets of a batch, got a batch without targets")
             if "targets" in wanted:
                 result = module(images, targets=targets, **options)
             elif "target" in wanted:
@@ -122,7 +122,7 @@ class Preparation(nn.Module):
                 result = module(images, targets, **options)
             if not isinstance(result, (tuple, list)) or len(result) != 2:
                 raise TypeError(
-                    f"{_name(module)} wants targets and so must give (images, targets), got {_name(result)}"
+                    f"{_name(module)} takes targets and so must return (images, targets), got {_name(result)}"
                 )
             images, targets = result
         return images, targets

@@ -52,8 +52,8 @@ def rebuild(batch: Batch, values: dict[Any, Any]) -> Batch:
     if isinstance(batch, tuple):
         return type(batch)(*values.values()) if hasattr(batch, "_fields") else type(batch)(values.values())
     if isinstance(batch, Mapping) and not isinstance(batch, MutableMapping):
-        return type(batch)(values)  # type: ignore[call-arg] # as all known ones take it
-    clone = copy.copy(batch)  # keeps what else the object holds, such as the default of a defaultdict
+        return type(batch)(values)  # type: ignore[call-arg] # as all known classes accept
+    clone = copy.copy(batch)  # keeps everything else in the object, such as the default of a defaultdict
     for key, value in values.items():
         if isinstance(batch, (list, MutableMapping)):
             clone[key] = value
@@ -63,21 +63,18 @@ def rebuild(batch: Batch, values: dict[Any, Any]) -> Batch:
 
 
 def resolve_device(device: Device) -> torch.device:
-    """Return the torch device for a name: "auto" is CUDA, else MPS, else the CPU; "cuda" is the current CUDA device.
+    """Return the torch device for a name: "auto" is CUDA, else the CPU; "cuda" is the current CUDA device.
 
     Raises:
         OptionError: This machine has no such device.
     """
     if device == "auto":
-        mps_or_cpu = "mps" if torch.backends.mps.is_available() else "cpu"
-        device = "cuda" if torch.cuda.is_available() else mps_or_cpu
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     remedy = 'use device="auto" to take the best one present, or device=None to leave batches where they are'
     try:
         resolved = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
     except RuntimeError as error:
         raise OptionError(f"device must be one that torch knows, got {device!r}: {remedy}") from error
-    if resolved.type == "mps" and not torch.backends.mps.is_available():
-        raise OptionError(f"torch finds no MPS device here, got device={device!r}: {remedy}")
     if resolved.type != "cuda":
         return resolved
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0

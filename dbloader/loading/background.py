@@ -3,7 +3,7 @@
 Consumer and thread share a ``BackgroundThread``, which holds no reference to the consumer. The consumer can be
 garbage-collected while the thread waits, and its finalizer then ends the thread. A finalizer may run at any point of
 either thread, even between two lines of ``Condition.wait``. The wake-up would be lost there, and the thread would never
-end. Both directions are therefore a ``SimpleQueue``, whose ``put`` is reentrant, and no finalizer takes a lock.
+end. Both directions are therefore a ``SimpleQueue``, whose ``put`` is reentrant, and finalizers take no lock.
 """
 
 import atexit
@@ -38,7 +38,7 @@ class _Failure(NamedTuple):
 
 
 class BackgroundThread(threading.Thread, Generic[T]):
-    """The thread that iterates the source, and all that it shares with its consumer; see BackgroundIterator."""
+    """The thread that iterates the source, and everything that it shares with its consumer."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class BackgroundThread(threading.Thread, Generic[T]):
         self._reason: str | None = None
         self._on_start = on_start
         self._pid, self._start_lock = os.getpid(), threading.Lock()
-        self._source = [source]  # whoever pops it closes it: the thread or, before it has started, stop()
+        self._source = [source]  # popped and closed by the thread; by stop() if the thread has not started
         self._items: SimpleQueue[T | _Failure | _End] = SimpleQueue()
         self._bounded = depth > 0
         self._room: SimpleQueue[None] = SimpleQueue()  # one entry for each item that may be produced
@@ -61,7 +61,7 @@ class BackgroundThread(threading.Thread, Generic[T]):
             self._room.put(None)
 
     def ensure_started(self) -> None:
-        """Start the thread, if it was neither started nor stopped before."""
+        """Start the thread, unless it was started or stopped before."""
         if self.ident is not None or self.stopped:
             return
         with self._start_lock:  # consumers may share the iterator
@@ -158,7 +158,7 @@ class BackgroundThread(threading.Thread, Generic[T]):
             self._items.put(_End.END)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for the end of the thread, or for this long; return whether it has ended, or is the caller's own."""
+        """Wait for the end of the thread; return whether it has ended. In the thread itself, return True at once."""
         if not self.is_alive() or self is threading.current_thread():
             return True
         self.join(timeout_s)
@@ -168,7 +168,9 @@ class BackgroundThread(threading.Thread, Generic[T]):
         """Stop the thread and wait for its end; warn if that takes longer than ``CLOSE_WAIT_S``."""
         self.stop(reason)
         if not self.wait(CLOSE_WAIT_S):
-            warnings.warn(f"the source blocks for {CLOSE_WAIT_S:g} s; its thread ends after that", RuntimeWarning, 3)
+            warnings.warn(
+                f"the source blocks for over {CLOSE_WAIT_S:g} s; its thread ends when it returns", RuntimeWarning, 3
+            )
 
 
 def _close(source: Iterator[object]) -> None:
@@ -200,7 +202,7 @@ class BackgroundIterator(Iterator[T]):
 
     Args:
         source: The items.
-        depth: Most items ahead of the consumer, including the one in production; 0 or less is no limit.
+        depth: Most items ahead of the consumer, including the one in production; 0 or less means no limit.
         clock: Counts the times of both sides.
         on_start: Called once, in the consumer's thread, before the thread starts.
 

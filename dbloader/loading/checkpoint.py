@@ -197,7 +197,8 @@ class SamplerCheckpoint:
         if own and isinstance(state, Mapping) and state.get(_DATASET, own[_DATASET]) != own[_DATASET]:
             raise OptionError(
                 f"the state is of another dataset, with the digest {state[_DATASET]}: this loader's, "
-                f"{type(self._dataset).__name__}, has the digest {own[_DATASET]}, and would go on with other samples"
+                f"{type(self._dataset).__name__}, has the digest {own[_DATASET]}, and would "
+                "continue with other samples: pass the dataset that the state was saved with"
             )
         self._sampler.load_state_dict(state)
 
@@ -262,7 +263,7 @@ class SamplerPosition(Position):
     def state(self) -> State:
         """Return the state after the batches received so far."""
         if self._ended or self.is_at_end:
-            return self._next_epoch()  # nothing is left of this one
+            return self._next_epoch()
         position = self.start["position"] + self._batches_received * self.batch_size * self._positions.step
         return {**self.start, "position": min(position, self.start["length"])}
 

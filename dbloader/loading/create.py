@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import os
-import sys
 from collections.abc import Iterable, Sequence, Sized
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +15,6 @@ from dbloader._machine import cpu_count
 from dbloader._options import check_choice, checked_flag, number_from_environment, whole_number
 from dbloader.batches.fetchers import create_fetcher
 from dbloader.batches.replacing import ReplacingBatchFetcher, Skip
-from dbloader.batches.shared_memory import SharedBatchPool
 from dbloader.datasets.fields import image_and_label
 from dbloader.datasets.store import StoreDataset
 from dbloader.decoding.crops import RandomResizedCrop, ResizeCenterCrop
@@ -82,8 +80,8 @@ def create_loader(
 
     Each ``iter()`` is the next epoch, in its own order; ``state_dict()`` and ``load_state_dict()`` resume in the middle
     of one. Order and augmentation are a pure function of (seed, epoch, position), so the batches are the same for any
-    number and kind of workers. (Not so for code that draws from global random generators, such as torchvision's
-    transforms.)
+    number and kind of workers. Code that draws from global random generators, such as torchvision's transforms, is an
+    exception.
 
     Args:
         dataset: Any map-style dataset: LMDBDataset, MongoDataset, a Subset of one, torchvision's, timm's. It is not
@@ -171,9 +169,9 @@ def create_loader(
         if not isinstance(batches.sampler, ResumableSampler):
             name = type(batches.sampler).__name__
             raise OptionError(
-                f"on_error={on_error} needs one of dbloader's samplers, which know the next index, got {name}"
+                f"on_error={on_error} needs one of dbloader's samplers, which compute the next index, got {name}"
             )
-        # The tester collates one sample to its number, because a collate_fn may not accept a single sample.
+        # The tester collates with len, because a collate_fn may not accept a single sample.
         tester = create_fetcher(decoded, len, transform=transform)
         fetcher = ReplacingBatchFetcher(fetcher, tester, batches.sampler, on_error)
     threads = worker_type == "threads" or (worker_type == "auto" and suits_threads(fetcher, num_workers))
@@ -199,7 +197,7 @@ def check_dataset(dataset: Any) -> None:
 
 
 def height_and_width(input_size: int | Sequence[int]) -> tuple[int, int]:
-    """Return height and width in pixels from one number, two, or timm's three."""
+    """Return height and width in pixels from one number, two numbers, or timm's (3, height, width)."""
     if isinstance(input_size, Sequence) and len(input_size) == 3 and input_size[0] == 3:
         input_size = input_size[1:]
     return check_size(input_size, "input_size")
@@ -262,13 +260,15 @@ def create_batch_sampler(
     elif hasattr(sampler, "batch_size"):
         raise OptionError(f"sampler must give single indices, got {type(sampler).__name__}, which gives batches")
     elif distributed:
-        raise OptionError("distributed is for the sampler that is made here: got one, which must know of the ranks")
+        raise OptionError(
+            "distributed=True has no effect on sampler=, which must share the samples itself: leave out one of them"
+        )
     batches: Any
     if isinstance(sampler, ResumableSampler):
         if isinstance(dataset, Sized) and sampler.population not in (None, len(dataset)):
             raise OptionError(
                 f"sampler must be made for this dataset, which has {len(dataset)} samples, "
-                f"got the {type(sampler).__name__} of one of {sampler.population}"
+                f"got a {type(sampler).__name__} for {sampler.population} samples"
             )
         batches = SeededBatchSampler(sampler, batch_size, drop_last)
     else:
@@ -278,26 +278,24 @@ def create_batch_sampler(
     if drop_last and 0 < samples < batch_size:
         raise OptionError(
             f"a batch of batch_size={batch_size} is more than the {samples} samples of this process, and incomplete "
-            "batches are left out in training: pass a smaller one, or drop_last=False"
+            "batches are left out in training: pass a smaller batch_size, or drop_last=False"
         )
     return batches
 
 
 def cpu_share() -> int:
-    """Return this process's share of the CPUs, where torchrun started several on this machine."""
+    """Return this process's share of the CPUs, which all processes of torchrun on this machine divide."""
     return max(1, cpu_count() // max(1, number_from_environment("LOCAL_WORLD_SIZE", 1)))
 
 
 def suits_threads(fetcher: BatchFetcher, num_workers: int) -> bool:
     """Return whether threads rather than processes should make the batches."""
-    if not getattr(sys, "_is_gil_enabled", lambda: True)():
-        return True
     # Threads hold the GIL for a tenth of the time that an image takes, a fifth for small images.
     if num_workers <= 4 or fetcher.image_nbytes is None:
         return fetcher.releases_gil
-    # More workers: processes, if they start at once (fork), may be started, and send batches without a copy.
+    # More workers: processes, if they start at once (fork) and may be started.
     method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
-    cheap = method == "fork" and not multiprocessing.current_process().daemon and SharedBatchPool.is_supported()
+    cheap = method == "fork" and not multiprocessing.current_process().daemon
     return fetcher.releases_gil and not cheap
 
 

@@ -5,7 +5,6 @@ Nothing is changed. In all functions ``root`` is the folder that contains ``proc
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import re
 import resource
@@ -59,7 +58,7 @@ def _megabytes(nbytes: int) -> str:
 def examine_machine(root: str | os.PathLike[str] = "/") -> list[Finding]:
     """Examine this machine. This imports torch if it is installed."""
     base = Path(root)
-    found = [*_versions(), _start_method(), _memory(base), _shared_memory(base), _open_files(), _jpeg()]
+    found = [*_versions(), _memory(base), _shared_memory(base), _open_files(), _jpeg()]
     return [*found, *_cuda(base)]
 
 
@@ -71,14 +70,6 @@ def _versions() -> Iterator[Finding]:
             yield Finding(package, "ok", metadata.version(package))
         except metadata.PackageNotFoundError:
             yield Finding(package, "problem", "not installed", "dbloader needs it", f"pip install {package}")
-
-
-def _start_method() -> Finding:
-    method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
-    if method == "fork":
-        return Finding("worker start", "ok", method)
-    remedy = "start the training below if __name__ == '__main__'"
-    return Finding("worker start", "ok", method, "each worker process takes seconds to start", remedy)
 
 
 def _memory(root: Path) -> Finding:
@@ -96,7 +87,7 @@ def _shared_memory(root: Path) -> Finding:
     try:
         status = os.statvfs(root / "dev/shm")
     except OSError as error:
-        consequence = "worker processes cannot start, as their locks lie there"
+        consequence = "worker processes cannot start, because their locks are kept there"
         return Finding("/dev/shm", "problem", str(error.strerror), consequence, "mount a tmpfs there")
     free = status.f_bavail * status.f_frsize
     found = f"{_megabytes(status.f_blocks * status.f_frsize)}, {_megabytes(free)} free"
@@ -123,21 +114,14 @@ def _open_files() -> Finding:
 
 def _jpeg() -> Finding:
     try:
-        import simplejpeg
+        import simplejpeg  # noqa: F401 - does its library load?
         from PIL import features
     except ImportError as error:
         return Finding(
             "libjpeg-turbo", "problem", f"{error}", "no image can be decoded", "pip install simplejpeg Pillow"
         )
-    # libjpeg-turbo has no function for this, but only a build with SIMD contains the name of this setting.
-    libraries = Path(simplejpeg.__file__).parent.glob("*.so")
-    has_simd = any(b"JSIMD_FORCENONE" in library.read_bytes() for library in libraries)
-    slow = "without SIMD, decoding takes several times as long"
-    if os.environ.get("JSIMD_FORCENONE") == "1":
-        return Finding("libjpeg-turbo", "warning", "SIMD is turned off", slow, "unset JSIMD_FORCENONE")
     pillow = features.version_feature("libjpeg_turbo") if features.check_feature("libjpeg_turbo") else None
-    found = f"SIMD: {'yes' if has_simd else 'unknown'}; Pillow has {pillow or 'another libjpeg'}"
-    return Finding("libjpeg-turbo", "ok", found, "" if has_simd else slow)
+    return Finding("libjpeg-turbo", "ok", f"Pillow has {pillow or 'another libjpeg'}")
 
 
 def _cuda(root: Path) -> Iterator[Finding]:
@@ -197,12 +181,12 @@ def examine_place(place: str | os.PathLike[str], root: str | os.PathLike[str] = 
 
 def _file_system(path: str, root: Path) -> Finding:
     kind = file_system(path, root)
-    found = f"{path} is on {kind or 'an unknown one'}"
+    found = f"{path} is on {kind or 'an unknown file system'}"
     if kind is not None and _NETWORK.fullmatch(kind):
         consequence = "reads wait for the network or another program, and LMDB's locks may not work"
         return Finding("file system", "warning", found, consequence, "copy the file to a local disk")
     if kind == "overlay":
-        consequence = "the file is in a container's own layer, and goes with the container"
+        consequence = "the file is in a container's own layer, and is deleted with the container"
         return Finding("file system", "warning", found, consequence, "put it on a mounted volume")
     return Finding("file system", "ok", found)
 
@@ -212,7 +196,7 @@ def _file_size(nbytes: int, root: Path) -> Finding:
     if available is None or nbytes <= available:
         return Finding("file size", "ok", found)
     consequence = "not all of it stays in memory, so every epoch reads the disk"
-    remedy = "take a machine with more memory, or smaller images (convert --short-side)"
+    remedy = "use a machine with more memory, or smaller images (convert --short-side)"
     return Finding("file size", "warning", f"{found}, more than the memory", consequence, remedy)
 
 
@@ -226,7 +210,7 @@ def _server(place: str) -> Iterator[Finding]:
     try:
         admin = connection.client.admin
         hello: dict[str, Any] = connection.retry(
-            lambda: admin.command("hello", read_preference=ReadPreference.NEAREST)  # no primary may be there
+            lambda: admin.command("hello", read_preference=ReadPreference.NEAREST)  # there may be no primary
         )
         version = connection.retry(lambda: admin.command("buildInfo", read_preference=ReadPreference.NEAREST))
     except (StoreUnreachableError, StoreAccessError) as error:
@@ -252,5 +236,5 @@ def _topology(hello: dict[str, Any]) -> Finding:
     found = f"{hello['setName']}, with {len(hello.get('hosts', ()))} members"
     if "primary" in hello:
         return Finding("replica set", "ok", found)
-    consequence = "reads wait until one is elected, and nothing can be written"
+    consequence = "reads wait until a primary is elected, and nothing can be written"
     return Finding("replica set", "problem", f"{found} and no primary", consequence, "start more members")

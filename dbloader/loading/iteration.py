@@ -103,7 +103,7 @@ class Iteration(Iterator[BatchInTransit]):
             worker = find_killed_worker(self._iterator, error)
             if worker is None:
                 raise
-            # torch reports a worker that it finds dead, but not one that dies while its batch is fetched from it.
+            # torch notices a dead worker, unless the worker dies while torch fetches a batch from it.
             raise LoaderError(f"DataLoader worker (pid {worker.pid}) exited unexpectedly: {error}") from error
         self._number += 1
         return BatchInTransit(batch, snapshot, samples if self._counts_samples else 0, skipped)
@@ -119,7 +119,7 @@ class Iteration(Iterator[BatchInTransit]):
     def receive(self, in_transit: BatchInTransit) -> Any:
         """Count a batch as received and return it, in the consumer's thread."""
         self._failed = False
-        if in_transit.skipped and self._check_skipped is not None:  # first, as too many make this an error
+        if in_transit.skipped and self._check_skipped is not None:  # first, because it may raise an error
             self._check_skipped(in_transit.skipped, *self.clock.stats.skip(in_transit.skipped))
         self._position.receive(in_transit.snapshot)
         self._active.receive(self._position)
@@ -144,14 +144,14 @@ class Iteration(Iterator[BatchInTransit]):
 
 
 def _is_from_a_sample(stop: StopIteration) -> bool:
-    """Return whether a map-style dataset or a preparation raised this, which torch would take for the end."""
+    """Return whether a sample or a preparation raised this StopIteration, which torch would take for the end."""
     for frame, _ in traceback.walk_tb(stop.__traceback__):
         code, module = frame.f_code, frame.f_globals.get("__name__")
         # An iterable-style dataset, which another class of torch reads, ends with StopIteration.
         if module == "torch.utils.data._utils.fetch" and code.co_qualname.startswith("_MapDatasetFetcher."):
             return True
         if module == "torch._utils" or code is Iteration._prepare.__code__:
-            return True  # torch._utils raises again what a worker process raised
+            return True  # torch._utils reraises the errors of worker processes
     return False
 
 
@@ -168,7 +168,7 @@ def count_samples(batch: Any, image: str = "image") -> int:
 
 
 class ActiveLoader:
-    """Tells Accelerate which batch is the last one of an epoch.
+    """Shows Accelerate which batch is the last of an epoch.
 
     With that batch ``Accelerator.accumulate`` ends a step of the optimizer early, and no gradients are left for the
     next epoch. It asks Accelerate's GradientState, which asks the loader that is being iterated. Accelerate does not

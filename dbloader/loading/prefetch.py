@@ -33,7 +33,7 @@ T = TypeVar("T")
 _STATE = ("state_dict", "load_state_dict")
 
 
-def _attribute_of_loader(name: str) -> property:
+def _attribute_of_loader(name: str) -> property:  # an assignment, which would change nothing, is an error
     return property(lambda self: getattr(self._loader, name), doc=f"The loader's ``{name}``.")
 
 
@@ -136,7 +136,7 @@ class PrefetchLoader(Generic[T]):
             kind = type(self._loader).__name__
             raise LoaderError(f"a loader that is an iterator can be iterated only once, got a second iter() of {kind}")
         if getattr(self._loader, "persistent_workers", False):
-            self._stop("ended by a new iterator over the same DataLoader, as persistent_workers=True demands")
+            self._stop("ended by a new iterator over the same DataLoader: persistent_workers=True allows only one")
         self._iterated = True
         iteration = Iteration(
             self._make_iterator,
@@ -184,7 +184,7 @@ class PrefetchLoader(Generic[T]):
         expect_order = getattr(dataset_of(self._loader), "expect_order", None)
         if expect_order is None:
             return
-        # The most samples that one worker is behind another.
+        # One worker may be this many samples behind another.
         batches = max(1, getattr(self._loader, "num_workers", 0)) * (
             getattr(self._loader, "prefetch_factor", None) or 1
         )
@@ -216,7 +216,7 @@ class PrefetchLoader(Generic[T]):
         num_workers = getattr(self._loader, "num_workers", None)
         return dataclasses.replace(self._clock.stats, num_workers=num_workers, depth=self.depth)
 
-    # What it is
+    # Description
 
     @property
     def wrapped_loader(self) -> Iterable[T]:
@@ -241,7 +241,7 @@ class PrefetchLoader(Generic[T]):
         self.__dict__.update(state)
         self._forget_iterators()
 
-    # What the loader is
+    # The loader's attributes
 
     def __len__(self) -> int:
         return len(self._loader)  # whose error names the object without a length
@@ -269,8 +269,8 @@ class PrefetchLoader(Generic[T]):
         """
         raise LoaderError(
             "a loader made of the parts of a PrefetchLoader, as accelerate.skip_first_batches and the resume of the "
-            "Hugging Face Trainer make it, would neither prepare its batches nor send them: save state_dict(), and go "
-            "on with load_state_dict() (with the Trainer, pass ignore_data_skip=True; docs/loading.md shows how)"
+            "Hugging Face Trainer make it, would not prepare its batches and not send them: save state_dict(), and "
+            "continue with load_state_dict() (with the Trainer, pass ignore_data_skip=True; docs/loading.md shows how)"
         )
 
     def __getattr__(self, name: str) -> Any:
@@ -299,9 +299,9 @@ class ResumablePrefetchLoader(PrefetchLoader[T]):
     """A PrefetchLoader that can resume after the last received batch; PrefetchLoader(...) makes one if possible.
 
     With one of dbloader's samplers, the state is a dict of ints and strs: seed, epoch, position in the global order,
-    and what the order depends on. It counts the samples that the consumer has received, whatever was prefetched. It is
-    valid for other numbers of workers and ranks and another batch size, and resuming takes equally long at any
-    position.
+    and what the order depends on. It counts the samples that the consumer has received, not those that were only
+    prefetched. It is valid for other numbers of workers and ranks and another batch size. Resuming takes the same time
+    at any position.
 
     The state for an LMDBDataset or a MongoDataset also has its ``content_digest``, as ``"dataset"``. A state of other
     images is refused; a state of a copy of the store is accepted. For a Subset or another dataset only the length is
@@ -329,7 +329,7 @@ class ResumablePrefetchLoader(PrefetchLoader[T]):
             OptionError: The state is of another order or dataset, lacks a key, or has an unknown one.
             TypeError: It is not a dict, or a value is not an int.
         """
-        self._stop("ended by load_state_dict(), as its next batches are not those after the state: call iter() again")
+        self._stop("ended by load_state_dict(): call iter() again for the batches after the state")
         for thread in self._threads:
             thread.wait()
         self._checkpoint.load(state_dict)
@@ -341,7 +341,7 @@ def check_shared(loader: Any) -> None:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return
     dispatcher = getattr(sys.modules.get("accelerate.data_loader"), "DataLoaderDispatcher", None)
-    if dispatcher is not None and isinstance(loader, dispatcher):  # it reads in one process and shares the batches
+    if dispatcher is not None and isinstance(loader, dispatcher):  # it reads in one process and distributes the batches
         return
     batches = getattr(loader, "batch_sampler", None)
     world = distributed.get_world_size()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dbloader.batches.base import BatchFetcher
 
 # Held while the workers of a run start: each inherits the shared memory of its own run. Workers inherit the lock too.
-# It is reentrant: a loader that a forked worker makes then fails with torch's error, where it would wait forever.
+# It is reentrant, so that a loader made in a forked worker fails with torch's error and does not wait forever.
 _starting = threading.RLock()
 
 # Batches in use: three of the PrefetchLoader, and two of its consumer, which works on one and may still hold the last.
@@ -54,11 +54,11 @@ class ProcessLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override] # torch names a private class
         nbytes = self._fetcher.image_nbytes
         # torch keeps an iterator, and with it the workers, if they are persistent.
-        if not self.num_workers or nbytes is None or self._iterator is not None or not SharedBatchPool.is_supported():
+        if not self.num_workers or nbytes is None or self._iterator is not None:
             return super().__iter__()
-        # For each worker: the batches it has made and nobody has asked for, and its share of those handed over.
+        # For each worker: the batches that it has made ahead, and its share of the batches in use.
         slots = int(self.prefetch_factor or 1) + -(-_HELD_BATCHES // self.num_workers)
-        # One pool for each run: another run that is still going on has workers with the same numbers.
+        # One pool for each run, because workers of another live run have the same numbers.
         with _starting:
             try:
                 pool = SharedBatchPool(self.num_workers, slots, self._largest_batch * nbytes)

@@ -106,7 +106,7 @@ class Stats:
 
     def _verdict(self) -> str:
         if self.batches < 2:
-            return "too few batches to tell: take at least two"
+            return "too few batches to measure: take at least two"
         waited = f"waited for data {100 * self.waiting:.{0 if self.waiting >= 0.1 else 1}f} % of the time"
         if self.waiting < 0.02:  # faster data would make no visible difference
             return f"{waited}: the data keeps up"
@@ -120,20 +120,20 @@ class Stats:
 
     def _remedy(self) -> str:
         if self._measures_only:
-            return "the consumer only takes the batches, so this is how fast the data comes"
+            return "the consumer only takes the batches, so this measures the loader alone"
         if not self.depth:
-            return "with depth=0 the next batch is asked for only when the one before is done with"
+            return "with depth=0 each batch is made only when the consumer asks for it"
         if (self.copied_s + self.serial_s) / self.ahead >= self._step_s:
             # The background thread is the slowest part with any number of workers.
             doing = "sending and preparing" if self.copied_s >= self.serial_s else "reading and collating"
             return f"{doing} a batch takes the background thread longer than the consumer needs for one"
         enough = self.enough_workers
         if self.num_workers is None or enough is None:
-            return "what is in front of this loader is too slow"
+            return "the wrapped loader is too slow"
         if enough <= self.num_workers:
             return (
-                f"{_count_workers(self.num_workers)} should keep up: the CPUs may be busy with other things, "
-                "or the batches of very different cost"
+                f"{_count_workers(self.num_workers)} should keep up: the CPUs may be busy with other programs, "
+                "or some batches may take much longer than others"
             )
         advice = f"about {_count_workers(enough)} instead of {self.num_workers} would keep up"
         if enough > self.cpus:

@@ -88,7 +88,7 @@ def test_numbers_keep_their_type(place: Path) -> None:
 @pytest.mark.parametrize("name", ["tokens", "embedding"])
 def test_ragged_fields_are_an_error_or_lists(place: Path, name: str) -> None:
     dataset = LMDBDataset(place, fields=("image", "boxes", name))
-    message = rf"^'{name}' of record 1 .* has the shape \(2,\), and that of record 0 .* \(1,\), .*: pass collate_fn="
+    message = rf"^'{name}' has the shape \(2,\) in record 1 .* and \(1,\) in record 0 .*: pass collate_fn="
     with pytest.raises(OptionError, match=message):
         next(iter(loader(dataset)))
     rule = Collate(lists=(name,))
@@ -101,7 +101,9 @@ def test_ragged_fields_are_an_error_or_lists(place: Path, name: str) -> None:
 def test_boxes_of_concatenated_stores_are_refused_by_name(place: Path) -> None:
     dataset = LMDBDataset(place, fields=("image", "boxes"), decode=RandomResizedCrop(16))
     both: ConcatDataset[Any] = ConcatDataset([dataset] * 2)
-    with pytest.raises(OptionError, match=r"^'boxes' of sample \d of ConcatDataset has the shape .*: pass collate_fn="):
+    with pytest.raises(
+        OptionError, match=r"^'boxes' has the shape .* in sample \d of ConcatDataset .*: pass collate_fn="
+    ):
         next(iter(loader(both, input_size=None)))
 
 
@@ -113,7 +115,7 @@ def test_images_of_different_sizes_are_refused_with_a_remedy() -> None:
         def __len__(self) -> int:
             return 4
 
-    message = r"^'image' of sample 1 of Sizes has the shape \(3, 5, 4\), .*: pass transform=RandomResizedCrop\(224\) or"
+    message = r"^'image' has the shape \(3, 5, 4\) in sample 1 of Sizes .*: pass transform=RandomResizedCrop\(224\) or"
     with pytest.raises(OptionError, match=message):
         next(iter(loader(Sizes(), transform=None, normalize=None)))
     options = {"transform": None, "normalize": None, "collate_fn": Collate(lists=("image",))}

@@ -68,7 +68,7 @@ def test_transforms_without_targets_get_images_only() -> None:
     assert (doubled == 2).all()
     assert unchanged is labels
     for mixer in (LikeTimms(), LikeKornias(["input", "class"])):
-        with pytest.raises(TypeError, match=r"Like.* wants the targets of a batch, got a batch without"):
+        with pytest.raises(TypeError, match=r"Like.* takes the targets of a batch, got a batch without targets"):
             Preparation(mixer)(images)
 
 
@@ -129,7 +129,7 @@ def test_preparation_changes_images_only_and_keeps_the_batch_type(make: Any) -> 
 def test_batch_without_targets_is_refused_only_by_modules_with_targets(make: Any) -> None:
     images = torch.ones(2, 1, 1, 1)
     assert repr(Preparation(doubled)(make(images))) == repr(make(images * 2))
-    with pytest.raises(TypeError, match=r"with_targets.* wants the targets of a batch, got a batch without"):
+    with pytest.raises(TypeError, match=r"with_targets.* takes the targets of a batch, got a batch without targets"):
         Preparation(with_targets)(make(images))
 
 
@@ -186,13 +186,13 @@ def test_batch_without_images_is_refused() -> None:
             TypeError, match="a batch must be a tensor of images, or a tuple, list or dict with one in it, got"
         ):
             Preparation(doubled)(batch)
-    with pytest.raises(KeyError, match="the batch has no 'image', got img, label: say image="):
+    with pytest.raises(KeyError, match="the batch has no 'image', got img, label: pass image="):
         Preparation(doubled)({"img": torch.ones(1), "label": 1})
 
     def forgetful(images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return images
 
-    with pytest.raises(TypeError, match=r"wants targets and so must give \(images, targets\), got Tensor"):
+    with pytest.raises(TypeError, match=r"takes targets and so must return \(images, targets\), got Tensor"):
         Preparation(forgetful)((torch.ones(2), torch.ones(2)))
 
 
@@ -223,5 +223,5 @@ def test_each_of_several_crops_draws_its_own_random_numbers() -> None:
     assert [each.stream for each in after.seen] == [3, 4, 5] * 2
     Preparation(recorder)((crops, torch.zeros(2)))
     assert recorder.seen[-3:] == [None] * 3
-    with pytest.raises(TypeError, match=r"with_targets.* wants targets, which a batch of several crops cannot share"):
+    with pytest.raises(TypeError, match=r"with_targets.* takes targets, which a batch of several crops cannot share"):
         Preparation(with_targets)((crops, torch.zeros(2)))

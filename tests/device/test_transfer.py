@@ -149,7 +149,7 @@ def test_user_dict_is_copied_with_moved_values() -> None:
 
 def test_auto_is_the_best_device_present() -> None:
     resolved = resolve_device("auto")
-    assert resolved.type in {"cuda", "mps", "cpu"}
+    assert resolved.type in {"cuda", "cpu"}
     if torch.cuda.is_available():
         assert resolved.type == "cuda"
 
@@ -159,12 +159,6 @@ def test_auto_is_the_best_device_present() -> None:
 def test_missing_cuda_is_an_error_with_a_remedy(device: Any) -> None:
     with pytest.raises(OptionError, match=r'torch finds 0 CUDA devices here, got device=.*: use device="auto"'):
         PrefetchLoader([], device=device)
-
-
-@pytest.mark.skipif(torch.backends.mps.is_available(), reason="is about machines without MPS")
-def test_missing_mps_is_an_error_with_a_remedy() -> None:
-    with pytest.raises(OptionError, match=r"torch finds no MPS device here, got device='mps': use device=\"auto\""):
-        PrefetchLoader([], device="mps")
 
 
 @pytest.mark.parametrize("device", ["gpu", "", "cuda:x", -1])

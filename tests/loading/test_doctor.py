@@ -7,7 +7,6 @@ import resource
 from typing import TYPE_CHECKING
 
 import pytest
-import simplejpeg
 import torch
 
 from dbloader import Record, copy_store, write_store
@@ -49,7 +48,7 @@ def test_findings_of_this_machine_are_complete() -> None:
     findings = examine_machine()
     names = [finding.name for finding in findings]
     assert names[:7] == ["Python", "dbloader", "lmdb", "pymongo", "Pillow", "numpy", "simplejpeg"]
-    assert names[7:13] == ["worker start", "memory", "/dev/shm", "open files", "libjpeg-turbo", "torch"]
+    assert names[7:12] == ["memory", "/dev/shm", "open files", "libjpeg-turbo", "torch"]
     assert one(findings, "torch") == Finding("torch", "ok", torch.__version__)
     for finding in findings:
         assert finding.found
@@ -90,18 +89,6 @@ def test_little_memory_is_a_warning(root: Path) -> None:
     assert one(examine_machine(root), "memory").found.endswith("; how much is available is unknown")
 
 
-def test_missing_simd_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(simplejpeg, "__file__", str(tmp_path / "__init__.py"))
-    found = one(examine_machine(), "libjpeg-turbo")
-    assert found.found.startswith("SIMD: unknown; ")
-    assert "several times as long" in found.consequence
-    (tmp_path / "_jpeg.so").write_bytes(b"..JSIMD_FORCENONE..")
-    assert one(examine_machine(), "libjpeg-turbo").found.startswith("SIMD: yes; ")
-    monkeypatch.setenv("JSIMD_FORCENONE", "1")
-    turned_off = one(examine_machine(), "libjpeg-turbo")
-    assert (turned_off.state, turned_off.remedy) == ("warning", "unset JSIMD_FORCENONE")
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch sees a device")
 def test_driver_without_a_cuda_device_is_a_problem(root: Path) -> None:
     assert one(examine_machine(root), "CUDA").state == "ok"
@@ -128,7 +115,7 @@ def test_network_file_system_is_a_warning(root: Path, place: Path, kind: str) ->
 def test_container_layer_is_a_warning_but_a_local_disk_is_not(root: Path, place: Path) -> None:
     assert one(place_on(root, "ext4", place), "file system") == Finding("file system", "ok", f"{place} is on ext4")
     assert one(place_on(root, "fuseblk", place), "file system").state == "ok"
-    assert "goes with the container" in one(place_on(root, "overlay", place), "file system").consequence
+    assert "is deleted with the container" in one(place_on(root, "overlay", place), "file system").consequence
 
 
 def test_file_larger_than_the_memory_is_a_warning(root: Path, place: Path) -> None:

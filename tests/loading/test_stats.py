@@ -108,7 +108,7 @@ def test_unfinished_epoch_counts_received_batches_only() -> None:
 def test_stats_of_an_empty_loader_have_no_shares() -> None:
     stats = PrefetchLoader([]).stats()
     assert (stats.batches, stats.samples, stats.waiting, stats.samples_per_s, stats.work) == (0, None, 0.0, None, None)
-    assert str(stats) == "too few batches to tell: take at least two"
+    assert str(stats) == "too few batches to measure: take at least two"
 
 
 @pytest.mark.parametrize(
@@ -199,22 +199,22 @@ READING = "reading and collating a batch takes the background thread longer than
         # Enough workers do not keep up.
         (
             {"num_workers": 4},
-            f"{HALF}{DECODING}4 workers should keep up: the CPUs may be busy with other things, or the batches of very "
-            "different cost",
+            f"{HALF}{DECODING}4 workers should keep up: the CPUs may be busy with other programs, or some batches "
+            "may take much longer than others",
         ),
         # Nothing is prefetched.
         (
             {"depth": 0},
-            f"{HALF}{DECODING}with depth=0 the next batch is asked for only when the one before is done with",
+            f"{HALF}{DECODING}with depth=0 each batch is made only when the consumer asks for it",
         ),
         # The consumer only receives the batches.
         (
             {"waited_s": 9.9, "computed_s": 0.1},
-            f"waited for data 99 % of the time; {DECODING}the consumer only takes the batches, so this is how fast the "
-            "data comes",
+            f"waited for data 99 % of the time; {DECODING}the consumer only takes the batches, so this measures the "
+            "loader alone",
         ),
         # The loader has no workers.
-        ({"num_workers": None, "work": None}, f"{HALF}what is in front of this loader is too slow"),
+        ({"num_workers": None, "work": None}, f"{HALF}the wrapped loader is too slow"),
     ],
 )
 def test_verdict_is_the_whole_text(changes: dict[str, Any], verdict: str) -> None:

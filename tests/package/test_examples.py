@@ -81,4 +81,4 @@ def test_it_goes_on_in_the_middle_of_an_epoch(place: Path, tmp_path: Path) -> No
     saved["loader"] |= {"epoch": 0, "position": 40}
     torch.save(saved, checkpoint)
     printed = run(*options(place, checkpoint, 1))
-    assert "too few batches to tell" in printed  # one batch of 8 was left
+    assert "too few batches to measure" in printed  # one batch of 8 was left
