@@ -94,7 +94,7 @@ def split(length: int, size: int) -> list[slice]:
     return [slice(start, start + size) for start in range(0, length, size)]
 
 
-def one_each(rows: np.ndarray[Any, Any] | None, length: int) -> Sequence[Any]:
+def row_for_each(rows: np.ndarray[Any, Any] | None, length: int) -> Sequence[Any]:
     """Return a row of random numbers for each sample of a batch, or None for each if nothing is random."""
     return [None] * length if rows is None else rows  # type: ignore[return-value] # an array is indexed like a list
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from torch.utils.data import Subset
 from typing_extensions import override
 
-from dbloader.batches.base import BatchFetcher, OuterBatchFetcher, one_each, split
+from dbloader.batches.base import BatchFetcher, OuterBatchFetcher, row_for_each, split
 from dbloader.batches.collate import Collate, collate
 from dbloader.batches.tensors import TensorBatchFetcher
 from dbloader.batches.timed import TimedBatch, Work, now
@@ -93,7 +93,7 @@ class RecordBatchFetcher(_CollatingFetcher):
     def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
         began = now()
         records = self.dataset.records(indices)
-        rows = one_each(self.dataset.random_numbers(indices), len(indices))
+        rows = row_for_each(self.dataset.random_numbers(indices), len(indices))
         read = now() - began
         futures = [submit(self._samples, records[part], rows[part]) for part in split(len(records), size)]
         return functools.partial(self._finish, indices, futures, read)
@@ -124,7 +124,7 @@ class SampleBatchFetcher(_CollatingFetcher):
 
     @override
     def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
-        rows = one_each(random_numbers_for(self.transform, indices, self.transform), len(indices))
+        rows = row_for_each(random_numbers_for(self.transform, indices, self.transform), len(indices))
         futures = [submit(self._samples, _part_of(indices, part), rows[part]) for part in split(len(indices), size)]
         return functools.partial(self._finish, indices, futures, 0.0)
 

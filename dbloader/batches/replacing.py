@@ -182,7 +182,7 @@ def _try(function: Callable[..., T], *arguments: Any) -> T | None:
     try:
         return function(*arguments)
     except DAMAGE as error:
-        # They are in a cycle with the batch's futures, which would keep its memory.
+        # The traceback forms a cycle with the batch's futures, which would keep the memory of the batch.
         error.__traceback__ = error.__cause__ = error.__context__ = None
     return None
 

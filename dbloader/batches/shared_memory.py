@@ -32,10 +32,10 @@ class SharedBatchPool:
 
     Each worker has its own slots. One byte per slot is 1 while the slot is in use. The worker sets the byte before it
     writes into the slot. The last reference to the slot's memory clears the byte: in the training's process if the
-    batch has arrived there, otherwise in the worker. So no batch is overwritten while anybody has it. A slot that the
-    training's process holds when it forks is never reused, because the child may keep it.
+    batch has arrived there, otherwise in the worker. So no batch is overwritten while something refers to it. A slot
+    that the training's process holds when it forks is never reused, because the child may keep it.
 
-    The system provides memory at the first write, and takes it back when the run and all tensors in the slot are gone.
+    The system allocates memory at the first write, and frees it when the run and all tensors in the slot are gone.
     ``slots`` is the number of slots for each worker, and ``nbytes`` the size of a slot.
 
     Raises:

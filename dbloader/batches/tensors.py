@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import get_worker_info
 from typing_extensions import override
 
-from dbloader.batches.base import BatchFetcher, one_each, split
+from dbloader.batches.base import BatchFetcher, row_for_each, split
 from dbloader.batches.collate import ELEMENTS, collate
 from dbloader.batches.shared_memory import TensorByValue, send_small_by_value
 from dbloader.batches.timed import TimedBatch, Work, now
@@ -63,7 +63,7 @@ class TensorBatchFetcher(BatchFetcher):
     @override
     def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
         began = now()
-        rows = one_each(self.dataset.random_numbers(indices), len(indices))
+        rows = row_for_each(self.dataset.random_numbers(indices), len(indices))
         images, pixels = self._allocate(len(indices))
         store, places = self.dataset.locate(indices)
         records: Sequence[Any] = places

@@ -82,7 +82,7 @@ def value_of(record: Record, field: str) -> Any:
     return getattr(record, field) if field in _OWN_FIELDS else record.fields.get(field)
 
 
-def lies_over_image(dataset: Any) -> bool:
+def has_fields_to_crop(dataset: Any) -> bool:
     """Return whether samples have an image, and files or boxes that must be cropped together with it."""
     if dataset.fields is None:
         return False
@@ -102,7 +102,9 @@ def join_image(fields: tuple[str, ...] | dict[str, str] | None, image: Any, rest
     return {name: image if field == "image" else rest[name] for name, field in names_of(fields).items()}
 
 
-def others_of(dataset: Any, record: Record, plan: Plan | None, value: Callable[[Record, str], Any]) -> dict[str, Any]:
+def other_fields(
+    dataset: Any, record: Record, plan: Plan | None, value: Callable[[Record, str], Any]
+) -> dict[str, Any]:
     """Return all fields of a sample but its image, by their names in the sample.
 
     Args:
@@ -117,8 +119,9 @@ def others_of(dataset: Any, record: Record, plan: Plan | None, value: Callable[[
     names = {name: field for name, field in names_of(dataset.fields).items() if field != "image"}
     values = {field: value(record, field) for field in names.values()}
     crops = has_image(dataset.fields) and (changes_size(dataset.decode) or changes_size(dataset.transform))
-    there = {name for name, value in values.items() if value is not None}
-    files = [] if dataset.decode is None else [name for name in dataset.manifest.file_fields if name in there]
+    files = [name for name in dataset.manifest.file_fields if values.get(name) is not None]
+    if dataset.decode is None:
+        files = []
     if plan is None:
         if files and (crops or isinstance(dataset.decode, Decoder)):
             raise OptionError(

@@ -30,8 +30,8 @@ class MongoDataset(StoreDataset):
     """The images and labels of a store in MongoDB, in place of torchvision's ImageFolder.
 
     It works like LMDBDataset, with one query for each batch, and one client in each process that reads. Reading
-    continues after a dropped connection, a restart of the server or an election. If that takes over a minute, it ends
-    in one error.
+    continues after a dropped connection, a restart of the server or an election. After a minute without an answer it
+    raises an error.
 
     Args:
         place: ``mongodb://host/database.collection`` or ``mongodb+srv://...``. The workers of a DataLoader get the

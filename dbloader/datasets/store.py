@@ -13,11 +13,11 @@ from dbloader.datasets.base import NotedErrors, RecordDataset, check_whole, desc
 from dbloader.datasets.fields import (
     check_fields,
     checked_fields,
+    has_fields_to_crop,
     has_image,
     join_image,
-    lies_over_image,
     names_of,
-    others_of,
+    other_fields,
     value_of,
 )
 from dbloader.datasets.transforms import apply_to_pair, apply_transform, is_albumentations, random_numbers_for
@@ -136,7 +136,9 @@ class StoreDataset(RecordDataset):
         if not has_image(self.fields):
             return self._transformed(record, self.rest(record), random_numbers)
         decode: Any = self.decode
-        planned = lies_over_image(self) and isinstance(decode, Decoder) and decode.can_plan and record.image is not None
+        planned = (
+            has_fields_to_crop(self) and isinstance(decode, Decoder) and decode.can_plan and record.image is not None
+        )
         plan = self.plan(record, random_numbers) if planned else None
         sample = join_image(self.fields, self._image(record, random_numbers, plan), self.rest(record, plan))
         return self._transformed(record, sample, random_numbers)
@@ -161,7 +163,7 @@ class StoreDataset(RecordDataset):
     def _image(self, record: Record, random_numbers: np.ndarray[Any, Any] | None, plan: Plan | None) -> Any:
         with NotedErrors(self, record):
             image = self._decoded(record, random_numbers) if plan is None else plan.tensor()
-            if is_albumentations(self.transform) and lies_over_image(self):
+            if is_albumentations(self.transform) and has_fields_to_crop(self):
                 raise OptionError(
                     "transform= changes the image alone, which its masks and boxes would no longer fit: pass this "
                     "transform of albumentations as transforms=, which gets the whole sample"
@@ -176,7 +178,9 @@ class StoreDataset(RecordDataset):
         """
         with NotedErrors(self, record):
             return (
-                (self._field(record, "label"),) if self.fields is None else others_of(self, record, plan, self._field)
+                (self._field(record, "label"),)
+                if self.fields is None
+                else other_fields(self, record, plan, self._field)
             )
 
     def _field(self, record: Record, name: str) -> Any:
@@ -208,7 +212,7 @@ class StoreDataset(RecordDataset):
             return self._decoded(record, None)
 
     def _known(self, record: Record) -> dict[str, Any]:
-        """Return what conversion knows about an image, as arguments for a Decoder; refuse damaged images."""
+        """Return a Decoder's arguments from the manifest and the record; raise an error if the image is damaged."""
         if isinstance(record.image, np.ndarray):
             return {}
         check_whole(record, self.root)

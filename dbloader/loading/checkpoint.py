@@ -227,9 +227,9 @@ class SamplerPosition(Position):
         self._ended = False
         self.times_chosen = sampler.times_chosen
         self._positions = sampler.positions(start)
-        self._samples = len(self._positions)
+        self._length = len(self._positions)
         if drop_last:
-            self._samples -= self._samples % batch_size
+            self._length -= self._length % batch_size
         self._holds = not sampler.is_held
         if self._holds:
             sampler.hold(start)
@@ -243,7 +243,7 @@ class SamplerPosition(Position):
     @property
     @override
     def is_at_end(self) -> bool:
-        return self._batches_received * self.batch_size >= self._samples
+        return self._batches_received * self.batch_size >= self._length
 
     @override
     def receive(self, snapshot: State | None) -> None:

@@ -83,7 +83,7 @@ class _Batches(Iterator["TimedBatch"]):
 
     def __init__(self, fetcher: BatchFetcher, order: Iterator[Sequence[int]], threads: int, ahead: int) -> None:
         self._fetcher = fetcher
-        # Ask for the first indices now: a sampler that is a generator takes its epoch and draws its seed only then.
+        # Take the first indices now: only then does a sampler that is a generator choose its epoch and draw its seed.
         self._order: Iterator[Sequence[int]] | None = itertools.chain([*itertools.islice(order, 1)], order)
         self._threads = threads
         self._ahead = ahead if threads else 0
@@ -101,7 +101,7 @@ class _Batches(Iterator["TimedBatch"]):
             self.close()
             raise stop_iteration_error("a sample or batch") from stop
         except BaseException as error:
-            self.close(wait=isinstance(error, Exception))  # Ctrl-C must get out of a dataset that hangs
+            self.close(wait=isinstance(error, Exception))  # Ctrl-C must not wait for a dataset that hangs
             raise
         self.close()
         raise StopIteration
@@ -122,9 +122,9 @@ class _Batches(Iterator["TimedBatch"]):
         """Return how many samples of a batch each thread decodes at a time."""
         if not self._threads:
             return max(1, length)
-        # Decoding wants large parts. As batches are begun ahead, all threads have something to do nevertheless.
+        # Large parts decode faster. All threads are busy even so, because batches are begun ahead.
         batches = self._ahead if self._fetcher.releases_gil else 1
-        # With one each, handing them over took a fifth of the time; with 16 a sample took 3 % longer than with 32.
+        # Parts of one sample took a fifth longer, for handing them over; parts of 16 took 3 % longer than parts of 32.
         return max(1, min(32, -(-length // -(-self._threads // batches))))
 
     def _submit(self) -> Submit:

@@ -22,20 +22,20 @@ KILL_WAIT_S = 1.0  # for the kernel to end a killed process; a process that hang
 def own_workers(iterator: Any) -> None:
     """Replace the shutdown of a DataLoader's iterator; an iterator without worker processes stays as it is.
 
-    Idle workers end as torch ends them. Working ones are killed, because nobody wants their batches. No queue and no
-    lock is used for that: a garbage collection can begin anywhere, even in a thread that holds the lock.
+    torch ends idle workers. Workers that are making a batch are killed, because nobody will receive it. Killing uses no
+    queue and no lock, because garbage collection can begin anywhere, even in a thread that holds the lock.
 
-    An iterator with a thread for pinned memory keeps torch's shutdown, which alone can end this thread.
+    An iterator with a thread for pinned memory keeps torch's shutdown, because only torch can end this thread.
     """
     workers = getattr(iterator, "_workers", None)
     if not workers or "_shutdown_workers" in vars(iterator):
         return
     if hasattr(iterator, "_pin_memory_thread"):
-        # Finalizing the queues after the iterator is all that can be done from outside.
+        # Keep the queues longer than the iterator, or its shutdown could not ask the workers to end.
         queues = (iterator._index_queues, iterator._worker_result_queue, iterator._workers_done_event)
         weakref.finalize(iterator, lambda *_: None, *queues).atexit = False
         return
-    from torch._C import _remove_worker_pids  # torch raises an error when a worker in its list is killed
+    from torch._C import _remove_worker_pids  # or torch raises an error for a killed worker
 
     kill = weakref.finalize(
         iterator, _kill, os.getpid(), [*workers], functools.partial(_remove_worker_pids, id(iterator))
@@ -63,7 +63,7 @@ def _kill(pid: int, workers: list[BaseProcess], forget: Callable[[], None]) -> N
 
 
 def close_iterator(iterator: Any) -> None:
-    """Close a loader's iterator; a DataLoader's iterator ends its workers unless they are persistent."""
+    """Close a loader's iterator, and end the workers of a DataLoader's iterator unless they are persistent."""
     if hasattr(iterator, "close"):
         iterator.close()
     elif hasattr(iterator, "_shutdown_workers") and not getattr(iterator, "_persistent_workers", False):
