@@ -481,12 +481,10 @@ def test_dataset_without_indices_is_refused(dataset: Any) -> None:
     [
         ({"num_workers": 4}, {}, True),
         ({"num_workers": 1, "transform": len}, {}, False),
-        ({"num_workers": 1, "transform": len}, {"gil": False}, True),
         ({"num_workers": 1, "worker_type": "processes"}, {}, False),
         ({"num_workers": 5}, {}, False),
         ({"num_workers": 5}, {"method": "spawn"}, True),
         ({"num_workers": 5}, {"daemon": True}, True),
-        ({"num_workers": 5}, {"memfd": False}, True),
         ({"num_workers": 5, "collate_fn": len}, {}, False),
         ({"num_workers": 1, "collate_fn": len}, {}, False),
         ({"num_workers": 5, "worker_type": "threads"}, {}, True),
@@ -501,9 +499,6 @@ def test_auto_chooses_threads_or_processes(
     monkeypatch.setattr("multiprocessing.get_start_method", lambda *, allow_none: None)
     monkeypatch.setattr("multiprocessing.get_all_start_methods", lambda: methods)
     monkeypatch.setattr("multiprocessing.current_process", lambda: process)
-    if not machine.get("memfd", True):
-        monkeypatch.delattr("os.memfd_create")
-    monkeypatch.setattr("sys._is_gil_enabled", lambda: machine.get("gil", True), raising=False)
     loader: Any = create_loader(LMDBDataset(place), **{**CPU, **options})
     assert repr(loader).startswith(f"PrefetchLoader({'Thread' if threads else 'Process'}Loader(")
 
