@@ -84,7 +84,8 @@ def convert(
             an executor, threads of each part; None for one.
         check: ``"decode"`` decodes every image, ``"structure"`` checks segments and headers only. An image that fails
             is not stored. ``"none"`` checks nothing.
-        on_bad: What to do with a file that cannot be read or is no image: ``"reject"`` (and report) it or ``"fail"``.
+        on_bad: What to do with a file that cannot be read or is not an image: ``"reject"`` (and report) it, or
+            ``"fail"``.
         on_damaged: What to do with a truncated image: ``"reject"``, ``"fail"``, or ``"keep"``: store it with a field
             ``damaged``. Records of a store that have this field keep it.
         shuffle_seed: Seed of a random order of the records; None for the source's order.

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from dbloader.sources.base import Source
     from dbloader.stores.writer import Writer
 
-# A conversion ends after so many unreadable files in a row. Fewer may be on one bad part of a disk.
+# A conversion ends after this many unreadable files in a row. Fewer may be on one bad part of a disk.
 _UNREADABLE_IN_A_ROW = 8
 
-# A source whose files may change on the way is asked again for files with these events.
+# After these events a file is read once more, if its source may have corrupted it in transit.
 _SUSPECT = {"rejected", "damaged", "repaired"}
 
 

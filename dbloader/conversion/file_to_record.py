@@ -69,7 +69,7 @@ class CheckedImage(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileConverter:
-    """Makes records of files, by options that `Settings` has checked."""
+    """Makes records of files. `Settings` has checked the options."""
 
     check: str = "decode"
     keep_damaged: bool = False
@@ -138,7 +138,7 @@ class FileConverter:
             title = " ".join(("its", name, *files.get(name, ())[:1]))
             try:
                 if not isinstance(fields[name], bytes):
-                    raise NotAnImageError(f"is no image file, but {short_repr(fields[name])}")
+                    raise NotAnImageError(f"is not an image file but {short_repr(fields[name])}")
                 checked = self.check_image(fields[name], hold)
             except ImageError as error:
                 raise type(error)(f"{title} {error}") from error
@@ -161,7 +161,7 @@ class FileConverter:
         return entry._replace(label=label, fields=fields)
 
     def _fill(self, result: FileResult, entry: Entry, data: bytes, files: Sequence[str], hold: Hold) -> None:
-        damage = entry.fields.get("damaged")  # of a record that was stored before
+        damage = entry.fields.get("damaged")  # set if the image comes from a store that has it as damaged
         try:
             if damage:
                 raise DamagedImageError(damage)  # noqa: TRY301

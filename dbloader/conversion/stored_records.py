@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from dbloader.records.manifest import Manifest
 
-# Few records are read at once, since images may be large.
+# Records read at once: few, since images may be large.
 _READ_AT_ONCE = 16
 # Fields that describe the image; they are copied with the image.
 _IMAGE_FIELDS = ("width", "height", "format", "damaged", "resized_from")

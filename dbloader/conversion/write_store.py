@@ -187,7 +187,7 @@ def _each(samples: Any) -> Iterator[Any]:
 
 
 def _check_files(record: Record, names: Sequence[str]) -> None:
-    """Raise FieldError if a value in ``file_fields`` is no image file."""
+    """Raise FieldError if a value in ``file_fields`` is not an image file."""
     for name in names:
         value = record.fields.get(name)
         if value is None:

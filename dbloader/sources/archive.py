@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class ArchiveSource(Source):
     """The images in several files, one after the other.
 
-    ``labels`` maps the texts of ``.cls`` files to labels. If ``shared`` is not None, it maps folders to labels: those
-    below the first ``shared`` folders of a path.
+    ``labels`` maps the texts of ``.cls`` files to labels. If ``shared`` is a number, ``labels`` maps folders to labels
+    instead, and the folder of an image is the one below the first ``shared`` folders of its path.
     """
 
     def __init__(

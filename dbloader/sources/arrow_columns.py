@@ -1,6 +1,6 @@
-"""Columns of Arrow tables: which one is the image, which one the label, and how the others become fields.
+"""Find the image, the label and the fields among the columns of an Arrow table.
 
-A NumPy array is in a column as lists in lists. A rule in the metadata of the table's schema gives it back.
+A column stores NumPy arrays as nested lists. A rule in the metadata of the table's schema restores them.
 """
 
 from __future__ import annotations
@@ -249,12 +249,12 @@ class ArrayRule(NamedTuple):
         return kind
 
     def fits(self, array: np.ndarray[Any, Any]) -> bool:
-        """Return whether lists tell the shape: after an axis of size 0, all axes have a fixed size."""
+        """Return whether lists keep the shape of an array: after an axis of size 0, all axes must have a fixed size."""
         return 0 not in array.shape or None not in self.shape[array.shape.index(0) + 1 :]
 
 
 def rule_of(array: np.ndarray[Any, Any]) -> ArrayRule:
-    """Return the rule for one array; ValueError if lists do not keep it."""
+    """Return the rule for one array; ValueError if nested lists cannot keep the array."""
     if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8 or not array.dtype.isnative:
         raise ValueError(f"is an array of {array.dtype}")
     if not array.flags.c_contiguous:
@@ -292,7 +292,7 @@ def to_lists(arrays: Sequence[np.ndarray[Any, Any] | None], rule: ArrayRule) -> 
 
 
 def from_lists(column: Any, rule: ArrayRule) -> Iterator[np.ndarray[Any, Any] | None]:
-    """Yield the arrays in a column; ValueError if one of them has not the shape of the rule."""
+    """Yield the arrays in a column; ValueError if one of them does not have the shape of the rule."""
     for row in range(len(column)):
         values = column.slice(row, 1)
         if values.null_count:
@@ -302,7 +302,7 @@ def from_lists(column: Any, rule: ArrayRule) -> Iterator[np.ndarray[Any, Any] | 
         for size in rule.shape:
             found = {*pc.unique(pc.list_value_length(values)).to_pylist()} or {size}
             if len(found) > 1 or None in found or (size is not None and size not in found):
-                raise ValueError(f"an array has not the shape {rule.shape}")
+                raise ValueError(f"an array does not have the shape {rule.shape}")
             shape += found
             values = values.flatten()
         if values.null_count:

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     from dbloader.stores.base import Store
 
-# Errors of the machine, not of the file: to continue would reject good files.
+# These errors concern the machine, not the file. Continuing would reject good files.
 NOT_THE_FILE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-# The whole network file system cannot be reached.
+# The network file system cannot be reached, so all files fail.
 _UNREACHABLE = (errno.ESTALE, errno.ENOTCONN, errno.ESHUTDOWN, errno.EHOSTDOWN, errno.ETIMEDOUT)
-# A bad part of a disk, which concerns one file; or a removed disk or an NFS server without answer, for all files.
+# One file is on a bad part of a disk; or all files are on a removed disk, or on an NFS server that does not answer.
 _FAILED = (errno.EIO, errno.EREMOTEIO)
 # A record is a BSON document, whose length is an int32; 64 kB are left for everything but the image.
 MAX_BYTES = 2**31 - 2**16
@@ -61,11 +61,11 @@ class Entry(NamedTuple):
     fields: dict[str, Any]  # further fields of the record, and KEPT_FIELDS; empty from a folder
     # Width and height of the image in whose pixels fields["boxes"] are; (1, 1) for fractions, (0, 0) if unknown.
     boxes_in: tuple[int, int] | None = None  # None without boxes
-    files: dict[str, FieldFile] = {}  # files that `load` reads into fields, by field; until then None  # noqa: RUF012
+    files: dict[str, FieldFile] = {}  # by field; the fields are None until `load` reads the files  # noqa: RUF012
 
 
 class Loaded(NamedTuple):
-    """A file whose fields are known only when it is read."""
+    """The bytes of a file, and its entry with fields that are known only after reading."""
 
     entry: Entry
     data: bytes
@@ -84,17 +84,18 @@ class Unreadable(Problem):
 
 @dataclass
 class Tally:
-    """What one iteration over the entries of a source leaves out or changes."""
+    """The names that one iteration over a source leaves out or changes, and warnings about them."""
 
     warnings: list[str] = field(default_factory=list)  # sentences about the source as a whole, for people
-    skipped: Counter[str] = field(default_factory=Counter)  # files that are no images, by extension; "" without one
+    # Number of files that are not images, by extension; "" for files without one.
+    skipped: Counter[str] = field(default_factory=Counter)
     hidden: int = 0  # names that begin with a dot
     not_utf8: int = 0
     not_utf8_example: str = ""
     metadata: str = ""  # the first file with a name such as metadata.csv
 
     def skip(self, name: bytes) -> None:
-        """Count a file that is no image, by its extension."""
+        """Count a file that is not an image, by its extension."""
         _, dot, tail = name.rpartition(b".")
         extension = readable(dot + tail).lower() if dot else ""
         if len(self.skipped) >= _MAX_EXTENSIONS and extension not in self.skipped:
@@ -127,7 +128,7 @@ class Source(ABC):
 
     reads = ""  # the files that it reads in a folder, for the warning about others
     companions: tuple[str, ...] = ()  # names of other files in the folder that need no warning
-    asks_again = False  # whether to read a bad file once more, since its bytes may have changed on their way
+    asks_again = False  # whether to read a bad file once more, since its bytes may be corrupted in transit
 
     def __init__(self, root: Path, classes: tuple[str, ...], warnings: Iterable[str] = (), *, place: str = "") -> None:
         self.root = root  # relative paths start from this folder
@@ -231,7 +232,7 @@ def problem_of(error: OSError, name: str, path: bytes) -> Problem:
 def checked_root(folder: str | os.PathLike[str]) -> Path:
     """Return the path of a folder; SourceError if it does not exist or cannot be read."""
     if not os.fspath(folder):  # pathlib reads "" as the working directory
-        raise SourceError(f"the path of a folder is wanted, got {folder!r} (the working directory is '.')")
+        raise SourceError(f"the source must be the path of a folder, got {folder!r} (the working directory is '.')")
     root = Path(folder)
     try:
         mode = root.stat().st_mode
@@ -253,7 +254,7 @@ def readable(path: bytes | str | os.PathLike[str]) -> str:
 
 
 def full_path(path: str | os.PathLike[str]) -> str:
-    """Return the absolute path of a file or folder as valid text, the same however the path was written.
+    """Return the absolute path of a file or folder as valid text, the same for every spelling of the path.
 
     Links keep their names, unless the path has a ``..``, whose meaning depends on them.
     """
@@ -261,12 +262,3 @@ def full_path(path: str | os.PathLike[str]) -> str:
     if ".." in full.parts:
         full = full.resolve()
     return "/" + readable(full).lstrip("/")  # pathlib keeps two slashes in front
-
-
-def is_utf8(path: bytes) -> bool:
-    """Return whether a path is valid UTF-8."""
-    try:
-        path.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

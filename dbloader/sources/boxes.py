@@ -41,7 +41,7 @@ def box_fields(boxes: Sequence[Sequence[float]], labels: Sequence[int]) -> dict[
 
 
 def coco_corners(box: Any) -> tuple[float, float, float, float]:
-    """Return x_min, y_min, x_max, y_max of a COCO box, [x, y, width, height]; ValueError if it is no such box."""
+    """Return x_min, y_min, x_max, y_max of a COCO box, [x, y, width, height]; ValueError if it is not such a box."""
     if not isinstance(box, list) or len(box) != 4 or not all(map(is_number, box)):
         raise ValueError(f"must have a bbox of four numbers, got {short_repr(box, 50)}")
     x, y, width, height = box

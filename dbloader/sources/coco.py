@@ -104,10 +104,10 @@ class CocoSource(Source):
                     image, *annotations = map(json.loads, texts)
                     yield self._entry(number, image, annotations, f"[{b', '.join(texts[1:]).decode()}]")
                 except (ValueError, AttributeError) as error:
-                    reason = f"image {number} or one of its annotations is not what it was when it was first read"
+                    reason = f"image {number} or one of its annotations was changed since it was first read"
                     raise SourceError(f"{readable(self.listing)}: {reason}: {error}") from error
         for row in np.flatnonzero(~np.isin(self._images_of, self._images[:, 0])).tolist():
-            reason = f"no image has the id {self._images_of[row]} that it names"
+            reason = f"no image has the id {self._images_of[row]}"
             yield Problem(f"annotation {self._annotations[row, 0]}", reason)
         return Tally()
 
@@ -162,5 +162,5 @@ def _take(text: str, at: int, marks: str) -> tuple[str, int]:
     """Return the next mark and the position after it; ValueError unless it is one of ``marks``."""
     found = _MARK.match(text, at)
     if found is None or found[1] not in marks:
-        raise ValueError(f"one of {marks!r} is wanted at byte {at:,}")
+        raise ValueError(f"expected one of {marks!r} at byte {at:,}")
     return found[1], found.end()

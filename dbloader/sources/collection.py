@@ -1,4 +1,4 @@
-"""Read image files from a collection in MongoDB that is no dbloader store: documents with a file's name and bytes."""
+"""Read image files from any collection in MongoDB whose documents have a file's name and bytes."""
 
 from __future__ import annotations
 

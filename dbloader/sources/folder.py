@@ -24,7 +24,6 @@ from dbloader.sources.base import (
     Tally,
     Unreadable,
     checked_root,
-    is_utf8,
     problem_of,
     readable,
 )
@@ -45,7 +44,7 @@ SUFFIXES = tuple(extension.encode() for extension in EXTENSIONS)
 SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
 
 _MAX_NAMED = 10  # names in a warning
-OUTSIDE = "lies outside of every class folder: put it into one, or move it away"
+OUTSIDE = "is outside of all class folders: put it into one, or move it away"
 
 
 class _Contents(NamedTuple):
@@ -170,7 +169,7 @@ def _list_folder(root: bytes, path: bytes, tally: Tally) -> _Contents:
             if readable(entry.name) in METADATA_FILES:
                 tally.metadata = tally.metadata or readable(entry.path)
     for name in (*contents.folders, *contents.images):
-        if not is_utf8(name):
+        if readable(name).encode() != name:
             tally.not_utf8 += 1
             tally.not_utf8_example = tally.not_utf8_example or readable(name)
     contents.folders.sort(key=_order)

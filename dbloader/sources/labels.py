@@ -63,7 +63,7 @@ def look_up_labels(first: dict[str, str], classes: tuple[str, ...]) -> dict[str,
         label = int(text) if _ANY_INTEGER.fullmatch(text) else known.get(text)
         if label is None or not (0 <= label < len(classes) if classes else abs(label) < 2**63):
             what = f"the number or name of one of the {len(classes):,} classes" if classes else "a 64-bit integer"
-            raise SourceError(f"{where}: its label {short_repr(text, 50)} is not {what} as {CLASSES} wants it")
+            raise SourceError(f"{where}: its label {short_repr(text, 50)} is not {what}, which {CLASSES} requires")
         labels[text] = label
     return labels
 

@@ -361,4 +361,4 @@ def encoded_path(path: object, no_path: str = "it has no path") -> bytes | str:
     with suppress(UnicodeEncodeError):
         if isinstance(path, str) and "\0" not in path:
             return path.encode("utf-8", "surrogateescape")  # JSON may contain a name that is not UTF-8 like this
-    return f"its path cannot be that of a file: {short_repr(path, 50)}"
+    return f"its path is not valid for a file: {short_repr(path, 50)}"

@@ -154,7 +154,7 @@ def _open_place(source: str | os.PathLike[str], file_fields: tuple[str, ...]) ->
 
 
 def _with_others(found: Source, place: str | os.PathLike[str], paths: Sequence[Path]) -> Source:
-    """Note in a source which other names its folder contains, for a warning."""
+    """Store the other names in a source's folder with the source, for a warning."""
     try:
         names = os.listdir(place)  # noqa: PTH208 - the path may be any str
     except OSError:  # the place is a file or a range of files

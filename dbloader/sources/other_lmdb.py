@@ -28,7 +28,7 @@ from dbloader.stores.lmdb.keys import META, RECORDS
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
-    # Returns the number of values that are left out.
+    # The generator returns the number of values that are left out.
     Entries = Generator[Entry | Problem, None, int]
 
 _KEYS_AT_ONCE = 1000  # of one transaction
@@ -293,7 +293,7 @@ def _pickled_image(value: bytes) -> bytes:
 
 
 def _basicsr(pairs: Pairs) -> _Layout | None:
-    """Find ``meta_info.txt``, with lines such as ``baboon.png (480,500,3) 1``; keys have no extension."""
+    """Find ``meta_info.txt``, whose lines are like ``baboon.png (480,500,3) 1``; keys lack the extension."""
     file = pairs.path.with_name("meta_info.txt")
     if pairs.path.name != "data.mdb" or not file.is_file():
         return None

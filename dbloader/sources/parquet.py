@@ -16,9 +16,9 @@ from typing_extensions import override
 from dbloader.errors import SourceError
 from dbloader.records.values import pack
 from dbloader.sources.arrow_columns import ArrayRule, find_columns, from_lists
-from dbloader.sources.arrow_files import UNREADABLE, Files, check_machine, why
 from dbloader.sources.base import Entry, FieldFile, Problem, Source, Tally, full_path, problem_of, readable
 from dbloader.sources.labels import number_labels
+from dbloader.sources.parquet_files import UNREADABLE, Files, check_machine, why
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dbloader.sources.arrow_columns import Columns
     from dbloader.sources.base import Loaded
 
-_ROWS = 256  # whose fields are in memory at once
+_ROWS = 256  # rows whose fields are in memory at once
 
 
 class _Location(NamedTuple):
@@ -120,7 +120,7 @@ class ParquetSource(Source):
                             total, unlabelled = total + 1, unlabelled + (label is None)
                             row, number = row + 1, number + 1
                     if row < rows:
-                        raise ValueError("they are not there")
+                        raise ValueError("the row group has fewer rows than its header says")
                 except UNREADABLE as error:
                     check_machine(error)
                     yield Problem(f"{where}, rows {number} to {end - 1}", f"cannot be read: {why(error)}")

@@ -113,7 +113,7 @@ class _Unpickler(pickle.Unpickler):  # noqa: TID251 - of allowed instructions on
     def _dtype(self, code: Any, *_: object) -> _Type:
         made = _Type()
         if not isinstance(code, str):  # the repr of a nested value could be endless
-            raise pickle.UnpicklingError("a dtype's code is no text")
+            raise pickle.UnpicklingError("a dtype's code is not text")
         made.code = code
         return made
 
@@ -149,7 +149,7 @@ def image_of(value: Any) -> bytes:
     if isinstance(value, (bytes, bytearray)):
         return bytes(value)
     if not isinstance(value, np.ndarray):
-        raise ValueError(f"a {type(value).__name__} stands where the image should be")  # noqa: TRY004
+        raise ValueError(f"a {type(value).__name__} is in place of the image")  # noqa: TRY004
     if value.ndim == 1 or (value.ndim == 2 and 1 in value.shape):  # of cv2.imencode, or np.frombuffer
         return value.tobytes()
     if value.ndim == 3 and value.shape[2] not in (1, 3, 4) and value.shape[0] in (1, 3, 4):
@@ -158,7 +158,7 @@ def image_of(value: Any) -> bytes:
 
 
 def label_of(value: Any) -> tuple[int | None, dict[str, Any]]:
-    """Return the label and fields of an unpickled value; ValueError if the value beside the image is no label.
+    """Return the label and fields of an unpickled value; ValueError if the value beside the image is not a label.
 
     The values of a dict become fields, except the image and the label.
     """
@@ -183,7 +183,7 @@ def _png(pixels: np.ndarray[Any, Any]) -> bytes:
     if pixels.ndim == 3 and pixels.shape[2] == 1:
         pixels = pixels[:, :, 0]
     if not pixels.size or not (pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] in (3, 4))):
-        raise ValueError(f"an array of shape {pixels.shape} is no image")
+        raise ValueError(f"an array of shape {pixels.shape} is not an image")
     file = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(pixels)).save(file, "PNG", compress_level=1)
     return file.getvalue()

@@ -116,7 +116,7 @@ class StoreSource(Source):
             if self._crc32 is None:
                 self._crc32 = np.asarray(self._store.column("crc32"))
             if index >= len(self._crc32) or self._crc32[index] != crc32:
-                raise SourceError(f"{self.place}: is another store than the one that was planned: plan again")
+                raise SourceError(f"{self.place}: is not the store that was planned: plan again")
 
     def _fields(self, record: Record) -> dict[str, object]:
         kept = {"damaged": record.damaged, "resized_from": record.resized_from}

@@ -63,7 +63,7 @@ class _TarredFile(NamedTuple):
 
 
 class _Sample(NamedTuple):
-    """Files with the same path up to the first dot of their names. One of them is the image."""
+    """The files whose paths are equal up to the first dot of the name. One of them is the image."""
 
     image: _TarredFile
     others: dict[str, _TarredFile]  # by extension
@@ -164,7 +164,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
 def _samples(
     file: IO[bytes], path: Path, tally: Tally, file_fields: Collection[str] = ()
 ) -> Iterator[_Sample | Problem]:
-    """Yield the samples of a tar, and a problem for each group of files that is no sample.
+    """Yield the samples of a tar, and a problem for each group that may have several main images.
 
     Files such as ``17.mask.png`` are not the image of a sample if ``file_fields`` contains "mask".
     """
@@ -202,7 +202,7 @@ def _split(group: dict[str, _TarredFile], tally: Tally, file_fields: Collection[
         yield _Sample(image, {**others, **images})
     elif others and len(images) > 1:
         first = next(iter(images.values()))
-        yield Problem(readable(first.path), f"cannot be told from other images of its sample ({', '.join(images)})")
+        yield Problem(readable(first.path), f"is one of several images in its sample ({', '.join(images)})")
     elif images:
         for image in images.values():  # several: images whose names differ after the first dot
             yield _Sample(image, others)

@@ -43,7 +43,7 @@ def read_voc(folder: Path, root: Path, chosen: Path | None = None) -> VOCSource:
 
 
 class VOCSource(Source):
-    """The images that XML files name, with their boxes; made by ``read_voc``."""
+    """The images named in XML files, with their boxes; made by ``read_voc``."""
 
     def __init__(self, root: Path, classes: tuple[str, ...], folder: Path, names: list[str]) -> None:
         super().__init__(root, classes)

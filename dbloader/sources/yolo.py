@@ -55,7 +55,7 @@ def _read_names(text: str, where: str) -> list[str]:
     for line in [] if inline else filter(str.strip, value.splitlines()):
         item = re.fullmatch(rf"[ \t]*(?:-|(\d+):)[ \t]+({_PLAIN})", line)
         if not item or (item[1] and int(item[1]) != len(found)):
-            raise SourceError(f"{where}: its names are no simple list: {short_repr(line)}; {_CLASSES_TXT}")
+            raise SourceError(f"{where}: its names are not a simple list: {short_repr(line)}; {_CLASSES_TXT}")
         found.append(item[2])
     if not found:
         raise SourceError(f"{where}: it has no names of classes; {_CLASSES_TXT}")

@@ -46,7 +46,7 @@ def test_report_names_rejected_and_repaired_files(shell: Shell, root: Path, plac
         "  resized   1",
         "  repaired  1: only the end marker was missing",
         "  rejected  3 of 18",
-        "    rejected  loose.jpg: lies outside of every class folder: put it into one, or move it away",
+        "    rejected  loose.jpg: is outside of all class folders: put it into one, or move it away",
         "    rejected  cat/000.jpg: is damaged: more than its end marker is missing "
         "(Corrupt JPEG data: premature end of data segment)",
         "    repaired  cat/002.jpg: its end marker was missing: appended FF D9",

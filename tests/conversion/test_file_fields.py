@@ -212,7 +212,7 @@ def test_metadata_columns_ending_with_file_name_are_file_fields(tmp_path: Path) 
     ("row", "what"),
     [
         ({"mask_file_name": "../a.png"}, r"^none of the 2 files could be stored; .*row 1: its path leaves the folder"),
-        ({"mask_file_name": 5}, r"row 1: its path cannot be that of a file: 5 \(of its file 'mask'\)"),
+        ({"mask_file_name": 5}, r"row 1: its path is not valid for a file: 5 \(of its file 'mask'\)"),
         ({"mask_file_name": "masks/a.png", "mask": 1}, "'mask_file_name' and 'mask' are both the field 'mask'"),
         ({"image_file_name": "masks/a.png"}, "rename the column 'image_file_name', which names files"),
     ],
@@ -336,7 +336,7 @@ def test_file_field_without_a_file_is_an_error_everywhere(tmp_path: Path) -> Non
     with create_store(place) as writer:
         writer.write([encode(Record(image=photo(1), name="a.jpg", fields={"mask": 5}))])
         writer.finish(source={"file_fields": ["mask"]})
-    with pytest.raises(ConversionError, match="its mask is no image file, but "):
+    with pytest.raises(ConversionError, match="its mask is not an image file but "):
         convert(place, tmp_path / "b.lmdb", check="none")
     assert verify_store(place, decode=True).problems == {"undecodable": 1}
     for kind in ("folder", "webdataset", "parquet"):

@@ -222,5 +222,5 @@ def test_array_of_another_shape_than_its_rule_is_a_problem(tmp_path: Path) -> No
     own = json.dumps({"arrays": {"x": {"dtype": "int64", "shape": [2]}}})
     made = pq.read_table(path)
     pq.write_table(made.replace_schema_metadata({**made.schema.metadata, b"dbloader": own.encode()}), path)
-    with pytest.raises(ConversionError, match=r"rows 0 to 1: cannot be read: an array has not the shape \(2,\)"):
+    with pytest.raises(ConversionError, match=r"rows 0 to 1: cannot be read: an array does not have the shape \(2,\)"):
         convert(tmp_path / "out", tmp_path / "again.lmdb")

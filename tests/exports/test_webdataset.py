@@ -195,8 +195,8 @@ def test_classes_json_names_the_labels_of_any_shards(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "told"),
     [
-        (b'["cat"]', "its label '1' is not the number or name of one of the 1 classes as classes.json wants it"),
-        (b"[]", "its label 'dog' is not a 64-bit integer as classes.json wants it"),
+        (b'["cat"]', "its label '1' is not the number or name of one of the 1 classes, which classes.json requires"),
+        (b"[]", "its label 'dog' is not a 64-bit integer, which classes.json requires"),
         (b'{"0": "cat"}', "must be a list of names, got .*; mend it, or move it away"),
         (b"[", "cannot be read"),
     ],

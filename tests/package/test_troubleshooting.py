@@ -68,7 +68,7 @@ def test_the_messages_of_a_first_hour_are_printed_as_the_page_has_them(
         "none of the … files could be stored",
         "is in no known image format (it begins with …)",
         "the classes are called …: these look like splits",
-        "lies outside of every class folder",
+        "is outside of all class folders",
         "… is a folder, and not one of a store's shards",
         "… is cut short: it has … bytes of …",
         "no record of … is named …",

@@ -217,9 +217,9 @@ def test_name_is_the_normalized_path(tmp_path: Path, path: str, name: str) -> No
     ("path", "reason"),
     [
         ('""', "it has no path in a column called path or image or file or filename"),
-        ("5", "its path cannot be that of a file: 5"),
-        (r'"a\u0000b"', r"its path cannot be that of a file: 'a\x00b'"),
-        (r'"a\ud800b"', r"its path cannot be that of a file: 'a\ud800b'"),
+        ("5", "its path is not valid for a file: 5"),
+        (r'"a\u0000b"', r"its path is not valid for a file: 'a\x00b'"),
+        (r'"a\ud800b"', r"its path is not valid for a file: 'a\ud800b'"),
     ],
 )
 def test_row_without_a_usable_path_is_a_problem(tmp_path: Path, path: str, reason: str) -> None:

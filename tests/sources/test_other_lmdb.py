@@ -202,7 +202,7 @@ HOSTILE = [
         b"\x80\x04(X" + struct.pack("<I", 2**20) + b"a" * 2**20 + b"\x94" + ENCODE * 150 + b"t.",
         "makes more bytes than it has",
     ),
-    (b"\x80\x04" + SCALAR + b")" + b"".join(b"q%ch%c\x86" % (n, n) for n in range(60)) + b"\x85R.", "code is no text"),
+    (b"\x80\x04" + SCALAR + b")" + b"".join(b"q%ch%c\x86" % (n, n) for n in range(60)) + b"\x85R.", "code is not text"),
     (b"\x80\x04K\x01", "pickle exhausted before seeing STOP"),
 ]
 

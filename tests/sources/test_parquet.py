@@ -14,7 +14,7 @@ import pytest
 from dbloader import convert, open_store
 from dbloader.errors import SourceError
 from dbloader.exports.export import export_store
-from dbloader.sources import arrow_files
+from dbloader.sources import parquet_files
 from dbloader.sources.base import Entry, Problem
 from dbloader.sources.open import find_tables
 from dbloader.sources.parquet import read_parquet
@@ -96,7 +96,7 @@ def test_places_name_tables(tmp_path: Path) -> None:
         find_tables(tmp_path / "hub")
 
 
-def test_saved_arrow_files_are_refused_with_the_remedy(tmp_path: Path) -> None:
+def test_saved_parquet_files_are_refused_with_the_remedy(tmp_path: Path) -> None:
     plant(tmp_path / "split", {"dataset_dict.json": b"{}", "train/data-00000-of-00001.arrow": b""})
     plant(tmp_path / "saved", {"dataset_info.json": b"{}", "state.json": b"{}"})
     for folder in ("split", "saved"):
@@ -240,8 +240,8 @@ def test_row_groups_of_any_size_and_order_give_the_same_records(
     expected = convert(folder, tmp_path / "a.lmdb").digest
     shuffled = convert(folder, tmp_path / "b.lmdb", shuffle_seed=1).digest
     for large, rows in ((2**30, 7), (2**16, 60)):  # with the second one, row groups are decoded in pieces
-        monkeypatch.setattr(arrow_files, "_KEPT", large)
-        monkeypatch.setattr(arrow_files, "_PIECE", large // 16)
+        monkeypatch.setattr(parquet_files, "_KEPT", large)
+        monkeypatch.setattr(parquet_files, "_PIECE", large // 16)
         write(tmp_path / "x.parquet", made, rows=rows)
         assert convert(tmp_path / "x.parquet", tmp_path / "c.lmdb", overwrite=True, workers=3).digest == expected
         interrupt(tmp_path / "x.parquet", tmp_path / "d.lmdb", 32, shuffle_seed=1, overwrite=True)
@@ -250,7 +250,7 @@ def test_row_groups_of_any_size_and_order_give_the_same_records(
 
 
 def test_many_large_row_groups_in_a_random_order_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrow_files, "_KEPT", 1)
+    monkeypatch.setattr(parquet_files, "_KEPT", 1)
     write(tmp_path / "x.parquet", image=images(240), rows=80)  # more than two workers read at once
     with pytest.raises(SourceError, match=r"too large for a random order: leave shuffle_seed \(--shuffle-seed\) out"):
         convert(tmp_path / "x.parquet", tmp_path / "out.lmdb", shuffle_seed=1)

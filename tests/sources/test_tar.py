@@ -224,7 +224,7 @@ def test_damaged_header_is_a_problem_not_the_end(shard: Path) -> None:
             {"1.a.b": b"1", "1.a_b": b"2"},
             "a file beside it cannot be a field or label: two files would be the field 'a_b'",
         ),
-        ({"1.png": b"p", "1.cls": b"3"}, "cannot be told from other images of its sample (jpg, png)"),
+        ({"1.png": b"p", "1.cls": b"3"}, "is one of several images in its sample (jpg, png)"),
     ],
 )
 def test_sample_with_a_wrong_file_is_a_problem(tmp_path: Path, files: dict[str, bytes], reason: str) -> None:

@@ -104,9 +104,9 @@ def test_names_of_classes_in_simple_yaml_are_read(yaml: str, yolo: Callable[...,
 @pytest.mark.parametrize(
     ("yaml", "message"),
     [
-        ("names: {0: cat}", "its names are no simple list: '{0: cat}'; give a classes.txt"),
-        ("names:\n  1: cat", "its names are no simple list: '1: cat'"),
-        ("names:\n  - !!python/object:os.system x", "its names are no simple list"),
+        ("names: {0: cat}", "its names are not a simple list: '{0: cat}'; give a classes.txt"),
+        ("names:\n  1: cat", "its names are not a simple list: '1: cat'"),
+        ("names:\n  - !!python/object:os.system x", "its names are not a simple list"),
         ("nc: 3", "it has no names of classes; give a classes.txt with a name in each line"),
         ("names: [cat, cat]", "two of its classes have the same name"),
     ],

@@ -179,7 +179,7 @@ def adding_to(destination: str | os.PathLike[str]) -> Iterator[None]:
 
     Raises:
         StoreLockedError: Another process adds to the store.
-        OptionError: The store is no folder of shards.
+        OptionError: The store is not a folder of shards.
         StoreNotFoundError: No store is at the destination.
     """
     _read_base(destination)

@@ -38,7 +38,7 @@ _POLL_S = 0.2  # seconds between polls of futures that concurrent.futures.wait d
 _PATIENCE_S = 300.0
 _STARTS_WORKERS = (ProcessPoolExecutor, ThreadPoolExecutor)
 
-# How often Ray runs a task again whose worker or node is gone. A part may be made any number of times.
+# Number of times that Ray repeats a task after its worker or node has died. Repeating a part is safe.
 _RAY_RETRIES = 10
 
 
@@ -116,7 +116,7 @@ def run_parts(
 
     Raises:
         DBLoaderError: A part failed. The error is the part's own, and begins with the number of the part.
-        ConversionError: A part failed with another error, or the process that was to make it is gone.
+        ConversionError: A part failed with another error, or the process that made it has ended.
         OptionError: The executor does not return what a part returns, or no node of Ray has the CPUs for a part.
     """
     part, running = None, dict[Any, int]()
@@ -134,8 +134,8 @@ def run_parts(
                     elif not done and not isinstance(executor, _STARTS_WORKERS):
                         warnings.warn(
                             f"no part was made for {patience:.0f} s: see whether the executor has workers that are "
-                            f"free, and whether they have {counted(workers, 'CPU')} for a part; the conversion goes on "
-                            "waiting",
+                            f"free, and whether they have {counted(workers, 'CPU')} for a part; the conversion "
+                            "keeps waiting",
                             stacklevel=1,
                         )
                     for future in done:
@@ -175,7 +175,7 @@ def _part_error(part: int | None, place: str, error: Exception) -> DBLoaderError
     if isinstance(error, StoreNotFoundError):
         folder = Plan.open(place).folder  # raises if the plan is gone here too
         return ConversionError(
-            f"part {part} ran where {folder} is not to be seen: source and destination must be folders that all "
+            f"part {part} ran where {folder} cannot be seen: source and destination must be folders that all "
             "machines have at the same path"
         )
     which = "the parts" if part is None else f"part {part}"
@@ -184,7 +184,7 @@ def _part_error(part: int | None, place: str, error: Exception) -> DBLoaderError
     message = next(iter(str(error).splitlines()), "")
     return ConversionError(
         f"{which} could not be made: {type(error).__name__}{': ' if message else ''}{message}; the parts that are made "
-        "are kept: the same conversion goes on with the others"
+        "are kept: repeat the conversion to make the others"
     )
 
 
