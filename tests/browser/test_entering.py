@@ -89,7 +89,7 @@ def test_second_browser_gets_a_page_with_the_remedy(tmp_path: Path, chromium: Br
                 expect(page.locator("p").last).to_contain_text("the terminal where dbloader view runs shows a new link")
 
 
-def test_page_says_that_its_store_was_replaced(tmp_path: Path, chromium: Browser) -> None:
+def test_page_shows_that_its_store_was_replaced(tmp_path: Path, chromium: Browser) -> None:
     place = tmp_path / "a.lmdb"
     convert(plant_photos(tmp_path / "images", 6), place)
     with viewer(place, "--port", "0", "--no-open") as running, chromium.new_context() as context:

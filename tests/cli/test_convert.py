@@ -58,7 +58,7 @@ def test_report_names_rejected_and_repaired_files(shell: Shell, root: Path, plac
     assert outcome.stderr == ""
 
 
-def test_kept_damaged_image_is_named_and_is_no_failure(shell: Shell, root: Path, place: Path) -> None:
+def test_kept_damaged_image_is_named_with_status_0(shell: Shell, root: Path, place: Path) -> None:
     plant_kinds(root, "half")
     outcome = shell("convert", root, place, "--on-damaged", "keep")
     assert outcome.status == 0

@@ -212,7 +212,7 @@ def test_completion_script_of_each_shell_is_printed(
 # Streams, and names in any alphabet or encoding
 
 
-def test_closed_pipe_is_no_error(tmp_path: Path, place: Path) -> None:
+def test_closed_pipe_is_not_an_error(tmp_path: Path, place: Path) -> None:
     names = {f"cat/{number}{'x' * 200}.jpg": b"text" for number in range(250)}  # more than a pipe holds, 64 KiB
     convert(plant(tmp_path / "images", {**names, "cat/a.jpg": photo()}), place)
     script = '"$@" | head -n 1; exit "${PIPESTATUS[0]}"'

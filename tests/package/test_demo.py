@@ -19,7 +19,7 @@ PARTS = HERE / "scripts" / "parts"
 
 
 @pytest.mark.slow
-def test_the_demo_makes_a_folder_converts_it_and_trains_on_it(tmp_path: Path) -> None:
+def test_demo_converts_a_folder_and_trains(tmp_path: Path) -> None:
     data = tmp_path / "skimage" / "data"
     data.mkdir(parents=True)
     (tmp_path / "skimage" / "__init__.py").write_text("raise AssertionError('its files are read, it is not imported')")

@@ -62,17 +62,17 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     return Built(wheel, sdist)
 
 
-def test_pypi_takes_the_files(built: Built) -> None:
+def test_pypi_accepts_the_files(built: Built) -> None:
     assert "PASSED" in python("twine", "check", "--strict", built.wheel, built.sdist)
     assert "Valid" in python("validate_pyproject", "pyproject.toml")
 
 
-def test_the_wheel_of_the_checkout_is_that_of_the_source_distribution(built: Built, tmp_path: Path) -> None:
+def test_wheel_of_the_checkout_equals_the_wheel_of_the_sdist(built: Built, tmp_path: Path) -> None:
     python("build", "--wheel", "--outdir", tmp_path)
     assert (tmp_path / built.wheel.name).read_bytes() == built.wheel.read_bytes()
 
 
-def test_every_file_of_the_package_is_in_both_files_and_nothing_else_is_in_the_wheel(built: Built) -> None:
+def test_wheel_contains_exactly_the_package(built: Built) -> None:
     wanted = {
         path.relative_to(HERE).as_posix()
         for path in (HERE / "dbloader").rglob("*")
@@ -86,14 +86,14 @@ def test_every_file_of_the_package_is_in_both_files_and_nothing_else_is_in_the_w
     assert wanted | {"README.md", "LICENSE", "tests/conftest.py", "docs/index.md", "scripts/test"} <= inside
 
 
-def test_the_page_on_pypi_has_no_link_that_leads_nowhere_there(built: Built) -> None:
+def test_page_on_pypi_has_no_relative_links(built: Built) -> None:
     text = built.metadata.get_payload()
     assert isinstance(text, str)
     assert re.findall(r"\]\((?!https?://|#)[^)]*\)|<img|<source", text) == []
     assert "- Quick start: train from your own folder" in text  # the text of a link is left
 
 
-def test_citation_and_recipe_are_of_this_version_and_its_requirements(built: Built) -> None:
+def test_citation_and_recipe_match_pyproject(built: Built) -> None:
     assert f"\nversion: {dbloader.__version__}\n" in (HERE / "CITATION.cff").read_text(encoding="utf-8")
     recipe = (HERE / "recipe" / "recipe.yaml").read_text(encoding="utf-8")
     assert f"\n  version: {dbloader.__version__}\n" in recipe
@@ -123,7 +123,7 @@ def bare(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin"
 
 
-def test_an_installed_wheel_converts_verifies_and_shows_a_store_without_torch(bare: Path, tmp_path: Path) -> None:
+def test_installed_wheel_converts_verifies_and_shows_without_torch(bare: Path, tmp_path: Path) -> None:
     plant_photos(tmp_path / "images", 6)
 
     def call(*arguments: str) -> str:

@@ -163,7 +163,7 @@ def test_readme_leads_to_every_page() -> None:
 
 
 @pytest.mark.slow
-def test_the_page_of_commands_is_up_to_date() -> None:
+def test_page_of_commands_is_up_to_date() -> None:
     done = subprocess.run(
         [sys.executable, HERE / "scripts" / "parts" / "cli_page.py"],
         env={**os.environ, "COLUMNS": "40", "LANG": "C"},

@@ -56,7 +56,7 @@ def options(place: Path, checkpoint: Path, epochs: int) -> list[object]:
 
 
 @pytest.mark.slow
-def test_it_learns_and_goes_on_where_it_was_on_two_processes(place: Path, tmp_path: Path) -> None:
+def test_example_learns_and_resumes_on_two_processes(place: Path, tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint.pt"
     printed = run(*options(place, checkpoint, 2))
     assert re.search(r"^epoch 0: loss \d\.\d{3}; waited for data .* of the time", printed, re.MULTILINE)
@@ -74,7 +74,7 @@ def test_it_learns_and_goes_on_where_it_was_on_two_processes(place: Path, tmp_pa
 
 
 @pytest.mark.slow
-def test_it_goes_on_in_the_middle_of_an_epoch(place: Path, tmp_path: Path) -> None:
+def test_example_resumes_in_the_middle_of_an_epoch(place: Path, tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint.pt"
     run(*options(place, checkpoint, 1))
     saved = torch.load(checkpoint, weights_only=True)

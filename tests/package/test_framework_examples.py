@@ -110,9 +110,7 @@ def train_and_kill(line: list[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", RUN)
-def test_a_training_that_was_killed_and_resumed_has_the_weights_of_one_that_was_not(
-    script: str, places: list[str], tmp_path: Path
-) -> None:
+def test_killed_and_resumed_training_ends_with_the_same_weights(script: str, places: list[str], tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     printed = train(command(script, places, whole))
     assert re.findall(r"^accuracy .*$", printed, re.MULTILINE)[-1] == "accuracy 100.0%"
@@ -123,6 +121,6 @@ def test_a_training_that_was_killed_and_resumed_has_the_weights_of_one_that_was_
     assert all(torch.equal(weights[name], expected[name]) for name in expected)
 
 
-def test_each_script_is_on_the_page_of_integrations() -> None:
+def test_page_of_integrations_names_each_script() -> None:
     page = (EXAMPLES.parent / "integrations.md").read_text(encoding="utf-8")
     assert all(f"](examples/{script}.py)" in page for script in WEIGHTS)

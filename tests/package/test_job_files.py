@@ -56,7 +56,7 @@ exec "$PYTHON" -m dbloader "$@"
 
 
 @pytest.mark.slow
-def test_the_batch_file_of_slurm_makes_what_is_missing_when_it_is_run_again(tmp_path: Path) -> None:
+def test_second_run_of_the_slurm_job_makes_only_missing_parts(tmp_path: Path) -> None:
     root = plant_photos(tmp_path / "my images", 9)
     plant_kinds(root, "text")
     one = convert(root, tmp_path / "one.lmdb", shuffle_seed=1)
@@ -95,7 +95,7 @@ def jobs() -> Iterator[dict[str, Any]]:
     yield from yaml.safe_load_all((EXAMPLES / "convert.yaml").read_text())
 
 
-def test_the_commands_of_the_indexed_job_make_the_store(
+def test_commands_of_the_indexed_job_make_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     shell = Shell(monkeypatch, capfd)

@@ -68,7 +68,7 @@ def test_ending_threads_and_processes_are_waited_for() -> None:
 
 
 @pytest.mark.slow
-def test_garbage_is_no_leak() -> None:
+def test_garbage_is_not_a_leak() -> None:
     class Holder:
         def __init__(self) -> None:
             self.me = self
@@ -86,7 +86,7 @@ def test_garbage_is_no_leak() -> None:
         gc.enable()
 
 
-def test_helpers_of_the_process_are_no_leaks() -> None:
+def test_helpers_of_the_process_are_not_leaks() -> None:
     may_end, began = threading.Event(), threading.Event()
 
     def call_python_from_c() -> None:

@@ -61,7 +61,7 @@ REACHED = [
 
 
 @pytest.mark.parametrize(("make", "status", "message"), REACHED)
-def test_a_limit_that_is_reached_says_how_to_get_round_it(
+def test_error_at_a_limit_has_the_remedy(
     tmp_path: Path, make: Callable[[Path], list[str]], status: int, message: str
 ) -> None:
     plant(tmp_path, {"i/0.jpg": photo()})
@@ -71,7 +71,7 @@ def test_a_limit_that_is_reached_says_how_to_get_round_it(
     assert "Traceback" not in done.stderr
 
 
-def test_the_limit_of_pixels_is_lifted_as_its_message_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limit_of_pixels_is_lifted_as_its_message_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DBLOADER_MAX_PIXELS", str(10**10))
     done = run("convert", *pixels(tmp_path), "o.lmdb", "--check", "structure", cwd=tmp_path)
     assert (done.status, "2 records" in done.stdout) == (0, True), done

@@ -35,7 +35,7 @@ def noise(count: int) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(1).integers(0, 256, (count, 3, 20, 30), np.uint8))
 
 
-def test_each_image_is_augmented_by_its_own_numbers_whatever_else_is_in_the_batch(recipe: Any) -> None:
+def test_augmentation_of_an_image_is_independent_of_its_batch(recipe: Any) -> None:
     images, rng = noise(1).expand(60, -1, -1, -1), SampleRNG(0, 1, np.arange(60))
     result = recipe.trivial_augment(images, rng)
     assert (result.dtype, result.shape) == (torch.uint8, images.shape)
@@ -48,7 +48,7 @@ def test_each_image_is_augmented_by_its_own_numbers_whatever_else_is_in_the_batc
         recipe.trivial_augment(images, None)
 
 
-def test_operations_move_and_change_pixels_as_their_names_say(recipe: Any) -> None:
+def test_operations_change_pixels_as_named(recipe: Any) -> None:
     image = noise(1).float()
     one, zero, plus = torch.tensor([1.0]), torch.tensor([0.0]), torch.tensor([1.0])
     for operation in recipe.OPERATIONS:
@@ -68,7 +68,7 @@ def test_operations_move_and_change_pixels_as_their_names_say(recipe: Any) -> No
 
 
 @pytest.mark.slow
-def test_the_recipe_gives_the_same_batches_by_any_workers_and_targets_for_a_loss(recipe: Any, tmp_path: Path) -> None:
+def test_recipe_gives_the_same_batches_with_any_workers(recipe: Any, tmp_path: Path) -> None:
     place = tmp_path / "some.lmdb"
     write_store((Record(str(n), n % 3, encoded(draw(40, 30, seed=n), "PNG")) for n in range(12)), place)
     preparation = Preparation(recipe.trivial_augment, Normalize((0.5,) * 3, (0.25,) * 3), recipe.Mixup(3))
@@ -85,6 +85,6 @@ def test_the_recipe_gives_the_same_batches_by_any_workers_and_targets_for_a_loss
     assert torch.isfinite(cross_entropy(images.mean((2, 3)), targets))
 
 
-def test_the_page_names_its_examples() -> None:
+def test_page_names_its_examples() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert all(f"](examples/{name}.py)" in page for name in ("trivial_augment", "torchvision_augment"))

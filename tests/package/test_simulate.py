@@ -23,20 +23,20 @@ def one_epoch(**options: Any) -> dict[str, float]:
     return Training(Cluster(**{**SMALL, **options}), []).run()[0]
 
 
-def test_with_lanes_all_nodes_together_read_the_data_once_and_without_them_each_reads_all() -> None:
+def test_nodes_share_the_reading_only_with_lanes() -> None:
     assert one_epoch()["read_per_data"] == 1
     without = one_epoch(order="blocks")
     assert (without["read_per_data"], without["shards_per_node"]) == (4, 64)
 
 
-def test_an_epoch_without_waiting_takes_its_steps_and_the_first_batch() -> None:
+def test_epoch_without_waiting_takes_its_steps_and_the_first_batch() -> None:
     found = one_epoch(nic_mbs=1e6, stream_mbs=1e6, latency_ms=0, store_requests=0)
     assert found["first_batch_s"] == pytest.approx(0, abs=0.01)
     assert found["seconds"] == pytest.approx(8, abs=0.01)
     assert found["stall_percent"] == pytest.approx(0, abs=0.1)
 
 
-def test_the_first_batch_waits_for_the_index_and_for_the_shards_of_the_first_buffers() -> None:
+def test_first_batch_waits_for_the_index_and_the_shards_of_its_buffers() -> None:
     # The index of 16,000 records at 100 MB/s, then 16 shards of 50 MB at 200 MB/s, four at a time, each after 0.2 s.
     found = one_epoch(nic_mbs=200, stream_mbs=100, index_bytes=6250.0)
     assert found["first_batch_s"] == pytest.approx(0.2 + 1.0 + 4 * 0.2 + 16 * 50 / 200, rel=0.01)
@@ -45,14 +45,14 @@ def test_the_first_batch_waits_for_the_index_and_for_the_shards_of_the_first_buf
     assert later["seconds"] >= later["first_batch_s"] + 8
 
 
-def test_a_store_that_gives_less_than_the_nodes_take_sets_the_time() -> None:
+def test_slow_object_storage_limits_the_epoch() -> None:
     found = one_epoch(store_mbs=100, step_ms=1.0)
     assert 64 * 50 / 100 <= found["seconds"] <= 64 * 50 / 100 * 1.05
     few = one_epoch(store_requests=13, step_ms=1.0)  # one for each part
     assert few["seconds"] >= 64 * 50e6 / (13 * PART_BYTES)
 
 
-def test_a_small_cache_holds_no_more_than_its_size_and_too_small_a_one_is_refused() -> None:
+def test_cache_stays_below_its_size_and_a_too_small_one_is_refused() -> None:
     training = Training(Cluster(**SMALL, buffer_shards=1, cache_gb=0.5, epochs=2), [])
     first, again = training.run()
     assert max(node.peak for node in training.nodes) == 0.5e9
@@ -62,14 +62,14 @@ def test_a_small_cache_holds_no_more_than_its_size_and_too_small_a_one_is_refuse
         one_epoch(cache_gb=0.1)
 
 
-def test_requests_above_the_stores_limit_are_answered_503_and_come_again() -> None:
+def test_requests_over_the_limit_get_503_and_are_repeated() -> None:
     training = Training(Cluster(**SMALL, store_requests=1), [])
     assert training.run()[0]["read_per_data"] == 1
     assert 0 < training.network.refused < 3 * 64, "pauses become longer"
 
 
 @pytest.mark.parametrize("restart_nodes", [0, 2])
-def test_a_lost_node_costs_the_restart_and_what_was_done_since_the_checkpoint(restart_nodes: int) -> None:
+def test_lost_node_costs_the_restart_and_the_steps_since_the_checkpoint(restart_nodes: int) -> None:
     usual = one_epoch()
     options = {**SMALL, "restart_s": 100.0, "checkpoint_steps": 2, "restart_nodes": restart_nodes}
     training = Training(Cluster(**options), [usual["first_batch_s"] + 3.5])  # step 4 runs; 2 are kept
@@ -81,7 +81,7 @@ def test_a_lost_node_costs_the_restart_and_what_was_done_since_the_checkpoint(re
     assert found["read_per_data"] > 1
 
 
-def test_the_same_seed_gives_the_same_figures_and_another_one_others() -> None:
+def test_figures_depend_only_on_the_seed() -> None:
     options = {**SMALL, "nic_spread": 0.3, "mtbf_hours": 0.004, "restart_s": 1.0, "checkpoint_steps": 1}
     first, second, other = (simulate(Cluster(**options, seed=seed)) for seed in (1, 1, 2))
     for found in (first, second, other):
@@ -90,7 +90,7 @@ def test_the_same_seed_gives_the_same_figures_and_another_one_others() -> None:
     assert first["lost_nodes"]
 
 
-def test_the_figures_come_as_a_table_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_are_printed_as_a_table_or_json(capsys: pytest.CaptureFixture[str]) -> None:
     few = ["--nodes", "2", "--ranks", "2", "--shards", "16", "--records", "100"]
     assert main(few) == 0
     assert "time to the first batch, s" in capsys.readouterr().out
@@ -111,9 +111,7 @@ def test_the_figures_come_as_a_table_and_as_json(capsys: pytest.CaptureFixture[s
         (["--shards", "6000", "--order", "blocks"], "each node needs 6,000 of 6,000 shards"),
     ],
 )
-def test_what_cannot_be_simulated_is_refused(
-    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_impossible_simulation_is_refused(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(options)
     assert ended.value.code == 2

@@ -66,7 +66,7 @@ def test_every_page_is_in_the_navigation(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_link_to_what_the_site_lacks_stops_the_build(tmp_path: Path) -> None:
+def test_broken_link_stops_the_build(tmp_path: Path) -> None:
     assert write_pages(tmp_path / "site" / "pages").returncode == 0
     with (tmp_path / "site" / "pages" / "index.md").open("a") as page:
         page.write("[a heading that is not there](quickstart.md#nowhere)")
@@ -109,7 +109,7 @@ def address(site: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_a_browser_finds_all_it_needs_in_the_site_and_searches_in_it(address: str) -> None:
+def test_site_loads_nothing_from_elsewhere_and_can_be_searched(address: str) -> None:
     executable = needing_a_browser()
     asked: list[str] = []
     problems: list[str] = []

@@ -49,11 +49,11 @@ def test_boxes_are_learned_with_their_images(run: Callable[[str, int, int], list
     assert precision > 0.2  # an untrained net has 0.00
 
 
-def test_pairs_teach_more_than_resizing(run: Callable[[str, int, int], list[float]]) -> None:
+def test_model_of_pairs_is_better_than_resizing(run: Callable[[str, int, int], list[float]]) -> None:
     _, _, gained = run("super_resolution", 64, 14)
     assert gained > 0.5  # an untrained net is as good
 
 
-def test_crops_of_one_image_teach_what_it_shows(run: Callable[[str, int, int], list[float]]) -> None:
+def test_model_learns_from_two_crops_of_an_image(run: Callable[[str, int, int], list[float]]) -> None:
     accuracy, untrained, _ = run("multicrop", 150, 5)
     assert accuracy > max(0.75, untrained + 0.2)

@@ -22,7 +22,7 @@ print(type(train).__name__, len(train), train[0][0].size, sys.argv[1:], __name__
 
 
 @pytest.mark.slow
-def test_timms_script_gets_a_store(tmp_path: Path) -> None:
+def test_script_of_timm_trains_on_a_store(tmp_path: Path) -> None:
     (tmp_path / "timm").mkdir()
     (tmp_path / "timm" / "__init__.py").touch()
     (tmp_path / "timm" / "data.py").write_text(TIMM)

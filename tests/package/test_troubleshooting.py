@@ -37,7 +37,7 @@ def pattern(message: str) -> re.Pattern[str]:
 
 
 @pytest.mark.parametrize("message", MESSAGES)
-def test_a_message_that_is_explained_is_one_of_dbloader(message: str) -> None:
+def test_explained_messages_exist_in_the_code(message: str) -> None:
     assert any(pattern(message).search(text) for text in TEXTS), "no text in dbloader/ is like this"
 
 
@@ -45,7 +45,7 @@ def explained(printed: str) -> set[str]:
     return {message for message in MESSAGES if pattern(message).search(printed)}
 
 
-def test_the_messages_of_a_first_hour_are_printed_as_the_page_has_them(
+def test_common_messages_are_printed_as_explained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -40,16 +40,16 @@ def lint(*arguments: str, text: str | None = None) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("text", UNSAFE)
-def test_code_that_would_run_what_a_file_says_is_not_accepted(text: str) -> None:
+def test_code_that_could_run_data_is_refused(text: str) -> None:
     assert (UNSAFE[text], "new.py") in lint("--stdin-filename", "dbloader/new.py", "-", text=text)
 
 
-def test_nothing_in_dbloader_is_exempt_but_the_reader_of_a_few_pickle_instructions() -> None:
+def test_only_the_reader_of_pickles_is_exempt() -> None:
     rules = ",".join({*UNSAFE.values(), "S604"})
     assert lint("--ignore-noqa", "--select", rules, "dbloader") == {("TID251", "pickles.py")}
 
 
-def test_torch_load_is_called_with_weights_only_wherever_it_is_called() -> None:
+def test_each_torch_load_has_weights_only() -> None:
     calls = 0
     for folder, kind in (("docs", "*.md"), ("docs", "*.py"), ("scripts", "*.py"), ("tests", "*.py")):
         for path in (ROOT / folder).rglob(kind):

@@ -51,7 +51,7 @@ def test_torch_cannot_be_imported_here(environment: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_line_needs_no_torch(tmp_path: Path, environment: dict[str, str], mongo_uri: str) -> None:
+def test_command_line_runs_without_torch(tmp_path: Path, environment: dict[str, str], mongo_uri: str) -> None:
     root = plant_photos(tmp_path / "images", 6)
     plant_kinds(root, "png", "no end marker")
     (tmp_path / "all.csv").write_text("path,label,caption\ncat/0000.jpg,cat,a cat\n")
@@ -69,7 +69,7 @@ def test_the_command_line_needs_no_torch(tmp_path: Path, environment: dict[str, 
     assert run(command("bench", place), environment, 2) == f"Error: bench {NEEDED}\n"
 
 
-def test_the_doctor_says_what_does_not_work_without_torch(environment: dict[str, str]) -> None:
+def test_doctor_names_what_needs_torch(environment: dict[str, str]) -> None:
     done = subprocess.run(command("doctor"), env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.stderr == ""
     (line,) = [line for line in done.stdout.splitlines() if "torch  " in line]
@@ -78,7 +78,7 @@ def test_the_doctor_says_what_does_not_work_without_torch(environment: dict[str,
     assert "CUDA devices are unknown" in line
 
 
-def test_converting_storing_and_reading_in_python_need_no_torch(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_python_converts_and_reads_without_torch(tmp_path: Path, environment: dict[str, str]) -> None:
     root = plant_photos(tmp_path / "images", 6)
     script = """
 import sys
@@ -103,7 +103,7 @@ FREE = """
 NEEDING = sorted({*dbloader.__all__} - {*FREE.split()})
 
 
-def test_what_needs_torch_says_in_one_line_what_to_install(environment: dict[str, str]) -> None:
+def test_missing_torch_is_one_line_with_the_command_to_install_it(environment: dict[str, str]) -> None:
     script = """
 import sys, dbloader
 for name in sys.argv[1:]:

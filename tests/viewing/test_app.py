@@ -69,7 +69,7 @@ def served(state: ViewerState, *routes: Any) -> Iterator[tuple[int, list[str]]]:
         "/" + "a" * 5000, "/" + "a/" * 5000, "/favicon.ico",
     ],
 )  # fmt: skip
-def test_path_outside_of_the_routes_is_not_found(opened: Opened, path: str) -> None:
+def test_unknown_path_gets_status_404(opened: Opened, path: str) -> None:
     answer = opened.ask(path)
     assert (answer.status, json.loads(answer.body)) == (404, {"error": "nothing is here"})
 
@@ -84,7 +84,7 @@ NOT_NUMBERS = [
 @pytest.mark.parametrize(
     "path", ["/image/0/{}", "/thumb/{}/0", "/api/{}/select", "/api/0/rows?start={}", "/image/0/0?field={}"]
 )
-def test_value_that_is_no_number_is_refused_in_one_line(opened: Opened, path: str, number: str) -> None:
+def test_value_that_is_not_a_number_is_refused_in_one_line(opened: Opened, path: str, number: str) -> None:
     answer = opened.ask(path.format(number))
     if path.endswith("field={}") and number == "":
         assert answer.status == 200  # a field that is not asked for

@@ -102,9 +102,7 @@ def test_part_of_a_name_is_not_found_across_two_names(tmp_path: Path) -> None:
         ("event:moved", "letter 1: no record has the event 'moved'; the report has none"),
     ],
 )
-def test_query_for_what_the_store_lacks_is_refused_with_what_it_has(
-    selections: Selections, text: str, message: str
-) -> None:
+def test_query_for_an_unknown_value_lists_the_known_ones(selections: Selections, text: str, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         selections.select(text)
 

@@ -191,7 +191,7 @@ def test_arrays_of_uint8_are_shown_unchanged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "array", [np.zeros((3,)), np.zeros((2, 2, 2, 2)), np.zeros((2, 5, 7)), np.zeros((0, 4)), np.array([[1j]])], ids=repr
 )
-def test_array_that_is_no_image_is_refused_with_its_shape(array: Any, tmp_path: Path) -> None:
+def test_array_that_is_not_an_image_is_refused_with_its_shape(array: Any, tmp_path: Path) -> None:
     with store_of(tmp_path / "a.lmdb", array) as store, pytest.raises(ImageError, match=r"shape \(.*cannot be drawn"):
         Thumbnails().get(store, 0, 160)
 

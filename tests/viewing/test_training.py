@@ -386,6 +386,6 @@ def test_images_of_any_type_and_range_become_pictures(value: Any, expected: Any,
 
 
 @pytest.mark.parametrize("value", [None, "text", 3, {"image": ROW}, np.zeros(3), np.zeros((0, 3)), ROW.astype("c8")])
-def test_value_that_is_no_image_is_refused(value: Any) -> None:
+def test_value_that_is_not_an_image_is_refused(value: Any) -> None:
     with pytest.raises(OptionError, match="a transform must return an image to be shown: PIL, tensor or array, got "):
         to_png(value)
