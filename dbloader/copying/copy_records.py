@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from dbloader.copying.select_records import Selection, select_records
 from dbloader.errors import ConversionError, DamagedStoreError, OptionError
 from dbloader.records.columns import COLUMNS, NO_LABEL
 from dbloader.records.decode import decode
-from dbloader.records.record import relabel
+from dbloader.records.record import encode
 from dbloader.sources.base import full_path
 from dbloader.sources.boxes import LABELS, relabel_boxes
 from dbloader.stores.base import READ_AT_ONCE, Damage, read_records
@@ -124,7 +125,11 @@ class RecordCopier:
                 label = record.label if self.selection.labels is None else int(self.selection.labels[position])
                 label = None if label == NO_LABEL else label
                 boxes = self._box_labels(number, document, index) if LABELS in record.fields else {}
-                yield record if label == record.label and not boxes else relabel(record, label, boxes)
+                if label == record.label and not boxes:
+                    yield record
+                else:
+                    whole = decode(document, index, store.manifest.salt)
+                    yield encode(replace(whole, label=label, fields=whole.fields | boxes))
 
     def _box_labels(self, number: int, document: bytes | memoryview, index: int) -> dict[str, Any]:
         """Return the field with new labels of a record's boxes; {} if the labels do not change."""

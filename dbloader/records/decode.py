@@ -59,7 +59,7 @@ def decode(document: bytes | memoryview, index: int, salt: int, *, view: bool = 
     except DamagedRecordError:
         raise
     except UNREADABLE as error:
-        raise _explained(error, "its BSON cannot be decoded", index, _find_name(document)) from error
+        raise _explained(error, "its BSON cannot be decoded", index) from error
     if image is not None and image.is_array:
         record.image = unpack_array(image.data) if view else unpack_array(image.data).copy(order="K")
     elif image is not None:
@@ -81,7 +81,7 @@ def decode_values(values: Mapping[str, Any], index: int, salt: int) -> Record:
     try:
         content = _crc32_of_values(values)
     except UNREADABLE as error:
-        raise _explained(error, "its values cannot be those that were written", index, values.get("name")) from error
+        raise _explained(error, "its values cannot be those that were written", index) from error
     _check_crc32(content, index, salt, values["crc32"] if isinstance(values["crc32"], Int64) else None)
     return _record(dict(values), index)
 
@@ -168,20 +168,11 @@ def _find_image(document: bytes | memoryview) -> _Image | None:
     return _Image(begin, end, memoryview(document)[data:end], subtype == USER_DEFINED_SUBTYPE)
 
 
-def _find_name(document: bytes | memoryview) -> str | None:
-    """Return the name in an undamaged document; None if there is none."""
-    at = HEAD.size + len(_NAME)
-    if document[HEAD.size : at] != _NAME:
-        return None
-    (length,) = LENGTH.unpack_from(document, at)
-    return str(document[at + LENGTH.size : at + LENGTH.size + length - 1], "utf-8", "replace")
-
-
-def _explained(error: Exception, what: str, index: int, name: object) -> Exception:
+def _explained(error: Exception, what: str, index: int) -> Exception:
     """Return the error to raise: a MemoryError where memory was short, otherwise a DamagedRecordError."""
     # bson wraps a MemoryError in an error without message, cause or context.
     if isinstance(error, MemoryError) or not str(error):
-        return MemoryError(f"there is not enough memory to decode record {index} ({name or 'without a name'})")
+        return MemoryError(f"there is not enough memory to decode record {index}")
     return DamagedRecordError(f"{what}: {error}")
 
 

@@ -67,7 +67,7 @@ def open_sealed(document: bytes | memoryview, number: int = 0, salt: int = 0) ->
     tag, stored, _ = TAIL.unpack_from(document, end)
     crc = bound_crc32(crc32(memoryview(document)[LENGTH.size : end]), number, salt)
     if tag != CRC32 or stored != crc:
-        raise ValueError(f"its CRC-32 is {crc:08x}, which is not what its end says")
+        raise ValueError(f"its CRC-32 is {crc:08x}, and the stored one differs")
     try:
         values: dict[str, Any] = bson.decode(document)
     except UNREADABLE as error:

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 FORMAT = "dbloader"
 VERSION = 1
-FILE_FIELDS, FIELD_CLASSES = "file_fields", "field_classes"  # of `source`
+FILE_FIELDS, FIELD_CLASSES = "file_fields", "field_classes"  # keys of Manifest.source
 
-_MAX_DEPTH = 20  # of dicts and lists in `source`
+_MAX_DEPTH = 20  # levels of dicts and lists in Manifest.source
 
-# A histogram of more labels would be large. Of more labels, such as regression targets, readers count the column.
+# A histogram of more labels, such as regression targets, would be large. Readers count the column of labels instead.
 MAX_COUNTED_LABELS = 65_536
 
 
@@ -35,7 +35,7 @@ class Manifest:
         length: Number of records.
         digest: SHA-256, hex, of the records' CRC-32 (little-endian uint32, in the order of their indices).
         salt: Random uint32, drawn when writing began. Checksums of records, column chunks and lines of the report
-            include it. So data that an older store left in the file do not match.
+            include the salt. So data that an older store left in the file do not match.
         classes: Name of each label from 0 on; empty if labels have no names.
         label_counts: Records of each label; None if there are more than 65,536 different labels.
         labelled: Records that have a label.
@@ -114,7 +114,7 @@ class Manifest:
         version = document.get("version")
         if not isinstance(version, int) or version > VERSION:
             raise StoreVersionError(
-                f"{place} has format version {version!r:.20}; this dbloader knows versions up to {VERSION}: "
+                f"{place} has format version {version!r:.20}; this dbloader reads versions up to {VERSION}: "
                 "install a newer dbloader"
             )
         try:
@@ -211,7 +211,8 @@ class Summary:
             least, greatest = self.labels or found
             self.labels = (min(least, found[0]), max(greatest, found[1]))
         if self._labels is not None:
-            self._labels.update(dict(zip(*(part.tolist() for part in np.unique(labels, return_counts=True)))))  # noqa: B905
+            different, counts = np.unique(labels, return_counts=True)
+            self._labels.update(dict(zip(different.tolist(), counts.tolist(), strict=True)))
             if len(self._labels) > MAX_COUNTED_LABELS:
                 self._labels = None
         self._named += int(np.count_nonzero(values["name_hash"]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import reprlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import bson
 import numpy as np
@@ -17,12 +17,9 @@ from bson.int64 import Int64
 from isal.isal_zlib import crc32
 
 from dbloader._describe import short_repr
-from dbloader.errors import DamagedRecordError, FieldError, OptionError
-from dbloader.records.document import CRC32, HEAD, ID, IMAGE, IMAGE_TAG, LENGTH, MAX_DOCUMENT, TAIL, bound_crc32
+from dbloader.errors import FieldError, OptionError
+from dbloader.records.document import CRC32, HEAD, ID, IMAGE, IMAGE_TAG, MAX_DOCUMENT, TAIL, bound_crc32
 from dbloader.records.values import INT64_MIN, UINT32_MAX, array_bytes, checked_int, checked_size, checked_str, pack
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 STANDARD_FIELDS = ("name", "label", "image", "width", "height", "format", "damaged", "resized_from")
 RESERVED_FIELDS = frozenset(STANDARD_FIELDS) | {"_id", "index", "crc32", "gridfs"}
@@ -69,7 +66,7 @@ class Record:
 
 
 class _ShortRepr(reprlib.Repr):
-    """One line for any value; of bytes and arrays only their sizes."""
+    """Shows any value in one line, and bytes and arrays only by their sizes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -160,33 +157,15 @@ def encode(record: Record) -> EncodedRecord:
     )  # fmt: skip
 
 
-def relabel(record: EncodedRecord, label: int | None, fields: Mapping[str, Any]) -> EncodedRecord:
-    """Return a record with another label, and with new values for some of its further fields."""
-    old, new = (_first_elements(record.name, value) for value in (record.label, label))
-    content = b"".join(record.elements)
-    if not content.startswith(old):
-        raise DamagedRecordError(f"record {record.name!r} does not begin with its name and label")
-    rest = memoryview(content)[len(old) :]
-    if fields:
-        values = bson.decode(b"".join((LENGTH.pack(LENGTH.size + len(rest) + 1), rest, b"\0")))
-        rest = memoryview(bson.encode(values | {name: pack(name, value) for name, value in fields.items()}))[4:-1]
-    return record._replace(elements=(new, rest), label=label, crc32=crc32(rest, crc32(new)))
-
-
-def _first_elements(name: str | None, label: int | None) -> bytes:
-    values = {"name": name, "label": None if label is None else Int64(label)}
-    return bson.encode({key: value for key, value in values.items() if value is not None})[4:-1]
-
-
 def checked_field_name(name: object) -> str:
     """Return the name of a further field; raise FieldError if the name is not allowed."""
     if not isinstance(name, str):
         raise FieldError(f"a field's name must be a str, got {name!r}")
     if name in RESERVED_FIELDS:
-        raise FieldError(f"{name!r} is a field of every record's own; give yours another name")
+        raise FieldError(f"{name!r} is a reserved field; give yours another name")
     if not name or name.startswith("$") or "." in name or "\0" in name:
         # MongoDB gives dots and a leading dollar sign a meaning.
-        raise FieldError(f"a field's name may not be empty, hold '.' or NUL or begin with '$', got {name!r}")
+        raise FieldError(f"a field's name may not be empty, contain '.' or NUL, or begin with '$', got {name!r}")
     return checked_str(name, name)
 
 

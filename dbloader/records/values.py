@@ -71,7 +71,7 @@ def pack(key: str, value: Any, depth: int = 1) -> Any:
         for name in value:
             if not isinstance(name, str) or "\0" in name or name.startswith("$"):
                 # BSON ends names with NUL, and decodes {"$ref": ...} as a reference to another document.
-                raise FieldError(f"field {key!r} has a key that is no str, holds NUL or begins with '$': {name!r}")
+                raise FieldError(f"field {key!r} has a key that is not str, contains NUL or begins with '$': {name!r}")
             checked_str(key, name)
         return {name: pack(f"{key}.{name}", item, depth + 1) for name, item in value.items()}
     raise FieldError(
@@ -114,7 +114,7 @@ def array_bytes(key: str, array: np.ndarray[Any, Any]) -> bytes:
 
 
 def _is_kept(dtype: np.dtype[Any]) -> bool:
-    """Return whether a .npy file can store a dtype. Not dtypes of other packages, and no overlapping fields."""
+    """Return whether a .npy file keeps a dtype. It does not keep dtypes of other packages, or overlapping fields."""
     try:
         return np.lib.format.descr_to_dtype(np.lib.format.dtype_to_descr(dtype)) == dtype
     except (TypeError, ValueError):
@@ -151,5 +151,5 @@ def _read_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     if dtype.hasobject:
         raise ValueError("Object arrays cannot be loaded, as that could run any code")
     if not dtype.itemsize or min(shape, default=0) < 0:  # NumPy would divide by the itemsize
-        raise ValueError(f"it says that it has the shape {shape} and the dtype {dtype}")
+        raise ValueError(f"its header has the shape {shape} and the dtype {dtype}")
     return shape, fortran_order, dtype

@@ -1,4 +1,4 @@
-"""Objects below a place in object storage: the only code that imports obstore.
+"""Read and write objects in object storage. No other module imports obstore.
 
 obstore hangs in a process that was forked after its first use. So only the main process of a conversion or a copy, and
 the fetcher of a cache, may make a Bucket. In a forked process this raises an error.
@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 MANIFEST_FILE = "manifest.bson"
-# A large object is fetched and sent in parts. S3 allows this number of parts, so the parts of a file over 80 GB are
-# larger.
+# A large object is fetched and sent in parts. S3 allows 10,000 parts, so files over 80 GB have larger parts.
 PART_BYTES, MAX_PARTS = 8 * 2**20, 10_000
 _PARTS_AT_ONCE = 4
 # A request is repeated for this time. If the server has never answered, a request is only tried a few times.
@@ -51,7 +50,7 @@ _ANSWERS = 5
 # The ETags of S3: the MD5 of an object, or of the MD5s of its parts. ETags of objects with KMS keys look the same.
 _MD5 = re.compile(r"[0-9a-f]{32}(-[0-9]+)?")
 _SERVER = re.compile(r"https?://[\w.:@%\[\]-]+(/\S*)?")
-# A part takes 5 minutes at 28 kB/s. A connection that brings no bytes for 30 s is closed.
+# A part takes 5 minutes at 28 kB/s. A connection without bytes for 30 s is closed.
 _TIMEOUTS = {"connect_timeout": "10s", "read_timeout": "30s", "timeout": "5m"}
 _used_by = 0  # pid of the process that has used obstore
 
@@ -263,8 +262,8 @@ class Bucket:
             with self._lock:
                 self.repeats += 1
         raise NotWholeError(
-            f"{self.place}/{key} does not come whole: {_ANSWERS} answers had another size or other bytes than the "
-            "server states"
+            f"{self.place}/{key} cannot be read whole: {_ANSWERS} answers had another size or MD5 than the server "
+            "states"
         )
 
     def _agree(self, stated: str, found: str, before: str | None) -> bool:
@@ -303,13 +302,11 @@ class Bucket:
         mode: Any = "create"
         if replaces is not None:
             mode = {"e_tag": replaces.etag} | ({"version": replaces.version} if replaces.version else {})
-        try:
+        with self._translated(key), suppress(AlreadyExistsError, PreconditionError):
             self._often.put(key, data, mode=mode)
-        except (AlreadyExistsError, PreconditionError):
-            if self.get(key) != data:  # equal if the answer to an earlier try was lost
-                raise StoreExistsError(f"{self.place}/{key} was written by another process meanwhile") from None
-        except Exception as error:
-            raise translate(error, self.parts, key) from None
+            return
+        if self.get(key) != data:  # equal if the answer to an earlier try was lost
+            raise StoreExistsError(f"another process has written {self.place}/{key}")
 
     def delete(self, keys: Iterable[str]) -> None:
         """Remove objects that nobody needs. Stop silently at the first failure."""

@@ -70,7 +70,7 @@ def translate(error: BaseException, place: RemotePlace, key: str = "") -> StoreE
     if _BAD_CREDENTIALS.search(text):
         return StoreAccessError(f"{bucket}: the credentials cannot be read: set {wanted}")
     if place.scheme == "s3" and _OTHER_REGION.search(text):
-        return StoreAccessError(f"{bucket} is in another region{how}: set AWS_REGION to the one that it is in")
+        return StoreAccessError(f"{bucket} is in another region{how}: set AWS_REGION to its region")
     if code in _EXPIRED:
         return StoreAccessError(f"{where}: the credentials have expired{how}: renew them, and set {wanted}")
     if code == "RequestTimeTooSkewed":

@@ -67,5 +67,5 @@ def parse_place(place: str | os.PathLike[str]) -> RemotePlace:
         what = f"{scheme}:///{key} names no bucket" if slash else f"{scheme}:/{bucket}/{key} is mistyped"
         raise PlaceError(f"{what}: a place in object storage is {scheme}://bucket/key")
     if not allowed:  # obstore would panic
-        raise PlaceError(f"{scheme}://{bucket}/{key}: {bucket!r} is no name of a bucket or server")
+        raise PlaceError(f"{scheme}://{bucket}/{key}: {bucket!r} is not the name of a bucket or server")
     return RemotePlace(scheme, bucket, "/".join(filter(None, key.split("/"))))

@@ -1,4 +1,4 @@
-"""The store that datasets read, and finding all damage in it. tests/contracts tests each promise of Store."""
+"""Define the store that datasets read, and find the damage in a store. tests/contracts tests each promise of Store."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Store(ABC):
 
     @abstractmethod
     def read(self, indices: Sequence[int]) -> list[Record]:
-        """Return records in the order asked, repeats included, in one transaction or round trip.
+        """Return records in the order of the indices, with repeats, in one transaction or round trip.
 
         Each record's CRC-32 is verified. The records own their memory.
 
@@ -112,7 +112,7 @@ class Store(ABC):
 
     @abstractmethod
     def documents(self, indices: Sequence[int]) -> list[bytes]:
-        """Return the BSON documents of records, in the order asked, without verifying them."""
+        """Return the BSON documents of records in the order of the indices, without verifying them."""
 
     @contextmanager
     def borrow_documents(self, indices: Sequence[int]) -> Iterator[Iterator[tuple[bytes | memoryview, int]]]:
@@ -341,7 +341,7 @@ def find_damage(store: Store, progress: Callable[[int], object]) -> Iterator[Dam
     except DamagedStoreError as error:
         yield Damage(error)
         return
-    if complete:  # otherwise the manifest counts records that were not read
+    if complete:  # otherwise the manifest also counts records that could not be read
         yield from _compare_manifest(store, summary, totals, events)
 
 

@@ -6,6 +6,7 @@ import os
 import secrets
 import time
 from abc import ABC, abstractmethod
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -115,11 +116,10 @@ class Writer(ABC):
 
     def __enter__(self) -> Self:
         self._committer.start()
-        try:
+        with ExitStack() as undo:
+            undo.callback(self._committer.close)
             self._open()
-        except BaseException:
-            self._committer.close()
-            raise
+            undo.pop_all()
         return self
 
     def __exit__(
@@ -171,9 +171,6 @@ class Writer(ABC):
             outcome: Counts to add to the manifest's ``outcome``.
             position: Items of the source that are done. A resumed writer has the number in ``position``.
             depths: Counts to add to the manifest's ``depths``.
-
-        Raises:
-            FieldError: A line has other keys, or a value that is not a str.
         """
         self._check_unfinished()
         for record in records:
@@ -242,7 +239,7 @@ class Writer(ABC):
         return manifest
 
     def _unfinished(self) -> StoreExistsError:
-        remedy = "resume (--resume) goes on with it, overwrite (--overwrite) begins again"
+        remedy = "resume (--resume) continues it, overwrite (--overwrite) begins again"
         return StoreExistsError(f"an unfinished conversion is at {self.place}: {remedy}")
 
     def _refuse_finished(self) -> None:
@@ -251,7 +248,9 @@ class Writer(ABC):
         if self.overwrite:
             return
         if self.resumed:
-            raise StoreExistsError(f"{self.place} has been made by somebody else meanwhile; move it away and resume")
+            raise StoreExistsError(
+                f"another process has made {self.place} since this conversion began: move it away and resume"
+            )
         if self.resume:
             raise StoreExistsError(
                 f"{self.place} is finished already: there is nothing to resume; overwrite (--overwrite) replaces it"

@@ -52,7 +52,7 @@ SUGGESTION = r" Did you mean 'convert'\?" if hasattr(click, "NoSuchCommand") els
             r"extra arguments \('?c.tar'?,? '?new.lmdb'?\); to convert several files, name their folder",
         ),
         (["convert", "file.txt", "new.lmdb"], "file.txt: is a file, not a folder of images"),
-        (["convert", "images", "."], r"\. is a folder; this makes one file: name one, such as \./train\.lmdb"),
+        (["convert", "images", "."], r"\. must be a file, not a folder: name one, such as \./train\.lmdb"),
         (["convert", "images", "old.lmdb"], r"old.lmdb exists already; overwrite \(--overwrite\) replaces it"),
         (["convert", "images", "file.txt", "--overwrite"], "file.txt is not a dbloader store and will not be overwri"),
         (["convert", "images", "old.lmdb", "--resume"], "old.lmdb is finished already: there is nothing to resume"),

@@ -230,7 +230,7 @@ class DatasetContract:
         with create_store(fresh, resumable=True) as writer:
             writer.write([encode(record_of(0))])
             writer.commit()
-        with pytest.raises(NotAStoreError, match=r"is not a finished store|its unfinished conversion is"):
+        with pytest.raises(NotAStoreError, match=r"is not a finished store|its unfinished conversion does"):
             self.kind(fresh)
 
     @pytest.mark.parametrize(

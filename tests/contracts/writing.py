@@ -200,7 +200,7 @@ class WritingContract(Backend):
                 writer.finish()
         self.check_documents(place, theirs)
         # A resumed writer raises the error at once, not after hours of work.
-        with pytest.raises(StoreExistsError, match="has been made by somebody else meanwhile; move it away and resume"):
+        with pytest.raises(StoreExistsError, match="since this conversion began: move it away and resume"):
             write_nothing(place, resume=True, resumable=True)
         self.remove(place)
         with create_store(place, resume=True) as writer:

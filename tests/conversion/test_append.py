@@ -229,7 +229,7 @@ def test_concurrent_append_has_one_winner(grown: Path, tmp_path: Path) -> None:
     convert(tmp_path / "other", grown, append=True, executor=Here())
     after = contents(grown)
     slow.rename(f"{grown}.partial")
-    with pytest.raises(StoreExistsError, match="is another store than the one that was to grow"):
+    with pytest.raises(StoreExistsError, match="has changed since the plan was made"):
         publish(grown)
     assert contents(grown) == after
 

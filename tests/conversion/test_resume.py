@@ -71,9 +71,9 @@ def test_resuming_nothing_converts_with_a_warning(root: Path, place: Path) -> No
 def test_unfinished_conversion_is_neither_read_nor_replaced(root: Path, place: Path) -> None:
     plant_photos(root, 60)
     interrupt(root, place, 30)
-    with pytest.raises(StoreExistsError, match=r"an unfinished conversion is at .*: resume \(--resume\) goes on"):
+    with pytest.raises(StoreExistsError, match=r"an unfinished conversion is at .*: resume \(--resume\) continues it"):
         convert(root, place)
-    with pytest.raises(ValueError, match=r"its unfinished conversion is: dbloader convert with --resume goes on"):
+    with pytest.raises(ValueError, match=r"its unfinished conversion does: dbloader convert --resume continues it"):
         records(place)
     assert convert(root, place, overwrite=True).resumed_at == 0
 

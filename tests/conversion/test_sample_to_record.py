@@ -144,7 +144,7 @@ class Strange:
         ({"x": 2**63}, "field 'x' must .*, got 9223372036854775808"),
         ({"x": {1: 2}}, "field 'x' has a key that is no"),
         ({1: "x"}, "a field's name must be a str, got 1"),
-        ({"index": 3}, "'index' is a field of every record's own; give yours another name"),
+        ({"index": 3}, "'index' is a reserved field; give yours another name"),
         ({"a.b": 3}, "a field's name may not .*'a.b'$"),
         ({"image": "cat.jpg"}, "field 'image' must be the bytes of an image file or an array, got 'cat.jpg'"),
         ({"name": 5}, "field 'name' must be a str, got 5"),

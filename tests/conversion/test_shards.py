@@ -240,7 +240,7 @@ def test_publish_replaces_only_a_store_of_shards(root: Path, place: Path, tmp_pa
         plant_photos(root, 9)
         with pytest.raises(StoreExistsError, match="exists already; overwrite"):
             convert(root, place, shards=3, executor=Here())
-        with pytest.raises(StoreExistsError, match="is a store of shards, and this makes one file"):
+        with pytest.raises(StoreExistsError, match="is a folder of shards, and this makes one file"):
             convert(root, place, overwrite=True)
         convert(root, place, shards=3, executor=Here(), overwrite=True)
         assert old.documents(range(6)) == before
@@ -248,7 +248,7 @@ def test_publish_replaces_only_a_store_of_shards(root: Path, place: Path, tmp_pa
         assert len(store) == 9
     assert len([*(place / "shards").iterdir()]) == 3
     (tmp_path / "file.lmdb").write_bytes(b"mine")
-    with pytest.raises(StoreExistsError, match="is no folder with a store of shards"):
+    with pytest.raises(StoreExistsError, match="exists and is not a folder of shards"):
         convert(root, tmp_path / "file.lmdb", shards=2, executor=Here(), overwrite=True)
 
 

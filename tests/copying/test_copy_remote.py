@@ -137,7 +137,7 @@ def test_concurrent_upload_has_one_winner(
     statuses = {name: process.returncode for name, process in running.items()}
     assert sorted(statuses.values()) == [0, 2], errors
     winner, loser = sorted(statuses, key=lambda name: statuses[name])
-    assert "was written by another process meanwhile" in errors[loser]
+    assert "another process has written" in errors[loser]
     table = outside(read_table, place)
     assert {*outside(keys, place)} == {f"shards/{shard.name}" for shard in table.shards} | {
         table.index_file,
@@ -386,7 +386,7 @@ def test_incomplete_answers_reject_an_image(
     with open_store(tmp_path / "out.lmdb") as store:
         (event,) = store.events()
     assert event["event"] == "rejected"
-    assert "0009.jpg does not come whole: 5 answers had another size or other bytes" in event["reason"]
+    assert "0009.jpg cannot be read whole: 5 answers had another size or MD5" in event["reason"]
 
 
 @pytest.mark.parametrize("change", [shorten, flip])
@@ -410,7 +410,7 @@ def test_download_repeats_incomplete_answers(
         assert digest(tmp_path / "back.lmdb") == digest(stores / "one.lmdb")
         always = True
         with pytest.raises(
-            StoreError, match=r"does not come whole: .*: the store there may be right; the same command"
+            StoreError, match=r"cannot be read whole: .*: the store there may be right; the same command"
         ):
             outside(copy_store, place, tmp_path / "again.lmdb", environment=environment)
 

@@ -16,7 +16,6 @@ from typing_extensions import override
 
 from dbloader import MongoDataset, Record, write_store
 from dbloader.errors import (
-    DamagedRecordError,
     DamagedStoreError,
     OptionError,
     RecordIndexError,
@@ -388,18 +387,3 @@ def test_query_of_a_damaged_store_is_an_error(
     damaged(mongo_uri, change)
     with pytest.raises(DamagedStoreError, match=message):
         MongoDataset(mongo_uri, query=query)
-
-
-def test_document_with_an_unknown_id_is_an_error(mongo_uri: str) -> None:
-    def change(records: Any) -> None:
-        records.insert_one({**records.find_one_and_delete({"_id": 3}), "_id": 3.5})
-
-    damaged(mongo_uri, change)
-    with MongoDataset(mongo_uri, decode=None) as dataset:
-        with pytest.raises(DamagedStoreError, match=r"has a document with the _id 3\.5, which no record has"):
-            dataset.find("3.x")
-        with pytest.raises(DamagedRecordError, match=r"record 3 \(3\.x\) of .* is damaged: it is missing"):
-            dataset[3]
-    for query in ({"caption": "number 3"}, {"name": "3.x"}, {"label": 3}):
-        with pytest.raises(DamagedStoreError, match=r"_id 3\.5, which no record has"):
-            MongoDataset(mongo_uri, query=query)

@@ -216,7 +216,7 @@ def test_wrong_classes_json_is_refused(tmp_path: Path, names: bytes, told: str) 
         (b'{"x": {"$binary": {"base64": "AAAA", "subType": "80"}}}', "is not Extended JSON: DamagedRecordError"),
         (b'{"x": {"$oid": "0123456789abcdef01234567"}}', "has the type bson.objectid.ObjectId"),
         (b'{"x": 9223372036854775808}', "more than 64 bits"),
-        (b'{"label": 3}', "'label' is a field of every record's own"),
+        (b'{"label": 3}', "'label' is a reserved field"),
         (b'{"name": 3}', "field 'name' must be a str"),
         (b'{"name": "\\ud800"}', "is not valid Unicode"),
         (b'{"resized_from": [1]}', r"must be \(width, height\)"),

@@ -185,10 +185,9 @@ def test_changed_decoded_document_is_damage(change: dict[str, Any], message: str
         decode_values({**whole_values(), **change}, 4, SALT)
 
 
-@pytest.mark.parametrize(("name", "told"), [("cat/\u00e4.jpg", "cat/\u00e4.jpg"), (None, "without a name")])
 @pytest.mark.parametrize("way", [decode, decode_encoded, decode_values])
-def test_lack_of_memory_is_not_damage(way: Callable[..., Any], name: str | None, told: str) -> None:
-    document = encode(Record(name=name, fields={"mask": bytes(100 * 2**20)})).document(5, SALT)
+def test_lack_of_memory_is_not_damage(way: Callable[..., Any]) -> None:
+    document = encode(Record(fields={"mask": bytes(100 * 2**20)})).document(5, SALT)
     given = bson.decode(document) if way is decode_values else document
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
@@ -198,7 +197,7 @@ def test_lack_of_memory_is_not_damage(way: Callable[..., Any], name: str | None,
         with suppress(MemoryError):  # use up what earlier tests left free
             while True:
                 held.append(bytearray(2**23))
-        with pytest.raises(MemoryError, match=rf"^there is not enough memory to decode record 5 \({told}\)$"):
+        with pytest.raises(MemoryError, match=r"^there is not enough memory to decode record 5$"):
             way(given, 5, SALT)
 
     assert in_child(decode_limited) == 0

@@ -145,7 +145,7 @@ def test_manifest_of_another_program_is_refused(document: dict[str, Any]) -> Non
 @pytest.mark.parametrize("version", [2, 2**40, None, "1", 1.5])
 def test_newer_version_is_refused(version: Any) -> None:
     message = (
-        rf"^the place has format version {version!r}; this dbloader knows versions up to 1: install a newer dbloader$"
+        rf"^the place has format version {version!r}; this dbloader reads versions up to 1: install a newer dbloader$"
     )
     with pytest.raises(StoreVersionError, match=message):
         Manifest.decode(seal({**CONTENT, "version": version}), "the place")

@@ -297,7 +297,7 @@ INT64_RANGE = f"from -{2**63} to {2**63 - 1}"
         *(
             (
                 {"fields": {"a": [{key: 1, "$id": 2}]}},
-                r"'a\[0\]' has a key that is no str, holds NUL or begins with '\$': ",
+                r"'a\[0\]' has a key that is not str, contains NUL or begins with '\$': ",
             )
             for key in (1, None, b"a", "$ref", "$", "a\0b")
         ),
@@ -318,8 +318,11 @@ def test_field_may_have_any_usual_name(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        *((name, "^a field's name may not be empty, hold") for name in ("", ".", "a.b", "a.", "$a", "$", "a\0", "\0")),
-        *((name, f"^'{name}' is a field of every record's own; give yours") for name in sorted(RESERVED_FIELDS)),
+        *(
+            (name, "^a field's name may not be empty, contain")
+            for name in ("", ".", "a.b", "a.", "$a", "$", "a\0", "\0")
+        ),
+        *((name, f"^'{name}' is a reserved field; give yours") for name in sorted(RESERVED_FIELDS)),
         *((name, "^a field's name must be a str, got ") for name in (1, None, b"a", ("a",))),
         ("\udcff", r"is not valid Unicode: '\\udcff'$"),
     ],

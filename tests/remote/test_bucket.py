@@ -196,9 +196,9 @@ def test_conditional_put_has_one_winner(object_store: ObjectStore, outside: Outs
     place = object_store.place()
     outside(replace, place, b"first")
     outside(replace, place, b"second")
-    with pytest.raises(StoreExistsError, match="was written by another process meanwhile"):
+    with pytest.raises(StoreExistsError, match="another process has written"):
         outside(replace, place, b"third", stale=True)
-    with pytest.raises(StoreExistsError, match="was written by another process meanwhile"):
+    with pytest.raises(StoreExistsError, match="another process has written"):
         outside(replace, object_store.place(), b"third", stale=True)
 
 

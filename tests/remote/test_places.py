@@ -37,7 +37,7 @@ def test_place_has_bucket_and_key(place: str, expected: tuple[str, str, str]) ->
     [
         ("s3:///key", "s3:///key names no bucket: a place in object storage is s3://bucket/key"),
         ("S3:/bucket/key", "s3:/bucket/key is mistyped: a place in object storage is s3://bucket/key"),
-        ("s3://my bucket/key", "'my bucket' is no name of a bucket"),
+        ("s3://my bucket/key", "'my bucket' is not the name of a bucket"),
         ("s3://KEY:hidden@bucket/a", "must not have credentials in it"),
         ("s3://KEY:hidden/hidden@bucket/a", "must not have credentials in it"),
         ("s3://KEY:hidden", "must not have credentials in it"),

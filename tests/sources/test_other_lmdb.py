@@ -268,5 +268,5 @@ def test_pickled_dicts_have_an_image_a_label_and_fields(source_of: SourceOf) -> 
     assert (first, second) == (photo(1), photo(2))
     assert isinstance(nothing, Problem)
     reserved, refused = problems(source)
-    assert "'name' is a field of every record's own" in reserved.reason
+    assert "'name' is a reserved field" in reserved.reason
     assert refused.reason.endswith("load it yourself, and hand its image to dbloader.write_store")

@@ -124,7 +124,7 @@ def acquire(path: str) -> Environment:
             environment.users += 1
             if key in environments:
                 return environment
-            # Otherwise the garbage collector has just released its last other user, and closed it.
+            # Otherwise the garbage collector has just released the last other user, and closed the environment.
 
 
 def release(environment: Environment) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from dbloader.stores.lmdb.shard_table import Shard
 
-# Chunks of columns that are read before their pages are released. Chunks of names of this number are 40 MB.
+# Chunks of columns that are read before their pages are released. That many chunks of names have 40 MB.
 _CHUNKS_KEPT = 256
 # File descriptors of an open shard: LMDB's and ReadAhead's.
 _DESCRIPTORS = 2
@@ -65,11 +65,11 @@ class LMDBHandle:
     def __init__(self, path: str, place: str, *, digest: str | None = None, index_of: Manifest | None = None) -> None:
         self.place = place
         self._chunks_read = 0
-        # Idle transactions stay open, as the file does not change. A new one costs as much as reading a record.
+        # Idle transactions stay open, as the file does not change. Beginning one takes as long as reading a record.
         self._idle: list[lmdb.Transaction] = []
         status = os.stat(path)  # noqa: PTH116 - the path may be any str
         if stat.S_ISDIR(status.st_mode):
-            raise NotAStoreError(f"{place} is a folder, where a file was")
+            raise NotAStoreError(f"{place} is a folder now, not a file")
         if not stat.S_ISREG(status.st_mode):
             raise NotAStoreError(f"{place} is not an ordinary file, so not a dbloader store")
         if not status.st_size:
@@ -97,13 +97,11 @@ class LMDBHandle:
         with opened.begin() as txn:
             manifest, is_index = txn.get(MANIFEST, db=self.meta), txn.get(SHARD_INDEX, db=self.meta) is not None
         if is_index and not index_of:
-            raise NotAStoreError(
-                f"{place} is not a whole store, but the index of one in several files: give the folder that it is in"
-            )
+            raise NotAStoreError(f"{place} is the index of a folder of shards: give the folder that contains it")
         if manifest is None:
             raise NotAStoreError(
                 f"{place} is not a finished store: its conversion was interrupted "
-                "(dbloader convert with --resume goes on with it)"
+                "(dbloader convert --resume continues it)"
             )
         self.manifest = Manifest.decode(manifest, place)
         if digest not in (None, self.manifest.digest):
@@ -187,7 +185,7 @@ class LMDBHandle:
             entries = txn.stat(self.meta)["entries"]
         if number_of_chunks > entries:
             raise DamagedStoreError(
-                f"{self.place}: its manifest says {self.manifest.length:,} records, but the chunks of its column "
+                f"{self.place}: its manifest has {self.manifest.length:,} records, but chunks of its column "
                 f"{column} are missing; copy it again from the original"
             )
         return (self.chunk(column, number) for number in range(number_of_chunks))
@@ -239,7 +237,7 @@ class ShardedHandle:
         return [shard.length for shard in self._table.shards]
 
     def get(self, key: bytes) -> bytes | None:
-        """Return a value of the index's sub-database ``meta``."""
+        """Return a value of the sub-database ``meta`` of the index."""
         return self._index().get(key)
 
     def chunk(self, column: str, number: int) -> memoryview:
@@ -286,7 +284,7 @@ class ShardedHandle:
             raise translate(error, place, remedy=COPY_AGAIN) from error
 
     def check_files(self) -> None:
-        """Raise DamagedStoreError unless every shard is there and has its size, even a shard without records."""
+        """Raise DamagedStoreError unless every shard exists and has its size."""
         for shard in self._table.shards:
             self._check_size(shard)
 

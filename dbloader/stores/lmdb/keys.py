@@ -41,17 +41,17 @@ def checked_path(place: str | os.PathLike[str]) -> str:
     if not isinstance(path, str) or not path:
         raise PlaceError(f"a place is the path of an LMDB file or mongodb://host/database.collection, got {place!r}")
     if is_mongo(path):
-        raise PlaceError("the path of a file is wanted here, got a place in MongoDB (MongoDataset reads from one)")
+        raise PlaceError("this takes the path of a file, got a place in MongoDB (MongoDataset reads from one)")
     if is_remote(path):
         raise PlaceError(
             f"{parse_place(path)} is in object storage, and stores are made and read on this machine: dbloader "
-            f"copy {parse_place(path)} PATH brings one from there, dbloader copy PATH {parse_place(path)} puts one "
-            "there, and LMDBDataset(..., cache=FOLDER) reads one from there"
+            f"copy {parse_place(path)} PATH downloads a store, dbloader copy PATH {parse_place(path)} uploads one, "
+            "and LMDBDataset(..., cache=FOLDER) trains from there"
         )
     if "://" in path:
         scheme = path.split("://", 1)[0]
         raise PlaceError(
-            f"{scheme}:// is no place that this version of dbloader knows; "
+            f"{scheme}:// is not a place that this version of dbloader supports; "
             "give the path of an LMDB file, mongodb://host/database.collection, or s3://, gs:// or az://bucket/key"
         )
     return path

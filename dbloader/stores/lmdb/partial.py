@@ -65,8 +65,8 @@ class PartialFile:
                 raise StoreAccessError(f"{self.path} is a symbolic link: remove it") from error
             if self.path.is_dir():
                 raise StoreAccessError(
-                    f"{self.path} is a folder, such as a conversion in parts has: finish that (dbloader parts "
-                    f"{self.place} says what is missing, dbloader publish ends it), or remove the folder"
+                    f"{self.path} is a folder, as of a conversion in parts: finish that conversion (dbloader parts "
+                    f"{self.place} lists the missing parts, dbloader publish ends it), or remove the folder"
                 ) from error
             raise
         self.committed = os.fstat(self.fd).st_size > 0

@@ -241,11 +241,11 @@ def _give_second_name(path: Path, to: Path) -> None:
 
 
 def check_base(target: Path, table: ShardTable, index_file: str) -> None:
-    """Raise StoreExistsError unless the store at the target has this index: only that store may grow."""
+    """Raise StoreExistsError unless the store at the target has this index. Only that store may grow."""
     if table.index_file != index_file:
         raise StoreExistsError(
-            f"{target} is another store than the one that was to grow: somebody has published there meanwhile. Plan "
-            "again with append and overwrite (dbloader plan --append --overwrite)"
+            f"{target} has changed since the plan was made: another process has published there. Plan again with "
+            "append and overwrite (dbloader plan --append --overwrite)"
         )
 
 
@@ -254,7 +254,7 @@ def check_target(target: Path, *, overwrite: bool) -> bool:
     if not os.path.lexists(target):
         return False
     if not is_sharded(target):
-        raise StoreExistsError(f"{target} exists and is no folder with a store of shards: name another place")
+        raise StoreExistsError(f"{target} exists and is not a folder of shards: name another place")
     if not overwrite:
         raise StoreExistsError(f"{target} exists already; overwrite (--overwrite) replaces it")
     return True

@@ -113,7 +113,7 @@ class ShardTable(NamedTuple):
             raise NotAStoreError(f"{place} is not a dbloader store: another program wrote its {MANIFEST_FILE}")
         if version > VERSION:
             raise StoreVersionError(
-                f"{place} has shards of format version {version}; this dbloader knows versions up to {VERSION}: "
+                f"{place} has shards of format version {version}; this dbloader reads versions up to {VERSION}: "
                 "install a newer dbloader"
             )
         try:

@@ -182,9 +182,9 @@ class LMDBStore(Store):
         partial = os.path.realpath(self._path) + PARTIAL
         if os.path.exists(partial):  # noqa: PTH110 - the path may be any str
             parts = os.path.isdir(partial)  # noqa: PTH112 - the path may be any str
-            remedy = "dbloader parts says which parts are missing, and dbloader publish makes the store of them"
-            remedy = remedy if parts else "dbloader convert with --resume goes on"
-            return NotAStoreError(f"{self.place} is not there, but its unfinished conversion is: {remedy}")
+            remedy = "dbloader parts lists the missing parts, and dbloader publish makes the store of all"
+            remedy = remedy if parts else "dbloader convert --resume continues it"
+            return NotAStoreError(f"{self.place} does not exist, but its unfinished conversion does: {remedy}")
         return StoreNotFoundError(f"{self.place} does not exist; dbloader convert makes a store")
 
     @override

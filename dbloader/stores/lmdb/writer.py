@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
@@ -25,6 +25,7 @@ from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.writer import Writer
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping
 
     import lmdb
@@ -75,35 +76,25 @@ class LMDBWriter(Writer):
     def _check_target(self) -> None:
         """Refuse a place that may not become a new store."""
         try:
-            if self._target.is_symlink():  # realpath stops at a circle
-                raise StoreAccessError(f"{self.place} cannot be written: its symbolic link leads in a circle")
             if not self._target.parent.is_dir():
                 raise StoreAccessError(
                     f"{self.place} cannot be written: the folder {self._target.parent} does not exist"
                 )
             if is_sharded(self._target):
                 raise StoreExistsError(
-                    f"{self.place} is a store of shards, and this makes one file: replace it by other shards "
+                    f"{self.place} is a folder of shards, and this makes one file: replace it by other shards "
                     "(--shards N --overwrite), or name another place"
                 )
             if self._target.is_dir() or self.place.endswith("/"):
-                raise StoreExistsError(
-                    f"{self.place} {'is' if self._target.is_dir() else 'names'} a folder; "
-                    f"this makes one file: name one, such as {self._better_name()}"
-                )
+                path = self.place.rstrip("/")
+                file = f"{path}/train.lmdb" if self._target.is_dir() else f"{path}.lmdb"
+                raise StoreExistsError(f"{self.place} must be a file, not a folder: name one, such as {file}")
             if not (self.resume and self._partial.path.exists()):
                 self._check_replaceable()
         except StoreError:
             raise
         except PermissionError as error:
             raise translate_refusal(error, self.place) from error
-
-    def _better_name(self) -> str:
-        """Return the name of a file to write, for a place that is or names a folder."""
-        path = self.place.rstrip("/")
-        if os.path.basename(path) in ("", ".", ".."):  # noqa: PTH119 - Path drops a last "."
-            return f"{path}/train.lmdb"
-        return path if path.endswith(".lmdb") and not self._target.is_dir() else f"{path}.lmdb"
 
     def _check_replaceable(self) -> None:
         """Refuse to replace what is at the place, unless it is a store and may be overwritten."""
@@ -133,15 +124,14 @@ class LMDBWriter(Writer):
                 raise self._unfinished()
             self._partial.clear()
         self._partial.open()
-        try:
+        with ExitStack() as undo:
+            undo.callback(self._partial.env.close)
             progress = self._partial.get(PROGRESS)
             self._partial.committed = progress is not None
             if progress is not None:
                 self._restore(progress)
             self._check_replaceable()  # again, as the progress shows whether this writer may overwrite
-        except BaseException:
-            self._partial.env.close()
-            raise
+            undo.pop_all()
 
     @override
     def _store(self, commit: Commit, progress: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Keep track of the stores of a place: the published store, the partial one, and stores to remove."""
+"""Keep track of the stores of a place: the published store, the partial store, and stores to remove."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from dbloader.stores.mongo.uri import MongoURI
 
 _NAMESPACE_EXISTS = 48
-_UNAUTHORIZED = 13
 
 
 class Catalog:
@@ -51,11 +50,11 @@ class Catalog:
 
     @retried
     def check(self) -> None:
-        """Raise StoreExistsError if the document of the place is damaged, or another program wrote it."""
+        """Raise StoreExistsError if another program wrote the document of the place."""
         document = self._meta.find_one({"_id": STORE})
         if document is not None and not _is_valid(document):
             raise StoreExistsError(
-                f"{self._meta.full_name} has a document {STORE!r} that dbloader did not write, or that is damaged: "
+                f"{self._meta.full_name} has a document {STORE!r} that dbloader did not write: "
                 "choose another collection's name, or remove that collection"
             )
 
@@ -133,7 +132,7 @@ class Catalog:
             change["$addToSet"] = {"replaced": replaces}
         if self._durable.update_one({**self._mine(store), "store": replaces}, change).matched_count:
             return
-        # Was the answer to an earlier attempt lost? Another writer that resumed this store wrote another manifest.
+        # The answer to an earlier attempt may have been lost. Another writer would have written another manifest.
         if self._meta.find_one({"_id": STORE, "store": store, "manifest": {"$eq": manifest}}, {"_id": 1}) is not None:
             return
         found = self._get("store", "writer")
@@ -148,19 +147,11 @@ class Catalog:
         if store is None:
             return
         records, info = records_collection(self._place.collection, store), self._info()
-        if info is None:
-            self._create_view(records)
-        elif self._is_view(info) and info["options"]["viewOn"] != records:
-            try:
-                self._database.command("collMod", self._place.collection, viewOn=records, pipeline=[])
-            except OperationFailure as error:
-                if error.code != _UNAUTHORIZED:
-                    raise
-                # The role readWrite may not change a view, but may drop and create one.
-                self._database.drop_collection(self._place.collection)
-                self._create_view(records)
-
-    def _create_view(self, records: str) -> None:
+        if info is not None:
+            if not self._is_view(info) or info["options"]["viewOn"] == records:
+                return
+            # The role readWrite may not change a view, but may drop and create one.
+            self._database.drop_collection(self._place.collection)
         try:
             self._database.create_collection(self._place.collection, check_exists=False, viewOn=records, pipeline=[])
         except OperationFailure as error:
@@ -211,14 +202,7 @@ class Catalog:
 
 
 def _is_valid(document: Mapping[str, Any]) -> bool:
-    """Return whether dbloader wrote the document of a place, as far as its elements show."""
-    kinds = {"store": str, "manifest": dict, "partial": dict, "writer": dict, "replaced": list}
-    present = {name: kind for name, kind in kinds.items() if name in document}
-    if not present or not all(isinstance(document[name], kind) for name, kind in present.items()):
+    """Return whether dbloader can have written the document of a place."""
+    if not document.keys() & {"store", "partial", "writer", "replaced"}:
         return False
-    partial = document.get("partial", {"store": "0" * 24, "run": 0})
-    return (
-        ("store" in document) == ("manifest" in document)
-        and all(map(is_id, (document.get("store", "0" * 24), partial.get("store"), *document.get("replaced", ()))))
-        and isinstance(partial.get("run"), int)
-    )
+    return ("store" in document) == ("manifest" in document) and is_id(document.get("store", "0" * 24))

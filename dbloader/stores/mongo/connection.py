@@ -1,4 +1,4 @@
-"""A process's connection to a server, and repeating operations while the server may come back.
+"""Connect a process to a server, and repeat operations that fail while the server restarts.
 
 All stores of a process share one client for each server. The password of a place that has only a user comes from the
 environment or from a private file.
@@ -262,7 +262,7 @@ def retried(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[An
 
 
 def _add_password(place: MongoURI) -> MongoURI:
-    """Return a place with the password of its user; one that the place lacks comes from the environment."""
+    """Return a place with the password of its user. If the place has none, read it from the environment."""
     user, password = place.credentials
     if not user or password is not None or not place.takes_password:
         return place
@@ -284,7 +284,7 @@ def _read_password(path: Path) -> str:
     except OSError as error:
         raise StoreAccessError(f"{path}, the file of {PASSWORD_FILE}, cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise StoreAccessError(f"{path}, the file of {PASSWORD_FILE}, cannot be read: it is no text") from error
+        raise StoreAccessError(f"{path}, the file of {PASSWORD_FILE}, cannot be read: it is not UTF-8 text") from error
     if mode & 0o077:
         raise StoreAccessError(
             f"{path}, the file of {PASSWORD_FILE}, may be read by others than its owner: chmod 600 {path}"

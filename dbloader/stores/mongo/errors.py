@@ -82,7 +82,7 @@ def translate(error: errors.PyMongoError, place: MongoURI, *, waited: float | No
         return StoreAccessError(f"{name}: this user may not do that ({what}); {remedy}")
     from_dns = type(error.__cause__ or error.__context__).__module__.partition(".")[0] == "dns"
     if isinstance(error, errors.ConfigurationError) and from_dns:
-        return StoreUnreachableError(f"the name server does not know {name} ({text}): is the host right?")
+        return StoreUnreachableError(f"the name server has no record of {name} ({text}): is the host right?")
     if isinstance(error, (errors.ConfigurationError, errors.InvalidURI, errors.InvalidName)):
         return PlaceError(f"{name} cannot be used: {text}")
     if isinstance(error, errors.ConnectionFailure) and waited is not None and "SSL" in text:

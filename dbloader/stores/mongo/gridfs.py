@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import bson
 from gridfs import GridFSBucket
+from gridfs.errors import CorruptGridFile, NoFile
 
-from dbloader.records.document import HEAD, MAX_DOCUMENT, UNREADABLE
+from dbloader.errors import DamagedRecordError
+from dbloader.records.document import HEAD, UNREADABLE
 from dbloader.stores.mongo.schema import LARGE, MAX_ON_SERVER, prefix_range, records_collection
 
 if TYPE_CHECKING:
@@ -19,10 +21,6 @@ STUB = "gridfs"
 
 _STUB_KEY = b"\x02gridfs\x00"  # a string; no field of a record has this name
 _ALWAYS_IN_STUB = ("name", "label", "width", "height", "format", "damaged", "resized_from", "crc32")
-
-
-class LostError(Exception):
-    """A file is missing or incomplete."""
 
 
 class LargeRecords:
@@ -39,7 +37,7 @@ class LargeRecords:
         self, database: Database[Any], collection: str, store: str, read_preference: _ServerMode | None = None
     ) -> None:
         name = records_collection(collection, store) + LARGE
-        self._bucket = GridFSBucket(database, name)
+        self._bucket = GridFSBucket(database, name, read_preference=read_preference)
         self._files = database.get_collection(f"{name}.files", read_preference=read_preference)
         self._chunks = database.get_collection(f"{name}.chunks", read_preference=read_preference)
 
@@ -57,28 +55,17 @@ class LargeRecords:
         return sorted({int(file.split("/")[1], 16) for file in (*files, *(found["files_id"] for found in first))})
 
     def get(self, file: object) -> bytes:
-        """Return the content of a file, or raise LostError.
+        """Return the content of a file.
 
-        The driver's own reader trusts the entry in ``.files``, of which any element may be damaged.
+        Raises:
+            DamagedRecordError: The file is missing or incomplete.
         """
-        found = self._files.find_one({"_id": file}, {"length": 1}) if isinstance(file, str) else None
-        if found is None:
-            raise LostError("it is missing in GridFS")
-        length = found.get("length")
-        parts: list[bytes] = []
-        nbytes = 0
-        chunks = self._chunks.find({"files_id": file}, {"_id": 0, "n": 1, "data": 1}, sort=[("n", 1)])
-        for number, chunk in enumerate(chunks):
-            part = chunk.get("data")
-            if chunk.get("n") != number or not isinstance(part, bytes):
-                raise LostError(f"it is not whole in GridFS: chunk {number} is missing")
-            parts.append(part)
-            nbytes += len(part)
-            if nbytes > MAX_DOCUMENT:
-                break
-        if nbytes != length:
-            raise LostError(f"it is not whole in GridFS: it has {nbytes} bytes of {length!r:.20}")
-        return b"".join(parts)
+        try:
+            return self._bucket.open_download_stream(file).read()
+        except NoFile as error:
+            raise DamagedRecordError("it is missing in GridFS") from error
+        except CorruptGridFile as error:
+            raise DamagedRecordError(f"it is not whole in GridFS: {error}") from error
 
 
 def make_stub(document: bytes, file: object) -> bytes:

@@ -22,7 +22,7 @@ from dbloader.records.decode import verify
 from dbloader.records.document import bound_crc32, seal
 from dbloader.stores.mongo.connection import retried
 from dbloader.stores.mongo.errors import has_only_duplicates, is_transient, reason
-from dbloader.stores.mongo.gridfs import STUB, LargeRecords, LostError, make_stub
+from dbloader.stores.mongo.gridfs import STUB, LargeRecords, make_stub
 from dbloader.stores.mongo.schema import (
     COLUMNS_INDEX,
     INDEXES,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 # number of records is limited because an answer must arrive in time: indexing 30,000 took a busy server over 10 s.
 _BATCH_BYTES, _BATCH_RECORDS = 8 * 2**20, CHUNK
 _IN_FLIGHT = 3
-# Bytes that a server needs besides those of a commit. It writes those twice, also into its journal.
+# Free bytes that a server needs besides the bytes of a commit, which it writes twice: once into its journal.
 _ROOM = 16 * 2**20
 _MAX_CHUNK = MAX_ON_SERVER - 2**10  # its document has a few more fields
 
@@ -96,29 +96,19 @@ class PartialStore:
         """Shard the empty collection of records by a hashed ``_id``, if the server is a router of a sharded cluster.
 
         Warn if the server refuses: all records go to one shard then. Only an empty collection gets chunks on all shards
-        at once, two each up to version 7.1, then one.
+        at once.
         """
         client, place = self.connection.client, self.connection.place
         if not client.is_mongos:
             return
-        refused = None
-        # The first command is needed before version 6.0. A user may have the right to the second one only.
-        for command in (
-            {"enableSharding": place.database},
-            {"shardCollection": self._records.full_name, "key": {"_id": "hashed"}},
-        ):
-            try:
-                client.admin.command(command)
-                refused = None
-            except OperationFailure as error:
-                if is_transient(error):
-                    raise
-                refused = error
-        if refused is not None:
+        try:
+            client.admin.command({"shardCollection": self._records.full_name, "key": {"_id": "hashed"}})
+        except OperationFailure as error:
+            if is_transient(error):
+                raise
             warnings.warn(
-                f"{place.redacted}: the new records cannot be spread over the shards of the cluster "
-                f"({reason(refused)}); they all go to one shard, unless you begin again as a user "
-                "with the role enableSharding or clusterManager",
+                f"{place.redacted}: the cluster does not spread the new records over its shards ({reason(error)}); all "
+                "go to one shard, unless you begin again as a user with the role enableSharding or clusterManager",
                 UserWarning,
                 stacklevel=2,
             )
@@ -157,7 +147,7 @@ class PartialStore:
         self.connection.retry(write)
 
     def _check_room(self, nbytes: int) -> None:
-        """Raise StoreFullError if the server's disk has no room for some bytes. A server with a full disk ends."""
+        """Raise StoreFullError if the server's disk has no room for some bytes. A full disk would end the server."""
         with suppress(OperationFailure):  # the user may not have the right to this command
             found = self.connection.database.command("dbStats")
             left = found.get("fsTotalSize", math.inf) - found.get("fsUsedSize", 0)  # a router gives neither
@@ -200,7 +190,7 @@ class PartialStore:
         return make_stub(document, found[STUB] if found else self.large.put(index, document))
 
     def _replace_others(self, batch: Mapping[int, bytes], documents: Mapping[int, RawBSONDocument]) -> None:
-        """Replace the records of a batch that differ, which a writer that was overtaken has inserted."""
+        """Replace those records of a batch that an overtaken writer has inserted."""
         query = {"_id": {"$in": list(batch)}}
         found = self._records.find(query, {"_id": 1, "crc32": 1}, hint=COLUMNS_INDEX, batch_size=len(batch))
         stored = {other["_id"]: other.get("crc32") for other in found}
@@ -267,7 +257,7 @@ class PartialStore:
         try:
             document = self.large.get(found[STUB])
             verify(document, index, salt)
-        except (LostError, DamagedRecordError):
+        except DamagedRecordError:
             return False
         return stored_crc32(document) == found.get("crc32")
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import bson
 import numpy as np
 import pymongo
 from bson.codec_options import CodecOptions
-from bson.int64 import Int64
 from bson.raw_bson import RawBSONDocument
-from pymongo.errors import OperationFailure, PyMongoError
+from pymongo.errors import PyMongoError
 from pymongo.read_preferences import Primary, PrimaryPreferred
 
 from dbloader.errors import DamagedStoreError, NotAStoreError, StoreNotFoundError
@@ -34,13 +33,11 @@ from dbloader.stores.mongo.schema import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pymongo.collection import Collection
 
     from dbloader.stores.mongo.uri import MongoURI
-
-T = TypeVar("T")
 
 _RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
 # How long to look for a primary before the other members are asked.
@@ -51,7 +48,6 @@ _RECORDS_AT_ONCE = 2**16
 _CHUNKS_AT_ONCE = 64
 # Indices in one answer: the driver makes a small dict of each.
 _INDICES_AT_ONCE = 2**14
-_BAD_VALUE = 2  # the code for the hint of an index that does not exist
 
 
 class MongoReader:
@@ -73,11 +69,7 @@ class MongoReader:
         self.may_lag = database.read_preference != Primary()
         newest = PrimaryPreferred() if self.may_lag else Primary()
         self.meta: Collection[Any] = database.get_collection(place.collection + MANIFEST, read_preference=newest)
-        try:
-            self.store, self.manifest = self._find_store()
-        except BaseException:
-            self.connection.close()  # the error's traceback keeps this object alive
-            raise
+        self.store, self.manifest = self._find_store()
         self.records: Collection[Any] = database[records_collection(place.collection, self.store)]
         self.newest = self.records.with_options(read_preference=newest)
         self.large = LargeRecords(database, place.collection, self.store, newest)
@@ -104,7 +96,7 @@ class MongoReader:
         if "partial" in document:
             return NotAStoreError(
                 f"{name} is not a finished store: its conversion is under way or was interrupted "
-                "(dbloader convert with --resume goes on with it)"
+                "(dbloader convert --resume continues it)"
             )
         if self.connection.retry(lambda: database.list_collection_names(filter={"name": self.place.collection})):
             return NotAStoreError(
@@ -125,7 +117,7 @@ class MongoReader:
         found: dict[int, Any] = {}
 
         def find_missing() -> None:
-            # A repeated call asks only for the documents that the failed one did not bring.
+            # A repeated call requests only the documents that the failed call did not return.
             wanted = [index for index in part if index not in found]
             # Without batch_size the first answer has 101 documents.
             for document in collection.find({"_id": {"$in": wanted}}, batch_size=len(wanted)):
@@ -143,13 +135,17 @@ class MongoReader:
             self.check_records()
         return found
 
+    def large_document(self, file: object) -> bytes:
+        """Return the document of a record from its GridFS file, or raise DamagedRecordError."""
+        return self.connection.retry(lambda: self.large.get(file))
+
     def check_records(self) -> None:
         """Check that the server has any records of the store. It has none once a replaced store is removed."""
         if self.manifest.length and self.connection.retry(lambda: self.newest.find_one({}, {"_id": 1})) is None:
             raise self._lost("its collection of records is gone")
 
     def find_name(self, name: str) -> int | None:
-        """Return the index of the first record with a name; None if there is none."""
+        """Return the lowest index of a record with a name; None without such a record."""
         query = {"name": name, **self._in_store}
         for records in (self.records, self.newest) if self.may_lag else (self.records,):
             found = self.connection.retry(
@@ -157,7 +153,7 @@ class MongoReader:
                 scan=records,
             )
             if found is not None:
-                return self._index(found)
+                return int(found["_id"])
         self.check_records()
         return None
 
@@ -173,11 +169,11 @@ class MongoReader:
         hint = COLUMNS_INDEX if len(fields) > 1 and fields <= set(COVERED) else None
         condition = {"$and": [self._in_store, dict(query)]}
 
-        def find(hint: str | None) -> np.ndarray[Any, Any]:
+        def find() -> np.ndarray[Any, Any]:
             found = self.newest.find(condition, {"_id": 1}, batch_size=_INDICES_AT_ONCE, hint=hint)
-            return np.fromiter(map(self._index, found), np.int64)
+            return np.fromiter((record["_id"] for record in found), np.int64)
 
-        return np.unique(self._scan(find, hint))
+        return np.unique(self.connection.retry(find, scan=self.newest))
 
     def check_counts(self, query: Mapping[str, Any] | None = None) -> None:
         """Raise DamagedStoreError unless the server has as many records as the manifest says.
@@ -194,11 +190,12 @@ class MongoReader:
         group = {"_id": "$label" if by_label else None, "records": {"$sum": 1}}
         pipeline = [{"$match": self._in_store}, {"$group": group}]
 
-        def count(hint: str | None) -> dict[str, int]:
-            options: dict[str, Any] = {} if hint is None else {"hint": hint}
-            return {repr(found["_id"]): found["records"] for found in self.newest.aggregate(pipeline, **options)}
+        hint = LABEL_INDEX if by_label else "_id_"
 
-        counts = self._scan(count, LABEL_INDEX if by_label else "_id_")
+        def count() -> dict[str, int]:
+            return {repr(found["_id"]): found["records"] for found in self.newest.aggregate(pipeline, hint=hint)}
+
+        counts = self.connection.retry(count, scan=self.newest)
         for label, wanted in expected.items():
             found = counts.pop(repr(label), 0)
             if found != wanted:
@@ -218,29 +215,6 @@ class MongoReader:
     def _in_store(self) -> dict[str, Any]:
         """The condition for records of the store. Beyond its length there may be records of other writers."""
         return {"_id": {"$gte": 0, "$lt": self.manifest.length}}
-
-    def _index(self, document: Mapping[str, Any]) -> int:
-        """Return the index of a record's document; its _id must be an int64, or 3.5 would be taken for 3."""
-        key = document["_id"]
-        if not isinstance(key, Int64):
-            raise DamagedStoreError(
-                f"{self.place.redacted} has a document with the _id {key!r:.80}, which no record has: "
-                "convert again, or copy the store again from where it is whole"
-            )
-        return int(key)
-
-    def _scan(self, find: Callable[[str | None], T], hint: str | None) -> T:
-        """Query with the hint of an index, or without if a copy of the store lacks the index."""
-
-        def query() -> T:
-            try:
-                return find(hint)
-            except OperationFailure as error:
-                if hint is None or error.code != _BAD_VALUE or "hint" not in str(error):
-                    raise
-                return find(None)
-
-        return self.connection.retry(query, scan=self.newest)
 
     # ---- Columns and events
 

@@ -20,7 +20,7 @@ from dbloader.errors import (
 )
 from dbloader.records.decode import decode, decode_values
 from dbloader.stores.base import Store
-from dbloader.stores.mongo.gridfs import STUB, LostError, file_of, stub_matches
+from dbloader.stores.mongo.gridfs import STUB, file_of, stub_matches
 from dbloader.stores.mongo.reader import MongoReader
 from dbloader.stores.mongo.uri import is_mongo, parse
 
@@ -132,10 +132,11 @@ class MongoStore(Store):
     def _to_record(self, reader: MongoReader, index: int, values: dict[str, Any] | None) -> Record:
         if values is None:
             raise self._damaged(index, "it is missing")
-        large = self._read_large(reader, index, values[STUB]) if STUB in values else None
+        salt = reader.manifest.salt
         try:
-            salt = reader.manifest.salt
-            return decode_values(values, index, salt) if large is None else decode(large, index, salt)
+            if STUB in values:
+                return decode(reader.large_document(values[STUB]), index, salt)
+            return decode_values(values, index, salt)
         except DamagedRecordError as error:
             raise self._damaged(index, str(error)) from error
 
@@ -149,16 +150,13 @@ class MongoStore(Store):
             raise self._damaged(index, f"its BSON cannot be decoded: {error}") from error
         if file is None:
             return document
-        large = self._read_large(reader, index, file)
+        try:
+            large = reader.large_document(file)
+        except DamagedRecordError as error:
+            raise self._damaged(index, str(error)) from error
         if not stub_matches(document, large, file):
             raise self._damaged(index, "its fields among the records are not those of its file in GridFS")
         return large
-
-    def _read_large(self, reader: MongoReader, index: int, file: object) -> bytes:
-        try:
-            return reader.connection.retry(lambda: reader.large.get(file))
-        except LostError as error:
-            raise self._damaged(index, str(error)) from error
 
     @override
     def is_at(self, place: str | os.PathLike[str]) -> bool:

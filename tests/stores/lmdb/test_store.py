@@ -56,8 +56,8 @@ class TestLMDBStore(FileBackend, StoreContract):
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        ("ftp://host/store", "^ftp:// is no place that this version of dbloader knows"),
-        ("redis://user:secret@host/0", "^redis:// is no place that this version of dbloader knows"),
+        ("ftp://host/store", "^ftp:// is not a place that this version of dbloader supports"),
+        ("redis://user:secret@host/0", "^redis:// is not a place that this version of dbloader supports"),
         ("https://host/store", "^https://host/store is in object storage, and stores are made and read on this"),
         ("s3://bucket/a.lmdb", "^s3://bucket/a.lmdb is in object storage, and stores are made and read on this"),
         ("", "^a place is the path of an LMDB file or mongodb://host/database.collection, got ''$"),
@@ -140,7 +140,7 @@ def change_version(place: Path) -> None:
             r"store\.lmdb cannot be read: Too many levels of symbolic links$",
         ),
         (make_file_above, StoreNotFoundError, r"store\.lmdb does not exist"),
-        (leave_partial, NotAStoreError, "is not there, but its unfinished conversion is: .* --resume goes on"),
+        (leave_partial, NotAStoreError, "does not exist, but its unfinished conversion does: .* --resume continues it"),
         (copy_partial, NotAStoreError, "is not a finished store: its conversion was interrupted"),
         (lambda place: place.touch(), NotAStoreError, "is empty, so not a dbloader store"),
         (lambda place: place.write_bytes(b"x"), NotAStoreError, "is not an LMDB file"),

@@ -165,8 +165,6 @@ class Router:
                 raise RefusedError(self.how["code"], f"{name} fails as requested")
 
     def _run(self, name: str, database: str, body: dict[str, Any]) -> Any:
-        if name == "enableSharding":  # needed before version 6.0
-            return {"ok": 1.0}
         if name == "shardCollection":
             return self._shard(body)
         namespace = f"{database}.{body['collection'] if name == 'getMore' else body[name]}"

@@ -100,7 +100,7 @@ def test_missing_or_unsafe_password_is_refused(place: str, file: Path, monkeypat
     file.chmod(0o640)
     check(StoreAccessError, r"may be read by others than its owner: chmod 600 ")
     file.write_bytes(b"\xff")
-    check(StoreAccessError, r"cannot be read: it is no text")
+    check(StoreAccessError, r"cannot be read: it is not UTF-8 text")
     file.unlink()
     check(StoreAccessError, r"cannot be read: No such file")
 

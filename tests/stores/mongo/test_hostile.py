@@ -1,7 +1,7 @@
-"""Damaged or invented documents of a store in MongoDB: each use gives the right result, or one clear error.
+"""Damaged documents of a store in MongoDB: each use gives the right result, or one clear error.
 
-A trial changes one document of a real store, and then opens, reads, verifies, copies, queries and resumes. Each use
-must give the result of the undamaged store, or raise a DBLoaderError. DBLOADER_TRIALS is the number of trials of each
+A trial changes one document of a real store, and then opens, reads, verifies, copies and queries it. Each use must
+give the result of the undamaged store, or raise a DBLoaderError. DBLOADER_TRIALS is the number of trials of each
 kind (6 by default).
 """
 
@@ -26,10 +26,9 @@ from dbloader import MongoDataset, copy_store, open_store
 from dbloader.errors import DBLoaderError
 from dbloader.records.document import seal
 from dbloader.stores.mongo.connection import Connection
-from dbloader.stores.mongo.schema import INDEXES
 from dbloader.stores.mongo.uri import parse
 from dbloader.stores.open import create_store
-from tests.contracts.records import documents_of, make_records, stored, write_one_by_one
+from tests.contracts.records import make_records, stored, write_one_by_one
 from tests.support.values import LIES
 
 if TYPE_CHECKING:
@@ -65,30 +64,21 @@ class Kind(NamedTuple):
         collection: Suffix to the place's name; S is the store's id.
         keys: Pattern of the _ids; "" for documents with the element ``having``.
         field: Change only this element; None for any.
-        unfinished: Whether the store is partial.
-        changes: Number of elements to change.
     """
 
     noticed: int
     collection: str
     keys: str = ""
     field: str | None = None
-    unfinished: bool = False
-    changes: int = 1
     having: str = "_id"
 
 
 KINDS = {
     "manifest": Kind(9, ".manifest", "^store$", "manifest"),
-    "place": Kind(8, ".manifest", "^store$"),
-    "partial": Kind(6, ".manifest", "^store$", "partial", unfinished=True),
-    "unfinished place": Kind(4, ".manifest", "^store$", unfinished=True),
     "column": Kind(4, ".manifest", "/column/"),
-    "unfinished column": Kind(3, ".manifest", "/column/", unfinished=True),
     "event": Kind(3, ".manifest", "/event/"),
     "record": Kind(10, ".S"),
     "stub": Kind(9, ".S", having="gridfs"),
-    "GridFS file": Kind(5, ".S.large.files", changes=4),  # most of its elements are never read
     "GridFS chunk": Kind(6, ".S.large.chunks"),
 }
 
@@ -101,7 +91,7 @@ class Snapshot:
         self.database = client[at.database]
         self.collection = at.collection
         document = self.database[f"{at.collection}.manifest"].find_one({"_id": "store"})
-        self.id = document.get("store") or document["partial"]["store"]
+        self.id = document["store"]
         self.names = [name for name in self.database.list_collection_names() if not name.startswith("system.")]
         self.names = [name for name in self.names if name != at.collection]
         self.documents = {name: list(self._raw(name).find()) for name in self.names}
@@ -112,17 +102,10 @@ class Snapshot:
     def name(self, kind: Kind) -> str:
         return self.collection + kind.collection.replace("S", self.id)
 
-    def restore(self, *, everything: bool) -> None:
-        for name in self.database.list_collection_names() if everything else ():
-            if not name.startswith("system.") and name not in self.names:
-                self.database.drop_collection(name)
+    def restore(self) -> None:
         for name in self.names:
             self._raw(name).delete_many({})
             self._raw(name).insert_many(self.documents[name])
-        if everything:
-            own = self.database[f"{self.collection}.{self.id}"]
-            for index, keys in INDEXES.items():
-                own.create_index(keys, name=index)
 
 
 # ---- Damage
@@ -179,9 +162,7 @@ def damage(numbers: random.Random, collection: Any, kind: Kind, *, resealed: boo
         keys = [3.5, 3.0, 3, Int64(10**12), "x", None, MaxKey(), -5, bson.Binary(b"x"), f"{key}x"]
         put(collection, key, {**victim, "_id": numbers.choice(keys)})
     elif kind.field is None:
-        for _ in range(kind.changes):
-            victim = changed_document(numbers, victim)
-        put(collection, key, victim)
+        put(collection, key, changed_document(numbers, victim))
     else:
         part = victim[kind.field]
         for _ in range(numbers.choice([1, 1, 1, 2, 4])):
@@ -244,45 +225,24 @@ READS: dict[str, Callable[[str, Path], Any]] = {
 }
 # A query may miss an edited record (see docs/mongodb.md), but verify must find it.
 NOTICED_BY_VERIFY = "query of further fields"
-IN_CI = ("record", "manifest", "partial", "column", "event")
+IN_CI = ("record", "manifest", "column", "event")
 
 
 def plain(value: Any) -> list[str]:
     return [repr(item) for item in value]
 
 
-def resumed(place: str, **options: bool) -> list[bytes]:
-    """Write or resume a store, and return its records."""
-    with create_store(place, **options) as writer:
-        write_one_by_one(writer, RECORDS)
-        writer.finish()
-    with open_store(place) as store:
-        store.verify()
-        return stored(store, range(len(store)))
-
-
-WRITES: dict[str, Callable[[str, Path], Any]] = {
-    "resume": lambda place, _: resumed(place, resume=True, resumable=True),
-    "begin": lambda place, _: resumed(place),
-    "overwrite": lambda place, _: resumed(place, overwrite=True),
-}
-
-
 # ---- Trials
 
 
 @pytest.fixture
-def place(mongod_uri: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A finished or unfinished store with some records in GridFS."""
-    kind = KINDS[request.getfixturevalue("name")]
+def place(mongod_uri: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A store with some records in GridFS."""
     monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 500)
     monkeypatch.setattr("dbloader.stores.mongo.partial.MAX_ON_SERVER", 10_000)
-    with create_store(mongod_uri, resumable=True) as writer:
-        write_one_by_one(writer, RECORDS[:17] if kind.unfinished else RECORDS)
-        if kind.unfinished:
-            writer.commit()
-        else:
-            writer.finish(classes=("a", "b", "c"))
+    with create_store(mongod_uri) as writer:
+        write_one_by_one(writer, RECORDS)
+        writer.finish(classes=("a", "b", "c"))
     monkeypatch.setattr("dbloader.stores.mongo.partial.MAX_ON_SERVER", 2**24)
     return mongod_uri
 
@@ -310,14 +270,9 @@ def test_damaged_document_raises_or_changes_nothing(
 ) -> None:
     kind = KINDS[name]
     monkeypatch.chdir(tmp_path)
-    uses = WRITES if kind.unfinished else READS
     with mongod.client() as client, closing(Connection(parse(place))):  # one client for all that is done
         snapshot = Snapshot(client, place)
-        expected: dict[str, Any]
-        if kind.unfinished:
-            expected = dict.fromkeys(uses, documents_of(RECORDS))
-        else:
-            expected = {use: function(place, tmp_path) for use, function in uses.items()}
+        expected = {use: function(place, tmp_path) for use, function in READS.items()}
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         found, noticed = [], 0
         trials = range(first, min(first + _AT_ONCE, TRIALS))
@@ -325,11 +280,10 @@ def test_damaged_document_raises_or_changes_nothing(
             numbers = random.Random(f"{name}/{number}")
             resealed = name == "manifest" and numbers.random() < 0.3
             raised, missed = [], False
-            for use in [numbers.choice([*uses])] if kind.unfinished else uses:
-                if kind.unfinished or use == next(iter(uses)):
-                    damage(numbers, snapshot.database[snapshot.name(kind)], kind, resealed=resealed)
+            damage(numbers, snapshot.database[snapshot.name(kind)], kind, resealed=resealed)
+            for use, function in READS.items():
                 try:
-                    result = outcome(uses[use], place, tmp_path)
+                    result = outcome(function, place, tmp_path)
                 except Exception as error:
                     found.append(f"{number} {use}: {type(error).__name__}: {error}"[:300])
                     continue
@@ -339,10 +293,10 @@ def test_damaged_document_raises_or_changes_nothing(
                     missed = use == NOTICED_BY_VERIFY
                     if not missed:
                         found.append(f"{number} {use}: another result in silence")
-            if (raised or missed) and "verify" in uses and "verify" not in raised:
+            if (raised or missed) and "verify" not in raised:
                 found.append(f"{number} verify: silent, but these raise: {', '.join(raised)}; a query missed: {missed}")
             noticed += bool(raised)
-            snapshot.restore(everything=kind.unfinished)
+            snapshot.restore()
     assert not found, f"{len(found)} trials:\n" + "\n".join(found[:40])
     assert noticed >= kind.noticed * len(trials) // _AT_ONCE, "the damage does too little to prove anything"
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < MOST_BYTES

@@ -10,10 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from bson.max_key import MaxKey
-from bson.timestamp import Timestamp
 
-from dbloader.errors import StoreExistsError, StoreLockedError
+from dbloader.errors import StoreLockedError
 from dbloader.stores.mongo import catalog, lease
 from dbloader.stores.open import create_store
 from tests.contracts.records import (
@@ -149,20 +147,12 @@ def test_lease_of_another_machine_is_taken_when_it_expires(mongo_server: Server,
     with database_of(mongo_server, mongo_uri) as database:
         place: Any = database["store.manifest"]
         soon = datetime.now(UTC) + timedelta(seconds=50)
-        far = datetime(2999, 1, 1, tzinfo=UTC)
-        for expires in (soon, far, Timestamp(2**31 - 1, 1), MaxKey()):
-            place.update_one({"_id": "store"}, {"$set": {"writer": {**holder, "expires": expires}}})
-            with pytest.raises(StoreLockedError, match=message):
-                write_nothing(mongo_uri, overwrite=True)
-            assert document_of(database)["writer"]["expires"] < datetime.now() + timedelta(days=1)
-            place.update_one({"_id": "store"}, {"$set": {"writer.expires": LONG_AGO}})
-            write(mongo_uri, RECORDS[:3], overwrite=True)
-            assert "writer" not in document_of(database)
-        for strange in ("x", 3, [1], {"token": 3}, {"token": "a", "expires": "z", "pid": "y"}, None):
-            place.update_one({"_id": "store"}, {"$set": {"writer": strange}})
-            with suppress(StoreExistsError):  # dbloader did not write that document
-                write(mongo_uri, RECORDS[:3], overwrite=True)
-            place.update_one({"_id": "store"}, {"$unset": {"writer": ""}})
+        place.update_one({"_id": "store"}, {"$set": {"writer": {**holder, "expires": soon}}})
+        with pytest.raises(StoreLockedError, match=message):
+            write_nothing(mongo_uri, overwrite=True)
+        place.update_one({"_id": "store"}, {"$set": {"writer.expires": LONG_AGO}})
+        write(mongo_uri, RECORDS[:3], overwrite=True)
+        assert "writer" not in document_of(database)
     check_is(mongo_uri, RECORDS[:3])
 
 

@@ -91,16 +91,10 @@ def test_conversion_shards_its_records(
         assert store.verify() == file.digest
 
 
-def test_right_to_shard_collection_suffices(router: StandInRouter, router_uri: str) -> None:
-    with router.behaving("enableSharding", code=UNAUTHORIZED):
-        write(router_uri, RECORDS)
-    assert is_sharded(router, router_uri)
-
-
 def test_missing_right_to_shard_warns_and_uses_one_shard(router: StandInRouter, router_uri: str) -> None:
     message = "shardCollection fails .* all go to one shard, .* enableSharding or clusterManager"
     with (
-        router.behaving("enableSharding", "shardCollection", code=UNAUTHORIZED, times=2),
+        router.behaving("shardCollection", code=UNAUTHORIZED),
         pytest.warns(UserWarning, match=message),
     ):
         write(router_uri, RECORDS)

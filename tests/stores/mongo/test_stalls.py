@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dbloader import Record
     from tests.support.mongo import Server
 
-WRITES = ("insert", "update", "delete", "create", "createIndexes", "collMod", "drop", "findAndModify")
+WRITES = ("insert", "update", "delete", "create", "createIndexes", "drop", "findAndModify")
 
 
 def with_large(records: list[Record]) -> list[Record]:
