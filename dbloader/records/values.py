@@ -50,7 +50,7 @@ def checked_size(key: str, value: object) -> list[Int64]:
 
 
 def pack(key: str, value: Any, depth: int = 1) -> Any:
-    """Return a value as bson encodes it."""
+    """Return a value in the types that bson encodes; ``unpack`` reverses this."""
     if value is None or isinstance(value, (bool, float)):
         return value
     if isinstance(value, str):

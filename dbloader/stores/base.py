@@ -173,7 +173,7 @@ class Store(ABC):
         """
 
     def open_older(self, digest: str) -> None:  # noqa: B027 - most stores do not grow
-        """Open the store as it was before it grew, if the older store had this digest and is still there."""
+        """Open the store as it was before it grew, if the older store had this digest and still exists."""
 
     def check_files(self) -> None:  # noqa: B027 - most stores are one file, or none
         """Raise DamagedStoreError if a file of the store is missing or has the wrong size."""

@@ -144,7 +144,7 @@ def check_size(opened: lmdb.Environment, size: int, place: str, remedy: str) -> 
 
 
 def fits_memory(size: int) -> bool:
-    """Return whether the kernel should read ahead: pages read early must still be in memory when they are needed."""
+    """Return whether the kernel should read ahead. Pages read early must still be in memory when they are needed."""
     return size < total_memory() // 2
 
 

@@ -164,7 +164,7 @@ class PartialFile:
         return found
 
     def _is_full(self) -> bool:
-        """Try to extend the file. The free space does not show a quota."""
+        """Return whether the disk or a quota is full, by trying to extend the file."""
         size = os.fstat(self.fd).st_size
         try:
             return os.pwrite(self.fd, bytes(_PROBE_BYTES), size) < _PROBE_BYTES

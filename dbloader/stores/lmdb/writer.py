@@ -113,7 +113,7 @@ class LMDBWriter(Writer):
         except (DamagedStoreError, StoreVersionError):
             pass  # such a store may be replaced
         except StoreError:
-            if self.overwrite:  # nobody knows what this file is
+            if self.overwrite:  # the file may be anything
                 raise
         self._refuse_finished()
 

@@ -60,7 +60,7 @@ class Catalog:
 
     @retried
     def partial(self) -> dict[str, Any] | None:
-        """Return the part of the document that describes the partial store; None without one."""
+        """Return the element ``partial`` of the document of the place; None without a partial store."""
         return self._get("partial").get("partial")
 
     @retried
@@ -162,7 +162,7 @@ class Catalog:
     def abandon(self, store: str, *, forget: bool = False) -> None:
         """Give up a partial store and remove its data, if this writer still has the place.
 
-        With ``forget``, ``collect_garbage`` does not look at the store again: no other writer has written to it.
+        With ``forget``, ``collect_garbage`` does not look at the store again. No other writer may have written to it.
         """
         mine = {"_id": STORE, "writer.token": self._token, "partial.store": store}
         self._durable.update_one(mine, {"$unset": {"partial": ""}, "$addToSet": {"replaced": store}})

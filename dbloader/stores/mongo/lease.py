@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LEASE_SECONDS = 60.0
 RENEW_SECONDS = 10.0
 
-# Tokens of the leases that this process holds. A lease that it could not release, without a server, is not among them.
+# Tokens of the leases that this process holds. `release` removes a token even if the server is away.
 _held: set[str] = set()
 
 

@@ -182,7 +182,7 @@ class PartialStore:
             self._replace_others(batch, documents)
 
     def _fit(self, index: int, document: bytes) -> bytes:
-        """Return a record's document; if it is too large, store it in GridFS and return its stub."""
+        """Return a record's document. If it is too large, store it in GridFS and return a stub."""
         if len(document) <= MAX_ON_SERVER:
             return document
         mine = {"_id": index, "crc32": stored_crc32(document), STUB: {"$exists": True}}

@@ -189,7 +189,6 @@ class MongoReader:
         by_label = len(expected) > 1
         group = {"_id": "$label" if by_label else None, "records": {"$sum": 1}}
         pipeline = [{"$match": self._in_store}, {"$group": group}]
-
         hint = LABEL_INDEX if by_label else "_id_"
 
         def count() -> dict[str, int]:
