@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tests.support.viewer import Viewer
 
-WAIT_MS = 30_000  # for what takes well under a second on an idle machine
+WAIT_MS = 30_000  # an idle machine needs less than a second
 
 
 def needing_a_browser() -> str:

@@ -55,7 +55,7 @@ def test_stopped_viewer_leaves_captions_and_one_message(tabs: Tabs, chromium: Br
     record.keyboard.press("ArrowRight")
     check_one_message(record, STOPPED)
     expect(record.locator("db-record h1")).to_be_visible()
-    with viewer(*arguments) as running:  # it may show another store, to other browsers
+    with viewer(*arguments) as running:  # a new viewer does not know these browsers
         for page in (grid, record):
             expect(page.get_by_role("heading", name="The viewer is not open in this browser")).to_be_visible()
         grid.goto(running.link)

@@ -40,7 +40,7 @@ def write(place: Path, seeds: list[int]) -> None:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of nine images, two of them twice; ``b.lmdb`` next to it was not searched for duplicates."""
+    """Return a store of nine images, two of them twice. ``b.lmdb`` beside it has no search for duplicates."""
     folder = tmp_path_factory.mktemp("two")
     write(folder / "a.lmdb", [0, 1, 2, 3, 4, 5, 6, 1, 2])
     write(folder / "b.lmdb", [10, 4, 11, 5, 12, 13, 6, 14, 15])

@@ -52,7 +52,7 @@ def test_other_site_may_link_to_the_viewer_and_gets_no_data(tmp_path: Path, chro
         parts = f'<img src="{address}/image/0/0"><iframe src="{address}/"></iframe>'
         link = f'<a href="{running.link}&q=cat">notebook</a>'
         with other_site(f"{link}{parts}") as url, chromium.new_context() as context:
-            for _ in range(2):  # first the link is new, then it is used and this browser has the cookie
+            for _ in range(2):  # a new link, then a used link and the cookie
                 page = context.new_page()
                 page.goto(url)
                 page.get_by_text("notebook").click()

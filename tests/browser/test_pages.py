@@ -98,7 +98,7 @@ def test_keyboard_reaches_all_pages_and_a_list_of_keys(tabs: Tabs, photos: Site,
         page.keyboard.press("Enter")
         expect(page.locator(element)).to_be_visible()
     page.keyboard.press("ArrowRight")
-    page.keyboard.press("Enter")  # the focus may still be on the link to the images, which this presses again
+    page.keyboard.press("Enter")  # the focus may still be on the link to the images
     page.evaluate("document.activeElement.blur()")
     page.keyboard.press("Enter")
     page.wait_for_url("**view=record**")

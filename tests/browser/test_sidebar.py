@@ -80,16 +80,6 @@ def test_drag_on_a_histogram_shows_its_records(page: Page) -> None:
     assert count == sum(low <= 40 + seed % 60 <= high for seed in range(ALL))
 
 
-def test_histogram_is_used_by_keyboard(page: Page) -> None:
-    page.locator("db-bars[name=height] svg").focus()
-    page.keyboard.press("End")
-    page.keyboard.press("Shift+ArrowLeft")
-    told = page.locator("db-bars[name=height] .range").inner_text()
-    page.keyboard.press("Enter")
-    counted(page, int(told.rpartition(": ")[2]))
-    assert re.fullmatch(r"height>=\d+", query(page))
-
-
 def test_all_words_of_a_search_match_and_are_removed_one_by_one(page: Page) -> None:
     page.keyboard.press("/")
     page.keyboard.type("class:cat name:_01 width<1000")

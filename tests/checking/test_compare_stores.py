@@ -106,7 +106,7 @@ def test_records_with_different_checksums_are_never_equal(places: tuple[Path, Pa
     compared(places, make_records(20), make_records(20))
     chunk = bytearray(chunk_at(places[1], "crc32", 0))
     chunk[4 * 3] ^= 1
-    put_chunk(places[1], "crc32", 0, bytes(chunk))  # the record itself is as it was
+    put_chunk(places[1], "crc32", 0, bytes(chunk))  # only the checksum changes
     report = verified(places)
     assert (report.compared, report.problems) == ({"same": 19}, {"fields": 1})
 
@@ -134,7 +134,7 @@ def test_copy_drops_the_listed_differences(places: tuple[Path, Path], tmp_path: 
     a = [*make_records(20), Record(label=1), Record(name="twice", label=1), Record(name="twice", label=2)]
     b = [replace(record) for record in a[:18]]
     b[4].label = 9
-    b += [a[22], Record(name="new")]  # one of the two records of a name is in B
+    b += [a[22], Record(name="new")]  # B has one of two records with the same name
     report = compared(places, a, b)
     assert report.compared == {"same": 17, "moved": 1}
     verify_store(places[0], against=places[1], output=tmp_path / "d.jsonl")

@@ -150,15 +150,6 @@ def test_incomparable_images_are_named_or_counted(place: Path) -> None:
     assert "record 2 (n2) is in no known image format" in report.problems[1]
 
 
-@pytest.mark.parametrize("shape", [(0, 10**15), (10**9, 0, 4)])
-def test_array_without_pixels_is_compared_by_its_bytes(place: Path, shape: tuple[int, ...]) -> None:
-    empty = np.zeros(shape, np.uint8)
-    write(place, [Record(image=empty), Record(image=empty), Record(image=np.zeros((0, 1), np.uint8))])
-    report = find_duplicates(place)
-    assert [(row["index"], row["of"], row["difference"]) for row in report.first] == [(1, 0, "same")]
-    assert (report.bytes_only, report.unreadable) == (3, 0)
-
-
 def test_fingerprints_are_kept_until_the_records_change(place: Path) -> None:
     images = [encoded(image, "JPEG") for image in map(scene, range(3))]
     write(place, [Record(image=image) for image in images])

@@ -69,10 +69,10 @@ def test_appended_store_equals_one_file(grown: Path, root: Path, tmp_path: Path,
     report = convert(tmp_path / "new", grown, append=True, shards=shards, executor=Here())
     assert contents(grown) == contents(tmp_path / "old.lmdb") + contents(tmp_path / "alone.lmdb")
     with open_store(grown) as store:
-        assert store.manifest.classes[:4] == ("cat", "dog", "ant", "owl")  # the old ones, then what is new, sorted
+        assert store.manifest.classes[:4] == ("cat", "dog", "ant", "owl")  # the old classes, then the new ones, sorted
         assert store.verify() == report.digest
         events = [*store.events()]
-        # One file with the old records followed by the new ones, as their documents say.
+        # The documents equal one file with the old records, followed by the new records.
         with LMDBStore(tmp_path / "old.lmdb") as old:
             assert stored(store, range(7)) == stored(old, range(7))
         records = [decode(document, index, 0) for index, document in enumerate(stored(store, range(len(store))))]
@@ -87,7 +87,7 @@ def test_appended_store_equals_one_file(grown: Path, root: Path, tmp_path: Path,
     assert len([*(grown / "shards").iterdir()]) == 2 + (shards or 1)
     assert not Path(f"{grown}.partial").exists()
     again = convert(tmp_path / "new", grown, append=True, executor=Here())
-    assert {name: getattr(again, name) for name in counts} == counts  # of the new images alone
+    assert {name: getattr(again, name) for name in counts} == counts  # counts of the new images only
     assert again.earlier_events == len(events)
 
 
@@ -127,7 +127,7 @@ def test_open_readers_keep_the_old_records(grown: Path, tmp_path: Path) -> None:
         with pytest.raises(NotAStoreError, match="has been replaced since this dataset was made"):
             again[0]
         again.close()
-        assert stored(store, range(7)) == before  # it has the files open
+        assert stored(store, range(7)) == before  # the store has the files open
         manifest_only.close()
         assert len(manifest_only) == 17
 

@@ -208,7 +208,7 @@ def test_source_that_cannot_be_converted_leaves_nothing(root: Path, place: Path,
 
 
 def test_unwritable_destination_is_refused_before_the_source_is_read(root: Path, tmp_path: Path) -> None:
-    (root / "cat").mkdir()  # without an image, which reading the folders would find
+    (root / "cat").mkdir()  # an empty class: reading the folder would fail
     taken = tmp_path / "taken.txt"
     taken.write_text("not a store")
     with pytest.raises(StoreAccessError, match=r"the folder .*none does not exist"):

@@ -104,12 +104,12 @@ def test_executor_needs_only_submit_done_and_result(root: Path, place: Path, tmp
             [*run_parts(str(place), range(4), Jobs(pool), 0)]
         assert len([*run_parts(str(place), [0], pool, 1, patience=0.0)]) == 1  # without a warning
         report = convert(root, place, shards=4, executor=Jobs(pool), workers=2)
-        assert pool.submit(int).result() == 0  # it is not shut down
+        assert pool.submit(int).result() == 0  # the pool still runs
     assert report.digest == convert(root, tmp_path / "one.lmdb").digest
 
 
 class Failing:
-    """Fails at one part, and keeps the others waiting forever."""
+    """An executor that fails at one part and never ends the others."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error

@@ -22,7 +22,7 @@ MB = 10**6
 
 
 def plant_links(tmp_path: Path, name: str, data: bytes, count: int) -> Path:
-    """Make a folder in which one image has many names."""
+    """Make a folder with many hard links to one image."""
     folder = plant(tmp_path, {f"images/cat/{name}": data}) / "images" / "cat"
     for number in range(1, count):
         (folder / f"{number} {name}").hardlink_to(folder / name)
@@ -46,7 +46,7 @@ def test_memory_does_not_grow_with_the_number_of_files(tmp_path: Path) -> None:
     ("image_format", "size", "count", "options", "most"),
     [
         ("PNG", (4000, 3000), 8, {}, 250),  # 48 MB of pixels
-        ("WEBP", (3000, 2000), 6, {}, 250),  # 24 MB of pixels, which take 96 to be decoded
+        ("WEBP", (3000, 2000), 6, {}, 250),  # 24 MB of pixels; decoding takes 96 MB
         ("JPEG", (3000, 2000), 10, {"images": ImageFormat(raw=True), "check": "none"}, 250),  # 18 MB of pixels
     ],
 )
@@ -103,7 +103,7 @@ def draw(kind: str, size: tuple[int, int]) -> bytes:
 
 
 def memory_of(number: int) -> int:
-    """Return the bytes that what is ``MEASURED`` takes at its peak."""
+    """Return the peak memory of an entry of ``MEASURED``, in bytes."""
     kind, images = MEASURED[number]
 
     def work(data: bytes) -> None:
@@ -131,7 +131,7 @@ def size_of(kind: str) -> tuple[int, int]:
 def test_image_takes_no_more_memory_than_reserved(number: int) -> None:
     kind, images = MEASURED[number]
     image = read_facts(draw(kind, size_of(kind)))
-    # In a process without a past: between what other tests have left, blocks that grow leave gaps of many MB.
+    # A new process: memory that other tests left is fragmented, which costs many MB.
     script = f"from tests.conversion.test_memory import memory_of; print(memory_of({number}))"
     taken = int(subprocess.run([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout)
     pixels = image.width * image.height

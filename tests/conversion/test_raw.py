@@ -39,7 +39,7 @@ def test_stored_pixels_equal_decoded_pixels_for_every_kind_of_image(root: Path, 
         np.testing.assert_array_equal(record.image, np.asarray(decode_pil(data)))
         assert (record.format, record.resized_from, record.damaged) == (None, None, None)
     missing = before.keys() - {record.name for record in records(place)}
-    assert len(missing) == (check == "none")  # which repairs nothing: the decoder refuses one without its end marker
+    assert len(missing) == (check == "none")  # --check none repairs nothing, so one image has no end marker
     assert report.digest == verified(place)
     for event in report_lines(report):
         assert event["event"] in ("rejected", "repaired")

@@ -50,7 +50,7 @@ COMMANDS: dict[str, Callable[..., object]] = {
 
 
 def check_removal(folder: Path, command: str, place: str | Path, report: Path) -> None:
-    """Check that a report is removed with the store that it may belong to, and not without one."""
+    """Check that replacing a store removes its report, and that a new store removes nothing."""
     plant(folder / "images", {"cat/0.jpg": photo()})
     convert(folder / "images", folder / "original.lmdb")
     report.write_text("{}\n")

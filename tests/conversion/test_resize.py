@@ -125,7 +125,7 @@ def test_scaled_decoding_does_not_shift_a_jpeg(width: int, size: tuple[int, int]
     [
         ("JPEG", {"L": "L", "RGB": "RGB", "CMYK": "CMYK"}),
         ("PNG", {"L": "L", "LA": "LA", "RGB": "RGB", "RGBA": "RGBA", "P": "RGB", "1": "L"}),
-        ("WEBP", {"RGB": "RGB", "RGBA": "RGB"}),  # which drops an opacity that hides nothing
+        ("WEBP", {"RGB": "RGB", "RGBA": "RGB"}),  # WebP drops an alpha channel that is opaque everywhere
         ("TIFF", {"L": "L", "LA": "LA", "RGB": "RGB", "RGBA": "RGBA", "CMYK": "CMYK", "P": "RGB", "1": "L"}),
         ("BMP", {"L": "L", "RGB": "RGB", "P": "RGB", "1": "L"}),
         ("PPM", {"L": "L", "RGB": "RGB", "1": "L"}),
@@ -184,7 +184,7 @@ def test_transparent_color_becomes_opacity(mode: str, transparency: Any, expecte
         image.putpalette([200, 30, 40, 10, 220, 90])
     data = encoded(image, "PNG", transparency=transparency)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow advises what is done
+        warnings.simplefilter("ignore")  # Pillow recommends what dbloader does
         smaller = opened(resize(data, (32, 32))[0])
         before = floats(opened(data).convert("RGBA"))
     assert smaller.mode == expected

@@ -26,7 +26,6 @@ from dbloader.errors import (
     ConversionError,
     DamagedStoreError,
     OptionError,
-    PlaceError,
     StoreExistsError,
     StoreFullError,
     StoreNotFoundError,
@@ -114,7 +113,7 @@ def test_plan_names_the_parts_that_are_missing(root: Path, place: Path) -> None:
     for part in (5, 4, 3, 1):  # in any order
         convert_part(place, part)
     assert publish(place).records == 12
-    with pytest.raises(StoreNotFoundError, match="has no plan"):  # an attempt that comes late
+    with pytest.raises(StoreNotFoundError, match="has no plan"):  # a late attempt
         convert_part(place, 1)
 
 
@@ -124,7 +123,7 @@ def test_publishing_again_finds_the_published_store(root: Path, place: Path, tmp
     first = convert(root, place, shards=2, executor=Here())
     report = Path(first.report_file)
     lines = report.read_text()
-    report.unlink()  # as if it was killed before it wrote that
+    report.unlink()  # killed before it wrote the report
     again = publish(place)
     assert (again.digest, again.records, again.files) == (first.digest, first.records, 0)
     assert again.report_file == str(report)
@@ -135,11 +134,11 @@ def test_publishing_again_finds_the_published_store(root: Path, place: Path, tmp
         convert_part(place, part)
     shutil.copytree(f"{place}.partial", tmp_path / "kept")
     publish(place, overwrite=True)
-    (tmp_path / "kept").rename(f"{place}.partial")  # as if it was killed before it removed the plan
+    (tmp_path / "kept").rename(f"{place}.partial")  # killed before it removed the plan
     assert publish(place).files == 0
     assert not Path(f"{place}.partial").exists()
     for name in ("files", "files.spans", "plan.bson"):
-        (place / name).write_bytes(b"")  # as if it was killed before it removed these
+        (place / name).write_bytes(b"")  # killed before it removed these files
     publish(place)
     assert sorted(path.name[:5] for path in place.iterdir()) == ["index", "manif", "shard"]
 
@@ -167,7 +166,7 @@ def test_concurrent_attempts_at_one_part_all_succeed(root: Path, place: Path, tm
 def test_killed_part_is_made_again(
     root: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """The moments are: nothing is made, the shard is empty, it is not yet copied, it has no receipt."""
+    """The process is killed before it creates the shard, fills it, copies it, and writes the receipt."""
     plant_photos(root, 8)
     convert(root, tmp_path / "one.lmdb")
     plan_conversion(root, place, 2)
@@ -356,19 +355,6 @@ def test_plan_does_not_replace_another_folder(root: Path, place: Path) -> None:
     assert mine.read_text() == "keep"
 
 
-def test_taken_destination_is_refused_before_planning(root: Path, place: Path) -> None:
-    plant_photos(root, 4)
-    place.write_bytes(b"mine")
-    with pytest.raises(StoreExistsError, match="name another place"):
-        convert(root, place, shards=1, executor=Here())
-    assert not Path(f"{place}.partial").exists()
-    with pytest.raises(
-        PlaceError, match=r"shards are files: .*, got a place in MongoDB; convert without shards"
-    ) as caught:
-        plan_conversion(root, "mongodb://user:secret@127.0.0.1:1/a.b", 1)
-    assert "secret" not in str(caught.value)
-
-
 def test_all_files_are_on_the_disk_before_the_manifest(
     root: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -411,7 +397,7 @@ def test_late_part_of_a_replaced_plan_is_ignored(root: Path, place: Path) -> Non
     kept = old.receipt_path(0).read_bytes()
     shard = (old.folder / "shards" / receipt.shard).read_bytes()
     plan_conversion(root, place, 2, overwrite=True)
-    old.receipt_path(0).write_bytes(kept)  # as if it ended only now
+    old.receipt_path(0).write_bytes(kept)  # the late part ends now
     (old.folder / "shards" / receipt.shard).write_bytes(shard)
     assert list_parts(place).missing == [0, 1]
     for part in range(2):
@@ -462,7 +448,7 @@ def test_shard_of_another_size_is_found_by_read_and_verify(
                 store.verify()
             with suppress(DamagedStoreError):
                 store.read(range(4))
-                assert path.name.startswith("00000")  # it has no record
+                assert path.name.startswith("00000")  # this shard has no records
         path.write_bytes(whole)
     with open_store(place) as store:
         store.verify()

@@ -13,7 +13,7 @@ from dbloader.errors import OptionError
 from dbloader.stores.open import open_store
 from tests.support import jpegs
 from tests.support.conversion import records, report_lines
-from tests.support.images import encoded, photo, plant, plant_photos
+from tests.support.images import encoded, photo, plant
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,16 +64,6 @@ def test_images_made_smaller_are_reported_and_others_unchanged(root: Path, place
     with open_store(place) as store:
         assert store.manifest.outcome == {"repaired": 1, "resized": 3}
         assert store.manifest.source["max_side"] == 64
-
-
-def test_quality_makes_smaller_files(root: Path, tmp_path: Path) -> None:
-    plant_photos(root, 5, width=200, height=150)
-    low, default, same = (
-        convert(root, tmp_path / f"{quality}.lmdb", images=ImageFormat(max_side=100, quality=quality))
-        for quality in (20, None, 95)
-    )
-    assert low.image_bytes < default.image_bytes == same.image_bytes
-    assert default.digest == same.digest
 
 
 def test_unresizable_image_is_damaged(root: Path, place: Path) -> None:

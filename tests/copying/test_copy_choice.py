@@ -40,7 +40,7 @@ def listing(folder: Path, name: str, *rows: Any) -> Path:
 
 
 def copied(store: Path, **options: Any) -> tuple[list[Record], Manifest]:
-    """Copy, verify, and return what is in the copy."""
+    """Copy, verify, and return the records and the manifest of the copy."""
     place = store.with_name("copy.lmdb")
     manifest = copy_store(store, place, overwrite=True, **options)
     assert verified(place) == manifest.digest
@@ -167,16 +167,6 @@ def test_renamed_classes_equal_a_conversion_with_these_names(
     assert manifest.outcome == {"repaired": 1, "rejected": 2}  # all records are copied, so the whole report is
     with pytest.raises(OptionError, match=r"rename_classes \(--rename-class\): there is no class 'cow'"):
         copied(store, rename_classes={"cow": "cat"})
-
-
-def test_classes_that_are_not_sorted_keep_their_order(tmp_path: Path) -> None:
-    with create_store(tmp_path / "a.lmdb") as writer:
-        writer.write(encode(Record(f"{label}", label)) for label in (0, 1, 2))
-        writer.finish(classes=("z", "b", "a"))
-    some, manifest = copied(tmp_path / "a.lmdb", rename_classes={"b": "c"})
-    assert (manifest.classes, [record.label for record in some]) == (("z", "c", "a"), [0, 1, 2])
-    some, manifest = copied(tmp_path / "a.lmdb", classes=["a", "b"])
-    assert (manifest.classes, [record.label for record in some]) == (("b", "a"), [0, 1])
 
 
 def test_labels_of_a_full_listing_equal_a_conversion_with_it(store: Path, tmp_path: Path) -> None:

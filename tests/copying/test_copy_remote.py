@@ -1,4 +1,4 @@
-"""Stores are uploaded to object storage and downloaded, and one of several uploads wins."""
+"""Uploads to object storage and downloads. Concurrent uploads have one winner."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ def test_killed_download_continues_with_whole_shards(
     kill_copy(object_store, place, to, lambda: len(there()) == 2)
     assert not to.exists()
     first, second = there()
-    second.write_bytes(first.read_bytes())  # whole, but another one
+    second.write_bytes(first.read_bytes())  # a whole shard, but the wrong one
     assert copy_and_watch(object_store, outside, "GET", place, to) == {*names[1:]}
     assert digest(to) == digest(stores / "one.lmdb")
     assert {path.name for path in (to / "shards").iterdir()} == {*names}

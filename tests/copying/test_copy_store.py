@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 LENGTH = 300
 EVENTS = [{"event": "repaired", "name": f"{number}.jpg", "reason": "no end"} for number in range(5)]
 
-# Python >= 3.12 warns of every fork of a process with threads, which every client of a server has.
+# Python >= 3.12 warns of forks of a process with threads. MongoDB clients have threads.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
 

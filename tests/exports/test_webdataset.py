@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import tarfile
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 
 from dbloader import ImageFormat, Record, convert, export_store, open_store, write_store
 from dbloader.errors import ExportError, SourceError
-from dbloader.exports import webdataset as exporting
 from tests.support.conversion import events, records
 from tests.support.images import photo, picture, plant, plant_photos
 from tests.support.samples import same
@@ -121,19 +119,6 @@ def test_any_name_comes_back_and_no_path_leaves_the_folder(
     assert len({*paths}) == len(paths)
     assert not [path for path in paths if path.startswith("/") or "\\" in path or ".." in path.split("/")]
     assert len(samples(folder / "a.shards")) == len(names)
-
-
-def test_same_store_gives_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exporting, "_SAMPLES", 4)
-    convert(plant_photos(tmp_path / "images", 10), tmp_path / "a.lmdb")
-    made = []
-    for name in ("1", "2"):
-        export_store(tmp_path / "a.lmdb", tmp_path / name, format="webdataset")
-        files = sorted((tmp_path / name).iterdir())
-        made.append({path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files})
-    assert made[0] == made[1]
-    assert list(made[0]) == ["classes.json", "shard-000000.tar", "shard-000001.tar", "shard-000002.tar"]
-    assert len(samples(tmp_path / "1")) == 10
 
 
 def test_pixels_become_pngs(tmp_path: Path) -> None:

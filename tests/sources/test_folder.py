@@ -52,7 +52,7 @@ def split(source: FolderSource) -> tuple[list[str], dict[str, str]]:
 
 @pytest.fixture
 def open_path() -> Iterator[Path]:
-    """A folder that any user can reach, which pytest's own are not."""
+    """Return a folder that every user can open. pytest's own folders are private."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
@@ -190,7 +190,7 @@ def test_failing_file_system_ends_the_listing(tmp_path: Path, monkeypatch: pytes
     plant(tmp_path, "cat/1.jpg", "dog/1.jpg")
     scandir = os.scandir
 
-    def fail(folder: bytes) -> Any:  # a stand-in for the kernel
+    def fail(folder: bytes) -> Any:
         if folder.endswith(b"dog"):
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         return scandir(folder)

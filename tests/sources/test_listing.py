@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dbloader.errors import SourceError, SourceNotFoundError
+from dbloader.errors import SourceError
 from dbloader.records.record import RESERVED_FIELDS
 from dbloader.sources.base import Entry, Problem
 from dbloader.sources.listing import read_listing
@@ -295,14 +295,3 @@ def test_ambiguous_header_is_an_error(tmp_path: Path, columns: str, message: str
 def test_unusable_listing_is_an_error(tmp_path: Path, name: str, content: Any, message: str) -> None:
     with pytest.raises(SourceError, match=message):
         listed(tmp_path, name, content)
-
-
-def test_missing_listing_or_root_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(SourceNotFoundError, match=r"a\.csv: the listing cannot be read: No such file or directory$"):
-        read_listing(tmp_path / "a.csv", tmp_path)
-    (tmp_path / "a.csv").mkdir()
-    with pytest.raises(SourceError, match=r"a\.csv: the listing cannot be read: Is a directory$") as caught:
-        read_listing(tmp_path / "a.csv", tmp_path)
-    assert caught.type is SourceError
-    with pytest.raises(SourceNotFoundError, match=r"nowhere: there is no such folder or file$"):
-        read_listing(tmp_path / "a.csv", tmp_path / "nowhere")

@@ -1,4 +1,4 @@
-"""Metadata of a folder of images: its rows, its mistakes, and reports about files that it does not name."""
+"""Metadata of a folder of images: rows, mistakes, and files without a row."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def test_listing_names_objects_and_files_of_a_web_server(
     listing.write_text(
         'path,label,mask\ncat/a/1.jpg,cat,dog/1.jpg\nDog/é/é.jpg,dog,\ncat/none.jpg,cat,\n../x.jpg,cat,\n"a\nb",cat,\n'
     )
-    place = object_store.place("bucket")  # no error may be taken for one about a bucket by this name
+    place = object_store.place("bucket")  # its errors must not look like errors about a bucket
     outside(put_folder, place, root)
     root.rename(tmp_path / "files")
     with web_server(tmp_path) as address:

@@ -197,7 +197,7 @@ HOSTILE = [
     (b"\x80\x04cnumpy.core.multiarray\n_reconstruct\nN(K\x01K\x02tb.", "state is not a dictionary"),
     (pickle.dumps((np.zeros((2, 2, 3), np.float32), 1)), "its array is of type 'f4', not uint8"),
     (b"\x80\x04.", "stack underflow"),
-    # A text of 1 MiB of which bytes are made 150 times, and a dtype whose repr has 2**60 elements.
+    # A text of 1 MiB that becomes bytes 150 times, and a dtype whose repr has 2**60 elements.
     (
         b"\x80\x04(X" + struct.pack("<I", 2**20) + b"a" * 2**20 + b"\x94" + ENCODE * 150 + b"t.",
         "makes more bytes than it has",

@@ -239,7 +239,7 @@ def test_row_groups_of_any_size_and_order_give_the_same_records(
     )
     expected = convert(folder, tmp_path / "a.lmdb").digest
     shuffled = convert(folder, tmp_path / "b.lmdb", shuffle_seed=1).digest
-    for large, rows in ((2**30, 7), (2**16, 60)):  # with the second one, row groups are decoded in pieces
+    for large, rows in ((2**30, 7), (2**16, 60)):  # the second row group is decoded in pieces
         monkeypatch.setattr(parquet_files, "_KEPT", large)
         monkeypatch.setattr(parquet_files, "_PIECE", large // 16)
         write(tmp_path / "x.parquet", made, rows=rows)
@@ -264,7 +264,9 @@ def test_large_row_group_takes_bounded_memory(tmp_path: Path) -> None:
     assert sum(map(len, column)) > 300e6
     options = {"row_group_size": 4000, "use_dictionary": False, "write_batch_size": 8}  # pages of about 1 MB
     pq.write_table(pa.table({"image": column}), tmp_path / "x.parquet", **options)
-    contents(source_of(write(tmp_path / "small.parquet", image=column[:9])))  # imports what is needed
+    contents(
+        source_of(write(tmp_path / "small.parquet", image=column[:9]))
+    )  # import the modules before the measurement
     assert peak_of_conversion(tmp_path / "x.parquet", tmp_path / "out.lmdb", check="none") < 200e6
 
 

@@ -57,7 +57,7 @@ def test_images_are_made_smaller_and_keep_their_first_size(store: Path, tmp_path
     assert (png.name, png.label, png.resized_from) == ("a/1.png", 0, None)
     assert (nameless.name, nameless.label, nameless.resized_from) == (None, None, (80, 60))
     assert nameless.fields == {"tiles": b"of a user"}
-    # It is marked, so it is not decoded to be made smaller.
+    # dbloader does not decode a record that is marked as damaged.
     assert (damaged.image, damaged.damaged, damaged.resized_from) == (photo(3), "its end is missing", None)
     assert (report.resized, report.damaged, report.rejected) == (2, 1, 0)
     assert [event["reason"] for event in events(tmp_path / "c.lmdb")] == ["its end is missing (stored nevertheless)"]

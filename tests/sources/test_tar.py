@@ -109,7 +109,7 @@ def test_shards_are_named_by_a_range_or_a_folder(tmp_path: Path) -> None:
     assert find_archives(tmp_path, ".tar") == shards
     assert find_archives(shards[0], ".tar") == [shards[0]]
     (tmp_path / "folder").mkdir()
-    assert find_archives(tmp_path, ".tar") == []  # an image folder, in which a tar is left out
+    assert find_archives(tmp_path, ".tar") == []  # with folders, it is an image folder
     assert find_archives(tmp_path / "nothing", ".tar") == []
     assert [entry.name for entry in entries(source_of(*shards))] == ["8.jpg", "9.jpg", "10.jpg"]
 

@@ -43,7 +43,7 @@ def test_dataset_has_voc_boxes(photos: Path, tmp_path: Path) -> None:
     assert [len(sample["boxes"]) for sample in dataset[0:2]] == [0, 2]
     values = {name: value.tolist() for name, value in dataset[1].items() if name != "annotations"}
     assert values == {
-        "boxes": [[0, 0, 64, 48], [4.5, 5, 10, 20]],  # from the corner of the first pixel, which VOC calls 1
+        "boxes": [[0, 0, 64, 48], [4.5, 5, 10, 20]],  # VOC counts pixels from 1
         "box_labels": [1, 0],
         "difficult": [0, 1],
         "truncated": [1, 0],

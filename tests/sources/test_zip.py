@@ -88,7 +88,7 @@ def test_zip64_and_a_zip_behind_a_program_are_read(tmp_path: Path) -> None:
 def test_names_are_read_in_their_encoding(tmp_path: Path) -> None:
     path = pack(tmp_path / "x.zip", {"caf\u00e9/1.jpg": b"j", "b/2.jpg": b"j", "c/3.jpg": b"j"})
     data = path.read_bytes()
-    data = data.replace(b"b/2.jpg", b"\x82/2.jpg")  # é in code page 437, which no flag says
+    data = data.replace(b"b/2.jpg", b"\x82/2.jpg")  # é in code page 437, without a flag
     path.write_bytes(data)
     assert [entry.name for entry in entries(source_of(path))] == ["caf\u00e9/1.jpg", "\u00e9/2.jpg", "c/3.jpg"]
     path.write_bytes(data.replace("caf\u00e9".encode(), b"caf\xff\xff"))  # with the flag of UTF-8
