@@ -7,7 +7,7 @@ from unicodedata import category
 
 from dbloader.errors import LoaderError, OptionError
 
-# Zero-width joiners, which the spelling of Persian and Indian words needs.
+# Zero-width joiners: Persian and Indian spelling needs them.
 _JOINERS = "\u200c\u200d"
 
 
@@ -18,7 +18,7 @@ def short_repr(value: object, most: int = 100) -> str:
 
 
 def describe(loader: Any) -> str:
-    """Return the repr of a loader: its type and, as far as known, batches, dataset and workers."""
+    """Return a repr of a loader with its type and its known batches, dataset and workers."""
     dataset = getattr(loader, "source_dataset", None)  # an empty dataset is false
     dataset = getattr(loader, "dataset", None) if dataset is None else dataset
     size = getattr(loader, "batch_size", None)
@@ -44,7 +44,7 @@ def _length(sized: Any) -> int | None:
 def stop_iteration_error(what: str) -> LoaderError:
     """Return the error to raise for a StopIteration from a user's function, which would end the epoch in torch."""
     return LoaderError(
-        f"StopIteration was raised in the making of {what}, which would end the epoch early: "
+        f"StopIteration was raised while {what} was made, which would end the epoch early: "
         "catch it there, or give next() a default"
     )
 
@@ -74,8 +74,8 @@ def size(nbytes: float) -> str:
 def printable(text: str) -> str:
     r"""Return a text in which characters that could control a terminal are escaped, such as ``\x1b``.
 
-    Escaped are control characters, including newlines, characters that are invisible or change the direction of
-    writing, line and paragraph separators, and lone surrogates. Letters of all scripts stay.
+    It escapes control characters with newlines, invisible characters, characters that change the direction of writing,
+    line and paragraph separators, and lone surrogates. Letters of all scripts stay.
     """
     if text.isprintable():
         return text

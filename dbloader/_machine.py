@@ -33,7 +33,7 @@ def _cpu_quota(root: Path) -> int | None:
     for group in _groups(root, "cpu"):
         numbers = _numbers(group / "cpu.max")
         numbers = numbers or _numbers(group / "cpu.cfs_quota_us") + _numbers(group / "cpu.cfs_period_us")
-        if len(numbers) == 2 and min(numbers) > 0:  # -1 means that there is no quota
+        if len(numbers) == 2 and min(numbers) > 0:  # -1 means no quota
             quota, period = numbers
             quotas.append(-(-quota // period))
     return min(quotas, default=None)

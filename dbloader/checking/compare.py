@@ -86,7 +86,7 @@ def compare_files(
 
 
 def _compare_with_file(store: Store, index: int, item: Entry | Problem, data: object) -> tuple[str, str]:
-    """Return the kind of a comparison, and the problem; "" if there is none."""
+    """Return the kind of a comparison, and the problem or ""."""
     if not isinstance(data, bytes):
         return "missing", f"is in the store, but its file {getattr(data, 'reason', '')}"
     try:
@@ -101,7 +101,7 @@ def _compare_with_file(store: Store, index: int, item: Entry | Problem, data: ob
             return "bytes", f"has other bytes in {name!r} than the file {path}"
     kind = _compare_images(record, data)
     if kind == "bytes":
-        return kind, f"has {len(record.image or b''):,} bytes that are not the {len(data):,} of its file"
+        return kind, f"has {len(record.image or b''):,} bytes that differ from the {len(data):,} bytes of its file"
     return kind, ""
 
 
@@ -113,7 +113,7 @@ def compare_stores(
     Differences become findings. Returns ``VerifyReport.compared``.
     """
     if store.manifest.classes != other.manifest.classes:
-        what = f"{store.place} has other names of classes than {other.place}, or another order of them"
+        what = f"{store.place} has other class names than {other.place}, or another order"
         findings.add("classes", listed=False, index=None, name=None, reason=what)
     compared = Counter[str]()
     partners = _match(store, other, findings, compared)

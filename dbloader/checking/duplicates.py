@@ -162,7 +162,7 @@ def describe_rows(rows: Array, store: Store, other: Store) -> Iterator[dict[str,
 
 
 def find_originals(values: Array, distance: int, others: int = 0) -> Array:
-    """Return the index of each record's original. A record that is no duplicate is its own original.
+    """Return the index of each record's original. A record that is not a duplicate is its own original.
 
     In one store, the records are processed in order. A record without an original becomes the original of all later
     records within ``distance`` bits that have no original yet.

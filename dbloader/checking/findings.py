@@ -51,7 +51,7 @@ class Findings:
 
     def __enter__(self) -> Self:
         if self._path is not None:
-            if os.path.lexists(self._path):  # it may be the store itself
+            if os.path.lexists(self._path):  # OUTPUT may be the store itself
                 raise OptionError(f"output (--output) must be a new file, and {self._path} exists: move it away")
             if not self._aside.parent.is_dir():
                 raise OptionError(f"--output {self._path}: there is no folder {self._aside.parent}; make it first")

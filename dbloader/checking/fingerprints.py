@@ -1,8 +1,8 @@
 """Compute the fingerprints of a store's images, and keep them in a file.
 
 A fingerprint is a dHash. It compares the brightness of 8 x 8 spots with the spot to the left (Neal Krawetz, "Kind of
-Like That", hackerfactor.com, 2013) and with the spot above. With 128 bits there are a third of the false matches that
-there are with 64 bits, for the same share of found copies.
+Like That", hackerfactor.com, 2013) and with the spot above. 128 bits give a third of the false matches of 64 bits, and
+find the same share of copies.
 
 The file is next to the store. It contains one line of JSON, the duplicates, the start of each group of duplicates, and
 the fingerprints.
@@ -60,7 +60,7 @@ _LEAST_TURNS = 10
 
 
 class Fingerprints(NamedTuple):
-    """The FINGERPRINT of each record of a store, and by index why a record cannot be read."""
+    """The FINGERPRINT of each record of a store, and the reason why a record cannot be read, by index."""
 
     values: Array
     reasons: dict[int, str]
@@ -70,7 +70,7 @@ class Groups(NamedTuple):
     """The duplicates in a store.
 
     Attributes:
-        distance: Most of 128 bits in which similar pictures differ.
+        distance: Largest number of different bits, of 128, in similar pictures.
         rows: DUPLICATE, sorted by original.
         begins: Start of each group in ``rows``, and the end of the last: int64, shape (groups + 1,).
     """

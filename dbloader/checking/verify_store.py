@@ -47,8 +47,8 @@ class VerifyReport:
             marker), ``rejected`` (not stored, according to the report), ``damaged`` (the record), ``changed``
             (resized, tiled or raw: only names and labels are compared) and ``moved`` (the same record has another index
             in the other store).
-        notes: Sentences for people about files that are no problem: files in a folder of shards that its manifest does
-            not name, and files that the source leaves out.
+        notes: Sentences about files that are not problems: files in a folder of shards that the manifest does not name,
+            and files that the source leaves out.
     """
 
     place: str

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 FAILED = 2
-# In the messages of an ImportError or RuntimeError: the dynamic linker, or a new thread, has got no memory.
+# Messages of an ImportError or RuntimeError when the dynamic linker or a new thread gets no memory.
 _NO_MEMORY = re.compile("failed to map segment|[Cc]annot allocate memory|can't start new thread")
 INTERRUPTED = 130  # 128 + SIGINT, as shells return it
 

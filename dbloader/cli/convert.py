@@ -63,7 +63,7 @@ _OPTIONS = (
         type=click.Choice(["reject", "fail"]),
         default="reject",
         show_default=True,
-        help="Leave out and report files that are no images or cannot be read, or stop.",
+        help="Leave out and report files that are not images or cannot be read, or stop.",
     ),
     click.option(
         "--on-damaged",
@@ -167,7 +167,7 @@ Examples:
 @click.option(
     "--resume",
     is_flag=True,
-    help="Continue an interrupted conversion with the same options; begin if there is none. Replaces a finished store "
+    help="Continue an interrupted conversion with the same options, or begin one. Replaces a finished store "
     "only with --overwrite, or if the interrupted conversion had it.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be converted; read no image and write nothing.")

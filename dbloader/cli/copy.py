@@ -78,7 +78,7 @@ Examples:
     is_flag=True,
     help="Leave out damaged records of one SOURCE, and name them in the report; exit status 1 if there are any.",
 )
-@click.option("--resume", is_flag=True, help="Continue an interrupted copy; begin if there is none.")
+@click.option("--resume", is_flag=True, help="Continue an interrupted copy, or begin one.")
 @click.option("--quiet", "-q", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the facts as a JSON list, one item for each destination.")
 def copy_command(

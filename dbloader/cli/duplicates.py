@@ -36,7 +36,7 @@ Examples:
     type=click.IntRange(0, MAX_DISTANCE),
     default=DISTANCE,
     show_default=True,
-    help="Most bits of 128 in which the fingerprints of similar pictures differ.",
+    help="Largest number of different bits, of 128, in the fingerprints of similar pictures.",
 )
 @click.option(
     "--output",

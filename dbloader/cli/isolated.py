@@ -23,7 +23,7 @@ _CRASHES = (signal.SIGBUS, signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE)
 
 
 def isolated(function: str, place: str, *arguments: Any, **options: Any) -> Any:
-    """Call a function of dbloader in another process, or in this process if none of the places is a file.
+    """Call a function of dbloader in another process; in this process if none of the places is a file.
 
     Return the result; a dataclass is returned as a dict. An error of the function is raised in this process.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
@@ -41,30 +41,22 @@ def ls_command(place: str, *, class_name: str | None, as_json: bool) -> None:
         classes = store.manifest.classes
         width = min(_WIDEST, max(map(len, classes), default=6))
         label = None if class_name is None else _label(class_name, classes)
-        for row in _list_records(store, label):
-            name = store.manifest.class_name(row.label)
+        for index, name, found, wide, high, nbytes in _list_records(store, label):
+            class_name = store.manifest.class_name(found)
             if as_json:
-                sizes = {"width": row.width or None, "height": row.height or None, "bytes": row.nbytes}
-                say_json({"index": row.index, "name": row.name or None, "label": row.label, "class": name, **sizes})
+                sizes = {"width": wide or None, "height": high or None, "bytes": nbytes}
+                say_json({"index": index, "name": name or None, "label": found, "class": class_name, **sizes})
                 continue
-            shown = name or ("-" if row.label is None else str(row.label))
-            pixels = f"{row.width}x{row.height}" if row.width else "-"
-            say(f"{row.index:>8}  {shown:<{width}}  {pixels:>11}  {row.nbytes:>11,}  {row.name}".rstrip())
+            shown = class_name or ("-" if found is None else str(found))
+            pixels = f"{wide}x{high}" if wide else "-"
+            say(f"{index:>8}  {shown:<{width}}  {pixels:>11}  {nbytes:>11,}  {name}".rstrip())
 
 
-class _Row(NamedTuple):
-    """The columns of one record; without a label, size or name: None, 0 or the empty string."""
+def _list_records(store: Store, label: int | None) -> Iterator[tuple[int, str, int | None, int, int, int]]:
+    """Yield index, name, label, width, height and bytes of all records, or of the records with a label.
 
-    index: int  # type: ignore[assignment] # hides tuple.index
-    name: str
-    label: int | None
-    width: int
-    height: int
-    nbytes: int
-
-
-def _list_records(store: Store, label: int | None) -> Iterator[_Row]:
-    """Yield all records, or the records with a label. Each chunk is read when its first row is taken."""
+    A missing name is "", a missing label None, and an unknown size 0. Each chunk is read when its first row is taken.
+    """
     handle = store.open_handle()
 
     def values(column: str, number: int) -> list[Any]:
@@ -78,7 +70,7 @@ def _list_records(store: Store, label: int | None) -> Iterator[_Row]:
             for index, (found, name, *numbers) in enumerate(zip(labels, names, *sizes, strict=True), start):
                 if label in (None, found):
                     shown = name.decode("utf-8", "backslashreplace")
-                    yield _Row(index, shown, None if found == NO_LABEL else found, *numbers)
+                    yield (index, shown, None if found == NO_LABEL else found, *numbers)
 
 
 def _label(name: str, classes: Sequence[str]) -> int:

@@ -12,7 +12,7 @@ from tqdm import tqdm
 from dbloader.cli.text import say
 
 EVERY_S = 30.0
-"""Seconds between two lines where stderr is no terminal, such as in the log of a batch job."""
+"""Seconds between two lines if stderr is not a terminal, such as in the log of a batch job."""
 
 
 class Meter:

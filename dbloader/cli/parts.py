@@ -18,7 +18,7 @@ from dbloader.conversion.parts.part import convert_part, list_parts, slurm_range
 from dbloader.conversion.parts.publish import publish
 
 SOME_MISSING = 1
-# The environment variables in which Slurm, Kubernetes Indexed Jobs, PBS and AWS Batch number their tasks.
+# Slurm, Kubernetes Indexed Jobs, PBS and AWS Batch set these environment variables to the number of the task.
 _VARIABLES = ("SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX", "PBS_ARRAY_INDEX", "AWS_BATCH_JOB_ARRAY_INDEX")
 
 
@@ -101,7 +101,8 @@ def _task() -> int:
             return int(value)
         if value:
             raise click.UsageError(f"{variable} must be the number of a part, got {value!r}")
-    raise click.UsageError(f"give the NUMBER of a part, or run it as a task of an array ({', '.join(_VARIABLES)})")
+    known = ", ".join(_VARIABLES)
+    raise click.UsageError(f"give the NUMBER of a part, or run the command in an array job, which sets one of {known}")
 
 
 @click.command(

@@ -143,8 +143,8 @@ class RecordCopier:
             label = error.args[0]
             name = dict(enumerate(store.manifest.classes)).get(label, "without a class")
             raise OptionError(
-                f"{store.place}: record {index} ({record.name}) has a box with the label {label} ({name}), which is no "
-                "class of the copy: leave such records out (--drop), or give all sources the same classes"
+                f"{store.place}: record {index} ({record.name}) has a box with the label {label} ({name}), which is "
+                "not a class of the copy: leave such records out (--drop), or give all sources the same classes"
             ) from error
 
     def _events(self, part: Any) -> Iterator[dict[str, str]]:
@@ -221,7 +221,7 @@ def copy_intact(
 
 
 def _check_length(store: Store) -> None:
-    """Raise DamagedStoreError if no column is as long as the manifest says, which may be a damaged, huge number."""
+    """Raise DamagedStoreError if no column has the length in the manifest, which may be a damaged, huge number."""
     for name in COLUMNS[:-1]:
         with suppress(DamagedStoreError):
             store.open_handle().chunks(name)

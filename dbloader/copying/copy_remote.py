@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 # Files copied at once, each in several requests.
 _AT_ONCE = 4
 _REMEDY = "copy the store there again (--overwrite)"
-_AGAIN = "the store there may be right; the same command goes on with the files that are missing"
+_AGAIN = "the store there may be intact: repeat the command, which fetches only the missing files"
 # The keys of shards and indices, below the place.
 _OURS = re.compile(rf"{SHARD_FOLDER}/[0-9]{{5,}}-[0-9a-f]+\.lmdb|index-[0-9a-f]+\.lmdb")
 
@@ -70,7 +70,7 @@ def copy_remote(
     if (is_remote(source) and is_remote(destination)) or is_mongo(source) or is_mongo(destination):
         place = parse_place(source if is_remote(source) else destination)
         raise OptionError(
-            f"{place} is copied from a path or to a path: copy by way of a folder on this machine, in two steps"
+            f"{place} can be copied only from or to a path: copy to a folder on this machine first, and from there"
         )
     if not is_remote(source):
         return _upload(Path(checked_path(source)), str(destination), overwrite=overwrite, progress=progress)
@@ -121,8 +121,8 @@ def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[in
         bucket.delete(files)
         raise
     except StoreError as error:  # keep the shards: the manifest may have been written
-        raise type(error)(f"{error}; it may be published nevertheless, as dbloader info {place} will say") from None
-    bucket.delete(there.keys() - files.keys())  # of the replaced store, and of uploads that lost
+        raise type(error)(f"{error}; it may be published nevertheless: check with dbloader info {place}") from None
+    bucket.delete(there.keys() - files.keys())  # files of the replaced store, and of uploads that lost
     return table.manifest
 
 
@@ -144,7 +144,7 @@ def _for_each_file(
                 done += length
                 progress(done, table.manifest.length)
         except BaseException:
-            bucket.close()  # else running transfers would go on to their ends
+            bucket.close()  # otherwise running transfers would finish first
             raise
 
 
@@ -197,7 +197,7 @@ def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[
             try:
                 bucket.fetch(name, aside)
             except StoreNotFoundError as error:
-                what = "if the store there was replaced meanwhile, the same command brings the new one"
+                what = "if the store there was replaced meanwhile, repeat the command to fetch the new one"
                 raise StoreNotFoundError(f"{error}; {what}") from error
             except NotWholeError as error:
                 raise NotWholeError(f"{error}: {_AGAIN}") from error

@@ -74,8 +74,8 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
         split: Fractions of the records, whose sum is 1: divide them at random, each label in these proportions.
         seed: Seed of ``split``.
         overwrite: Replace the store at a destination when the copy is finished.
-        resume: Continue an interrupted copy. If there is none, begin one. It is an error if the sources, or an option
-            that decides the records, have changed. A copy to or from object storage always continues.
+        resume: Continue an interrupted copy, or begin one. The sources, and the options that decide the records, must
+            be the same. A copy to or from object storage always continues.
         skip_damaged: Leave out the damaged records of a single source, and call this function, such as ``print``, with
             the reason for each. The report of the copy contains the reasons too. Images are not decoded; if the store
             was made with ``check="none"``, ``convert`` checks them.

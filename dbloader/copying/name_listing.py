@@ -156,12 +156,12 @@ class NameListing:
         """Return the index in a row, after a comparison of the record's name with the name in the row."""
         store = self._names.stores[0]
         if isinstance(index, str) and index.isdecimal():
-            index = int(index[:20])  # a longer number is no index either
+            index = int(index[:20])  # a longer number is not an index either
         if type(index) is not int or not 0 <= index < len(store):
             self._fail(where, f"{store.place} has no record {short_repr(index, 50)}")
         if name not in (None, self._names.name(index)):
             is_named = f"record {index} of {store.place} is {self._names.name(index)!r}, not {short_repr(name)}"
-            self._fail(where, f"{is_named}: the listing is of another store")
+            self._fail(where, f"{is_named}: the listing belongs to another store")
         return index
 
     def _fail(self, where: str, what: str) -> NoReturn:

@@ -108,7 +108,7 @@ def _match(names: RecordNames, options: Mapping[str, Any]) -> Array:
             keep[start : start + len(store)] &= np.isin(store.column("label"), labels)
     if len(keep) and not keep.any():
         places = ", ".join(store.place for store in stores)
-        raise OptionError(f"there is nothing to copy: no record of {places} fulfils all conditions")
+        raise OptionError(f"there is nothing to copy: no record of {places} matches all conditions")
     return keep
 
 
@@ -166,9 +166,7 @@ def _unite_classes(
         return tuple(next(filter(None, known), ())), [np.arange(len(own)) for own in known]
     for own, place in zip(known, places, strict=True):
         if twice := next((name for name in own if own.count(name) > 1), None):
-            raise OptionError(
-                f"{place}: two of its classes are called {twice!r}, so they cannot be told by their names"
-            )
+            raise OptionError(f"{place}: two of its classes are called {twice!r}, so a name does not identify a class")
     renamed = dict.fromkeys(rename.get(name, name) for name in chain(*known))
     united = tuple(sorted(renamed) if all(own == sorted(own) for own in known) else renamed)
     label = {name: number for number, name in enumerate(united)}
@@ -204,4 +202,4 @@ def _check_known(option: str, names: Iterable[str], known: Iterable[Iterable[str
     for name in names:
         if name not in there:
             shown = ", ".join(map(repr, islice(sorted(there), _SHOWN))) + ", …" * (len(there) > _SHOWN)
-            raise OptionError(f"{option}: there is no class {name!r}; the classes are {shown or 'without names'}")
+            raise OptionError(f"{option}: no class is called {name!r}; the classes are {shown or 'without names'}")

@@ -1,4 +1,4 @@
-"""The common part of all export formats."""
+"""The base class of all export formats, and functions that they share."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 REMEDY = "choose another format (--format)"
-# Errors caused by the file name.
-OF_THE_NAME = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
+# Errors of the operating system that are caused by the name of a file.
+NAME_ERRORS = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
 _TRIED_NAMES = 100
 _EXTENSIONS = {"JPEG": ".jpg", "JPEG2000": ".jp2", "HEIF": ".heic"}  # other extensions are the format's name
 
@@ -40,7 +40,7 @@ class Exporter(ABC):
         """Write one record; ExportError if the format cannot hold it."""
 
     def finish(self) -> None:  # noqa: B027 - some formats are complete without it
-        """Write the files that need all records."""
+        """Write the files that depend on all records."""
 
     def close(self) -> None:  # noqa: B027
         """Close all files, also after an error."""
@@ -54,7 +54,7 @@ def image_file(record: Record) -> bytes:
     if not isinstance(image, np.ndarray):
         return bytes(image)
     if image.dtype != np.uint8 or not image.size or image.ndim < 2 or image.shape[2:] not in ((), (3,)):
-        what = f"{image.dtype} of the shape {image.shape}, which is no image of 8 bits, gray or RGB"
+        what = f"{image.dtype} of the shape {image.shape}, which is not an 8-bit gray or RGB image"
         raise ExportError(f"{describe(record)} has an array of {what}: {REMEDY}")
     file = io.BytesIO()
     Image.fromarray(image).save(file, "PNG", compress_level=1)
@@ -90,7 +90,7 @@ def save_file(folder: Path, paths: list[str], made_up: str, extension: str, data
         try:
             file = new_file(folder, path)
         except OSError as error:
-            if error.errno not in OF_THE_NAME:
+            if error.errno not in NAME_ERRORS:
                 raise
             continue
         with file:

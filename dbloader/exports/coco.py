@@ -97,7 +97,7 @@ def _original_ids(store: Store) -> list[int] | None:
             annotations.append(annotation["id"])
             if known.setdefault(label, annotation["category_id"]) != annotation["category_id"]:
                 return None
-    ids: list[int] = []  # from the last; ids of classes without boxes fit between the others
+    ids: list[int] = []  # from the last class; classes without boxes get ids between the others
     count, last = len(store.manifest.classes), max(known, default=-1)
     above = known.get(last, 0) + count - last
     for label in reversed(range(count)):

@@ -1,4 +1,4 @@
-"""The common part of formats with boxes: a folder ``images``, and annotations beside it."""
+"""The base class of formats with boxes, which have a folder ``images`` and annotations beside it."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from dbloader.errors import ExportError, NotAnImageError
 from dbloader.exports.base import (
-    OF_THE_NAME,
+    NAME_ERRORS,
     REMEDY,
     Exporter,
     describe,
@@ -53,17 +53,17 @@ class FolderExporter(Exporter):
         self._classes = store.manifest.classes
         # Otherwise a name does not identify its label.
         self._by_name = len({*self._classes}) == len(self._classes) and "" not in self._classes
-        # Created first, so no image gets these names.
+        # Created first, so images cannot take these names.
         self._metadata, self._names = new_file(folder, METADATA), new_file(folder, CLASSES)
         self._order: tuple[str, ...] = ()  # sort key of the last file in a source folder
         self._plain = bool(self._classes) and [*self._classes] == sorted({*self._classes})
-        self._plain = self._plain and all(map(self._made, self._classes))
+        self._plain = self._plain and all(map(self._make_class_folder, self._classes))
         self._raw = self._damaged = self._unknown = self._noted = 0
 
     @override
     def write(self, record: Record) -> None:
         data, extension = self._file(record)
-        path = self._saved(record, data, extension)
+        path = self._save_image(record, data, extension)
         name = self._class_of(record)
         row: dict[str, Any] = {FILE_NAME: path, "label": name if self._by_name and name else record.label}
         if record.name != path:
@@ -79,7 +79,7 @@ class FolderExporter(Exporter):
                 taken = f"which is the column of {METADATA} for a file"
                 raise ExportError(f"{describe(record)} has a field {key!r}, {taken}: {REMEDY}")
             if key in self.store.manifest.file_fields:
-                row[key + FILE_NAME_SUFFIX] = None if value is None else self._saved_field(record, key, value)
+                row[key + FILE_NAME_SUFFIX] = None if value is None else self._save_field(record, key, value)
             else:
                 row[key] = pack(key, value)
         self._metadata.write(dumps(row, json_options=RELAXED_JSON_OPTIONS).encode() + b"\n")
@@ -104,14 +104,14 @@ class FolderExporter(Exporter):
         self._metadata.close()
         self._names.close()
 
-    def _made(self, name: str) -> bool:
-        """Make the folder of a class; return False if its name is no folder name."""
+    def _make_class_folder(self, name: str) -> bool:
+        """Make the folder of a class; return False if no folder can have its name."""
         if "/" in name or not is_safe(name):
             return False
         try:
             os.mkdir(posixpath.join(os.fsencode(self.folder), name.encode()))  # noqa: PTH102 - bytes
         except OSError as error:
-            if error.errno not in OF_THE_NAME:
+            if error.errno not in NAME_ERRORS:
                 raise
             return False
         return True
@@ -132,7 +132,7 @@ class FolderExporter(Exporter):
         self._noted += (record.format, record.width, record.height) != (facts[:3] if facts else (None, None, None))
         return image, extension_of(facts.format) if facts else ""
 
-    def _saved(self, record: Record, data: bytes, extension: str) -> str:
+    def _save_image(self, record: Record, data: bytes, extension: str) -> str:
         """Write an image and return its path: the record's name, or a made-up path if the name is unusable."""
         wanted, made_up = record.name or "", f"{record.index:09}"
         if extension and not wanted.lower().endswith(EXTENSIONS):
@@ -141,7 +141,7 @@ class FolderExporter(Exporter):
         paths += [f"{self._class_of(record)}/{made_up}{extension}"]
         return save_file(self.folder, paths, made_up, extension, data)
 
-    def _saved_field(self, record: Record, field: str, data: bytes) -> str:
+    def _save_field(self, record: Record, field: str, data: bytes) -> str:
         """Write the file of a field and return its path: the record's name, in a folder named like the field."""
         facts = _facts(data)
         self._unknown += facts is None

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 # Most samples and bytes of a shard, as WebDataset advises.
 _SAMPLES, _BYTES = 10_000, 500_000_000
-# A name that WebDataset and ``convert`` both take as a path, and that is no made-up name. On Windows, a backslash could
+# A name that WebDataset and ``convert`` both take as a path, and that is not made up. On Windows, a backslash could
 # lead out of the folder where a tar is unpacked.
 _PATH = re.compile(r"(?!/|__[^/]*__/|record-\d)((?:[^\0\n\\]*/)?[^./\0\n\\]+)(?:\.[^./\0\n\\]*)?")
 
@@ -57,7 +57,7 @@ class WebDatasetExporter(Exporter):
         keys = (hashlib.blake2b(_key(name).encode(), digest_size=8).digest() for name in store.names())
         hashes = np.frombuffer(b"".join(keys), np.uint64)
         _, at, counts = np.unique(hashes, return_inverse=True, return_counts=True)
-        self._is_alone = counts[at] == 1
+        self._is_unique = counts[at] == 1
         self._shards = self._samples = self._raw = 0
         self._tar: tarfile.TarFile | None = None
 
@@ -65,7 +65,7 @@ class WebDatasetExporter(Exporter):
     def write(self, record: Record) -> None:
         image, extension = self._file(record)
         key = _key(record.name or "")
-        if not key or not self._is_alone[record.index]:
+        if not key or not self._is_unique[record.index]:
             key = f"record-{record.index:09}"
         files = {key + extension: image}
         if record.label is not None:
@@ -114,7 +114,7 @@ class WebDatasetExporter(Exporter):
             member = tarfile.TarInfo(path)
             member.size = len(data)
             self._tar.addfile(member, io.BytesIO(data))
-            self._tar.members.clear()  # type: ignore[attr-defined]  # else it keeps all headers in memory
+            self._tar.members.clear()  # type: ignore[attr-defined]  # otherwise it keeps all headers in memory
 
     @override
     def finish(self) -> None:
@@ -135,6 +135,6 @@ class WebDatasetExporter(Exporter):
 
 
 def _key(name: str) -> str:
-    """Return the part of a name that the files of its sample share, or "" if the name is no path in a tar."""
+    """Return the part of a name that the files of its sample share, or "" if no file in a tar can have the name."""
     found = _PATH.fullmatch(name)
     return found[1] if found and posixpath.normpath(name) == name and not name.startswith("../") else ""

@@ -156,7 +156,7 @@ def _open_place(source: str | os.PathLike[str], file_fields: tuple[str, ...]) ->
 def _with_others(found: Source, place: str | os.PathLike[str], paths: Sequence[Path]) -> Source:
     """Store the other names in a source's folder with the source, for a warning."""
     try:
-        names = os.listdir(place)  # noqa: PTH208 - the path may be any str
+        names = os.listdir(place)  # noqa: PTH208 - pathlib makes "." of ""
     except OSError:  # the place is a file or a range of files
         return found
     known = {*found.companions, *(path.name for path in paths), *(path.parent.name for path in paths)}
@@ -201,7 +201,7 @@ def find_archives(place: str | os.PathLike[str], *extensions: str) -> list[Path]
     images and no folders.
     """
     text = os.fspath(place)
-    if text.lower().endswith(extensions) and not os.path.isdir(text):  # noqa: PTH112 - the path may be any str
+    if text.lower().endswith(extensions) and not os.path.isdir(text):  # noqa: PTH112 - pathlib makes "." of ""
         return expand_range(text)
     try:
         with os.scandir(text) as entries:
@@ -217,7 +217,7 @@ def expand_range(place: str | os.PathLike[str]) -> list[Path]:
     """Return the files that a path with ``{000..127}`` or ``*`` names, in order; any other path is returned alone."""
     text = os.fspath(place)
     found = _RANGE.search(text)
-    if os.path.exists(text) or (found is None and not glob.has_magic(text)):  # noqa: PTH110 - the path may be any str
+    if os.path.exists(text) or (found is None and not glob.has_magic(text)):  # noqa: PTH110 - pathlib makes "." of ""
         return [Path(text)]
     if found is None:
         return [Path(name) for name in sorted(glob.glob(text))] or [Path(text)]  # noqa: PTH207 - absolute or not

@@ -73,12 +73,12 @@ _INTEGER = re.compile("-?[0-9]{1,19}")
 
 
 class ViewerState:
-    """What all requests to a viewer share.
+    """State that all requests to a viewer share.
 
     Args:
         stores: One store or two. Several threads read them.
         tell: Called with each line for the person who started the viewer.
-        transform: The user's transform for the training view; None for the one that `create_loader` chooses.
+        transform: The user's transform for the training view; None for the default of `create_loader`.
 
     Attributes:
         started: A random text in the addresses of pictures. Without it, a browser would show pictures that it has kept

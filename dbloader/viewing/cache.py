@@ -29,7 +29,7 @@ class LRUCache(Generic[T]):
     def __init__(self, max_bytes: float, size: Callable[[T], int]) -> None:
         self._max_bytes, self._size, self.nbytes = max_bytes, size, 0
         self._lock = threading.Lock()
-        self._futures: dict[Any, Future[T]] = {}  # the one that was used last is at the end
+        self._futures: dict[Any, Future[T]] = {}  # the key that was used last is at the end
         self._sizes: dict[Any, int] = {}  # of the finished results
 
     def get(self, key: object, make: Callable[[], T]) -> T:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-_BLOCK = 2**20  # records that are computed at a time, so that temporary arrays stay small
+_BLOCK = 2**20  # records that are computed at a time, which keeps temporary arrays small
 _NAME_BYTES = 2**24  # of kept chunks of names
 _MOST_CHUNKS = 8  # that are read for a few records; for more, the whole column is read
 

@@ -60,7 +60,7 @@ def write_html(place: str | os.PathLike[str], output: str | os.PathLike[str]) ->
         StoreError: The store cannot be read.
         OSError: The file cannot be written.
     """
-    if os.path.lexists(output):  # it may be the store, by mistake
+    if os.path.lexists(output):  # OUTPUT may be the store itself
         raise OptionError(f"--html must be a new file, and {os.fspath(output)} exists: move it away")
     aside = Path(f"{os.fspath(output)}.{os.getpid()}.partial")
     if not aside.parent.is_dir():
@@ -127,7 +127,7 @@ def _sheet(store: Store) -> tuple[int, str]:
 
 
 def _samples(store: Store) -> list[int]:
-    """Return the indices of the samples, ascending. Classes have equally many, unless a class has too few records."""
+    """Return the indices of the samples, ascending. Each class has equally many, unless it has too few records."""
     rng, labels = np.random.default_rng(0), store.column("label")
     order = rng.permutation(len(labels))
     by_label = order[np.argsort(labels[order], kind="stable")]

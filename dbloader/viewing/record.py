@@ -64,7 +64,7 @@ def show_record(store: Store, index: int) -> dict[str, Any]:
 
 
 def _array(value: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Return a value as float64, shape (rows, *shape); without rows if the value has another shape or is no numbers."""
+    """Return a value as float64, shape (rows, *shape); an array without rows if the value does not fit."""
     with suppress(ValueError):  # the rows have different lengths
         found = np.asarray(value)
         if found.ndim and found.shape[1:] == shape and found.dtype.kind in "iuf":

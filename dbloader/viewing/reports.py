@@ -1,4 +1,4 @@
-"""What other commands found in a store: the report of its conversion, and groups of duplicates."""
+"""Read what other commands wrote about a store: the report of its conversion, and groups of duplicates."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Selections:
         return {event: np.array(indices, np.int64) for event, indices in found.items()}
 
     def position(self, text: str, index: int) -> int | None:
-        """Return the position in a selection of the first record with at least this index; None if there is none."""
+        """Return the position in a selection of the first record with at least this index, or None."""
         indices = self.select(text)
         found = min(max(index, 0), len(self.store))
         if not isinstance(indices, range):
@@ -98,7 +98,7 @@ class Selections:
         if word.key in SIZES:
             for part in blocks(len(holds)):
                 values = self.columns.values(word.key, part)
-                # A record of unknown size, which is 0 here, matches no comparison.
+                # A record of unknown size (0) matches no comparison.
                 holds[part] = _COMPARE[word.sign](values, word.value) & (values > 0)
         elif word.key == "index":
             for indices in word.value:

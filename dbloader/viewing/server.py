@@ -31,7 +31,8 @@ _PORTS_TRIED = 100
 _OWN_ADDRESS = "it must be an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all of them"
 _PRIVILEGED = "ports below 1024 may need more rights: choose another port"
 _CLOSING_S = 1  # when the server ends, unfinished answers get this time
-_SILENCE_MS = 10_000  # timeoutMS of MongoDB places: after it, the page says why it waits. The usual minute is too long
+# timeoutMS of MongoDB places. Until it ends, the page cannot show why it waits, and the default is a minute.
+_SILENCE_MS = 10_000
 
 
 class View:
@@ -67,7 +68,7 @@ class View:
             self.is_public = not ipaddress.ip_address(self.address).is_loopback
             app = create_app(ViewerState(stores, tell, transform))
             self._guard = Guard(app, host, self.port, is_public=self.is_public, tell=tell)
-            # The application reports its errors itself. uvicorn would also log each answer that close() interrupts.
+            # The application reports its own errors. uvicorn would also log each answer that close() interrupts.
             config = uvicorn.Config(
                 self._guard, log_config=None, log_level="critical", access_log=False, server_header=False,
                 proxy_headers=False, loop="asyncio", http=Connection, ws="none", lifespan="off",
@@ -80,7 +81,7 @@ class View:
 
     @property
     def url(self) -> str:
-        """A link that opens the page in one browser. Each link works once, and this is always an unused one."""
+        """An unused link. It opens the page once, in one browser."""
         return self._guard.link()
 
     def wait(self) -> None:
@@ -121,7 +122,7 @@ def view(
 
     Args:
         place: Place of the store.
-        other: Place of a second store. A menu of the page changes between the two.
+        other: Place of a second store. A menu on the page switches between the two.
         host: Name or address to listen on. Only this machine reaches the default.
         port: Port from 0 to 65535; 0 for any free port. None for 7878, or the next free port.
         transform: The transform that your training gives to `create_loader`, for the training view: a Decoder, or a
@@ -149,7 +150,7 @@ def serve(
         places: Places of one or two stores.
         host: As for ``view``.
         port: As for ``view``.
-        open_browser: Open the page in a browser, if this machine has a display and this is no session of ssh.
+        open_browser: Open the page in a browser, if this machine has a display and this is not an ssh session.
         tell: Called with each line for the person at the terminal. The first line ends in the link.
         transform: ``module:name`` of a transform, see ``load_transform``.
 
@@ -198,7 +199,7 @@ def load_transform(name: str) -> Any:
 
 
 def _open(place: str | os.PathLike[str]) -> Store:
-    """Open a store and read its manifest, so that a missing store is an error now and not in the page."""
+    """Open a store and read its manifest, so a missing store is an error now and not in the page."""
     if is_mongo(place) and parse(place).options.isdisjoint(("timeoutms", "serverselectiontimeoutms")):
         place = f"{place}{'&' if '?' in str(place) else '?'}timeoutMS={_SILENCE_MS}"
     store = open_store(place)

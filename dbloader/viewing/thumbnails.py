@@ -61,8 +61,9 @@ class Thumbnails:
         """Return a picture of a record, or of the file in a field, and its media type.
 
         No side of the picture exceeds ``px``, one of ``SIDES``. A file of at most 20 kB that browsers show is its own
-        thumbnail. The EXIF orientation is applied, as browsers do. Of 16-bit images, floats and other arrays than
-        uint8, the least value is black and the greatest white. The labels of a gray mask get colors.
+        thumbnail. The EXIF orientation is applied, as browsers do. In 16-bit images and in
+        arrays that are not uint8, the least value is black and the greatest is white. The labels of a gray mask get
+        colors.
 
         Raises:
             DamagedRecordError: The record is damaged.
@@ -72,13 +73,8 @@ class Thumbnails:
         """
         if px not in SIDES:
             raise OptionError(f"px must be one of {', '.join(map(str, SIDES))}, got {px}")
-        key = (
-            store.place,
-            store.manifest.digest,
-            index,
-            field,
-            px,
-        )  # the place, because a damaged copy has the same digest
+        # The place is in the key because a damaged copy has the same digest.
+        key = (store.place, store.manifest.digest, index, field, px)
         return self.kept.get(key, lambda: self._make(store, index, px, field))
 
     def _make(self, store: Store, index: int, px: int, field: int | None) -> tuple[bytes, str]:

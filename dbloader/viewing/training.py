@@ -202,9 +202,9 @@ def _crop(dataset: StoreDataset, record: Record, row: Any) -> dict[str, Any]:
     """Return the part of an image that the output shows.
 
     ``crop`` is [left, top, width, height] in pixels of the decoded image, and ``size`` is the [width, height] of the
-    decoded image. ``shares`` is the crop in shares, 0 to 1, of the thumbnail, which is upright. ``turned`` is the EXIF
-    orientation, 1 to 8, that the thumbnail applies and the Decoder does not. ``crop`` is None if only a transform of
-    the user knows it.
+    decoded image. ``shares`` is the crop in shares, 0 to 1, of the upright thumbnail. ``turned`` is the EXIF
+    orientation, 1 to 8, that the thumbnail applies and the Decoder does not. ``crop`` is None for a transform that is
+    not a Decoder.
     """
     decode: Any = dataset.decode
     found: dict[str, Any] = {"crop": None, "flip": False, "size": [record.width, record.height], "turned": 1}
@@ -238,10 +238,11 @@ def to_png(value: Any) -> tuple[bytes, str]:
     Args:
         value: A PIL image; a tensor, shape (channels, height, width); an array, shape (height, width, channels); or a
             tensor or array, shape (height, width). A list of images is shown side by side. uint8 is shown unchanged.
-            Of floats from 0 to 1, 0 is black and 1 white. Of other values, the least is black and the greatest white.
+            For floats from 0 to 1, 0 is black and 1 is white. Otherwise, the least value is black and the greatest is
+            white.
 
     Raises:
-        OptionError: The value is no image.
+        OptionError: The value is not an image.
     """
     notes: dict[str, None] = {}
     pictures = [_picture(one, notes) for one in (value if isinstance(value, (list, tuple)) and value else [value])]

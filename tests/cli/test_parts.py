@@ -60,7 +60,7 @@ def test_task_without_a_number_is_refused(
     shell: Shell, root: Path, place: Path, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert shell("plan", root, place, "--shards", "2", "-q").status == 0
-    assert "give the NUMBER of a part, or run it as a task of an array" in shell("part", place).stderr
+    assert "give the NUMBER of a part, or run the command in an array job" in shell("part", place).stderr
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", value)
     assert f"SLURM_ARRAY_TASK_ID must be the number of a part, got {value!r}" in shell("part", place).stderr
 

@@ -127,7 +127,7 @@ def test_conditions_compare_columns_and_all_must_hold(store: Path) -> None:
 
 
 def test_empty_selection_is_an_error_and_writes_nothing(store: Path) -> None:
-    with pytest.raises(OptionError, match=r"there is nothing to copy: no record of .*all\.lmdb fulfils all conditions"):
+    with pytest.raises(OptionError, match=r"there is nothing to copy: no record of .*all\.lmdb matches all conditions"):
         copy_store(store, store.with_name("none.lmdb"), where=["width>900"])
     assert not [*store.parent.glob("none*")]
 
@@ -152,7 +152,7 @@ def test_copy_of_classes_equals_a_conversion_of_their_folders(store: Path, tmp_p
     _, manifest = copied(store, classes=["eel", "dog"])
     assert (manifest.digest, manifest.classes) == converted(tmp_path, chosen)
     with pytest.raises(
-        OptionError, match=r"classes \(--class\): there is no class 'cow'; the classes are 'cat', 'dog'"
+        OptionError, match=r"classes \(--class\): no class is called 'cow'; the classes are 'cat', 'dog'"
     ):
         copied(store, classes=["cow"])
 
@@ -165,7 +165,7 @@ def test_renamed_classes_equal_a_conversion_with_these_names(
     _, manifest = copied(store, rename_classes=rename)
     assert (manifest.digest, manifest.classes) == converted(tmp_path, chosen)
     assert manifest.outcome == {"repaired": 1, "rejected": 2}  # all records are copied, so the whole report is
-    with pytest.raises(OptionError, match=r"rename_classes \(--rename-class\): there is no class 'cow'"):
+    with pytest.raises(OptionError, match=r"rename_classes \(--rename-class\): no class is called 'cow'"):
         copied(store, rename_classes={"cow": "cat"})
 
 

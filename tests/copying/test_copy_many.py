@@ -138,12 +138,12 @@ def test_box_labels_change_like_record_labels(tmp_path: Path, labels: Any) -> No
     assert found(one, rename_classes={"cat": "dog", "dog": "cat"}) == [["dog", "cat", "cat"]]
     (tmp_path / "labels.csv").write_text("name,class\n1.lmdb,ant\n2.lmdb,zebra\n")
     with pytest.raises(
-        OptionError, match=r"1\.lmdb: record 0 .* box with the label 0 \(cat\), .* no class of the copy"
+        OptionError, match=r"1\.lmdb: record 0 .* box with the label 0 \(cat\), .* not a class of the copy"
     ):
         found([one, two], labels=tmp_path / "labels.csv")
     (tmp_path / "labels.csv").write_text("name,class\n1.lmdb,ant\n")
     assert found([one, two], labels=tmp_path / "labels.csv") == [["cat", "dog", "dog"], ["ant", "cat", "cat"]]
-    with pytest.raises(OptionError, match=r"box with the label 0 \(ant\), .* no class of the copy"):
+    with pytest.raises(OptionError, match=r"box with the label 0 \(ant\), .* not a class of the copy"):
         found(two, classes=["cat"])
 
 

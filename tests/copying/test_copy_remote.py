@@ -264,7 +264,9 @@ def test_download_reports_a_replaced_store(
     outside(copy_store, stores / "shards.lmdb", place)
     with held_copy(object_store, place, to) as process:
         outside(copy_store, stores / "other.lmdb", place, overwrite=True)
-    assert "if the store there was replaced meanwhile, the same command brings the new one" in process.communicate()[1]
+    assert (
+        "if the store there was replaced meanwhile, repeat the command to fetch the new one" in process.communicate()[1]
+    )
     assert not to.exists()
 
 
@@ -410,7 +412,7 @@ def test_download_repeats_incomplete_answers(
         assert digest(tmp_path / "back.lmdb") == digest(stores / "one.lmdb")
         always = True
         with pytest.raises(
-            StoreError, match=r"cannot be read whole: .*: the store there may be right; the same command"
+            StoreError, match=r"cannot be read whole: .*: the store there may be intact: repeat the command"
         ):
             outside(copy_store, place, tmp_path / "again.lmdb", environment=environment)
 
@@ -445,7 +447,7 @@ def test_refused_remote_copies_leave_nothing(
     with pytest.raises(OptionError, match="copied as it is"):
         copy_store(stores / "shards.lmdb", place, classes=("cat",))
     for other in (place, "mongodb://server/images.train"):
-        with pytest.raises(OptionError, match=f"{place} is copied from a path or to a path: copy by way of a folder"):
+        with pytest.raises(OptionError, match=f"{place} can be copied only from or to a path: copy to a folder"):
             copy_store(other, place)
     cut = tmp_path / "cut.lmdb"
     shutil.copytree(stores / "shards.lmdb", cut)

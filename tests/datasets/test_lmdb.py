@@ -252,7 +252,7 @@ def test_stop_iteration_in_a_sample_is_an_error(how: str, tmp_path: Path) -> Non
     options: dict[str, Any] = {} if how == "subclass" else {how: stopping}
     options.setdefault("transform", lambda image: 0)
     with kind(path, **options) as dataset:
-        told = rf"in the making of (sample|record) \d+( \(.*\))? of {re.escape(str(path))}, which would end the epoch"
+        told = rf"while (sample|record) \d+( \(.*\))? of {re.escape(str(path))} was made, which would end the epoch"
         with pytest.raises(LoaderError, match=told):
             _ = [dataset[index] for index in range(20)] if how != "subclass" else dataset.__getitems__([7])
         begun = iter(range(7))

@@ -98,7 +98,7 @@ def test_error_arrives_at_its_place_and_ends_the_epoch(engine: Engine) -> None:
 def test_stop_iteration_of_a_sample_does_not_shorten_the_epoch(engine: Engine, where: str) -> None:
     options: dict[str, Any] = {"collate_fn": stop_collating} if where == "collate_fn" else {}
     loader = engine.make(Numbers(20, stop_at_7 if where == "sample" else int), batch_size=2, **options)
-    with pytest.raises(LoaderError, match="StopIteration was raised in the making of a sample or batch"):
+    with pytest.raises(LoaderError, match="StopIteration was raised while a sample or batch was made"):
         list(loader)
 
 

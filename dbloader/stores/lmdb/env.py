@@ -115,7 +115,7 @@ _lock = threading.RLock()
 def acquire(path: str) -> Environment:
     """Return this process's environment of a file. Call ``release`` once for each call."""
     with _lock:
-        status = os.stat(path)  # noqa: PTH116 - the path may be any str
+        status = os.stat(path)  # noqa: PTH116 - pathlib makes "." of ""
         key = (status.st_dev, status.st_ino)
         while True:
             environment = environments.get(key)

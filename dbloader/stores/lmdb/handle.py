@@ -67,7 +67,7 @@ class LMDBHandle:
         self._chunks_read = 0
         # Idle transactions stay open, as the file does not change. Beginning one takes as long as reading a record.
         self._idle: list[lmdb.Transaction] = []
-        status = os.stat(path)  # noqa: PTH116 - the path may be any str
+        status = os.stat(path)  # noqa: PTH116 - pathlib makes "." of ""
         if stat.S_ISDIR(status.st_mode):
             raise NotAStoreError(f"{place} is a folder now, not a file")
         if not stat.S_ISREG(status.st_mode):
@@ -203,7 +203,7 @@ class ShardedHandle:
         self.place = place
         self._path = path
         try:
-            with open(os.path.join(path, manifest_file), "rb") as file:  # noqa: PTH118, PTH123 - the path may be any str
+            with open(os.path.join(path, manifest_file), "rb") as file:  # noqa: PTH118, PTH123 - pathlib makes "." of ""
                 self._table = ShardTable.decode(file.read(), place)
         except FileNotFoundError as error:
             raise NotAStoreError(

@@ -46,7 +46,7 @@ class LMDBStore(Store):
 
     def __init__(self, place: str | os.PathLike[str]) -> None:
         self.place = checked_path(place)
-        self._path = os.path.abspath(self.place)  # noqa: PTH100 - the path may be any str
+        self._path = os.path.abspath(self.place)  # noqa: PTH100 - pathlib makes "." of ""
         self.handle: LMDBHandle | ShardedHandle | None = None
 
     @override
@@ -164,7 +164,7 @@ class LMDBStore(Store):
     def open_handle(self) -> LMDBHandle | ShardedHandle:
         handle = self.handle
         if handle is None or handle.pid != os.getpid():
-            is_folder = os.path.isdir(self._path)  # noqa: PTH112 - the path may be any str
+            is_folder = os.path.isdir(self._path)  # noqa: PTH112 - pathlib makes "." of ""
             try:
                 with env.gate:
                     handle = self.handle = (ShardedHandle if is_folder else LMDBHandle)(self._path, self.place)
@@ -180,8 +180,8 @@ class LMDBStore(Store):
         if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
             return StoreAccessError(f"{self.place} cannot be read: {error.strerror}")
         partial = os.path.realpath(self._path) + PARTIAL
-        if os.path.exists(partial):  # noqa: PTH110 - the path may be any str
-            parts = os.path.isdir(partial)  # noqa: PTH112 - the path may be any str
+        if os.path.exists(partial):  # noqa: PTH110 - pathlib makes "." of ""
+            parts = os.path.isdir(partial)  # noqa: PTH112 - pathlib makes "." of ""
             remedy = "dbloader parts lists the missing parts, and dbloader publish makes the store of all"
             remedy = remedy if parts else "dbloader convert --resume continues it"
             return NotAStoreError(f"{self.place} does not exist, but its unfinished conversion does: {remedy}")

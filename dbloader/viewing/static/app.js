@@ -5,7 +5,7 @@ export const stores = [];
 
 const SHARED = ["store", "q", "at", "px", "selected"]; // parameters of all views; the others belong to one view
 const NUMBERS = {store: 0, at: 0, px: 160, index: 0};
-const DATABASE_AWAY = 503; // the status of the viewer's reply when MongoDB does not answer
+const NO_DATABASE = 503; // the status of the viewer's reply when MongoDB does not answer
 const [SLOW_MS, ASK_AGAIN_MS] = [500, 1000];
 export const find = (selector) => document.querySelector(selector);
 
@@ -62,7 +62,7 @@ export async function ask(src, signal) {
         if (signal?.aborted) throw error;
         return null;
       });
-      if (reply && reply.status !== DATABASE_AWAY) return reply;
+      if (reply && reply.status !== NO_DATABASE) return reply;
       back ??= waitUntilBack(reply);
       await back;
     }
@@ -76,7 +76,7 @@ let back = null; // while the server does not answer: a promise that ends with i
 /** Ask again and again until the server answers. If the viewer was stopped, load the page again: it may show another store now. */
 async function waitUntilBack(reply) {
   let wasStopped = false;
-  while (!reply || reply.status === DATABASE_AWAY) {
+  while (!reply || reply.status === NO_DATABASE) {
     wasStopped ||= !reply;
     bar({away: reply ? `This page waits for the database: ${await errorOf(reply)}` : "The viewer does not answer: was `dbloader view` stopped?"});
     await new Promise((resolve) => setTimeout(resolve, ASK_AGAIN_MS));

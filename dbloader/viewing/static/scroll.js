@@ -98,7 +98,7 @@ export class Scroller {
     return true;
   }
 
-  /** Return the active position; if it was scrolled away, the first visible one. */
+  /** Return the active position; if it is not visible, the first visible position. */
   here() {
     this.read();
     const middle = Math.floor(this.active / this.columns) * this.down - this.top + this.down / 2;
