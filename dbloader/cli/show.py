@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dbloader._describe import size
 from dbloader.cli.text import say, say_json
 from dbloader.stores.open import open_store
 from dbloader.viewing.record import describe_record
@@ -54,9 +53,7 @@ def show_command(place: str, record: str, *, output: str | None, as_json: bool) 
     width = max(len(title) for title, _ in rows)
     for title, value in rows:
         text = str(value)
-        if title == "jpeg segments":
-            text = ", ".join(f"{segment['marker']} {size(segment['bytes'])}" for segment in value)
-        elif len(text) > _LETTERS:
+        if len(text) > _LETTERS:
             text = f"{text[: _LETTERS - 1]}…"
         if value is not None:
             say(f"{title:<{width}}  {text}")

@@ -104,7 +104,10 @@ def test_select_refuses_unknown_names_and_drop_warns(store: Path, tmp_path: Path
     ("row", "message"),
     [
         ({"index": 32}, r"row 1: .*all.lmdb has no record 32"),
-        ({"index": 0, "name": "x"}, r"row 1: record 0 of .*all.lmdb is 'cat/000.jpg', not 'x': the listing is of ano"),
+        (
+            {"index": 0, "name": "x"},
+            r"row 1: record 0 of .*all.lmdb is 'cat/000.jpg', not 'x': the listing belongs to ano",
+        ),
         ({"weight": 1}, "row 1: has nothing in a column called name or path or "),
         ({"name": 7}, "row 1: a name is text, got 7"),
     ],
