@@ -106,7 +106,7 @@ def test_select_refuses_unknown_names_and_drop_warns(store: Path, tmp_path: Path
         ({"index": 32}, r"row 1: .*all.lmdb has no record 32"),
         (
             {"index": 0, "name": "x"},
-            r"row 1: record 0 of .*all.lmdb is 'cat/000.jpg', not 'x': the listing belongs to ano",
+            r"row 1: record 0 of .*all.lmdb is 'cat/000.jpg', not 'x': the listing belongs",
         ),
         ({"weight": 1}, "row 1: has nothing in a column called name or path or "),
         ({"name": 7}, "row 1: a name is text, got 7"),
