@@ -6,6 +6,8 @@ import dataclasses
 import time
 from typing import Any
 
+from dbloader._describe import printable
+
 now = time.perf_counter
 
 
@@ -42,7 +44,7 @@ class SkippedSample:
 
     def __str__(self) -> str:
         text = f"sample {self.index}{'' if self.name is None else f' ({self.name})'}: {self.reason}"
-        return text if text.isprintable() else ascii(text)[1:-1]  # a name may contain control characters
+        return printable(text)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -203,7 +203,7 @@ class StoreDataset(RecordDataset):
 
     @property
     def loader(self) -> Callable[[str], Any]:
-        """The function that finds a record by its name and returns its decoded image, as in ImageFolder."""
+        """The function that decodes the image of a record, given its name; read-only, unlike ImageFolder's."""
         return self._load
 
     def _load(self, name: str) -> Any:

@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from dbloader._describe import size
 from dbloader._machine import available_memory, file_system, total_memory
 from dbloader._version import __version__
 from dbloader.errors import StoreAccessError, StoreUnreachableError
@@ -50,11 +51,6 @@ class Finding:
     remedy: str = ""
 
 
-def _megabytes(nbytes: int) -> str:
-    """Return a number of bytes as "0.3 MB", "24,684 MB"."""
-    return f"{nbytes / 1e6:,.{0 if nbytes >= 10**7 else 1}f} MB"
-
-
 def examine_machine(root: str | os.PathLike[str] = "/") -> list[Finding]:
     """Examine this machine. This imports torch if it is installed."""
     base = Path(root)
@@ -73,10 +69,10 @@ def _versions() -> Iterator[Finding]:
 
 
 def _memory(root: Path) -> Finding:
-    available, found = available_memory(root), _megabytes(total_memory(root))
+    available, found = available_memory(root), size(total_memory(root))
     if available is None:
         return Finding("memory", "ok", f"{found}; how much is available is unknown")
-    found += f", {_megabytes(available)} available"
+    found += f", {size(available)} available"
     if available >= _ENOUGH_MEMORY:
         return Finding("memory", "ok", found)
     remedy = "end other programs, or give the container more"
@@ -90,7 +86,7 @@ def _shared_memory(root: Path) -> Finding:
         consequence = "worker processes cannot start, because their locks are kept there"
         return Finding("/dev/shm", "problem", str(error.strerror), consequence, "mount a tmpfs there")
     free = status.f_bavail * status.f_frsize
-    found = f"{_megabytes(status.f_blocks * status.f_frsize)}, {_megabytes(free)} free"
+    found = f"{size(status.f_blocks * status.f_frsize)}, {size(free)} free"
     if free >= _ENOUGH_SHARED:
         return Finding("/dev/shm", "ok", found)
     consequence = "workers of torch's DataLoader end with a bus error when their batches fill it"
@@ -192,7 +188,7 @@ def _file_system(path: str, root: Path) -> Finding:
 
 
 def _file_size(nbytes: int, root: Path) -> Finding:
-    available, found = available_memory(root), _megabytes(nbytes)
+    available, found = available_memory(root), size(nbytes)
     if available is None or nbytes <= available:
         return Finding("file size", "ok", found)
     consequence = "not all of it stays in memory, so every epoch reads the disk"

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
+from dbloader._describe import counted
 from dbloader._machine import cpu_count
 from dbloader.batches.timed import TimedBatch, now
 
@@ -101,7 +102,7 @@ class Stats:
         return self.skipped, self.skipped_samples
 
     def __str__(self) -> str:
-        skipped = f"{self.skipped:,} damaged sample{'' if self.skipped == 1 else 's'} skipped" if self.skipped else None
+        skipped = f"{counted(self.skipped, 'damaged sample')} skipped" if self.skipped else None
         return "; ".join(filter(None, (self._verdict(), skipped)))
 
     def _verdict(self) -> str:
@@ -132,18 +133,13 @@ class Stats:
             return "the wrapped loader is too slow"
         if enough <= self.num_workers:
             return (
-                f"{_count_workers(self.num_workers)} should keep up: the CPUs may be busy with other programs, "
+                f"{counted(self.num_workers, 'worker')} should keep up: the CPUs may be busy with other programs, "
                 "or some batches may take much longer than others"
             )
-        advice = f"about {_count_workers(enough)} instead of {self.num_workers} would keep up"
+        advice = f"about {counted(enough, 'worker')} instead of {self.num_workers} would keep up"
         if enough > self.cpus:
-            share = f"{self.cpus} CPU{'' if self.cpus == 1 else 's'}"
-            advice += f", but this process has {share}: make the images cheaper to decode"
+            advice += f", but this process has {counted(self.cpus, 'CPU')}: make the images cheaper to decode"
         return advice
-
-
-def _count_workers(workers: int) -> str:
-    return f"{workers} worker{'' if workers == 1 else 's'}"
 
 
 class Clock:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from dbloader import Record, copy_store, write_store
+from dbloader._describe import size
 from dbloader.errors import NotAStoreError, PlaceError, StoreNotFoundError
 from dbloader.loading.doctor import Finding, examine_machine, examine_place
 from tests.support.children import from_child
@@ -63,7 +64,7 @@ def test_missing_shared_memory_is_a_problem(root: Path) -> None:
 def test_small_shared_memory_is_a_problem(root: Path, small_disk: Path) -> None:
     (root / "dev/shm").symlink_to(small_disk)
     found = one(examine_machine(root), "/dev/shm")
-    assert (found.state, found.found) == ("problem", "21 MB, 21 MB free")
+    assert (found.state, found.found) == ("problem", "21.0 MB, 21.0 MB free")
     assert "bus error" in found.consequence
     assert "--shm-size" in found.remedy
 
@@ -84,7 +85,7 @@ def test_low_limit_of_open_files_is_reported_with_a_command(soft: int, state: st
 def test_little_memory_is_a_warning(root: Path) -> None:
     (root / "proc/meminfo").write_text("MemAvailable: 1000000 kB\n")
     found = one(examine_machine(root), "memory")
-    assert (found.state, found.found.endswith(" MB, 1,024 MB available")) == ("warning", True)
+    assert (found.state, found.found.endswith(", 1.0 GB available")) == ("warning", True)
     (root / "proc/meminfo").unlink()
     assert one(examine_machine(root), "memory").found.endswith("; how much is available is unknown")
 
@@ -122,7 +123,7 @@ def test_file_larger_than_the_memory_is_a_warning(root: Path, place: Path) -> No
     assert one(examine_place(place), "file size").state == "ok"
     (root / "proc/meminfo").write_text("MemAvailable: 300 kB\n")
     found = one(examine_place(place, root), "file size")
-    assert (found.state, found.found) == ("warning", f"{place.stat().st_size / 1e6:.1f} MB, more than the memory")
+    assert (found.state, found.found) == ("warning", f"{size(place.stat().st_size)}, more than the memory")
 
 
 def test_missing_store_and_wrong_place_are_errors(place: Path, tmp_path: Path) -> None:
