@@ -74,7 +74,7 @@ def resolve_device(device: Device) -> torch.device:
     try:
         resolved = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
     except RuntimeError as error:
-        raise OptionError(f"device must be one that torch knows, got {device!r}: {remedy}") from error
+        raise OptionError(f"device must be a device of torch, got {device!r}: {remedy}") from error
     if resolved.type != "cuda":
         return resolved
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0

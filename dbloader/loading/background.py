@@ -150,7 +150,7 @@ class BackgroundThread(threading.Thread, Generic[T]):
         _close(source)
 
     def _drop_items(self) -> None:
-        """Free the items that nobody will take, and put the end there for a consumer that still waits."""
+        """Free the items that are left, and wake a consumer that waits for one."""
         try:
             while True:
                 self._items.get_nowait()

@@ -171,7 +171,7 @@ class SamplerCheckpoint:
 
     def begin(self) -> Position:
         """Return the position of a new iteration."""
-        # If another PrefetchLoader in front holds the sampler, that loader decides.
+        # If an outer PrefetchLoader holds the sampler, the outer loader decides.
         if self._latest is None or self._was_chosen or self._sampler.is_held:
             start = self._sampler.next_state()
         else:

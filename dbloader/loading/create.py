@@ -150,8 +150,8 @@ def create_loader(
         transform = default_transform(dataset, size, is_training=is_training)
         if transform is None and input_size is not None:
             raise OptionError(
-                f"the dataset's own transform or decode wins over input_size={input_size!r}, and nothing is cropped or "
-                "flipped besides: leave input_size out, or pass transform=RandomResizedCrop(...) or another Decoder"
+                f"input_size={input_size!r} has no effect, because the dataset has a transform or decode of its own: "
+                "leave input_size out, or pass transform=RandomResizedCrop(...) or another Decoder"
             )
     decoded, transform = with_transform(dataset, transform)
     batches = create_batch_sampler(

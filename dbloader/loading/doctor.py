@@ -171,7 +171,7 @@ def examine_place(place: str | os.PathLike[str], root: str | os.PathLike[str] = 
     from dbloader.stores.lmdb.store import LMDBStore
 
     with LMDBStore(place) as store:
-        nbytes = sum(Path(file).stat().st_size for file in store.files)  # raises if there is no store
+        nbytes = sum(Path(file).stat().st_size for file in store.files)  # raises if no store is there
     return [_file_system(store.place, Path(root)), _file_size(nbytes, Path(root))]
 
 

@@ -163,7 +163,7 @@ def test_missing_cuda_is_an_error_with_a_remedy(device: Any) -> None:
 
 @pytest.mark.parametrize("device", ["gpu", "", "cuda:x", -1])
 def test_unknown_device_is_an_error_with_a_remedy(device: Any) -> None:
-    with pytest.raises(OptionError, match=f'device must be one that torch knows, got {device!r}: use device="auto"'):
+    with pytest.raises(OptionError, match=f'device must be a device of torch, got {device!r}: use device="auto"'):
         PrefetchLoader([], device=device)
 
 
