@@ -225,7 +225,7 @@ def test_own_transform_refuses_input_size(place: Path) -> None:
     for dataset in (store, Subset(store, range(8)), LMDBDataset(place, to_floats), Folder(to_floats)):
         with pytest.raises(
             OptionError,
-            match=r"^input_size=16 has no effect, because the dataset has a transform.*leave input_size out",
+            match=r"^input_size=16 has no effect, .*: leave input_size out",
         ):
             create_loader(dataset, **CPU)
     images, _ = next(iter(create_loader(store, transform=ResizeCenterCrop(8), **CPU)))
@@ -323,9 +323,7 @@ def partly_labelled(place: Path) -> Path:
 @pytest.mark.parametrize("fields", [None, ("image", "label")])
 def test_record_without_a_label_is_named_in_the_error(tmp_path: Path, fields: Any, options: Any) -> None:
     place = partly_labelled(tmp_path / "some.lmdb")
-    message = (
-        r"record 2 \(2\.png\) of .*some\.lmdb has no label, .*: choose fields without it, such as fields=\('image',\)"
-    )
+    message = r"record 2 \(2\.png\) of .*some\.lmdb has no label, .*: choose other fields, such as fields=\('image',\)"
     for dataset in (LMDBDataset(place, fields=fields), Subset(LMDBDataset(place, fields=fields), [3, 2, 1, 0])):
         with pytest.raises(OptionError, match=message):
             list(create_loader(dataset, **{**CPU, **options}))
