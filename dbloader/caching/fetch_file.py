@@ -40,7 +40,7 @@ def fetch_index(origin: Origin, cache: Path) -> ShardTable:
             )
     if not (cache / table.index_file).exists():
         _fetch(origin, cache, table.index_file, index_of=table.manifest)
-    write_whole(cache / MANIFEST_FILE, data)  # last: without it the folder is no store
+    write_whole(cache / MANIFEST_FILE, data)  # last: it makes the folder a store
     return table
 
 

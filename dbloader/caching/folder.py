@@ -73,18 +73,18 @@ def make_folder(cache: str, origin: str) -> None:
 
     Raises:
         OptionError: The cache is its origin, or inside it, or contains it.
-        NotAStoreError: Something else is there.
+        NotAStoreError: The path is a file, or a folder with other files.
         StoreAccessError: The folder cannot be made.
     """
     if "://" not in origin:
         there, here = os.path.realpath(origin), os.path.realpath(cache)
         if os.path.commonpath((there, here)) in (there, here):
-            raise OptionError(f"cache {cache} must be neither its origin {origin} nor inside or around it")
+            raise OptionError(f"cache {cache} must not be its origin {origin}, or be inside it, or contain it")
     folder = Path(cache)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / MARKER).exists():
-            # Another process may be about to rename the marker to its name. Then its other files are no strangers.
+            # Another process may be making this cache too, so look for the marker once more before refusing.
             strangers = [name for name in os.listdir(folder) if not name.startswith(MARKER)]  # noqa: PTH208 - names
             if strangers and not (folder / MARKER).exists():
                 raise NotAStoreError(

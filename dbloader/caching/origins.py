@@ -69,7 +69,7 @@ def open_origin(place: str) -> Origin:
 
         return Bucket(place)  # imports obstore, so only the fetcher may do this
     if "://" in place:
-        raise PlaceError(f"{place.split('://', 1)[0]}:// is no place that this version of dbloader can cache")
+        raise PlaceError(f"this version of dbloader cannot cache a store at {place.split('://', 1)[0]}://")
     return FolderOrigin(place) if os.path.isdir(place) else StoreOrigin(LMDBStore(place))  # noqa: PTH112 - any str
 
 

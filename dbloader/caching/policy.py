@@ -128,7 +128,10 @@ class CachePolicy:
     def _make_room(
         self, shard: int, distance: float, present: Collection[int], fixed: Collection[int]
     ) -> list[int] | None:
-        """Return the shards to remove for a new one, farther away than a distance; None if they are not enough."""
+        """Return the shards to remove for a new shard, or None if that makes too little room.
+
+        Only shards whose next use is farther away than ``distance`` are removed.
+        """
         if self.limit is None:
             return []
         excess = sum(self.nbytes[other] for other in present) + self.nbytes[shard] - self.limit

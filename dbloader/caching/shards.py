@@ -1,4 +1,4 @@
-"""The shards of a cache, in the fetcher's process: the present ones, their readers, and the next ones to fetch."""
+"""The fetcher's view of a cache: which shards are present, which reader waits for which shard, what to fetch next."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class CachedShards:
             self._go_on()
 
     def need(self, reader: Reader, shard: int) -> None:
-        """Note that a reader waits for a shard. It gets an answer when the shard is there."""
+        """Note that a reader waits for a shard. The reader gets an answer when the shard is in the cache."""
         with self._lock:
             reader.shard, reader.is_waiting = shard, True
             self._readers.remove(reader)
@@ -159,7 +159,7 @@ class CachedShards:
             self._go_on()
 
     def _go_on(self) -> None:
-        """Answer the readers whose shard is there, and start to fetch the next shards."""
+        """Answer the readers whose shard has arrived, and start to fetch the next shards."""
         for reader in self._readers:
             if reader.is_waiting and reader.shard in self._present:
                 reader.answer()
@@ -214,7 +214,7 @@ class CachedShards:
         return self._folder / SHARD_FOLDER / self._table.shards[shard].name
 
     def _arrived(self, shard: int) -> None:
-        """Note that a shard is there, and its size: the size of a shard made from records was an estimate."""
+        """Note that a shard has arrived, and its size: the size of a shard made from records was an estimate."""
         self._policy.nbytes[shard] = nbytes = self._path(shard).stat().st_size
         self._present.add(shard)
         self._stats.nbytes += nbytes

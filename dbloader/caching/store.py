@@ -1,4 +1,4 @@
-"""A store elsewhere whose shards are copied to a folder on this machine before they are read."""
+"""A store whose shards are copied to a folder on this machine before they are read."""
 
 from __future__ import annotations
 

@@ -82,8 +82,8 @@ def _center(full: int, length: int) -> int:
 class RandomCrop(Decoder):
     """Decodes a random part of an image without resizing it, and mirrors it at random.
 
-    It replaces torchvision's RandomCrop and RandomHorizontalFlip, for small images (CIFAR) and segmentation. Of a tiled
-    JPEG it decodes the tiles that the crop touches.
+    It replaces torchvision's RandomCrop and RandomHorizontalFlip, for small images (CIFAR) and segmentation. From a
+    tiled JPEG it decodes only the tiles that the crop touches.
 
     Each sample takes three random numbers: one for mirroring (if below ``flip``), one for the upper edge of the crop,
     one for its left edge.
@@ -143,8 +143,8 @@ class RandomResizedCrop(Decoder):
     """Decodes a random part of an image, resizes it, and mirrors it at random.
 
     It replaces torchvision's RandomResizedCrop and RandomHorizontalFlip: it draws the same crops with the same
-    probability, rounds as they do, and resizes with antialiasing. Of a tiled JPEG it decodes the tiles that the crop
-    touches.
+    probability, rounds as they do, and resizes with antialiasing. From a tiled JPEG it decodes only the tiles that the
+    crop touches.
 
     Each sample takes one random number for mirroring (if below ``flip``), one for the upper edge of the crop, one for
     its left edge, and ten pairs for its share of the area and its aspect ratio. The first pair whose crop fits into the

@@ -86,7 +86,7 @@ class View(NamedTuple):
         return self.pixels.part(*self[1:], factor)
 
     def to_pil(self) -> Image.Image:
-        """Return an ordinary image with the pixels, in memory of its own."""
+        """Return an ordinary image with a copy of the pixels."""
         image = self.pixels.image
         if isinstance(image, PillowImage):
             return image.image.crop((self.left, self.top, self.left + self.width, self.top + self.height))
@@ -292,8 +292,8 @@ class LazyImage(Image.Image):
         try:
             self.load()
         except Exception as error:
-            # A DataLoader's worker pickles in a thread of a queue, which would drop the sample, and the training would
-            # wait forever. So unpickling the image raises the error.
+            # A DataLoader's worker pickles in a queue's thread. An error there would drop the sample, and the training
+            # would wait forever. So unpickling the image raises the error.
             return _raise, (error,)
         return Image.Image.__reduce_ex__(self, protocol)
 

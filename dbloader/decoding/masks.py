@@ -41,7 +41,7 @@ _PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
 def decode_field(data: bytes | memoryview) -> Image.Image:
     """Decode the file of a field, such as a mask, to an image of the file's own mode.
 
-    Palettes are kept, and values of 16 or 32 bits are not scaled. Of several frames, the first is decoded.
+    Palettes are kept, and values of 16 or 32 bits are not scaled. Only the first of several frames is decoded.
 
     Raises:
         DamagedImageError: As from `decode_pil`.
@@ -140,7 +140,6 @@ def _mirror(boxes: npt.NDArray[np.float64], axis: int, length: int) -> npt.NDArr
 
 
 def _output_size(plan: Plan) -> tuple[int, int]:
-    """Return height and width of a plan's output."""
     return plan.size or plan.crop.resized or (plan.crop.height, plan.crop.width)
 
 

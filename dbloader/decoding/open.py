@@ -5,7 +5,7 @@ Each opened image has a ``width`` and ``height`` in pixels, and a method ``part`
 decoded part may be that many times smaller, if that is faster.
 
 The function is called at most once. It returns uint8, shape (height, width, 3), RGB, 0 to 255, writable, with positive
-strides, in memory of its own. ``part`` and the function raise DamagedImageError if the image does not decode, or only
+strides, in its own memory. ``part`` and the function raise DamagedImageError if the image does not decode, or only
 with a warning.
 """
 
@@ -33,9 +33,8 @@ OpenedImage: TypeAlias = "ArrayImage | JPEG | PillowImage | UprightImage"
 
 UPRIGHT = 1
 
-# EXIF's tag 0x0112 (CIPA DC-008, 4.6.5.1), 1 to 8: which edges of the upright image the first row and the first column
-# of the stored one are. Here: whether rows and columns are exchanged in the stored image, and whether the result is
-# then mirrored from left to right, and from top to bottom.
+# How to turn a stored image upright, for each EXIF orientation (tag 0x0112; CIPA DC-008, 4.6.5.1): whether to exchange
+# rows and columns, and whether to then mirror the result from left to right, and from top to bottom.
 TURNS = {
     1: (False, False, False),
     2: (False, True, False),
@@ -77,8 +76,8 @@ def open_image(
 def decode_pil(data: bytes) -> Image.Image:
     """Decode an image file as torchvision's default loader does.
 
-    Unlike torchvision, which makes 16-bit gray above 255 white, dbloader keeps its upper 8 bits. Opacity is dropped. Of
-    several frames, the first is decoded.
+    torchvision turns 16-bit gray above 255 white; dbloader keeps the upper 8 bits. Opacity is dropped. Only the first
+    of several frames is decoded.
 
     Args:
         data: The encoded file.
@@ -129,15 +128,15 @@ def decode_gray(data: bytes | memoryview) -> Image.Image:
 
 
 def read_orientation(image: bytes | memoryview | Image.Image) -> int:
-    """Return the EXIF orientation of an image file or opened image, 1 to 8; `UPRIGHT` if it has none.
+    """Return the EXIF orientation of an image file or opened image, 1 to 8; `UPRIGHT` without EXIF.
 
-    Like ImageOps.exif_transpose, Pillow reads it from EXIF, or else from XMP. This takes 17 us.
+    Pillow reads it from EXIF, or else from XMP, as ImageOps.exif_transpose does. This takes 17 us.
     """
     if not isinstance(image, Image.Image):
         image = open_file(image)
     if image.format == "TIFF":
         return UPRIGHT  # Pillow turns it when it loads it
-    message = "the EXIF of the image, which says which side is up, cannot be read; exif_transpose=False ignores it"
+    message = "the EXIF of the image, which contains its orientation, cannot be read; exif_transpose=False ignores it"
     with translate_errors(message):
         value = image.getexif().get(ExifTags.Base.Orientation, UPRIGHT)
     return value if value in TURNS else UPRIGHT

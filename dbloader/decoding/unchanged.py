@@ -51,7 +51,7 @@ def decode_unchanged(data: bytes | memoryview) -> torch.Tensor:
         - float32 for floats of any range, including NaN and infinity.
         - int8 for signed values of 8 bits.
 
-        EXIF orientation is not applied. Of several frames, the first is decoded.
+        EXIF orientation is not applied. Only the first of several frames is decoded.
 
     Raises:
         DamagedImageError: The image does not decode, or it is a JPEG and libjpeg warns of wrong pixels.
@@ -127,6 +127,6 @@ def _read_both_bytes(data: bytes | memoryview, image: Image.Image, depth: str) -
 
 def _cut_off(depth: str) -> PixelRangeError:
     return PixelRangeError(
-        f"its values are {depth}, of which Pillow reads only a part: decode_pil and DecodeTensor take the upper "
+        f"its values are {depth}, and Pillow reads only some of their bits: decode_pil and DecodeTensor take the upper "
         "8 bits, and a decode= of your own may read them all"
     )

@@ -47,7 +47,7 @@ class Facts(NamedTuple):
     width: int  # in pixels, as encoded
     height: int
     depth: str = EIGHT_BITS  # bits of a pixel value: "8-bit" (or fewer), "10-bit", "16-bit", "32-bit float" and so on
-    frames: bool = False  # several frames or pages, of which decoders read the first
+    frames: bool = False  # several frames or pages; decoders read the first
     transparent: bool = False  # an alpha channel or a transparent color
 
 
@@ -123,7 +123,7 @@ def check_decodes(data: bytes, facts: Facts) -> None:
 
 
 def _check_jpeg(data: bytes) -> bool:
-    """Check a JPEG with libjpeg-turbo; return False if only Pillow can decode its kind."""
+    """Check a JPEG with libjpeg-turbo; return False if only Pillow can decode it."""
     with translate_errors("its header cannot be read"):
         open_pillow(data).close()  # training opens the file with Pillow, which parses more of the header
     warning = find_warning(data)

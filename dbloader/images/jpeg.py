@@ -85,7 +85,7 @@ def repair(data: bytes, structure: Structure) -> bytes:
     libjpeg-turbo must decode the result without a warning. It must warn if the last byte of the last scan is left out;
     without this check, zeros in place of lost data would pass, because they decode as blocks.
 
-    Fill bytes before the marker are dropped. All other bytes stay the same. libjpeg allocates
+    Fill bytes before the marker are dropped. All other bytes stay the same. The check allocates
     `Structure.coefficient_bytes`.
     """
     if structure.frame:
@@ -160,9 +160,9 @@ class _Reader:
     def _read_scan(self, segment: Segment) -> None:
         header = self.data[segment.begin : segment.end]
         if not self.frame:
-            raise segment.error("stands before the frame header")
+            raise segment.error("is before the frame header")
         if not header or not 1 <= header[0] <= 4 or len(header) != 4 + 2 * header[0]:
-            raise segment.error("contradicts itself: its length is not that of its components")
+            raise segment.error("contradicts itself: its length does not fit its components")
         components: list[int] = []
         for identifier in header[1:-3:2]:
             # Some encoders give all components one identifier. Decoders then take them in the order of the frame.

@@ -76,7 +76,7 @@ def next_segment(data: bytes | memoryview, position: int) -> Segment | None:
 
 
 def find_scan_end(data: bytes | memoryview, start: int) -> int:
-    """Return the end of the coded data of a scan: the next marker that is no restart, or the end of the file."""
+    """Return the end of the coded data of a scan: the next marker other than a restart, or the end of the file."""
     marker = _NO_RESTART.search(data, start)
     return marker.start() if marker else len(data)
 
@@ -85,7 +85,7 @@ def parse_frame(data: bytes | memoryview, segment: Segment) -> Frame:
     """Parse a frame header; raise DamagedImageError if it is inconsistent."""
     header = bytes(data[segment.begin : segment.end])
     if len(header) < 9 or len(header) != 6 + 3 * header[5]:
-        raise segment.error("contradicts itself: its length is not that of its components")
+        raise segment.error("contradicts itself: its length does not fit its components")
     height, width = int.from_bytes(header[1:3], "big"), int.from_bytes(header[3:5], "big")
     sampling = tuple((factors >> 4, factors & 15) for factors in header[7::3])
     if not width or not all(1 <= h <= 4 and 1 <= v <= 4 for h, v in sampling):

@@ -33,7 +33,7 @@ any kind (IPTC). TGA is last, because it has no signature.
 """
 
 # Peak memory of decoding in bytes per pixel, measured with 15 megapixels in Pillow 13. libwebp, OpenJPEG (25 bytes for
-# RGBA) and 16-bit AVIF keep copies. A TIFF may be one strip, or rotated.
+# RGBA) and 16-bit AVIF keep copies. TIFFs of one strip and rotated TIFFs need more.
 _DECODING = {"WEBP": 16, "AVIF": 16, "HEIF": 16, "JPEG2000": 25, "QOI": 8, "TIFF": 8}
 _DECODING_MOST = 4
 
@@ -124,7 +124,7 @@ def translate_errors(what: str, *kept: type[Exception]) -> Iterator[None]:
 
 
 def describe(error: Exception) -> str:
-    """Return the message of an error without a final full stop; its type if there is no message."""
+    """Return the message of an error without its final period, or the type of an error without a message."""
     return f"{error}".rstrip(". ") or type(error).__name__
 
 
@@ -215,7 +215,7 @@ def mend_gray(image: Image.Image) -> Image.Image:
     if depth in MISREAD:
         raise PixelRangeError(f"its values are {depth}, which Pillow reads as {MISREAD[depth]}: keep its size")
     if image.mode == "F" and _is_inverted(image):
-        raise PixelRangeError("its values are floats of which 0 is white, which Pillow cannot write: keep its size")
+        raise PixelRangeError("its values are floats where 0 is white, and Pillow cannot write them: keep its size")
     return Image.fromarray(gray_values(image)) if image.mode in GRAY_16 and depth in KNOWN_RANGE else image
 
 

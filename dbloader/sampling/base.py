@@ -49,8 +49,8 @@ class ResumableSampler(DistributedSampler[int], ABC):
     ``state_after(samples)`` in a loader of your own. After ``load_state_dict``, the next iteration starts at that
     state. Iterations after that one start at the beginning of an epoch.
 
-    It is a DistributedSampler, so that frameworks do not share its samples a second time. Unlike torch's, it asks for
-    the ranks when it is used: torch.distributed may be initialized after the sampler is made.
+    It is a DistributedSampler, so frameworks do not share its samples a second time. Unlike torch's sampler, it asks
+    for the ranks when it is used: torch.distributed may be initialized after the sampler is made.
 
     Attributes:
         length: Positions in the global order, without padding.
@@ -104,7 +104,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
 
     @property
     def rank(self) -> int:  # type: ignore[override] # DistributedSampler has a plain attribute
-        """The number of this process, from 0. It is found, and raises errors, as ``num_replicas`` does."""
+        """The number of this process, from 0. Its source and errors are the same as for ``num_replicas``."""
         return resolve_ranks(*self._given_ranks)[1]
 
     def _end(self, position: int) -> int:
@@ -191,8 +191,8 @@ class ResumableSampler(DistributedSampler[int], ABC):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Start the next ``iter()`` at the state of such a sampler or its loader, with the seed of that state.
 
-        The state may come from another number of ranks. The sampler does not check that it is of the same dataset;
-        loaders do.
+        The state may come from another number of ranks. Loaders check that it belongs to the same dataset; the sampler
+        does not.
 
         Raises:
             OptionError: The state is of another order, lacks an entry, or has an unknown one.
@@ -221,8 +221,8 @@ class ResumableSampler(DistributedSampler[int], ABC):
     def hold(self, since: Mapping[str, Any]) -> None:
         """Start each ``iter()`` at a state until ``release``, even if another epoch is chosen meanwhile.
 
-        Some loaders set an epoch of their own count in ``iter()``. So PrefetchLoader calls this before it makes the
-        iterator of the loader that it wraps, and ``release`` when it has delivered the first batch.
+        Some loaders count epochs themselves and set theirs in ``iter()``. So PrefetchLoader calls this before it makes
+        the iterator of the loader that it wraps, and ``release`` when it has delivered the first batch.
         """
         self._held, self._begun = self._read(since), None
 
@@ -242,7 +242,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
         if received and self._begun != held:
             raise LoaderError(
                 "the loader behind the PrefetchLoader had taken the order of its samples before this iteration, or "
-                f"goes on from a state of its own, or {type(self).__name__}.__iter__ does not call super's: "
+                f"continues from its own state, or {type(self).__name__}.__iter__ does not call super().__iter__(): "
                 "call state_dict() and load_state_dict() of the PrefetchLoader only"
             )
 
@@ -273,8 +273,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
         for name, value in order.items():
             if state[name] != value:
                 raise OptionError(
-                    f"the state must have {name} {value}, as this sampler has, for the order to go on, "
-                    f"got {state[name]}"
+                    f"the state must have {name} {value}, as this sampler has, to continue its order, got {state[name]}"
                 )
         start = Start(*(whole_number(f"{name!r} in the state", state[name]) for name in Start._fields))
         if start.epoch < 0:
@@ -287,8 +286,8 @@ class ResumableSampler(DistributedSampler[int], ABC):
 class _Indices(Iterator[int]):
     """The indices of one iteration over a sampler.
 
-    Its state counts the indices that it has yielded, not what the training has received. Loaders such as torchdata's
-    use it: they keep the state of the iterator with each batch, and load it into a new iterator.
+    Its state counts the yielded indices, not what the training has received. Loaders such as torchdata's keep the state
+    of the iterator with each batch, and load it into a new iterator.
     """
 
     def __init__(self, sampler: ResumableSampler, start: Start) -> None:
@@ -336,7 +335,7 @@ def _compute(share: range, length: int, order: Callable[[Array], Array]) -> Iter
 
 
 def length_of(dataset: Any) -> int:
-    """Return the length of a dataset; TypeError if it has none, or is text, whose letters are not samples."""
+    """Return the length of a dataset; raise TypeError for text, and for values without a length."""
     if not isinstance(dataset, Sized) or isinstance(dataset, (str, bytes)):
         raise TypeError(f"dataset must be a dataset, or anything else that has a length, got {short_repr(dataset)}")
     return len(dataset)

@@ -24,9 +24,9 @@ def is_distributed() -> bool:
 
 
 def resolve_ranks(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
-    """Return the number of processes and the rank of this one, from torch.distributed if they are not given.
+    """Return the number of processes and the rank of this process, from torch.distributed if they are not given.
 
-    It raises the errors that ShuffleSampler lists.
+    ShuffleSampler lists the errors.
     """
     if num_replicas is None or rank is None:
         if is_distributed():
@@ -69,7 +69,7 @@ def check_shared_once(name: str, num_replicas: int) -> None:
         if isinstance(shares, sharing) and getattr(shares, "num_processes", 0) != 1:
             raise OptionError(
                 f"{name} shares the samples among {num_replicas} processes, and "
-                f"{_MODULE}.{type(shares).__name__} would share that part again, so that most samples were left out: "
+                f"{_MODULE}.{type(shares).__name__} would share that part again and leave out most samples: "
                 "make the sampler with num_replicas=1, rank=0, or do not prepare() its loader"
             )
         frame = frame.f_back

@@ -72,7 +72,7 @@ def test_wrong_or_damaged_tiles_are_refused(scaled: bool) -> None:
     jpeg, lengths = encode_tiled(draw(300, 200), quality=90, subsampling="4:2:0")
     decoder = RandomResizedCrop(20, (0.6, 0.6), (1.5, 1.5), scaled=scaled)
     random_numbers = [0.0] * decoder.draws
-    with pytest.raises(DamagedImageError, match="the lengths of the tiles are not those of this JPEG"):
+    with pytest.raises(DamagedImageError, match="the lengths of the tiles do not belong to this JPEG"):
         decoder(jpeg, random_numbers, tiles=lengths[:-2])
     place = len(jpeg) // 2
     assert 0xFF not in jpeg[place - 2 : place + 6]

@@ -72,7 +72,7 @@ def test_colors_keep_16_bits_of_each_channel(kind: str) -> None:
     ids=["PNG, gray with alpha", "PPM", "TIFF, planar"],
 )
 def test_colors_that_pillow_reads_incompletely_are_refused(data: bytes) -> None:
-    with pytest.raises(PixelRangeError, match="16-bit, of which Pillow reads only a part: decode_pil"):
+    with pytest.raises(PixelRangeError, match="16-bit, and Pillow reads only some of their bits: decode_pil"):
         decode_unchanged(data)
 
 

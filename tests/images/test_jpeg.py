@@ -232,7 +232,7 @@ COMMENT = segment(0xFE, b"")
     [
         (b"\xff\xd8", "the image ends at byte 2, before its first scan"),
         (HEAD + END, f"the image ends at byte {len(HEAD) + 2}, before its first scan"),
-        (b"\xff\xd8" + SCAN + END, "segment FFDA at byte 2 stands before the frame"),
+        (b"\xff\xd8" + SCAN + END, "segment FFDA at byte 2 is before the frame"),
         (HEAD + b"\x00" + SCAN, f"no marker is at byte {len(HEAD)}, where one is due"),
         (HEAD + SCAN + COMMENT + b"\xff\x00", f"no marker is at byte {len(HEAD + SCAN + COMMENT)}, where one is due"),
         (HEAD + SCAN + b"\xff\x02" + END, f"marker FF02 is out of place at byte {len(HEAD + SCAN)}"),

@@ -238,7 +238,7 @@ def test_sampler_with_its_own_iter_is_named_in_the_error() -> None:
         def __iter__(self) -> Iterator[int]:
             return iter(range(LENGTH - 1, -1, -1))
 
-    with pytest.raises(LoaderError, match=r"or Reversed\.__iter__ does not call super's"):
+    with pytest.raises(LoaderError, match=r"or Reversed\.__iter__ does not call super\(\)\.__iter__\(\)"):
         taken(PrefetchLoader(DataLoader(Numbers(LENGTH), 2, sampler=Reversed(range(LENGTH)))))
 
 

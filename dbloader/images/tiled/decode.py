@@ -172,11 +172,11 @@ def join_tiles(
 def _check_markers(data: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64], codes: npt.NDArray[np.uint8]) -> None:
     """Raise unless the second bytes of markers are at these positions, each after an FF."""
     if data[positions].tobytes() != codes.tobytes() or data[positions - 1].tobytes().strip(b"\xff"):
-        raise _wrong("no marker is where one begins or ends")
+        raise _wrong("a tile does not begin or end at a marker")
 
 
 def _wrong(why: str) -> DamagedImageError:
-    return DamagedImageError(f"the lengths of the tiles are not those of this JPEG, convert the image again: {why}")
+    return DamagedImageError(f"the lengths of the tiles do not belong to this JPEG, convert the image again: {why}")
 
 
 class Header(NamedTuple):
@@ -208,7 +208,7 @@ class Grid(NamedTuple):
 def read_header(data: memoryview) -> Header:
     """Read the header of a JPEG with one or three components of 8 bits; raise NotTiledError for others."""
     if bytes(data[:2]) != markers.START:
-        raise NotAnImageError("no JPEG: the data do not begin as one does")
+        raise NotAnImageError("the data do not begin as a JPEG does")
     position, kept, dropped, size_at, interval, frame = 2, 0, 0, 0, 0, None
     parts = []
     while True:
