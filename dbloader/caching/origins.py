@@ -8,7 +8,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Protocol
 
-from dbloader.errors import NotAStoreError, PlaceError
+from dbloader.errors import NotAStoreError
 from dbloader.remote.places import is_remote
 from dbloader.stores.lmdb.publish_shards import write_index
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, Shard, ShardTable
@@ -55,11 +55,7 @@ class Origin(Protocol):
 
 
 def open_origin(place: str) -> Origin:
-    """Return the origin for the store at a place.
-
-    Raises:
-        PlaceError: The place is a URI of an unknown kind, or names no collection.
-    """
+    """Return the origin for the store at a place that CachedStore has checked."""
     if is_mongo(place):
         from dbloader.stores.mongo.store import MongoStore
 
@@ -68,8 +64,6 @@ def open_origin(place: str) -> Origin:
         from dbloader.remote.bucket import Bucket
 
         return Bucket(place)  # imports obstore, so only the fetcher may do this
-    if "://" in place:
-        raise PlaceError(f"this version of dbloader cannot cache a store at {place.split('://', 1)[0]}://")
     return FolderOrigin(place) if os.path.isdir(place) else StoreOrigin(LMDBStore(place))  # noqa: PTH112 - any str
 
 
