@@ -123,10 +123,6 @@ class LMDBHandle:
         """Ask the kernel to load the records at some indices, without waiting."""
         self.shared.ahead.prefetch(indices)
 
-    def release_pages(self) -> None:
-        """Remove the pages that were read from this process's memory. They stay in the page cache."""
-        self.shared.release_pages()
-
     def look_up(self, indices: Sequence[int]) -> Iterator[memoryview | None]:
         """Yield documents in one transaction: views into the map, valid while the file is open; None if missing."""
         try:
@@ -168,7 +164,7 @@ class LMDBHandle:
         self._chunks_read += 1
         if not self._chunks_read % _CHUNKS_KEPT:
             # Otherwise the columns of ten million records would stay in this process's memory: 580 MB.
-            self.release_pages()
+            self.shared.release_pages()
         stored = self.get(column_key(column, number))
         chunk = whole_chunk(column, number, stored, self.manifest.length, self.manifest.salt)
         if chunk is None:
