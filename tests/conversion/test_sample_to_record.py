@@ -53,6 +53,11 @@ def test_sample_may_lack_items_and_needs_no_image(tmp_path: Path) -> None:
     assert others == [Record(index=1), Record(fields={"caption": "words"}, index=2), Record(index=3)]
 
 
+def test_bytes_of_unknown_format_are_kept(tmp_path: Path) -> None:
+    (record,) = written([{"image": b"\x76\x2f\x31\x01 an OpenEXR file"}], tmp_path)
+    assert (record.image, record.format) == (b"\x76\x2f\x31\x01 an OpenEXR file", None)
+
+
 def test_tuple_with_more_items_than_names_is_refused(tmp_path: Path) -> None:
     told = r"^sample 1: it has 3 items, and fields names 2: .*fields=\('image', 'label', 'caption'\)$"
     with pytest.raises(FieldError, match=told):
