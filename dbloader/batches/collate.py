@@ -139,9 +139,7 @@ def _explain(
         for index, value in zip(indices, values, strict=True):
             if value is None:
                 fields = "('image',)" if name != "image" else "('name', 'label')"
-                remedy = (
-                    f"choose fields without it, such as fields={fields}, " if isinstance(dataset, StoreDataset) else ""
-                )
+                remedy = f"choose other fields, such as fields={fields}, " if isinstance(dataset, StoreDataset) else ""
                 return (
                     f"{_describe(dataset, index)} has no {name}, which torch cannot collate: {remedy}"
                     "leave it out with a Subset, or pass a collate_fn that takes None"
