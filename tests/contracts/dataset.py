@@ -307,9 +307,8 @@ class DatasetContract:
                 in_worker(dataset)
             assert read_all(dataset) == EXPECTED
 
-    @pytest.mark.parametrize(
-        "use",
-        [
+    def test_replaced_store_is_refused(self, fresh: Any) -> None:
+        uses: tuple[Callable[[Any], Any], ...] = (
             lambda dataset: dataset[0],
             lambda dataset: dataset.__getitems__([0]),
             lambda dataset: dataset.record(0),
@@ -317,17 +316,16 @@ class DatasetContract:
             lambda dataset: dataset.targets,
             lambda dataset: dataset.names,
             lambda dataset: dataset.samples,
-        ],
-    )
-    def test_replaced_store_is_refused(self, fresh: Any, use: Callable[[Any], Any]) -> None:
+        )
         make(fresh, 5)
-        data = pickle.dumps(self.kind(fresh))
+        data = pickle.dumps(self.kind(fresh))  # as for a worker
         make(fresh, 6, overwrite=True)
-        with (
-            pickle.loads(data) as dataset,  # noqa: S301 - our own: what a worker gets
-            pytest.raises(NotAStoreError, match=r"has been replaced since .*: make the dataset again"),
-        ):
-            use(dataset)
+        for use in uses:
+            with (
+                pickle.loads(data) as dataset,  # noqa: S301 - our own
+                pytest.raises(NotAStoreError, match=r"has been replaced since .*: make the dataset again"),
+            ):
+                use(dataset)
 
     def test_copy_of_a_store_is_the_same_store(self, fresh: Any, tmp_path: Path) -> None:
         make(fresh)

@@ -76,16 +76,6 @@ class ProcessesContract(Backend):
                 assert self.opener(copy) is None
                 assert stored(copy, [2]) == documents_of(records)[2:3]
 
-    def test_closed_store_opens_again_at_its_next_use(self, tmp_path: Path) -> None:
-        place = self.store(tmp_path, make_records(3))
-        with self.open(place) as store:
-            before = store.documents([0])
-            store.close()
-            assert self.opener(store) is None
-            store.close()
-            assert store.documents([0]) == before
-            assert self.opener(store) == os.getpid()
-
     def test_open_store_keeps_its_records_when_it_is_replaced(self, tmp_path: Path) -> None:
         place = self.place(tmp_path)
         old, new = make_records(5, seed=1), make_records(9, seed=2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import time
 from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -336,17 +335,18 @@ class WritingContract(Backend):
         commits = []
         commit_with(monkeypatch, lambda _: lambda *commit: commits.append(commit))
         record = encode(Record(image=bytes(2**20)))
-        now = time.monotonic()
-        monkeypatch.setattr("dbloader.stores.writer.time", SimpleNamespace(monotonic=lambda: now))
+        now = 100.0
+        for module in ("writer", "write_buffer"):
+            monkeypatch.setattr(f"dbloader.stores.{module}.time", SimpleNamespace(monotonic=lambda: now))
         with create_store(self.place(tmp_path)) as writer:
             for _ in range(self.commit_bytes // 2**20 - 1):
                 writer.write([record])
             assert commits == []
             writer.write([record])
-            now = time.monotonic() + 1.9
+            now += 1.9
             writer.write([record])
             assert len(commits) == 1
-            now = time.monotonic() + 2
+            now += 0.2
             writer.write([record])
         assert len(commits) == 2
 
