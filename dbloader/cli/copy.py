@@ -108,7 +108,7 @@ def copy_command(
     count = 1 if fractions is None else len(fractions)
     if len(places) <= count:
         wanted = (
-            f"--split {split} wants a SOURCE and {count} destinations" if split else "SOURCE and DESTINATION are wanted"
+            f"--split {split} needs a SOURCE and {count} destinations" if split else "SOURCE and DESTINATION are needed"
         )
         raise click.UsageError(f"{wanted}, got {counted(len(places), 'argument')}")
     targets = places[-count:]
@@ -169,7 +169,7 @@ def _fractions(split: str) -> list[float]:
     try:
         return [float(part) for part in split.split(",")]
     except ValueError:
-        raise click.UsageError(f"--split: fractions such as 0.9,0.1 are wanted, got {split!r}") from None
+        raise click.UsageError(f"--split must be fractions such as 0.9,0.1, got {split!r}") from None
 
 
 def _renamed(pairs: Sequence[str]) -> dict[str, str]:
@@ -178,6 +178,6 @@ def _renamed(pairs: Sequence[str]) -> dict[str, str]:
     for pair in pairs:
         old, _, new = pair.partition("=")
         if not old or not new or old in renamed:
-            raise click.UsageError(f"--rename-class: OLD=NEW is wanted, each OLD once, got {pair!r}")
+            raise click.UsageError(f"--rename-class must be OLD=NEW, with each OLD once, got {pair!r}")
         renamed[old] = new
     return renamed

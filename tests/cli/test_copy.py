@@ -33,7 +33,7 @@ def test_copy_is_the_same_store_at_another_place(shell: Shell, store: Path, tmp_
     check_error(shell("copy", store, copy, "--resume"), "copy.lmdb is finished already: there is nothing to resume")
     assert shell("copy", store, copy, "--resume", "--overwrite", "--quiet") == Outcome(0, "", "")
     check_error(shell("copy", tmp_path / "none.lmdb", copy), "none.lmdb does not exist")
-    check_error(shell("copy", store), r"SOURCE and DESTINATION are wanted, got 1 argument \(see dbloader copy --help\)")
+    check_error(shell("copy", store), r"SOURCE and DESTINATION are needed, got 1 argument \(see dbloader copy --help\)")
 
 
 @pytest.mark.filterwarnings("always:.*name no record:UserWarning")
@@ -79,9 +79,9 @@ def test_split_prints_each_part(shell: Shell, store: Path, tmp_path: Path) -> No
     ("options", "message"),
     [
         (["--seed", "3"], "--seed is the seed of --split: give --split too"),
-        (["--split", "0.5,half"], "--split: fractions such as 0.9,0.1 are wanted, got '0.5,half'"),
-        (["--split", "0.5,0.5"], "--split 0.5,0.5 wants a SOURCE and 2 destinations, got 2 arguments"),
-        (["--rename-class", "cat"], "--rename-class: OLD=NEW is wanted, each OLD once, got 'cat'"),
+        (["--split", "0.5,half"], "--split must be fractions such as 0.9,0.1, got '0.5,half'"),
+        (["--split", "0.5,0.5"], "--split 0.5,0.5 needs a SOURCE and 2 destinations, got 2 arguments"),
+        (["--rename-class", "cat"], "--rename-class must be OLD=NEW, with each OLD once, got 'cat'"),
         (["--rename-class", "cat=a", "--rename-class", "cat=b"], "each OLD once, got 'cat=b'"),
         (["--where", "__import__('os')"], r"where \(--where\) compares width"),
         (["--select", "none.txt"], "none.txt: the listing cannot be read: No such file"),

@@ -52,7 +52,7 @@ export class Scroller {
     this.count = count;
     this.top = this.active = 0;
     for (const position of this.cells.keys()) this.release(position);
-    this.spare = [...this.layer.children]; // so that the document has the order of the list again
+    this.spare = [...this.layer.children]; // restores the order of the list in the document
     this.layout();
   }
 
