@@ -79,7 +79,7 @@ def test_side_bar_is_a_drawer_in_a_narrow_window(tabs: Tabs, photos: Site, damag
 def test_keyboard_reaches_all_pages_and_a_list_of_keys(tabs: Tabs, photos: Site, damaged: str) -> None:
     page = settled(tabs.open(photos, refused=damaged))
     page.keyboard.press("?")
-    expect(page.locator("#keys")).to_contain_text("Previous class")
+    expect(page.locator("#keys")).to_contain_text("Go to an index")
     page.keyboard.press("Escape")
     expect(page.locator("#keys")).to_be_hidden()
     for title, element in (
