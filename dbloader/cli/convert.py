@@ -119,6 +119,7 @@ SOURCE is one of these:
   a folder with metadata.csv or metadata.jsonl: its column file_name names the images, and a
     column such as mask_file_name further files
   tar, zip or Parquet files: one, a folder of them, or 'shard-{000..127}.tar' in quotes
+  a folder that Hugging Face's save_to_disk wrote
   a store, whose records keep all fields, or an LMDB file of another program
   with --listing, the place where its paths start: a folder, object storage, a web server
     (https://), or a collection with a document for each file (mongodb://)

@@ -64,11 +64,11 @@ def convert(
     Args:
         source: A folder with a folder of images for each class, or with a ``metadata.csv`` or ``metadata.jsonl`` that
             names its images; tar, zip or Parquet files (``"shard-{000..127}.tar"``, one file, or a folder of only
-            such files); the place of a store of image files, whose records keep all their fields; an LMDB file of
-            another program, or the folder with its ``data.mdb``. With a listing: the folder where its paths start, or
-            the ``mongodb://`` place of a collection with the bytes of each file in a document. A folder of images may
-            be in object storage (``s3://``, ``gs://``, ``az://``), and with a listing also on a web server
-            (``https://``).
+            such files); the place of a store of image files, whose records keep all their fields; a folder that
+            Hugging Face's ``save_to_disk`` wrote; an LMDB file of another program, or the folder with its
+            ``data.mdb``. With a listing: the folder where its paths start, or the ``mongodb://`` place of a collection
+            with the bytes of each file in a document. A folder of images may be in object storage (``s3://``,
+            ``gs://``, ``az://``), and with a listing also on a web server (``https://``).
         destination: Place of the store.
         listing: JSON, CSV, TSV or JSON lines file that names the files, their labels and further fields; or
             annotations of COCO, VOC or YOLO (docs/annotations.md).

@@ -16,12 +16,17 @@ from pyarrow import types
 
 from dbloader.errors import FieldError, SourceError
 from dbloader.records.record import checked_field_name
+from dbloader.sources.boxes import BOXES
+from dbloader.sources.boxes import LABELS as BOX_LABELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "photo", "image_bytes", "bytes")
 _LABEL_NAMES = ("label", "labels", "class", "target", "cls")
+# In data sets for detection, such as CPPE-5: ``bbox`` and ``category`` of the objects in an image.
+_OBJECTS = "objects"
+_BOX_LABEL_NAMES = ("category", "categories", "label", "labels")
 
 _OWN = b"dbloader"  # key of a schema's metadata in tables that dbloader wrote
 _FIELD_TYPES = (
@@ -43,6 +48,7 @@ class Columns(NamedTuple):
     is_own: bool  # whether dbloader wrote the table
     files: tuple[str, ...]  # columns of further images, whose bytes are the fields
     field_classes: dict[str, list[str]]  # like field_classes of a Manifest
+    objects: tuple[str, str] | None  # column of the objects in an image, and its part with their classes
     warnings: tuple[str, ...]
 
 
@@ -78,6 +84,13 @@ def find_columns(schema: Any, where: str, file_fields: Sequence[str] = ()) -> Co
     field_classes = {
         part: of for name, (field, _) in fields.items() for part, of in _named_parts(features.get(name), field)
     }
+    objects = None if is_own or label else _find_objects(kinds)
+    if objects is not None and objects[0] in fields:
+        classes = field_classes.pop(".".join(objects), [])
+        warnings.append(
+            f"the column {objects[0]!r} became 'boxes' and 'box_labels': its 'bbox' was read as x, y, width, height in "
+            "pixels, as in COCO; if it is another, rename the column, which keeps it as it is"
+        )
     return Columns(
         image=image,
         path=image if types.is_string(kinds[image]) else f"{image}.path" if _has_path(kinds[image]) else None,
@@ -88,6 +101,7 @@ def find_columns(schema: Any, where: str, file_fields: Sequence[str] = ()) -> Co
         is_own=is_own,
         files=files,
         field_classes=field_classes,
+        objects=objects,
         warnings=tuple(warnings),
     )
 
@@ -146,6 +160,27 @@ def _named_parts(feature: Any, path: str) -> Iterator[tuple[str, list[str]]]:
     elif isinstance(feature, dict):
         for name, inner in feature.items():
             yield from _named_parts(inner, f"{path}.{name}")
+
+
+def _find_objects(kinds: dict[str, Any]) -> tuple[str, str] | None:
+    """Return the column with the boxes of objects, and its part with their classes; None if no column is one."""
+    kind = kinds.get(_OBJECTS)
+    if kind is None or kinds.keys() & {BOXES, BOX_LABELS}:
+        return None
+    is_list = types.is_list(kind) and types.is_struct(kind.value_type)  # a struct of lists, or a list of structs
+    struct = kind.value_type if is_list else kind
+    parts = {field.name: field.type for field in struct} if types.is_struct(struct) else {}
+    if not is_list:
+        parts = {name: of.value_type for name, of in parts.items() if _is_list(of)}
+    label = next((name for name in _BOX_LABEL_NAMES if name in parts), "")
+    box = parts.get("bbox")
+    if box is None or not label or not types.is_integer(parts[label]) or not _is_list(box):
+        return None
+    return (_OBJECTS, label) if types.is_integer(box.value_type) or types.is_floating(box.value_type) else None
+
+
+def _is_list(kind: Any) -> bool:
+    return bool(types.is_list(kind) or types.is_fixed_size_list(kind) or types.is_large_list(kind))
 
 
 def _with_feature(features: dict[str, Any], feature: str, kinds: dict[str, Any], fits: Any) -> list[str]:

@@ -93,6 +93,8 @@ class Tally:
     not_utf8: int = 0
     not_utf8_example: str = ""
     metadata: str = ""  # the first file with a name such as metadata.csv
+    archives: int = 0  # files that may contain images, such as x.tar
+    archive: str = ""  # the first such file
 
     def skip(self, name: bytes) -> None:
         """Count a file that is not an image, by its extension."""
@@ -139,6 +141,7 @@ class Source(ABC):
         self.file_fields: tuple[str, ...] = ()  # further fields whose values are image files
         self.field_classes: dict[str, list[str]] = {}  # like field_classes of a Manifest
         self.beside: tuple[str, ...] = ()  # other files and folders at the place, which are not read
+        self.compressed = ""  # the first file that each process would have to decompress
 
     @abstractmethod
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
@@ -189,14 +192,18 @@ def read_file(
     hold: Callable[[int], object],
     start: int = 0,
     wanted: int | None = None,
+    *,
+    opened: int | None = None,
 ) -> bytes | Problem:
     """Return bytes of a file, or why they cannot be read; an OSError is not the file's fault.
 
-    ``wanted`` is the number of bytes from ``start`` on; None for all.
+    ``wanted`` is the number of bytes from ``start`` on; None for all. ``opened`` is a descriptor of the file, which
+    stays open; None to open the file.
     """
     try:
         # O_NONBLOCK: opening a named pipe would wait forever.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(path, flags) if opened is None else os.dup(opened)
         try:
             status = os.fstat(descriptor)
             size = status.st_size if wanted is None else wanted

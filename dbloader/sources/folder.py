@@ -42,6 +42,9 @@ LOOKED_FOR = f"looked for {', '.join(EXTENSIONS[:12])} and {len(EXTENSIONS) - 12
 METADATA_FILES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # Hugging Face's imagefolder reads them
 SUFFIXES = tuple(extension.encode() for extension in EXTENSIONS)
 SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
+TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tzst")
+ZIPS = (".zip",)
+_ARCHIVES = tuple(map(str.encode, (*TARS, *ZIPS, ".parquet", ".arrow", ".lmdb", ".mdb", ".7z", ".rar")))
 
 _MAX_NAMED = 10  # names in a warning
 OUTSIDE = "is outside of all class folders: put it into one, or move it away"
@@ -166,8 +169,7 @@ def _list_folder(root: bytes, path: bytes, tally: Tally) -> _Contents:
                 contents.images.append(entry.name)  # even a pipe: its reading names what is wrong
                 continue
             tally.skip(entry.name)
-            if readable(entry.name) in METADATA_FILES:
-                tally.metadata = tally.metadata or readable(entry.path)
+            note_skipped(entry.name, readable(entry.path), tally)
     for name in (*contents.folders, *contents.images):
         if readable(name).encode() != name:
             tally.not_utf8 += 1
@@ -177,6 +179,14 @@ def _list_folder(root: bytes, path: bytes, tally: Tally) -> _Contents:
     where = readable(path)
     problems = [Problem(posixpath.join(where, name), reason) for name, reason in sorted(contents.problems)]
     return contents._replace(problems=problems)
+
+
+def note_skipped(name: bytes, path: str, tally: Tally) -> None:
+    """Note the path of a file that is not an image, if it may hold images or metadata."""
+    if readable(name) in METADATA_FILES:
+        tally.metadata = tally.metadata or path
+    elif name.lower().endswith(_ARCHIVES):
+        tally.archives, tally.archive = tally.archives + 1, tally.archive or path
 
 
 def _identity(path: bytes) -> tuple[int, int]:
@@ -215,6 +225,9 @@ def last_warnings(classes: tuple[str, ...], filled: list[bool], tally: Tally) ->
         yield f"{_count(len(empty), 'class has', 'classes have')} no images: {named(empty)}"
     if tally.metadata:
         yield describe_unused(tally.metadata)
+    if tally.archives:
+        found = _count(tally.archives, "archive or database is", "archives and databases are")
+        yield f"{found} left out beside the image files, such as {tally.archive}: convert it by itself"
     if tally.not_utf8:
         names = _count(tally.not_utf8, "name is", "names are")
         yield f"{names} not valid UTF-8; the bytes that are not are written as in '{tally.not_utf8_example}'"

@@ -34,7 +34,7 @@ from dbloader.records.record import checked_field_name
 from dbloader.sources.base import Entry, FieldFile, Problem, Source, Tally, checked_root, readable
 from dbloader.sources.boxes import BOXES
 from dbloader.sources.boxes import LABELS as BOX_LABELS
-from dbloader.sources.folder import METADATA_FILES, SUFFIXES, describe_unused, first_warnings
+from dbloader.sources.folder import EXTENSIONS, METADATA_FILES, SUFFIXES, describe_unused, first_warnings
 from dbloader.sources.labels import CLASSES, number_labels, read_classes
 from dbloader.sources.listing_rows import is_text, read_header, read_rows
 
@@ -182,6 +182,8 @@ def _read(listing: Path, root: Path, rules: _Rules, make: Callable[..., ListingS
             f"{where}: its column {column!r} is text, and boxes are lists of numbers: write a .jsonl, or use "
             "annotations of COCO, VOC or YOLO"
         )
+    if make is ListingSource:
+        _check_extension(first, root, where)
     classes = read_classes(listing.parent) if rules.is_metadata else None
     if classes is None and not has_labels and len(folders) > 1 and "" not in folders:
         rules, first_of, unlabelled = rules._replace(by_folder=True), folders, 0
@@ -210,12 +212,26 @@ def _read(listing: Path, root: Path, rules: _Rules, make: Callable[..., ListingS
     return make(root, classes, warnings, listing, labels, rules, (*file_fields,))
 
 
+def _check_extension(first: _Row, root: Path, where: str) -> None:
+    """Raise SourceError if the path of the first row lacks the extension that its file has."""
+    path = os.path.join(os.fsencode(root), first.path)  # noqa: PTH118 - bytes
+    found = next((end for end in EXTENSIONS if os.path.exists(path + end.encode())), None)  # noqa: PTH110 - bytes
+    if found and not os.path.exists(path):  # noqa: PTH110
+        name = readable(first.path)
+        raise SourceError(
+            f"{where}, row {first.number}: there is no file {name!r} in {readable(root)}, but {name + found!r}: write "
+            "the paths with their extensions"
+        )
+
+
 def _why_unlabelled(row: _Row) -> str:
     for column in row.columns:
         if column in LABEL_COLUMNS:
             return f"as the column {column!r} is empty"
     columns, names = (", ".join(map(repr, some)) for some in (row.columns, LABEL_COLUMNS))
-    return f"as none of the columns {columns} is called one of {names}"
+    binary = sum(value in ("0", "1") for value in row.fields.values())
+    way = "; columns of 0 and 1 are fields: write the class of each row into a column 'label'" if binary > 1 else ""
+    return f"as none of the columns {columns} is called one of {names}{way}"
 
 
 def _unused_warnings(root: Path, listed: array[int]) -> Iterator[str]:

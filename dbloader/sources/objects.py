@@ -20,9 +20,12 @@ from dbloader.sources.folder import (
     METADATA_FILES,
     OUTSIDE,
     SUFFIXES,
+    TARS,
+    ZIPS,
     check_not_empty,
     first_warnings,
     last_warnings,
+    note_skipped,
 )
 from dbloader.sources.listing import ListingSource, read_listing
 
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
 _AT_ONCE = 64
 # Classes that are listed at once; memory holds their keys.
 _CLASSES_AT_ONCE = 16
-_NOT_READ = (".tar", ".tgz", ".tar.gz", ".zip", ".parquet", ".mdb", ".lmdb", ".bson")
+_NOT_READ = (*TARS, *ZIPS, ".parquet", ".arrow", ".mdb", ".lmdb", ".bson")
 _WHAT_IS_READ = (
     "convert reads folders of image files from object storage, and files that a listing names (--listing): copy it to "
     "a disk, and convert it there"
@@ -191,6 +194,5 @@ def _is_taken(item: Item, tally: Tally) -> bool:
         return True
     if item.size or b"." in name:  # an empty object without a dot in its name is a placeholder of a folder
         tally.skip(name)
-        if name.decode() in METADATA_FILES:
-            tally.metadata = tally.metadata or item.key
+        note_skipped(name, item.key, tally)
     return False

@@ -6,17 +6,18 @@ Only the module of the recognized source is imported. A folder of image files ne
 from __future__ import annotations
 
 import glob
+import json
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dbloader._options import check_path
 from dbloader.errors import NotAStoreError, OptionError, SourceError
 from dbloader.records.record import checked_file_fields
 from dbloader.remote.places import is_remote
 from dbloader.sources.base import checked_root, readable
-from dbloader.sources.folder import EXTENSIONS, METADATA_FILES, SPLITS, scan
+from dbloader.sources.folder import EXTENSIONS, METADATA_FILES, SPLITS, TARS, ZIPS, scan
 from dbloader.stores.lmdb.shard_table import is_sharded
 from dbloader.stores.mongo.uri import is_mongo
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from dbloader.sources.base import Source
 
-_PACKED = (".gz", ".tgz", ".bz2", ".tbz2", ".xz", ".txz", ".zst", ".tzst", ".lz4", ".7z", ".rar")
+_PACKED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".7z", ".rar")
 # mdb.c: a page begins with 16 bytes, then a meta page with this number.
 _MAGIC_AT, _MAGIC = 16, (0xBEEFC0DE).to_bytes(4, "little")
 
@@ -33,6 +34,7 @@ _RANGE = re.compile(r"\{([0-9]{1,18})\.\.([0-9]{1,18})\}")
 _MOST_FILES = 1_000_000  # of one range
 
 # https://huggingface.co/docs/hub/datasets-file-names-and-splits
+_TABLES = (".parquet", ".arrow")
 _TABLE_SHARD = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})(?:-[0-9a-f]+)?\.parquet")
 _WORD = re.compile(r"[A-Za-z]*")
 
@@ -131,9 +133,14 @@ def _open_place(source: str | os.PathLike[str], file_fields: tuple[str, ...]) ->
     file = find_lmdb(source)
     if file is not None or is_sharded(source):
         return _open_lmdb(source, file)
-    tars, zips = find_archives(source, ".tar"), find_archives(source, ".zip")
-    if tars and zips:
-        raise SourceError(f"{readable(source)}: has tar files and zip files: put each kind into a folder of its own")
+    tables, tars, zips = find_tables(source), find_archives(source, TARS), find_archives(source, ZIPS)
+    if tables and (tars or zips) and not _has_images(tables[0]):
+        tables = []  # such as img2dataset's, of addresses and captions
+    kinds = {"Parquet files with images": tables, "tar files": tars, "zip files": zips}
+    if len(found := [kind for kind, paths in kinds.items() if paths]) > 1:
+        raise SourceError(f"{readable(source)}: holds {' and '.join(found)}: put each kind into a folder of its own")
+    if tables:
+        return _open_tables(source, tables, file_fields)
     if tars:
         from dbloader.sources.tar import read_tars
 
@@ -142,13 +149,10 @@ def _open_place(source: str | os.PathLike[str], file_fields: tuple[str, ...]) ->
         from dbloader.sources.zip import read_zips
 
         return _with_others(read_zips(source, zips), source, zips)
-    # Last: img2dataset writes a Parquet file of addresses and captions beside each tar.
-    if tables := find_tables(source):
-        return _open_tables(source, tables, file_fields)
-    if (packed := find_archives(source, *_PACKED)) and packed[0].is_file():
+    if readable(source).lower().endswith(_PACKED) and expand_range(source)[0].is_file():
         raise SourceError(
-            f"{readable(packed[0])}: is compressed: decompress a tar (gunzip, unxz, unzstd), or extract the files into "
-            "a folder"
+            f"{readable(source)}: is compressed, and not as one of {', '.join(TARS[1:])}, which are read: extract its "
+            "files into a folder"
         )
     return scan(source)
 
@@ -194,8 +198,8 @@ def _open_lmdb(source: str | os.PathLike[str], file: Path | None) -> Source:
 # --- tar and zip files ------------------------------------------------------------------------------------------------
 
 
-def find_archives(place: str | os.PathLike[str], *extensions: str) -> list[Path]:
-    """Return the files with one of the extensions that a place names, in order; [] if it names none.
+def find_archives(place: str | os.PathLike[str], extensions: tuple[str, ...]) -> list[Path]:
+    """Return the files with one of some extensions that a place names, in order; [] if it names none.
 
     A place is one file, ``shards/{000..127}.tar``, ``shards/*.tar``, or a folder that contains such files, but no
     images and no folders.
@@ -230,27 +234,31 @@ def expand_range(place: str | os.PathLike[str]) -> list[Path]:
     return [Path(_RANGE.sub(str(number).zfill(len(first)), text, count=1)) for number in numbers]
 
 
-# --- Parquet files ----------------------------------------------------------------------------------------------------
+# --- Parquet files, and folders that Hugging Face's datasets wrote ----------------------------------------------------
 
 
 def find_tables(place: str | os.PathLike[str]) -> list[Path]:
-    """Return the Parquet files that a place names, in order; [] if it names none.
+    """Return the Parquet or Arrow files that a place names, in order; [] if it names none.
 
-    A place is one file, ``train-{00000..00099}-of-00100.parquet``, or a folder of the files of one split.
+    A place is one file, ``train-{00000..00099}-of-00100.parquet``, a folder of the files of one split, or a folder that
+    ``save_to_disk`` wrote.
 
     Raises:
-        SourceError: The folder has several splits, or lacks files of its split; or ``save_to_disk`` wrote it.
+        SourceError: The folder has several splits, or lacks files of its split.
     """
     text = os.fspath(place)
     try:
         names = sorted(path.name for path in Path(text).iterdir())
     except (OSError, ValueError):
-        return expand_range(text) if text.lower().endswith(".parquet") else []
-    if "dataset_dict.json" in names or {"state.json", "dataset_info.json"} <= {*names}:
-        raise SourceError(
-            f"{readable(text)}: is a folder of Arrow files, which save_to_disk of Hugging Face's datasets wrote: write "
-            "each split with to_parquet instead (docs/parquet.md)"
-        )
+        return expand_range(text) if text.lower().endswith(_TABLES) else []
+    if "dataset_dict.json" in names:
+        splits = [name for name in _read_list(Path(text, "dataset_dict.json"), "splits") if name in names]
+        if len(splits) == 1:
+            return find_tables(Path(text, splits[0]))
+        raise _several_splits(text, splits, str(Path(text, splits[0])) if splits else "a folder below it")
+    if "state.json" in names and "dataset_info.json" in names:
+        files = _read_list(Path(text, "state.json"), "_data_files")
+        return [Path(text, os.path.basename(str(file["filename"]))) for file in files if isinstance(file, dict)]  # noqa: PTH119
     files = [name for name in names if name.lower().endswith(".parquet") and name[0] != "." and name[:8] != "metadata"]
     if not files:
         return find_tables(Path(text, "data")) if "data" in names else []
@@ -262,10 +270,7 @@ def find_tables(place: str | os.PathLike[str]) -> list[Path]:
         if len(shards) > 1:
             total = int(shards[0][3])
             example = f"{splits[0]}-{{00000..{total - 1:05}}}-of-{total:05}.parquet"
-        several = ", ".join(split or "files without a split's name" for split in splits)
-        raise SourceError(
-            f"{readable(text)}: has several splits ({several}): convert each by itself, such as '{Path(text, example)}'"
-        )
+        raise _several_splits(text, splits, f"'{Path(text, example)}'")
     if shards and len(shards) < int(shards[0][3]):
         what = f"{len(shards):,} of {int(shards[0][3]):,} files of the split {splits[0]!r} are there"
         raise SourceError(f"{readable(text)}: only {what}: download the others, or name those to convert")
@@ -281,6 +286,20 @@ def _split_of(name: str) -> str:
     return found[0] if found and found[0].lower() in SPLITS else ""
 
 
+def _several_splits(place: str, splits: list[str], example: str) -> SourceError:
+    named = ", ".join(split or "files without a split's name" for split in splits)
+    return SourceError(f"{readable(place)}: has several splits ({named}): convert each by itself, such as {example}")
+
+
+def _read_list(path: Path, key: str) -> list[Any]:
+    """Return a list in a JSON object; SourceError if the file cannot be read."""
+    try:
+        found = json.loads(path.read_bytes())[key]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise SourceError(f"{readable(path)}: has no list {key!r} that can be read: {error!r}") from error
+    return found if isinstance(found, list) else []
+
+
 def _open_tables(place: str | os.PathLike[str], tables: list[Path], file_fields: tuple[str, ...]) -> Source:
     try:
         from dbloader.sources.parquet import read_parquet
@@ -291,3 +310,12 @@ def _open_tables(place: str | os.PathLike[str], tables: list[Path], file_fields:
             f"{readable(place)}: reading Parquet needs pyarrow: pip install 'dbloader[parquet]'"
         ) from error
     return _with_others(read_parquet(place, tables, file_fields), place, tables)
+
+
+def _has_images(table: Path) -> bool:
+    """Return whether a Parquet file has a column with images; False without pyarrow."""
+    try:
+        from dbloader.sources.parquet import has_images
+    except ImportError:
+        return False
+    return has_images(table)

@@ -1,4 +1,4 @@
-"""Images in the rows of Parquet files."""
+"""Images in the rows of Parquet and Arrow files."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from dbloader.errors import SourceError
 from dbloader.records.values import pack
 from dbloader.sources.arrow_columns import ArrayRule, find_columns, from_lists
 from dbloader.sources.base import Entry, FieldFile, Problem, Source, Tally, full_path, problem_of, readable
+from dbloader.sources.boxes import OWN_SIZE, box_fields, coco_corners
 from dbloader.sources.labels import number_labels
 from dbloader.sources.parquet_files import UNREADABLE, Files, check_machine, why
 
@@ -32,7 +33,7 @@ _ROWS = 256  # rows whose fields are in memory at once
 class _Location(NamedTuple):
     """Where an image is."""
 
-    path: bytes  # of the Parquet file
+    path: bytes  # of the Parquet or Arrow file
     block: int
     row: int  # of the block
     column: str
@@ -41,7 +42,7 @@ class _Location(NamedTuple):
 def read_parquet(
     place: str | os.PathLike[str], paths: Sequence[Path], file_fields: Sequence[str] = ()
 ) -> ParquetSource:
-    """Return the source of the images in Parquet files, in that order.
+    """Return the source of the images in Parquet or Arrow files, in that order.
 
     Labels that are text are read here, for the classes; paths of images too, to see whether they are distinct. Memory
     holds 8 bytes for each row, and the distinct labels. ``file_fields`` are columns of further images.
@@ -72,13 +73,22 @@ def read_parquet(
     return ParquetSource(place, paths, columns, files, classes, labels, distinct=distinct)
 
 
+def has_images(path: Path) -> bool:
+    """Return whether a file has a column with images."""
+    try:
+        return bool(find_columns(Files().open(path).schema, "").image)
+    except SourceError:
+        return False
+
+
 class ParquetSource(Source):
-    """The images in the rows of Parquet files; made by ``read_parquet``.
+    """The images in the rows of Parquet or Arrow files; made by ``read_parquet``.
 
     ``labels`` maps each text to its label. If paths are ``distinct``, they are the names of the images.
     """
 
-    reads = "Parquet files, and the files that their rows name"
+    reads = "Parquet and Arrow files, and the files that their rows name"
+    companions = ("dataset_dict.json", "dataset_info.json", "state.json")  # of save_to_disk
 
     def __init__(
         self,
@@ -134,7 +144,8 @@ class ParquetSource(Source):
             if (found := fields.get(field)) is not None:
                 title = found["path"] or f"of row {row}"
                 files[field], fields[field] = FieldFile(title, _Location(path, block, row, column)), None
-        return Entry(name, _Location(path, block, row, self._columns.image), label, fields, files=files)
+        boxes_in = None if self._columns.objects is None else OWN_SIZE
+        return Entry(name, _Location(path, block, row, self._columns.image), label, fields, boxes_in, files)
 
     def _rows(self, batch: Any, where: str, number: int) -> Iterator[tuple[str, int | Problem | None, dict[str, Any]]]:
         """Yield the name, the label or a problem, and the fields of each row."""
@@ -150,7 +161,27 @@ class ParquetSource(Source):
             fields = {field: column[at] for field, absent, column in values if not absent or column[at] is not None}
             if columns.is_own and path is None:
                 fields["name"] = None
-            yield name, self._label(label, name), fields
+            wrong = None if columns.objects is None else self._take_boxes(fields, name, *columns.objects)
+            yield name, wrong or self._label(label, name), fields
+
+    def _take_boxes(self, fields: dict[str, Any], name: str, field: str, part: str) -> Problem | None:
+        """Move the boxes and labels of a row's objects into fields of their own; return a problem if they are wrong."""
+        objects = fields.pop(field) or {}
+        if isinstance(objects, list):
+            objects = {key: [one and one[key] for one in objects] for key in objects[0] or {}}
+        boxes, labels = (objects.pop(key, None) or [] for key in ("bbox", part))
+        try:
+            if len(boxes) != len(labels):
+                raise ValueError(f"there are {len(boxes)} boxes and {len(labels)} classes")  # noqa: TRY301
+            for label in labels:
+                if label is None or (self.classes and not 0 <= label < len(self.classes)):
+                    raise ValueError(f"one has the class {label}, and there are {len(self.classes)}")  # noqa: TRY301
+            fields |= box_fields([coco_corners(box) for box in boxes], labels)
+        except ValueError as error:
+            return Problem(name, f"its {field} cannot be read: {error}")
+        if objects:
+            fields[field] = objects
+        return None
 
     def _label(self, label: int | str | None, name: str) -> int | Problem | None:
         if isinstance(label, str):

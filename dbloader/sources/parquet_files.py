@@ -1,4 +1,4 @@
-"""Rows of Parquet files, read row group by row group. Threads share the decoded images of a row group."""
+"""Rows of Parquet and Arrow files, read block by block, and the images of blocks, which threads share."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 UNREADABLE = (pa.ArrowException, OSError, ValueError, TypeError, LookupError, MemoryError, RecursionError)
 """Exceptions that pyarrow raises for a file that is damaged or hostile."""
 
+# https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format
+_END = b"\xff\xff\xff\xff\0\0\0\0"
 _KEPT = 64 * 2**20  # bytes of decoded images to keep; a larger block is decoded in pieces
 _PIECE = 2**20  # bytes
 _MAX_PASSES = 3  # through a block in pieces
@@ -52,10 +54,46 @@ class ParquetFile:
             yield from file.iter_batches(rows, row_groups=[block], columns=[*columns], use_threads=False)
 
 
+class ArrowFile:
+    """A file of an Arrow stream, whose blocks are its record batches. Values are read from its map when used."""
+
+    def __init__(self, path: Path) -> None:
+        stream = pa.memory_map(str(path))
+        self.schema = pa.ipc.read_schema(stream)
+        self._starts, self.rows = array("Q"), array("Q")
+        while stream.tell() < stream.size() - len(_END):
+            self._starts.append(stream.tell())
+            message = pa.ipc.read_message(stream)
+            if message.type != "record batch":
+                raise ValueError(f"it has a {message.type}, which dbloader cannot read: write it as Parquet")
+            self.rows.append(pa.ipc.read_record_batch(message, self.schema).num_rows)
+        if stream.read() != _END:
+            raise ValueError("it is cut short: copy it again")
+        stream.seek(0)
+        self._data = stream.read_buffer(stream.size())  # a view of the map
+
+    def image_bytes(self, block: int, column: str) -> int:
+        """Return 0: nothing has to be decoded."""
+        del block, column
+        return 0
+
+    def batches(self, block: int, columns: Sequence[str], rows: int) -> Generator[Any]:
+        """Yield batches of so many rows with some columns of a block, whole if only a part is named."""
+        message = pa.ipc.read_message(pa.BufferReader(self._data.slice(self._starts[block])))
+        batch = pa.ipc.read_record_batch(message, self.schema)
+        wanted = [*columns, *(column.rpartition(".")[0] for column in columns)]
+        batch = batch.select([name for name in batch.schema.names if name in wanted])
+        batch.validate(full=True)  # its offsets may lead anywhere
+        for start in range(0, batch.num_rows, rows):
+            yield batch.slice(start, rows)
+
+
 class _Block:
     """The images of a block, decoded in one pass. A row before the kept batches needs another pass."""
 
-    def __init__(self, file: ParquetFile, block: int, column: str, count_pass: Callable[[int], None]) -> None:
+    def __init__(
+        self, file: ParquetFile | ArrowFile, block: int, column: str, count_pass: Callable[[int], None]
+    ) -> None:
         size, self._count = file.image_bytes(block, column), file.rows[block]
         self.is_large = size > _KEPT
         self.size = min(size, _KEPT)
@@ -115,21 +153,21 @@ class Files:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._files: OrderedDict[Path, ParquetFile] = OrderedDict()
+        self._files: OrderedDict[Path, ParquetFile | ArrowFile] = OrderedDict()
         self._blocks: OrderedDict[tuple[Path, int, str], _Block] = OrderedDict()
         self._passes: Counter[tuple[Path, int, str]] = Counter()  # through each large block
 
     def __reduce__(self) -> tuple[type[Files], tuple[()]]:
         return Files, ()
 
-    def open(self, path: Path) -> ParquetFile:
+    def open(self, path: Path) -> ParquetFile | ArrowFile:
         """Return a file; SourceError if it cannot be read."""
         with self._lock:
             return self._open(path)
 
-    def _open(self, path: Path) -> ParquetFile:
+    def _open(self, path: Path) -> ParquetFile | ArrowFile:
         try:
-            found = self._files.pop(path, None) or ParquetFile(path)
+            found = self._files.pop(path, None) or (ArrowFile if path.suffix == ".arrow" else ParquetFile)(path)
         except UNREADABLE as error:
             raise SourceError(f"{readable(path)}: cannot be read: {why(error)}") from error
         self._files[path] = found

@@ -164,6 +164,12 @@ NONE_CALLED = "none of the columns 'path', 'Class', 'caption' is called one of '
         ("a.csv", "path,label\na,1\nb,\nc,2\n", "1 of 3 rows have no label"),
         ("a.csv", "path,Class,caption\na,x,y\nb,,\n", f"no row has a label, as {NONE_CALLED}"),
         ("a.csv", "class,path\n,a\n,b\n", "no row has a label, as the column 'class' is empty"),
+        (
+            "a.csv",
+            "path,cat,dog\na.jpg,0,1\n",
+            "no row has a label, as none of the columns 'path', 'cat', 'dog' is called one of 'label', 'class', "
+            "'target'; columns of 0 and 1 are fields: write the class of each row into a column 'label'",
+        ),
     ],
 )
 def test_rows_without_a_label_give_a_warning(tmp_path: Path, name: str, content: Any, warning: str) -> None:
@@ -272,6 +278,7 @@ def test_ambiguous_header_is_an_error(tmp_path: Path, columns: str, message: str
         ("a.csv", "cat/0.jpg,0\ncat/1.jpg,1\n", r"row 2: it has no path in a column called path or image or "),
         ("a.json", [], "there are none$"),
         ("a.jsonl", '{"label": 1}\n{}', "no row of it can be used: row 1: it has no path in a column called path or"),
+        ("a.csv", "path,label\ncat/a,1\n", r"row 2: there is no file 'cat/a' in .*, but 'cat/a\.jpg': write"),
         ("a.xlsx", "", r"a\.xlsx: a listing is one of \.csv, \.tsv, .*\.ndjson, got '\.xlsx'$"),
         ("a.csv", b"path\na\ncaf\xe9\n", r"a\.csv, row 3: is not UTF-8 \(.*\); save the listing as UTF-8$"),
         ("a.json", "path".encode("utf-16"), r"a\.json, row 1: is not UTF-8 \(.*\); save the listing as UTF-8$"),

@@ -6,6 +6,7 @@ import datetime
 import io
 import os
 import pickle
+import re
 import struct
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -251,6 +252,29 @@ def test_images_in_meta_info_are_read(tmp_path: Path) -> None:
         "1 other value of the file left out: it was read as the images that meta_info.txt names",
     )
     source.close()
+
+
+def test_missing_pickles_are_named(source_of: SourceOf) -> None:
+    values = folder2lmdb([(photo(n), n) for n in range(4)])
+    del values[b"2"]
+    source = source_of({**values, b"other": pickle.dumps(1)})
+    assert problems(source) == [("2", "is not in the file")]
+    assert warnings_of(source) == ("1 other value of the file left out: it was read as pickled images and labels",)
+    del values[b"1"]
+    assert problems(source_of(values))[-1] == ("__len__", "says 4, but the file has only 2 values")
+
+
+@pytest.mark.parametrize(
+    ("about", "value", "named"),
+    [
+        (bytes(8) + b"\xff\xff\xff\xff", bytes(8) + photo(1), "pyarrow.serialize, which pyarrow no longer has"),
+        (b"\x91\xc4\x0800000000", b"\x92\xc4\x01\xff\x03", "msgpack, as tensorpack's LMDBSerializer does"),
+    ],
+)
+def test_other_serializations_are_refused_by_name(source_of: SourceOf, about: bytes, value: bytes, named: str) -> None:
+    remedy = r": read them with (pyarrow\.deserialize|LMDBSerializer\.load) .*dbloader\.write_store$"
+    with pytest.raises(SourceError, match=re.escape(named) + remedy):
+        source_of({b"00000000": value, b"__keys__": about})
 
 
 def test_pickled_dicts_have_an_image_a_label_and_fields(source_of: SourceOf) -> None:

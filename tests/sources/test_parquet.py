@@ -1,10 +1,11 @@
-"""Parquet files: places, columns, row groups in any order, and damage."""
+"""Parquet and Arrow files: places, columns, row groups in any order, and damage."""
 
 from __future__ import annotations
 
 import datetime
 import json
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -24,8 +25,6 @@ from tests.support.images import photo, plant, plant_photos
 from tests.support.tallies import contents, entries, only_entries, problems, warnings_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from dbloader.sources.base import Source
 
 
@@ -60,10 +59,17 @@ made = Dataset.from_list(rows, features)
 
 
 @pytest.mark.slow
-def test_files_of_hugging_face_datasets_are_converted(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("save", "place"),
+    [
+        ("made.to_parquet('x.parquet')", "x.parquet"),
+        ("DatasetDict(train=made).save_to_disk('disk', num_shards={'train': 3})", "disk"),
+    ],
+)
+def test_files_of_hugging_face_datasets_are_converted(tmp_path: Path, save: str, place: str) -> None:
     plant(tmp_path, {f"{n}.jpg": photo(n) for n in range(7)})
-    run_datasets(tmp_path, MAKE + "made.to_parquet('x.parquet')")
-    report = convert(tmp_path / "x.parquet", tmp_path / "out.lmdb")
+    run_datasets(tmp_path, MAKE + save)
+    report = convert(tmp_path / place, tmp_path / "out.lmdb")
     assert report.warnings == (
         "the column 'width' became the field 'width_': no field may have its name",
         "1 of 7 images have no label",
@@ -96,12 +102,9 @@ def test_places_name_tables(tmp_path: Path) -> None:
         find_tables(tmp_path / "hub")
 
 
-def test_saved_parquet_files_are_refused_with_the_remedy(tmp_path: Path) -> None:
-    plant(tmp_path / "split", {"dataset_dict.json": b"{}", "train/data-00000-of-00001.arrow": b""})
-    plant(tmp_path / "saved", {"dataset_info.json": b"{}", "state.json": b"{}"})
-    for folder in ("split", "saved"):
-        with pytest.raises(SourceError, match=r"is a folder of Arrow files.*: write each split with to_parquet"):
-            find_tables(tmp_path / folder)
+def test_find_tables_ignores_other_places(tmp_path: Path) -> None:
+    plant(tmp_path / "images", {"cat/1.jpg": photo(1), "metadata.parquet": b""})
+    assert [find_tables(tmp_path / name) for name in ("", "none", "n\0", "images")] == [[]] * 4
 
 
 def test_several_splits_are_never_mixed(tmp_path: Path) -> None:
@@ -109,9 +112,11 @@ def test_several_splits_are_never_mixed(tmp_path: Path) -> None:
         write(tmp_path / "hub" / f"{name}.parquet", image=[photo(1)])
     write(tmp_path / "plain" / "test.parquet", image=[photo(1)])
     write(tmp_path / "plain" / "train.parquet", image=[photo(1)])
+    plant(tmp_path / "disk", {"dataset_dict.json": b'{"splits": ["train", "test"]}', "train/x": b"", "test/x": b""})
     for folder, splits, example in (
         ("hub", "train, valid", r"train-\{00000\.\.00001\}-of-00002\.parquet'"),
         ("plain", "test, train", "test.parquet'"),
+        ("disk", "train, test", "disk/train"),
     ):
         with pytest.raises(SourceError, match=rf"has several splits \({splits}\): convert each .* such as .*{example}"):
             convert(tmp_path / folder, tmp_path / "out.lmdb")
@@ -162,6 +167,37 @@ def test_class_names_of_fields_survive_copy_and_export(tmp_path: Path) -> None:
             assert store.manifest.field_classes == {name: of for name, of in names.items() if name != "fine"}
     (warning,) = export_store(tmp_path / "copy.lmdb", tmp_path / "folder").warnings
     assert warning.endswith("are not written: Parquet keeps them")
+
+
+@pytest.mark.parametrize("is_list", [False, True])
+def test_detection_objects_become_boxes(tmp_path: Path, is_list: bool) -> None:
+    """As in CPPE-5: a struct of lists, and with List of datasets 4 a list of structs."""
+    category = {"_type": "ClassLabel", "names": ["Coverall", "Mask"]}
+    rows: list[Any] = [
+        {"id": [7, 8], "bbox": [[1.0, 2, 3, 4], [10, 20, 30, 10]], "category": [1, 0]},
+        {"id": [], "bbox": [], "category": []},
+        {"id": [9], "bbox": [[1, 2, 300, 4]], "category": [1]},
+        {"id": [9], "bbox": [[1, 2, 3, 4]], "category": [2]},
+    ]
+    features: Any = {"category": {"_type": "Sequence", "feature": category}}
+    kind: Any = pa.struct([("id", pa.list_(pa.int64())), ("bbox", pa.list_(pa.list_(pa.float32()))),
+                           ("category", pa.list_(pa.int64()))])  # fmt: skip
+    if is_list:
+        rows = [[dict(zip(row, values, strict=True)) for values in zip(*row.values(), strict=True)] for row in rows]
+        kind = pa.list_(pa.struct([(field.name, field.type.value_type) for field in kind]))
+        features = {"_type": "List", "feature": {"category": category}}
+    made = table({"objects": features}, image=images(4), objects=pa.array(rows, kind))
+    report = convert(write(tmp_path / "x.parquet", made), tmp_path / "x.lmdb")
+    assert report.warnings[0].startswith("the column 'objects' became 'boxes' and 'box_labels': its 'bbox' was read as")
+    with open_store(tmp_path / "x.lmdb") as store:
+        assert (store.manifest.classes, store.manifest.field_classes) == (("Coverall", "Mask"), {})
+        reasons = {event["name"]: event["reason"] for event in store.events()}
+        first, second = store
+    assert first.fields["boxes"].tolist() == [[1, 2, 4, 6], [10, 20, 40, 30]]
+    assert (first.fields["box_labels"].tolist(), first.fields["objects"]) == ([1, 0], {"id": [7, 8]})
+    assert second.fields["boxes"].shape == (0, 4)
+    assert "is not within its 40 x 30 pixels" in reasons["2.jpg"]
+    assert reasons["3.jpg"] == "its objects cannot be read: one has the class 2, and there are 2"
 
 
 def test_label_without_a_class_is_a_problem(tmp_path: Path) -> None:
@@ -226,6 +262,17 @@ def test_shards_with_other_columns_are_refused(tmp_path: Path) -> None:
         source_of(first, write(tmp_path / "2.parquet", image=[b"1"], x=["1"]))
 
 
+@pytest.mark.slow
+def test_docs_recipe_embeds_images(tmp_path: Path) -> None:
+    plant(tmp_path / "images", {f"{n}.jpg": photo(n) for n in range(3)})
+    page = (Path(__file__).parents[2] / "docs" / "parquet.md").read_text()
+    (chain,) = (block for block in page.split("```") if "embed_table_storage" in block and block.startswith("python"))
+    make = "dataset = Dataset.from_dict({'image': [f'images/{n}.jpg' for n in range(3)]}).cast_column('image', Image())"
+    run_datasets(tmp_path, make + chain.removeprefix("python"))
+    convert(tmp_path / "train.parquet", tmp_path / "out.lmdb")
+    assert [record.image for record in records(tmp_path / "out.lmdb")] == [photo(n) for n in range(3)]
+
+
 def test_row_groups_of_any_size_and_order_give_the_same_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,6 +324,22 @@ def test_truncated_file_is_refused_in_one_line(tmp_path: Path) -> None:
         path.write_bytes(data[:length])
         with pytest.raises(SourceError, match=r"x\.parquet: cannot be read: [^\n]+$"):
             source_of(path)
+
+
+def test_truncated_arrow_stream_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.arrow"
+    made = pa.table({"image": [photo(n) for n in range(9)]})
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, made.schema) as writer:
+        writer.write_table(made, max_chunksize=2)
+    assert len(contents(source_of(path))) == 9
+    data = path.read_bytes()
+    for length in range(0, len(data), 97):
+        path.write_bytes(data[:length])
+        with pytest.raises(SourceError, match=r"x\.arrow: cannot be read: "):
+            source_of(path)
+    path.write_bytes(data[:-8])  # at the end of a record batch
+    with pytest.raises(SourceError, match="is cut short: copy it again"):
+        source_of(path)
 
 
 def test_damage_loses_only_its_rows(tmp_path: Path) -> None:

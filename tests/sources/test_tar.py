@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
+import lzma
 import os
 import signal
 import subprocess
@@ -27,7 +30,7 @@ from tests.support.images import photo, plant_photos
 from tests.support.tallies import contents, entries, problems, tally_of, warnings_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from dbloader.conversion.report import Progress
@@ -105,25 +108,61 @@ def test_class_is_the_inner_tar(tmp_path: Path) -> None:
 def test_shards_are_named_by_a_range_or_a_folder(tmp_path: Path) -> None:
     shards = [pack(tmp_path / f"s-{n:03}.tar", {f"{n}.jpg": b"j"}) for n in (9, 8, 10)]
     shards.sort()
-    assert find_archives(tmp_path / "s-{008..010}.tar", ".tar") == shards
-    assert find_archives(tmp_path, ".tar") == shards
-    assert find_archives(shards[0], ".tar") == [shards[0]]
+    assert find_archives(tmp_path / "s-{008..010}.tar", (".tar",)) == shards
+    assert find_archives(tmp_path, (".tar",)) == shards
+    assert find_archives(shards[0], (".tar",)) == [shards[0]]
     (tmp_path / "folder").mkdir()
-    assert find_archives(tmp_path, ".tar") == []  # with folders, it is an image folder
-    assert find_archives(tmp_path / "nothing", ".tar") == []
+    assert find_archives(tmp_path, (".tar",)) == []  # an image folder, in which a tar is left out
+    assert find_archives(tmp_path / "nothing", (".tar",)) == []
     assert [entry.name for entry in entries(source_of(*shards))] == ["8.jpg", "9.jpg", "10.jpg"]
 
 
+COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
+    "tar.gz": gzip.compress,
+    "tar.bz2": bz2.compress,
+    "tar.xz": lzma.compress,
+    "tar.zst": lambda data: pa.compress(data, "zstd", asbytes=True),
+}
+
+
+def compressed(path: Path, files: Mapping[str, bytes]) -> Path:
+    """Make a tar that is compressed as its name says."""
+    plain = pack(path.with_name("plain"), files)
+    path.write_bytes(COMPRESSORS[path.name.partition(".")[2]](plain.read_bytes()))
+    plain.unlink()
+    return path
+
+
 def test_every_tar_of_a_folder_is_read(tmp_path: Path) -> None:
-    (tmp_path / "tars").mkdir()
-    for number in range(5):
+    folder, plain = tmp_path / "compressed", tmp_path / "plain"
+    folder.mkdir()
+    plain.mkdir()
+    for number, kind in enumerate(["tar", *COMPRESSORS]):
         files = {f"{name}/{number}-{n}.jpg": photo(n + 10 * number) for n in range(4) for name in ("cat", "dog")}
-        pack(tmp_path / "tars" / f"{number}.tar", files)
-    report = convert(tmp_path / "tars", tmp_path / "out.lmdb")
-    assert (report.records, report.rejected, report.warnings) == (40, 0, ())
-    assert convert(tmp_path / "tars" / "*.tar", tmp_path / "named.lmdb").digest == report.digest
-    assert convert(tmp_path / "tars", tmp_path / "shuffled.lmdb", shuffle_seed=1).records == 40
-    assert verify_store(tmp_path / "out.lmdb", against=tmp_path / "tars").problems == {}
+        pack(plain / f"{number}.tar", files)
+        pack(folder / f"{number}.tar", files) if kind == "tar" else compressed(folder / f"{number}.{kind}", files)
+    expected = convert(plain, tmp_path / "plain.lmdb")
+    report = convert(folder, tmp_path / "out.lmdb")
+    assert (report.records, report.rejected, report.warnings, report.digest) == (40, 0, (), expected.digest)
+    assert convert(plain / "*.tar", tmp_path / "named.lmdb").digest == expected.digest
+    assert convert(folder, tmp_path / "shuffled.lmdb", shuffle_seed=1).records == 40
+    assert verify_store(tmp_path / "out.lmdb", against=folder).problems == {}
+
+
+def test_truncated_compressed_tar_keeps_its_readable_images(tmp_path: Path) -> None:
+    path = compressed(tmp_path / "x.tar.gz", {f"a/{n}.jpg": os.urandom(2**17) for n in range(4)})
+    path.write_bytes(path.read_bytes()[: 3 * 2**17])
+    source = source_of(path)
+    assert [problem.name for problem in problems(source)] == [str(path)] * 2
+    assert "cannot be decompressed to its end, files may be missing" in problems(source)[1].reason
+    assert [isinstance(data, bytes) for data in contents(source)] == [True, True, False]
+    source.close()
+
+
+def test_compressed_tar_is_not_converted_in_parts(tmp_path: Path) -> None:
+    path = compressed(tmp_path / "x.tar.xz", {f"a/{n}.jpg": photo(n) for n in range(4)})
+    with pytest.raises(SourceError, match=r"x\.tar\.xz: is compressed, and each part .*: decompress it first"):
+        convert(path, tmp_path / "out.lmdb", shards=2)
 
 
 def test_warning_about_unlabelled_tars_has_a_working_command(tmp_path: Path) -> None:
@@ -155,12 +194,23 @@ def test_other_files_beside_tars_are_named(tmp_path: Path) -> None:
 def test_files_of_several_kinds_are_not_mixed(tmp_path: Path) -> None:
     pack(tmp_path / "a.tar", {"a/1.jpg": photo(1)})
     pq.write_table(pa.table({"image": [photo(1)]}), tmp_path / "b.parquet")
-    report = convert(tmp_path, tmp_path / ".out.lmdb")
-    assert (report.records, report.warnings[1]) == (1, "left out, as only tar files are read: 'b.parquet'")
+    with pytest.raises(SourceError, match="holds Parquet files with images and tar files: put each kind into a folder"):
+        convert(tmp_path, tmp_path / "out.lmdb")
+    (tmp_path / "b.parquet").unlink()
     with zipfile.ZipFile(tmp_path / "c.zip", "w") as file:
         file.writestr("a/2.jpg", photo(2))
-    with pytest.raises(SourceError, match="has tar files and zip files: put each kind into a folder of its own"):
+    with pytest.raises(SourceError, match="holds tar files and zip files: put each kind into a folder of its own"):
         convert(tmp_path, tmp_path / "out.lmdb")
+
+
+def test_an_archive_beside_class_folders_is_named(tmp_path: Path) -> None:
+    root = plant_photos(tmp_path / "images", 2)
+    pack(root / "cat.tar", {"1.jpg": photo(1)})
+    report = convert(root, tmp_path / "out.lmdb")
+    assert report.skipped == {".tar": 1}
+    assert report.warnings == (
+        f"1 archive or database is left out beside the image files, such as {root}/cat.tar: convert it by itself",
+    )
 
 
 @pytest.fixture

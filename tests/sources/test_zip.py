@@ -51,7 +51,7 @@ def test_zip_of_a_folder_gives_same_store_as_the_folder(tmp_path: Path, compress
 
 def test_several_zips_are_named_by_a_range_or_a_folder(tmp_path: Path) -> None:
     paths = [pack(tmp_path / f"{n:02}.zip", {f"{n % 2}/{n}.jpg": photo(n)}) for n in range(9, 12)]
-    assert find_archives(tmp_path / "{09..11}.zip", ".zip") == find_archives(tmp_path, ".zip") == paths
+    assert find_archives(tmp_path / "{09..11}.zip", (".zip",)) == find_archives(tmp_path, (".zip",)) == paths
     convert(tmp_path / "{09..11}.zip", tmp_path / "out.lmdb")
     found = [(record.name, record.label, record.image) for record in records(tmp_path / "out.lmdb")]
     assert found == [(f"{n % 2}/{n}.jpg", n % 2, photo(n)) for n in range(9, 12)]
