@@ -25,7 +25,7 @@ _MOST_CHUNKS = 8  # that are read for a few records; for more, the whole column 
 class Columns:
     """The columns of a store. Each is read when it is first used, and then stays in memory. Threads may share it.
 
-    Ten million records take 240 MB.
+    Sizes have the narrowest dtype for their values: ten million records take 160 MB in place of 240.
     """
 
     def __init__(self, store: Store) -> None:
@@ -35,8 +35,12 @@ class Columns:
 
     def get(self, column: str) -> Array:
         """Return a column: ``"label"``, ``"width"``, ``"height"`` or ``"nbytes"``."""
-        values: Array = self._columns.get(column, lambda: self.store.column(column))
+        values: Array = self._columns.get(column, lambda: self._read(column))
         return values
+
+    def _read(self, column: str) -> Array:
+        values: Array = self.store.column(column)
+        return values if column == "label" else values.astype(np.min_scalar_type(values.max(initial=0)))
 
     def some(self, column: str, indices: Array) -> list[int | None]:
         """Return the values of a few records; None for no label or an unknown size. Few chunks are read."""
