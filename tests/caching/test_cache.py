@@ -184,7 +184,7 @@ def test_invalid_options_are_refused(origin: Path, cache: Path) -> None:
     for wrong in ("mongodb://user:secret@host/a.b", 5):
         with pytest.raises(OptionError, match="cache must be the path of a folder on this machine"):
             CachedStore(origin, wrong)  # type: ignore[arg-type]
-    with pytest.raises(PlaceError, match="ftp:// is no place"):
+    with pytest.raises(PlaceError, match="ftp:// is not a place"):
         CachedStore("ftp://host/a", cache)
 
 

@@ -66,7 +66,7 @@ def test_field_without_an_image_file_is_refused(tmp_path: Path, value: Any, what
     ("names", "what"),
     [
         ("mask", " must be different names"),
-        (("label",), ": 'label' is a field of "),
+        (("label",), ": 'label' is a reserved field"),
         ((1,), ": a field's name must be"),
     ],
 )

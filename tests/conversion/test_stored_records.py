@@ -153,7 +153,7 @@ def test_write_store_copies_only_the_fields_of_a_dataset(place: Path, out: Path)
         assert (copy.name, copy.label) == (None, None)
     with (
         LMDBDataset(place, fields=("label", "index")) as dataset,
-        pytest.raises(FieldError, match="'index' is a field"),
+        pytest.raises(FieldError, match="'index' is a reserved field"),
     ):
         write_store(dataset, out, overwrite=True)
 

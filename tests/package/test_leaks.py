@@ -30,7 +30,7 @@ def test_leaking_test_fails_and_hanging_child_is_ended_with_a_traceback(tmp_path
         "def test_hang():\n    pid = os.fork()\n    if not pid:\n        hang()\n        os._exit(0)\n"
         "    assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGALRM\n"
     )
-    settings = ["-o", "faulthandler_timeout=1", "-o", "faulthandler_exit_on_timeout=false"]  # only the child is to end
+    settings = ["-o", "faulthandler_timeout=3", "-o", "faulthandler_exit_on_timeout=false"]  # only the child is to end
     options = ["-q", "-p", "tests.conftest", "-p", "no:cacheprovider", *settings]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-m", "pytest", *options, str(file)]
