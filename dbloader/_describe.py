@@ -74,7 +74,7 @@ def size(nbytes: float) -> str:
 def printable(text: str) -> str:
     r"""Return a text in which characters that could control a terminal are escaped, such as ``\x1b``.
 
-    It escapes control characters with newlines, invisible characters, characters that change the direction of writing,
+    It escapes control characters and newlines, invisible characters, characters that change the direction of writing,
     line and paragraph separators, and lone surrogates. Letters of all scripts stay.
     """
     if text.isprintable():

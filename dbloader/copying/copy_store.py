@@ -12,7 +12,7 @@ from dbloader._options import check_path, checked_flag, whole_number
 from dbloader.conversion.sample_to_record import checked_names
 from dbloader.copying.copy_records import RecordCopier, copy_intact
 from dbloader.copying.copy_remote import copy_remote
-from dbloader.errors import OptionError
+from dbloader.errors import OptionError, StoreError
 from dbloader.remote.places import is_remote
 from dbloader.stores.open import check_destination, create_store, open_store
 
@@ -137,28 +137,41 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
             )
         overwrite = checked_flag("overwrite", overwrite)
         return copy_remote(sources[0], places[0], overwrite=overwrite, progress=progress)
-    manifests: list[Manifest] = []
+    done: list[Manifest | None] = [None] * len(places)
     with ExitStack() as stack:
         stores = [stack.enter_context(open_store(place)) for place in sources]
         for place in places:
             check_destination(place, stores)
         copy = RecordCopier(stores, options)
-        writers = [
-            stack.enter_context(create_store(place, overwrite=overwrite, resume=resume, resumable=True))
-            for place in places
-        ]
-        for number, writer in enumerate(writers):
+        if split and resume:
+            done = [_published(place, copy.source(number)) for number, place in enumerate(places)]
+            done = done if None in done else [None] * len(places)  # then a writer raises that nothing can be resumed
+        writers = {
+            number: stack.enter_context(create_store(place, overwrite=overwrite, resume=resume, resumable=True))
+            for number, place in enumerate(places)
+            if done[number] is None
+        }
+        for number, writer in writers.items():
             writer.check_settings(copy.settings(number))
-        for number, writer in enumerate(writers):
+        for number, writer in writers.items():
             copy.write(number, writer, progress)
-        for number, writer in enumerate(writers):
-            manifests.append(
-                writer.finish(classes=copy.selection.classes, source=copy.source(number), created=copy.created)
+        for number, writer in writers.items():
+            done[number] = writer.finish(
+                classes=copy.selection.classes, source=copy.source(number), created=copy.created
             )
             if writer.replaces:  # a report in the working directory may belong to another server
                 with suppress(OSError):
                     writer.report_path.unlink()  # of the replaced store
+    manifests = [manifest for manifest in done if manifest]
     return manifests[0] if split is None else manifests
+
+
+def _published(place: Place, source: dict[str, Any]) -> Manifest | None:
+    """Return the manifest at a place if it is a finished copy with this ``source``."""
+    with suppress(StoreError), open_store(place) as store:
+        if store.manifest.source == source:
+            return store.manifest
+    return None
 
 
 def _each(name: str, places: Place | Sequence[Place]) -> list[Place]:

@@ -72,6 +72,16 @@ class RecordNames:
         first, stop = hashes.searchsorted(wanted), hashes.searchsorted(wanted, "right")
         return [position for position in order[first:stop].tolist() if name and self.name(position) == name]
 
+    def repeated(self, keep: Array) -> Iterator[str]:
+        """Yield the name of each record in ``keep`` (bool, by position) if an earlier store also has it there."""
+        hashes = np.where(keep, self._hashes, 0)  # 0 means no name
+        values, counts = np.unique(hashes, return_counts=True)
+        for position in np.flatnonzero(np.isin(hashes, values[(counts > 1) & (values > 0)])).tolist():
+            name = self.name(position)
+            first = next(other for other in self.find(name) if keep[other])
+            if first < self.starts[self.store_of(position)]:
+                yield name
+
 
 class NameListing:
     """A listing of records to select, drop or label.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import operator
 import re
+import warnings
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -64,6 +65,12 @@ def select_records(names: RecordNames, options: Mapping[str, Any]) -> Selection:
     old = np.concatenate([store.column("label") for store in names.stores])
     keep = _match(names, options)
     new, classes = _unite_labels(names, old, keep, options)
+    if len(names.stores) > 1:
+        repeated = names.repeated(keep)
+        if first := [*islice(repeated, _SHOWN)]:
+            count = len(first) + sum(1 for _ in repeated)
+            what = f"{count:,} records have the name of a record of an earlier source: {', '.join(map(repr, first))}"
+            warnings.warn(f"{what}{', …' * (count > len(first))}; all are copied", UserWarning, stacklevel=4)
     positions = np.flatnonzero(keep)
     changed = None if np.array_equal(new[keep], old[keep]) else new
     tables = [_table(store.manifest.classes, classes, options) for store in names.stores]

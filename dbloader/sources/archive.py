@@ -65,7 +65,7 @@ class ArchiveSource(Source):
         return self._labels.get(text)
 
 
-def number_folders(folders: set[str]) -> tuple[tuple[str, ...], dict[str, int], int]:
+def number_folders(folders: set[str], where: str) -> tuple[tuple[str, ...], dict[str, int], int]:
     """Return the sorted classes, their labels by folder, and the number of folders that all images share.
 
     The class of an image is its first folder below the shared ones.
@@ -75,4 +75,6 @@ def number_folders(folders: set[str]) -> tuple[tuple[str, ...], dict[str, int], 
     while all(len(names) > shared for names in parts) and len({names[shared] for names in parts}) == 1:
         shared += 1
     classes = sorted({names[shared] for names in parts if len(names) > shared})
+    if len({*map(readable, classes)}) < len(classes):
+        raise SourceError(f"{where}: two of its folders have the same name, written as UTF-8; rename one")
     return tuple(map(readable, classes)), {name: label for label, name in enumerate(classes)}, shared

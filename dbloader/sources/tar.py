@@ -106,7 +106,7 @@ def read_tars(place: str | os.PathLike[str], paths: Sequence[Path], file_fields:
         elif labels:
             classes, label_of = number_labels(labels, readable(place))
         else:
-            classes, label_of, shared = number_folders(folders)
+            classes, label_of, shared = number_folders(folders, readable(place))
         source = TarSource(decompressed, place, paths, classes, label_of, shared)
         source.file_fields = (*found,)
         undo.pop_all()

@@ -64,7 +64,7 @@ def read_zips(place: str | os.PathLike[str], paths: Sequence[Path]) -> ZipSource
     if not folders:
         what = f"there is not one image in it: {LOOKED_FOR}{first}"
         raise SourceError(f"{readable(place)}: {what}")
-    return ZipSource(place, paths, *number_folders(folders))
+    return ZipSource(place, paths, *number_folders(folders, readable(place)))
 
 
 class ZipSource(ArchiveSource):

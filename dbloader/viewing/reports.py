@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dbloader.checking.duplicates import describe_rows
 from dbloader.checking.fingerprints import load_groups
 from dbloader.errors import OptionError
+from dbloader.viewing.cache import LRUCache
 from dbloader.viewing.columns import find_names
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 _MOST_ROWS = 500  # of one answer
+_MOST_COUNTS = 100  # searched texts whose counts are kept
 _MOST_GROUPS, _MOST_IN_GROUP = 100, 60
 
 
@@ -26,6 +28,7 @@ class ConversionReport:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._counts = LRUCache[Counter[str]](_MOST_COUNTS, lambda _: 1)
 
     def read(self, event: str = "", text: str = "", start: int = 0, count: int = 200) -> dict[str, Any]:
         """Return lines of the report, as values of JSON.
@@ -43,8 +46,7 @@ class ConversionReport:
             DamagedStoreError: A line is missing or damaged.
         """
         wanted = text.casefold()
-        counts = Counter(line["event"] for line in self._lines(""))
-        found = Counter(line["event"] for line in self._lines(wanted)) if wanted else counts
+        counts, found = self._count(""), self._count(wanted)
         total = found[event] if event else found.total()
         lines = (line for line in self._lines(wanted) if event in ("", line["event"]))
         rows = [*islice(lines, start, min(start + min(count, _MOST_ROWS), total))]
@@ -57,6 +59,9 @@ class ConversionReport:
     def _lines(self, wanted: str) -> Iterator[dict[str, Any]]:
         lines = self._store.events()
         return (line for line in lines if not wanted or wanted in f"{line['name']}\n{line['reason']}".casefold())
+
+    def _count(self, wanted: str) -> Counter[str]:
+        return self._counts.get(wanted, lambda: Counter(line["event"] for line in self._lines(wanted)))
 
 
 def list_duplicates(store: Store, start: int, count: int) -> dict[str, Any]:

@@ -61,7 +61,8 @@ def test_merged_stores_equal_one_conversion(tmp_path: Path) -> None:
     plant(first, {"b/cut.jpg": photo()[:-2], "d/text.jpg": b"text"})
     for name, root in (("a", first), ("b", second)):
         convert(root, tmp_path / f"{name}.lmdb")
-    merged = copy_store([tmp_path / "a.lmdb", tmp_path / "b.lmdb"], tmp_path / "ab.lmdb")
+    with pytest.warns(UserWarning, match=r"10 records have the name of a record of an earlier source: 'd/0001.jpg', "):
+        merged = copy_store([tmp_path / "a.lmdb", tmp_path / "b.lmdb"], tmp_path / "ab.lmdb")
     assert verified(tmp_path / "ab.lmdb") == merged.digest
     assert merged.classes == ("a", "b", "d")
     assert named(tmp_path / "ab.lmdb") == [*named(tmp_path / "a.lmdb"), *named(tmp_path / "b.lmdb")]
@@ -84,8 +85,10 @@ def test_merged_stores_equal_one_conversion(tmp_path: Path) -> None:
 def test_merge_is_equal_in_lmdb_and_mongodb(tmp_path: Path, mongo_uri: str) -> None:
     make(tmp_path / "a.lmdb", 100)
     make(f"{mongo_uri}.b", 100, seed=1)
-    there = copy_store([tmp_path / "a.lmdb", f"{mongo_uri}.b"], mongo_uri)
-    here = copy_store([tmp_path / "a.lmdb", f"{mongo_uri}.b"], tmp_path / "ab.lmdb")
+    with pytest.warns(UserWarning, match="have the name of a record of an earlier source"):
+        there = copy_store([tmp_path / "a.lmdb", f"{mongo_uri}.b"], mongo_uri)
+    with pytest.warns(UserWarning, match="have the name of a record of an earlier source"):
+        here = copy_store([tmp_path / "a.lmdb", f"{mongo_uri}.b"], tmp_path / "ab.lmdb")
     assert documents(tmp_path / "ab.lmdb") == documents(mongo_uri) == [
         encode(record).document(index, 0) for index, record in enumerate(make_records(100) + make_records(100, 1))
     ]  # fmt: skip
@@ -263,6 +266,7 @@ def killed(at: int, sources: Any, destinations: Any, **options: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*have the name of a record:UserWarning")
 def test_killed_merge_resumes_to_the_same_store(tmp_path: Path, mongo_uri: str) -> None:
     sources = [tmp_path / "a.lmdb", tmp_path / "b.lmdb"]
     for seed, one in enumerate(sources):
@@ -293,7 +297,7 @@ def test_killed_split_resumes_to_the_same_stores(tmp_path: Path, mongo_uri: str,
     places: list[Any] = [tmp_path / "train.lmdb", mongo_uri]
     killed(at, tmp_path / "all.lmdb", places, **options)
     assert places[0].exists() == (at < 0)
-    parts = copy_store(tmp_path / "all.lmdb", places, resume=True, overwrite=at < 0, **options)
+    parts = copy_store(tmp_path / "all.lmdb", places, resume=True, **options)
     for place, part, wanted in zip(places, parts, whole, strict=True):
         assert verified(place) == part.digest == wanted.digest
         assert (part.outcome, part.depths, part.events) == (wanted.outcome, wanted.depths, wanted.events)

@@ -213,6 +213,12 @@ def test_an_archive_beside_class_folders_is_named(tmp_path: Path) -> None:
     )
 
 
+def test_folders_whose_names_have_one_text_are_refused(tmp_path: Path) -> None:
+    path = pack(tmp_path / "x.tar", {"\udce9/1.jpg": b"j", "\\xe9/1.jpg": b"j"})
+    with pytest.raises(SourceError, match="two of its folders have the same name"):
+        source_of(path)
+
+
 @pytest.fixture
 def shard(tmp_path: Path) -> Path:
     return pack(tmp_path / "x.tar", {f"{n}.jpg": bytes([n]) * 1000 for n in range(5)})

@@ -123,6 +123,10 @@ class LMDBHandle:
         """Ask the kernel to load the records at some indices, without waiting."""
         self.shared.ahead.prefetch(indices)
 
+    def release_pages(self) -> None:
+        """Remove the pages that were read from this process's memory. They stay in the page cache."""
+        self.shared.release_pages()
+
     def look_up(self, indices: Sequence[int]) -> Iterator[memoryview | None]:
         """Yield documents in one transaction: views into the map, valid while the file is open; None if missing."""
         try:
@@ -300,6 +304,12 @@ class ShardedHandle:
             start = self._starts[number]
             with suppress(StoreError):  # reading raises it
                 self._shard(number).prefetch([indices[position] - start for position in positions])
+
+    def release_pages(self) -> None:
+        """Remove the pages that were read from this process's memory. They stay in the page cache."""
+        with env.gate, self._lock:
+            for handle in self._opened.values():
+                handle.release_pages()
 
     def look_up(self, indices: Sequence[int]) -> Iterator[bytes | None]:
         """Yield documents, copied, with the index and salt that they have in the whole store; None if missing."""

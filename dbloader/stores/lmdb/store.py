@@ -187,6 +187,10 @@ class LMDBStore(Store):
             return NotAStoreError(f"{self.place} does not exist, but its unfinished conversion does: {remedy}")
         return StoreNotFoundError(f"{self.place} does not exist; dbloader convert makes a store")
 
+    def release_pages(self) -> None:
+        """Remove the pages that were read from this process's memory. They stay in the page cache."""
+        self.open_handle().release_pages()
+
     @override
     def close(self) -> None:
         self.handle = None

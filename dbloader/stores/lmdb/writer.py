@@ -76,6 +76,8 @@ class LMDBWriter(Writer):
     def _check_target(self) -> None:
         """Refuse a place that may not become a new store."""
         try:
+            if self._target.is_symlink():  # realpath stops at a circle
+                raise StoreAccessError(f"{self.place} cannot be written: its symbolic link leads in a circle")
             if not self._target.parent.is_dir():
                 raise StoreAccessError(
                     f"{self.place} cannot be written: the folder {self._target.parent} does not exist"

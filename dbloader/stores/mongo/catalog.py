@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dbloader.stores.mongo.connection import Connection
     from dbloader.stores.mongo.uri import MongoURI
 
+_UNAUTHORIZED = 13
 _NAMESPACE_EXISTS = 48
 
 
@@ -147,11 +148,19 @@ class Catalog:
         if store is None:
             return
         records, info = records_collection(self._place.collection, store), self._info()
-        if info is not None:
-            if not self._is_view(info) or info["options"]["viewOn"] == records:
-                return
-            # The role readWrite may not change a view, but may drop and create one.
-            self._database.drop_collection(self._place.collection)
+        if info is None:
+            self._create_view(records)
+        elif self._is_view(info) and info["options"]["viewOn"] != records:
+            try:
+                self._database.command("collMod", self._place.collection, viewOn=records, pipeline=[])
+            except OperationFailure as error:
+                if error.code != _UNAUTHORIZED:
+                    raise
+                # The role readWrite may not change a view, but may drop and create one.
+                self._database.drop_collection(self._place.collection)
+                self._create_view(records)
+
+    def _create_view(self, records: str) -> None:
         try:
             self._database.create_collection(self._place.collection, check_exists=False, viewOn=records, pipeline=[])
         except OperationFailure as error:
@@ -202,7 +211,14 @@ class Catalog:
 
 
 def _is_valid(document: Mapping[str, Any]) -> bool:
-    """Return whether dbloader can have written the document of a place."""
-    if not document.keys() & {"store", "partial", "writer", "replaced"}:
+    """Return whether the elements of a place's document are as dbloader writes them."""
+    kinds = {"store": str, "manifest": dict, "partial": dict, "writer": dict, "replaced": list}
+    present = {name: kind for name, kind in kinds.items() if name in document}
+    if not present or not all(isinstance(document[name], kind) for name, kind in present.items()):
         return False
-    return ("store" in document) == ("manifest" in document) and is_id(document.get("store", "0" * 24))
+    partial = document.get("partial", {"store": "0" * 24, "run": 0})
+    return (
+        ("store" in document) == ("manifest" in document)
+        and all(map(is_id, (document.get("store", "0" * 24), partial.get("store"), *document.get("replaced", ()))))
+        and isinstance(partial.get("run"), int)
+    )

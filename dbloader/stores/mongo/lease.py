@@ -45,13 +45,13 @@ class Lease:
         self._expires = 0.0  # time.monotonic
 
     def acquire(self) -> None:
-        """Acquire the lease, and begin to renew it. Call ``release`` afterwards, also after an error.
-
-        Raises:
-            StoreLockedError: Another process holds it.
-        """
+        """Acquire the lease, and begin to renew it; raise StoreLockedError if another process holds it."""
         _held.add(self.token)
-        self._acquire()
+        try:
+            self._acquire()
+        except BaseException:
+            _held.discard(self.token)
+            raise
         self._thread = threading.Thread(target=self._keep_renewing, name="dbloader-lease", daemon=True)
         self._thread.start()
 
@@ -60,15 +60,16 @@ class Lease:
         while not retry(self._try_to_acquire):
             document = retry(lambda: self._meta.find_one({"_id": STORE}, {"writer": 1})) or {}
             held = document.get("writer")
-            if held is None or held["token"] == self.token:
+            if held is None or (isinstance(held, dict) and held.get("token") == self.token):
                 continue  # released just now; or acquired, but the answer was lost
-            if not _has_ended(held):
+            if not isinstance(held, dict) or not _has_ended(held):
+                who = held if isinstance(held, dict) else {}
                 raise StoreLockedError(
-                    f"another process is writing {self._connection.place.redacted} now (process {held['pid']} on "
-                    f"{held['host']}): wait for it or end it; if its machine has died, its lease ends after "
-                    f"{LEASE_SECONDS:g} s"
+                    f"another process is writing {self._connection.place.redacted} now (process "
+                    f"{who.get('pid')!r:.20} on {who.get('host', '?')!s:.100}): wait for it or end it; if its machine "
+                    f"has died, its lease ends after {LEASE_SECONDS:g} s"
                 )
-            theirs = {"_id": STORE, "writer.token": held["token"]}
+            theirs = {"_id": STORE, "writer.token": held.get("token")}
             retry(lambda: self._meta.update_one(theirs, {"$unset": {"writer": ""}}))  # noqa: B023
 
     def check(self) -> None:
@@ -98,14 +99,19 @@ class Lease:
         """Acquire the lease if it is free, expired, or held already."""
         began = time.monotonic()
         writer = {key: {"$literal": value} for key, value in {"token": self.token, **_identify()}.items()}
-        change: list[dict[str, Any]] = [{"$unset": "writer"}, {"$set": {"writer": {**writer, "expires": _end()}}}]
-        expired = {"$expr": {"$lt": ["$writer.expires", "$$NOW"]}}  # also true if it is missing
+        end = _end()
+        change: list[dict[str, Any]] = [{"$unset": "writer"}, {"$set": {"writer": {**writer, "expires": end}}}]
+        expired = {"$expr": {"$lt": ["$writer.expires", "$$NOW"]}}  # also true if it is missing, or not a time
         free = {"_id": STORE, "$or": [{"writer.token": self.token}, expired]}
         if not self._meta.update_one(free, change).matched_count:
             try:
                 self._meta.update_one(self._mine, change, upsert=True)
             except DuplicateKeyError:
-                return False  # another process holds it
+                # Another process holds it. An end too far in the future would lock the place forever: cut it.
+                late = {"_id": STORE, "$expr": {"$gt": ["$writer.expires", end]}}
+                cut: list[dict[str, Any]] = [{"$set": {"writer": {"expires": end}}}]
+                self._meta.update_one(late, cut)
+                return False
         self._expires = began + LEASE_SECONDS
         return True
 
@@ -144,7 +150,7 @@ def _machine() -> str:
 
 
 def _start_time(pid: int) -> str:
-    """Return when a process began, in clock ticks since boot; "" if it has ended."""
+    """Return when a process began, in clock ticks since boot; empty if it has ended."""
     try:
         # proc(5): the name, in parentheses, may contain anything. The state follows, and 19 fields later the start.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -155,8 +161,9 @@ def _start_time(pid: int) -> str:
 
 def _has_ended(held: dict[str, Any]) -> bool:
     """Return whether a lease's holder has certainly ended: its process, or its writer in this process."""
-    if not _machine() or held["machine"] != _machine():
+    if not _machine() or held.get("machine") != _machine():
         return False
-    if _start_time(held["pid"]) != held["began"]:
+    pid = held.get("pid")
+    if not isinstance(pid, int) or _start_time(pid) != held.get("began"):
         return True
-    return held["pid"] == os.getpid() and held["token"] not in _held
+    return pid == os.getpid() and held.get("token") not in _held

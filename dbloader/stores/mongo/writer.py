@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import bson
 from typing_extensions import override
 
-from dbloader.errors import DamagedStoreError, StoreError
+from dbloader.errors import DamagedStoreError, PlaceError, StoreError
 from dbloader.records.columns import CHUNK
 from dbloader.stores.mongo.catalog import Catalog
 from dbloader.stores.mongo.connection import Connection
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
     from dbloader.records.manifest import Manifest
     from dbloader.stores.write_buffer import Commit
+
+
+# MongoDB keeps its users, the state of a sharded cluster, and data that is not replicated in these.
+_SYSTEM_DATABASES = ("admin", "config", "local")
 
 
 class MongoWriter(Writer):
@@ -45,6 +49,11 @@ class MongoWriter(Writer):
         self, place: str | os.PathLike[str], *, overwrite: bool = False, resume: bool = False, resumable: bool = False
     ) -> None:
         self._place = parse(place)
+        if self._place.database in _SYSTEM_DATABASES:
+            raise PlaceError(
+                f"{self._place.redacted} is in one of MongoDB's own databases ({', '.join(_SYSTEM_DATABASES)}): "
+                "name another"
+            )
         super().__init__(self._place.redacted, overwrite=overwrite, resume=resume, resumable=resumable)
         self.report_path = Path(f"{self._place.database}.{self._place.collection}.report.jsonl")
         self._committed = False
@@ -77,10 +86,12 @@ class MongoWriter(Writer):
             partial = None
         self._id = partial["store"] if partial else str(bson.ObjectId())
         run = partial["run"] + 1 if partial else 1
+        if not 0 < run < 2**31:  # PartialStore keeps it in the upper half of an int64
+            raise self._damaged(f"the number of its writers is {run}")
         self._partial = PartialStore(self._connection, self._catalog, self._lease, self._id, run)
         if partial:
             self._committed = True
-            self._restore(bson.encode(partial["progress"]))
+            self._restore(bson.encode(partial["progress"]) if isinstance(partial["progress"], dict) else b"")
         self._find_replaceable()  # again: only the progress shows whether a resumed conversion may overwrite
         with ExitStack() as undo:
             if not self._committed:

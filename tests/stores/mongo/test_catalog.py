@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dbloader import Record
-from dbloader.errors import StoreExistsError
+from dbloader.errors import PlaceError, StoreExistsError
 from dbloader.records.columns import COLUMNS
 from dbloader.stores.mongo import catalog, connection, partial
 from dbloader.stores.open import create_store
@@ -79,7 +79,7 @@ def test_store_is_published_without_view(mongod: Mongod, mongod_uri: str, monkey
     write(mongod_uri, RECORDS[:2])
     with (
         create_store(mongod_uri, overwrite=True) as writer,
-        mongod.fail_point("drop", times=None, error_code=91) as count,
+        mongod.fail_point("collMod", times=None, error_code=91) as count,
     ):
         write_one_by_one(writer, RECORDS)
         writer.finish()
@@ -188,3 +188,10 @@ def test_foreign_view_is_kept(mongo_uri: str, database: Any, options: dict[str, 
     with pytest.raises(StoreExistsError, match=r"is not a dbloader store and will not be overwritten"):
         write_nothing(mongo_uri, **options)
     assert [found["precious"] for found in database["store"].find()] == [1]
+
+
+@pytest.mark.parametrize("name", ["admin", "config", "local"])
+def test_system_database_is_refused(name: str) -> None:
+    message = rf"{name}\.store is in one of MongoDB's own databases \(admin, config, local\)"
+    with pytest.raises(PlaceError, match=message):
+        create_store(f"mongodb://host/{name}.store")

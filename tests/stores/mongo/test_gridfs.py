@@ -92,6 +92,10 @@ def test_damaged_large_record_raises(mongo_server: Server, mongo_uri: str) -> No
         with pytest.raises(DamagedRecordError, match="record 1"):
             store.verify()
         assert stored(store, [0, 4]) == [documents_of(LARGE)[index] for index in (0, 4)]
+        for change in ({"$set": {"chunkSize": 0}}, {"$set": {"length": "abc"}}, {"$unset": {"length": ""}}):
+            database[f"{large}.files"].update_one({"_id": files[0]}, change)
+            with pytest.raises(DamagedRecordError, match=r"^record 0 .* is damaged: "):
+                store.read([0])
 
 
 @pytest.mark.usefixtures("_small_limit")
