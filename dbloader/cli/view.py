@@ -19,7 +19,8 @@ Examples:
   dbloader view train.lmdb
   dbloader view train.lmdb val.lmdb
   dbloader view train.lmdb --port 8000 --no-open
-  dbloader view train.lmdb --html report.html""",
+  dbloader view train.lmdb --html report.html
+  dbloader view train.lmdb --html small.html --where 'width<64'""",
 )
 @click.argument("place", type=click.Path())
 @click.argument("other", type=click.Path(), required=False)
@@ -47,6 +48,7 @@ Examples:
     type=click.Path(),
     help="Write a report of PLACE with samples and histograms to the new file FILE, and start no viewer.",
 )
+@click.option("--where", metavar="QUERY", help="With --html: report only the records that this search finds.")
 @click.option("--no-open", is_flag=True, help="Do not open a browser.")
 def view_command(
     place: str,
@@ -56,6 +58,7 @@ def view_command(
     host: str,
     transform: str | None,
     html: str | None,
+    where: str | None,
     no_open: bool,
 ) -> None:
     """Show the store PLACE, and a second store OTHER, in the browser until Ctrl-C.
@@ -68,9 +71,11 @@ def view_command(
             raise click.UsageError(f"--html is a report of one store, got {place} and {other}")
         if (port, host, transform) != (None, HOST, None):
             raise click.UsageError("--html starts no viewer: leave out --port, --host and --transform")
-        nbytes, samples = isolated("viewing.html_report.write_html", place, output=html)
+        nbytes, samples = isolated("viewing.html_report.write_html", place, output=html, where=where or "")
         say(f"{html}: {size(nbytes)}, with {counted(samples, 'sample')}")
         return
+    if where is not None:
+        raise click.UsageError("--where needs --html; on the page, type the search")
     isolated(
         "viewing.server.serve",
         *([place] if other is None else [place, other]),

@@ -41,6 +41,7 @@ from dbloader.viewing.listing import FORMATS, stream_listing
 from dbloader.viewing.record import show_record
 from dbloader.viewing.reports import list_duplicates
 from dbloader.viewing.selection import Selections
+from dbloader.viewing.sorting import ODD, find_position
 from dbloader.viewing.thumbnails import Thumbnails
 
 if TYPE_CHECKING:
@@ -144,14 +145,15 @@ class ViewerRequest:
 def _stores(request: ViewerRequest) -> list[dict[str, Any]]:
     return [
         {
-            **asdict(store.manifest),
+            **asdict((store := selections.store).manifest),
             "place": store.place,
             "kind": "mongodb" if is_mongo(store.place) else "lmdb",
             "records": len(store),
             "file_fields": store.manifest.file_fields,
             "started": request.state.started,
+            "sorts": (*selections.columns.sortable, ODD),
         }
-        for store in request.state.stores
+        for selections in request.state.selections
     ]
 
 
@@ -169,11 +171,16 @@ def _note(request: ViewerRequest) -> dict[str, str | None]:
 
 def _rows(request: ViewerRequest) -> dict[str, Any]:
     start, count = request.integer("start", 0), request.integer("count", 200)
-    return summary.rows(request.selections, request.text("q"), start, count)
+    return summary.rows(request.selections, request.text("q"), start, count, request.text("sort"))
+
+
+def _summary(request: ViewerRequest) -> dict[str, Any]:
+    return summary.count(request.selections, request.text("q"), request.text("axes"))
 
 
 def _position(request: ViewerRequest) -> dict[str, int | None]:
-    return {"position": request.selections.position(request.text("q"), request.integer("index"))}
+    q, by, index = request.text("q"), request.text("sort"), request.integer("index")
+    return {"position": find_position(request.selections, q, by, index)}
 
 
 def _listing(request: ViewerRequest) -> Response:
@@ -252,7 +259,7 @@ ROUTES: tuple[_Route, ...] = (
     ("/api/{s}/note", _note, False),
     ("/api/{s}/select", lambda request: summary.select(request.selections, request.text("q")), False),
     ("/api/{s}/rows", _rows, False),
-    ("/api/{s}/summary", lambda request: summary.count(request.selections, request.text("q")), False),
+    ("/api/{s}/summary", _summary, False),
     ("/api/{s}/position", _position, False),
     ("/api/{s}/report", _report, False),
     ("/api/{s}/duplicates", _duplicates, False),

@@ -61,6 +61,24 @@ class Columns:
         number = index // CHUNK
         return name_at(self._names.get(number, lambda: self.store.open_handle().chunk("name", number)), index % CHUNK)
 
+    @property
+    def sortable(self) -> tuple[str, ...]:
+        """The columns that ``known`` takes."""
+        return ("width", "height", "aspect", "bytes", "label")
+
+    def known(self, what: str, indices: Any) -> tuple[Array, Array]:
+        """Return a column of ``sortable`` for some records, and whether each record has a value: two arrays.
+
+        Args:
+            what: Name of the column.
+            indices: A slice, or an array of integers.
+        """
+        if what == "label":
+            values = self.get("label")[indices]
+            return values, values != NO_LABEL
+        values = self.values(what, indices)
+        return values, values > 0
+
     def values(self, what: str, indices: Any) -> Array:
         """Return the width, height, aspect (width / height, float64) or bytes of some records; 0 if unknown.
 

@@ -7,7 +7,7 @@ import html
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from dbloader.viewing.summary import count
 from dbloader.viewing.thumbnails import Thumbnails
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dbloader.stores.base import Store
 
 _SAMPLES, _SAMPLE_BYTES = 60, 1_200_000  # bytes of all pictures: the file must fit into a mail
@@ -43,20 +45,26 @@ th, td {{ text-align: left; font-weight: 400; vertical-align: top; padding: 3px 
 .sizes {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(220px, 1fr)); gap: 20px; }}
 figure {{ margin: 0; font-size: 12px; }} img {{ width: 100%; height: 110px; object-fit: contain; display: block; }}
 figure p {{ margin: 0; color: light-dark(#b42318, #ff8a7d); }} svg {{ display: block; width: 100%; height: 60px; }}
-rect {{ fill: var(--bar); }} svg.share {{ width: 160px; height: 10px; }}
+rect {{ fill: var(--bar); }} rect.all {{ fill: var(--line); }} svg.share {{ width: 160px; height: 10px; }}
 .ends {{ display: flex; justify-content: space-between; color: var(--muted); }}
 </style></head><body>
 """
 
 
-def write_html(place: str | os.PathLike[str], output: str | os.PathLike[str]) -> tuple[int, int]:
+def write_html(place: str | os.PathLike[str], output: str | os.PathLike[str], where: str = "") -> tuple[int, int]:
     """Write facts, samples, histograms, classes and the conversion's report of a store to a new HTML file.
 
     The samples are spread evenly over the classes. Every call chooses the same samples. Return the numbers of bytes and
     of samples in the file.
 
+    Args:
+        place: Place of the store.
+        output: The file.
+        where: A query. If given, samples, histograms and classes are of the matching records only, and the file has no
+            report of the conversion.
+
     Raises:
-        OptionError: ``output`` exists, or its folder does not exist.
+        OptionError: ``output`` exists, its folder does not exist, or the query is wrong.
         StoreError: The store cannot be read.
         OSError: The file cannot be written.
     """
@@ -66,9 +74,10 @@ def write_html(place: str | os.PathLike[str], output: str | os.PathLike[str]) ->
     if not aside.parent.is_dir():
         raise OptionError(f"--html {os.fspath(output)}: there is no folder {aside.parent}; make it first")
     with open_store(place) as store:
-        samples, sheet = _sheet(store)
-        page = "\n".join([_HEAD.format(title=_text(store.place)), *_facts(store), sheet, *_counts(store)])
-        data = f"{page}\n{_events(store)}\n</body></html>\n".encode()
+        selections = Selections(store)
+        samples, sheet = _sheet(store, selections.select(where))
+        parts = [_HEAD.format(title=_text(store.place)), *_facts(store, where), sheet, *_counts(selections, where)]
+        data = "\n".join([*parts, "" if where else _events(store), "</body></html>\n"]).encode()
     try:
         with aside.open("xb") as file:
             file.write(data)
@@ -91,9 +100,10 @@ def _table(rows: list[list[str]]) -> str:
     return f"<table>{''.join(lines)}</table>"
 
 
-def _facts(store: Store) -> list[str]:
+def _facts(store: Store, where: str) -> list[str]:
     known = store.manifest
     facts = {
+        "Search": where,
         "Records": f"{known.length:,}",
         "Images": size(known.image_bytes),
         "Classes": f"{len(known.classes):,}" if known.classes else "",
@@ -109,9 +119,9 @@ def _facts(store: Store) -> list[str]:
     return [f"<h1>{_text(store.place)}</h1>", _table(rows)]
 
 
-def _sheet(store: Store) -> tuple[int, str]:
+def _sheet(store: Store, selected: Any) -> tuple[int, str]:
     thumbnails, figures, total = Thumbnails(0), list[str](), 0
-    for index in _samples(store):
+    for index in _samples(store, selected):
         try:
             data, kind = thumbnails.get(store, index, 160)
             picture = f'<img alt="" src="data:{kind};base64,{base64.b64encode(data).decode()}">'
@@ -121,25 +131,25 @@ def _sheet(store: Store) -> tuple[int, str]:
         if total > _SAMPLE_BYTES:
             break
         figures.append(f"<figure>{picture}<figcaption>{index:,} {_text(store.name(index) or '')}</figcaption></figure>")
-    of, lines = counted(len(store), "record"), "\n".join(figures)
+    of, lines = counted(len(selected), "record"), "\n".join(figures)
     head = f"<h2>{len(figures)} of {of}</h2><p class=muted>Spread evenly over the classes, at random in each.</p>"
     return len(figures), f"{head}<div class=sheet>\n{lines}\n</div>"
 
 
-def _samples(store: Store) -> list[int]:
+def _samples(store: Store, selected: Any) -> list[int]:
     """Return the indices of the samples, ascending. Each class has equally many, unless it has too few records."""
-    rng, labels = np.random.default_rng(0), store.column("label")
+    rng, labels = np.random.default_rng(0), store.column("label")[np.asarray(selected, np.int64)]
     order = rng.permutation(len(labels))
     by_label = order[np.argsort(labels[order], kind="stable")]
     _, begins, counts = np.unique(labels[by_label], return_index=True, return_counts=True)
     turns = np.arange(len(by_label)) - np.repeat(begins, counts)  # the number of each record in its class
     chosen = by_label[np.lexsort((rng.permutation(len(labels)), turns))[:_SAMPLES]]
-    indices: list[int] = np.sort(chosen).tolist()
+    indices: list[int] = np.asarray(selected)[np.sort(chosen)].tolist()
     return indices
 
 
-def _counts(store: Store) -> list[str]:
-    facts, classes = count(Selections(store), ""), store.manifest.classes
+def _counts(selections: Selections, where: str) -> list[str]:
+    facts, classes = count(selections, where), selections.store.manifest.classes
     rows = sorted(((number, label) for label, number in facts["labels"] if label is not None), key=lambda row: -row[0])
     most = max((number for number, _ in rows), default=1)
     bar = f'<svg class="share" viewBox="0 0 {most} 1" preserveAspectRatio="none"><rect height="1" width='
@@ -148,22 +158,28 @@ def _counts(store: Store) -> list[str]:
         for number, label in rows[:_CLASSES]
     ]
     names = {"width": "Width", "height": "Height", "aspect": "Width / height", "bytes": "Bytes"}
-    figures = [_histogram(names[what], **histogram) for what, histogram in facts["histograms"].items()]
+    figures = [_histogram(names[what], found) for what, found in facts["histograms"].items()]
     of = f"the {_CLASSES} most frequent of {len(rows):,}" if len(rows) > _CLASSES else f"{len(rows):,}"
     shown = [f"<h2>Classes: {of}</h2>", _table(table)] if rows else []
     return ["<h2>Sizes</h2><div class=sizes>", *figures, "</div>", *shown]
 
 
-def _histogram(name: str, edges: list[float], counts: list[int]) -> str:
-    most = max(counts, default=1)
-    bars = "".join(
-        f'<rect x="{x + 0.06:.2f}" y="{_HIGH - (high := number / most * _HIGH):.1f}" width=".88" height="{high:.1f}"/>'
-        for x, number in enumerate(counts)
-    )
+def _histogram(name: str, found: dict[str, Any]) -> str:
+    counts, edges = found["counts"], found["edges"]
+    bars = f"{_bars(found['all'] or (), ' class=all')}{_bars(counts)}"
     picture = f'<svg viewBox="0 0 {max(1, len(counts))} {_HIGH}" preserveAspectRatio="none">{bars}</svg>'
-    ends = [f"{edge:,}" if isinstance(edge, int) else f"{edge:.3g}" for edge in edges[:1] + edges[-1:]]
-    texts = "".join(f"<span>{end}</span>" for end in ends) or "unknown"
-    return f"<figure><figcaption>{name}</figcaption>{picture}<div class=ends>{texts}</div></figure>"
+    ends = [f"{edge:,}" if isinstance(edge, int) else f"{edge:,.6g}" for edge in edges[:1] + edges[-1:]]
+    texts = f"<span>{{}}</span>{'logarithmic' * (found['scale'] == 'log')}<span>{{}}</span>".format(*ends or [""] * 2)
+    head = f"<figcaption>{name}{', faint: all records' * bool(found['all'])}{', unknown' * (not edges)}</figcaption>"
+    return f"<figure>{head}{picture}<div class=ends>{texts}</div></figure>"
+
+
+def _bars(counts: Sequence[int], kind: str = "") -> str:
+    most = max(counts, default=1) or 1
+    return "".join(
+        f'<rect{kind} x="{x + 0.06:.2f}" y="{_HIGH - high:.1f}" width=".88" height="{high:.1f}"/>'
+        for x, high in enumerate(number / most * _HIGH for number in counts)
+    )
 
 
 def _events(store: Store) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "=": operator.eq}
 _MOST_BYTES = 64_000_000  # of kept selections. A selection of ten million records has up to 40 MB
+_MOST_HISTOGRAMS = 200
 
 
 class Selections:
@@ -31,6 +32,8 @@ class Selections:
     Attributes:
         columns: The columns of the store.
         counts: The last results of ``summary.count``.
+        histograms: The last histograms of all records.
+        orders: The last results of ``sorting.sort_records``.
         report: The report of the conversion.
     """
 
@@ -40,6 +43,8 @@ class Selections:
         self.report = ConversionReport(store)
         self._events = LRUCache[dict[str, Any]](math.inf, len)
         self._kept = LRUCache[Any](_MOST_BYTES, lambda indices: 1_000 + getattr(indices, "nbytes", 0))
+        self.orders = LRUCache[Any](_MOST_BYTES, lambda indices: indices.nbytes)
+        self.histograms = LRUCache[dict[str, Any]](_MOST_HISTOGRAMS, lambda _: 1)
         self.counts = LRUCache[dict[str, Any]](_MOST_BYTES, lambda counts: 10_000 + 200 * len(counts["labels"]))
 
     def select(self, text: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from dbloader.errors import DamagedStoreError, OptionError
 from dbloader.records.columns import NO_LABEL
 from dbloader.viewing.columns import blocks
 from dbloader.viewing.query import SIZES
+from dbloader.viewing.sorting import sort_records
 
 if TYPE_CHECKING:
     from dbloader.viewing.columns import Array, Columns
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 _MOST_ROWS = 500  # of one answer
 _BINS = 40
 _SAMPLED = 100_000  # values that decide the edges of a histogram. All values are counted
+_FINEST = 1e-9  # no bar is narrower than a 40th of this share of the greatest value: floats are not that precise
 _WIDE = 20  # edges are logarithmic if the values differ by more than this factor
 
 
@@ -28,34 +31,41 @@ def select(selections: Selections, text: str) -> dict[str, Any]:
     return {"count": len(selections.select(text)), "of": len(selections.store)}
 
 
-def rows(selections: Selections, text: str, start: int, count: int) -> dict[str, Any]:
+def rows(selections: Selections, text: str, start: int, count: int, by: str = "") -> dict[str, Any]:
     """Return rows of a selection: index, name, label, width, height and bytes. A missing value is None.
+
+    For ``by`` see ``sort_records``.
 
     Raises:
         OptionError: ``count`` is more than 500, or the query is wrong.
     """
     if not (start >= 0 and 0 <= count <= _MOST_ROWS):
         raise OptionError(f"start must be 0 or more and count from 0 to {_MOST_ROWS}, got {start} and {count}")
-    indices = np.asarray(selections.select(text)[start : start + count], np.int64)
+    indices = np.asarray(sort_records(selections, text, by)[start : start + count], np.int64)
     columns = selections.columns
     values = (columns.some(column, indices) for column in ("label", "width", "height", "nbytes"))
     rows = [[index, columns.name(index) or None, *rest] for index, *rest in zip(indices.tolist(), *values, strict=True)]
     return {"start": start, "rows": rows}
 
 
-def count(selections: Selections, text: str) -> dict[str, Any]:
+def count(selections: Selections, text: str, axes: str = "") -> dict[str, Any]:
     """Return the counts of a selection by label, size, format and event.
 
     ``labels`` is a list of pairs: a label, or None for no label, and the number of its records. It is empty for a store
-    of more than 65,536 labels. ``histograms`` has the ``edges`` and ``counts`` of each size. A bin contains its lower
-    edge and not its upper edge; the last bin contains both. The first edge is the least value, the last edge the
-    greatest. Records of unknown size are left out. ``formats`` is None if records would have to be read. ``problem`` is
-    None, or the reason why the events cannot be read.
+    of more than 65,536 labels. ``histograms`` has the `histogram` of each size. ``formats`` is None if records would
+    have to be read. ``problem`` is None, or the reason why the events cannot be read.
+
+    Args:
+        selections: Evaluates the query.
+        text: The query.
+        axes: The ``axis`` of some histograms, such as ``"width:log,bytes:linear"``.
     """
-    return selections.counts.get(text.strip(), lambda: _count(selections, selections.select(text)))
+    return selections.counts.get((text.strip(), axes), lambda: _count(selections, text, axes))
 
 
-def _count(selections: Selections, indices: Any) -> dict[str, Any]:
+def _count(selections: Selections, text: str, axes: str) -> dict[str, Any]:
+    indices = selections.select(text)
+    chosen = dict(word.partition(":")[::2] for word in axes.split(","))
     manifest = selections.store.manifest
     everything = isinstance(indices, range)
     formats = manifest.formats if everything else None
@@ -68,7 +78,7 @@ def _count(selections: Selections, indices: Any) -> dict[str, Any]:
     return {
         "count": len(indices),
         "labels": [] if manifest.label_counts is None else _count_labels(selections, indices),
-        "histograms": {what: _histogram(selections.columns, what, indices) for what in SIZES},
+        "histograms": {what: histogram(selections, text, what, chosen.get(what, "")) for what in SIZES},
         "formats": formats,
         "events": {event: len(some) if everything else _common(some, indices) for event, some in events.items()},
         "problem": problem,
@@ -94,39 +104,86 @@ def _common(some: Array, indices: Array) -> int:
     return int(np.count_nonzero(indices[at] == some)) if len(indices) else 0
 
 
-def _histogram(columns: Columns, what: str, indices: Any) -> dict[str, list[Any]]:
-    sampled = columns.values(what, np.asarray(indices[:: max(1, len(indices) // _SAMPLED)], np.int64))
-    inner = _edges(sampled[sampled > 0], whole=what != "aspect", logarithmic=what == "bytes")
-    below, unknown, least, greatest = np.zeros(len(inner), np.int64), 0, math.inf, 0
-    for part in blocks(len(indices)):
-        # Sorting takes 10 ms for a million values. Searching the bin of each value takes 70 ms.
-        here = np.sort(columns.values(what, part if isinstance(indices, range) else indices[part]))
-        below += here.searchsorted(inner)
-        unknown += (none := int(here.searchsorted(0, "right")))
-        if none < len(here):
-            least, greatest = min(least, here[none].item()), max(greatest, here[-1].item())
-    counts = np.diff([unknown, *below, len(indices)])
+def histogram(selections: Selections, text: str, what: str, axis: str = "") -> dict[str, Any]:
+    """Return the histogram of a column for the records that match a query.
+
+    ``edges`` and ``counts`` are its bins. A bin contains its lower edge and not its upper edge; the last bin contains
+    both. Records without a finite value are left out. The bins are the same for each query, and ``all`` has the counts
+    of all records. But if the query compares this column, the bins fit the matching records, and ``all`` is None. The
+    first and the last edge are the least and the greatest value of the records that decide the bins. ``ends`` are the
+    least and the greatest value of the matching records; None without one. ``scale`` is "log" or "linear", or "" if
+    each integer has its bin.
+
+    Args:
+        selections: Evaluates the query.
+        text: The query.
+        what: The column: a size, or a field with numbers.
+        axis: The scale; "" for the better one.
+    """
+    indices, columns = selections.select(text), selections.columns
+    if not isinstance(indices, range) and re.search(rf"(?<![\w.]){re.escape(what)}\s*[<>=!]", text):
+        return {**_histogram(columns, what, indices, axis), "all": None}
+    found = selections.histograms.get(
+        (what, axis), lambda: _histogram(columns, what, range(len(selections.store)), axis)
+    )
+    if isinstance(indices, range):
+        return {**found, "all": None}
+    counts, ends = _count_bins(columns, what, indices, found["edges"][1:-1])
+    return {**found, "counts": counts[: len(found["counts"])], "ends": ends, "all": found["counts"]}
+
+
+def _histogram(columns: Columns, what: str, indices: Any, axis: str) -> dict[str, Any]:
+    sampled = _finite(columns, what, np.asarray(indices[:: max(1, len(indices) // _SAMPLED)], np.int64))
+    inner, scale = _edges(sampled, axis or ("log" if what == "bytes" else ""))
+    counts, ends = _count_bins(columns, what, indices, inner)
     filled = np.flatnonzero(counts).tolist()
     if not filled:
-        return {"edges": [], "counts": []}
+        return {"edges": [], "counts": [], "ends": None, "scale": ""}
     first, last = filled[0], filled[-1]
-    return {"edges": [least, *inner[first:last], greatest], "counts": counts[first : last + 1].tolist()}
+    edges = [ends[0], *inner[first:last], ends[1]]
+    return {"edges": edges, "counts": counts[first : last + 1], "ends": ends, "scale": scale}
 
 
-def _edges(values: Array, *, whole: bool, logarithmic: bool) -> list[float]:
-    """Return up to 41 round numbers, ascending. They enclose all values but the lowest and the highest 0.5 %."""
+def _count_bins(columns: Columns, what: str, indices: Any, inner: list[float]) -> tuple[list[int], Any]:
+    """Return the counts between inner edges, below the first and from the last; and the least and greatest value."""
+    below, known, ends = np.zeros(len(inner), np.int64), 0, None
+    for part in blocks(len(indices)):
+        # Sorting takes 10 ms for a million values. Searching the bin of each value takes 70 ms.
+        here = np.sort(_finite(columns, what, part if isinstance(indices, range) else indices[part]))
+        below += here.searchsorted(inner)
+        known += len(here)
+        if len(here):
+            least, greatest = ends or (math.inf, -math.inf)
+            ends = [min(least, here[0].item()), max(greatest, here[-1].item())]
+    return np.diff([0, *below, known]).tolist(), ends
+
+
+def _finite(columns: Columns, what: str, indices: Any) -> Array:
+    values, known = columns.known(what, indices)
+    return values[known & np.isfinite(values)]
+
+
+def _edges(values: Array, axis: str) -> tuple[list[float], str]:
+    """Return up to 41 round numbers, ascending, and their scale.
+
+    The numbers enclose all values but the lowest and the highest 0.5 %.
+    """
     if not len(values):
-        return []
-    if whole and values.max() - values.min() < _BINS:
-        return [*range(int(values.min()), int(values.max()) + 2)]
+        return [], ""
+    whole = values.dtype.kind in "iu"
+    if whole and int(values.max()) - int(values.min()) < _BINS:
+        return [*range(int(values.min()), int(values.max()) + 2)], ""
     first, last = np.percentile(values, (0.5, 99.5)).tolist()
-    if logarithmic or last > _WIDE * first:
+    if first > 0 and axis != "linear" and (axis == "log" or last > _WIDE * first):
+        scale = "log"
         a_decade = min(20, _BINS // max(1, math.ceil(math.log10(last / first))))
         numbers = range(math.floor(math.log10(first) * a_decade), math.floor(math.log10(last) * a_decade) + 2)
         edges = [float(f"{10 ** (number / a_decade):.1e}") for number in numbers]  # rounded to two digits
     else:
-        unit = 10.0 ** math.floor(math.log10(max(last - first, last / 2) / _BINS))
+        scale = "linear"
+        span = max(last - first, max(abs(first), abs(last)) * _FINEST) or 1.0
+        unit = 10.0 ** math.floor(math.log10(span / _BINS))
         step = next(unit * digit for digit in (1, 2, 5, 10, 20) if last - first <= unit * digit * (_BINS - 1))
         numbers = range(math.floor(first / step), math.floor(last / step) + 2)
-        edges = [round(step * number, 12) for number in numbers]
-    return [*dict.fromkeys(map(round, edges))] if whole else edges
+        edges = [float(f"{step * number:.12g}") for number in numbers]
+    return [*dict.fromkeys(map(round, edges) if whole else edges)], scale

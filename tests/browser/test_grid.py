@@ -85,6 +85,38 @@ def test_scroll_bar_moves_in_proportion_and_the_wheel_by_rows(tabs: Tabs, tall: 
     shows(page, TALL // 2 + 3)
 
 
+def test_sorted_search_is_a_link_and_keeps_its_order_from_record_to_record(
+    tabs: Tabs, photos: Site, damaged: str
+) -> None:
+    page = tabs.open(photos, "/?q=-class:dog", refused=damaged)
+    names = page.locator("#tiles .tile:visible .facts")
+    expect(names.first).to_contain_text("0 · cat")
+    page.locator("#sort").select_option("width")
+    expect(names.first).to_contain_text("0 · cat · 40")
+    page.locator("#direction").click()
+    expect(names.first).to_contain_text("59 · cat · 99")
+    assert page.url.endswith("&sort=-width")
+    page.reload()
+    expect(names.first).to_contain_text("59 · cat · 99")
+    expect(names.nth(1)).to_contain_text("179 · maine coon · 99")
+    expect(names.nth(2)).to_contain_text("58 · cat · 98")
+    page.locator("#jump").fill("179")
+    page.locator("#jump").press("Enter")
+    expect(page.locator(".tile.active .facts")).to_contain_text("179 ·")
+    page.keyboard.press("Enter")
+    expect(page.locator("db-record nav")).to_contain_text("2 of 120")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("db-record nav")).to_contain_text("3 of 120")
+    assert "index=58" in page.url
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator("db-record nav")).to_contain_text("1 of 120")
+    assert "index=59" in page.url
+    page.keyboard.press("Escape")
+    page.locator("#sort").select_option("odd")
+    expect(names.first).not_to_contain_text("59 · cat")
+
+
 def test_keys_reach_an_index(tabs: Tabs, tall: Site) -> None:
     page = tabs.open(tall)
     shows(page, 0)

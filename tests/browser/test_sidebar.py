@@ -80,6 +80,24 @@ def test_drag_on_a_histogram_shows_its_records(page: Page) -> None:
     assert count == sum(low <= 40 + seed % 60 <= high for seed in range(ALL))
 
 
+def test_histogram_of_a_search_lies_over_the_one_of_all_records(page: Page) -> None:
+    bars, heights = page.locator("db-bars[name=width]"), [30 + seed % 20 for seed in range(ALL)]
+    expect(bars.locator("rect.all")).to_have_count(0)
+    page.locator(".class", has_text="maine coon").click()
+    counted(page, 30)
+    expect(bars.locator("rect.all")).to_have_count(bars.locator("rect[role=option]").count())
+    widths = [40 + seed % 60 for seed in range(150, 180)]
+    expect(bars.locator(".range")).to_have_text(f"{min(widths)} to {max(widths)}")
+    expect(page.locator("db-bars[name=height] .ends").last).to_have_text(f"{min(heights)}{max(heights)}")
+    axis = page.locator("db-bars[name=bytes] .axis")
+    expect(axis).to_have_text("logarithmic")
+    axis.click()
+    expect(axis).to_have_text("linear")
+    page.reload()
+    expect(axis).to_have_text("linear")
+    expect(page.locator("db-bars[name=bytes] rect.all")).not_to_have_count(0)
+
+
 def test_all_words_of_a_search_match_and_are_removed_one_by_one(page: Page) -> None:
     page.keyboard.press("/")
     page.keyboard.type("class:cat name:_01 width<1000")

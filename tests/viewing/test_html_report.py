@@ -140,6 +140,19 @@ def test_histograms_end_with_the_least_and_the_greatest_value(tmp_path: Path) ->
     assert texts == [["7", "2,000"], ["1,000", "1,000"], ["0.007", "2"], ["7", "2,000"]]
 
 
+def test_search_reports_only_the_records_that_it_finds(tmp_path: Path) -> None:
+    records = [Record(name=f"r{n}", label=n % 2, width=n + 1, height=9) for n in range(100)]
+    write(tmp_path / "a.lmdb", records)
+    assert write_html(tmp_path / "a.lmdb", tmp_path / "report.html", "width<=10 label:0")[1] == 5
+    parsed = Parsed((tmp_path / "report.html").read_text())
+    for text in ("Searchwidth<=10 label:0", "5 of 5 records", "Height, faint: all records", "Width", "Classes: 1"):
+        assert text in parsed.text
+    assert re.findall(r"(\d+) r\d", parsed.text) == ["0", "2", "4", "6", "8"]
+    assert "conversion" not in parsed.text
+    with pytest.raises(OptionError, match="query, letter 1"):
+        write_html(tmp_path / "a.lmdb", tmp_path / "other.html", "size:3")
+
+
 BLOCKED = "import sys; sys.modules.update(dict.fromkeys(('starlette', 'uvicorn', 'torch')));"
 
 

@@ -40,6 +40,10 @@ def histograms(tmp_path: Path, records: list[Record]) -> dict[str, Any]:
         selections = Selections(store)
         found: dict[str, Any] = summary.count(selections, "")["histograms"]
         for what, value_of in SIZES.items():
+            for axis in ("log", "linear"):
+                other = summary.histogram(selections, "", what, axis)
+                check_histogram(other, [value_of(record) for record in records])
+                assert other["scale"] in ("", axis)
             check_histogram(found[what], [value_of(record) for record in records])
             edges, counts = found[what]["edges"], found[what]["counts"]
             for number in range(0, len(counts), 9):
@@ -49,8 +53,9 @@ def histograms(tmp_path: Path, records: list[Record]) -> dict[str, Any]:
     return found
 
 
-def check_histogram(found: dict[str, list[Any]], values: list[Any]) -> None:
+def check_histogram(found: dict[str, Any], values: list[Any]) -> None:
     known, edges = [value for value in values if value is not None], found["edges"]
+    assert found["ends"] == ([min(known), max(known)] if known else None)
     assert len(found["counts"]) == max(0, len(edges) - 1) <= 45
     assert edges[:-1] == sorted(set(edges[:-1]))
     assert [edges[:1], edges[-1:]] == ([[min(known)], [max(known)]] if known else [[], []])
@@ -59,6 +64,16 @@ def check_histogram(found: dict[str, list[Any]], values: list[Any]) -> None:
     assert found["counts"] == expected
     assert sum(expected) == len(known)
     assert not expected or (expected[0] and expected[-1])
+
+
+def check_bins(found: dict[str, Any], values: list[Any], everything: dict[str, Any]) -> None:
+    """Compare the histogram of a search, whose bins are those of all records."""
+    known, edges = [value for value in values if value is not None], found["edges"]
+    assert (edges, found["all"]) == (everything["edges"], everything["counts"])
+    assert found["ends"] == ([min(known), max(known)] if known else None)
+    assert found["counts"] == [
+        sum(low <= value < high for value in known) for low, high in pairwise([*edges[:-1], math.inf])
+    ]
 
 
 def test_counts_equal_a_count_record_by_record(tmp_path: Path) -> None:
@@ -77,7 +92,12 @@ def test_counts_equal_a_count_record_by_record(tmp_path: Path) -> None:
                 names = {line["name"] for line in events if line["event"] == event}
                 assert count == sum(record.name in names for record in chosen)
             for what, value_of in SIZES.items():
-                check_histogram(found["histograms"][what], [value_of(record) for record in chosen])
+                values = [value_of(record) for record in chosen]
+                if what in text or len(chosen) == len(records):  # its bins fit the chosen records
+                    check_histogram(found["histograms"][what], values)
+                    assert found["histograms"][what]["all"] is None
+                else:
+                    check_bins(found["histograms"][what], values, summary.histogram(selections, "", what))
         everything = summary.count(selections, "")
         assert everything["formats"] == Counter(record.format for record in records if record.format)
         assert {"damaged", "repaired", "rejected", "odd"} == everything["events"].keys()

@@ -3,7 +3,7 @@
 /** The entries of /api/stores, one for each store. start.js fills it before it shows a view. */
 export const stores = [];
 
-const SHARED = ["store", "q", "at", "px", "selected"]; // parameters of all views; the others belong to one view
+const SHARED = ["store", "q", "sort", "axes", "at", "px", "selected"]; // parameters of all views; the others belong to one view
 const NUMBERS = {store: 0, at: 0, px: 160, index: 0};
 const NO_DATABASE = 503; // the status of the viewer's reply when MongoDB does not answer
 const [SLOW_MS, ASK_AGAIN_MS] = [500, 1000];
@@ -16,7 +16,7 @@ export function state() {
     const number = Math.floor(Number(given[name] ?? usual));
     return [name, number >= 0 && Number.isSafeInteger(number) ? number : usual];
   });
-  return {view: "grid", q: "", ...given, ...Object.fromEntries(numbers)};
+  return {view: "grid", q: "", sort: "", ...given, ...Object.fromEntries(numbers)};
 }
 
 /** Return the URL of the present state with changes; null or "" removes a parameter. A change of the view removes the

@@ -1,13 +1,26 @@
 /** A histogram. The user chooses a range with a click, a drag, or the arrow keys and Enter. */
-import {counted, make} from "./app.js";
+import {counted, go, make, state} from "./app.js";
 
 const HIGH = 40;
+const SCALES = {log: "logarithmic", linear: "linear"};
+
+/** Return a number as text: all digits of an integer, six of others. `roundingMode` keeps a bound a bound: "floor" or "ceil". */
+export const exact = (number, roundingMode = "halfExpand") =>
+  number.toLocaleString("en-US", Number.isInteger(number) ? {} : {maximumSignificantDigits: 6, roundingMode});
+
+/** Show the axis of a histogram as "log" or "linear". The URL contains it, as in axes=bytes:linear,width:log. */
+function choose(name, scale) {
+  const others = (state().axes ?? "").split(",").filter((axis) => axis && !axis.startsWith(`${name}:`));
+  go({axes: [...others, `${name}:${scale}`].join()}, {replace: true});
+}
 
 class Bars extends HTMLElement {
   connectedCallback() {
     this.from = this.to = -1; // the marked bars; -1 for none
     this.edges = [];
     this.counts = [];
+    this.bars = [];
+    this.ends = "";
     this.whole = true;
     this.text = String;
     this.chosen = () => {};
@@ -15,8 +28,9 @@ class Bars extends HTMLElement {
     this.chosenRange = make("span", {class: "range"});
     this.least = make("span");
     this.greatest = make("span");
+    this.axis = make("button", {class: "axis"});
     this.append(make("div", {class: "ends"}, make("b", {}, this.getAttribute("name")), this.chosenRange), this.svg,
-      make("div", {class: "ends"}, this.least, this.greatest));
+      make("div", {class: "ends"}, this.least, this.axis, this.greatest));
     const at = (event) => {
       const box = this.svg.getBoundingClientRect();
       return Math.max(0, Math.min(this.counts.length - 1, Math.floor(((event.clientX - box.left) / box.width) * this.counts.length)));
@@ -39,22 +53,32 @@ class Bars extends HTMLElement {
     };
   }
 
-  /** Show a histogram. `whole`: values are integers; `text(value)`: returns a label; `chosen(from, to)`: called with the edges of the
-   * chosen range, null at an open end. */
-  draw({edges, counts}, whole, text, chosen) {
+  /** Show a histogram of the server. `whole`: values are integers; `text(value)`: returns a label; `chosen(from, to)`: called with the
+   * edges of the chosen range, null at an open end. Faint bars show all records. Search and all records have a scale each. */
+  draw({edges, counts, all, ends, scale}, whole, text, chosen) {
     Object.assign(this, {edges, counts, whole, text, chosen});
     const name = this.getAttribute("name");
-    const most = Math.max(1, ...counts);
+    const bars = (numbers, properties) => {
+      const most = Math.max(1, ...numbers);
+      return numbers.map((count, n) => {
+        const high = count ? Math.max(1.5, (count / most) * HIGH) : 0; // a small count is visible, too
+        return make("svg:rect", {x: n + 0.06, y: HIGH - high, width: 0.88, height: high, ...properties(count, n)});
+      });
+    };
     this.svg.setAttribute("viewBox", `0 0 ${counts.length} ${HIGH}`);
     this.svg.ariaLabel = `Records by ${name}`;
-    this.svg.replaceChildren(...counts.map((count, n) => {
-      const high = count ? Math.max(1.5, (count / most) * HIGH) : 0; // a small count is visible, too
-      const bar = make("svg:rect", {id: `${name}-${n}`, role: "option", x: n + 0.06, y: HIGH - high, width: 0.88, height: high});
-      bar.ariaLabel = `${this.range(n, n)}: ${counted(count)} records`;
-      return bar;
-    }));
-    this.least.textContent = text(edges[0]);
-    this.greatest.textContent = text(edges.at(-1));
+    this.bars = bars(counts, (count, n) => ({id: `${name}-${n}`, role: "option",
+      "aria-label": `${this.range(n, n)}: ${counted(count)}${all ? ` of ${counted(all[n])}` : ""} records`}));
+    this.svg.replaceChildren(make("svg:title", {}, all ? "Faint: all records, at a scale of their own" : ""),
+      ...bars(all ?? [], () => ({class: "all", "aria-hidden": "true"})), ...this.bars);
+    this.ends = all && ends ? `${exact(ends[0], "floor")} to ${exact(ends[1], "ceil")}` : "";
+    this.least.textContent = exact(edges[0], "floor");
+    this.greatest.textContent = exact(edges.at(-1), "ceil");
+    const other = scale === "log" ? "linear" : "log";
+    this.axis.hidden = !scale || edges[0] <= 0;
+    this.axis.textContent = SCALES[scale] ?? "";
+    this.axis.title = this.axis.ariaLabel = `The axis of ${name} is ${SCALES[scale]}: make it ${SCALES[other]}`;
+    this.axis.onclick = () => choose(name, other);
     this.mark(-1, -1);
   }
 
@@ -67,10 +91,10 @@ class Bars extends HTMLElement {
   mark(from, to) {
     [this.from, this.to] = [from, to];
     const [low, high] = [Math.min(from, to), Math.max(from, to)];
-    [...this.svg.children].forEach((bar, n) => (bar.ariaSelected = String(n >= low && n <= high)));
-    if (to >= 0) this.svg.setAttribute("aria-activedescendant", this.svg.children[to].id);
+    this.bars.forEach((bar, n) => (bar.ariaSelected = String(n >= low && n <= high)));
+    if (to >= 0) this.svg.setAttribute("aria-activedescendant", this.bars[to].id);
     const sum = this.counts.slice(Math.max(0, low), high + 1).reduce((all, one) => all + one, 0);
-    this.chosenRange.textContent = to < 0 ? "" : `${this.range(low, high)}: ${counted(sum)}`;
+    this.chosenRange.textContent = to < 0 ? this.ends : `${this.range(low, high)}: ${counted(sum)}`;
   }
 
   choose() {

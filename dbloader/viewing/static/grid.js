@@ -1,5 +1,5 @@
 /** The grid: all records of the search as thumbnails. */
-import {api, className, counted, escaped, go, link, listings, load, make, notice, picture, state, title, url} from "./app.js";
+import {api, className, counted, escaped, go, link, listings, load, make, notice, picture, state, stores, title, url} from "./app.js";
 import {keys} from "./keys.js";
 import {Scroller} from "./scroll.js";
 
@@ -38,9 +38,12 @@ class Grid extends HTMLElement {
     this.jump = make("input", {id: "jump", inputMode: "numeric", size: 8, autocomplete: "off", onkeydown: (event) => {
       if (event.key === "Enter") this.seek(this.jump.value.replace(/\D/g, "") || 0);
     }});
+    this.sort = make("select", {id: "sort", ariaLabel: "Sort by", onchange: () => go({sort: this.sort.value, at: null})});
+    this.direction = make("button", {id: "direction", onclick: () => go({sort: state().sort.replace(/^-?/, (minus) => (minus ? "" : "-")), at: null})});
     this.chosen = make("p", {id: "chosen", hidden: true});
     this.list = make("div", {id: "tiles", ariaLabel: "Records", ariaMultiSelectable: "true"});
-    this.append(make("h1", {class: "unseen"}, "Images"), make("div", {class: "strip"}, this.status, this.chosen, make("label", {}, make("span", {}, "Go to "), "index ", this.jump)), this.list);
+    this.append(make("h1", {class: "unseen"}, "Images"), make("div", {class: "strip"}, this.status, this.chosen,
+      make("span", {class: "sorts"}, this.sort, this.direction), make("label", {}, make("span", {}, "Go to "), "index ", this.jump)), this.list);
     const scroller = this.scroller = new Scroller(this.list, {
       gap: 8, tile: () => this.tile(), fill: (cell) => this.fill(cell), clear: (cell) => this.clear(cell),
       seen: (begin, end) => this.seen(begin, end),
@@ -73,7 +76,13 @@ class Grid extends HTMLElement {
       this.sharp = sharp;
       for (const cell of this.scroller.cells.values()) this.fill(cell);
     }
-    const key = `${now.store} ${now.q}`;
+    this.sort.replaceChildren(make("option", {value: ""}, "as stored"),
+      ...stores[now.store].sorts.map((name) => make("option", {value: name}, name === "odd" ? "odd sizes first" : `by ${escaped(name)}`)));
+    this.sort.value = now.sort.replace(/^-/, "");
+    this.direction.hidden = !now.sort;
+    this.direction.textContent = now.sort.startsWith("-") ? "↓" : "↑";
+    this.direction.ariaLabel = this.direction.title = now.sort.startsWith("-") ? "Descending" : "Ascending";
+    const key = `${now.store} ${now.sort} ${now.q}`;
     if (key !== this.key) {
       this.key = key;
       this.stop?.abort();
@@ -124,7 +133,7 @@ class Grid extends HTMLElement {
     this.loaded = performance.now();
     this.chunks.set(number, {rows: null, stop});
     try {
-      const {rows} = await api(`/api/${now.store}/rows`, {q: now.q, start: number * CHUNK, count: CHUNK}, stop.signal);
+      const {rows} = await api(`/api/${now.store}/rows`, {q: now.q, sort: now.sort, start: number * CHUNK, count: CHUNK}, stop.signal);
       if (stop.signal.aborted) return;
       this.chunks.set(number, {rows, stop});
       for (const cell of this.scroller.cells.values()) if (cell.index === null) this.fill(cell);
@@ -177,13 +186,13 @@ class Grid extends HTMLElement {
     go({view: "record", index: row[0], at});
   }
 
-  /** Go to the first record of the search with at least this index. */
+  /** Go to the first record of the search with at least this index; in a sorted search, to the record with this index. */
   async seek(index) {
-    const {store, q} = state();
+    const {store, q, sort} = state();
     try {
-      const {position} = await api(`/api/${store}/position`, {q, index});
+      const {position} = await api(`/api/${store}/position`, {q, sort, index});
       this.list.focus();
-      if (position === null) notice("The search finds no record from that index on.");
+      if (position === null) notice(sort ? "The search does not find the record with this index." : "The search finds no record from that index on.");
       else this.scroller.move(position);
     } catch (error) {
       notice(error.message);

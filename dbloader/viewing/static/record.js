@@ -63,7 +63,7 @@ class Record extends HTMLElement {
   }
 
   async show(now) {
-    const key = `${now.store} ${now.index} ${now.q}`;
+    const key = `${now.store} ${now.index} ${now.sort} ${now.q}`;
     if (key === this.key) return this.paint();
     this.key = key;
     this.before = this.after = undefined;
@@ -84,13 +84,13 @@ class Record extends HTMLElement {
   /** Find the record's position in the selection, and the records before and after it. */
   async neighbors(now, signal) {
     const [{position}, {count}] = await Promise.all([
-      api(`/api/${now.store}/position`, {q: now.q, index: now.index}, signal), api(`/api/${now.store}/select`, {q: now.q}, signal)]);
+      api(`/api/${now.store}/position`, {q: now.q, sort: now.sort, index: now.index}, signal), api(`/api/${now.store}/select`, {q: now.q}, signal)]);
     const start = Math.max(0, (position ?? count) - 1);
-    const {rows} = await api(`/api/${now.store}/rows`, {q: now.q, start, count: 3}, signal);
+    const {rows} = await api(`/api/${now.store}/rows`, {q: now.q, sort: now.sort, start, count: 3}, signal);
     const all = rows.map((row, n) => ({index: row[0], at: start + n}));
-    const here = all.find((each) => each.index === now.index);
-    this.before = all.findLast((each) => each.index < now.index);
-    this.after = all.find((each) => each.index > now.index);
+    const n = all.findIndex((each) => each.index === now.index), here = all[n];
+    this.before = here ? all[n - 1] : now.sort ? undefined : all.findLast((each) => each.index < now.index);
+    this.after = here ? all[n + 1] : now.sort ? undefined : all.find((each) => each.index > now.index);
     return {note: here ? `${counted(here.at + 1)} of ${counted(count)}` : "not among the images of this search"};
   }
 

@@ -1,5 +1,5 @@
 /** The side bar: search, links to the views, classes, histograms, formats and events. */
-import "./bars.js";
+import {exact} from "./bars.js";
 import {api, className, counted, escaped, go, link, listings, make, menu, sized, state, stores, url} from "./app.js";
 import {keys} from "./keys.js";
 import {Scroller} from "./scroll.js";
@@ -56,7 +56,7 @@ class Sidebar extends HTMLElement {
       this.pages.children[n].href = url({view, index: null});
       this.pages.children[n].ariaCurrent = view === now.view ? "page" : null;
     });
-    const key = `${now.store} ${now.q}`;
+    const key = `${now.store} ${now.axes} ${now.q}`;
     if (key === this.key) return;
     this.key = key;
     this.stop?.abort();
@@ -67,7 +67,7 @@ class Sidebar extends HTMLElement {
       go({q: all.filter((_, other) => other !== place).join(" "), at: null})}, escaped(word), make("span", {ariaHidden: "true"}, " ×"))));
     this.facts.ariaBusy = "true";
     try {
-      const facts = await api(`/api/${now.store}/summary`, {q: now.q}, signal);
+      const facts = await api(`/api/${now.store}/summary`, {q: now.q, axes: now.axes}, signal);
       if (signal.aborted) return;
       this.draw(now, facts);
     } catch (error) {
@@ -88,11 +88,9 @@ class Sidebar extends HTMLElement {
     for (const [name, bars] of Object.entries(this.bars)) {
       const data = facts.histograms[name];
       bars.hidden = !data?.counts.length;
-      const whole = name !== "aspect";
       if (bars.hidden) continue;
-      const text = name === "bytes" && data.edges.at(-1) - data.edges[0] > 10_000 ? sized :
-        (number) => (whole ? counted(number) : number.toLocaleString("en-US", {maximumSignificantDigits: 3}));
-      bars.draw(data, whole, text, (from, to) => filter(
+      const text = name === "bytes" && data.edges.at(-1) - data.edges[0] > 10_000 ? sized : exact;
+      bars.draw(data, name !== "aspect", text, (from, to) => filter(
         new RegExp(`^-?${name}[<>=]`), [...(from === null ? [] : [`${name}>=${from}`]), ...(to === null ? [] : [`${name}<${to}`])]));
     }
     const button = (word, text, count) =>

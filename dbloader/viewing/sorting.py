@@ -1,0 +1,126 @@
+"""Sort the records of a search by a column."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dbloader._describe import short_repr
+from dbloader.errors import OptionError
+from dbloader.viewing.columns import blocks
+
+if TYPE_CHECKING:
+    from dbloader.viewing.columns import Array, Columns
+    from dbloader.viewing.selection import Selections
+
+ODD = "odd"
+"""Sorts by the number of records that have the same width and height: odd sizes first."""
+
+_BITS = 32
+_LOW = np.uint64(2**_BITS - 1)
+
+
+def sort_records(selections: Selections, text: str, by: str) -> Any:
+    """Return the indices of the records that match a query, sorted by a column.
+
+    Records with equal values are in the order of their indices. Records without a value are last, in descending order
+    too.
+
+    Args:
+        selections: Evaluates the query.
+        text: The query.
+        by: Name of a column, or ``ODD``. A ``-`` before it sorts in descending order. "" keeps the order of the store.
+
+    Raises:
+        OptionError: The query is wrong, or the store has no such column.
+    """
+    indices = selections.select(text)
+    if not by:
+        return indices
+    name, columns = by.removeprefix("-"), selections.columns
+    if name not in (*columns.sortable, ODD):
+        known = ", ".join((*columns.sortable, ODD))
+        raise OptionError(f"sort must be one of {known}, or one of these after a -, got {short_repr(by, 50)}")
+    make = _by_rarity if name == ODD else _by_column
+    return selections.orders.get((text.strip(), by), lambda: make(columns, indices, name, descending=by[0] == "-"))
+
+
+def find_position(selections: Selections, text: str, by: str, index: int) -> int | None:
+    """Return the position of a record in a sorted search; None if the search does not find it.
+
+    Without ``by``, return the position of the first record with at least this index.
+    """
+    if not by:
+        return selections.position(text, index)
+    found = np.flatnonzero(sort_records(selections, text, by) == index)
+    return int(found[0]) if len(found) else None
+
+
+def _by_column(columns: Columns, indices: Any, name: str, *, descending: bool) -> Array:
+    keys, known = np.empty(len(indices), np.uint64), np.empty(len(indices), bool)
+    for part in blocks(len(keys)):
+        values, known[part] = columns.known(name, part if isinstance(indices, range) else indices[part])
+        keys[part] = _ordered(values)
+    return _at(indices, _argsort(keys, known, descending=descending))
+
+
+def _by_rarity(columns: Columns, indices: Any, _: str, *, descending: bool) -> Array:
+    """Sort by the number of records with the same size. Records of one size stay together."""
+    keys, known = np.empty(len(indices), np.uint64), np.empty(len(indices), bool)
+    width, height = columns.get("width"), columns.get("height")
+    highest = np.uint64(height.max(initial=0)) + np.uint64(1)
+    for part in blocks(len(keys)):
+        here = part if isinstance(indices, range) else indices[part]
+        keys[part] = width[here] * highest + height[here]
+        known[part] = width[here] > 0
+    order = _argsort(keys, known)
+    del keys
+    has_size = np.count_nonzero(known)
+    first = _at(indices, order[:has_size])
+    differs = (np.diff(width[first]) != 0) | (np.diff(height[first]) != 0)
+    begins = np.append(0, np.flatnonzero(differs) + 1)[: has_size or None]  # where each size begins
+    counts = np.diff(begins, append=has_size)
+    turns = np.argsort(-counts if descending else counts, kind="stable")
+    shifts = np.cumsum(counts[turns]) - counts[turns] - begins[turns]  # how far each size moves
+    moved = np.arange(has_size, dtype=np.uint32) - np.repeat(shifts.astype(np.uint32), counts[turns])
+    order[:has_size] = order[moved]
+    return _at(indices, order)
+
+
+def _at(indices: Any, order: Array) -> Array:
+    return order if isinstance(indices, range) else indices[order]
+
+
+def _ordered(values: Array) -> Array:
+    """Return uint64 that are ordered like the values."""
+    if values.dtype.kind == "f":
+        bits = (values.astype(np.float64) + 0.0).view(np.uint64)  # -0.0 becomes 0.0
+        return np.where(bits >> np.uint64(63), ~bits, bits | np.uint64(2**63))
+    return values.astype(np.int64).view(np.uint64) ^ np.uint64(2**63)
+
+
+def _argsort(keys: Array, known: Array, *, descending: bool = False) -> Array:
+    """Return the positions of keys in order, unknown ones last: uint32. The keys are overwritten.
+
+    A key and its position are sorted as one integer. For ten million keys this takes 0.7 s, and np.argsort 2 s.
+    """
+    least = keys.min(where=known, initial=2**64 - 1)
+    greatest = keys.max(where=known, initial=0)
+    if least > greatest:  # none is known
+        return np.arange(len(keys), dtype=np.uint32)
+    np.subtract(greatest, keys, out=keys) if descending else np.subtract(keys, least, out=keys)
+    keys[~known] = greatest - least + np.uint64(1)
+    has_ties = greatest - least >= _LOW  # the upper halves of the keys may be equal where the keys are not
+    packed = keys & ~_LOW if has_ties else np.left_shift(keys, np.uint64(_BITS), out=keys)
+    for part in blocks(len(keys)):
+        packed[part] |= np.arange(part.start, part.stop, dtype=np.uint64)
+    packed.sort()
+    order = packed.astype(np.uint32)  # the lower halves
+    del packed
+    if has_ties:
+        keys = keys[order]
+        equal = (keys[1:] ^ keys[:-1]) <= _LOW
+        tied = np.flatnonzero(np.append(equal, False) | np.append(False, equal))
+        order[tied] = order[tied[np.argsort(keys[tied], kind="stable")]]
+    return order

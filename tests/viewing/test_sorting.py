@@ -1,0 +1,81 @@
+"""A sorted search is what Python's sort makes of the records that it finds."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dbloader import Record, open_store
+from dbloader.errors import OptionError
+from dbloader.viewing import summary
+from dbloader.viewing.selection import Selections
+from dbloader.viewing.sorting import find_position, sort_records
+from tests.viewing.stores import random_query, some_records, write_records
+from tests.viewing.test_summary import SIZES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def expected(records: list[Record], found: list[int], value_of: Callable[[Record], Any], *, down: bool) -> list[int]:
+    known = [index for index in found if value_of(records[index]) is not None]
+    return [
+        *sorted(known, key=lambda index: value_of(records[index]) * (-1 if down else 1)),
+        *(index for index in found if value_of(records[index]) is None),
+    ]
+
+
+def test_every_column_sorts_like_python(tmp_path: Path) -> None:
+    records = some_records(3_000, seed=1)
+    # Aspects of which only the last bits differ, and the largest sizes.
+    records += [
+        Record(width=2**32 - 1 - n % 3, height=2**32 - 1 - n // 3) for n in random.Random(2).choices(range(90), k=300)
+    ]
+    write_records(tmp_path / "s.lmdb", records)
+    rng = random.Random(3)
+    with open_store(tmp_path / "s.lmdb") as store:
+        selections = Selections(store)
+        for text, holds in [("", lambda *_: True), *(random_query(rng, len(records), []) for _ in range(20))]:
+            if "odd" in text:
+                continue
+            found = [index for index, record in enumerate(records) if holds(index, record)]
+            for name, value_of in {**SIZES, "label": lambda record: record.label}.items():
+                for by in (name, f"-{name}"):
+                    order = sort_records(selections, text, by)
+                    assert order.tolist() == expected(records, found, value_of, down=by != name)
+            for at in range(0, len(found), 97):
+                assert find_position(selections, text, "-label", int(order[at])) == at
+                assert summary.rows(selections, text, at, 1, "-label")["rows"][0][0] == order[at]
+        assert find_position(selections, "index:1-5", "width", 6) is None
+        assert find_position(selections, "index:1-5", "", 2) == 1
+        with pytest.raises(
+            OptionError, match=r"sort must be one of width, .*, odd, or one of these after a -, got 'name'"
+        ):
+            sort_records(selections, "", "name")
+
+
+@pytest.mark.parametrize("text", ["", "width<9", "width<0"])
+def test_odd_sizes_are_first_and_together(tmp_path: Path, text: str) -> None:
+    rng = random.Random(1)
+    sizes = [(int(rng.expovariate(0.3)) + 1, rng.choice((1, 2))) for _ in range(500)]
+    records = [Record(width=width, height=height) for width, height in sizes]
+    records += [Record()] * 3
+    write_records(tmp_path / "s.lmdb", records)
+    found = [n for n, record in enumerate(records) if not text or (record.width or math.inf) < int(text[6:])]
+    counts = Counter((records[n].width, records[n].height) for n in found)
+    with open_store(tmp_path / "s.lmdb") as store:
+        for by, sign in (("odd", 1), ("-odd", -1)):
+            order = sort_records(Selections(store), text, by).tolist()
+            assert order == sorted(
+                found,
+                key=lambda n: (
+                    (sign * counts[size], *size, n)
+                    if (size := (records[n].width, records[n].height))[0]
+                    else (math.inf,)
+                ),
+            )
