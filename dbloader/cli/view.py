@@ -19,6 +19,7 @@ Examples:
   dbloader view train.lmdb
   dbloader view train.lmdb val.lmdb
   dbloader view train.lmdb --port 8000 --no-open
+  dbloader view train.lmdb --with predictions.csv
   dbloader view train.lmdb --html report.html
   dbloader view train.lmdb --html small.html --where 'width<64'""",
 )
@@ -48,6 +49,14 @@ Examples:
     type=click.Path(),
     help="Write a report of PLACE with samples and histograms to the new file FILE, and start no viewer.",
 )
+@click.option(
+    "--with",
+    "listing",
+    metavar="FILE",
+    type=click.Path(),
+    help="A listing, such as a model's predictions, whose columns are shown and searched like fields. Its column name, "
+    "path or index names the records.",
+)
 @click.option("--where", metavar="QUERY", help="With --html: report only the records that this search finds.")
 @click.option("--no-open", is_flag=True, help="Do not open a browser.")
 def view_command(
@@ -59,6 +68,7 @@ def view_command(
     transform: str | None,
     html: str | None,
     where: str | None,
+    listing: str | None,
     no_open: bool,
 ) -> None:
     """Show the store PLACE, and a second store OTHER, in the browser until Ctrl-C.
@@ -71,7 +81,9 @@ def view_command(
             raise click.UsageError(f"--html is a report of one store, got {place} and {other}")
         if (port, host, transform) != (None, HOST, None):
             raise click.UsageError("--html starts no viewer: leave out --port, --host and --transform")
-        nbytes, samples = isolated("viewing.html_report.write_html", place, output=html, where=where or "")
+        nbytes, samples = isolated(
+            "viewing.html_report.write_html", place, output=html, where=where or "", listing=listing
+        )
         say(f"{html}: {size(nbytes)}, with {counted(samples, 'sample')}")
         return
     if where is not None:
@@ -82,6 +94,7 @@ def view_command(
         host=host,
         port=port,
         transform=transform,
+        listing=listing,
         open_browser=not no_open,
         tell=say,
     )

@@ -98,7 +98,7 @@ class NameListing:
     def find(self) -> Array:
         """Return a mask of the listed records: bool, shape (records,)."""
         found = np.zeros(self._names.starts[-1], bool)
-        for _, _, positions in self._rows():
+        for _, _, positions in self.rows():
             found[positions] = True
         return found
 
@@ -109,7 +109,7 @@ class NameListing:
         first: dict[str, str] = {}  # first row of each label that is text
         numbers: dict[str, int] = {}
         integer = ""
-        for number, row, positions in self._rows():
+        for number, row, positions in self.rows():
             where = f"{self._where}, row {number}"
             column = next((column for column in LABEL_COLUMNS if column in row), None)
             label = row[column] if column else self._fail(where, f"has no column called {' or '.join(LABEL_COLUMNS)}")
@@ -133,7 +133,7 @@ class NameListing:
             labels[some] = np.array([known[text] for text in numbers])[labels[some]]
         return given, labels, classes
 
-    def _rows(self) -> Iterator[tuple[int, dict[str, Any], list[int]]]:
+    def rows(self) -> Iterator[tuple[int, dict[str, Any], list[int]]]:
         """Yield the number and columns of each row, and the positions of its records."""
         missing, examples = 0, list[str]()
         is_lines = self._listing.suffix.lower() == ".txt"

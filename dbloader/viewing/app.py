@@ -37,6 +37,7 @@ from dbloader.stores.mongo.uri import is_mongo
 from dbloader.viewing import summary
 from dbloader.viewing.files import stored_file
 from dbloader.viewing.guard import error_response
+from dbloader.viewing.joined import join_listing
 from dbloader.viewing.listing import FORMATS, stream_listing
 from dbloader.viewing.record import show_record
 from dbloader.viewing.reports import list_duplicates
@@ -45,6 +46,7 @@ from dbloader.viewing.sorting import ODD, find_position
 from dbloader.viewing.thumbnails import Thumbnails
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from starlette.requests import Request
@@ -85,6 +87,7 @@ class ViewerState:
         stores: One store or two. Several threads read them.
         tell: Called with each line for the person who started the viewer.
         transform: The user's transform for the training view; None for the default of `create_loader`.
+        listing: A listing whose columns are joined to the records of each store.
 
     Attributes:
         started: A random text in the addresses of pictures. Without it, a browser would show pictures that it has kept
@@ -97,10 +100,13 @@ class ViewerState:
         stores: Sequence[Store],
         tell: Callable[[str], object] = lambda _: None,
         transform: Callable[..., Any] | None = None,
+        listing: str | os.PathLike[str] | None = None,
     ) -> None:
         self.stores, self.tell, self.transform = stores, tell, transform
         self.thumbnails = Thumbnails()
-        self.selections = [*map(Selections, stores)]
+        self.selections = [
+            Selections(store, None if listing is None else join_listing(store, listing, tell)) for store in stores
+        ]
         self.started = secrets.token_hex(4)
         self.answers = itertools.count(1)
 
@@ -152,6 +158,7 @@ def _stores(request: ViewerRequest) -> list[dict[str, Any]]:
             "file_fields": store.manifest.file_fields,
             "started": request.state.started,
             "sorts": (*selections.columns.sortable, ODD),
+            "columns": selections.columns.kinds,
         }
         for selections in request.state.selections
     ]
@@ -176,6 +183,20 @@ def _rows(request: ViewerRequest) -> dict[str, Any]:
 
 def _summary(request: ViewerRequest) -> dict[str, Any]:
     return summary.count(request.selections, request.text("q"), request.text("axes"))
+
+
+def _field_values(request: ViewerRequest) -> dict[str, Any]:
+    return summary.field(request.selections, request.text("q"), request.text("name"), request.text("axes"))
+
+
+def _compare(request: ViewerRequest) -> dict[str, Any]:
+    return summary.compare_labels(request.selections, request.text("q"), request.text("column"))
+
+
+def _record(request: ViewerRequest) -> dict[str, Any]:
+    index = request.integer("index")
+    facts = show_record(request.store, index)
+    return {**facts, "joined": request.selections.columns.describe(index)}
 
 
 def _position(request: ViewerRequest) -> dict[str, int | None]:
@@ -260,10 +281,12 @@ ROUTES: tuple[_Route, ...] = (
     ("/api/{s}/select", lambda request: summary.select(request.selections, request.text("q")), False),
     ("/api/{s}/rows", _rows, False),
     ("/api/{s}/summary", _summary, False),
+    ("/api/{s}/field", _field_values, False),
+    ("/api/{s}/compare", _compare, False),
     ("/api/{s}/position", _position, False),
     ("/api/{s}/report", _report, False),
     ("/api/{s}/duplicates", _duplicates, False),
-    ("/api/{s}/record/{index}", lambda request: show_record(request.store, request.integer("index")), True),
+    ("/api/{s}/record/{index}", _record, True),
     ("/api/{s}/training", lambda request: _training(request, "show_batch"), False),
     ("/api/{s}/epochs/{index}", lambda request: _training(request, "show_epochs", request.integer("index")), False),
     ("/listing/{s}", _listing, False),

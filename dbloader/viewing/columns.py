@@ -7,17 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dbloader.errors import OptionError
 from dbloader.records.columns import CHUNK, DTYPES, NO_LABEL, name_at, name_hash
 from dbloader.viewing.cache import LRUCache
+from dbloader.viewing.query import SIZES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from dbloader.stores.base import Store
+    from dbloader.viewing.joined import Joined
 
     Array = np.ndarray[Any, Any]
 
 _BLOCK = 2**20  # records that are computed at a time, which keeps temporary arrays small
+_FIELD_BYTES = 160_000_000  # of kept columns of fields: two of ten million records
+_MOST_TEXTS = 65_536  # different ones of a column that is sorted and counted
 _NAME_BYTES = 2**24  # of kept chunks of names
 _MOST_CHUNKS = 8  # that are read for a few records; for more, the whole column is read
 
@@ -28,9 +33,10 @@ class Columns:
     Sizes have the narrowest dtype for their values: ten million records take 160 MB in place of 240.
     """
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    def __init__(self, store: Store, joined: Mapping[str, Joined] | None = None) -> None:
+        self.store, self._joined = store, joined or {}
         self._columns = LRUCache[Any](math.inf, len)
+        self._fields = LRUCache[Any](_FIELD_BYTES, lambda field: field[0].nbytes)
         self._names = LRUCache[Any](_NAME_BYTES, len)
 
     def get(self, column: str) -> Array:
@@ -62,22 +68,73 @@ class Columns:
         return name_at(self._names.get(number, lambda: self.store.open_handle().chunk("name", number)), index % CHUNK)
 
     @property
+    def kinds(self) -> dict[str, str]:
+        """Fields that have a column, and their kind: ``"bool"``, ``"int"``, ``"float"`` or ``"text"``."""
+        stored = getattr(self.store.manifest, "columns", {})
+        return {**stored, **{name: column.kind for name, column in self._joined.items()}}
+
+    @property
     def sortable(self) -> tuple[str, ...]:
         """The columns that ``known`` takes."""
-        return ("width", "height", "aspect", "bytes", "label")
+        return ("width", "height", "aspect", "bytes", "label", *self.kinds)
 
     def known(self, what: str, indices: Any) -> tuple[Array, Array]:
         """Return a column of ``sortable`` for some records, and whether each record has a value: two arrays.
 
+        For a text, the value is its position in ``texts``.
+
         Args:
             what: Name of the column.
             indices: A slice, or an array of integers.
+
+        Raises:
+            OptionError: The column has too many different texts.
         """
-        if what == "label":
-            values = self.get("label")[indices]
-            return values, values != NO_LABEL
-        values = self.values(what, indices)
-        return values, values > 0
+        if what in SIZES:
+            values = self.values(what, indices)
+            return values, values > 0
+        values = self.get("label")[indices] if what == "label" else self._field(what)[0][indices]
+        return values, ~np.isnan(values) if values.dtype.kind == "f" else values != NO_LABEL
+
+    def describe(self, index: int, names: Iterable[str] | None = None) -> dict[str, Any]:
+        """Return some fields of a record, or all joined ones; None for no value."""
+        found = {}
+        for name in self._joined if names is None else names:
+            values, known = self.known(name, slice(index, index + 1))
+            value = values.tolist()[0] if known[0] else None
+            if value is not None and self.kinds[name] in ("bool", "text"):
+                value = self.texts(name)[value] if self.kinds[name] == "text" else bool(value)
+            found[name] = value if not isinstance(value, float) or math.isfinite(value) else str(value)
+        return found
+
+    def texts(self, what: str) -> list[str]:
+        """Return the different texts of a column, sorted."""
+        return self._field(what)[1]
+
+    def raw(self, name: str) -> Array:
+        """Return a field for all records, as in ``Joined.values``."""
+        return self._joined[name].values if name in self._joined else self.store.column(name)
+
+    def _field(self, name: str) -> tuple[Array, list[str]]:
+        field: tuple[Array, list[str]] = self._fields.get(name, lambda: self._read_field(name))
+        return field
+
+    def _read_field(self, name: str) -> tuple[Array, list[str]]:
+        values = self.raw(name)
+        if self.kinds[name] != "text":
+            return values, []
+        places: dict[str, int] = {}
+        numbers = np.full(len(values), NO_LABEL)
+        for index, text in enumerate(values):
+            if text is not None:
+                numbers[index] = places.setdefault(text, len(places))
+                if len(places) > _MOST_TEXTS:
+                    raise OptionError(f"{name} has more than {_MOST_TEXTS:,} different texts: search in it instead")
+        texts = sorted(places)
+        order = np.empty(len(texts), np.int64)
+        order[[places[text] for text in texts]] = np.arange(len(texts))
+        numbers[numbers >= 0] = order[numbers[numbers >= 0]]
+        return numbers, texts
 
     def values(self, what: str, indices: Any) -> Array:
         """Return the width, height, aspect (width / height, float64) or bytes of some records; 0 if unknown.

@@ -14,6 +14,7 @@ import numpy as np
 from dbloader._describe import counted, printable, size
 from dbloader.errors import DamagedRecordError, ImageError, OptionError
 from dbloader.stores.open import open_store
+from dbloader.viewing.joined import join_listing
 from dbloader.viewing.reports import ConversionReport
 from dbloader.viewing.selection import Selections
 from dbloader.viewing.summary import count
@@ -51,7 +52,9 @@ rect {{ fill: var(--bar); }} rect.all {{ fill: var(--line); }} svg.share {{ widt
 """
 
 
-def write_html(place: str | os.PathLike[str], output: str | os.PathLike[str], where: str = "") -> tuple[int, int]:
+def write_html(
+    place: str | os.PathLike[str], output: str | os.PathLike[str], where: str = "", listing: str | None = None
+) -> tuple[int, int]:
     """Write facts, samples, histograms, classes and the conversion's report of a store to a new HTML file.
 
     The samples are spread evenly over the classes. Every call chooses the same samples. Return the numbers of bytes and
@@ -62,6 +65,7 @@ def write_html(place: str | os.PathLike[str], output: str | os.PathLike[str], wh
         output: The file.
         where: A query. If given, samples, histograms and classes are of the matching records only, and the file has no
             report of the conversion.
+        listing: A listing whose columns the query may name.
 
     Raises:
         OptionError: ``output`` exists, its folder does not exist, or the query is wrong.
@@ -74,7 +78,7 @@ def write_html(place: str | os.PathLike[str], output: str | os.PathLike[str], wh
     if not aside.parent.is_dir():
         raise OptionError(f"--html {os.fspath(output)}: there is no folder {aside.parent}; make it first")
     with open_store(place) as store:
-        selections = Selections(store)
+        selections = Selections(store, None if listing is None else join_listing(store, listing))
         samples, sheet = _sheet(store, selections.select(where))
         parts = [_HEAD.format(title=_text(store.place)), *_facts(store, where), sheet, *_counts(selections, where)]
         data = "\n".join([*parts, "" if where else _events(store), "</body></html>\n"]).encode()

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dbloader._describe import short_repr
 from dbloader.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SIZES = ("width", "height", "aspect", "bytes")
 EVENTS = ("damaged", "repaired", "rejected")
 """Events of the conversion's report that are words by themselves."""
 
 _COLON = ("class", "label", "name", "index", "event")
+_NUMERIC = ("<", "<=", ">", ">=", "=")
+_SIGNS = {"bool": ("=",), "int": _NUMERIC, "float": _NUMERIC, "text": ("~", "=")}
 _MOST_LETTERS, _MOST_WORDS = 10_000, 32
 _WITHIN = r'(?:[^"\\]|\\["\\]|\\(?!["\\]))*'  # between quotes: \" is a quote, and \\ a backslash
-_WORD = re.compile(rf'(-?)(?:([A-Za-z_]+)(:|<=|>=|<|>|=))?((?:"{_WITHIN}"|[^\s"])*)(?=\s|\Z)')
+_WORD = re.compile(rf'(-?)(?:([A-Za-z_]+)(:|<=|>=|<|>|=|~))?((?:"{_WITHIN}"|[^\s"])*)(?=\s|\Z)')
 _QUOTED = re.compile(f'"({_WITHIN})"')
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,3})?")
 _INTEGER = re.compile("-?[0-9]{1,18}")
@@ -42,8 +47,12 @@ class Word(NamedTuple):
     value: Any
 
 
-def parse(text: str) -> list[Word]:
+def parse(text: str, fields: Mapping[str, str] | None = None) -> list[Word]:
     """Return the words of a query.
+
+    Args:
+        text: The query.
+        fields: The fields that have a column, and the kind of each.
 
     Raises:
         OptionError: A word is wrong. The message has its position, the allowed words, and an example.
@@ -57,7 +66,7 @@ def parse(text: str) -> list[Word]:
         match = _WORD.match(text, at)
         if match is None:
             raise query_error(text.find('"', at) + 1, 'a quote is opened and not closed; write it as in name:"a b"')
-        words.append(_word(at + 1, *match.groups()))
+        words.append(_word(at + 1, fields or {}, *match.groups()))
         at = match.end()
     if len(words) > _MOST_WORDS:
         raise query_error(words[_MOST_WORDS].position, f"at most {_MOST_WORDS} words are allowed, got {len(words)}")
@@ -69,7 +78,7 @@ def query_error(position: int, what: str) -> OptionError:
     return OptionError(f"query, letter {position}: {what}")
 
 
-def _word(position: int, minus: str, key: str | None, sign: str | None, raw: str) -> Word:
+def _word(position: int, fields: Mapping[str, str], minus: str, key: str | None, sign: str | None, raw: str) -> Word:
     negated = bool(minus)
     value = _QUOTED.sub(lambda match: re.sub(r'\\(["\\])', r"\1", match[1]), raw)
     if key is None:
@@ -78,8 +87,16 @@ def _word(position: int, minus: str, key: str | None, sign: str | None, raw: str
         key, sign = "name", ":"
     if key in SIZES and sign != ":":
         return Word(position, negated, key, sign or "", _number(position, f"{key}{sign}", value))
+    if key in fields and sign and sign in _SIGNS[fields[key]]:
+        if fields[key] == "bool" and value not in ("true", "false"):
+            raise query_error(position, f"{key}= needs true or false, got {short_repr(value, 50)}")
+        given: Any = value == "true" if fields[key] == "bool" else value
+        if fields[key] in ("int", "float"):
+            given = _number(position, f"{key}{sign}", value)
+        return Word(position, negated, key, sign, given)
     if key not in _COLON or sign != ":":
-        known = ", ".join([*(f"{word}:" for word in _COLON), *(f"{size}<" for size in SIZES), *EVENTS])
+        known = ", ".join([*(f"{word}:" for word in _COLON), *(f"{size}<" for size in SIZES)])
+        known = ", ".join([known, *(f"{name}{_SIGNS[kind][0]}" for name, kind in fields.items()), *EVENTS])
         got = short_repr(f"{key}{sign}{raw}", 50)
         what = f"{got} is not understood: a word is one of {known} or a part of a name"
         rest = "sizes are compared by <, <=, >, >= or =; write quotes around a part of a name that looks like a word"

@@ -17,8 +17,11 @@ from dbloader.viewing.query import EVENTS, SIZES, parse, query_error
 from dbloader.viewing.reports import ConversionReport
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from dbloader.stores.base import Store
     from dbloader.viewing.columns import Array
+    from dbloader.viewing.joined import Joined
     from dbloader.viewing.query import Word
 
 _COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "=": operator.eq}
@@ -37,9 +40,9 @@ class Selections:
         report: The report of the conversion.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, joined: Mapping[str, Joined] | None = None) -> None:
         self.store = store
-        self.columns = Columns(store)
+        self.columns = Columns(store, joined)
         self.report = ConversionReport(store)
         self._events = LRUCache[dict[str, Any]](math.inf, len)
         self._kept = LRUCache[Any](_MOST_BYTES, lambda indices: 1_000 + getattr(indices, "nbytes", 0))
@@ -55,7 +58,7 @@ class Selections:
         Raises:
             OptionError: A word is wrong, or names a class or event that the store does not have.
         """
-        return self._kept.get(text.strip(), lambda: self._evaluate(parse(text)))
+        return self._kept.get(text.strip(), lambda: self._evaluate(parse(text, self.columns.kinds)))
 
     def events(self) -> dict[str, Array]:
         """Return the indices of the records with each event of the report: int64, shape (records,), ascending."""
@@ -105,6 +108,16 @@ class Selections:
                 values = self.columns.values(word.key, part)
                 # A record of unknown size (0) matches no comparison.
                 holds[part] = _COMPARE[word.sign](values, word.value) & (values > 0)
+        elif word.key in self.columns.kinds:
+            if self.columns.kinds[word.key] == "text":
+                wanted = word.value.casefold() if word.sign == "~" else word.value
+                for index, text in enumerate(self.columns.raw(word.key)):
+                    here = text is not None and (wanted in text.casefold() if word.sign == "~" else text == wanted)
+                    holds[index] = here
+            else:
+                for part in blocks(len(holds)):
+                    values, known = self.columns.known(word.key, part)
+                    holds[part] = _COMPARE[word.sign](values, word.value) & known
         elif word.key == "index":
             for indices in word.value:
                 holds[indices.start : indices.stop] = True

@@ -51,6 +51,7 @@ class View:
         port: int | None = None,
         tell: Callable[[str], object] = lambda _: None,
         transform: Callable[..., Any] | None = None,
+        listing: str | os.PathLike[str] | None = None,
     ) -> None:
         try:
             import uvicorn
@@ -66,7 +67,7 @@ class View:
             server = opened.enter_context(_listen(host, port))
             self.address, self.port = server.getsockname()[:2]
             self.is_public = not ipaddress.ip_address(self.address).is_loopback
-            app = create_app(ViewerState(stores, tell, transform))
+            app = create_app(ViewerState(stores, tell, transform, listing))
             self._guard = Guard(app, host, self.port, is_public=self.is_public, tell=tell)
             # The application reports its own errors. uvicorn would also log each answer that close() interrupts.
             config = uvicorn.Config(
@@ -115,6 +116,7 @@ def view(
     host: str = "127.0.0.1",
     port: int | None = None,
     transform: Callable[..., Any] | None = None,
+    listing: str | os.PathLike[str] | None = None,
 ) -> View:
     """Start a viewer of one or two stores and return at once. A notebook shows the result as a link.
 
@@ -127,13 +129,16 @@ def view(
         port: Port from 0 to 65535; 0 for any free port. None for 7878, or the next free port.
         transform: The transform that your training gives to `create_loader`, for the training view: a Decoder, or a
             callable that takes PIL images. None for ``RandomResizedCrop``, the default of `create_loader`.
+        listing: A listing, such as a model's predictions, whose columns are shown as further fields. Its column
+            ``name``, ``path`` or ``index`` names the records.
 
     Raises:
+        SourceError: The listing cannot be read, names no record, or has two rows for a record.
         StoreError: There is no store at a place, or it cannot be read.
         OptionError: The port is taken, or the host is not an address of this machine.
         DBLoaderError: The extra ``view`` is not installed.
     """
-    return View([place] if other is None else [place, other], host, port, transform=transform)
+    return View([place] if other is None else [place, other], host, port, transform=transform, listing=listing)
 
 
 def serve(
@@ -143,6 +148,7 @@ def serve(
     open_browser: bool,
     tell: Callable[[str], object],
     transform: str | None = None,
+    listing: str | None = None,
 ) -> None:
     """Run a viewer of stores until Ctrl-C.
 
@@ -153,12 +159,13 @@ def serve(
         open_browser: Open the page in a browser, if this machine has a display and this is not an ssh session.
         tell: Called with each line for the person at the terminal. The first line ends in the link.
         transform: ``module:name`` of a transform, see ``load_transform``.
+        listing: As for ``view``.
 
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed, and the server has ended.
     """
     loaded = None if transform is None else load_transform(transform)
-    with View(places, host, port, tell, loaded) as running:
+    with View(places, host, port, tell, loaded, listing) as running:
         url = running.url
         tell(f"Open {url}")
         if running.is_public:

@@ -9,17 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dbloader._describe import short_repr
 from dbloader.errors import DamagedStoreError, OptionError
 from dbloader.records.columns import NO_LABEL
 from dbloader.viewing.columns import blocks
+from dbloader.viewing.joined import PREDICTION
 from dbloader.viewing.query import SIZES
 from dbloader.viewing.sorting import sort_records
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from dbloader.viewing.columns import Array, Columns
     from dbloader.viewing.selection import Selections
 
 _MOST_ROWS = 500  # of one answer
+_MOST_VALUES = 200  # of a field
+_MOST_PAIRS = 600  # of labels and predictions
 _BINS = 40
 _SAMPLED = 100_000  # values that decide the edges of a histogram. All values are counted
 _FINEST = 1e-9  # no bar is narrower than a 40th of this share of the greatest value: floats are not that precise
@@ -32,9 +38,9 @@ def select(selections: Selections, text: str) -> dict[str, Any]:
 
 
 def rows(selections: Selections, text: str, start: int, count: int, by: str = "") -> dict[str, Any]:
-    """Return rows of a selection: index, name, label, width, height and bytes. A missing value is None.
+    """Return rows of a selection: index, name, label, width, height, bytes, and some fields. A missing value is None.
 
-    For ``by`` see ``sort_records``.
+    The fields are a dict of the prediction and the field ``by`` which the rows are sorted, see ``sort_records``.
 
     Raises:
         OptionError: ``count`` is more than 500, or the query is wrong.
@@ -44,7 +50,12 @@ def rows(selections: Selections, text: str, start: int, count: int, by: str = ""
     indices = np.asarray(sort_records(selections, text, by)[start : start + count], np.int64)
     columns = selections.columns
     values = (columns.some(column, indices) for column in ("label", "width", "height", "nbytes"))
-    rows = [[index, columns.name(index) or None, *rest] for index, *rest in zip(indices.tolist(), *values, strict=True)]
+    fields = [name for name in columns.kinds if name in (PREDICTION, by.removeprefix("-"))]
+    more = [columns.describe(index, fields) for index in indices.tolist()]
+    rows = [
+        [index, columns.name(index) or None, *rest]
+        for index, *rest in zip(indices.tolist(), *values, more, strict=True)
+    ]
     return {"start": start, "rows": rows}
 
 
@@ -65,7 +76,7 @@ def count(selections: Selections, text: str, axes: str = "") -> dict[str, Any]:
 
 def _count(selections: Selections, text: str, axes: str) -> dict[str, Any]:
     indices = selections.select(text)
-    chosen = dict(word.partition(":")[::2] for word in axes.split(","))
+    chosen = _axes(axes)
     manifest = selections.store.manifest
     everything = isinstance(indices, range)
     formats = manifest.formats if everything else None
@@ -130,6 +141,82 @@ def histogram(selections: Selections, text: str, what: str, axis: str = "") -> d
         return {**found, "all": None}
     counts, ends = _count_bins(columns, what, indices, found["edges"][1:-1])
     return {**found, "counts": counts[: len(found["counts"])], "ends": ends, "all": found["counts"]}
+
+
+def field(selections: Selections, text: str, name: str, axes: str = "") -> dict[str, Any]:
+    """Return the values of a field that has a column, for the records that match a query.
+
+    For numbers, this is a `histogram`. For bools and texts, ``values`` are the 200 most frequent values, each with its
+    number of records. ``different`` is the number of different values in the store.
+
+    For ``axes`` see `count`.
+
+    Raises:
+        OptionError: The store has no such column, or the column has too many different texts.
+    """
+    columns, indices = selections.columns, selections.select(text)
+    kind = _kind(selections, name, ("bool", "int", "float", "text"))
+    if kind in ("int", "float"):
+        return histogram(selections, text, name, _axes(axes).get(name, ""))
+    texts = columns.texts(name) if kind == "text" else ["false", "true"]
+    counts = _count_values(columns, name, indices)
+    common = sorted(((text, counts[number]) for number, text in enumerate(texts)), key=lambda row: -row[1])
+    return {"values": common[:_MOST_VALUES], "different": len(texts)}
+
+
+def _axes(axes: str) -> dict[str, str]:
+    return dict(axis.partition(":")[::2] for axis in axes.split(","))
+
+
+def _count_values(columns: Columns, what: str, indices: Any) -> Counter[int]:
+    """Return how many of some records have each value of ``Columns.known``."""
+    counts: Counter[int] = Counter()
+    for part in blocks(len(indices)):
+        values, known = columns.known(what, part if isinstance(indices, range) else indices[part])
+        found, numbers = np.unique(values[known], return_counts=True)
+        counts.update(dict(zip(found.tolist(), numbers.tolist(), strict=True)))
+    return counts
+
+
+def compare_labels(selections: Selections, text: str, name: str) -> dict[str, Any]:
+    """Count the records that match a query by label and by the value of a column, such as a model's prediction.
+
+    ``pairs`` are a label, a value, and the number of their records, the most frequent pair first. Of more than 600
+    pairs, only the first 600 that differ are in it. A pair differs if the value is neither the label nor the name of
+    its class. ``different`` counts the pairs that differ, ``equal`` the records of the other pairs, and ``total`` all
+    records with a label and a value.
+
+    Raises:
+        OptionError: The store has no such column of integers or texts.
+    """
+    columns, indices, counts = selections.columns, selections.select(text), Counter[tuple[int, int]]()
+    is_text = _kind(selections, name, ("int", "text")) == "text"
+    for part in blocks(len(indices)):
+        here = part if isinstance(indices, range) else indices[part]
+        (labels, has_label), (values, has_value) = columns.known("label", here), columns.known(name, here)
+        both = has_label & has_value
+        counts.update(zip(labels[both].tolist(), values[both].tolist(), strict=True))
+    texts, class_name = columns.texts(name), selections.store.manifest.class_name
+    rows = [(label, texts[value] if is_text else value, number) for (label, value), number in counts.most_common()]
+    differing = [row for row in rows if (class_name(row[0]) if is_text else row[0]) != row[1]]
+    total = counts.total()
+    return {
+        "pairs": rows if len(rows) <= _MOST_PAIRS else differing[:_MOST_PAIRS],
+        "different": len(differing),
+        "equal": total - sum(number for _, _, number in differing),
+        "total": total,
+    }
+
+
+def _kind(selections: Selections, name: str, kinds: Collection[str]) -> str:
+    """Return the kind of a column, or raise OptionError if it is not one of some kinds."""
+    found = selections.columns.kinds
+    if found.get(name) not in kinds:
+        known = ", ".join(name for name, kind in found.items() if kind in kinds)
+        raise OptionError(
+            f"a column must be one of {known}, got {short_repr(name, 50)}" if known else "there is no column"
+        )
+    return found[name]
 
 
 def _histogram(columns: Columns, what: str, indices: Any, axis: str) -> dict[str, Any]:

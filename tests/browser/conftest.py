@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +11,7 @@ import pytest
 from playwright.sync_api import expect, sync_playwright
 
 from dbloader.conversion.convert import convert
-from tests.browser.tabs import WAIT_MS, Site, Tabs, needing_a_browser
+from tests.browser.tabs import WAIT_MS, Site, Tabs, needing_a_browser, skip_or_fail
 from tests.support.damaged import flip
 from tests.support.images import photo, plant, plant_photos
 from tests.support.viewer import viewer
@@ -68,6 +70,13 @@ def tabs(chromium: Browser) -> Iterator[Tabs]:
     yield opened
     opened.close()
     assert not opened.complaints
+
+
+@pytest.fixture(scope="package")
+def axe() -> str:
+    if find_spec("axe_playwright_python") is None:
+        skip_or_fail("axe-playwright-python is not installed: it checks the accessibility of the pages")
+    return resources.files("axe_playwright_python").joinpath("axe.min.js").read_text()
 
 
 @pytest.fixture

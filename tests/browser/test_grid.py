@@ -109,6 +109,7 @@ def test_sorted_search_is_a_link_and_keeps_its_order_from_record_to_record(
     expect(page.locator("db-record nav")).to_contain_text("3 of 120")
     assert "index=58" in page.url
     page.keyboard.press("ArrowLeft")
+    expect(page.locator("db-record nav")).to_contain_text("2 of 120")
     page.keyboard.press("ArrowLeft")
     expect(page.locator("db-record nav")).to_contain_text("1 of 120")
     assert "index=59" in page.url

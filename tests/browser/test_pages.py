@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import resources
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import CLASSES
-from tests.browser.tabs import skip_or_fail
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -32,13 +29,6 @@ VIEWS = {
 PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}}
 
 
-@pytest.fixture(scope="module")
-def axe() -> str:
-    if find_spec("axe_playwright_python") is None:
-        skip_or_fail("axe-playwright-python is not installed: it checks the accessibility of the pages")
-    return resources.files("axe_playwright_python").joinpath("axe.min.js").read_text()
-
-
 def settled(page: Page) -> Page:
     """Wait until a page shows everything that it requested."""
     expect(page.locator("main > :not([hidden])")).to_have_count(1)
@@ -50,7 +40,12 @@ def settled(page: Page) -> Page:
 def test_page_is_accessible_and_fits_a_narrow_window(
     tabs: Tabs, photos: Site, damaged: str, axe: str, view: str
 ) -> None:
-    page = settled(tabs.open(photos, VIEWS[view], refused=damaged, color_scheme="light", reduced_motion="reduce"))
+    check_page(tabs.open(photos, VIEWS[view], refused=damaged, color_scheme="light", reduced_motion="reduce"), axe)
+
+
+def check_page(page: Page, axe: str) -> None:
+    """Compare a page with the rules of axe in light and dark colors, and its width with a narrow window."""
+    settled(page)
     page.evaluate(axe)
     for rules in ("", "runOnly: ['color-contrast']"):
         found = page.evaluate(f"axe.run({{resultTypes: ['violations'], {rules}}})")["violations"]

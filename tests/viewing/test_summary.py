@@ -113,8 +113,8 @@ def test_rows_are_the_selected_records(tmp_path: Path) -> None:
         for text, holds in [("", lambda *_: True), *(random_query(rng, len(records), []) for _ in range(20))]:
             if "odd" in text:
                 continue
-            expected = [
-                [at, one.name, one.label, one.width, one.height, len(one.image or b"") or None]
+            expected: list[Any] = [
+                [at, one.name, one.label, one.width, one.height, len(one.image or b"") or None, {}]
                 for at, one in enumerate(records)
                 if holds(at, one)
             ]

@@ -1,5 +1,6 @@
 /** The grid: all records of the search as thumbnails. */
 import {api, className, counted, escaped, go, link, listings, load, make, notice, picture, state, stores, title, url} from "./app.js";
+import {exact} from "./bars.js";
 import {keys} from "./keys.js";
 import {Scroller} from "./scroll.js";
 
@@ -167,11 +168,14 @@ class Grid extends HTMLElement {
   fill(cell) {
     const row = this.row(cell.position);
     if (!row) return;
-    const [index, name, label, width, height] = row;
+    const [index, name, label, width, height, , fields] = row;
     const {store} = state();
     cell.index = index;
     cell.name.textContent = escaped(name ?? "").slice(-300);
-    cell.facts.textContent = [counted(index), escaped(className(store, label)), width && `${width} × ${height}`].filter(Boolean).join(" · ");
+    const more = Object.entries(fields).filter(([, value]) => value !== null).map(([field, value]) => [field, typeof value === "number" ? exact(value) : escaped(value)]);
+    cell.facts.textContent = [counted(index), escaped(className(store, label)), ...more.map(([, text]) => text),
+      !more.length && width && `${width} × ${height}`].filter(Boolean).join(" · ");
+    cell.facts.title = more.map(([field, text]) => `${field}: ${text}`).join("\n");
     cell.ariaSelected = String(this.selected.has(index));
     load(cell.img, picture("thumb", store, index, {px: this.sharp}), (why) => {
       cell.classList.add("bad");

@@ -186,6 +186,7 @@ class Record extends HTMLElement {
         ["format", facts.format], ["image", facts.bytes === null ? facts.array : make("span", {}, `${sized(facts.bytes)} `, file("Download", {}))],
         ["checksum", `CRC-32 ${facts.crc}`]]),
       section("Fields", [...Object.entries(fields).filter(([name]) => !names.has(name)), ...files]),
+      section("Joined", Object.entries(facts.joined)),
       stores[now.store].events ? make("p", {}, link({view: "report", text: facts.name}, "Its lines of the report")) : null,
       section("EXIF", exif.error && facts.rendered ? [] : Object.entries(exif)),
       section("JPEG", [...Object.entries(structure), ["tiles", tiles && `${tiles.across} × ${tiles.down} of ${tiles.tile_width} × ${tiles.tile_height} pixels`]]),

@@ -1,26 +1,16 @@
 /** The side bar: search, links to the views, classes, histograms, formats and events. */
+import "./fields.js";
 import {exact} from "./bars.js";
 import {api, className, counted, escaped, go, link, listings, make, menu, sized, state, stores, url} from "./app.js";
+import {comparable} from "./compare.js";
 import {keys} from "./keys.js";
+import {classesIn, classWord, filter, filterRange, words} from "./query.js";
 import {Scroller} from "./scroll.js";
 
-const PAGES = {grid: "Images", training: "What training sees", report: "Report of the conversion", duplicates: "Duplicates"};
+const PAGES = {grid: "Images", training: "What training sees", compare: "Labels compared", report: "Report of the conversion",
+  duplicates: "Duplicates"};
+const OPEN = 6; // fields that are open at first; with more, the user opens them
 const COLUMNS = ["width", "height", "aspect", "bytes"];
-
-/** Return the words of a query. Blanks within quotes do not separate words. */
-const words = (q) => q.match(/(?:[^\s"]|"(?:[^"\\]|\\.)*"?)+/g) ?? [];
-
-/** Replace the words of the query that match `old` by other words, and show the result. */
-function filter(old, added) {
-  go({view: null, index: null, at: null, q: [...words(state().q).filter((word) => !old.test(word)), ...added].join(" ")});
-}
-
-/** Return the word of a query for a label. */
-function classWord(store, label) {
-  const name = stores[store].classes?.[label ?? -1];
-  if (name === undefined) return `label:${label ?? "none"}`;
-  return /^[\w.-]+$/.test(name) ? `class:${name}` : `class:"${name.replace(/["\\]/g, "\\$&")}"`;
-}
 
 class Sidebar extends HTMLElement {
   connectedCallback() {
@@ -44,7 +34,7 @@ class Sidebar extends HTMLElement {
     this.bars = Object.fromEntries(COLUMNS.map((name) => [name, make("db-bars", {name, hidden: true})]));
     this.kinds = make("section");
     this.files = make("section");
-    this.facts = make("div", {class: "facts"}, this.classes, make("section", {class: "histograms"}, ...Object.values(this.bars)), this.kinds, this.files);
+    this.facts = make("div", {class: "facts"}, this.classes, make("section", {class: "histograms"}, ...Object.values(this.bars)), this.fields = make("section"), this.kinds, this.files);
     this.append(make("label", {}, "Search", this.search), this.error, this.chips, this.pages, this.facts);
     keys({"/": ["Search", () => { menu(true); this.search.focus(); this.search.select(); }]});
   }
@@ -55,7 +45,14 @@ class Sidebar extends HTMLElement {
     pages.forEach((view, n) => {
       this.pages.children[n].href = url({view, index: null});
       this.pages.children[n].ariaCurrent = view === now.view ? "page" : null;
+      this.pages.children[n].hidden = view === "compare" && !comparable(now.store).length;
     });
+    if (this.stored !== now.store) {
+      const columns = Object.entries(stores[this.stored = now.store].columns);
+      this.fields.replaceChildren(...columns.length ? [make("h2", {}, "Fields")] : [],
+        ...columns.map(([name, kind]) => make("db-field", {name, kind, open: columns.length <= OPEN || null})));
+    }
+    for (const field of this.fields.querySelectorAll("db-field")) field.show(now);
     const key = `${now.store} ${now.axes} ${now.q}`;
     if (key === this.key) return;
     this.key = key;
@@ -90,11 +87,10 @@ class Sidebar extends HTMLElement {
       bars.hidden = !data?.counts.length;
       if (bars.hidden) continue;
       const text = name === "bytes" && data.edges.at(-1) - data.edges[0] > 10_000 ? sized : exact;
-      bars.draw(data, name !== "aspect", text, (from, to) => filter(
-        new RegExp(`^-?${name}[<>=]`), [...(from === null ? [] : [`${name}>=${from}`]), ...(to === null ? [] : [`${name}<${to}`])]));
+      bars.draw(data, name !== "aspect", text, (from, to) => filterRange(name, from, to));
     }
     const button = (word, text, count) =>
-      make("button", {onclick: () => filter(new RegExp(`^${word}$`), [word])}, `${text} `, make("b", {}, counted(count)));
+      make("button", {onclick: () => filter((old) => old === word, [word])}, `${text} `, make("b", {}, counted(count)));
     const kinds = Object.entries(facts.formats ?? {}).map(([format, count]) => make("span", {}, `${escaped(format)} `, make("b", {}, counted(count))));
     const events = Object.entries(facts.events).filter(([, count]) => count).map(([event, count]) => button(event, event, count));
     this.kinds.replaceChildren(make("h2", {}, "Files"), make("div", {class: "chips"}, ...kinds, ...events), make("p", {class: "error"}, escaped(facts.problem ?? "")));
@@ -131,13 +127,13 @@ class Sidebar extends HTMLElement {
     cell.count.textContent = counted(count);
     cell.bar.style.width = `${(100 * count) / this.most}%`;
     cell.classList.toggle("none", !count);
-    cell.ariaSelected = String(words(q).includes(classWord(store, label)));
+    cell.ariaSelected = String(words(q).flatMap(classesIn).includes(classWord(store, label)));
   }
 
   choose(position) {
     const {store, q} = state();
     const word = classWord(store, this.labels[position][0]);
-    filter(/^(class|label):/, words(q).includes(word) ? [] : [word]);
+    filter((old) => classesIn(old).length, words(q).includes(word) ? [] : [word]);
   }
 
   pressed(event) {

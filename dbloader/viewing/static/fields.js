@@ -1,0 +1,50 @@
+/** A field of the side bar: a histogram of numbers, or the values of texts and bools, which filter. */
+import {exact} from "./bars.js";
+import {api, counted, escaped, make, state} from "./app.js";
+import {comparing, filter, filterRange, quoted, words} from "./query.js";
+
+class Field extends HTMLElement {
+  /** Make the field of a column; it is read when it is opened. */
+  connectedCallback() {
+    const name = this.getAttribute("name"), kind = this.getAttribute("kind");
+    this.key = "";
+    this.bars = make("db-bars", {name, hidden: true});
+    this.values = make("div", {class: "values"});
+    this.note = make("p", {class: "muted"});
+    const part = make("input", {type: "search", ariaLabel: `Text in ${name}`, placeholder: "contains…", hidden: kind !== "text", autocomplete: "off",
+      onchange: () => filter((word) => comparing(name).test(word), part.value ? [`${name}~${quoted(part.value)}`] : [])});
+    this.details = make("details", {open: this.hasAttribute("open"), ontoggle: () => this.show(state())},
+      make("summary", {}, escaped(name)), part, this.bars, this.values, this.note);
+    this.append(this.details);
+  }
+
+  async show({store, q, axes}) {
+    const name = this.getAttribute("name"), key = `${store} ${axes} ${q}`;
+    if (!this.details.open || key === this.key) return;
+    this.key = key;
+    this.stop?.abort();
+    const {signal} = (this.stop = new AbortController());
+    try {
+      const found = await api(`/api/${store}/field`, {name, q, axes}, signal);
+      if (!signal.aborted) this.draw(name, found);
+    } catch (error) {
+      if (signal.aborted) return;
+      this.key = "";
+      this.note.textContent = escaped(error.message);
+    }
+  }
+
+  draw(name, {values = [], different, ...data}) {
+    const chosen = words(state().q), most = Math.max(1, ...values.map(([, count]) => count));
+    this.bars.hidden = !data.counts?.length;
+    if (!this.bars.hidden) this.bars.draw(data, data.edges.every(Number.isInteger), exact, (from, to) => filterRange(name, from, to));
+    this.values.replaceChildren(...values.map(([text, count]) => {
+      const word = `${name}=${quoted(text)}`, bar = make("span", {class: "share"});
+      bar.style.width = `${(100 * count) / most}%`;
+      return make("button", {ariaPressed: String(chosen.includes(word)), onclick: () => filter((old) => comparing(name).test(old), chosen.includes(word) ? [] : [word])},
+        bar, make("span", {class: "name"}, escaped(text).slice(0, 300)), make("span", {class: "number"}, counted(count)));
+    }));
+    this.note.textContent = different > values.length ? `The first ${counted(values.length)} of ${counted(different)} values.` : "";
+  }
+}
+customElements.define("db-field", Field);

@@ -1,0 +1,128 @@
+"""Predictions beside a store, in a browser: planted wrong labels are found by the table of pairs and by the loss."""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+
+from dbloader import Record
+from dbloader.records.record import encode
+from dbloader.stores.open import create_store
+from tests.browser.tabs import Site
+from tests.browser.test_pages import check_page
+from tests.support.images import photo
+from tests.support.viewer import viewer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser, Page
+
+    from tests.browser.tabs import Tabs
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+COUNT, PLANTED = 2_000, 50
+CLASSES = ["cat", "dog", "fox", "maine coon"]
+WRONG = {*random.Random(1).sample(range(COUNT), PLANTED)}  # records with another label than their class
+
+
+@pytest.fixture(scope="module")
+def doubtful(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[Site]:
+    """The viewer of a store with wrong labels, and of predictions of the right classes with a few mistakes."""
+    folder, image, rng = tmp_path_factory.mktemp("doubtful"), photo(), random.Random(2)
+    classes = [n * 7 % len(CLASSES) for n in range(COUNT)]
+    labels = [(one + 1 + n % 3) % len(CLASSES) if n in WRONG else one for n, one in enumerate(classes)]
+    with create_store(folder / "train.lmdb") as writer:
+        writer.write(encode(Record(f"{n:04}.jpg", label, image, 40, 30, "JPEG")) for n, label in enumerate(labels))
+        writer.finish(classes=CLASSES)
+    lines = ["name,prediction,loss,top5,note"]
+    for n in rng.sample(range(COUNT), COUNT - 100 + PLANTED):
+        loss = rng.uniform(3, 9) if n in WRONG else rng.expovariate(2) % 2.9
+        lines.append(f'{n:04}.jpg,{CLASSES[classes[n]]},{loss},true,"seed {n}, ""so"""')
+    named = {line[:4] for line in lines}
+    lines += [f"{n:04}.jpg,{CLASSES[classes[n]]},8,true,none" for n in WRONG if f"{n:04}" not in named]
+    (folder / "predictions.csv").write_text("\n".join(lines))
+    with viewer(folder / "train.lmdb", "--with", folder / "predictions.csv", "--no-open") as running:
+        said = next(line for line in running.lines if "predictions.csv" in line)
+        assert re.search(r"columns prediction, loss, top5, note, differs; \d+ of 2,000 records have no row", said)
+        yield Site.entered(chromium, running)
+
+
+def tiles(page: Page) -> list[int]:
+    """Return the indices of the shown tiles, in their order."""
+    expect(page.locator("#tiles .tile:visible").last.locator(".facts")).not_to_be_empty()
+    facts = page.locator("#tiles .tile:visible .facts").all_inner_texts()
+    return [int(text.split(" · ")[0].replace(",", "")) for text in facts if text]
+
+
+def test_planted_labels_are_found_by_the_table_of_pairs(tabs: Tabs, doubtful: Site) -> None:
+    page = tabs.open(doubtful, "/?px=80", viewport={"width": 1440, "height": 900})
+    page.get_by_role("link", name="Labels compared").click()
+    status = page.locator("db-compare p[role=status]")
+    expect(status).to_contain_text(f", {PLANTED} differ")
+    found, clicks = set[int](), 1
+    pairs = page.locator(".pairs-list tbody tr")
+    for n in range(pairs.count()):
+        expected = int(pairs.nth(n).locator("td").last.inner_text())
+        pairs.nth(n).locator("a").click()
+        expect(page.locator("#count")).to_contain_text(f"{expected} of 2,000")
+        found |= {*tiles(page)}
+        page.go_back()
+        clicks += 1
+        expect(status).to_contain_text("differ")
+    assert found == WRONG
+    assert clicks <= 13
+    expect(page.locator(".matrix th")).to_have_count(9)
+    # The table has the same numbers, and one search finds all of them.
+    differing = page.locator(".matrix td.differs a").all_inner_texts()
+    assert sum(map(int, differing)) == PLANTED
+    page.locator(".matrix td.differs a").first.click()
+    expect(page.locator("#count")).to_contain_text(f"{differing[0]} of 2,000")
+
+
+@pytest.mark.parametrize("path", ["/?view=compare", "/?q=differs=true&sort=-loss"])
+def test_pages_are_accessible_and_fit_a_narrow_window(tabs: Tabs, doubtful: Site, axe: str, path: str) -> None:
+    page = tabs.open(doubtful, path, reduced_motion="reduce")
+    check_page(page, axe)
+
+
+def test_planted_labels_are_first_by_loss(tabs: Tabs, doubtful: Site) -> None:
+    page = tabs.open(doubtful, "/?px=80", viewport={"width": 1440, "height": 900})
+    page.locator("#sort").select_option("loss")
+    page.locator("#direction").click()
+    expect(page.locator("#tiles .tile:visible .facts").first).to_have_attribute(
+        "title", re.compile(r"^prediction: .*\nloss: \d")
+    )
+    assert {*tiles(page)[:PLANTED]} == WRONG
+    page.locator("db-field[name=differs]").get_by_role("button", name="true").click()
+    expect(page.locator("#count")).to_contain_text(f"{PLANTED} of 2,000")
+    assert {*tiles(page)} == WRONG
+
+
+def test_fields_filter_by_bars_values_and_text(tabs: Tabs, doubtful: Site) -> None:
+    page = tabs.open(doubtful, "/?q=differs=true", viewport={"width": 1440, "height": 900})
+    count = page.locator("#count")
+    expect(count).to_contain_text(f"{PLANTED} of 2,000")
+    loss = page.locator("db-field[name=loss]")
+    expect(loss.locator("rect.all")).not_to_have_count(0)
+    loss.locator("svg").focus()
+    page.keyboard.press("End")
+    told = loss.locator(".range").inner_text()
+    page.keyboard.press("Enter")
+    expect(count).to_contain_text(f"{told.rpartition(' ')[2]} of 2,000")
+    assert re.search(r"q=differs%3Dtrue\+loss%3E%3D[\d.]+$", page.url)
+    page.goto("/")
+    note = page.locator("db-field[name=note]")
+    note.locator("input").fill('7, "so"')
+    note.locator("input").press("Enter")
+    expect(page.locator(".chips button").last).to_contain_text("note~")
+    expect(page.locator("#search-error")).to_be_empty()
+    expect(count).to_contain_text(re.compile(r"\b1\d\d of 2,000"))
+    page.locator("#tiles .tile").first.click()
+    expect(page.locator("db-record")).to_contain_text("Joined")
+    expect(page.locator("db-record tr", has_text="note")).to_contain_text('7, "so"')

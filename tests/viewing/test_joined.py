@@ -1,0 +1,136 @@
+"""A joined listing gives each record the values of its row, and is refused where it may belong to other records."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dbloader import Record, open_store
+from dbloader.errors import OptionError, SourceError
+from dbloader.records.columns import NO_LABEL
+from dbloader.viewing import summary
+from dbloader.viewing.joined import join_listing
+from dbloader.viewing.selection import Selections
+from dbloader.viewing.sorting import sort_records
+from tests.viewing.stores import write_records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dbloader.stores.base import Store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    records = [Record(name=f"r{n}", label=None if n == 5 else n % 2, width=n + 1, height=1) for n in range(6)]
+    write_records(tmp_path / "s.lmdb", [*records, Record(name="r1", label=0)], classes=("cat", "dog"))
+    with open_store(tmp_path / "s.lmdb") as opened:
+        yield opened
+
+
+def listing(tmp_path: Path, text: str | list[dict[str, Any]], kind: str = "csv") -> Path:
+    path = tmp_path / f"predictions.{kind}"
+    path.write_text(text if isinstance(text, str) else "\n".join(map(json.dumps, text)))
+    return path
+
+
+CSV = """name,prediction,loss,top5,id,note,label,width
+r0,cat,0.5,true,007,,9,9
+r1,cat,2,false,1,a b,9,9
+r4,dog,nan,true,2,"A, B",9,9
+r5,dog,1e-3,,3,c,9,9
+gone,dog,7,true,4,d,9,9
+"""
+
+
+def test_csv_gives_each_record_its_row(tmp_path: Path, store: Store) -> None:
+    said: list[str] = []
+    joined = join_listing(store, listing(tmp_path, CSV), said.append)
+    kinds = {name: column.kind for name, column in joined.items()}
+    assert kinds == {
+        "prediction": "text", "loss": "float", "top5": "bool", "id": "text", "note": "text", "differs": "bool"
+    }  # fmt: skip
+    values = {name: column.values.tolist() for name, column in joined.items()}
+    # Two records are called r1: both have its row.
+    assert values["prediction"] == ["cat", "cat", None, None, "dog", "dog", "cat"]
+    assert [None if math.isnan(loss) else loss for loss in values["loss"]] == [0.5, 2, None, None, None, 0.001, 2]
+    assert values["top5"] == [1, 0, NO_LABEL, NO_LABEL, 1, NO_LABEL, 0]
+    assert values["id"][:2] == ["007", "1"]
+    assert values["differs"] == [0, 1, NO_LABEL, NO_LABEL, 1, NO_LABEL, 0]
+    assert "2 of 7 records have no row" in said[0]
+    assert "left out: label, width;" in said[1]
+    assert "1 of its rows name no record" in said[2]
+
+
+def test_joined_columns_are_searched_sorted_and_counted(tmp_path: Path, store: Store) -> None:
+    selections = Selections(store, join_listing(store, listing(tmp_path, CSV)))
+
+    def found(text: str, by: str = "") -> list[int]:
+        return [*sort_records(selections, text, by)]
+
+    assert found("prediction=cat") == [0, 1, 6]
+    assert found("class:cat prediction=dog") == [4]
+    assert found("differs=true") == [1, 4]
+    assert found("loss>0.5") == found("loss=2") == [1, 6]
+    assert found("-loss<=1") == [1, 2, 3, 4, 6]
+    assert found('note~"B"') == [1, 4, 6]
+    assert found("", "-loss") == [1, 6, 0, 5, 2, 3, 4]
+    assert found("", "prediction") == [0, 1, 6, 4, 5, 2, 3]
+    values = summary.field(selections, "width>1", "prediction")
+    assert values == {"values": [("dog", 2), ("cat", 1)], "different": 2}
+    assert summary.field(selections, "", "top5")["values"] == [("false", 2), ("true", 2)]
+    assert summary.field(selections, "", "loss")["ends"] == [0.001, 2]
+    assert summary.rows(selections, "index:1", 0, 1, "loss")["rows"][0][6] == {"prediction": "cat", "loss": 2.0}
+    assert selections.columns.describe(5) == {
+        "prediction": "dog", "loss": 0.001, "top5": None, "id": "3", "note": "c", "differs": None
+    }  # fmt: skip
+    compared = summary.compare_labels(selections, "", "prediction")
+    assert sorted(compared["pairs"]) == [(0, "cat", 2), (0, "dog", 1), (1, "cat", 1)]
+    assert (compared["total"], compared["equal"], compared["different"]) == (4, 2, 2)
+    for text, what in (("loss~5", "loss~5"), ("differs=maybe", "true or false"), ("loss>x", "needs a number")):
+        with pytest.raises(OptionError, match=what):
+            found(text)
+    with pytest.raises(OptionError, match="a column must be one of prediction, id, note, got 'loss'"):
+        summary.compare_labels(selections, "", "loss")
+
+
+def test_integers_of_json_are_labels_and_other_values_are_left_out(tmp_path: Path, store: Store) -> None:
+    rows: list[dict[str, Any]] = [
+        {"index": 0, "prediction": 1, "p": 1},
+        {"index": 1, "prediction": 1, "p": 0.5, "vector": [1, 2]},
+    ]
+    joined = join_listing(store, listing(tmp_path, rows, "jsonl"))
+    assert [*joined] == ["prediction", "p", "differs"]
+    assert joined["differs"].values.tolist()[:3] == [1, 0, NO_LABEL]
+    assert joined["p"].values.tolist()[:2] == [1.0, 0.5]
+    selections = Selections(store, joined)
+    assert [*selections.select("prediction=1 label:1")] == [1]
+    assert summary.compare_labels(selections, "", "prediction")["equal"] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("name,p\nr0,1\nr2,1\nr0,2\n", "row 4: an earlier row has the same record"),
+        ("name,p\nx,1\ny,2\n", "no row names a record of .*s.lmdb"),
+        ("index,name,p\n0,r1,1\n", "record 0 of .* is 'r0', not 'r1': the listing belongs to another store"),
+        ("name,prediction\nr0,bird\n", "no prediction is the name of a class, such as 'cat'"),
+        ("p,q\n1,2\n", "row 2: has nothing in a column called name"),
+    ],
+)
+def test_listing_of_other_records_is_refused(tmp_path: Path, store: Store, text: str, error: str) -> None:
+    with pytest.raises(SourceError, match=error):
+        join_listing(store, listing(tmp_path, text))
+
+
+def test_classes_called_like_other_labels_need_json(tmp_path: Path) -> None:
+    write_records(tmp_path / "s.lmdb", [Record(name="a", label=1)], classes=("1", "10"))
+    with open_store(tmp_path / "s.lmdb") as store:
+        with pytest.raises(SourceError, match=r"write a \.jsonl, where text is a name and an integer a label"):
+            join_listing(store, listing(tmp_path, "name,prediction\na,1\n"))
+        rows: list[dict[str, Any]] = [{"name": "a", "prediction": "10"}]
+        assert join_listing(store, listing(tmp_path, rows, "jsonl"))["differs"].values.tolist() == [0]
