@@ -69,9 +69,8 @@ class Columns:
 
     @property
     def kinds(self) -> dict[str, str]:
-        """Fields that have a column, and their kind: ``"bool"``, ``"int"``, ``"float"`` or ``"text"``."""
-        stored = getattr(self.store.manifest, "columns", {})
-        return {**stored, **{name: column.kind for name, column in self._joined.items()}}
+        """The joined columns, and their kind: ``"bool"``, ``"int"``, ``"float"`` or ``"text"``."""
+        return {name: column.kind for name, column in self._joined.items()}
 
     @property
     def sortable(self) -> tuple[str, ...]:
@@ -97,13 +96,15 @@ class Columns:
         return values, ~np.isnan(values) if values.dtype.kind == "f" else values != NO_LABEL
 
     def describe(self, index: int, names: Iterable[str] | None = None) -> dict[str, Any]:
-        """Return some fields of a record, or all joined ones; None for no value."""
+        """Return some or all joined columns of a record; None for no value."""
         found = {}
         for name in self._joined if names is None else names:
-            values, known = self.known(name, slice(index, index + 1))
-            value = values.tolist()[0] if known[0] else None
-            if value is not None and self.kinds[name] in ("bool", "text"):
-                value = self.texts(name)[value] if self.kinds[name] == "text" else bool(value)
+            kind, values = self._joined[name]
+            value = values[index : index + 1].tolist()[0]
+            if value == NO_LABEL or value != value:  # NaN
+                value = None
+            elif kind == "bool":
+                value = bool(value)
             found[name] = value if not isinstance(value, float) or math.isfinite(value) else str(value)
         return found
 
@@ -112,8 +113,8 @@ class Columns:
         return self._field(what)[1]
 
     def raw(self, name: str) -> Array:
-        """Return a field for all records, as in ``Joined.values``."""
-        return self._joined[name].values if name in self._joined else self.store.column(name)
+        """Return a joined column for all records, as in ``Joined.values``."""
+        return self._joined[name].values
 
     def _field(self, name: str) -> tuple[Array, list[str]]:
         field: tuple[Array, list[str]] = self._fields.get(name, lambda: self._read_field(name))
@@ -150,6 +151,12 @@ class Columns:
         aspect = np.zeros(len(width))
         np.divide(width, height, out=aspect, where=height > 0)
         return aspect
+
+
+def parts(indices: Any) -> Iterator[tuple[slice, Any]]:
+    """Yield blocks of a selection: the positions in it, and the indices of the records, a slice or an array."""
+    for part in blocks(len(indices)):
+        yield part, part if isinstance(indices, range) else indices[part]
 
 
 def blocks(count: int) -> Iterator[slice]:

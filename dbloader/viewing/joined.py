@@ -57,7 +57,7 @@ def join_listing(
 ) -> dict[str, Joined]:
     """Return the columns of a listing, joined to the records by the column ``index`` or a name.
 
-    A column is left out if the store has one with its name, or if its values are not scalars of one kind. If there is a
+    A column is left out if its name is a word of the query language, or its values are not scalars of one kind. With a
     column ``prediction``, with names of classes or integer labels, the column ``differs`` tells whether it is another
     class than the label.
 
@@ -70,7 +70,6 @@ def join_listing(
         SourceError: The listing cannot be read, names no record, or has two rows for a record.
     """
     where, length, is_csv = readable(listing), len(store), is_text(Path(listing))
-    taken = _TAKEN | {*getattr(store.manifest, "columns", ())}
     given, order, columns, left = np.zeros(length, bool), list[int](), dict[str, list[Any]](), dict[str, None]()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -88,7 +87,7 @@ def join_listing(
         raise SourceError(f"{where}: no row names a record of {store.place}; its column name, path or index must do so")
     joined = {}
     for name, values in columns.items():
-        column = None if name in taken else _parse(values, is_csv=is_csv)
+        column = None if name in _TAKEN else _parse(values, is_csv=is_csv)
         if column is not None:
             joined[name] = _spread(*column, order, length)
         elif name not in ("name", "index", *PATH_COLUMNS):
@@ -98,7 +97,7 @@ def join_listing(
     without = length - int(given.sum())
     tell(f"{where}: columns {', '.join(joined)}; {without:,} of {length:,} records have no row")
     if left:
-        tell(f"{where}: left out: {', '.join(left)}; the store has such a column, or the values are not of one kind")
+        tell(f"{where}: left out: {', '.join(left)}; a search has such a word, or the values are not of one kind")
     for warning in said:
         tell(f"Warning: {warning.message}")
     return joined

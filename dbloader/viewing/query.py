@@ -1,4 +1,4 @@
-"""Parse a query: words separated by blanks. A record must match all of them. docs/viewer.md lists the words."""
+"""Parse a query: words and alternatives. A record must match all of them. docs/viewer.md lists the words."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _NUMERIC = ("<", "<=", ">", ">=", "=")
 _SIGNS = {"bool": ("=",), "int": _NUMERIC, "float": _NUMERIC, "text": ("~", "=")}
 _MOST_LETTERS, _MOST_WORDS = 10_000, 32
 _WITHIN = r'(?:[^"\\]|\\["\\]|\\(?!["\\]))*'  # between quotes: \" is a quote, and \\ a backslash
-_WORD = re.compile(rf'(-?)(?:([A-Za-z_]+)(:|<=|>=|<|>|=|~))?((?:"{_WITHIN}"|[^\s"])*)(?=\s|\Z)')
+_WORD = re.compile(rf'(-?)(?:([A-Za-z_]+)(:|<=|>=|<|>|=|~))?((?:"{_WITHIN}"|[^\s"()])*)(?=[\s)]|\Z)')
+_GROUP = re.compile(r"-?\(|\)|or(?=[\s(])")
 _QUOTED = re.compile(f'"({_WITHIN})"')
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,3})?")
 _INTEGER = re.compile("-?[0-9]{1,18}")
@@ -34,10 +35,11 @@ class Word(NamedTuple):
     Attributes:
         position: Position of its first letter in the query, from 1.
         negated: Whether records must not match it.
-        key: ``"class"``, ``"label"``, ``"name"``, ``"index"``, ``"event"`` or one of ``SIZES``.
-        sign: ``"<"``, ``"<="``, ``">"``, ``">="`` or ``"="`` for a size; ``":"`` for other keys.
-        value: A float for a size, an int or None (no label) for ``"label"``, a list of ranges for ``"index"``, and the
-            text for other keys.
+        key: ``"class"``, ``"label"``, ``"name"``, ``"index"``, ``"event"``, one of ``SIZES``, a field, or ``"or"``.
+        sign: ``"<"``, ``"<="``, ``">"``, ``">="`` or ``"="`` for a size or a field, also ``"~"`` for a field of texts;
+            ``":"`` for other keys.
+        value: A float for a size; an int or None (no label) for ``"label"``; a list of ranges for ``"index"``; a list
+            of words for ``"or"``; a float, bool or text for a field; the text for other keys.
     """
 
     position: int
@@ -60,14 +62,30 @@ def parse(text: str, fields: Mapping[str, str] | None = None) -> list[Word]:
     if len(text) > _MOST_LETTERS:
         raise OptionError(f"the query has {len(text):,} letters; at most {_MOST_LETTERS:,} are allowed")
     words: list[Word] = []
-    at = 0
+    group: list[Word] | None = None  # the words between open parentheses
+    at, is_ready = 0, True  # ready for a word: within parentheses, the last one was "or"
     while rest := text[at:].lstrip():
         at = len(text) - len(rest)
-        match = _WORD.match(text, at)
-        if match is None:
-            raise query_error(text.find('"', at) + 1, 'a quote is opened and not closed; write it as in name:"a b"')
-        words.append(_word(at + 1, fields or {}, *match.groups()))
-        at = match.end()
+        mark = (_GROUP.match(rest) or [""])[0]
+        if mark.endswith("(") and group is None:
+            group = []
+            words.append(Word(at + 1, mark[0] == "-", "or", ":", group))
+        elif mark == ")" and group and not is_ready:
+            group, is_ready = None, True
+        elif mark == "or" and group and not is_ready:
+            is_ready = True
+        else:
+            match = _WORD.match(text, at)
+            if match is None and rest.count('"') % 2:
+                raise query_error(text.find('"', at) + 1, 'a quote is opened and not closed; write it as in name:"a b"')
+            if match is None or not match[0] or not is_ready:
+                what = "parentheses contain words with or between them, such as (class:cat or class:dog)"
+                raise query_error(at + 1, f"{what}; quote a name that contains them")
+            (words if group is None else group).append(_word(at + 1, fields or {}, *match.groups()))
+            mark, is_ready = match[0], group is None
+        at += len(mark)
+    if group is not None:
+        raise query_error(words[-1].position, "a parenthesis is opened and not closed")
     if len(words) > _MOST_WORDS:
         raise query_error(words[_MOST_WORDS].position, f"at most {_MOST_WORDS} words are allowed, got {len(words)}")
     return words

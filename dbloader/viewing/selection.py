@@ -102,8 +102,15 @@ class Selections:
 
     def _holds(self, word: Word) -> Array:
         """Return a mask of the records that match a word: bool, shape (records,)."""
-        holds = np.zeros(len(self.store), bool)
-        if word.key in SIZES:
+        holds: Array = np.zeros(len(self.store), bool)
+        if word.key == "or":
+            for each in word.value:
+                if each.key == "name":
+                    self._keep_named(here := np.ones_like(holds), [each])
+                else:
+                    here = self._holds(each) ^ each.negated
+                holds |= here
+        elif word.key in SIZES:
             for part in blocks(len(holds)):
                 values = self.columns.values(word.key, part)
                 # A record of unknown size (0) matches no comparison.
@@ -112,8 +119,8 @@ class Selections:
             if self.columns.kinds[word.key] == "text":
                 wanted = word.value.casefold() if word.sign == "~" else word.value
                 for index, text in enumerate(self.columns.raw(word.key)):
-                    here = text is not None and (wanted in text.casefold() if word.sign == "~" else text == wanted)
-                    holds[index] = here
+                    if text is not None:
+                        holds[index] = wanted in text.casefold() if word.sign == "~" else text == wanted
             else:
                 for part in blocks(len(holds)):
                     values, known = self.columns.known(word.key, part)

@@ -8,7 +8,7 @@ import numpy as np
 
 from dbloader._describe import short_repr
 from dbloader.errors import OptionError
-from dbloader.viewing.columns import blocks
+from dbloader.viewing.columns import blocks, parts
 
 if TYPE_CHECKING:
     from dbloader.viewing.columns import Array, Columns
@@ -59,8 +59,8 @@ def find_position(selections: Selections, text: str, by: str, index: int) -> int
 
 def _by_column(columns: Columns, indices: Any, name: str, *, descending: bool) -> Array:
     keys, known = np.empty(len(indices), np.uint64), np.empty(len(indices), bool)
-    for part in blocks(len(keys)):
-        values, known[part] = columns.known(name, part if isinstance(indices, range) else indices[part])
+    for part, here in parts(indices):
+        values, known[part] = columns.known(name, here)
         keys[part] = _ordered(values)
     return _at(indices, _argsort(keys, known, descending=descending))
 
@@ -70,8 +70,7 @@ def _by_rarity(columns: Columns, indices: Any, _: str, *, descending: bool) -> A
     keys, known = np.empty(len(indices), np.uint64), np.empty(len(indices), bool)
     width, height = columns.get("width"), columns.get("height")
     highest = np.uint64(height.max(initial=0)) + np.uint64(1)
-    for part in blocks(len(keys)):
-        here = part if isinstance(indices, range) else indices[part]
+    for part, here in parts(indices):
         keys[part] = width[here] * highest + height[here]
         known[part] = width[here] > 0
     order = _argsort(keys, known)

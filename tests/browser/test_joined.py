@@ -96,7 +96,7 @@ def test_planted_labels_are_first_by_loss(tabs: Tabs, doubtful: Site) -> None:
     page.locator("#sort").select_option("loss")
     page.locator("#direction").click()
     expect(page.locator("#tiles .tile:visible .facts").first).to_have_attribute(
-        "title", re.compile(r"^prediction: .*\nloss: \d")
+        "title", re.compile(r"^loss: \d.*\nprediction: ")
     )
     assert {*tiles(page)[:PLANTED]} == WRONG
     page.locator("db-field[name=differs]").get_by_role("button", name="true").click()

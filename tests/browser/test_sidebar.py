@@ -51,6 +51,37 @@ def test_click_on_a_class_shows_it_and_another_click_shows_all(page: Page) -> No
     counted(page, ALL)
 
 
+def test_several_classes_are_searched_at_once(page: Page) -> None:
+    row = page.locator(".class")
+    row.filter(has_text="cat").click()
+    counted(page, CLASSES["cat"])
+    row.filter(has_text="maine coon").click(modifiers=["Control"])
+    counted(page, CLASSES["cat"] + CLASSES["maine coon"])
+    assert query(page) == '(class:cat or class:"maine coon")'
+    expect(row.filter(has_text="cat")).to_have_attribute("aria-selected", "true")
+    expect(row.filter(has_text="dog")).to_have_attribute("aria-selected", "false")
+    expect(page.locator(".chips button")).to_have_count(1)
+    row.filter(has_text="cat").locator(".check").click()
+    counted(page, CLASSES["maine coon"])
+    assert query(page) == 'class:"maine coon"'
+    row.filter(has_text="dog").click(modifiers=["Shift"])
+    counted(page, ALL)
+    assert query(page) == '(class:"maine coon" or class:cat or class:dog)'
+    row.filter(has_text="dog").click()
+    counted(page, CLASSES["dog"])
+    page.locator("#classes").focus()
+    page.keyboard.press("Home")
+    page.keyboard.press(" ")
+    counted(page, CLASSES["cat"] + CLASSES["dog"])
+    drag = page.locator("db-bars[name=width] svg")
+    drag.focus()
+    page.keyboard.press("End")
+    page.keyboard.press("Enter")
+    expect(page.locator(".chips button")).to_have_count(2)
+    page.locator(".chips button").first.click()
+    assert query(page).startswith("width>=")
+
+
 def test_classes_are_found_by_letters_and_sorted_by_count(page: Page) -> None:
     page.locator("#find-class").fill("o")
     expect(page.locator(".class:visible .name")).to_have_text(["dog", "maine coon"])

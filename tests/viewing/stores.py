@@ -62,7 +62,7 @@ def write_records(
 
 def random_query(rng: random.Random, length: int, events: list[dict[str, str]]) -> tuple[str, Any]:
     """Return a query, and a function that returns whether the record of an index matches it."""
-    words = [_random_word(rng, length, events) for _ in range(rng.choice((1, 1, 2, 3)))]
+    words = [_group(rng, length, events) for _ in range(rng.choice((1, 1, 2, 3)))]
     text = "  ".join(text for text, _ in words)
     return text, lambda index, record: all(holds(index, record) for _, holds in words)
 
@@ -70,6 +70,15 @@ def random_query(rng: random.Random, length: int, events: list[dict[str, str]]) 
 def quoted(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
+
+
+def _group(rng: random.Random, length: int, events: list[dict[str, str]]) -> tuple[str, Any]:
+    words = [_random_word(rng, length, events) for _ in range(rng.choice((1, 2, 3)))]
+    if len(words) == 1 or rng.random() < 0.6:
+        return words[0]
+    minus = rng.choice(("", "-"))
+    text = f"{minus}( {' or '.join(text for text, _ in words)})"
+    return text, lambda index, record: any(holds(index, record) for _, holds in words) != bool(minus)
 
 
 def _random_word(rng: random.Random, length: int, events: list[dict[str, str]]) -> tuple[str, Any]:

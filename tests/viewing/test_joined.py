@@ -84,7 +84,7 @@ def test_joined_columns_are_searched_sorted_and_counted(tmp_path: Path, store: S
     assert values == {"values": [("dog", 2), ("cat", 1)], "different": 2}
     assert summary.field(selections, "", "top5")["values"] == [("false", 2), ("true", 2)]
     assert summary.field(selections, "", "loss")["ends"] == [0.001, 2]
-    assert summary.rows(selections, "index:1", 0, 1, "loss")["rows"][0][6] == {"prediction": "cat", "loss": 2.0}
+    assert summary.rows(selections, "index:1", 0, 1, "loss")["rows"][0][6] == {"loss": 2.0, "prediction": "cat"}
     assert selections.columns.describe(5) == {
         "prediction": "dog", "loss": 0.001, "top5": None, "id": "3", "note": "c", "differs": None
     }  # fmt: skip

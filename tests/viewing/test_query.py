@@ -39,6 +39,14 @@ def test_words_and_their_values() -> None:
         (False, "bytes", ">=", 1e6),
         (False, "aspect", "=", 0.5),
     ]
+    (group,) = parse('-(class:a or -"b)" or\twidth<3 )')
+    assert (group.position, group.negated, group.key) == (1, True, "or")
+    assert [(word.negated, word.key, word.value) for word in group.value] == [
+        (False, "class", "a"),
+        (True, "name", "b)"),
+        (False, "width", 3.0),
+    ]
+    assert words("or order (or or a)b")[:2] == [(False, "name", ":", "or"), (False, "name", ":", "order")]
     assert parse("a  b")[1] == Word(4, False, "name", ":", "b")
     assert parse("") == parse(" \n") == []
     assert (len(parse("a " * 32)), len(parse("a" * 10_000))) == (32, 1)
@@ -50,7 +58,7 @@ def test_any_text_in_quotes_can_be_a_class(text: str) -> None:
     assert words(f"-class:{quoted(text)}") == [(True, "class", ":", text)]
 
 
-@given(st.text(alphabet=st.sampled_from(list('ab -:<>="\\,.1e\0classwidth\ud800\n'))))
+@given(st.text(alphabet=st.sampled_from(list('ab -:<>="()or\\,.1e\0classwidth\ud800\n'))))
 @settings(derandomize=True, max_examples=500)
 def test_any_text_is_a_query_or_a_clear_error(text: str) -> None:
     with contextlib.suppress(OptionError):
@@ -76,6 +84,13 @@ def test_any_text_is_a_query_or_a_clear_error(text: str) -> None:
         ("name:", "letter 1: name: needs something after it, such as name:_012"),
         ('x class: "cat"', "letter 3: class: needs something after it, such as class:cat"),
         ("a -", "letter 3: name: needs something after it"),
+        ("(a b)", "letter 4: parentheses contain words with or between them, such as .class:cat or class:dog"),
+        ("a (b or )", "letter 9: parentheses contain words"),
+        ("(a or (b or c))", "letter 7: parentheses contain words"),
+        ("()", "letter 2: parentheses contain words"),
+        ("img(1)", "letter 1: parentheses contain words with or between them, .*quote a name that contains them"),
+        ("x (a or b", "letter 3: a parenthesis is opened and not closed"),
+        ("a)", "letter 2: parentheses contain words"),
         ("a " * 33, "letter 65: at most 32 words are allowed, got 33"),
         ("a" * 10_001, "the query has 10,001 letters; at most 10,000 are allowed"),
         ('"' * 9_999, "a quote is opened"),

@@ -27,7 +27,8 @@ class Sidebar extends HTMLElement {
     this.typed = make("input", {id: "find-class", type: "search", placeholder: "Find a class", ariaLabel: "Find a class", autocomplete: "off",
       oninput: () => this.list()});
     this.order = make("button", {id: "order", onclick: () => this.list(this.order.value === "count" ? "label" : "count")});
-    this.listed = make("div", {id: "classes", ariaLabel: "Classes"});
+    this.listed = make("div", {id: "classes", ariaLabel: "Classes", ariaMultiSelectable: "true", title: "Ctrl or the box adds a class, Shift adds a range"});
+    this.anchor = 0; // the row that was chosen last
     this.classes = make("section", {hidden: true}, make("h2", {}, "Classes"), make("div", {class: "row"}, this.typed, this.order), this.listed);
     this.scroller = new Scroller(this.listed, {tile: () => this.tile(), fill: (cell) => this.fill(cell)});
     this.listed.onkeydown = (event) => this.pressed(event);
@@ -115,8 +116,9 @@ class Sidebar extends HTMLElement {
 
   tile() {
     const [name, count, bar] = [make("span", {class: "name"}), make("span", {class: "number"}), make("span", {class: "share"})];
-    const cell = make("div", {class: "class"}, bar, name, count);
-    cell.onclick = () => this.choose(cell.position);
+    const cell = make("div", {class: "class"}, bar, make("span", {class: "check"}), name, count);
+    cell.onclick = (event) => this.choose(cell.position, {
+      adds: event.ctrlKey || event.metaKey || event.target.className === "check", spans: event.shiftKey});
     return Object.assign(cell, {name, count, bar});
   }
 
@@ -130,17 +132,23 @@ class Sidebar extends HTMLElement {
     cell.ariaSelected = String(words(q).flatMap(classesIn).includes(classWord(store, label)));
   }
 
-  choose(position) {
+  /** Search a class alone. `adds`: add it to the searched classes, or remove it. `spans`: add all rows from the last choice to it. */
+  choose(position, {adds = false, spans = false} = {}) {
     const {store, q} = state();
-    const word = classWord(store, this.labels[position][0]);
-    filter((old) => classesIn(old).length, words(q).includes(word) ? [] : [word]);
+    const searched = words(q).flatMap(classesIn);
+    const [from, to] = spans ? [this.anchor, position].sort((a, b) => a - b) : [position, position];
+    const chosen = this.labels.slice(from, to + 1).map(([label]) => classWord(store, label));
+    const isRemoved = !spans && searched.includes(chosen[0]) && (adds || searched.length === 1);
+    const all = isRemoved ? searched.filter((word) => word !== chosen[0]) : [...new Set([...adds || spans ? searched : [], ...chosen])];
+    this.anchor = position;
+    filter((word) => classesIn(word).length, all.length > 1 ? [`(${all.join(" or ")})`] : all);
   }
 
   pressed(event) {
     const {scroller} = this;
     const step = {ArrowUp: -1, ArrowDown: 1, PageUp: -scroller.page, PageDown: scroller.page, Home: -1e9, End: 1e9}[event.key];
     if (step) scroller.move(scroller.here() + step);
-    else if (event.key === "Enter") this.choose(scroller.here());
+    else if (event.key === "Enter" || event.key === " ") this.choose(scroller.here(), {adds: event.key === " ", spans: event.shiftKey});
     else return;
     event.preventDefault();
   }
