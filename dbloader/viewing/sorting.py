@@ -109,17 +109,21 @@ def _argsort(keys: Array, known: Array, *, descending: bool = False) -> Array:
     if least > greatest:  # none is known
         return np.arange(len(keys), dtype=np.uint32)
     np.subtract(greatest, keys, out=keys) if descending else np.subtract(keys, least, out=keys)
-    keys[~known] = greatest - least + np.uint64(1)
-    has_ties = greatest - least >= _LOW  # the upper halves of the keys may be equal where the keys are not
-    packed = keys & ~_LOW if has_ties else np.left_shift(keys, np.uint64(_BITS), out=keys)
+    last = greatest - least + np.uint64(1)
+    keys[~known] = last
+    lost = max(0, int(last).bit_length() - _BITS)  # bits of the keys that do not fit beside the position
+    packed = keys >> np.uint64(lost) if lost else keys
+    packed <<= np.uint64(_BITS)
     for part in blocks(len(keys)):
         packed[part] |= np.arange(part.start, part.stop, dtype=np.uint64)
     packed.sort()
     order = packed.astype(np.uint32)  # the lower halves
-    del packed
-    if has_ties:
-        keys = keys[order]
-        equal = (keys[1:] ^ keys[:-1]) <= _LOW
-        tied = np.flatnonzero(np.append(equal, False) | np.append(False, equal))
-        order[tied] = order[tied[np.argsort(keys[tied], kind="stable")]]
+    if lost:
+        tied = np.zeros(len(order), bool)
+        for part in blocks(len(order) - 1):
+            equal = packed[part] ^ packed[part.start + 1 : part.stop + 1] <= _LOW
+            tied[part] |= equal
+            tied[part.start + 1 : part.stop + 1] |= equal
+        some = np.flatnonzero(tied)
+        order[some] = order[some[np.argsort(keys[order[some]], kind="stable")]]
     return order
