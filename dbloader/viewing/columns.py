@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dbloader.errors import OptionError
 from dbloader.records.columns import CHUNK, DTYPES, NO_LABEL, name_at, name_hash
 from dbloader.viewing.cache import LRUCache
 from dbloader.viewing.query import SIZES
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _BLOCK = 2**20  # records that are computed at a time, which keeps temporary arrays small
-_FIELD_BYTES = 160_000_000  # of kept columns of fields: two of ten million records
-_MOST_TEXTS = 65_536  # different ones of a column that is sorted and counted
 _NAME_BYTES = 2**24  # of kept chunks of names
 _MOST_CHUNKS = 8  # that are read for a few records; for more, the whole column is read
 
@@ -34,9 +31,8 @@ class Columns:
     """
 
     def __init__(self, store: Store, joined: Mapping[str, Joined] | None = None) -> None:
-        self.store, self._joined = store, joined or {}
+        self.store, self.joined = store, joined or {}
         self._columns = LRUCache[Any](math.inf, len)
-        self._fields = LRUCache[Any](_FIELD_BYTES, lambda field: field[0].nbytes)
         self._names = LRUCache[Any](_NAME_BYTES, len)
 
     def get(self, column: str) -> Array:
@@ -69,8 +65,8 @@ class Columns:
 
     @property
     def kinds(self) -> dict[str, str]:
-        """The joined columns, and their kind: ``"bool"``, ``"int"``, ``"float"`` or ``"text"``."""
-        return {name: column.kind for name, column in self._joined.items()}
+        """The joined columns, and the kind of each."""
+        return {name: column.kind for name, column in self.joined.items()}
 
     @property
     def sortable(self) -> tuple[str, ...]:
@@ -80,70 +76,27 @@ class Columns:
     def known(self, what: str, indices: Any) -> tuple[Array, Array]:
         """Return a column of ``sortable`` for some records, and whether each record has a value: two arrays.
 
-        For a text, the value is its position in ``texts``.
+        The aspect is width / height, float64. Joined columns have the values of ``Joined``.
 
         Args:
             what: Name of the column.
             indices: A slice, or an array of integers.
-
-        Raises:
-            OptionError: The column has too many different texts.
         """
         if what in SIZES:
-            values = self.values(what, indices)
+            values = self._sizes(what, indices)
             return values, values > 0
-        values = self.get("label")[indices] if what == "label" else self._field(what)[0][indices]
+        values = self.get("label")[indices] if what == "label" else self.joined[what].values[indices]
         return values, ~np.isnan(values) if values.dtype.kind == "f" else values != NO_LABEL
 
     def describe(self, index: int, names: Iterable[str] | None = None) -> dict[str, Any]:
         """Return some or all joined columns of a record; None for no value."""
         found = {}
-        for name in self._joined if names is None else names:
-            kind, values = self._joined[name]
-            value = values[index : index + 1].tolist()[0]
-            if value == NO_LABEL or value != value:  # NaN
-                value = None
-            elif kind == "bool":
-                value = bool(value)
-            found[name] = value if not isinstance(value, float) or math.isfinite(value) else str(value)
+        for name in self.joined if names is None else names:
+            (value,), (known,) = self.known(name, slice(index, index + 1))
+            found[name] = self.joined[name].show(value.item()) if known else None
         return found
 
-    def texts(self, what: str) -> list[str]:
-        """Return the different texts of a column, sorted."""
-        return self._field(what)[1]
-
-    def raw(self, name: str) -> Array:
-        """Return a joined column for all records, as in ``Joined.values``."""
-        return self._joined[name].values
-
-    def _field(self, name: str) -> tuple[Array, list[str]]:
-        field: tuple[Array, list[str]] = self._fields.get(name, lambda: self._read_field(name))
-        return field
-
-    def _read_field(self, name: str) -> tuple[Array, list[str]]:
-        values = self.raw(name)
-        if self.kinds[name] != "text":
-            return values, []
-        places: dict[str, int] = {}
-        numbers = np.full(len(values), NO_LABEL)
-        for index, text in enumerate(values):
-            if text is not None:
-                numbers[index] = places.setdefault(text, len(places))
-                if len(places) > _MOST_TEXTS:
-                    raise OptionError(f"{name} has more than {_MOST_TEXTS:,} different texts: search in it instead")
-        texts = sorted(places)
-        order = np.empty(len(texts), np.int64)
-        order[[places[text] for text in texts]] = np.arange(len(texts))
-        numbers[numbers >= 0] = order[numbers[numbers >= 0]]
-        return numbers, texts
-
-    def values(self, what: str, indices: Any) -> Array:
-        """Return the width, height, aspect (width / height, float64) or bytes of some records; 0 if unknown.
-
-        Args:
-            what: ``"width"``, ``"height"``, ``"aspect"`` or ``"bytes"``.
-            indices: A slice, or an array of integers.
-        """
+    def _sizes(self, what: str, indices: Any) -> Array:
         if what != "aspect":
             values: Array = self.get("nbytes" if what == "bytes" else what)[indices]
             return values

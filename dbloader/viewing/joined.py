@@ -21,7 +21,7 @@ from dbloader.sources.listing_rows import is_text
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from dbloader.stores.base import Store
 
@@ -36,7 +36,7 @@ _FLOAT = re.compile(
 )
 _KINDS = {frozenset({bool}): "bool", frozenset({int}): "int", frozenset({float}): "float", frozenset({str}): "text"}
 _KINDS[frozenset({int, float})] = "float"
-_ABSENT: dict[str, Any] = {"float": math.nan, "text": None}
+_BOOLS = ("false", "true")
 
 
 class Joined(NamedTuple):
@@ -44,12 +44,18 @@ class Joined(NamedTuple):
 
     Attributes:
         kind: ``"bool"``, ``"int"``, ``"float"`` or ``"text"``.
-        values: Shape (records,). int64 for bool and int, NO_LABEL without a value; float64, NaN without a value; str,
-            None without a value.
+        values: Shape (records,). float64 for floats, NaN without a value; otherwise int64, NO_LABEL without a value.
+            For bools and texts, positions in ``texts``.
+        texts: The different texts, sorted; false and true for bools; () for numbers.
     """
 
     kind: str
     values: Array
+    texts: Sequence[str] = ()
+
+    def show(self, value: float) -> str | float:
+        """Return a value as a text, or as a number of JSON."""
+        return self.texts[int(value)] if self.texts else value if math.isfinite(value) else str(value)
 
 
 def join_listing(
@@ -130,9 +136,14 @@ def _number(text: str) -> float:
 
 def _spread(kind: str, values: list[Any], indices: list[int], length: int) -> Joined:
     """Give each record its value."""
-    spread: Array = np.full(length, _ABSENT.get(kind, NO_LABEL))
-    spread[indices[: len(values)]] = [spread[0] if value is None else value for value in values]
-    return Joined(kind, spread)
+    absent = math.nan if kind == "float" else NO_LABEL
+    spread, texts = np.full(length, absent), _BOOLS if kind == "bool" else ()
+    if kind == "text":
+        texts = tuple(sorted({*values} - {None}))
+        table = {text: number for number, text in enumerate(texts)}
+        values = [table.get(value) for value in values]
+    spread[indices[: len(values)]] = [absent if value is None else value for value in values]
+    return Joined(kind, spread, texts)
 
 
 def _compare(store: Store, prediction: Joined, where: str, *, is_csv: bool) -> Joined:
@@ -140,7 +151,8 @@ def _compare(store: Store, prediction: Joined, where: str, *, is_csv: bool) -> J
     classes, labels, values = store.manifest.classes, store.column("label"), prediction.values
     if prediction.kind == "text":
         table = {name: label for label, name in enumerate(classes)}
-        values = np.array([NO_LABEL if text is None else table.get(text, -1) for text in values], np.int64)
+        of_text = np.array([table.get(text, -1) for text in prediction.texts])
+        values = np.where(values == NO_LABEL, NO_LABEL, of_text[np.maximum(values, 0)])
         if not np.any(values >= 0):
             raise SourceError(f"{where}: no prediction is the name of a class, such as {short_repr((*classes, '')[0])}")
     elif is_csv and any(_INTEGER.fullmatch(name) and int(name) != label for label, name in enumerate(classes)):
@@ -149,4 +161,4 @@ def _compare(store: Store, prediction: Joined, where: str, *, is_csv: bool) -> J
             "where text is a name and an integer a label"
         )
     known = (values != NO_LABEL) & (labels != NO_LABEL)
-    return Joined("bool", np.where(known, values != labels, NO_LABEL))
+    return Joined("bool", np.where(known, values != labels, NO_LABEL), _BOOLS)

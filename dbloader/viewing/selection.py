@@ -110,21 +110,16 @@ class Selections:
                 else:
                     here = self._holds(each) ^ each.negated
                 holds |= here
-        elif word.key in SIZES:
+        elif isinstance(word.value, str) and word.key in self.columns.joined:
+            texts, wanted = self.columns.joined[word.key].texts, word.value.casefold()
+            fits = np.array([wanted in text.casefold() if word.sign == "~" else text == word.value for text in texts])
+            for part in blocks(len(holds) if texts else 0):
+                values, known = self.columns.known(word.key, part)
+                holds[part] = known & fits[values * known]
+        elif word.key in SIZES or word.key in self.columns.joined:
             for part in blocks(len(holds)):
-                values = self.columns.values(word.key, part)
-                # A record of unknown size (0) matches no comparison.
-                holds[part] = _COMPARE[word.sign](values, word.value) & (values > 0)
-        elif word.key in self.columns.kinds:
-            if self.columns.kinds[word.key] == "text":
-                wanted = word.value.casefold() if word.sign == "~" else word.value
-                for index, text in enumerate(self.columns.raw(word.key)):
-                    if text is not None:
-                        holds[index] = wanted in text.casefold() if word.sign == "~" else text == wanted
-            else:
-                for part in blocks(len(holds)):
-                    values, known = self.columns.known(word.key, part)
-                    holds[part] = _COMPARE[word.sign](values, word.value) & known
+                values, known = self.columns.known(word.key, part)
+                holds[part] = known & _COMPARE[word.sign](values, word.value)
         elif word.key == "index":
             for indices in word.value:
                 holds[indices.start : indices.stop] = True

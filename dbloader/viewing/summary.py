@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from dbloader.viewing.columns import Array, Columns
+    from dbloader.viewing.joined import Joined
     from dbloader.viewing.selection import Selections
 
 _MOST_ROWS = 500  # of one answer
@@ -148,16 +149,14 @@ def field(selections: Selections, text: str, name: str, axes: str = "") -> dict[
     For ``axes`` see `count`.
 
     Raises:
-        OptionError: The store has no such column, or the column has too many different texts.
+        OptionError: The store has no such column.
     """
-    columns, indices = selections.columns, selections.select(text)
-    kind = _kind(selections, name, ("bool", "float", "int", "text"))
-    if kind in ("int", "float"):
+    column = _joined(selections, name, ("bool", "float", "int", "text"))
+    if not column.texts:
         return histogram(selections, text, name, _axes(axes).get(name, ""))
-    texts = columns.texts(name) if kind == "text" else ["false", "true"]
-    counts = _count_values(columns, name, indices)
-    common = sorted(((text, counts[number]) for number, text in enumerate(texts)), key=lambda row: -row[1])
-    return {"values": common[:_MOST_VALUES], "different": len(texts)}
+    counts = _count_values(selections.columns, name, selections.select(text))
+    common = sorted(((text, counts[number]) for number, text in enumerate(column.texts)), key=lambda row: -row[1])
+    return {"values": common[:_MOST_VALUES], "different": len(common)}
 
 
 def _axes(axes: str) -> dict[str, str]:
@@ -186,15 +185,14 @@ def compare_labels(selections: Selections, text: str, name: str) -> dict[str, An
         OptionError: The store has no such column of integers or texts.
     """
     columns, indices, counts = selections.columns, selections.select(text), Counter[tuple[int, int]]()
-    is_text = _kind(selections, name, ("int", "text")) == "text"
+    column = _joined(selections, name, ("int", "text"))
     for _, here in parts(indices):
         (labels, has_label), (values, has_value) = columns.known("label", here), columns.known(name, here)
         both = has_label & has_value
         counts.update(zip(labels[both].tolist(), values[both].tolist(), strict=True))
-    texts, class_name = columns.texts(name), selections.store.manifest.class_name
-    rows = [(label, texts[value] if is_text else value, number) for (label, value), number in counts.most_common()]
-    differing = [row for row in rows if (class_name(row[0]) if is_text else row[0]) != row[1]]
-    total = counts.total()
+    class_name, total = selections.store.manifest.class_name, counts.total()
+    rows = [(label, column.show(value), number) for (label, value), number in counts.most_common()]
+    differing = [row for row in rows if row[1] not in (row[0], class_name(row[0]))]
     return {
         "pairs": rows if len(rows) <= _MOST_PAIRS else differing[:_MOST_PAIRS],
         "different": len(differing),
@@ -203,15 +201,12 @@ def compare_labels(selections: Selections, text: str, name: str) -> dict[str, An
     }
 
 
-def _kind(selections: Selections, name: str, kinds: Collection[str]) -> str:
-    """Return the kind of a column, or raise OptionError if it is not one of some kinds."""
-    found = selections.columns.kinds
-    if found.get(name) not in kinds:
-        known = ", ".join(name for name, kind in found.items() if kind in kinds)
-        raise OptionError(
-            f"a column must be one of {known}, got {short_repr(name, 50)}" if known else "there is no column"
-        )
-    return found[name]
+def _joined(selections: Selections, name: str, kinds: Collection[str]) -> Joined:
+    """Return a joined column, or raise OptionError if there is none of these kinds with this name."""
+    known = {name: column for name, column in selections.columns.joined.items() if column.kind in kinds}
+    if name not in known:
+        raise OptionError(f"a column must be one of {', '.join(known) or 'none'}, got {short_repr(name, 50)}")
+    return known[name]
 
 
 def _histogram(columns: Columns, what: str, indices: Any, axis: str) -> dict[str, Any]:

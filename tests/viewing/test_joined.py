@@ -54,13 +54,16 @@ def test_csv_gives_each_record_its_row(tmp_path: Path, store: Store) -> None:
     assert kinds == {
         "prediction": "text", "loss": "float", "top5": "bool", "id": "text", "note": "text", "differs": "bool"
     }  # fmt: skip
-    values = {name: column.values.tolist() for name, column in joined.items()}
+    values = {
+        name: [column.texts[at] if column.texts and at >= 0 else at for at in column.values.tolist()]
+        for name, column in joined.items()
+    }
     # Two records are called r1: both have its row.
-    assert values["prediction"] == ["cat", "cat", None, None, "dog", "dog", "cat"]
+    assert values["prediction"] == ["cat", "cat", NO_LABEL, NO_LABEL, "dog", "dog", "cat"]
     assert [None if math.isnan(loss) else loss for loss in values["loss"]] == [0.5, 2, None, None, None, 0.001, 2]
-    assert values["top5"] == [1, 0, NO_LABEL, NO_LABEL, 1, NO_LABEL, 0]
+    assert values["top5"] == ["true", "false", NO_LABEL, NO_LABEL, "true", NO_LABEL, "false"]
     assert values["id"][:2] == ["007", "1"]
-    assert values["differs"] == [0, 1, NO_LABEL, NO_LABEL, 1, NO_LABEL, 0]
+    assert joined["differs"].values.tolist() == [0, 1, NO_LABEL, NO_LABEL, 1, NO_LABEL, 0]
     assert "2 of 7 records have no row" in said[0]
     assert "left out: label, width;" in said[1]
     assert "1 of its rows name no record" in said[2]
