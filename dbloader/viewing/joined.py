@@ -18,6 +18,7 @@ from dbloader.records.columns import NO_LABEL
 from dbloader.sources.base import readable
 from dbloader.sources.listing import PATH_COLUMNS
 from dbloader.sources.listing_rows import is_text
+from dbloader.viewing.query import FIELD
 
 if TYPE_CHECKING:
     import os
@@ -63,9 +64,9 @@ def join_listing(
 ) -> dict[str, Joined]:
     """Return the columns of a listing, joined to the records by the column ``index`` or a name.
 
-    A column is left out if its name is a word of the query language, or its values are not scalars of one kind. With a
-    column ``prediction``, with names of classes or integer labels, the column ``differs`` tells whether it is another
-    class than the label.
+    A column is left out if a query cannot name it, or if its values are not scalars of one kind. A column
+    ``prediction``, with names of classes or integer labels, adds the column ``differs``: whether the prediction is not
+    the label.
 
     Args:
         store: The store.
@@ -93,7 +94,7 @@ def join_listing(
         raise SourceError(f"{where}: no row names a record of {store.place}; its column name, path or index must do so")
     joined = {}
     for name, values in columns.items():
-        column = None if name in _TAKEN else _parse(values, is_csv=is_csv)
+        column = None if name in _TAKEN or not re.fullmatch(FIELD, name) else _parse(values, is_csv=is_csv)
         if column is not None:
             joined[name] = _spread(*column, order, length)
         elif name not in ("name", "index", *PATH_COLUMNS):
@@ -103,7 +104,7 @@ def join_listing(
     without = length - int(given.sum())
     tell(f"{where}: columns {', '.join(joined)}; {without:,} of {length:,} records have no row")
     if left:
-        tell(f"{where}: left out: {', '.join(left)}; a search has such a word, or the values are not of one kind")
+        tell(f"{where}: left out: {', '.join(left)}; a search cannot name them, or the values are not of one kind")
     for warning in said:
         tell(f"Warning: {warning.message}")
     return joined

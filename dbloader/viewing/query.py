@@ -16,12 +16,15 @@ SIZES = ("width", "height", "aspect", "bytes")
 EVENTS = ("damaged", "repaired", "rejected")
 """Events of the conversion's report that are words by themselves."""
 
+FIELD = r"[^\W\d][\w.-]*"
+"""Pattern of the fields that a query can name."""
+
 _COLON = ("class", "label", "name", "index", "event")
 _NUMERIC = ("<", "<=", ">", ">=", "=")
 _SIGNS = {"bool": ("=",), "int": _NUMERIC, "float": _NUMERIC, "text": ("~", "=")}
 _MOST_LETTERS, _MOST_WORDS = 10_000, 32
 _WITHIN = r'(?:[^"\\]|\\["\\]|\\(?!["\\]))*'  # between quotes: \" is a quote, and \\ a backslash
-_WORD = re.compile(rf'(-?)(?:([A-Za-z_]+)(:|<=|>=|<|>|=|~))?((?:"{_WITHIN}"|[^\s"()])*)(?=[\s)]|\Z)')
+_WORD = re.compile(rf'(-?)(?:({FIELD})(:|<=|>=|<|>|=|~))?((?:"{_WITHIN}"|[^\s"()])*)(?=[\s)]|\Z)')
 _GROUP = re.compile(r"-?\(|\)|or(?=[\s(])")
 _QUOTED = re.compile(f'"({_WITHIN})"')
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,3})?")

@@ -38,12 +38,12 @@ def listing(tmp_path: Path, text: str | list[dict[str, Any]], kind: str = "csv")
     return path
 
 
-CSV = """name,prediction,loss,top5,id,note,label,width
-r0,cat,0.5,true,007,,9,9
-r1,cat,2,false,1,a b,9,9
-r4,dog,nan,true,2,"A, B",9,9
-r5,dog,1e-3,,3,c,9,9
-gone,dog,7,true,4,d,9,9
+CSV = """name,prediction,loss,top5,id,note,label,width,two words
+r0,cat,0.5,true,007,,9,9,1
+r1,cat,2,false,1,a b,9,9,1
+r4,dog,nan,true,2,"A, B",9,9,1
+r5,dog,1e-3,,3,c,9,9,1
+gone,dog,7,true,4,d,9,9,1
 """
 
 
@@ -65,7 +65,7 @@ def test_csv_gives_each_record_its_row(tmp_path: Path, store: Store) -> None:
     assert values["id"][:2] == ["007", "1"]
     assert joined["differs"].values.tolist() == [0, 1, NO_LABEL, NO_LABEL, 1, NO_LABEL, 0]
     assert "2 of 7 records have no row" in said[0]
-    assert "left out: label, width;" in said[1]
+    assert "left out: label, width, two words;" in said[1]
     assert "1 of its rows name no record" in said[2]
 
 
@@ -78,6 +78,7 @@ def test_joined_columns_are_searched_sorted_and_counted(tmp_path: Path, store: S
     assert found("prediction=cat") == [0, 1, 6]
     assert found("class:cat prediction=dog") == [4]
     assert found("differs=true") == [1, 4]
+    assert found("top5=true") == [0, 4]
     assert found("loss>0.5") == found("loss=2") == [1, 6]
     assert found("-loss<=1") == [1, 2, 3, 4, 6]
     assert found('note~"B"') == [1, 4, 6]
