@@ -253,7 +253,8 @@ def _edges(values: Array, axis: str) -> tuple[list[float], str]:
     first, last = np.percentile(values, (0.5, 99.5)).tolist()
     if first > 0 and axis != "linear" and (axis == "log" or last > _WIDE * first):
         scale = "log"
-        a_decade = min(20, _BINS // max(1, math.ceil(math.log10(last / first))))
+        decades = max(1, math.ceil(math.log10(last) - math.log10(first)))
+        a_decade = min(20, _BINS // decades or _BINS / decades)
         numbers = range(math.floor(math.log10(first) * a_decade), math.floor(math.log10(last) * a_decade) + 2)
         edges = [float(f"{10 ** (number / a_decade):.1e}") for number in numbers]  # rounded to two digits
     else:

@@ -6,16 +6,18 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from dbloader import Record, open_store
 from dbloader.errors import OptionError, SourceError
 from dbloader.records.columns import NO_LABEL
 from dbloader.viewing import summary
-from dbloader.viewing.joined import join_listing
+from dbloader.viewing.joined import Joined, join_listing
 from dbloader.viewing.selection import Selections
 from dbloader.viewing.sorting import sort_records
 from tests.viewing.stores import write_records
+from tests.viewing.test_summary import check_histogram
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,6 +102,27 @@ def test_joined_columns_are_searched_sorted_and_counted(tmp_path: Path, store: S
             found(text)
     with pytest.raises(OptionError, match="a column must be one of prediction, id, note, got 'loss'"):
         summary.compare_labels(selections, "", "loss")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [0.0] * 7,
+        [-3.5, -1, 0, 0.25, 7, 7, 100],
+        [10.0**-n for n in range(0, 301, 50)],
+        [1.7e9 + n / 8 for n in range(7)],
+        [math.inf, math.nan, -math.inf, 1, 1e-9, 2, 1e5],
+        [math.nan] * 7,
+    ],
+)
+@pytest.mark.parametrize("axis", ["", "log", "linear"])
+def test_histogram_of_a_field_counts_every_finite_value(store: Store, values: list[float], axis: str) -> None:
+    selections = Selections(store, {"loss": Joined("float", np.array(values))})
+    finite = [value for value in values if math.isfinite(value)]
+    found = summary.field(selections, "", "loss", f"loss:{axis}")
+    json.dumps(found, allow_nan=False)
+    check_histogram(found, finite)
+    assert len(selections.select("loss<=0")) == sum(value <= 0 for value in values)
 
 
 def test_integers_of_json_are_labels_and_other_values_are_left_out(tmp_path: Path, store: Store) -> None:
