@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from dataclasses import asdict, is_dataclass
 from functools import partial
 from importlib import import_module
@@ -25,7 +26,8 @@ _CRASHES = (signal.SIGBUS, signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE)
 def isolated(function: str, place: str, *arguments: Any, **options: Any) -> Any:
     """Call a function of dbloader in another process; in this process if none of the places is a file.
 
-    Return the result; a dataclass is returned as a dict. An error of the function is raised in this process.
+    Return the result; a dataclass is returned as a dict. An error of the function is raised in this process, and its
+    warnings are issued here.
 
     Args:
         function: Module and name of the function, such as ``"stores.open.open_store"``.
@@ -56,6 +58,9 @@ def isolated(function: str, place: str, *arguments: Any, **options: Any) -> Any:
                 raise value
             if kind == "result":
                 return value
+            if kind == "warning":
+                warnings.warn(value[0], value[1], stacklevel=2)
+                continue
             if kind == "progress":
                 last = f"after {value[-2]:,} of {value[-1]:,} records "
             calls[kind](*value)
@@ -89,6 +94,8 @@ def _run(
                 sender.send((name, values))
 
         callbacks = {name: partial(call, name) for name in calls}
+        # Nobody sees the stderr of this process. The process ends here, so the change stays.
+        warnings.showwarning = lambda message, category, *_, **__: call("warning", str(message), category)
         sender.send(("result", _plain(_find(function)(*arguments, **callbacks, **options))))
     except BrokenPipeError:
         pass  # the command has ended

@@ -82,7 +82,7 @@ def view_command(
         if (port, host, transform) != (None, HOST, None):
             raise click.UsageError("--html starts no viewer: leave out --port, --host and --transform")
         nbytes, samples = isolated(
-            "viewing.html_report.write_html", place, output=html, where=where or "", listing=listing
+            "viewing.html_report.write_html", place, output=html, where=where or "", listing=listing, tell=say
         )
         say(f"{html}: {size(nbytes)}, with {counted(samples, 'sample')}")
         return

@@ -126,9 +126,6 @@ def _partial_folder(target: Path) -> Iterator[Path]:
 def _sync(folder: Path) -> None:
     """Write the whole file system of a folder to the disk, which is faster than an fsync of each file."""
     libc = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(libc, "syncfs"):  # on macOS
-        os.sync()
-        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         if libc.syncfs(descriptor):

@@ -21,7 +21,7 @@ from dbloader.viewing.summary import count
 from dbloader.viewing.thumbnails import Thumbnails
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from dbloader.stores.base import Store
 
@@ -53,7 +53,11 @@ rect {{ fill: var(--bar); }} rect.all {{ fill: var(--line); }} svg.share {{ widt
 
 
 def write_html(
-    place: str | os.PathLike[str], output: str | os.PathLike[str], where: str = "", listing: str | None = None
+    place: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    where: str = "",
+    listing: str | None = None,
+    tell: Callable[[str], object] = lambda _: None,
 ) -> tuple[int, int]:
     """Write facts, samples, histograms, classes and the conversion's report of a store to a new HTML file.
 
@@ -66,6 +70,7 @@ def write_html(
         where: A query. If given, samples, histograms and classes are of the matching records only, and the file has no
             report of the conversion.
         listing: A listing whose columns the query may name.
+        tell: Called with sentences about the listing.
 
     Raises:
         OptionError: ``output`` exists, its folder does not exist, or the query is wrong.
@@ -78,7 +83,7 @@ def write_html(
     if not aside.parent.is_dir():
         raise OptionError(f"--html {os.fspath(output)}: there is no folder {aside.parent}; make it first")
     with open_store(place) as store:
-        selections = Selections(store, None if listing is None else join_listing(store, listing))
+        selections = Selections(store, None if listing is None else join_listing(store, listing, tell))
         samples, sheet = _sheet(store, selections.select(where))
         parts = [_HEAD.format(title=_text(store.place)), *_facts(store, where), sheet, *_counts(selections, where)]
         data = "\n".join([*parts, "" if where else _events(store), "</body></html>\n"]).encode()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -78,18 +77,14 @@ def join_listing(
     """
     where, length, is_csv = readable(listing), len(store), is_text(Path(listing))
     given, order, columns, left = np.zeros(length, bool), list[int](), dict[str, list[Any]](), dict[str, None]()
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        for number, row, found in NameListing(listing, RecordNames([store]), must_exist=False).rows():
-            if given[found].any():
-                raise SourceError(
-                    f"{where}, row {number}: an earlier row has the same record; keep one row for a record"
-                )
-            given[found] = True
-            for name, value in row.items() if found else ():
-                values = columns.setdefault(name, [])
-                values += [None] * (len(order) - len(values)) + [value] * len(found)
-            order += found
+    for number, row, found in NameListing(listing, RecordNames([store]), must_exist=False).rows():
+        if given[found].any():
+            raise SourceError(f"{where}, row {number}: an earlier row has the same record; keep one row for a record")
+        given[found] = True
+        for name, value in row.items() if found else ():
+            values = columns.setdefault(name, [])
+            values += [None] * (len(order) - len(values)) + [value] * len(found)
+        order += found
     if not order:
         raise SourceError(f"{where}: no row names a record of {store.place}; its column name, path or index must do so")
     joined = {}
@@ -104,9 +99,8 @@ def join_listing(
     without = length - int(given.sum())
     tell(f"{where}: columns {', '.join(joined)}; {without:,} of {length:,} records have no row")
     if left:
-        tell(f"{where}: left out: {', '.join(left)}; a search cannot name them, or the values are not of one kind")
-    for warning in said:
-        tell(f"Warning: {warning.message}")
+        why = "the name is taken or cannot be searched, or the values are not of one kind"
+        tell(f"{where}: left out: {', '.join(left)}; {why}")
     return joined
 
 

@@ -240,7 +240,7 @@ def _listen(host: str, port: int | None) -> socket.socket:
 
 def _has_display() -> bool:
     """Return whether a browser that is opened here appears on the display of the user."""
-    display = sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     return bool(display) and "SSH_CONNECTION" not in os.environ
 
 

@@ -176,10 +176,10 @@ def _count_values(columns: Columns, what: str, indices: Any) -> Counter[int]:
 def compare_labels(selections: Selections, text: str, name: str) -> dict[str, Any]:
     """Count the records that match a query by label and by the value of a column, such as a model's prediction.
 
-    ``pairs`` are a label, a value, and the number of their records, the most frequent pair first. Of more than 600
-    pairs, only the first 600 that differ are in it. A pair differs if the value is neither the label nor the name of
-    its class. ``different`` counts the pairs that differ, ``equal`` the records of the other pairs, and ``total`` all
-    records with a label and a value.
+    Each of ``pairs`` is a label, a value, and their number of records. The most frequent pair is the first. With more
+    than 600 pairs, ``pairs`` has only the 600 most frequent pairs that differ. A pair differs if the value is neither
+    the label nor the name of its class. ``different`` counts the pairs that differ, ``equal`` the records of the other
+    pairs, and ``total`` all records with a label and a value.
 
     Raises:
         OptionError: The store has no such column of integers or texts.
@@ -202,7 +202,7 @@ def compare_labels(selections: Selections, text: str, name: str) -> dict[str, An
 
 
 def _joined(selections: Selections, name: str, kinds: Collection[str]) -> Joined:
-    """Return a joined column, or raise OptionError if there is none of these kinds with this name."""
+    """Return a joined column. Raise OptionError if no column with this name has one of these kinds."""
     known = {name: column for name, column in selections.columns.joined.items() if column.kind in kinds}
     if name not in known:
         raise OptionError(f"a column must be one of {', '.join(known) or 'none'}, got {short_repr(name, 50)}")

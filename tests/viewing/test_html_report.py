@@ -153,6 +153,15 @@ def test_search_reports_only_the_records_that_it_finds(tmp_path: Path) -> None:
         write_html(tmp_path / "a.lmdb", tmp_path / "other.html", "size:3")
 
 
+def test_command_prints_what_a_listing_lacks(tmp_path: Path) -> None:
+    write(tmp_path / "a.lmdb", [Record(name=f"r{n}", label=0, width=9, height=9) for n in range(3)])
+    (tmp_path / "p.csv").write_text("name,loss\nr0,1\ngone,2\n")
+    done = run("view", "a.lmdb", "--with", "p.csv", "--html", "x.html", "--where", "loss=1", cwd=tmp_path)
+    assert done.status == 0, done
+    assert "p.csv: columns loss; 2 of 3 records have no row" in done.stdout
+    assert done.stderr == "Warning: p.csv: 1 of its rows name no record of a.lmdb: 'gone'\n"
+
+
 BLOCKED = "import sys; sys.modules.update(dict.fromkeys(('starlette', 'uvicorn', 'torch')));"
 
 

@@ -51,7 +51,8 @@ gone,dog,7,true,4,d,9,9,1
 
 def test_csv_gives_each_record_its_row(tmp_path: Path, store: Store) -> None:
     said: list[str] = []
-    joined = join_listing(store, listing(tmp_path, CSV), said.append)
+    with pytest.warns(UserWarning, match="1 of its rows name no record"):
+        joined = join_listing(store, listing(tmp_path, CSV), said.append)
     kinds = {name: column.kind for name, column in joined.items()}
     assert kinds == {
         "prediction": "text", "loss": "float", "top5": "bool", "id": "text", "note": "text", "differs": "bool"
@@ -68,9 +69,9 @@ def test_csv_gives_each_record_its_row(tmp_path: Path, store: Store) -> None:
     assert joined["differs"].values.tolist() == [0, 1, NO_LABEL, NO_LABEL, 1, NO_LABEL, 0]
     assert "2 of 7 records have no row" in said[0]
     assert "left out: label, width, two words;" in said[1]
-    assert "1 of its rows name no record" in said[2]
 
 
+@pytest.mark.filterwarnings("ignore:.*name no record:UserWarning")
 def test_joined_columns_are_searched_sorted_and_counted(tmp_path: Path, store: Store) -> None:
     selections = Selections(store, join_listing(store, listing(tmp_path, CSV)))
 
@@ -139,6 +140,7 @@ def test_integers_of_json_are_labels_and_other_values_are_left_out(tmp_path: Pat
     assert summary.compare_labels(selections, "", "prediction")["equal"] == 1
 
 
+@pytest.mark.filterwarnings("ignore:.*name no record:UserWarning")
 @pytest.mark.parametrize(
     ("text", "error"),
     [

@@ -67,7 +67,7 @@ def check_histogram(found: dict[str, Any], values: list[Any]) -> None:
 
 
 def check_bins(found: dict[str, Any], values: list[Any], everything: dict[str, Any]) -> None:
-    """Compare the histogram of a search, whose bins are those of all records."""
+    """Check the histogram of a search. It has the bins of the histogram of all records."""
     known, edges = [value for value in values if value is not None], found["edges"]
     assert (edges, found["all"]) == (everything["edges"], everything["counts"])
     assert found["ends"] == ([min(known), max(known)] if known else None)

@@ -24,7 +24,7 @@ class Compare extends HTMLElement {
       const found = await api(`/api/${now.store}/compare`, {q: now.q, column}, signal);
       if (signal.aborted) return;
       status.textContent = `${counted(found.equal)} of ${counted(found.total)} records are equal, ${counted(found.total - found.equal)} differ` +
-        `${now.q ? " among the images of this search" : ""}. Records without one of both do not count.`;
+        `${now.q ? " among the images of this search" : ""}. Records without a label or a value are not counted.`;
       body.replaceChildren(...this.draw(now, column, found));
     } catch (error) {
       if (signal.aborted) return;
@@ -34,7 +34,8 @@ class Compare extends HTMLElement {
   }
 
   draw(now, column, {pairs, different}) {
-    const shown = (label) => escaped(className(now.store, label)), isSame = ([label, value]) => value === label || value === stores[now.store].classes?.[label];
+    const shown = (label) => escaped(className(now.store, label));
+    const isSame = ([label, value]) => value === label || value === stores[now.store].classes?.[label];
     const cell = ([label, value, count]) =>
       link({view: null, at: null, column: null, q: [...words(now.q), classWord(now.store, label), `${column}=${quoted(value)}`].join(" ")}, counted(count));
     const differing = pairs.filter((pair) => !isSame(pair));
@@ -48,7 +49,8 @@ class Compare extends HTMLElement {
     if (labels.length > MATRIX || values.length > MATRIX || differing.length < different) return found;
     const at = new Map(pairs.map((pair) => [`${pair[0]} ${pair[1]}`, pair]));
     const rows = labels.map((label) => {
-      const all = values.map((value) => at.get(`${label} ${value}`)), sum = all.reduce((total, pair) => total + (pair?.[2] ?? 0), 0);
+      const all = values.map((value) => at.get(`${label} ${value}`));
+      const sum = all.reduce((total, pair) => total + (pair?.[2] ?? 0), 0);
       return make("tr", {}, make("th", {scope: "row"}, shown(label)), ...all.map((pair) => {
         const one = make("td", {class: pair && !isSame(pair) ? "differs" : ""}, pair ? cell(pair) : "");
         one.style.setProperty("--share", pair ? pair[2] / sum : 0);

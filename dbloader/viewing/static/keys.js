@@ -25,7 +25,7 @@ export function pressed(event) {
   binding.run(event);
 }
 
-const QUERY = [["maine_012", "a part of the name"], ["class:cat", "a class; class:\"maine coon\" with blanks"],
+const QUERY = [["maine_012", "a part of the name"], ["class:cat", "a class; class:\"maine coon\" with spaces"],
   ["width<256 height>=1000", "all words must fit; also aspect and bytes, = <= >"], ["index:1,5-9", "these indices"],
   ["(class:cat or class:dog)", "one of them must fit"], ["score>0.5 split=train caption~\"red car\"", "fields that have a column"],
   ["damaged repaired", "what the conversion did"], ["-class:dog", "not this class"]];

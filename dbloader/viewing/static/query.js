@@ -1,26 +1,16 @@
 /** The words of a query: how the page changes a search. */
 import {go, state, stores} from "./app.js";
 
-/** Split a text at blanks that are not within quotes or parentheses. */
-function split(text) {
-  const words = [""];
+/** Return the words of a query. Spaces in quotes or parentheses do not separate words. */
+export function words(text) {
+  const found = [""];
   let depth = 0;
   for (const part of text.match(/"(?:[^"\\]|\\.)*"?|\s+|[()]|[^\s"()]+/g) ?? []) {
     depth += {"(": 1, ")": -1}[part] ?? 0;
-    if (depth || part.trim()) words.push(words.pop() + part);
-    else words.push("");
+    if (depth || part.trim()) found.push(found.pop() + part);
+    else found.push("");
   }
-  return words.filter(Boolean);
-}
-
-/** Return the words of a query that a record must match. A word may have blanks: `width < 9`, `not cat`, `(class:a or class:b)`. */
-export function words(q) {
-  const all = split(q);
-  if (all.includes("or")) return [`(${q.trim()})`];
-  return all.reduce((found, word) => {
-    const isJoined = found.length && (/^not$|[<>=~]$/.test(found.at(-1)) || /^[<>=~]/.test(word));
-    return isJoined ? [...found.slice(0, -1), `${found.at(-1)} ${word}`] : [...found, word];
-  }, []);
+  return found.filter(Boolean);
 }
 
 /** Return a text as a value in a query. */
@@ -34,7 +24,7 @@ export function classWord(store, label) {
 
 /** Return the words for classes in a word such as `class:a` or `(class:a or class:b)`; [] for other words. */
 export function classesIn(word) {
-  const all = split(word.replace(/^\((.*)\)$/, "$1"));
+  const all = words(word.replace(/^\((.*)\)$/, "$1"));
   return all.every((each, n) => (n % 2 ? each === "or" : /^(class|label):/.test(each))) ? all.filter((_, n) => n % 2 === 0) : [];
 }
 
