@@ -51,10 +51,10 @@ def no_leaks(wait_s: float = WAIT_S, *, files: bool = True) -> Iterator[None]:
     if any(left):
         _wait_for(left, ENDING_S)
         left = find_resources(files=files).without(before)
-    deadline = time.monotonic() + wait_s
-    while any(left) and time.monotonic() < deadline:
-        gc.collect()  # again after each wait: a thread may have held the last reference to a client
-        _wait_for(left, min(1.0, wait_s))
+    if any(left):
+        gc.collect()
+        _wait_for(left, wait_s)
+        gc.collect()  # objects of ended threads
         left = find_resources(files=files).without(before)
     if any(left):
         raise LeakError(f"left behind: {left}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 import bson
@@ -65,7 +65,13 @@ class MongoReader:
         self.place = place
         self.connection = Connection(place)
         self.pid = self.connection.pid
-        database = self.connection.database
+        with ExitStack() as undo:
+            undo.callback(self.connection.close)  # the traceback of an error refers to this reader
+            self._open()
+            undo.pop_all()
+
+    def _open(self) -> None:
+        place, database = self.place, self.connection.database
         self.may_lag = database.read_preference != Primary()
         newest = PrimaryPreferred() if self.may_lag else Primary()
         self.meta: Collection[Any] = database.get_collection(place.collection + MANIFEST, read_preference=newest)

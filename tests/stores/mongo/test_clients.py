@@ -89,6 +89,16 @@ def test_password_is_read_from_environment_or_file(place: str, file: Path, monke
         assert len(store) == 4
 
 
+def test_error_that_is_kept_keeps_no_client(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(NAME, "wrong")
+    before = set(threading.enumerate())
+    with open_store(place) as store, pytest.raises(StoreAccessError) as kept:
+        len(store)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(5)  # the closed client has told it to end
+        assert not thread.is_alive(), (thread.name, kept)
+
+
 def test_missing_or_unsafe_password_is_refused(place: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def check(kind: type[Exception], message: str) -> None:
         with open_store(place) as store, pytest.raises(kind, match=message) as caught:
