@@ -94,7 +94,7 @@ def _run(
                 sender.send((name, values))
 
         callbacks = {name: partial(call, name) for name in calls}
-        # Nobody sees the stderr of this process. The process ends here, so the change stays.
+        # The stderr of this process is not shown. The process ends after the call, so nothing restores showwarning.
         warnings.showwarning = lambda message, category, *_, **__: call("warning", str(message), category)
         sender.send(("result", _plain(_find(function)(*arguments, **callbacks, **options))))
     except BrokenPipeError:

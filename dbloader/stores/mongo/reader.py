@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import bson
@@ -65,17 +65,15 @@ class MongoReader:
         self.place = place
         self.connection = Connection(place)
         self.pid = self.connection.pid
-        with ExitStack() as undo:
-            undo.callback(self.connection.close)  # the traceback of an error refers to this reader
-            self._open()
-            undo.pop_all()
-
-    def _open(self) -> None:
-        place, database = self.place, self.connection.database
+        database = self.connection.database
         self.may_lag = database.read_preference != Primary()
         newest = PrimaryPreferred() if self.may_lag else Primary()
         self.meta: Collection[Any] = database.get_collection(place.collection + MANIFEST, read_preference=newest)
-        self.store, self.manifest = self._find_store()
+        try:
+            self.store, self.manifest = self._find_store()
+        except BaseException:
+            self.connection.close()  # whoever keeps the error keeps this reader
+            raise
         self.records: Collection[Any] = database[records_collection(place.collection, self.store)]
         self.newest = self.records.with_options(read_preference=newest)
         self.large = LargeRecords(database, place.collection, self.store, newest)
