@@ -125,8 +125,15 @@ class ResumableSampler(DistributedSampler[int], ABC):
     @override
     def __iter__(self) -> Iterator[int]:
         check_shared_once(type(self).__name__, self.num_replicas)
-        self._begun = self._held or self._next()
-        return _Indices(self, self._begun)
+        start = self._begun = self._held or self._next()
+        indices = _compute(self._share(start.position), self.length, self.order(start.seed, start.epoch))
+        return self._take(indices, None if self.is_held else self.times_chosen)
+
+    def _take(self, indices: Iterator[int], times_chosen: int | None) -> Iterator[int]:
+        # With the first next(), not in iter(): a DataLoader with workers makes two iterators, and takes from only one.
+        if times_chosen == self.times_chosen:
+            self._position = 0
+        yield from indices
 
     def positions(self, since: Mapping[str, Any]) -> range:
         """Return this rank's positions in the iteration that starts at a state; padding is ``length`` and above."""
@@ -281,48 +288,6 @@ class ResumableSampler(DistributedSampler[int], ABC):
         if not 0 <= start.position <= self.length:
             raise OptionError(f"'position' in the state must be 0 to {self.length}, got {start.position}")
         return start
-
-
-class _Indices(Iterator[int]):
-    """The indices of one iteration over a sampler.
-
-    Its state counts the yielded indices, not what the training has received. Loaders such as torchdata's keep the state
-    of the iterator with each batch, and load it into a new iterator.
-    """
-
-    def __init__(self, sampler: ResumableSampler, start: Start) -> None:
-        self._sampler = sampler
-        self._begin(start)
-
-    def _begin(self, start: Start) -> None:
-        sampler = self._sampler
-        self._since = sampler._state(start)
-        self._times_chosen = None if sampler.is_held else sampler.times_chosen
-        self._count = 0
-        self._indices = _compute(sampler.positions(self._since), sampler.length, sampler.order(*start[:2]))
-
-    @override
-    def __next__(self) -> int:
-        if not self._count and self._times_chosen == self._sampler.times_chosen:
-            # Not in iter(): a DataLoader with workers makes two iterators, and takes nothing from one of them.
-            self._sampler._position = 0
-        index = next(self._indices)
-        self._count += 1
-        return index
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state after the indices that were yielded."""
-        return self._sampler.state_after(self._count, since=self._since)
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue at a state, and set the sampler's seed to its seed.
-
-        The sampler's epoch stays: torchdata calls this in its next ``iter()``, after an epoch was chosen for that.
-        """
-        start = self._sampler._read(state_dict)
-        self._sampler.seed = start.seed
-        self._sampler._begun = None if self._sampler.is_held else start
-        self._begin(start)
 
 
 def _compute(share: range, length: int, order: Callable[[Array], Array]) -> Iterator[int]:

@@ -49,7 +49,17 @@ class SeededBatchSampler(Sampler[list[int]]):
 
     @override
     def __iter__(self) -> Iterator[list[int]]:
-        return _SeededBatches(self.sampler, self.batch_size, drop_last=self.drop_last)
+        indices = iter(self.sampler)
+        return self._batches(indices, self.sampler.state_after())
+
+    def _batches(self, indices: Iterator[int], since: Mapping[str, Any]) -> Iterator[list[int]]:
+        positions = self.sampler.positions(since)
+        kept = len(positions) - (len(positions) % self.batch_size if self.drop_last else 0)
+        if not kept:  # end the sampler's iteration, so the next epoch is a whole one
+            next(indices, None)
+        for begin in range(0, kept, self.batch_size):
+            part = positions[begin : begin + self.batch_size]
+            yield SeededIndices(islice(indices, len(part)), since["seed"], since["epoch"], part)
 
     def __len__(self) -> int:
         whole, rest = divmod(len(self.sampler), self.batch_size)
@@ -57,42 +67,6 @@ class SeededBatchSampler(Sampler[list[int]]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.sampler!r}, batch_size={self.batch_size}, drop_last={self.drop_last})"
-
-
-class _SeededBatches(Iterator[list[int]]):
-    """The batches of one iteration over a sampler. Like the sampler's iterator, it counts what it has yielded."""
-
-    def __init__(self, sampler: ResumableSampler, batch_size: int, *, drop_last: bool) -> None:
-        self._sampler = sampler
-        self._batch_size = batch_size
-        self._drop_last = drop_last
-        self._indices: Any = iter(sampler)
-        self._begin(sampler.state_after())
-
-    def _begin(self, since: Mapping[str, Any]) -> None:
-        self._seed, self._epoch = since["seed"], since["epoch"]
-        self._positions = self._sampler.positions(since)
-        self._yielded = 0
-
-    @override
-    def __next__(self) -> list[int]:
-        part = self._positions[self._yielded : self._yielded + self._batch_size]
-        if not part or (self._drop_last and len(part) < self._batch_size):
-            if not self._yielded:  # nothing was left: end the sampler's iteration, so the next epoch is a whole one
-                next(self._indices, None)
-            raise StopIteration
-        self._yielded += len(part)
-        return SeededIndices(islice(self._indices, len(part)), self._seed, self._epoch, part)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state after the batches that were yielded."""
-        state: dict[str, Any] = self._indices.state_dict()
-        return state
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue at the state of another iterator."""
-        self._indices.load_state_dict(state_dict)
-        self._begin(state_dict)
 
 
 class ForeignBatchSampler(BatchSampler):

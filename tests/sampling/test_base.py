@@ -229,23 +229,12 @@ def test_resuming_computes_only_needed_indices(make: Callable[..., ResumableSamp
 
 
 @of_each_kind
-def test_iterator_state_counts_yielded_samples(make: Callable[..., ResumableSampler]) -> None:
-    """torchdata calls every state_dict: only the iterator must have one."""
+def test_samplers_and_their_iterators_have_no_state_dict(make: Callable[..., ResumableSampler]) -> None:
+    """torchdata calls one that exists. Without one it skips the samples that were taken before the state."""
     sampler = make(range(LENGTH))
-    sampler.set_epoch(3)
-    assert not hasattr(sampler, "state_dict")
-    assert not hasattr(SeededBatchSampler(sampler, 2), "state_dict")
-    order = global_order(make, epoch=3)
-    for count in range(LENGTH + 1):
-        iterator: Any = iter(sampler)
-        assert list(itertools.islice(iterator, count)) == order[:count]
-        other = make(range(LENGTH), seed=5) if make is not OrderedSampler else make(range(LENGTH))
-        again: Any = iter(other)
-        again.load_state_dict(iterator.state_dict())
-        assert list(again) == order[count:]
-        assert (other.epoch, other.seed, other.remaining) == (0, sampler.seed, LENGTH)
-        other.set_epoch(3)
-        assert list(other) == order
+    batches = SeededBatchSampler(sampler, 2)
+    for part in (sampler, iter(sampler), batches, iter(batches)):
+        assert not hasattr(part, "state_dict")
 
 
 @of_each_kind
