@@ -111,21 +111,20 @@ def _run(arguments: list[str]) -> int:
     except KeyboardInterrupt as error:
         say(": ".join(["Interrupted", *map(str, error.args)]), err=True)
         return INTERRUPTED
-    except BrokenPipeError:
-        _silence(sys.stdout)  # the program that reads the pipe, such as head, has ended
-        return FAILED
     except UnicodeEncodeError as error:
         from dbloader.sources.base import readable
 
         return _fail(f"{readable(error.object)}: the path is not valid UTF-8; rename the file or the folder")
     except OSError as error:
-        status = _fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))
+        notes: list[str] = getattr(error, "__notes__", [])
+        if notes or not isinstance(error, BrokenPipeError):  # of a program such as head, which may end early
+            _fail(": ".join(str(part) for part in (error.filename, error.strerror or error, *notes) if part))
         try:
             if sys.stdout is not None:
                 sys.stdout.flush()
         except OSError:
             _silence(sys.stdout)  # otherwise Python writes the rest again at exit
-        return status
+        return FAILED
     except Exception as error:
         if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
             return _fail(f"no memory is left ({str(error) or 'MemoryError'}): allow this process more (ulimit -v)")

@@ -194,11 +194,7 @@ def convert_command(*, dry_run: bool, quiet: bool, as_json: bool, **options: Any
         again = f"the same command{' with --resume' * options['overwrite']} makes the others"
         error.args = (f"finished parts are kept; {again}" if has_parts else _KEPT,)
         raise
-    if as_json:
-        say_json(asdict(report), indent=2)
-    elif not quiet:
-        print_report(report, raw=images.raw)
-    return SOME_REJECTED if report.rejected else 0
+    return print_report(report, quiet=quiet, as_json=as_json, raw=images.raw)
 
 
 def _show(progress: Progress, meter: Meter) -> None:
@@ -208,8 +204,20 @@ def _show(progress: Progress, meter: Meter) -> None:
         meter.update(progress.done, progress.found, title="Converting", nbytes=progress.nbytes)
 
 
-def print_report(report: Report, *, raw: bool = False, rated: bool = True) -> None:
-    """Print the report of a conversion, with its rate if ``rated``."""
+def print_report(report: Report, *, quiet: bool, as_json: bool, raw: bool = False, rated: bool = True) -> int:
+    """Print the report of a conversion, with its rate if ``rated``, and return the exit status."""
+    try:
+        if as_json:
+            say_json(asdict(report), indent=2)
+        elif not quiet:
+            _print_lines(report, raw=raw, rated=rated)
+    except OSError as error:  # such as a closed pipe, or a full disk
+        error.add_note(f"{report.place} is complete, and only its report could not be printed")
+        raise
+    return SOME_REJECTED if report.rejected else 0
+
+
+def _print_lines(report: Report, *, raw: bool, rated: bool) -> None:
     done = report.files - report.resumed_at
     rates = f"{done / report.seconds:,.0f} images/s, {report.bytes_read / report.seconds / 1e6:,.1f} MB/s"
     say(

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from dbloader._describe import counted, size
-from dbloader.cli.convert import SOME_REJECTED, conversion_options, pop_image_format, print_report
+from dbloader.cli.convert import conversion_options, pop_image_format, print_report
 from dbloader.cli.meter import Meter
 from dbloader.cli.text import say, say_json
 from dbloader.conversion.parts.make_plan import plan_conversion
@@ -155,8 +155,4 @@ def publish_command(*, destination: str, overwrite: bool, quiet: bool, as_json: 
     already, as when a job runs again, publish prints so and succeeds.
     """
     report = publish(destination, overwrite=overwrite)
-    if as_json:
-        say_json(asdict(report), indent=2)
-    elif not quiet:
-        print_report(report, rated=False)
-    return SOME_REJECTED if report.rejected else 0
+    return print_report(report, quiet=quiet, as_json=as_json, rated=False)

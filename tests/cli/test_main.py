@@ -14,6 +14,7 @@ import click
 import pytest
 
 import dbloader
+from dbloader.checking.verify_store import verify_store
 from dbloader.conversion.convert import convert
 from tests.support.images import WAIT_S, Outcome, command, photo, plant, plant_photos, run, subcommands
 from tests.support.shell import check_error
@@ -51,7 +52,7 @@ SUGGESTION = r" Did you mean 'convert'\?" if hasattr(click, "NoSuchCommand") els
             ["convert", "a.tar", "b.tar", "c.tar", "new.lmdb"],
             r"extra arguments \('?c.tar'?,? '?new.lmdb'?\); to convert several files, name their folder",
         ),
-        (["convert", "file.txt", "new.lmdb"], "file.txt: is a file, not a folder of images"),
+        (["convert", "file.txt", "new.lmdb"], "file.txt: is a file that convert cannot read: give"),
         (["convert", "images", "."], r"\. must be a file, not a folder: name one, such as \./train\.lmdb"),
         (["convert", "images", "old.lmdb"], r"old.lmdb exists already; overwrite \(--overwrite\) replaces it"),
         (["convert", "images", "file.txt", "--overwrite"], "file.txt is not a dbloader store and will not be overwri"),
@@ -219,6 +220,18 @@ def test_closed_pipe_is_not_an_error(tmp_path: Path, place: Path) -> None:
     line = ["bash", "-c", script, "bash", *command("info", place, "--report")]
     done = subprocess.run(line, capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert (done.stdout.count("\n"), done.stderr) == (1, "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", ["> /dev/full", "--json > /dev/full", "| true"])
+def test_report_that_cannot_be_printed_leaves_a_complete_store(tmp_path: Path, closed: str) -> None:
+    plant(tmp_path / "src", {"cat/0.jpg": photo()})
+    line = ["bash", "-c", f'set -o pipefail; "$@" {closed}', "bash", *command("convert", "src", "x.lmdb")]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert done.returncode == 2
+    reason = "Broken pipe" if "|" in closed else "No space left on device"
+    assert done.stderr == f"Error: {reason}: x.lmdb is complete, and only its report could not be printed\n"
+    assert verify_store(tmp_path / "x.lmdb").problems == {}
 
 
 @pytest.mark.slow
