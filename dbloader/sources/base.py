@@ -125,7 +125,7 @@ def count_bytes(fields: dict[str, Any], names: Iterable[str]) -> int:
 class Source(ABC):
     """A stream of entries, the same at every iteration as long as the files stay the same.
 
-    Memory does not grow with the number of entries. A source can be pickled; each iterator belongs to one thread.
+    Memory does not grow with the number of entries. Each iterator belongs to one thread.
     """
 
     reads = ""  # the files that it reads in a folder, for the warning about others

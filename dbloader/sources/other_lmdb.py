@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import islice
@@ -95,20 +94,17 @@ class LMDBSource(Source):
 
 
 class Pairs:
-    """The keys and values of an LMDB file. Threads may share it; a forked child opens the file again."""
+    """The keys and values of an LMDB file, which threads may share."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._shared: env.Environment | None = None
-        self._opening = threading.Lock()  # held inside the gate, so never during a fork
-
-    def __reduce__(self) -> tuple[type[Pairs], tuple[Path]]:
-        return Pairs, (self.path,)
+        with self._errors():
+            self._file = env.acquire(os.fspath(path))
 
     def check_size(self) -> None:
         """Raise SourceError if the file is cut short: reading a missing page would kill the process."""
         with self._transaction() as txn:
-            used = (self._open().info()["last_pgno"] + 1) * txn.stat()["psize"]
+            used = (self._file.env.info()["last_pgno"] + 1) * txn.stat()["psize"]
         size = self.path.stat().st_size
         if size < used:
             raise SourceError(f"{readable(self.path)}: is cut short: it has {size:,} bytes of {used:,}; copy it again")
@@ -144,25 +140,23 @@ class Pairs:
             last = block[-1]
 
     def close(self) -> None:
-        """Close the file, unless other users in this process have it open; the next use opens it again."""
-        shared, self._shared = self._shared, None
-        if shared is not None:
-            env.release(shared)
+        """Close the file, unless other users in this process have it open."""
+        env.release(self._file)
 
     @contextmanager
     def _transaction(self) -> Iterator[Any]:
         """Begin a transaction, whose values are views."""
+        with self._errors(), self._file.env.begin(buffers=True) as txn:
+            yield txn
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Use the file, and turn errors into SourceErrors."""
         try:
-            with env.gate, self._open().begin(buffers=True) as txn:
-                yield txn
+            with env.gate:
+                yield
         except (lmdb.Error, OSError) as error:
             raise SourceError(f"{readable(self.path)}: cannot be read: {error}") from error
-
-    def _open(self) -> Any:
-        with self._opening:
-            if self._shared is None or self._shared.pid != os.getpid():
-                self._shared = env.acquire(os.fspath(self.path))
-            return self._shared.env
 
 
 def _key_text(key: bytes) -> str:

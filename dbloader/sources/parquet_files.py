@@ -149,16 +149,13 @@ def _content(value: Any, hold: Callable[[int], object]) -> bytes | str | None:
 
 
 class Files:
-    """Open files and decoded blocks, shared by threads. A pickle contains neither."""
+    """Open files and decoded blocks, shared by threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._files: OrderedDict[Path, ParquetFile | ArrowFile] = OrderedDict()
         self._blocks: OrderedDict[tuple[Path, int, str], _Block] = OrderedDict()
         self._passes: Counter[tuple[Path, int, str]] = Counter()  # through each large block
-
-    def __reduce__(self) -> tuple[type[Files], tuple[()]]:
-        return Files, ()
 
     def open(self, path: Path) -> ParquetFile | ArrowFile:
         """Return a file; SourceError if it cannot be read."""

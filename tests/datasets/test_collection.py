@@ -190,14 +190,6 @@ def test_nested_field_names_are_refused(field: str, tmp_path: Path) -> None:
             MongoDataset.from_listing("mongodb://nowhere/db.images", tmp_path / "a.json", **options)
 
 
-def test_credentials_are_not_pickled() -> None:
-    from dbloader.sources.collection import FileCollection
-
-    files = FileCollection("mongodb://user:s3cret@nowhere/db.images", "img_name", "bson_img")
-    assert b"s3cret" not in pickle.dumps(files)
-    assert pickle.loads(pickle.dumps(files)).place == "mongodb://nowhere/db.images"  # noqa: S301 - our own
-
-
 @pytest.mark.parametrize("workers", [1, 3])
 def test_collection_is_converted(old: Old, tmp_path: Path, workers: int) -> None:
     old.change(name_of(old.numbers[4]), jpeg(old.numbers[4])[:-2])
