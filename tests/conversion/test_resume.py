@@ -13,6 +13,7 @@ import pytest
 
 from dbloader.conversion.convert import convert
 from dbloader.conversion.report import Progress
+from dbloader.conversion.settings import Settings
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.errors import ConversionError, SourceError, StoreExistsError
 from dbloader.stores.open import open_store
@@ -78,29 +79,46 @@ def test_unfinished_conversion_is_neither_read_nor_replaced(root: Path, place: P
     assert convert(root, place, overwrite=True).resumed_at == 0
 
 
+# Each option that decides the records: its value when the conversion begins, and another when it is to be resumed.
+OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "check": ({}, {"check": "structure"}, "(decode, now structure)"),
+    "on_damaged": ({"on_damaged": "keep"}, {}, "(keep, now not keep)"),
+    "shuffle_seed": ({"shuffle_seed": 1}, {"shuffle_seed": 2}, "(1, now 2)"),
+    "raw": ({}, {"images": ImageFormat(raw=True)}, "(False, now True)"),
+    "max_side": ({"images": ImageFormat(max_side=9)}, {"images": ImageFormat(max_side=8)}, "(9, now 8)"),
+    "short_side": ({"images": ImageFormat(short_side=9)}, {"images": ImageFormat(short_side=8)}, "(9, now 8)"),
+    "quality": (
+        {"images": ImageFormat(max_side=9)}, {"images": ImageFormat(max_side=9, quality=50)}, "(None, now 50)"
+    ),
+    "tile": (
+        {"images": ImageFormat(max_side=9, quality=50)},
+        {"images": ImageFormat(max_side=9, quality=50, tile=True)},
+        "(False, now True)",
+    ),
+    "tile_width": (
+        {"images": ImageFormat(tile=True, quality=50, tile_width=64)},
+        {"images": ImageFormat(tile=True, quality=50, tile_width=32)},
+        "(64, now 32)",
+    ),
+}  # fmt: skip
+
+
 @pytest.mark.usefixtures("frequent_commits")
-@pytest.mark.parametrize(
-    ("before", "after", "message"),
-    [
-        ({}, {"check": "structure"}, r"another check \(--check\) \(decode, now structure\)"),
-        (
-            {"images": ImageFormat(max_side=9)},
-            {"images": ImageFormat(max_side=9, quality=50)},
-            r"another quality \(--quality\) \(None, now 50\)",
-        ),
-        ({"on_damaged": "keep"}, {}, r"another on_damaged \(--on-damaged\) \(keep, now not keep\)"),
-    ],
-)
-def test_resuming_with_other_options_is_refused(
-    root: Path, place: Path, before: dict[str, Any], after: dict[str, Any], message: str
-) -> None:
+@pytest.mark.parametrize("option", OPTIONS)
+def test_resuming_with_other_options_is_refused(root: Path, place: Path, option: str) -> None:
+    before, after, values = OPTIONS[option]
     plant_photos(root, 60)
     interrupt(root, place, 30, **before)
     kept = Path(f"{place}.partial").read_bytes()
-    with pytest.raises(StoreExistsError, match=f"was begun with {message}: resume with the same, or begin again"):
+    message = f"was begun with another {option} (--{option.replace('_', '-')}) {values}: resume with the same, or begin"
+    with pytest.raises(StoreExistsError, match=re.escape(message)):
         convert(root, place, resume=True, **after)
     assert Path(f"{place}.partial").stat().st_size == len(kept)
     assert convert(root, place, resume=True, **before).resumed_at > 0
+
+
+def test_options_of_a_conversion_are_all_tested(root: Path) -> None:
+    assert {name.partition(" ")[0] for name in Settings(source=root).named()} == OPTIONS.keys()
 
 
 @pytest.mark.usefixtures("frequent_commits")
@@ -164,6 +182,26 @@ def test_unreadable_files_in_a_row_end_a_resumable_conversion(root: Path, place:
     report = convert(root, place, resume=True)
     assert 0 < report.resumed_at <= 43
     assert (report.digest, report.rejected) == (whole.digest, 0)
+
+
+def test_unreadable_file_ends_the_conversion_if_its_folder_is_unreadable_too(root: Path, place: Path) -> None:
+    # All files are outside of the folder, so only the file that gives EIO cannot be read.
+    photos = sorted(plant_photos(place.with_name("photos"), 20).rglob("*.jpg"))
+    photos[10].unlink()
+    photos[10].symlink_to(unreadable_file())
+    listing = place.with_name("listing.csv")
+    listing.write_text("".join(("path\n", *(f"{path}\n" for path in photos))))
+
+    def remove(progress: Progress) -> None:
+        if progress.done == 0:
+            root.rmdir()
+
+    with pytest.raises(SourceError, match=rf"Input/output error \(1 file in a row\): is the disk of {root} there\?"):
+        convert(root, place, listing=listing, progress=remove)
+    assert not place.exists()
+    root.mkdir()
+    report = convert(root, place, listing=listing, resume=True)
+    assert (report.records, report.rejected) == (19, 1)
 
 
 def test_single_unreadable_file_is_rejected(root: Path, place: Path) -> None:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from bson.raw_bson import RawBSONDocument
+from pymongo.write_concern import WriteConcern
 
 from dbloader.stores.mongo.uri import parse
 from tests.contracts.records import WAIT_S, write
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from pymongo.database import Database
 
     from dbloader import Record
-    from tests.support.mongo import Mongod, Server
+    from tests.support.mongo import Mongod, ReplicaSet, Server
 
 
 @contextmanager
@@ -62,6 +63,25 @@ def check_alone(database: Database[Any]) -> None:
 def fault(server: Mongod, *commands: str, code: int | None, times: int | None = 1) -> Any:
     """Make commands fail with a code, or without an answer."""
     return server.fail_point(*commands, times=times, error_code=code, close_connection=code is None)
+
+
+@contextmanager
+def paused(member: Mongod, point: str) -> Iterator[None]:
+    """Pause the replication of a secondary: ``stopReplProducer`` pauses copying, ``rsSyncApplyStop`` applying."""
+    with member.client() as client:
+        before = client.admin.command("configureFailPoint", point, mode="alwaysOn")["count"]
+        client.admin.command("waitForFailPoint", point, timesEntered=before + 1, maxTimeMS=round(1000 * WAIT_S))
+    try:
+        yield
+    finally:
+        with member.client() as client:
+            client.admin.command("configureFailPoint", point, mode="off")
+
+
+def wait_for_all_members(servers: ReplicaSet, place: str) -> None:
+    """Wait until all three members have everything that was written before."""
+    with database_of(servers, place) as database:
+        database["other"].with_options(write_concern=WriteConcern(3)).insert_one({})
 
 
 def write_through_fault(server: Mongod, place: str, records: list[Record], *commands: str, **fault: Any) -> None:

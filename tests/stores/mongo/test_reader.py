@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import random
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pymongo.write_concern import WriteConcern
 
 from dbloader import Record, open_store
 from dbloader.errors import DamagedStoreError, NotAStoreError, StoreError, StoreFullError, StoreUnreachableError
 from dbloader.stores.mongo import connection
-from dbloader.stores.mongo.uri import parse
 from dbloader.stores.open import create_store
 from tests.contracts.records import check_is, documents_of, make_records, stored, write, write_nothing, write_one_by_one
-from tests.support.mongo_stores import check_alone, database_of, fault, records_in
+from tests.support.mongo_stores import check_alone, database_of, fault, paused, records_in, wait_for_all_members
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.support.mongo import Mongod, ReplicaSet, Server
 
 RECORDS = make_records(60)
@@ -111,11 +107,9 @@ def test_lagging_members_do_not_look_damaged(three_members: ReplicaSet, three_me
         if both:
             write_one_by_one(writer, RECORDS[:30])
             writer.commit()
-            with three_members.client() as client:  # all members have these
-                other = client[parse(three_members_uri).database]["other"]
-                other.with_options(write_concern=WriteConcern(3)).insert_one({})
+            wait_for_all_members(three_members, three_members_uri)
         for member in secondaries:
-            stack.enter_context(paused_replication(member))
+            stack.enter_context(paused(member, "rsSyncApplyStop"))
         write_one_by_one(writer, RECORDS)
         writer.finish()
         with open_store(f"{three_members_uri}&readPreference=secondary") as store:
@@ -124,17 +118,6 @@ def test_lagging_members_do_not_look_damaged(three_members: ReplicaSet, three_me
             assert store.matching({"label": 1}).tolist() == [i for i, one in enumerate(RECORDS) if one.label == 1]  # type: ignore[attr-defined]
             assert store.verify() == store.manifest.digest
             assert len(list(store.events())) == 40
-
-
-@contextmanager
-def paused_replication(member: Mongod) -> Iterator[None]:
-    with member.client() as client:
-        client.admin.command("configureFailPoint", "rsSyncApplyStop", mode="alwaysOn")
-    try:
-        yield
-    finally:
-        with member.client() as client:
-            client.admin.command("configureFailPoint", "rsSyncApplyStop", mode="off")
 
 
 # ---- Stores that are replaced or removed while they are read

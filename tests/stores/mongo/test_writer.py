@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pymongo
@@ -27,12 +28,20 @@ from tests.contracts.records import (
     write_one_by_one,
     write_partial,
 )
-from tests.support.mongo_stores import database_of, fault, insert_late, records_in, write_through_fault
+from tests.support.mongo_stores import (
+    database_of,
+    fault,
+    insert_late,
+    paused,
+    records_in,
+    wait_for_all_members,
+    write_through_fault,
+)
 
 if TYPE_CHECKING:
     from pymongo.monitoring import CommandFailedEvent, CommandStartedEvent, CommandSucceededEvent
 
-    from tests.support.mongo import Mongod, Server
+    from tests.support.mongo import Mongod, ReplicaSet, Server
 
 RECORDS = make_records(60)
 
@@ -155,6 +164,32 @@ def test_commit_needs_twice_its_size_and_16_mb(mongo_uri: str, monkeypatch: pyte
     else:
         write(mongo_uri, RECORDS)
         check_is(mongo_uri, RECORDS)
+
+
+@pytest.mark.slow
+def test_with_w_1_confirmed_records_that_are_lost_fail_the_conversion(
+    three_members: ReplicaSet, three_members_uri: str
+) -> None:
+    primary = three_members.primary
+
+    def write_on() -> None:
+        with create_store(f"{three_members_uri}&w=1") as writer:
+            write_one_by_one(writer, RECORDS[:20])
+            writer.commit()
+            wait_for_all_members(three_members, three_members_uri)
+            with ExitStack() as stack:
+                for member in three_members.members:
+                    if member is not primary:
+                        stack.enter_context(paused(member, "stopReplProducer"))
+                write_one_by_one(writer, RECORDS[:40])
+                writer.commit()  # the primary confirms it, and no other member has it
+                primary.kill()
+            write_one_by_one(writer, RECORDS)
+            writer.finish()
+
+    message = "the server does not have all of its records as they were sent; begin again"
+    with pytest.raises(DamagedStoreError, match=message):
+        write_on()
 
 
 @pytest.mark.parametrize("change", ["missing", "other"])
