@@ -12,7 +12,7 @@ import sys
 import threading
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -297,6 +297,20 @@ def test_receipts_of_another_plan_or_part_are_refused(root: Path, place: Path, t
     shutil.copy(plan.receipt_path(0), plan.receipt_path(1))
     with pytest.raises(DamagedStoreError, match="is damaged"):
         publish(place)
+
+
+def test_part_that_does_not_account_for_all_of_its_files_is_refused(root: Path, place: Path) -> None:
+    plant_photos(root, 8)
+    plan = plan_conversion(root, place, 2)
+    receipts = [convert_part(place, part) for part in range(2)]
+    for part, lacking in ((0, {"records": 3}), (1, {"rejected": 1})):
+        path = plan.receipt_path(part)
+        kept = path.read_bytes()
+        path.write_bytes(seal({**asdict(receipts[part]), **lacking}, part))
+        with pytest.raises(DamagedStoreError, match=rf"part {part} has \d records and \d rejected files, not 4"):
+            publish(place)
+        path.write_bytes(kept)
+    publish(place)
 
 
 def test_part_is_refused_where_a_library_has_another_version(root: Path, place: Path) -> None:

@@ -81,6 +81,20 @@ def test_damaged_or_newer_store_may_be_overwritten(place: Path, kind: str) -> No
         assert len(store) == 3
 
 
+@pytest.mark.parametrize(("mode", "message"), [(0o644, "is not a dbloader store and will not"), (0, "may not be read")])
+def test_file_that_may_be_anything_is_not_overwritten(open_path: Path, mode: int, message: str) -> None:
+    open_path.chmod(0o777)
+    place = open_path / "store.lmdb"
+    write(place, make_records(3))
+    content = bytes(8192) + place.read_bytes()[8192:]  # without the pages by which LMDB recognizes its files
+    place.write_bytes(content)
+    place.chmod(mode)
+    with as_nobody(), pytest.raises(StoreError, match=message):
+        write(place, make_records(3), overwrite=True)
+    place.chmod(0o644)
+    assert place.read_bytes() == content
+
+
 REFUSED: dict[str, tuple[Callable[[Path], object], str, type[StoreError], str]] = {
     "link at the partial file": (
         lambda folder: (folder / "store.lmdb.partial").symlink_to(folder / "victim"),
