@@ -526,7 +526,8 @@ def of_ignite(folder: Path) -> Iterator[Check]:
 
         if checkpoint is not None:
             Checkpoint.load_objects(saved, torch.load(checkpoint, weights_only=True))
-        trainer.run(loader, EPOCHS)
+        if trainer.state.iteration < EPOCHS * len(loader):  # Ignite would repeat a finished training
+            trainer.run(loader, EPOCHS)
         return seen
 
     for what, make in loaders().items():
