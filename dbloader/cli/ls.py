@@ -9,7 +9,8 @@ import click
 import numpy as np
 
 from dbloader.cli.text import say, say_json
-from dbloader.records.columns import CHUNK, DTYPES, NO_LABEL, names_in
+from dbloader.records.columns import CHUNK, DTYPES, NO_LABEL
+from dbloader.records.names import names_in
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator, Sequence
 
-    from dbloader.records.columns import Names
+    from dbloader.records.names import Names
     from dbloader.stores.base import Store
 
     Array = np.ndarray[Any, Any]

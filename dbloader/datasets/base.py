@@ -23,8 +23,8 @@ from dbloader.errors import DamagedImageError, NotAStoreError, OptionError, Reco
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dbloader.records.columns import Names
     from dbloader.records.manifest import Manifest
+    from dbloader.records.names import Names
     from dbloader.records.record import Record
     from dbloader.sampling.base import ResumableSampler
     from dbloader.stores.base import Store

@@ -12,7 +12,8 @@ from dbloader._describe import add_note
 from dbloader.decoding.open import decode_pil
 from dbloader.errors import DamagedRecordError, DBLoaderError, SourceError
 from dbloader.images.jpeg import State, examine, repair
-from dbloader.records.columns import NO_LABEL, join_names, pack_names
+from dbloader.records.columns import NO_LABEL
+from dbloader.records.names import join_names, pack_names
 from dbloader.sources.base import Problem, readable
 from dbloader.sources.collection import read_collection
 

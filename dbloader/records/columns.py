@@ -1,23 +1,22 @@
 """Columns: small values of each record, packed in chunks of 4,096 records and stored beside the records.
 
-A chunk holds little-endian numbers, or packed names. docs/format.md describes every byte.
+A chunk holds little-endian numbers, packed names, or the values of a further field (field_columns.py).
+docs/format.md describes every byte.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from isal.isal_zlib import crc32
-from typing_extensions import override
 
-from dbloader.errors import DamagedRecordError
+from dbloader.records.field_columns import PREFIX, column_names, is_field_chunk, pack_values, unpack_values
+from dbloader.records.names import are_names, names_in, pack_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from dbloader.records.record import EncodedRecord
 
@@ -43,8 +42,6 @@ COLUMNS = ("name", *DTYPES)
 _ROW = np.dtype([*DTYPES.items()])
 _pack_row = struct.Struct("<qIIQII").pack
 _CRC = struct.Struct("<I")
-_OFFSET = np.dtype("<u4")
-_AT_ONCE = 4096  # names that are copied or decoded at a time
 
 
 class ColumnChunk:
@@ -53,6 +50,7 @@ class ColumnChunk:
     def __init__(self) -> None:
         self.names: list[bytes] = []
         self._rows = bytearray()
+        self._fields: dict[str, list[Any]] = {}  # ends with the last record that has the field
 
     def __len__(self) -> int:
         return len(self.names)
@@ -63,19 +61,56 @@ class ColumnChunk:
         label = NO_LABEL if record.label is None else record.label
         width, height = record.width or 0, record.height or 0
         self._rows += _pack_row(label, width, height, record.nbytes, record.crc32, name_hash(name))
+        for field, value in record.fields.items():
+            values = self._fields.setdefault(field, [])
+            values += [None] * (len(self.names) - len(values))
+            values.append(value)
         self.names.append(name)
 
-    def cut(self, length: int) -> None:
-        """Keep only the first records."""
-        del self.names[length:], self._rows[length * _ROW.itemsize :]
+    def extend(self, other: ColumnChunk) -> None:
+        """Add the values of all records of another chunk."""
+        for field, values in other._fields.items():
+            own = self._fields.setdefault(field, [])
+            own += [None] * (len(self.names) - len(own)) + values
+        self._rows += other._rows
+        self.names += other.names
 
-    def pack(self) -> dict[str, bytes]:
-        """Return the bytes of each column."""
+    def split(self, length: int) -> ColumnChunk:
+        """Keep only the first records, and return a chunk of the others."""
+        rest, at = ColumnChunk(), length * _ROW.itemsize
+        rest.names, self.names = self.names[length:], self.names[:length]
+        rest._rows, self._rows = self._rows[at:], self._rows[:at]
+        for field, values in self._fields.items():
+            if values[length:]:
+                rest._fields[field], values[length:] = values[length:], []
+        return rest
+
+    def pack(self, fields: Iterable[str] = ()) -> dict[str, bytes]:
+        """Return the bytes of each column. Fields in ``fields`` have a column even if no record has the field."""
         rows = np.frombuffer(bytes(self._rows), _ROW)
-        return {**{name: rows[name].tobytes() for name in DTYPES}, "name": pack_names(self.names)}
+        packed = {**{name: rows[name].tobytes() for name in DTYPES}, "name": pack_names(self.names)}
+        for field in {**self._fields, **dict.fromkeys(fields)}:
+            values = self._fields.get(field, [])
+            packed[PREFIX + field] = pack_values(values + [None] * (len(self) - len(values)))
+        return packed
+
+    def pack_columns(self, number: int, fields: set[str]) -> Iterator[tuple[int, dict[str, bytes]]]:
+        """Yield numbers of chunks and the columns to store: those of this chunk, and all earlier ones of new fields.
+
+        Args:
+            number: The number of this chunk.
+            fields: The further fields of all earlier chunks. Those of this chunk are added.
+        """
+        new = self._fields.keys() - fields
+        fields |= new
+        packed, stored = self.pack(fields), column_names(fields)
+        yield number, {name: packed[name] for name in (*COLUMNS, *stored)}
+        empty = dict.fromkeys((name for name in column_names(new) if name in stored), pack_values([None] * CHUNK))
+        if empty:
+            yield from ((earlier, empty) for earlier in range(number))
 
     @classmethod
-    def unpack(cls, packed: dict[str, bytes]) -> ColumnChunk:
+    def unpack(cls, packed: Mapping[str, bytes | memoryview]) -> ColumnChunk:
         """Return a chunk with the values in a result of ``pack``; more records can be appended."""
         chunk = cls()
         chunk.names = names_in(packed["name"])
@@ -83,6 +118,8 @@ class ColumnChunk:
         for name, dtype in DTYPES.items():
             rows[name] = np.frombuffer(packed[name], dtype)
         chunk._rows += rows.tobytes()
+        for name in packed.keys() - {*COLUMNS}:
+            chunk._fields[name.removeprefix(PREFIX)] = unpack_values(packed[name])
         return chunk
 
 
@@ -114,14 +151,9 @@ def whole_chunk(column: str, number: int, stored: object, length: int, salt: int
 
 def is_whole(column: str, chunk: bytes | memoryview, count: int) -> bool:
     """Return whether a chunk has the layout of ``count`` records."""
-    if column != "name":
-        return len(chunk) == count * DTYPES[column].itemsize
-    head = _OFFSET.itemsize * (count + 2)
-    if len(chunk) < head or np.frombuffer(chunk, _OFFSET, 1)[0] != count:
-        return False
-    offsets = np.frombuffer(chunk, _OFFSET, count + 1, _OFFSET.itemsize)
-    ascending = offsets[0] == 0 and bool(np.all(offsets[1:] >= offsets[:-1]))
-    return ascending and len(chunk) == head + int(offsets[-1])
+    if column.startswith(PREFIX):
+        return is_field_chunk(chunk, count)
+    return are_names(chunk, count) if column == "name" else len(chunk) == count * DTYPES[column].itemsize
 
 
 def _crc32_of_chunk(column: str, number: int, chunk: bytes | memoryview) -> int:
@@ -137,124 +169,3 @@ def join_values(chunks: Iterator[bytes | memoryview], column: str, length: int) 
         values[begin : begin + len(part)] = part
         begin += len(part)
     return values
-
-
-class Names(Sequence[str]):
-    """Names of all records, packed. Reading one name creates one str.
-
-    Attributes:
-        data: uint8, shape (bytes,), UTF-8 of the names one after the other.
-        offsets: int64, shape (records + 1,), where each name begins in ``data``, then where the last name ends.
-    """
-
-    def __init__(self, data: Array, offsets: Array) -> None:
-        self.data = data
-        self.offsets = offsets
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    @override
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        position = range(len(self))[index]
-        return _decode_name(bytes(self.data[self.offsets[position] : self.offsets[position + 1]]))
-
-    def take(self, indices: Array) -> Names:
-        """Return the names at some indices, in the order of the indices."""
-        begins = self.offsets[:-1][indices]
-        lengths = self.offsets[1:][indices] - begins
-        offsets = np.zeros(len(lengths) + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        data = np.empty(offsets[-1], np.uint8)
-        for start in range(0, len(lengths), _AT_ONCE):
-            part = slice(start, start + _AT_ONCE)
-            first, last = offsets[start], offsets[min(start + _AT_ONCE, len(lengths))]
-            # Where each byte of the result comes from: its own position, shifted as far as its name.
-            data[first:last] = self.data[
-                np.arange(first, last) + np.repeat(begins[part] - offsets[:-1][part], lengths[part])
-            ]
-        return Names(data, offsets)
-
-    @override
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    @override
-    def __iter__(self) -> Iterator[str]:
-        for start in range(0, len(self), _AT_ONCE):
-            stop = min(start + _AT_ONCE, len(self))
-            block = bytes(self.data[self.offsets[start] : self.offsets[stop]])
-            bounds = (self.offsets[start : stop + 1] - self.offsets[start]).tolist()
-            for begin, end in pairwise(bounds):
-                yield _decode_name(block[begin:end])
-
-    @override
-    def __repr__(self) -> str:
-        return f"<{len(self)} names, packed>"
-
-
-def pack_names(names: Sequence[bytes]) -> bytes:
-    """Return a chunk of names: uint32 count, uint32 offsets (count + 1), then the UTF-8 of all names."""
-    offsets = np.zeros(len(names) + 2, _OFFSET)
-    offsets[0] = len(names)
-    np.cumsum([len(name) for name in names], out=offsets[2:])
-    return offsets.tobytes() + b"".join(names)
-
-
-def _unpack(chunk: bytes | memoryview) -> tuple[Array, Array]:
-    """Return views of the UTF-8 bytes (uint8) and the offsets (uint32, count + 1) of a chunk of names."""
-    count = int(np.frombuffer(chunk, _OFFSET, 1)[0])
-    offsets = np.frombuffer(chunk, _OFFSET, count + 1, _OFFSET.itemsize)
-    return np.frombuffer(chunk, np.uint8, int(offsets[-1]), _OFFSET.itemsize * (count + 2)), offsets
-
-
-def names_in(chunk: bytes | memoryview) -> list[bytes]:
-    """Return the names in a chunk, as UTF-8."""
-    data, offsets = _unpack(chunk)
-    text = data.tobytes()
-    return [text[begin:end] for begin, end in pairwise(offsets.tolist())]
-
-
-def name_at(chunk: bytes | memoryview, position: int) -> str:
-    """Return one name of a chunk."""
-    data, offsets = _unpack(chunk)
-    return _decode_name(data[offsets[position] : offsets[position + 1]].tobytes())
-
-
-def names_with(chunk: bytes | memoryview, part: bytes) -> Array:
-    """Return which names of a chunk contain some bytes: bool, shape (names,)."""
-    data, offsets = _unpack(chunk)
-    found = np.zeros(len(offsets) - 1, bool)
-    if not part or len(data) < len(part):
-        return found | (not part)
-    # The names are searched as one text. A match that reaches into the next name does not count.
-    last = len(data) - len(part) + 1
-    places = data[:last] == part[0]
-    for at, byte in enumerate(part[1:], 1):
-        places &= data[at : last + at] == byte
-    begins = np.flatnonzero(places)
-    names = offsets.searchsorted(begins, "right") - 1
-    found[names[begins + len(part) <= offsets[names + 1]]] = True
-    return found
-
-
-def join_names(chunks: Iterator[bytes | memoryview], length: int) -> Names:
-    """Return a copy of the names of all chunks."""
-    offsets = np.zeros(length + 1, np.int64)
-    data, begin = bytearray(), 0
-    for chunk in chunks:
-        text, bounds = _unpack(chunk)
-        offsets[begin + 1 : begin + len(bounds)] = bounds[1:].astype(np.int64) + len(data)
-        data += text.data
-        begin += len(bounds) - 1
-    return Names(np.frombuffer(data, np.uint8), offsets)
-
-
-def _decode_name(name: bytes) -> str:
-    try:
-        return name.decode()
-    except UnicodeDecodeError as error:
-        raise DamagedRecordError(f"the name {name!r} is not UTF-8, which no conversion writes") from error

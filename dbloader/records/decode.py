@@ -23,6 +23,7 @@ from dbloader.records.document import (
     bound_crc32,
     crc32_of,
 )
+from dbloader.records.field_columns import scalar
 from dbloader.records.record import STANDARD_FIELDS, EncodedRecord, Record
 from dbloader.records.values import UINT32_MAX, unpack, unpack_array
 
@@ -97,7 +98,8 @@ def decode_encoded(document: bytes | memoryview, index: int, salt: int) -> Encod
         image = bson.decode(document)["image"]  # the bytes of the .npy file
     return EncodedRecord(
         (document[HEAD.size : -TAIL.size],), crc32_of(document), record.name, record.label, record.width,
-        record.height, len(image or b""), record.format, tuple(record.fields),
+        record.height, len(image or b""), record.format,
+        {key: scalar(value) for key, value in record.fields.items()},
     )  # fmt: skip
 
 

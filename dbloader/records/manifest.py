@@ -11,8 +11,9 @@ import bson
 import numpy as np
 
 from dbloader.errors import DamagedStoreError, NotAStoreError, StoreVersionError
-from dbloader.records.columns import DTYPES, NO_LABEL
+from dbloader.records.columns import COLUMNS, DTYPES, NO_LABEL
 from dbloader.records.document import UNREADABLE, open_sealed, seal
+from dbloader.records.field_columns import KINDS, KindCounter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,6 +47,7 @@ class Manifest:
         formats: Records by image format.
         depths: Records by bits of a pixel value, such as "8-bit", "16-bit" or "32-bit float".
         fields: Records by further field.
+        columns: The further fields that have a column, with the kind of each: "bool", "int", "float" or "text".
         outcome: Files by their outcome in the conversion: ``repaired``, ``rejected`` and others.
         events: Lines of the conversion's report.
         source: The source, the options of the conversion, ``file_fields`` and ``field_classes``.
@@ -67,6 +69,7 @@ class Manifest:
     formats: dict[str, int] = field(default_factory=dict)
     depths: dict[str, int] = field(default_factory=dict)
     fields: dict[str, int] = field(default_factory=dict)
+    columns: dict[str, str] = field(default_factory=dict)
     outcome: dict[str, int] = field(default_factory=dict)
     events: int = 0
     source: dict[str, Any] = field(default_factory=dict)
@@ -172,6 +175,7 @@ _IS_VALID: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("width", "height"), _is_range),
     **dict.fromkeys(("formats", "depths", "fields", "outcome"), _is_counts),
     **dict.fromkeys(("created", "created_by"), _is_text),
+    "columns": lambda value: isinstance(value, dict) and all(kind in KINDS for kind in value.values()),
     "salt": lambda value: _is_count(value) and value < 2**32,
     "digest": lambda value: isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef"),
     "classes": lambda value: isinstance(value, list) and all(map(_is_text, value)),
@@ -195,6 +199,7 @@ class Summary:
 
     def __init__(self) -> None:
         self._digest = hashlib.sha256()
+        self._kinds = KindCounter()
         self._labels: Counter[int] | None = Counter()
         self._labelled = self._named = self._image_bytes = 0
         self._sides: dict[str, tuple[int, int]] = {"width": (0, 0), "height": (0, 0)}
@@ -204,6 +209,7 @@ class Summary:
         """Add the packed columns of one chunk."""
         values = {name: np.frombuffer(chunk[name], dtype) for name, dtype in DTYPES.items()}
         self._digest.update(chunk["crc32"])
+        self._kinds.add({name: chunk[name] for name in chunk.keys() - {*COLUMNS}})
         labels = values["label"][values["label"] != NO_LABEL]
         self._labelled += len(labels)
         if len(labels):
@@ -230,5 +236,6 @@ class Summary:
             "labelled": self._labelled,
             "named": self._named,
             "image_bytes": self._image_bytes,
+            "columns": self._kinds.columns(),
             **self._sides,
         }

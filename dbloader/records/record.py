@@ -19,6 +19,7 @@ from isal.isal_zlib import crc32
 from dbloader._describe import short_repr
 from dbloader.errors import FieldError, OptionError
 from dbloader.records.document import CRC32, HEAD, ID, IMAGE, IMAGE_TAG, MAX_DOCUMENT, TAIL, bound_crc32
+from dbloader.records.field_columns import scalar
 from dbloader.records.values import INT64_MIN, UINT32_MAX, array_bytes, checked_int, checked_size, checked_str, pack
 
 STANDARD_FIELDS = ("name", "label", "image", "width", "height", "format", "damaged", "resized_from")
@@ -93,7 +94,7 @@ class EncodedRecord(NamedTuple):
         elements: The document between ``_id`` and ``crc32``. An image is a part of its own, so it is copied only once.
         crc32: CRC-32 of ``elements``.
         nbytes: Bytes of the image; 0 without an image.
-        fields: Names of the further fields.
+        fields: The further fields, each with its value for a column (``field_columns.scalar``).
     """
 
     elements: tuple[bytes | memoryview, ...]
@@ -104,7 +105,7 @@ class EncodedRecord(NamedTuple):
     height: int | None
     nbytes: int
     format: str | None
-    fields: tuple[str, ...]
+    fields: dict[str, Any]
 
     def document(self, index: int, salt: int) -> bytes:
         """Return the BSON document for an index of a store with this salt."""
@@ -153,7 +154,7 @@ def encode(record: Record) -> EncodedRecord:
     nbytes = len(image[1]) if image else 0
     return EncodedRecord(
         elements, checksum, record.name, record.label, record.width, record.height, nbytes, record.format,
-        tuple(record.fields),
+        {key: scalar(after[key]) for key in record.fields},
     )  # fmt: skip
 
 

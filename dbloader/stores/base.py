@@ -10,20 +10,13 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, overload
 
 import numpy as np
 
-from dbloader.errors import DamagedRecordError, DamagedStoreError, RecordIndexError
-from dbloader.records.columns import (
-    CHUNK,
-    COLUMNS,
-    DTYPES,
-    ColumnChunk,
-    join_names,
-    join_values,
-    name_at,
-    names_in,
-)
+from dbloader.errors import DamagedRecordError, DamagedStoreError, OptionError, RecordIndexError
+from dbloader.records.columns import CHUNK, COLUMNS, DTYPES, ColumnChunk, join_values
 from dbloader.records.decode import decode, decode_encoded
 from dbloader.records.document import open_sealed
+from dbloader.records.field_columns import OTHER, PREFIX, join_chunks, unpack_values
 from dbloader.records.manifest import Summary
+from dbloader.records.names import join_names, name_at, names_in
 from dbloader.records.record import EncodedRecord
 from dbloader.stores.totals import Totals
 
@@ -31,15 +24,16 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator, Sequence
 
-    from dbloader.records.columns import Names
+    from dbloader.records.field_columns import FieldColumn
     from dbloader.records.manifest import Manifest
+    from dbloader.records.names import Names
     from dbloader.records.record import Record
 
 READ_AT_ONCE = 64
 """Records per call where all records are read: enough to hide the cost of a call or a round trip."""
 
 _REMEDY = "convert again, or copy the store again from the original; dbloader copy --skip-damaged keeps the rest"
-_LOST = EncodedRecord((), 0, None, None, None, None, 0, None, ())  # takes the place of a damaged record
+_LOST = EncodedRecord((), 0, None, None, None, None, 0, None, {})  # takes the place of a damaged record
 
 
 class Handle(Protocol):
@@ -124,12 +118,29 @@ class Store(ABC):
 
         Args:
             name: ``"label"`` (int64; NO_LABEL without one), ``"width"``, ``"height"`` (uint32 pixels; 0 if unknown),
-                ``"nbytes"`` (uint64 bytes of the image; 0 without one) or ``"crc32"`` (uint32).
+                ``"nbytes"`` (uint64 bytes of the image; 0 without one), ``"crc32"`` (uint32), or a further field with
+                numbers, booleans or short texts; see ``FieldColumn.array``. ``"field.nbytes"`` is always the field.
+
+        Raises:
+            OptionError: There is no such column. The message lists all.
         """
         if name not in DTYPES:
-            raise ValueError(f"a column is one of {', '.join(DTYPES)}, got {name!r}")
+            return self.field_column(name.removeprefix(PREFIX)).array()
         handle = self.open_handle()
         return join_values(handle.chunks(name), name, handle.manifest.length)
+
+    def field_column(self, field: str) -> FieldColumn:
+        """Return the column of a further field.
+
+        Raises:
+            OptionError: The field has no column. The message lists all columns.
+        """
+        handle = self.open_handle()
+        kind = handle.manifest.columns.get(field)
+        if kind is None:
+            what = f"{self.place} has no column {field!r}; its columns are"
+            raise OptionError(f"{what} {', '.join((*DTYPES, *handle.manifest.columns))}")
+        return join_chunks(handle.chunks(PREFIX + field), kind, handle.manifest.length)
 
     def names(self) -> Names:
         """Return the names of all records, packed. A record without a name has the empty string."""
@@ -323,10 +334,10 @@ def find_damage(store: Store, progress: Callable[[int], object]) -> Iterator[Dam
                     chunk.append(record)
                     totals.add(record)
             progress(len(indices))
-        packed = chunk.pack()
+        packed = chunk.pack(store.manifest.columns)
         summary.add(packed)
         complete = complete and not lost
-        for name in COLUMNS:
+        for name in (*COLUMNS, *map(PREFIX.__add__, store.manifest.columns)):
             try:
                 if _agree(name, packed[name], handle.chunk(name, number), lost):
                     continue
@@ -383,10 +394,12 @@ def read_records(store: Store, indices: range) -> Iterator[tuple[EncodedRecord |
 
 def _agree(column: str, packed: bytes, stored: bytes | memoryview, lost: list[int]) -> bool:
     """Return whether a stored chunk of a column is the one made from its records, except at the positions ``lost``."""
-    if not lost:
+    if packed == stored or (not lost and not column.startswith(PREFIX)):
         return packed == stored
-    if column == "name":
-        skipped, pairs = {*lost}, zip(names_in(packed), names_in(stored), strict=True)
-        return all(one == other for at, (one, other) in enumerate(pairs) if at not in skipped)
+    if column not in DTYPES:
+        unpack: Callable[[bytes | memoryview], list[Any]] = names_in if column == "name" else unpack_values
+        skipped, pairs = {*lost}, zip(unpack(packed), unpack(stored), strict=True)
+        # The kind of a chunk of a field depends also on lost records, and on the shards that it was made from.
+        return all(one == other or OTHER in (one, other) for at, (one, other) in enumerate(pairs) if at not in skipped)
     one, other = (np.delete(np.frombuffer(part, DTYPES[column]), lost) for part in (packed, stored))
     return bool(np.array_equal(one, other))

@@ -42,9 +42,12 @@ class WriteBuffer:
         began_at: Time of the last commit (`time.monotonic`).
     """
 
-    def __init__(self, salt: int, length: int = 0, chunk: ColumnChunk | None = None) -> None:
+    def __init__(
+        self, salt: int, length: int = 0, chunk: ColumnChunk | None = None, fields: Iterable[str] = ()
+    ) -> None:
         self.salt = salt
         self.length = length
+        self._fields = set(fields)  # of all packed chunks
         self._chunk = ColumnChunk() if chunk is None else chunk
         self._begin()
 
@@ -77,9 +80,9 @@ class WriteBuffer:
         return commit
 
     def _pack(self, number: int) -> None:
-        packed = self._chunk.pack()
-        sealed = {name: seal_chunk(name, number, chunk, self.salt) for name, chunk in packed.items()}
-        self._next_commit.chunks[number] = sealed
+        for earlier, packed in self._chunk.pack_columns(number, self._fields):
+            sealed = {name: seal_chunk(name, earlier, chunk, self.salt) for name, chunk in packed.items()}
+            self._next_commit.chunks.setdefault(earlier, {}).update(sealed)
 
 
 class Committer:

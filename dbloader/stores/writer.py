@@ -265,10 +265,10 @@ class Writer(ABC):
             self.position = int(progress["position"])
             self.overwrite = self.overwrite or bool(progress["overwrite"])
             self.totals = Totals.restore(progress)
-            self._buffer = WriteBuffer(int(progress["salt"]), self.totals.length)
+            self._buffer = WriteBuffer(int(progress["salt"]), self.totals.length, fields=self.totals.fields)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise self._damaged(f"its progress cannot be read: {error!r}") from error
         self.resumed = True
         if self.length % CHUNK:
             chunk = ColumnChunk.unpack(self._stored_chunk(self.length // CHUNK))
-            self._buffer = WriteBuffer(self.salt, self.length, chunk)
+            self._buffer = WriteBuffer(self.salt, self.length, chunk, self.totals.fields)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dbloader.records.columns import CHUNK, DTYPES, NO_LABEL, name_at, name_hash
+from dbloader.records.columns import CHUNK, DTYPES, NO_LABEL, name_hash
+from dbloader.records.names import name_at
 from dbloader.viewing.cache import LRUCache
 from dbloader.viewing.query import SIZES
 

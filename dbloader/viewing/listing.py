@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dbloader.errors import OptionError
-from dbloader.records.columns import CHUNK, names_in
+from dbloader.records.columns import CHUNK
+from dbloader.records.names import names_in
 from dbloader.viewing.columns import blocks
 
 if TYPE_CHECKING:

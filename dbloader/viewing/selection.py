@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dbloader._describe import short_repr
-from dbloader.records.columns import CHUNK, NO_LABEL, names_with
+from dbloader.records.columns import CHUNK, NO_LABEL
+from dbloader.records.names import names_with
 from dbloader.viewing.cache import LRUCache
 from dbloader.viewing.columns import Columns, blocks, find_names
 from dbloader.viewing.query import EVENTS, SIZES, parse, query_error

@@ -12,8 +12,14 @@ import numpy as np
 import pytest
 
 from dbloader import Record
-from dbloader.errors import DamagedRecordError, DamagedStoreError, RecordIndexError, RecordNotFoundError
-from dbloader.records.columns import NO_LABEL
+from dbloader.errors import (
+    DamagedRecordError,
+    DamagedStoreError,
+    OptionError,
+    RecordIndexError,
+    RecordNotFoundError,
+)
+from dbloader.records.columns import CHUNK, NO_LABEL
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
 from tests.contracts.backend import Backend
@@ -147,8 +153,31 @@ class ReadingContract(Backend):
                 assert column.flags.owndata
                 column[:] = 0
                 assert store.column(name).tolist() == values
-            with pytest.raises(ValueError, match=r"^a column is one of label, .*, got 'name'$"):
+            with pytest.raises(OptionError, match=r" has no column 'name'; its columns are label, .*, name_hash$"):
                 store.column("name")
+
+    def test_scalars_of_further_fields_have_columns(self, tmp_path: Path) -> None:
+        count = 2 * CHUNK + 5
+        records = [Record(fields={"half": number / 2}) for number in range(count)]
+        records[5].fields = {"boxes": [1], "long": "x" * 3000, "none": None}
+        records[CHUNK].fields |= {"late": CHUNK, "caption": "a cat", "nbytes": 3}
+        records[-1].fields |= {"late": 0.5, "flag": True, "boxes": 3}
+        with self.open(self.store(tmp_path, records)) as store:
+            kinds = {"caption": "text", "flag": "bool", "half": "float", "late": "float", "nbytes": "int"}
+            assert store.manifest.columns == kinds
+            half, late, caption = (store.column(name) for name in ("half", "late", "caption"))
+            assert half.dtype == late.dtype == np.float64
+            assert [*half[[0, 4, 6]], *half[[-1, CHUNK]]] == [0, 2, 3, (count - 1) / 2, CHUNK / 2]
+            assert (np.flatnonzero(~np.isnan(late)).tolist(), late[-1]) == ([CHUNK, count - 1], 0.5)
+            assert np.isnan(half[5])
+            assert (np.flatnonzero(caption != "").tolist(), caption[CHUNK]) == ([CHUNK], "a cat")
+            assert store.column("flag").tolist() == [-1] * (count - 1) + [1]
+            assert store.column("nbytes").tolist() == [0] * count  # of images
+            assert store.column("field.nbytes")[CHUNK] == 3
+            for name in ("boxes", "long", "none"):
+                with pytest.raises(OptionError, match=rf" has no column '{name}'; .*, caption, flag, half, late, "):
+                    store.column(name)
+            assert store.verify() == store.manifest.digest
 
     def test_names_are_packed_and_empty_without_a_name(self, tmp_path: Path) -> None:
         names = ["a/ü.jpg", None, "日本/🐈.png", "x", None]

@@ -37,6 +37,8 @@ def make_records(count: int, seed: int = 0) -> list[Record]:
             record.width = record.height = record.format = None
         if number % 4 == 3:
             record.fields = {"caption": f"number {number}", "boxes": [[number, 1.5], []], "mask": np.arange(number % 9)}
+        if number % 4 == 1:
+            record.fields = {"score": number / 8 if number > 9 else number, "checked": number % 8 == 1}
         records.append(record)
     if count > 1:
         records[1].name = None

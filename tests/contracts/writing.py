@@ -73,7 +73,8 @@ class WritingContract(Backend):
         assert manifest.width == (min(widths), max(widths))
         assert manifest.height == (min(heights), max(heights))
         assert manifest.formats == dict(Counter(record.format for record in records if record.format))
-        assert manifest.fields == {"boxes": 12, "caption": 12, "mask": 12}
+        assert manifest.fields == {"boxes": 12, "caption": 12, "checked": 13, "mask": 12, "score": 13}
+        assert manifest.columns == {"caption": "text", "checked": "bool", "score": "float"}
         assert manifest.outcome == {"repaired": 3, "rejected": 4}
         assert manifest.source == {"path": "/ü", "shuffle": None}
         assert manifest.created_by == f"dbloader {__version__}"
@@ -272,7 +273,10 @@ class WritingContract(Backend):
 
     @pytest.mark.parametrize("cut", [CHUNK - 1, CHUNK])
     def test_store_resumed_in_a_chunk_of_columns_is_complete(self, tmp_path: Path, cut: int) -> None:
-        records = [encode(record) for record in small_records(CHUNK + 10)]
+        small = small_records(CHUNK + 10)
+        for number in (0, cut - 1, cut):
+            small[number].fields = {"score": number / 2, "late": number} if number else {"score": 0}
+        records = [encode(record) for record in small]
         place = self.place(tmp_path)
         with create_store(place, resumable=True) as writer:
             for start in range(0, cut, 1000):  # several commits in the first chunk
@@ -285,6 +289,8 @@ class WritingContract(Backend):
         with self.open(place) as store:
             assert store.verify() == manifest.digest
             assert store.column("crc32").tolist() == [record.crc32 for record in records]
+            assert store.column("score")[[0, 1, cut]].tolist()[::2] == [0, cut / 2]
+            assert store.column("late")[[0, cut]].tolist() == [-(2**63), cut]
             assert store.name(cut) == f"{cut}.jpg"
             assert store.find(f"{cut}.jpg") == cut
 

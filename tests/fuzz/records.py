@@ -13,21 +13,11 @@ import numpy as np
 from isal.isal_zlib import crc32
 
 from dbloader.errors import DamagedRecordError, DamagedStoreError, FieldError, NotAStoreError, StoreVersionError
-from dbloader.records.columns import (
-    COLUMNS,
-    DTYPES,
-    is_whole,
-    join_names,
-    join_values,
-    name_at,
-    names_in,
-    pack_names,
-    seal_chunk,
-    whole_chunk,
-)
+from dbloader.records.columns import COLUMNS, DTYPES, is_whole, join_values, seal_chunk, whole_chunk
 from dbloader.records.decode import decode, decode_values
 from dbloader.records.document import CRC32, HEAD, ID, LENGTH, TAIL, bound_crc32, open_sealed, seal
 from dbloader.records.manifest import Manifest
+from dbloader.records.names import join_names, name_at, names_in, pack_names
 from dbloader.records.record import Record, encode
 
 if TYPE_CHECKING:

@@ -14,26 +14,12 @@ from hypothesis import strategies as st
 
 from dbloader import Record
 from dbloader.errors import DamagedRecordError
-from dbloader.records.columns import (
-    CHUNK,
-    COLUMNS,
-    DTYPES,
-    NO_LABEL,
-    ColumnChunk,
-    is_whole,
-    join_names,
-    name_at,
-    names_in,
-    pack_names,
-    seal_chunk,
-    unseal_chunk,
-)
+from dbloader.records.columns import CHUNK, COLUMNS, DTYPES, NO_LABEL, ColumnChunk, is_whole, seal_chunk, unseal_chunk
+from dbloader.records.names import join_names, name_at, names_in, pack_names
 from dbloader.records.record import encode
 
 if TYPE_CHECKING:
-    from dbloader.records.columns import (
-        Names,
-    )
+    from dbloader.records.names import Names
     from dbloader.records.record import EncodedRecord
 
 SALT = 0x9E3779B9

@@ -129,7 +129,7 @@ def test_document_of_another_length_index_or_store_is_refused() -> None:
 
 def with_elements(elements: bytes) -> bytes:
     """Return a document of any elements, with the right checksum."""
-    return EncodedRecord((elements,), zlib.crc32(elements), None, None, None, None, 0, None, ()).document(0, SALT)
+    return EncodedRecord((elements,), zlib.crc32(elements), None, None, None, None, 0, None, {}).document(0, SALT)
 
 
 @pytest.mark.parametrize(

@@ -160,6 +160,7 @@ def test_digest_is_the_sha256_of_the_checksums_in_order() -> None:
     assert summarize(records).facts()["digest"] == expected
     assert summarize(records[::-1]).facts()["digest"] != expected
     nothing = {"label_counts": {}, "labelled": 0, "named": 0, "image_bytes": 0, "width": (0, 0), "height": (0, 0)}
+    nothing["columns"] = {}
     assert summarize([]).facts() == {"digest": hashlib.sha256().hexdigest(), **nothing}
     assert summarize([]).labels is None
 
@@ -174,6 +175,7 @@ def test_summary_does_not_depend_on_the_chunks(chunk_length: int) -> None:
             image=rng.randbytes(number),
             width=rng.choice([None, 0, 5 + number]),
             height=rng.choice([None, 0, 90 - number]),
+            fields={"score": number if number < 30 else 0.5, "mixed": number or "zero", "id": 2**60 + number},
         )
         for number in range(60)
     ]
@@ -188,6 +190,7 @@ def test_summary_does_not_depend_on_the_chunks(chunk_length: int) -> None:
         "labelled": len(labels),
         "named": sum(record.name is not None for record in records),
         "image_bytes": sum(range(60)),
+        "columns": {"id": "int", "score": "float"},
         "width": (min(widths), max(widths)),
         "height": (min(heights), max(heights)),
     }

@@ -105,6 +105,7 @@ def test_older_store_can_be_read(golden: dict[str, dict[str, str]], tmp_path: Pa
             width=(1, 640),
             height=(1, 480),
             formats={"JPEG": 2, "PNG": 1},
+            columns={"big": "int", "caption": "text", "score": "float", "yes": "bool"},
             fields={"big": 1, "boxes": 1, "caption": 1, "mask": 1, "meta": 1, "raw": 1, "score": 1, "yes": 1},
             outcome={"rejected": 1, "damaged": 1},
             events=2,
@@ -119,5 +120,7 @@ def test_older_store_can_be_read(golden: dict[str, dict[str, str]], tmp_path: Pa
         assert store.column("width").tolist() == [1, 640, 0, 2, 0, 0]
         assert store.column("height").tolist() == [1, 480, 0, 3, 0, 0]
         assert store.column("nbytes").tolist() == [29, 4, 136, 2, 0, 0]
+        assert store.column("score").tolist()[1] == 0.5
+        assert store.column("caption").tolist() == ["", "größer", "", "", "", ""]
         assert list(store.events()) == EVENTS
         assert store.verify() == store.manifest.digest

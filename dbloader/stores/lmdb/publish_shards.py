@@ -11,12 +11,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from dbloader._describe import counted, size
 from dbloader.errors import DamagedStoreError, StoreError, StoreExistsError
-from dbloader.records.columns import CHUNK, DTYPES, names_in, pack_names, seal_chunk
+from dbloader.records.columns import CHUNK, COLUMNS, ColumnChunk, seal_chunk
 from dbloader.records.document import seal
+from dbloader.records.field_columns import column_names
 from dbloader.records.manifest import Summary
 from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.keys import MANIFEST, SHARD_INDEX, column_key, event_key
@@ -136,32 +135,32 @@ def _index_entries(
 
     The chunks of a shard are cut and joined, because chunks of the index may have records of two shards.
     """
-    held: dict[str, Any] = {**{name: np.empty(0, dtype) for name, dtype in DTYPES.items()}, "name": []}
-    number = 0
+    held, number, fields = ColumnChunk(), 0, set[str]()
     for shard in shards:
         with shard:
             for event in shard.events():
                 yield event_key(totals.events), seal(event, totals.events, salt)
                 totals.events += 1
             totals.add_store(shard.manifest)
-            handle = shard.open_handle()
+            handle, columns = shard.open_handle(), (*COLUMNS, *column_names(shard.manifest.fields))
             for own in range(-(-len(shard) // CHUNK)):
-                for name, dtype in DTYPES.items():
-                    held[name] = np.concatenate((held[name], np.frombuffer(handle.chunk(name, own), dtype)))
-                held["name"] += names_in(handle.chunk("name", own))
-                if len(held["name"]) >= CHUNK:
-                    yield from _seal_chunk({name: part[:CHUNK] for name, part in held.items()}, number, summary, salt)
-                    held = {name: part[CHUNK:] for name, part in held.items()}
-                    number += 1
-    if held["name"]:
-        yield from _seal_chunk(held, number, summary, salt)
+                held.extend(ColumnChunk.unpack({name: handle.chunk(name, own) for name in columns}))
+                if len(held) >= CHUNK:
+                    rest = held.split(CHUNK)
+                    yield from _seal_chunk(held, number, fields, summary, salt)
+                    held, number = rest, number + 1
+    if len(held):
+        yield from _seal_chunk(held, number, fields, summary, salt)
 
 
-def _seal_chunk(chunk: dict[str, Any], number: int, summary: Summary, salt: int) -> Iterator[tuple[bytes, bytes]]:
-    packed = {name: pack_names(part) if name == "name" else part.tobytes() for name, part in chunk.items()}
-    summary.add(packed)
-    for name, values in packed.items():
-        yield column_key(name, number), seal_chunk(name, number, values, salt)
+def _seal_chunk(
+    chunk: ColumnChunk, number: int, fields: set[str], summary: Summary, salt: int
+) -> Iterator[tuple[bytes, bytes]]:
+    for at, packed in chunk.pack_columns(number, fields):
+        if at == number:
+            summary.add(packed)
+        for name, values in packed.items():
+            yield column_key(name, at), seal_chunk(name, at, values, salt)
 
 
 def put_manifest(folder: Path, table: ShardTable) -> None:

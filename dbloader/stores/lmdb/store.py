@@ -19,8 +19,9 @@ from dbloader.errors import (
     StoreAccessError,
     StoreNotFoundError,
 )
-from dbloader.records.columns import CHUNK, DTYPES, name_at, name_hash
+from dbloader.records.columns import CHUNK, DTYPES, name_hash
 from dbloader.records.decode import decode
+from dbloader.records.names import name_at
 from dbloader.stores.base import Store
 from dbloader.stores.lmdb import env
 from dbloader.stores.lmdb.errors import translate

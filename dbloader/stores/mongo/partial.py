@@ -17,7 +17,7 @@ from pymongo.errors import BulkWriteError, DuplicateKeyError, OperationFailure
 
 from dbloader._describe import size
 from dbloader.errors import DamagedRecordError, FieldError, StoreFullError
-from dbloader.records.columns import CHUNK, COLUMNS, DTYPES, ColumnChunk, is_whole, unseal_chunk
+from dbloader.records.columns import CHUNK, DTYPES, ColumnChunk, is_whole, unseal_chunk
 from dbloader.records.decode import verify
 from dbloader.records.document import bound_crc32, seal
 from dbloader.stores.mongo.connection import retried
@@ -219,18 +219,18 @@ class PartialStore:
             raise
 
     @retried
-    def chunk(self, number: int, length: int, salt: int) -> dict[str, bytes] | None:
-        """Return the packed columns of one chunk; None if any is missing or damaged. ``length`` counts all records."""
-        keys = {column_key(self._id, name, number): name for name in COLUMNS}
+    def chunk(self, number: int, length: int, salt: int, columns: Sequence[str]) -> dict[str, bytes] | None:
+        """Return some packed columns of one chunk; None if any is missing or damaged. ``length`` counts all records."""
+        keys = {column_key(self._id, name, number): name for name in columns}
         stored = {keys[found["_id"]]: found.get("data") for found in self._meta.find({"_id": {"$in": list(keys)}})}
         chunks = {name: unseal_chunk(name, number, sealed, salt) for name, sealed in stored.items()}
         packed = {name: bytes(chunk) for name, chunk in chunks.items() if chunk is not None}
         count = min(CHUNK, length - number * CHUNK)
-        if len(packed) < len(COLUMNS):
+        if len(packed) < len(columns):
             return None
         if number == length // CHUNK:  # an interrupted commit may have made it longer
             chunk = ColumnChunk.unpack(packed)
-            chunk.cut(count)
+            chunk.split(count)
             packed = chunk.pack()
         return packed if all(is_whole(name, value, count) for name, value in packed.items()) else None
 

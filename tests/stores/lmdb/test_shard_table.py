@@ -17,6 +17,7 @@ from dbloader import open_store
 from dbloader.errors import StoreError
 from dbloader.records.columns import COLUMNS
 from dbloader.records.document import open_sealed, seal
+from dbloader.records.field_columns import column_names
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER
 from tests.contracts.records import make_records
 from tests.stores.lmdb.test_sharded import write_shards
@@ -81,6 +82,7 @@ def test_manifest_and_index_have_the_documented_form(place: Path) -> None:
     shards = [place / SHARD_FOLDER / name for name in NAMES]
     with open_store(shards[0]) as one, open_store(shards[1]) as two:
         digests = bytes.fromhex(one.manifest.digest + two.manifest.digest)
+        columns = [*COLUMNS, *column_names(one.manifest.fields | two.manifest.fields)]
     assert values == {
         "format": "dbloader shards",
         "version": 1,
@@ -96,7 +98,7 @@ def test_manifest_and_index_have_the_documented_form(place: Path) -> None:
     assert list(values)[-1] == "crc32"
     assert data[data.index(b"version\0") - 1] == 0x10  # int32
     assert type(values["crc32"]) is Int64
-    meta = [b"column/%s/%s" % (name.encode(), bytes(8)) for name in COLUMNS]
+    meta = [b"column/%s/%s" % (name.encode(), bytes(8)) for name in columns]
     assert content(place / values["index"]) == {
         "meta": sorted([*meta, b"manifest", b"shards"]),
         "records": [],

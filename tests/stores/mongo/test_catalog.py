@@ -143,7 +143,7 @@ def test_collections_indexes_and_keys_are_the_documented_ones(
     assert re.fullmatch(r"record/0000000000000001/[0-9a-f]{24}", stub["gridfs"])
     assert database[f"{own.name}.large.files"].distinct("_id") == [stub["gridfs"]]
     others = {found.pop("_id"): found for found in database["store.manifest"].find({"_id": {"$ne": "store"}})}
-    columns = {f"{place['store']}/column/{name}/{0:016x}": {"data", "run"} for name in COLUMNS}
+    columns = {f"{place['store']}/column/{name}/{0:016x}": {"data", "run"} for name in (*COLUMNS, "field.caption")}
     event = f"{place['store']}/event/{0:016x}"
     assert {key: set(found) for key, found in others.items()} == columns | {event: {"event", "run"}}
     # The second writer's first commit wrote all of them again.

@@ -147,7 +147,7 @@ def test_replaced_store_is_readable_until_next_writer(mongo_server: Server, mong
         check_is(mongo_uri, new)
     with database_of(mongo_server, mongo_uri) as database:
         check_alone(database)
-        assert len(database["store.manifest"].distinct("_id")) == 1 + 7 + sum(number % 3 > 0 for number in range(7))
+        assert len(database["store.manifest"].distinct("_id")) == 1 + 12 + sum(number % 3 > 0 for number in range(7))
 
 
 def test_lost_collection_of_records_raises(mongo_server: Server, mongo_uri: str) -> None:

@@ -1,0 +1,186 @@
+"""Columns of further fields: their numbers, booleans and short texts, packed in chunks of 4,096 records.
+
+A chunk begins with a byte for the kind of its values; docs/format.md describes every byte. The column of the field
+``score`` is called ``field.score``.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from dbloader.records.names import are_names, join_names, names_in, pack_names
+from dbloader.records.values import INT64_MIN
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    Array = np.ndarray[Any, Any]
+
+PREFIX = "field."
+MAX_FIELDS = 256
+"""A store with more further fields has no columns of them. Each column has a chunk for every 4,096 records."""
+
+MAX_TEXT = 2000
+"""Most bytes of a text in a column, in UTF-8: a chunk must fit into a MongoDB document of 16 MiB."""
+
+OTHER = ...
+"""Takes the place of a value that no column can hold."""
+
+_MAX_NAME = 200  # bytes of a field's name, as an LMDB key has at most 511
+_EXACT = 2**53  # a float64 holds all integers up to this one
+_NO_BOOL = 2
+_NOTHING, _BOOL, _INT, _FLOAT, _TEXT, _OTHER = b"-", b"?", b"i", b"f", b"t", b"*"
+_COUNT = struct.Struct("<I")
+_WIDE = b"wide"  # an integer that a float64 may not hold
+_DTYPES: dict[bytes, np.dtype[Any]] = {_BOOL: np.dtype("u1"), _INT: np.dtype("<i8"), _FLOAT: np.dtype("<f8")}
+_ABSENT: dict[bytes, float] = {_BOOL: _NO_BOOL, _INT: INT64_MIN, _FLOAT: np.nan}
+_OF_TYPE: dict[type, bytes] = {bool: _BOOL, int: _INT, float: _FLOAT}
+_KINDS = {_BOOL: "bool", _INT: "int", _FLOAT: "float", _TEXT: "text"}
+KINDS = tuple(_KINDS.values())
+
+
+def column_names(fields: Collection[str]) -> list[str]:
+    """Return the names of the columns of a store with these further fields."""
+    some = fields if len(fields) <= MAX_FIELDS else ()
+    return [PREFIX + field for field in some if len(field.encode()) <= _MAX_NAME]
+
+
+def scalar(value: Any) -> Any:
+    """Return the value of a further field for its column; ``OTHER`` for a value that no column can hold.
+
+    NaN and an empty text count as no value, None.
+    """
+    kind = value.__class__
+    if kind is str:
+        short = len(value) <= MAX_TEXT and len(value.encode()) <= MAX_TEXT
+        return (value or None) if short else OTHER
+    if kind is float:
+        return None if math.isnan(value) else value
+    is_number = kind is bool or (isinstance(value, int) and value != INT64_MIN)
+    return value if value is None or is_number else OTHER
+
+
+def pack_values(values: Sequence[Any]) -> bytes:
+    """Return a chunk of results of ``scalar``, one for each record."""
+    types = {value.__class__ for value in values} - {type(None)}
+    if types == {str}:
+        return _TEXT + pack_names([(value or "").encode() for value in values])
+    if types == {int, float} and all(abs(value) <= _EXACT for value in values if value.__class__ is int):
+        types = {float}
+    kind = _NOTHING if not types else _OF_TYPE.get(types.pop(), _OTHER) if len(types) == 1 else _OTHER
+    if kind not in _DTYPES:
+        return kind + _COUNT.pack(len(values))
+    absent = _ABSENT[kind]
+    return kind + np.array([absent if value is None else value for value in values], _DTYPES[kind]).tobytes()
+
+
+def unpack_values(chunk: bytes | memoryview) -> list[Any]:
+    """Return the values in a chunk of ``pack_values``. Integers among floats are floats."""
+    kind = bytes(chunk[:1])
+    if kind == _TEXT:
+        return [name.decode() or None for name in names_in(chunk[1:])]
+    if kind not in _DTYPES:
+        return [None if kind == _NOTHING else OTHER] * _COUNT.unpack_from(chunk, 1)[0]
+    values = np.frombuffer(chunk, _DTYPES[kind], offset=1)
+    read = values.astype(bool).tolist() if kind == _BOOL else values.tolist()
+    return [value if known else None for value, known in zip(read, _known(values).tolist(), strict=True)]
+
+
+def is_field_chunk(chunk: bytes | memoryview, count: int) -> bool:
+    """Return whether a chunk has the layout of ``count`` records."""
+    kind = bytes(chunk[:1])
+    if kind == _TEXT:
+        return are_names(chunk[1:], count)
+    if kind in _DTYPES:
+        return len(chunk) == 1 + count * _DTYPES[kind].itemsize
+    return kind in (_NOTHING, _OTHER) and chunk[1:] == _COUNT.pack(count)
+
+
+class KindCounter:
+    """Finds the kind of each column, chunk by chunk."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, set[bytes]] = {}
+
+    def add(self, packed: dict[str, bytes]) -> None:
+        """Add the chunks of some columns, by name."""
+        for column, chunk in packed.items():
+            kinds = self._kinds.setdefault(column.removeprefix(PREFIX), set())
+            kinds.add(chunk[:1])
+            if chunk[:1] == _INT:
+                values = np.frombuffer(chunk, _DTYPES[_INT], offset=1)
+                if np.any((np.abs(values) > _EXACT) & _known(values)):
+                    kinds.add(_WIDE)
+
+    def columns(self) -> dict[str, str]:
+        """Return the kind of each field whose values fit into one column."""
+        stored = {*column_names(self._kinds)}
+        kinds = {field: _joint_kind(kinds) for field, kinds in sorted(self._kinds.items()) if PREFIX + field in stored}
+        return {field: kind for field, kind in kinds.items() if kind}
+
+
+def _joint_kind(kinds: set[bytes]) -> str | None:
+    some = kinds - {_NOTHING}
+    if some == {_INT, _FLOAT}:
+        return "float"
+    some -= {_WIDE} if _FLOAT not in some else set()
+    return _KINDS.get(some.pop()) if len(some) == 1 else None
+
+
+class FieldColumn(NamedTuple):
+    """The values of a further field of all records.
+
+    Attributes:
+        kind: ``"bool"``, ``"int"``, ``"float"`` or ``"text"``.
+        values: bool: uint8, 2 without a value. int: int64, INT64_MIN without a value. float: float64, NaN without a
+            value. Shape (records,). text: the texts, packed; empty without a value.
+    """
+
+    kind: str
+    values: Any
+
+    def array(self) -> Array:
+        """Return the values as a new array, shape (records,).
+
+        The dtype is bool, or int8 with -1 for records without a value; int64, with the least int64 for them; float64,
+        with NaN for them; or object, str with "" for them.
+        """
+        if self.kind == "text":
+            texts = np.empty(len(self.values), object)
+            texts[:] = [*self.values]
+            return texts
+        if self.kind == "bool":
+            known = self.values != _NO_BOOL
+            return self.values.astype(bool) if known.all() else np.where(known, self.values, -1).astype(np.int8)
+        return np.array(self.values)
+
+
+def join_chunks(chunks: Iterable[bytes | memoryview], kind: str, length: int) -> FieldColumn:
+    """Return the column in all its chunks, as a copy."""
+    if kind == "text":
+        return FieldColumn(kind, join_names(map(_texts, chunks), length))
+    wanted = next(code for code, name in _KINDS.items() if name == kind)
+    values = np.full(length, _ABSENT[wanted], _DTYPES[wanted])
+    begin = 0
+    for chunk in chunks:
+        if (own := bytes(chunk[:1])) in _DTYPES:
+            part = np.frombuffer(chunk, _DTYPES[own], offset=1)  # perhaps integers in a column of floats
+            np.copyto(values[begin : begin + len(part)], part, where=_known(part))
+            begin += len(part)
+        else:
+            begin += _COUNT.unpack_from(chunk, 1)[0]
+    return FieldColumn(kind, values)
+
+
+def _texts(chunk: bytes | memoryview) -> bytes | memoryview:
+    """Return a chunk of texts, as packed names."""
+    return chunk[1:] if bytes(chunk[:1]) == _TEXT else pack_names([b""] * _COUNT.unpack_from(chunk, 1)[0])
+
+
+def _known(values: Array) -> Array:
+    known: Array = ~np.isnan(values) if values.dtype.kind == "f" else values != INT64_MIN
+    return known if values.dtype.kind != "u" else values != _NO_BOOL
