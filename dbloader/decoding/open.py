@@ -18,8 +18,9 @@ from PIL import ExifTags, Image
 
 from dbloader.decoding.jpeg import open_jpeg
 from dbloader.decoding.pillow import PillowImage, decode_errors, open_file
-from dbloader.errors import OptionError
-from dbloader.images.pillow import scale_to_8_bits, translate_errors
+from dbloader.errors import OptionError, PixelRangeError
+from dbloader.images.info import read_facts
+from dbloader.images.pillow import EIGHT_BITS, scale_to_8_bits, translate_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,6 +99,32 @@ def decode_pil(data: bytes) -> Image.Image:
         decoded = Image.fromarray(jpeg.part(0, 0, jpeg.width, jpeg.height, 1)())
         decoded.info = image.info
         return decoded
+
+
+def decode_gray(data: bytes | memoryview) -> Image.Image:
+    """Decode an image file to gray.
+
+    Colors become their brightness, ``0.299 R + 0.587 G + 0.114 B``, as in torchvision's Grayscale. Opacity is dropped.
+
+    Args:
+        data: The encoded file.
+
+    Returns:
+        An image of mode L, 0 (black) to 255; EXIF orientation is not applied.
+
+    Raises:
+        DamagedImageError: As from `decode_pil`.
+        NotAnImageError: As from `decode_pil`.
+        PixelRangeError: Its values have more than 8 bits, or no known range.
+    """
+    gray = decode_pil(bytes(data)).convert("L")
+    depth = read_facts(bytes(data)).depth
+    if depth != EIGHT_BITS:
+        raise PixelRangeError(
+            f"its values are {depth}, which gray of 8 bits cannot hold: decode_unchanged keeps them all, and "
+            "decode_pil takes the upper 8 of 16 bits"
+        )
+    return gray
 
 
 def read_orientation(image: bytes | memoryview | Image.Image) -> int:

@@ -1,7 +1,12 @@
-"""Decode an image file to its own channels, with all of their bits."""
+"""Decode an image file to its own channels, with all of their bits.
+
+Pillow keeps 8 of the 16 bits of colors. It unpacks the first or the second byte of each value, depending on the byte
+order in its "raw mode", the layout of values in a file. So two passes read both bytes.
+"""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,11 +16,19 @@ from dbloader.decoding.jpeg import open_jpeg
 from dbloader.decoding.pillow import decode_errors, open_file
 from dbloader.errors import PixelRangeError
 from dbloader.images.info import read_facts
-from dbloader.images.pillow import EIGHT_BITS, GRAY_16, KNOWN_RANGE, gray_values, value_depth
+from dbloader.images.pillow import EIGHT_BITS, GRAY_16, KNOWN_RANGE, PLANES, gray_values, value_depth
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     from PIL import Image
+
+# Pillow's raw modes of colors with 16 bits, which unpack the upper byte, and the raw modes that unpack the lower byte.
+_NATIVE, _OTHER = ("L", "B") if sys.byteorder == "little" else ("B", "L")
+_LOWER = {
+    f"{mode};16{order}": f"{mode};16{other}"
+    for mode in ("RGB", "RGBA")
+    for order, other in (("L", "B"), ("B", "L"), ("N", _OTHER))
+}
 
 
 def decode_unchanged(data: bytes | memoryview) -> torch.Tensor:
@@ -43,24 +56,29 @@ def decode_unchanged(data: bytes | memoryview) -> torch.Tensor:
     Raises:
         DamagedImageError: The image does not decode, or it is a JPEG and libjpeg warns of wrong pixels.
         NotAnImageError: Its format is unknown, or it has more pixels than are allowed.
-        PixelRangeError: Pillow does not read all of its bits: of colors it keeps 8 bits.
+        PixelRangeError: Pillow does not read all of its bits, for example of an AVIF with 10 bits.
     """
-    with open_file(data) as image:
-        array = read_values(data, image)
+    array = read_array(data)
     if array.dtype == np.uint16:
         array = array.astype(np.int32)
     return torch.from_numpy(array[None] if array.ndim == 2 else np.ascontiguousarray(array.transpose(2, 0, 1)))
 
 
-def read_values(data: bytes | memoryview, image: Image.Image) -> npt.NDArray[Any]:
-    """Return the values of a file, and load the image that Pillow opened of it, unless it is a JPEG.
+def read_array(data: bytes | memoryview) -> npt.NDArray[Any]:
+    """Decode an image file to an array of its own channels and values, like `decode_unchanged`.
 
     Returns:
         Shape (height, width) for one channel, else (height, width, channels); uint8, int8, uint16, int32 or float32;
         writable, in one block of memory.
+    """
+    with open_file(data) as image:
+        return read_values(data, image)
 
-    Raises:
-        DamagedImageError, PixelRangeError: As from `decode_unchanged`.
+
+def read_values(data: bytes | memoryview, image: Image.Image) -> npt.NDArray[Any]:
+    """Return the values of a file and the image that Pillow opened of it, as `read_array` does.
+
+    ``image`` is loaded, unless the file is a JPEG.
     """
     jpeg = open_jpeg(data)
     if jpeg is not None:
@@ -68,17 +86,15 @@ def read_values(data: bytes | memoryview, image: Image.Image) -> npt.NDArray[Any
         return pixels[..., 0].copy() if image.mode == "L" else pixels
     depth = read_facts(bytes(data)).depth
     with decode_errors():
-        return _read_values(image, depth)
+        if image.mode in (*GRAY_16, "F") or depth in (EIGHT_BITS, "8-bit signed"):
+            return _read_values(image, depth)
+        return _read_both_bytes(data, image, depth)
 
 
 def _read_values(image: Image.Image, depth: str) -> npt.NDArray[Any]:
-    """Return the values of an image, whose depth in the file is ``depth``."""
-    colors = image.mode not in (*GRAY_16, "F")
-    if depth != value_depth(image) or (colors and depth not in (EIGHT_BITS, "8-bit signed")):
-        raise PixelRangeError(
-            f"its values are {depth}, and Pillow reads only some of their bits: decode_pil and DecodeTensor take the "
-            "upper 8 bits, and a decode= of your own may read them all"
-        )
+    """Return the values of an image if Pillow's mode of it holds all bits."""
+    if depth != value_depth(image):
+        raise _cut_off(depth)
     image.load()
     if image.mode in GRAY_16 and depth in KNOWN_RANGE:
         values = gray_values(image)
@@ -89,3 +105,28 @@ def _read_values(image: Image.Image, depth: str) -> npt.NDArray[Any]:
     if depth == "8-bit signed":  # Pillow reads signed values as unsigned
         return array.view(np.int8)
     return array.astype(np.uint8) if array.dtype == np.bool_ else array
+
+
+def _read_both_bytes(data: bytes | memoryview, image: Image.Image, depth: str) -> npt.NDArray[Any]:
+    """Return the values of colors with 16 bits by two passes of Pillow, each of 8 bits."""
+    lower: Any = open_file(data)
+    tiles = []
+    planar = getattr(lower, "tag_v2", {}).get(PLANES, 1) != 1  # Pillow unpacks only the upper byte of planes
+    for tile in getattr(lower, "tile", ()):
+        codec, extents, offset, options = tile
+        raw, *rest = options if isinstance(options, tuple) else (options,)
+        if planar or depth != "16-bit" or raw not in _LOWER:
+            raise _cut_off(depth)
+        tiles.append((codec, extents, offset, (_LOWER[raw], *rest)))
+    if not tiles:  # the plugin of this format does not use Pillow's codecs
+        raise _cut_off(depth)
+    lower.tile = [getattr(type(tile), "_make", tuple)(new) for tile, new in zip(lower.tile, tiles, strict=True)]
+    pixels: npt.NDArray[Any] = np.array(image, np.uint16) << np.uint16(8) | np.asarray(lower)
+    return pixels
+
+
+def _cut_off(depth: str) -> PixelRangeError:
+    return PixelRangeError(
+        f"its values are {depth}, and Pillow reads only some of their bits: decode_pil and DecodeTensor take the upper "
+        "8 bits, and a decode= of your own may read them all"
+    )

@@ -47,7 +47,7 @@ _MOST_DIGITS = 18
 EIGHT_BITS = "8-bit"
 
 # Numbers of TIFF tags, and names of the values of _SAMPLE_FORMAT (TIFF 6.0, sections 4, 8 and 19).
-_BITS, _PHOTOMETRIC, _FILL_ORDER, _PLANES, _SAMPLE_FORMAT = 258, 262, 266, 284, 339
+_BITS, _PHOTOMETRIC, _FILL_ORDER, PLANES, _SAMPLE_FORMAT = 258, 262, 266, 284, 339
 _KINDS = {2: " signed", 3: " float"}
 _ARRAY_KINDS = {"i": " signed", "f": " float", "c": " complex"}
 _WHITE_IS_ZERO = 0
@@ -236,7 +236,7 @@ def _is_inverted(image: Image.Image) -> bool:
 
 def _is_misread_planar(image: Image.Image) -> bool:
     """Return whether a TIFF has uncompressed planes that Pillow reads wrongly."""
-    if not isinstance(image, TiffImagePlugin.TiffImageFile) or image.tag_v2.get(_PLANES, 1) == 1:
+    if not isinstance(image, TiffImagePlugin.TiffImageFile) or image.tag_v2.get(PLANES, 1) == 1:
         return False
     if not image.tile or image.tile[0][0] != "raw":
         return False  # libtiff reads it

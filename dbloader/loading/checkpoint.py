@@ -19,16 +19,19 @@ from dbloader.errors import OptionError
 from dbloader.sampling.rng import SampleRNG
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dbloader.sampling.base import ResumableSampler
 
 State: TypeAlias = dict[str, Any]
+Checkpoint: TypeAlias = "LoaderCheckpoint | SamplerCheckpoint"
 
 # Key of the dataset's content digest in a state.
 _DATASET = "dataset"
 
 
-def find_checkpoint(loader: Any) -> SamplerCheckpoint | None:
-    """Return what resumes a loader, or None if it has none of dbloader's samplers."""
+def find_checkpoint(loader: Any) -> Checkpoint | None:
+    """Return how a loader is resumed, or None if it cannot be."""
     batches: Any = getattr(loader, "batch_sampler", Ellipsis)
     sampler: Any = getattr(loader if batches is None else batches, "sampler", None)
     if all(hasattr(sampler, name) for name in ("positions", "hold", "load_state_dict")):
@@ -37,6 +40,10 @@ def find_checkpoint(loader: Any) -> SamplerCheckpoint | None:
         if keeps_order(batches):
             size, drop_last = batches.batch_size, batches.drop_last
             return SamplerCheckpoint(sampler, size, drop_last=drop_last, dataset=dataset_of(loader))
+    # A loader that Accelerate has prepared always has these methods, but a state only if the loader inside has one.
+    inner = getattr(loader, "base_dataloader", loader)
+    if hasattr(inner, "state_dict") and hasattr(inner, "load_state_dict"):
+        return LoaderCheckpoint(loader)
     return None
 
 
@@ -81,8 +88,12 @@ class Position:
         except TypeError:
             return False
 
-    def receive(self) -> None:
-        """Note that the consumer has received the next batch."""
+    def snapshot(self) -> State | None:
+        """Return the loader's own state after its latest batch; called in the thread that made the batch."""
+        return None
+
+    def receive(self, snapshot: State | None) -> None:
+        """Note that the consumer has received the next batch, which has this snapshot."""
         self._batches_received += 1
 
     def end(self) -> None:
@@ -99,6 +110,50 @@ class Position:
         """Return the random numbers for the preparation of a batch; ``number`` counts batches from 0."""
         first, self._samples = self._samples, self._samples + samples
         return SampleRNG(self._seed, 0, np.arange(first, self._samples))
+
+
+class LoaderCheckpoint:
+    """Resumes a loader that has a ``state_dict`` of its own, by keeping the loader's state after each batch."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+        self._latest: _LoaderPosition | None = None
+
+    def begin(self) -> Position:
+        """Return the position of a new iteration; called before the loader's iterator is made."""
+        self._latest = _LoaderPosition(self._loader.state_dict)
+        return self._latest
+
+    def state(self) -> State:
+        """Return the consumer's state, or the state that was chosen since the last batch."""
+        state = None if self._latest is None else self._latest.received
+        return self._loader.state_dict() if state is None else state
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Make the next iteration continue from a state."""
+        self._loader.load_state_dict(state)
+        self._latest = None
+
+
+class _LoaderPosition(Position):
+    def __init__(self, state_dict: Callable[[], State]) -> None:
+        super().__init__()
+        self._state_dict = state_dict
+        # The state after the batch that was received last. At the beginning and at the end it is None, because the
+        # loader's own state is then right for the consumer.
+        self.received: State | None = None
+
+    @override
+    def snapshot(self) -> State:
+        return self._state_dict()
+
+    @override
+    def receive(self, snapshot: State | None) -> None:
+        self.received = snapshot
+
+    @override
+    def end(self) -> None:
+        self.received = None
 
 
 class SamplerCheckpoint:
@@ -191,8 +246,8 @@ class SamplerPosition(Position):
         return self._batches_received * self.batch_size >= self._length
 
     @override
-    def receive(self) -> None:
-        super().receive()
+    def receive(self, snapshot: State | None) -> None:
+        super().receive(snapshot)
         self._release(received=True)
 
     @override

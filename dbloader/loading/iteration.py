@@ -24,14 +24,16 @@ if TYPE_CHECKING:
     from dbloader.batches.timed import SkippedSample
     from dbloader.device.preparation import Preparation
     from dbloader.device.transfer import Transfer
+    from dbloader.loading.checkpoint import State
 
 T = TypeVar("T")
 
 
 class BatchInTransit(NamedTuple):
-    """A batch on its way to the consumer."""
+    """A batch on its way to the consumer, with the loader's own state after it."""
 
     batch: Any
+    snapshot: State | None
     samples: int
     skipped: tuple[SkippedSample, ...]
 
@@ -83,6 +85,7 @@ class Iteration(Iterator[BatchInTransit]):
         try:
             began = now()
             batch = next(self._iterator)
+            snapshot = self._position.snapshot()
             made = now()
             self.clock.add_batch(batch, made - began)
             skipped: tuple[SkippedSample, ...] = ()
@@ -103,7 +106,7 @@ class Iteration(Iterator[BatchInTransit]):
             # torch notices a dead worker, unless the worker dies while torch fetches a batch from it.
             raise LoaderError(f"DataLoader worker (pid {worker.pid}) exited unexpectedly: {error}") from error
         self._number += 1
-        return BatchInTransit(batch, samples if self._counts_samples else 0, skipped)
+        return BatchInTransit(batch, snapshot, samples if self._counts_samples else 0, skipped)
 
     def _prepare(self, batch: Any, samples: int) -> Any:
         prepare = None
@@ -118,7 +121,7 @@ class Iteration(Iterator[BatchInTransit]):
         self._failed = False
         if in_transit.skipped and self._check_skipped is not None:  # first, because it may raise an error
             self._check_skipped(in_transit.skipped, *self.clock.stats.skip(in_transit.skipped))
-        self._position.receive()
+        self._position.receive(in_transit.snapshot)
         self._active.receive(self._position)
         if in_transit.samples:
             self.clock.stats.samples = in_transit.samples + (self.clock.stats.samples or 0)

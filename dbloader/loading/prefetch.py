@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dbloader.device.preparation import Preparation
     from dbloader.device.transfer import Transfer
     from dbloader.loading.background import BackgroundThread
-    from dbloader.loading.checkpoint import SamplerCheckpoint
+    from dbloader.loading.checkpoint import Checkpoint
     from dbloader.loading.stats import Stats
 
 T = TypeVar("T")
@@ -53,9 +53,10 @@ class PrefetchLoader(Generic[T]):
 
     **Epochs and resuming.** With one of dbloader's samplers, the latest event counts: a received batch, ``set_epoch``
     or ``load_state_dict``. After received batches ``iter()`` begins the next epoch. An iteration begins with its first
-    ``next()``, and a ``set_epoch`` before that applies to it. With such a sampler this object is a
-    ResumablePrefetchLoader. (A batch sampler must be torch's or SeededBatchSampler for that; a subclass must derive
-    from ResumablePrefetchLoader.) All other public attributes are the loader's, except its ``state_dict``.
+    ``next()``, and a ``set_epoch`` before that applies to it. With such a sampler, or with a loader that has a
+    ``state_dict`` of its own, this object is a ResumablePrefetchLoader. (A batch sampler must be torch's or
+    SeededBatchSampler for that; a subclass must derive from ResumablePrefetchLoader.) All other public attributes are
+    the loader's.
 
     Args:
         loader: A DataLoader or another iterable of batches; an iterator can be iterated once.
@@ -113,10 +114,11 @@ class PrefetchLoader(Generic[T]):
             from dbloader.device.preparation import Preparation
 
             self.preparation = preparation if isinstance(preparation, Preparation) else Preparation(preparation)
-        self._checkpoint: SamplerCheckpoint | None = find_checkpoint(loader)
+        self._checkpoint: Checkpoint | None = find_checkpoint(loader)
         if self._checkpoint is None and isinstance(self, ResumablePrefetchLoader):
             raise LoaderError(
-                f"only a loader with one of dbloader's samplers can be resumed, got {type(loader).__name__}"
+                "only a loader with one of dbloader's samplers, or a state_dict of its own, can be resumed, "
+                f"got {type(loader).__name__}"
             )
         self._iterated = False
         self._cache_checked = False
@@ -274,7 +276,7 @@ class PrefetchLoader(Generic[T]):
     def __getattr__(self, name: str) -> Any:
         # Private names are not the loader's: pickle and copy look for some before there is a loader.
         if name.startswith("_") or name in _STATE:
-            why = ": resuming needs one of dbloader's samplers"
+            why = ": resuming needs one of dbloader's samplers, or a loader with a state_dict of its own"
             raise AttributeError(
                 f"{type(self).__name__!r} object has no attribute {name!r}{why if name in _STATE else ''}"
             )
@@ -296,16 +298,20 @@ class PrefetchLoader(Generic[T]):
 class ResumablePrefetchLoader(PrefetchLoader[T]):
     """A PrefetchLoader that can resume after the last received batch; PrefetchLoader(...) makes one if possible.
 
-    The state is a dict of ints and strs: seed, epoch, position in the global order, and what the order depends on. It
-    counts the samples that the consumer has received, and leaves out samples that were only prefetched. It is valid for
-    other numbers of workers and ranks and another batch size. Resuming takes the same time at any position.
+    With one of dbloader's samplers, the state is a dict of ints and strs: seed, epoch, position in the global order,
+    and what the order depends on. It counts the samples that the consumer has received, not those that were only
+    prefetched. It is valid for other numbers of workers and ranks and another batch size. Resuming takes the same time
+    at any position.
 
     The state for an LMDBDataset or a MongoDataset also has its ``content_digest``, as ``"dataset"``. A state of other
     images is refused; a state of a copy of the store is accepted. For a Subset or another dataset only the length is
     compared.
+
+    With a loader that has a ``state_dict`` of its own (torchdata's StatefulDataLoader), the state is the loader's state
+    right after the batch that was received last.
     """
 
-    _checkpoint: SamplerCheckpoint  # the constructor refuses a loader without one
+    _checkpoint: Checkpoint  # the constructor refuses a loader without one
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the latest iteration's consumer, for ``load_state_dict`` and torch.save.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from dbloader._options import checked_flag, whole_number
 from dbloader.sampling.rng import SeededIndices
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from dbloader.sampling.base import ResumableSampler
 

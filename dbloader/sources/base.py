@@ -141,6 +141,7 @@ class Source(ABC):
         self.file_fields: tuple[str, ...] = ()  # further fields whose values are image files
         self.field_classes: dict[str, list[str]] = {}  # like field_classes of a Manifest
         self.beside: tuple[str, ...] = ()  # other files and folders at the place, which are not read
+        self.compressed = ""  # the first file that each process would have to decompress
 
     @abstractmethod
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
@@ -191,14 +192,18 @@ def read_file(
     hold: Callable[[int], object],
     start: int = 0,
     wanted: int | None = None,
+    *,
+    opened: int | None = None,
 ) -> bytes | Problem:
     """Return bytes of a file, or why they cannot be read; an OSError is not the file's fault.
 
-    ``wanted`` is the number of bytes from ``start`` on; None for all.
+    ``wanted`` is the number of bytes from ``start`` on; None for all. ``opened`` is a descriptor of the file, which
+    stays open; None to open the file.
     """
     try:
         # O_NONBLOCK: opening a named pipe would wait forever.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(path, flags) if opened is None else os.dup(opened)
         try:
             status = os.fstat(descriptor)
             size = status.st_size if wanted is None else wanted

@@ -17,7 +17,6 @@ from dbloader.remote.bucket import Bucket
 from dbloader.remote.errors import NotWholeError, ObjectChangedError
 from dbloader.sources.base import MAX_BYTES, Entry, Problem, Source, Tally
 from dbloader.sources.folder import (
-    COMPRESSED_TARS,
     METADATA_FILES,
     OUTSIDE,
     SUFFIXES,
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 _AT_ONCE = 64
 # Classes that are listed at once; memory holds their keys.
 _CLASSES_AT_ONCE = 16
-_NOT_READ = (*TARS, *COMPRESSED_TARS, *ZIPS, ".parquet", ".arrow", ".mdb", ".lmdb", ".bson")
+_NOT_READ = (*TARS, *ZIPS, ".parquet", ".arrow", ".mdb", ".lmdb", ".bson")
 _WHAT_IS_READ = (
     "convert reads folders of image files from object storage, and files that a listing names (--listing): copy it to "
     "a disk, and convert it there"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from dbloader.sources.base import Source
 
-_PACKED = (".gz", ".tgz", ".bz2", ".tbz2", ".xz", ".txz", ".zst", ".tzst", ".lz4", ".7z", ".rar")
+_PACKED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".7z", ".rar")
 # mdb.c: a page begins with 16 bytes, then a meta page with this number.
 _MAGIC_AT, _MAGIC = 16, (0xBEEFC0DE).to_bytes(4, "little")
 
@@ -149,10 +149,10 @@ def _open_place(source: str | os.PathLike[str], file_fields: tuple[str, ...]) ->
         from dbloader.sources.zip import read_zips
 
         return _with_others(read_zips(source, zips), source, zips)
-    if (packed := find_archives(source, _PACKED)) and packed[0].is_file():
+    if readable(source).lower().endswith(_PACKED) and expand_range(source)[0].is_file():
         raise SourceError(
-            f"{readable(packed[0])}: is compressed: decompress a tar (gunzip, bunzip2, unxz, unzstd), and convert the "
-            ".tar; unpack any other file"
+            f"{readable(source)}: is compressed, and not as one of {', '.join(TARS[1:])}, which are read: extract its "
+            "files into a folder"
         )
     return scan(source)
 

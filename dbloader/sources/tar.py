@@ -1,6 +1,7 @@
 """Images in tar files: WebDataset's shards, an image folder in a tar, or a tar of one tar for each class.
 
-A tar is not extracted. Its headers give the position of each file, so any thread can read any file::
+A tar is not extracted. Its headers give the position of each file, so any thread can read any file. A compressed tar is
+decompressed into a temporary file first::
 
     shard-000.tar: 000017.jpg 000017.cls 000017.json      one sample: image, label, field "json"
     train.tar: train/cat/001.jpg                          the class is the first folder that images do not share
@@ -19,7 +20,7 @@ import json
 import os
 import posixpath
 import tarfile
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from bson import json_util
@@ -31,13 +32,16 @@ from dbloader.errors import DamagedRecordError, FieldError, SourceError
 from dbloader.records.record import checked_field_name
 from dbloader.records.values import checked_str, unpack
 from dbloader.sources.archive import ArchiveSource, number_folders
-from dbloader.sources.base import KEPT_FIELDS, Entry, FieldFile, Problem, Tally, readable
-from dbloader.sources.folder import COMPRESSED_TARS, EXTENSIONS, LOOKED_FOR, TARS
+from dbloader.sources.base import KEPT_FIELDS, Entry, FieldFile, Problem, Tally, read_file, readable
+from dbloader.sources.compressed import DecompressedFiles
+from dbloader.sources.folder import EXTENSIONS, LOOKED_FOR, TARS
 from dbloader.sources.labels import CLASSES, FILE_FIELDS, look_up_labels, number_labels, read_classes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
+
+    from dbloader.sources.base import Loaded
 
 LABEL = "cls"
 FIELDS = "fields.json"  # extension of the fields that `dbloader.exports.webdataset` writes
@@ -79,29 +83,33 @@ def read_tars(place: str | os.PathLike[str], paths: Sequence[Path], file_fields:
     found: dict[str, None] = {}
     labels: dict[str, str] = {}  # for each text of a label, where it is first
     folders: set[str] = set()
-    for path in paths:
-        with _opened(path) as file:
-            for sample in _samples(file, path, Tally(), wanted):
-                if isinstance(sample, Problem):
-                    continue
-                found.update(dict.fromkeys(field for field in map(_field_of, sample.others) if field in wanted))
-                folders.add(posixpath.dirname(sample.image.path))
-                if LABEL in sample.others:
-                    where = f"{readable(path)}, {readable(sample.image.path)}"
-                    with suppress(ValueError):  # the sample becomes a problem
-                        labels.setdefault(_label(file, sample.others[LABEL]), where)
-    if not folders:
-        raise SourceError(f"{readable(place)}: there is not one image in it: {LOOKED_FOR}")
-    labels.pop("", None)
-    shared = None
-    if (classes := read_classes(paths[0].parent)) is not None:
-        label_of = look_up_labels(labels, classes)
-    elif labels:
-        classes, label_of = number_labels(labels, readable(place))
-    else:
-        classes, label_of, shared = number_folders(folders, readable(place))
-    source = TarSource(place, paths, classes, label_of, shared)
-    source.file_fields = (*found,)
+    decompressed = DecompressedFiles()
+    with ExitStack() as undo:
+        undo.callback(decompressed.close)
+        for path in paths:
+            with _opened(path, decompressed) as file:
+                for sample in _samples(file, path, Tally(), wanted):
+                    if isinstance(sample, Problem):
+                        continue
+                    found.update(dict.fromkeys(field for field in map(_field_of, sample.others) if field in wanted))
+                    folders.add(posixpath.dirname(sample.image.path))
+                    if LABEL in sample.others:
+                        where = f"{readable(path)}, {readable(sample.image.path)}"
+                        with suppress(ValueError):  # the sample becomes a problem
+                            labels.setdefault(_label(file, sample.others[LABEL]), where)
+        if not folders:
+            raise SourceError(f"{readable(place)}: there is not one image in it: {LOOKED_FOR}")
+        labels.pop("", None)
+        shared = None
+        if (classes := read_classes(paths[0].parent)) is not None:
+            label_of = look_up_labels(labels, classes)
+        elif labels:
+            classes, label_of = number_labels(labels, readable(place))
+        else:
+            classes, label_of, shared = number_folders(folders, readable(place))
+        source = TarSource(decompressed, place, paths, classes, label_of, shared)
+        source.file_fields = (*found,)
+        undo.pop_all()
     return source
 
 
@@ -111,11 +119,32 @@ class TarSource(ArchiveSource):
     reads = "tar files"
     companions = (CLASSES, FILE_FIELDS)
 
+    def __init__(self, decompressed: DecompressedFiles, place: str | os.PathLike[str], *described: Any) -> None:
+        super().__init__(place, *described)
+        self._decompressed = decompressed
+        self.compressed = next((readable(path) for path in self._paths if decompressed.open(path)), "")
+
     @override
     def _found(self, path: Path, tally: Tally) -> Iterator[Entry | Problem]:
-        with _opened(path) as file:
+        with _opened(path, self._decompressed) as file:
             for sample in _samples(file, path, tally, self.file_fields):
                 yield sample if isinstance(sample, Problem) else self._entry(file, path, sample)
+        found = self._decompressed.open(path)
+        if found is not None and found.problem:
+            yield Problem(readable(path), f"cannot be decompressed to its end, files may be missing: {found.problem}")
+
+    @override
+    def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Loaded | Problem]:
+        by_path = {os.fsencode(path.absolute()): path for path in self._paths}
+        for entry in entries:
+            path, start, size = entry.location
+            found = self._decompressed.open(by_path[path]) if self.compressed else None
+            opened = None if found is None else found.file.fileno()
+            yield read_file(entry.name, path, hold, start, size, opened=opened)
+
+    @override
+    def close(self) -> None:
+        self._decompressed.close()
 
     def _entry(self, file: IO[bytes], path: Path, sample: _Sample) -> Entry | Problem:
         name = readable(sample.image.path)
@@ -149,11 +178,15 @@ class TarSource(ArchiveSource):
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
+def _opened(path: Path, decompressed: DecompressedFiles) -> Iterator[IO[bytes]]:
     """Open a tar; SourceError if it cannot be read."""
     try:
-        with path.open("rb") as file:
-            yield file
+        if (found := decompressed.open(path)) is not None:
+            found.file.seek(0)
+            yield found.file
+        else:
+            with path.open("rb") as file:
+                yield file
     except OSError as error:
         if isinstance(error, SourceError):
             raise
@@ -238,7 +271,7 @@ def _files(
                     inner = tar.extractfile(member)
                     assert inner is not None  # it is a plain file
                     yield from _files(inner, f"{where}, {readable(path)}", tally, f"{path[:-4]}/", member.offset_data)
-                elif name.lower().endswith((*TARS, *COMPRESSED_TARS)):
+                elif name.lower().endswith(TARS):
                     yield Problem(readable(path), f"is a tar in {where} that is not read: extract {where}")
                 else:
                     yield _TarredFile(path, start + member.offset_data, member.size)

@@ -1,9 +1,11 @@
-"""decode_unchanged keeps channels and bits."""
+"""decode_unchanged keeps channels and bits, and decode_gray refuses deep images."""
 
 from __future__ import annotations
 
 import io
 import re
+import struct
+import zlib
 from typing import Any
 
 import numpy as np
@@ -12,19 +14,28 @@ import torch
 from PIL import Image
 
 from dbloader import LMDBDataset, convert
-from dbloader.decoding import decode_pil, decode_unchanged
+from dbloader.decoding import decode_gray, decode_pil, decode_unchanged
 from dbloader.decoding.masks import decode_field, values_of
-from dbloader.decoding.pillow import open_file
-from dbloader.decoding.unchanged import read_values
+from dbloader.decoding.unchanged import read_array
 from dbloader.errors import DamagedImageError, NotAnImageError, PixelRangeError
 from tests.support import jpegs
 from tests.support.deep import COLORED, COLORS, DEEP, FLOATS, GRAY, PLANES, UNKNOWN, planar_tiff, tiff
 from tests.support.images import encoded, photo, plant
 
 
-def read_array(data: bytes | memoryview) -> Any:
-    with open_file(data) as image:
-        return read_values(data, image)
+def deflated() -> bytes:
+    """Return a TIFF that libtiff reads."""
+    plain = tiff(zlib.compress(COLORS[..., :3].tobytes()), 30, 40, 16, white=2, samples=3)
+    method = struct.pack("<HHI", 259, 4, 1)
+    return plain.replace(method + struct.pack("<I", 1), method + struct.pack("<I", 8))
+
+
+DEEP_COLORS = {
+    "PNG, RGB": COLORED["PNG, RGB"],
+    "PNG, RGBA": (COLORED["PNG, RGBA"][0], COLORS),
+    "TIFF, RGB": COLORED["TIFF, RGB"],
+    "TIFF, compressed": (deflated(), COLORS[..., :3]),
+}
 
 
 @pytest.mark.parametrize("kind", GRAY)
@@ -44,16 +55,21 @@ def test_gray_keeps_its_bits(kind: str) -> None:
     np.testing.assert_array_equal(values_of(decode_field(data)), array)
 
 
+@pytest.mark.parametrize("kind", DEEP_COLORS)
+def test_colors_keep_16_bits_of_each_channel(kind: str) -> None:
+    data, expected = DEEP_COLORS[kind]
+    np.testing.assert_array_equal(read_array(data), expected)
+    np.testing.assert_array_equal(decode_unchanged(data).permute(1, 2, 0), expected)
+
+
 @pytest.mark.parametrize(
     "data",
     [
         COLORED["PNG, gray with alpha"][0],
-        COLORED["PNG, RGB"][0],
-        COLORED["TIFF, RGB"][0],
         b"P6 30 40 65535\n" + COLORS[..., :3].astype(">u2").tobytes(),
         planar_tiff(PLANES, white=2, compression=8),
     ],
-    ids=["PNG, gray with alpha", "PNG, RGB", "TIFF, RGB", "PPM", "TIFF, planar"],
+    ids=["PNG, gray with alpha", "PPM", "TIFF, planar"],
 )
 def test_colors_that_pillow_reads_incompletely_are_refused(data: bytes) -> None:
     with pytest.raises(PixelRangeError, match="16-bit, and Pillow reads only some of their bits: decode_pil"):
@@ -100,13 +116,27 @@ def test_jpeg_has_channels_and_pixels_of_pillow(mode: str) -> None:
         np.testing.assert_array_equal(read_array(memoryview(data)), np.asarray(image))
 
 
-def test_damage_raises_the_error_of_decode_pil() -> None:
+@pytest.mark.parametrize("decode", [decode_unchanged, decode_gray])
+def test_damage_raises_the_error_of_decode_pil(decode: Any) -> None:
     cases = (b"", b"no image at all", photo()[:-300], encoded(jpegs.draw(24, 18), "PNG")[:-200])
     for data in cases:
         with pytest.raises((DamagedImageError, NotAnImageError)) as expected:
             decode_pil(data)
         with pytest.raises(expected.type, match=re.escape(str(expected.value))):
-            decode_unchanged(data)
+            decode(data)
+
+
+def test_decode_gray_equals_pillow_and_refuses_16_bits() -> None:
+    for mode in ("L", "RGB", "RGBA", "P"):
+        data = encoded(jpegs.draw(40, 30, "RGB").convert(mode), "PNG")
+        gray = decode_gray(data)
+        assert gray.mode == "L"
+        assert gray.tobytes() == decode_pil(data).convert("L").tobytes()
+    for kind in ("PNG", "TIFF, 12 bits"):
+        with pytest.raises(PixelRangeError, match="which gray of 8 bits cannot hold: decode_unchanged"):
+            decode_gray(GRAY[kind][0])
+    with pytest.raises(PixelRangeError, match="16-bit"):
+        decode_gray(COLORED["PNG, RGB"][0])
 
 
 def test_dataset_with_decode_unchanged_returns_all_bits(tmp_path: Any) -> None:

@@ -353,6 +353,7 @@ def test_subclass_of_resumable_loader_has_state() -> None:
         return DataLoader(Numbers(LENGTH), 2, sampler=ShuffleSampler(range(LENGTH)))
 
     assert not has_state(Own(source()))
+    assert not has_state(Own(Stateful()))  # its own state counts produced batches, not received ones
     assert has_state(Resumable(source()))
     own = Own(source())
     assert [taken(own), taken(own)] == [order_of(0), order_of(1)]
@@ -365,6 +366,49 @@ def test_state_counts_samples_of_a_loader_without_batches() -> None:
     assert [sample[0].item() for sample in itertools.islice(loader, 5)] == [0, 1, 2, 3, 4]
     assert loader.state_dict()["position"] == 5
     assert loader.stats().samples is None  # not three in each
+
+
+class Stateful:
+    """Like torchdata's StatefulDataLoader: the state is the position of the latest iterator."""
+
+    def __init__(self, length: int = 6) -> None:
+        self.length = length
+        self.next = 0
+        self.loaded = False
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        if not self.loaded:
+            self.next = 0
+        self.loaded = False
+        return self.produce()
+
+    def produce(self) -> Iterator[torch.Tensor]:
+        while self.next < self.length:
+            self.next += 1
+            yield torch.tensor([self.next - 1])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"next": self.next}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.next = state["next"]
+        self.loaded = True
+
+
+@pytest.mark.parametrize("depth", [0, 1, 50])
+def test_stateful_loader_state_belongs_to_the_last_received_batch(depth: int) -> None:
+    loader: Any = PrefetchLoader(Stateful(), depth=depth)
+    assert loader.state_dict() == {"next": 0}
+    iterator = iter(loader)
+    assert loader.state_dict() == {"next": 0}
+    states = [loader.state_dict() for _ in iterator]
+    assert states == [{"next": number} for number in range(1, 7)]
+    assert loader.state_dict() == {"next": 6}
+    resumed: Any = PrefetchLoader(Stateful(), depth=depth)
+    resumed.load_state_dict(states[1])
+    assert resumed.state_dict() == {"next": 2}
+    assert taken(resumed) == [2, 3, 4, 5]
+    assert taken(resumed) == [0, 1, 2, 3, 4, 5]
 
 
 def dataset_at(place: Path, first: int = 0) -> LMDBDataset:
@@ -427,7 +471,7 @@ def test_malformed_state_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["state_dict", "load_state_dict"])
 def test_missing_state_dict_is_explained_in_the_error(name: str) -> None:
-    wanted = "resuming needs one of dbloader's samplers"
+    wanted = "resuming needs one of dbloader's samplers, or a loader with a state_dict of its own"
     for loader in (DataLoader(Numbers(), 4, shuffle=True), thread_loader(Numbers(), 4), [1, 2]):
         with pytest.raises(AttributeError, match=f"'PrefetchLoader' object has no attribute '{name}': {wanted}$"):
             getattr(PrefetchLoader(loader), name)

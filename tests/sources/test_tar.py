@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
+import lzma
 import os
 import signal
 import subprocess
@@ -27,7 +30,7 @@ from tests.support.images import photo, plant_photos
 from tests.support.tallies import contents, entries, problems, tally_of, warnings_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from dbloader.conversion.report import Progress
@@ -106,12 +109,60 @@ def test_shards_are_named_by_a_range_or_a_folder(tmp_path: Path) -> None:
     shards = [pack(tmp_path / f"s-{n:03}.tar", {f"{n}.jpg": b"j"}) for n in (9, 8, 10)]
     shards.sort()
     assert find_archives(tmp_path / "s-{008..010}.tar", (".tar",)) == shards
-    assert find_archives(tmp_path, (".tar",)) == find_archives(tmp_path / "s-*.tar", (".tar",)) == shards
+    assert find_archives(tmp_path, (".tar",)) == shards
     assert find_archives(shards[0], (".tar",)) == [shards[0]]
     (tmp_path / "folder").mkdir()
     assert find_archives(tmp_path, (".tar",)) == []  # an image folder, in which a tar is left out
     assert find_archives(tmp_path / "nothing", (".tar",)) == []
     assert [entry.name for entry in entries(source_of(*shards))] == ["8.jpg", "9.jpg", "10.jpg"]
+
+
+COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
+    "tar.gz": gzip.compress,
+    "tar.bz2": bz2.compress,
+    "tar.xz": lzma.compress,
+    "tar.zst": lambda data: pa.compress(data, "zstd", asbytes=True),
+}
+
+
+def compressed(path: Path, files: Mapping[str, bytes]) -> Path:
+    """Make a tar that is compressed as its name says."""
+    plain = pack(path.with_name("plain"), files)
+    path.write_bytes(COMPRESSORS[path.name.partition(".")[2]](plain.read_bytes()))
+    plain.unlink()
+    return path
+
+
+def test_every_tar_of_a_folder_is_read(tmp_path: Path) -> None:
+    folder, plain = tmp_path / "compressed", tmp_path / "plain"
+    folder.mkdir()
+    plain.mkdir()
+    for number, kind in enumerate(["tar", *COMPRESSORS]):
+        files = {f"{name}/{number}-{n}.jpg": photo(n + 10 * number) for n in range(4) for name in ("cat", "dog")}
+        pack(plain / f"{number}.tar", files)
+        pack(folder / f"{number}.tar", files) if kind == "tar" else compressed(folder / f"{number}.{kind}", files)
+    expected = convert(plain, tmp_path / "plain.lmdb")
+    report = convert(folder, tmp_path / "out.lmdb")
+    assert (report.records, report.rejected, report.warnings, report.digest) == (40, 0, (), expected.digest)
+    assert convert(plain / "*.tar", tmp_path / "named.lmdb").digest == expected.digest
+    assert convert(folder, tmp_path / "shuffled.lmdb", shuffle_seed=1).records == 40
+    assert verify_store(tmp_path / "out.lmdb", against=folder).problems == {}
+
+
+def test_truncated_compressed_tar_keeps_its_readable_images(tmp_path: Path) -> None:
+    path = compressed(tmp_path / "x.tar.gz", {f"a/{n}.jpg": os.urandom(2**17) for n in range(4)})
+    path.write_bytes(path.read_bytes()[: 3 * 2**17])
+    source = source_of(path)
+    assert [problem.name for problem in problems(source)] == [str(path)] * 2
+    assert "cannot be decompressed to its end, files may be missing" in problems(source)[1].reason
+    assert [isinstance(data, bytes) for data in contents(source)] == [True, True, False]
+    source.close()
+
+
+def test_compressed_tar_is_not_converted_in_parts(tmp_path: Path) -> None:
+    path = compressed(tmp_path / "x.tar.xz", {f"a/{n}.jpg": photo(n) for n in range(4)})
+    with pytest.raises(SourceError, match=r"x\.tar\.xz: is compressed, and each part .*: decompress it first"):
+        convert(path, tmp_path / "out.lmdb", shards=2)
 
 
 def test_warning_about_unlabelled_tars_has_a_working_command(tmp_path: Path) -> None:

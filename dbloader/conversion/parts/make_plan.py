@@ -111,6 +111,11 @@ def make_plan(
     aside = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
     with closing(settings.open()) as found, refusals(name):
         check_destination(destination, found.stores)
+        if found.compressed:
+            raise SourceError(
+                f"{found.compressed}: is compressed, and each part would decompress all of it: decompress it first "
+                "(gunzip), or convert without shards (--shards)"
+            )
         classes = [*found.classes]
         if base is not None:
             classes, labels = _unite_classes(base.manifest, found, name)

@@ -1,0 +1,119 @@
+"""Compressed tars: each is decompressed once into a temporary file, so its members can be read by position."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import tempfile
+import threading
+import zlib
+from contextlib import suppress
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+from dbloader.errors import SourceError
+from dbloader.sources.base import readable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+_DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, ValueError)
+_PIECE = 2**16  # bytes to decompress at once; at most so many good bytes before damage are lost
+
+
+class Decompressed(NamedTuple):
+    """The content of a file, in a temporary file without a name, which vanishes when it is closed."""
+
+    file: IO[bytes]
+    problem: str  # why the content is not whole; "" if it is
+
+
+class DecompressedFiles:
+    """Decompressed files, shared by threads. A pickle contains none of them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._files: dict[Path, Decompressed | None] = {}
+
+    def __reduce__(self) -> tuple[type[DecompressedFiles], tuple[()]]:
+        return DecompressedFiles, ()
+
+    def open(self, path: Path) -> Decompressed | None:
+        """Return the content of a compressed file; None if it is not compressed. All users share its position.
+
+        Raises:
+            SourceError: The disk lacks room for the content, or no library reads the format.
+            OSError: The file cannot be read.
+        """
+        with self._lock:
+            if path not in self._files:
+                with path.open("rb") as file:
+                    start = file.read(6)
+                    read = next((read for magic, read in _READERS.items() if start.startswith(magic)), None)
+                    file.seek(0)
+                    self._files[path] = None if read is None else _decompress(file, read, readable(path))
+            return self._files[path]
+
+    def close(self) -> None:
+        """Remove all temporary files; the next use makes them again."""
+        with self._lock:
+            for found in filter(None, self._files.values()):
+                found.file.close()
+            self._files.clear()
+
+
+def _decompress(file: IO[bytes], read: Callable[[IO[bytes]], Any], where: str) -> Decompressed:
+    into = tempfile.TemporaryFile()  # noqa: SIM115 - DecompressedFiles closes it
+    try:
+        with read(file) as content:
+            problem = _copied(content, into, where)
+        into.flush()
+        return Decompressed(into, problem)
+    except BaseException:
+        with suppress(OSError):  # of a full disk, which the first error names
+            into.close()
+        raise
+
+
+def _copied(content: IO[bytes], into: IO[bytes], where: str) -> str:
+    """Copy the content up to any damage; return the reason of the damage, or ""."""
+    while True:
+        try:
+            data = content.read(_PIECE)
+        except _DAMAGED as error:
+            return str(error)
+        except OSError as error:
+            if error.errno is None:  # bz2 and pyarrow raise it for invalid data
+                return str(error)
+            raise
+        if not data:
+            return ""
+        try:
+            into.write(data)
+        except OSError as error:
+            what = f"{tempfile.gettempdir()} cannot hold it decompressed: {error.strerror or error}"
+            raise SourceError(f"{where}: {what}; set TMPDIR to a folder with room") from error
+
+
+def _zstd(file: IO[bytes]) -> Any:
+    try:
+        from compression import zstd  # type: ignore[import-not-found]  # Python 3.14
+    except ImportError:
+        try:
+            from pyarrow import CompressedInputStream
+        except ImportError:
+            raise SourceError(
+                f"{readable(file.name)}: reading zstd needs Python 3.14 or pyarrow: decompress it first (unzstd), or "
+                "pip install 'dbloader[parquet]'"
+            ) from None
+        return CompressedInputStream(file, "zstd")
+    return zstd.open(file)
+
+
+_READERS: dict[bytes, Callable[[IO[bytes]], Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\0": lzma.open,
+    b"(\xb5/\xfd": _zstd,
+}
