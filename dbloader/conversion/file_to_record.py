@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,7 +9,7 @@ from dbloader._describe import short_repr
 from dbloader.conversion.parallel import reserved
 from dbloader.conversion.transcode import TILES, ImageFormat, Stored, transcode, transcoding_bytes
 from dbloader.errors import DamagedImageError, FieldError, ImageError, NotAnImageError, RecordError
-from dbloader.images.info import UNREAD_TIFF, check_decodes, read_facts
+from dbloader.images.info import UNREAD_TIFF, check_decodes, find_facts, read_facts
 from dbloader.images.jpeg import State, examine, repair
 from dbloader.images.pillow import EIGHT_BITS, KNOWN_RANGE, decoding_bytes
 from dbloader.records.record import Record, encode
@@ -99,7 +98,7 @@ class FileConverter:
         """Check an image file, and append its end marker if only that is missing; ImageError if the file is bad."""
         if self.check == "none":
             # To store pixels, the format must be known.
-            return CheckedImage(data, _facts(data) if self.images.raw else _facts_or_none(data), "")
+            return CheckedImage(data, _facts(data) if self.images.raw else find_facts(data), "")
         structure, repaired = examine(data), ""
         if structure.state is State.DAMAGED:
             raise DamagedImageError(f"is damaged: {structure.reason}")
@@ -196,7 +195,7 @@ class FileConverter:
             if self.images.raw or not (damage or self.keep_damaged):
                 raise
             result.events = {"damaged": f"{error} (stored nevertheless)"}
-            facts = _facts_or_none(data)
+            facts = find_facts(data)
             result.depth = facts.depth if facts else ""
             record = _record(entry, Stored(data, facts), facts)
             record.damaged = str(error)
@@ -235,12 +234,6 @@ def _facts(data: bytes) -> Facts:
         if data.startswith(_BEGINNINGS) or (data.startswith(b"RIFF") and b"WEBP".startswith(data[8:12])):
             raise DamagedImageError("is damaged: its header is cut short or wrong") from error
         raise
-
-
-def _facts_or_none(data: bytes) -> Facts | None:
-    with suppress(NotAnImageError):
-        return read_facts(data)
-    return None
 
 
 def _describe_depth(image: Facts | None, stored: Facts | None) -> str:

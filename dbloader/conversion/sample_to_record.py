@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import io
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,8 +13,8 @@ from PIL import ExifTags, Image
 from dbloader._describe import short_repr
 from dbloader._options import whole_number
 from dbloader.conversion.stored_records import is_torch
-from dbloader.errors import FieldError, ImageError, NotAnImageError, OptionError
-from dbloader.images.info import read_facts
+from dbloader.errors import FieldError, ImageError, OptionError
+from dbloader.images.info import find_facts
 from dbloader.images.pillow import FORMATS, open_pillow, translate_errors, value_depth
 from dbloader.records.record import STANDARD_FIELDS, Record
 
@@ -83,9 +82,10 @@ class SampleEncoder:
         record = Record(**standard, fields=named)
         record.label = _label(record.label)
         _check_channels(record.image)
-        if isinstance(record.image, bytes) and (record.width, record.height, record.format) == (None, None, None):
-            with suppress(NotAnImageError):  # only the user's own ``decode`` reads it
-                record.format, record.width, record.height = read_facts(record.image)[:3]
+        described = (record.width, record.height, record.format) != (None, None, None)
+        # Without facts, only the user's own ``decode`` reads the image.
+        if isinstance(record.image, bytes) and not described and (facts := find_facts(record.image)):
+            record.format, record.width, record.height = facts[:3]
         return record
 
     def _named(self, sample: Any) -> Mapping[Any, Any]:

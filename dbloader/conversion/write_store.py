@@ -22,7 +22,7 @@ from dbloader.conversion.stored_records import (
     source_of,
 )
 from dbloader.errors import DBLoaderError, FieldError, ImageError, NotAnImageError, OptionError
-from dbloader.images.info import read_facts
+from dbloader.images.info import find_facts, read_facts
 from dbloader.images.pillow import array_depth
 from dbloader.records.manifest import FILE_FIELDS
 from dbloader.records.record import checked_file_fields, encode
@@ -208,9 +208,8 @@ def count_depth(record: Record) -> dict[str, int]:
     image = record.image
     if isinstance(image, np.ndarray):
         return {array_depth(image): 1}
-    with suppress(NotAnImageError):
-        return {} if image is None else {read_facts(bytes(image)).depth: 1}
-    return {}
+    facts = None if image is None else find_facts(bytes(image))
+    return {} if facts is None else {facts.depth: 1}
 
 
 def _checked(record: Record | DBLoaderError, classes: Sequence[str], numbers: Mapping[str, int]) -> Record:

@@ -7,17 +7,14 @@ import io
 import os
 import posixpath
 from abc import ABC, abstractmethod
-from types import NoneType
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 from PIL import Image
 
-from dbloader._describe import short_repr
 from dbloader.errors import ExportError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from dbloader.records.record import Record
@@ -62,14 +59,6 @@ def image_file(record: Record) -> bytes:
     file = io.BytesIO()
     Image.fromarray(image).save(file, "PNG", compress_level=1)
     return file.getvalue()
-
-
-def check_files(record: Record, names: Iterable[str]) -> None:
-    """Raise ExportError if a file field of a record is neither bytes nor None."""
-    for name in names:
-        if not isinstance(value := record.fields.get(name), (bytes, NoneType)):
-            what = f"{short_repr(value)}, but its manifest says image files: make the store again"
-            raise ExportError(f"{describe(record)} has in {name!r} {what}")
 
 
 def extension_of(image_format: str) -> str:

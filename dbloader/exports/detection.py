@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import posixpath
 from collections import Counter
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
 from typing_extensions import override
 
 from dbloader._describe import counted
-from dbloader.errors import ExportError, NotAnImageError
+from dbloader.errors import ExportError
 from dbloader.exports.base import REMEDY, Exporter, describe, extension_of, image_file, save_file
-from dbloader.images.info import read_facts
+from dbloader.images.info import find_facts
 from dbloader.sources.boxes import BOXES, LABELS
 from dbloader.sources.folder import EXTENSIONS
 
@@ -44,9 +43,8 @@ class DetectionExporter(Exporter):
         """Write the image of a record, and return its path below ``images``."""
         data = image_file(record)
         self._raw += isinstance(record.image, np.ndarray)
-        extension = ""
-        with suppress(NotAnImageError):
-            extension = extension_of(read_facts(data).format)
+        facts = find_facts(data)
+        extension = extension_of(facts.format) if facts else ""
         name = record.name or ""
         wanted = name if name.lower().endswith(EXTENSIONS) else name + extension
         paths = [wanted] if name and self.is_free(wanted) else []

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dbloader._options import check_choice
 from dbloader.errors import DBLoaderError, ExportError
-from dbloader.exports.base import check_files
 from dbloader.stores.mongo.uri import is_mongo
 from dbloader.stores.open import open_store
 
@@ -85,7 +84,6 @@ def export_store(
                 with closing(kind(store, partial)) as exporter:
                     for done, record in enumerate(store):
                         progress(done, total)
-                        check_files(record, store.manifest.file_fields)
                         exporter.write(record)
                     exporter.finish()
                 progress(total, total)

@@ -10,14 +10,13 @@ from __future__ import annotations
 import json
 import os
 import posixpath
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from bson.json_util import RELAXED_JSON_OPTIONS, dumps
 from typing_extensions import override
 
-from dbloader.errors import ExportError, NotAnImageError
+from dbloader.errors import ExportError
 from dbloader.exports.base import (
     NAME_ERRORS,
     REMEDY,
@@ -29,7 +28,7 @@ from dbloader.exports.base import (
     new_file,
     save_file,
 )
-from dbloader.images.info import read_facts
+from dbloader.images.info import find_facts
 from dbloader.records.values import pack
 from dbloader.sources.folder import EXTENSIONS
 from dbloader.sources.labels import CLASSES
@@ -38,7 +37,6 @@ from dbloader.sources.listing import FILE_NAME, FILE_NAME_SUFFIX
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dbloader.images.info import Facts
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
@@ -127,7 +125,7 @@ class FolderExporter(Exporter):
         if isinstance(record.image, np.ndarray):
             self._raw += 1
             return image, ".png"
-        facts = _facts(image)
+        facts = find_facts(image)
         self._unknown += facts is None
         self._noted += (record.format, record.width, record.height) != (facts[:3] if facts else (None, None, None))
         return image, extension_of(facts.format) if facts else ""
@@ -143,14 +141,8 @@ class FolderExporter(Exporter):
 
     def _save_field(self, record: Record, field: str, data: bytes) -> str:
         """Write the file of a field and return its path: the record's name, in a folder named like the field."""
-        facts = _facts(data)
+        facts = find_facts(data)
         self._unknown += facts is None
         extension = extension_of(facts.format) if facts else ""
         paths = [f"{field}/{posixpath.splitext(record.name or '')[0]}{extension}"] if record.name else []
         return save_file(self.folder, paths, f"{field}/{record.index:09}", extension, data)
-
-
-def _facts(data: bytes) -> Facts | None:
-    with suppress(NotAnImageError):
-        return read_facts(data)
-    return None

@@ -21,16 +21,15 @@ import json
 import posixpath
 import re
 import tarfile
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
 from bson.json_util import RELAXED_JSON_OPTIONS, dumps
 from typing_extensions import override
 
-from dbloader.errors import ExportError, NotAnImageError
+from dbloader.errors import ExportError
 from dbloader.exports.base import REMEDY, Exporter, describe, extension_of, image_file
-from dbloader.images.info import read_facts
+from dbloader.images.info import find_facts
 from dbloader.records.values import pack
 from dbloader.sources.folder import EXTENSIONS
 from dbloader.sources.labels import CLASSES, FILE_FIELDS
@@ -83,10 +82,9 @@ class WebDatasetExporter(Exporter):
         for name, data in parts.items():
             if "/" in name:
                 raise ExportError(f"{describe(record)} has a file in {name!r}, which would be in a folder: {REMEDY}")
-            with suppress(NotAnImageError):
-                files[f"{key}.{name}{extension_of(read_facts(data).format)}"] = data
-                continue
-            raise ExportError(f"{describe(record)} has a file in no known image format in {name!r}: {REMEDY}")
+            if (facts := find_facts(data)) is None:
+                raise ExportError(f"{describe(record)} has a file in no known image format in {name!r}: {REMEDY}")
+            files[f"{key}.{name}{extension_of(facts.format)}"] = data
         self._add(files)
 
     def _file(self, record: Record) -> tuple[bytes, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import simplejpeg
@@ -74,6 +75,13 @@ def read_facts(data: bytes) -> Facts:
         raise
     except Exception as error:  # a Pillow plugin raises whatever its parsing meets
         raise NotAnImageError(f"its header cannot be read: {describe(error)}") from error
+
+
+def find_facts(data: bytes) -> Facts | None:
+    """Return what `read_facts` returns; None if the file is not an image."""
+    with suppress(NotAnImageError):
+        return read_facts(data)
+    return None
 
 
 def _depth(data: bytes, image: ImageFile.ImageFile) -> str:
