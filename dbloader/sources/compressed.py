@@ -6,7 +6,6 @@ import bz2
 import gzip
 import lzma
 import tempfile
-import threading
 import zlib
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -29,42 +28,22 @@ class Decompressed(NamedTuple):
     problem: str  # why the content is not whole; "" if it is
 
 
-class DecompressedFiles:
-    """Decompressed files, shared by threads. A pickle contains none of them."""
+def decompress(path: Path) -> Decompressed | None:
+    """Return the content of a compressed file, which the caller closes; None if the file is not compressed.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._files: dict[Path, Decompressed | None] = {}
-
-    def __reduce__(self) -> tuple[type[DecompressedFiles], tuple[()]]:
-        return DecompressedFiles, ()
-
-    def open(self, path: Path) -> Decompressed | None:
-        """Return the content of a compressed file; None if it is not compressed. All users share its position.
-
-        Raises:
-            SourceError: The disk lacks room for the content, or no library reads the format.
-            OSError: The file cannot be read.
-        """
-        with self._lock:
-            if path not in self._files:
-                with path.open("rb") as file:
-                    start = file.read(6)
-                    read = next((read for magic, read in _READERS.items() if start.startswith(magic)), None)
-                    file.seek(0)
-                    self._files[path] = None if read is None else _decompress(file, read, readable(path))
-            return self._files[path]
-
-    def close(self) -> None:
-        """Remove all temporary files; the next use makes them again."""
-        with self._lock:
-            for found in filter(None, self._files.values()):
-                found.file.close()
-            self._files.clear()
+    Raises:
+        SourceError: The disk lacks room for the content, or no library reads the format.
+        OSError: The file cannot be read.
+    """
+    with path.open("rb") as file:
+        start = file.read(6)
+        read = next((read for magic, read in _READERS.items() if start.startswith(magic)), None)
+        file.seek(0)
+        return None if read is None else _decompress(file, read, readable(path))
 
 
 def _decompress(file: IO[bytes], read: Callable[[IO[bytes]], Any], where: str) -> Decompressed:
-    into = tempfile.TemporaryFile()  # noqa: SIM115 - DecompressedFiles closes it
+    into = tempfile.TemporaryFile()  # noqa: SIM115 - the source closes it
     try:
         with read(file) as content:
             problem = _copied(content, into, where)

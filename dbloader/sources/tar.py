@@ -33,15 +33,16 @@ from dbloader.records.record import checked_field_name
 from dbloader.records.values import checked_str, unpack
 from dbloader.sources.archive import ArchiveSource, number_folders
 from dbloader.sources.base import KEPT_FIELDS, Entry, FieldFile, Problem, Tally, read_file, readable
-from dbloader.sources.compressed import DecompressedFiles
+from dbloader.sources.compressed import decompress
 from dbloader.sources.folder import EXTENSIONS, LOOKED_FOR, TARS
 from dbloader.sources.labels import CLASSES, FILE_FIELDS, look_up_labels, number_labels, read_classes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from dbloader.sources.base import Loaded
+    from dbloader.sources.compressed import Decompressed
 
 LABEL = "cls"
 FIELDS = "fields.json"  # extension of the fields that `dbloader.exports.webdataset` writes
@@ -83,10 +84,13 @@ def read_tars(place: str | os.PathLike[str], paths: Sequence[Path], file_fields:
     found: dict[str, None] = {}
     labels: dict[str, str] = {}  # for each text of a label, where it is first
     folders: set[str] = set()
-    decompressed = DecompressedFiles()
+    decompressed: dict[bytes, Decompressed] = {}
     with ExitStack() as undo:
-        undo.callback(decompressed.close)
         for path in paths:
+            with _source_errors(path):
+                if (content := decompress(path)) is not None:
+                    undo.callback(content.file.close)
+                    decompressed[_key(path)] = content
             with _opened(path, decompressed) as file:
                 for sample in _samples(file, path, Tally(), wanted):
                     if isinstance(sample, Problem):
@@ -119,39 +123,39 @@ class TarSource(ArchiveSource):
     reads = "tar files"
     companions = (CLASSES, FILE_FIELDS)
 
-    def __init__(self, decompressed: DecompressedFiles, place: str | os.PathLike[str], *described: Any) -> None:
+    def __init__(self, decompressed: dict[bytes, Decompressed], place: str | os.PathLike[str], *described: Any) -> None:
         super().__init__(place, *described)
         self._decompressed = decompressed
-        self.compressed = next((readable(path) for path in self._paths if decompressed.open(path)), "")
+        self.compressed = next(map(readable, decompressed), "")
 
     @override
     def _found(self, path: Path, tally: Tally) -> Iterator[Entry | Problem]:
         with _opened(path, self._decompressed) as file:
             for sample in _samples(file, path, tally, self.file_fields):
                 yield sample if isinstance(sample, Problem) else self._entry(file, path, sample)
-        found = self._decompressed.open(path)
+        found = self._decompressed.get(_key(path))
         if found is not None and found.problem:
             yield Problem(readable(path), f"cannot be decompressed to its end, files may be missing: {found.problem}")
 
     @override
     def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Loaded | Problem]:
-        by_path = {os.fsencode(path.absolute()): path for path in self._paths}
         for entry in entries:
             path, start, size = entry.location
-            found = self._decompressed.open(by_path[path]) if self.compressed else None
+            found = self._decompressed.get(path)
             opened = None if found is None else found.file.fileno()
             yield read_file(entry.name, path, hold, start, size, opened=opened)
 
     @override
     def close(self) -> None:
-        self._decompressed.close()
+        for found in self._decompressed.values():
+            found.file.close()
 
     def _entry(self, file: IO[bytes], path: Path, sample: _Sample) -> Entry | Problem:
         name = readable(sample.image.path)
         text = ""
         fields: dict[str, Any] = {}
         files: dict[str, FieldFile] = {}
-        archive = os.fsencode(path.absolute())
+        archive = _key(path)
         try:
             for extension, other in sample.others.items():
                 field = _field_of(extension)
@@ -178,19 +182,30 @@ class TarSource(ArchiveSource):
 
 
 @contextmanager
-def _opened(path: Path, decompressed: DecompressedFiles) -> Iterator[IO[bytes]]:
+def _opened(path: Path, decompressed: Mapping[bytes, Decompressed]) -> Iterator[IO[bytes]]:
     """Open a tar; SourceError if it cannot be read."""
-    try:
-        if (found := decompressed.open(path)) is not None:
+    with _source_errors(path):
+        if (found := decompressed.get(_key(path))) is not None:
             found.file.seek(0)
             yield found.file
         else:
             with path.open("rb") as file:
                 yield file
+
+
+@contextmanager
+def _source_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         if isinstance(error, SourceError):
             raise
         raise SourceError(f"{readable(path)}: cannot be read: {error.strerror or error}") from error
+
+
+def _key(path: Path) -> bytes:
+    """Return the path of a tar as locations have it."""
+    return os.fsencode(path.absolute())
 
 
 def _samples(
