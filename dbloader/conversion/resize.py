@@ -26,8 +26,8 @@ _SEE_THROUGH = 16
 
 # Measured bytes for each pixel of the image.
 _OPENED = 5  # RGB has 4, a palette 1 more
-_TRANSPARENT = 12  # the most: a transparent color, so the image itself, with alpha, and multiplied by alpha
-_DEEP = 13  # the most: gray in a PGM, with values of 32 bits, of 16 bits, and an array; 12.53 with glibc 2.41
+_TRANSPARENT = 12  # most for a transparent color: the image, a copy with alpha, and one multiplied by alpha
+_DEEP = 13  # most for gray in a PGM: copies of 32 and of 16 bits, and an array; 12.53 with glibc 2.41
 _WEBP = 8  # further bytes, of libwebp
 
 # Bytes for each pixel of the smaller image, and of the image between, which has the new width and the old height.

@@ -139,9 +139,9 @@ def _check_same(classes: tuple[str, ...], others: tuple[str, ...], number: int) 
     for label, (name, other) in enumerate(zip_longest(classes, others)):
         if name != other:
             raise OptionError(
-                f"the datasets that are chained have different classes: label {label} is {name!r} in the first and "
-                f"{other!r} in number {number}; give classes=, the names that are right for all labels as they are, or "
-                "() for labels without names"
+                f"the concatenated datasets have different classes: label {label} is {name!r} in the first and "
+                f"{other!r} in number {number}; give classes=, the names that are right for the labels of all, or "
+                "classes=() for labels without names"
             )
 
 

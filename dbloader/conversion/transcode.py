@@ -24,7 +24,7 @@ _MAX_SIDE, _SHORT_SIDE = "max_side (--max-side)", "short_side (--short-side)"
 _SUBSAMPLINGS = ("4:4:4", "4:2:2", "4:2:0")  # by Pillow's numbers
 
 # Bytes a pixel.
-_TILING = 9  # `tile` compares two arrays of 3 bytes by a third; before that, jpegtran takes 6
+_TILING = 9  # to compare the pixels, `tile` has three arrays of 3 bytes; before that, jpegtran takes 6
 _ENCODING = 6  # Pillow's image has 4, and libjpeg's input 2
 _RGB = 3  # the array of stored pixels
 _PILLOW = 4  # Pillow's image, from which the array is made

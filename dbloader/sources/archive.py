@@ -23,7 +23,7 @@ class ArchiveSource(Source):
     """The images in several files, one after the other.
 
     ``labels`` maps the texts of ``.cls`` files to labels. If ``shared`` is a number, ``labels`` maps folders to labels
-    instead, and the folder of an image is the one below the first ``shared`` folders of its path.
+    instead: the folder of an image is the one that follows the first ``shared`` folders of its path.
     """
 
     def __init__(

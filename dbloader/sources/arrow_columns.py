@@ -89,7 +89,7 @@ def find_columns(schema: Any, where: str, file_fields: Sequence[str] = ()) -> Co
         classes = field_classes.pop(".".join(objects), [])
         warnings.append(
             f"the column {objects[0]!r} became 'boxes' and 'box_labels': its 'bbox' was read as x, y, width, height in "
-            "pixels, as in COCO; if it is another, rename the column, which keeps it as it is"
+            "pixels, as in COCO; if it means something else, rename the column, and it stays a field"
         )
     return Columns(
         image=image,
@@ -113,8 +113,8 @@ def _find_image(kinds: dict[str, Any], features: list[str], where: str, warnings
     found = found or [name for name in _IMAGE_NAMES if types.is_string(kinds.get(name, pa.null()))]
     image = _choose(found, _IMAGE_NAMES, "image", warnings)
     if image is None:
-        which = f"{_some(found)} may each be it" if found else f"it has {_some([*kinds])}"
-        raise SourceError(f"{where}: no column is the image for certain; {which}: call it 'image'")
+        which = f"it may be each of {_some(found)}" if found else f"the columns are {_some([*kinds])}"
+        raise SourceError(f"{where}: cannot tell which column is the image: {which}; call the right one 'image'")
     return image
 
 

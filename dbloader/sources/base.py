@@ -154,8 +154,8 @@ class Source(ABC):
     def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Loaded | Problem]:
         """Yield the bytes of each entry's file, or why it cannot be read; any thread may call it.
 
-        ``hold`` is called with the number of bytes, if possible before they are read. An OSError is not the file's
-        fault. This implementation reads files: a location is a path, or a path, a start and a number of bytes.
+        ``hold`` is called with the number of bytes, if possible before they are read. An OSError is raised only if the
+        machine fails. This implementation reads files: a location is a path, or a path, a start and a number of bytes.
         """
         for entry in entries:
             path, *part = entry.location
@@ -195,7 +195,7 @@ def read_file(
     *,
     opened: int | None = None,
 ) -> bytes | Problem:
-    """Return bytes of a file, or why they cannot be read; an OSError is not the file's fault.
+    """Return bytes of a file, or why they cannot be read; raise an OSError only if the machine fails.
 
     ``wanted`` is the number of bytes from ``start`` on; None for all. ``opened`` is a descriptor of the file, which
     stays open; None to open the file.
@@ -213,7 +213,7 @@ def read_file(
                 return Problem(name, "is not a regular file")
             if size > MAX_BYTES:
                 return Problem(name, f"has {size:,} bytes, more than a record can hold ({MAX_BYTES:,})")
-            there = min(size, max(status.st_size - start, 0))  # the header of a tar may be wrong
+            there = min(size, max(status.st_size - start, 0))  # a tar's header may give too large a size
             hold(there)
             data = os.pread(descriptor, there, start) if there else b""  # a wrong start may be too large for a call
             while len(data) < there and (more := os.pread(descriptor, there - len(data), start + len(data))):
@@ -228,7 +228,7 @@ def read_file(
 
 
 def problem_of(error: OSError, name: str, path: bytes) -> Problem:
-    """Return why a file cannot be read; raise an error that is not the file's fault."""
+    """Return why a file cannot be read; raise the error if the machine has failed."""
     if error.errno in NOT_THE_FILE:
         raise error
     if error.errno in _UNREACHABLE:
@@ -263,7 +263,7 @@ def readable(path: bytes | str | os.PathLike[str]) -> str:
 def full_path(path: str | os.PathLike[str]) -> str:
     """Return the absolute path of a file or folder as valid text, the same for every spelling of the path.
 
-    Links keep their names, unless the path has a ``..``, whose meaning depends on them.
+    Symbolic links are kept, unless the path has a ``..``, whose meaning depends on them.
     """
     full = Path(path).absolute()
     if ".." in full.parts:

@@ -166,7 +166,7 @@ def _list_folder(root: bytes, path: bytes, tally: Tally) -> _Contents:
                 contents.problems.append(Problem(readable(entry.name), reason))
                 continue
             if entry.name.lower().endswith(SUFFIXES):
-                contents.images.append(entry.name)  # even a pipe: its reading names what is wrong
+                contents.images.append(entry.name)  # even a named pipe: reading it reports the problem
                 continue
             tally.skip(entry.name)
             note_skipped(entry.name, readable(entry.path), tally)
@@ -229,14 +229,14 @@ def last_warnings(classes: tuple[str, ...], filled: list[bool], tally: Tally) ->
         yield f"{found} left out beside the image files, such as {tally.archive}: convert it by itself"
     if tally.not_utf8:
         names = _count(tally.not_utf8, "name is", "names are")
-        yield f"{names} not valid UTF-8; the bytes that are not are written as in '{tally.not_utf8_example}'"
+        yield f"{names} not valid UTF-8: each invalid byte is written as in '{tally.not_utf8_example}'"
 
 
 def describe_unused(path: str) -> str:
     """Return the warning that a metadata file is not used."""
     return (
-        f"{path} is not used, as only metadata.csv or metadata.jsonl directly in the folder, with a column file_name, "
-        "would be: to take its values, join them with the labels in a listing (--listing)"
+        f"{path} is not used: metadata must be directly in the folder, as metadata.csv or metadata.jsonl, and have a "
+        "column file_name; to use its values, write them and the labels into a listing (--listing)"
     )
 
 

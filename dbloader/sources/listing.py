@@ -228,10 +228,10 @@ def _why_unlabelled(row: _Row) -> str:
     for column in row.columns:
         if column in LABEL_COLUMNS:
             return f"as the column {column!r} is empty"
-    columns, names = (", ".join(map(repr, some)) for some in (row.columns, LABEL_COLUMNS))
+    columns, names = ", ".join(map(repr, row.columns)), " or ".join(map(repr, LABEL_COLUMNS))
     binary = sum(value in ("0", "1") for value in row.fields.values())
     way = "; columns of 0 and 1 are fields: write the class of each row into a column 'label'" if binary > 1 else ""
-    return f"as none of the columns {columns} is called one of {names}{way}"
+    return f"as no column is called {names} (the columns are {columns}){way}"
 
 
 def _unused_warnings(root: Path, listed: array[int]) -> Iterator[str]:
@@ -303,7 +303,7 @@ def _path(value: object, no_path: str, rules: _Rules) -> bytes | str:
         return path
     path = posixpath.normpath(path)
     if path.startswith((b"/", b"../")) or path in (b".", b".."):
-        return f"its path leaves the folder: {short_repr(readable(path), 50)}; give a listing (--listing) to take it"
+        return f"its path leaves the folder: {short_repr(readable(path), 50)}; only a listing (--listing) may have it"
     return path
 
 

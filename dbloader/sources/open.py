@@ -151,14 +151,14 @@ def _open_place(source: str | os.PathLike[str], file_fields: tuple[str, ...]) ->
         return _with_others(read_zips(source, zips), source, zips)
     if readable(source).lower().endswith(_PACKED) and expand_range(source)[0].is_file():
         raise SourceError(
-            f"{readable(source)}: is compressed, and not as one of {', '.join(TARS[1:])}, which are read: extract its "
-            "files into a folder"
+            f"{readable(source)}: is compressed, and convert reads only these compressed files: "
+            f"{', '.join((*TARS[1:], *ZIPS))}; extract its files into a folder"
         )
     return scan(source)
 
 
 def _with_others(found: Source, place: str | os.PathLike[str], paths: Sequence[Path]) -> Source:
-    """Store the other names in a source's folder with the source, for a warning."""
+    """Note the other files in the folder of a source, for a warning, and return the source."""
     try:
         names = os.listdir(place)  # noqa: PTH208 - pathlib makes "." of ""
     except OSError:  # the place is a file or a range of files

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _KEYS_AT_ONCE = 1000  # of one transaction
 _IMAGES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"II*\0", b"MM\0*", b"RIFF")
-_LOOKED_AT = 20  # first values of a file, among which an image is looked for
+_LOOKED_AT = 20  # number of first values in which an image is looked for
 
 
 def is_store(path: Path) -> bool:

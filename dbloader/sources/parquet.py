@@ -102,7 +102,7 @@ class ParquetSource(Source):
         distinct: bool,
     ) -> None:
         root = Path(place) if Path(place).is_dir() else paths[0].absolute().parent
-        same = () if distinct else ("paths of images occur again: the names of records begin with file and row",)
+        same = () if distinct else ("some images have the same path: so the names of records begin with file and row",)
         super().__init__(root, classes, (*columns.warnings, *same), place=full_path(place))
         self._paths, self._columns, self._files = paths, columns, files
         self._labels, self._distinct = labels, distinct

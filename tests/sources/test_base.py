@@ -65,5 +65,7 @@ def test_failure_of_the_machine_is_an_error_not_a_problem(
 @pytest.mark.parametrize("name", ["x.tar.lz4", "x.GZ", "x-{0..3}.7z"])
 def test_compressed_file_is_refused_with_the_remedy(tmp_path: Path, name: str) -> None:
     (tmp_path / name.replace("{0..3}", "0")).write_bytes(b"\x1f\x8b")
-    with pytest.raises(SourceError, match=r"is compressed, and not as one of \.tar\.gz, .*: extract its files into"):
+    with pytest.raises(
+        SourceError, match=r"is compressed, and convert reads only .*: \.tar\.gz, .*; extract its files into"
+    ):
         open_source(tmp_path / name)

@@ -155,7 +155,7 @@ def test_names_that_differ_only_by_spaces_are_an_error(tmp_path: Path, name: str
     assert listed(tmp_path, name, content("cat", "Cat", "a dog")).classes == ("Cat", "a dog", "cat")
 
 
-NONE_CALLED = "none of the columns 'path', 'Class', 'caption' is called one of 'label', 'class', 'target'"
+NONE_CALLED = "no column is called 'label' or 'class' or 'target' (the columns are 'path', 'Class', 'caption')"
 
 
 @pytest.mark.parametrize(
@@ -167,8 +167,8 @@ NONE_CALLED = "none of the columns 'path', 'Class', 'caption' is called one of '
         (
             "a.csv",
             "path,cat,dog\na.jpg,0,1\n",
-            "no row has a label, as none of the columns 'path', 'cat', 'dog' is called one of 'label', 'class', "
-            "'target'; columns of 0 and 1 are fields: write the class of each row into a column 'label'",
+            "no row has a label, as no column is called 'label' or 'class' or 'target' (the columns are 'path', 'cat', "
+            "'dog'); columns of 0 and 1 are fields: write the class of each row into a column 'label'",
         ),
     ],
 )

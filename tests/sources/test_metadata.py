@@ -72,7 +72,7 @@ def test_files_without_class_folders_have_no_label(tmp_path: Path, names: list[s
     assert found(source) == [(name, None, {}) for name in names]
     assert source.classes == ()
     [warning] = source.warnings
-    assert warning.startswith("no row has a label, as none of the columns 'file_name' is called one of 'label', ")
+    assert warning.startswith("no row has a label, as no column is called 'label' or 'class' or ")
 
 
 def test_label_column_of_metadata_wins_over_folders(root: Path) -> None:
@@ -115,12 +115,12 @@ def test_unused_metadata_is_named(root: Path, name: str) -> None:
     assert len(found(source)) == 4
     [warning] = warnings_of(source)
     assert warning.startswith(
-        f"{root}/{name} is not used, as only metadata.csv or metadata.jsonl directly in the folder"
+        f"{root}/{name} is not used: metadata must be directly in the folder, as metadata.csv or "
     )
     if "/" in name:
         source = opened(root, "metadata.jsonl", [{"file_name": name, "label": 1} for name in ALL])
         [warning] = source.warnings
-        assert warning.startswith(f"{name} is not used, as only ")
+        assert warning.startswith(f"{name} is not used: metadata must be ")
 
 
 def test_two_metadata_files_are_an_error(root: Path) -> None:

@@ -210,7 +210,7 @@ def test_label_without_a_class_is_a_problem(tmp_path: Path) -> None:
     assert problem == ("2.jpg", "its label is 1, not from 0 to 0, as it has 1 classes")
 
 
-def test_repeated_paths_do_not_become_names_alone(tmp_path: Path) -> None:
+def test_names_of_repeated_paths_begin_with_file_and_row(tmp_path: Path) -> None:
     source = source_of(write(tmp_path / "x.parquet", image=[images(1)[0]] * 2 + images(2)[1:] + images(1, paths=False)))
     assert [entry.name for entry in entries(source)] == [
         "x/000000/0.jpg",
@@ -218,7 +218,7 @@ def test_repeated_paths_do_not_become_names_alone(tmp_path: Path) -> None:
         "x/000002/1.jpg",
         "x/000003",
     ]
-    assert warnings_of(source)[0] == "paths of images occur again: the names of records begin with file and row"
+    assert warnings_of(source)[0] == "some images have the same path: so the names of records begin with file and row"
 
 
 def test_images_may_be_files_below_the_folder(tmp_path: Path) -> None:
@@ -246,8 +246,8 @@ def test_images_may_be_files_below_the_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"a": [1], "b": ["x"]}, "no column is the image for certain; it has 'a', 'b': call it 'image'"),
-        ({"a": [b"1"], "b": [b"2"]}, "no column is the image for certain; 'a', 'b' may each be it: call it 'image'"),
+        ({"a": [1], "b": ["x"]}, "cannot tell which column is the image: the columns are 'a', 'b'; call the right one 'image'"),
+        ({"a": [b"1"], "b": [b"2"]}, "cannot tell which column is the image: it may be each of 'a', 'b'; call the right one 'image'"),
     ],
 )  # fmt: skip
 def test_table_without_a_certain_image_column_is_refused(tmp_path: Path, columns: Any, message: str) -> None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.2  # seconds between polls of futures that concurrent.futures.wait does not accept
 _PATIENCE_S = 300.0
-_STARTS_WORKERS = (ProcessPoolExecutor, ThreadPoolExecutor)
+_STARTS_WORKERS = (ProcessPoolExecutor, ThreadPoolExecutor)  # these need no warning about missing workers
 
 # Number of times that Ray repeats a task after its worker or node has died. Repeating a part is safe.
 _RAY_RETRIES = 10
@@ -124,8 +124,8 @@ def run_parts(
         with _ray_tasks(workers) if executor == "ray" else nullcontext(executor) as executor:
             try:
                 for number in parts:
-                    # All arguments are positional: Dask takes workers= for the workers that a task may run on. The
-                    # random one makes each call different: Dask answers an equal call with the first one's result.
+                    # All arguments are positional: to Dask, workers= names the workers that may run a task. The
+                    # random argument makes each call different: Dask would answer an equal call with an old result.
                     running[executor.submit(_make_part, place, number, workers, secrets.token_hex(8))] = number
                 while running:
                     done = _wait_for_one(running, patience)
