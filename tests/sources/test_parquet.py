@@ -246,8 +246,8 @@ def test_images_may_be_files_below_the_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"a": [1], "b": ["x"]}, "cannot tell which column is the image: the columns are 'a', 'b'; call the right one 'image'"),
-        ({"a": [b"1"], "b": [b"2"]}, "cannot tell which column is the image: it may be each of 'a', 'b'; call the right one 'image'"),
+        ({"a": [1], "b": ["x"]}, "which column is the image: the columns are 'a', 'b'; call the right one 'image'"),
+        ({"a": [b"1"], "b": [b"2"]}, "which column is the image: it may be each of 'a', 'b'; call the right one 'image'"),
     ],
 )  # fmt: skip
 def test_table_without_a_certain_image_column_is_refused(tmp_path: Path, columns: Any, message: str) -> None:
