@@ -12,8 +12,6 @@ from abc import ABC, abstractmethod
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from typing_extensions import override
-
 from dbloader.datasets.store import StoreDataset
 
 if TYPE_CHECKING:
@@ -58,10 +56,12 @@ class BatchFetcher(ABC):
 
     def snapshot(self) -> BatchFetcher:
         """Return a fetcher that ``MongoDataset.refresh`` does not change."""
-        if not isinstance(self.dataset, StoreDataset) or not hasattr(self.dataset, "refresh"):
-            return self
         fetcher = copy.copy(self)
-        fetcher.dataset = copy.copy(self.dataset)
+        for name, part in vars(self).items():
+            if isinstance(part, BatchFetcher):
+                setattr(fetcher, name, part.snapshot())
+            elif isinstance(part, StoreDataset) and hasattr(part, "refresh"):
+                setattr(fetcher, name, copy.copy(part))
         return fetcher
 
     def __getitems__(self, indices: Sequence[int]) -> TimedBatch:
@@ -77,12 +77,6 @@ class OuterBatchFetcher(BatchFetcher):
         self.inner = fetcher
         self.releases_gil = fetcher.releases_gil
         self.image_nbytes = fetcher.image_nbytes
-
-    @override
-    def snapshot(self) -> BatchFetcher:
-        fetcher = copy.copy(self)
-        fetcher.inner = self.inner.snapshot()
-        return fetcher
 
     def _begin_inner(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
         self.inner.shared_pool = self.shared_pool

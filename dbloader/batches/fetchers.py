@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import Subset
 from typing_extensions import override
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from dbloader.batches.base import Finish, Submit
-    from dbloader.records.record import Record
-
-# Some samples, and the seconds that reading and decoding them took.
-Part: TypeAlias = "tuple[list[Any], float, float]"
 
 
 def create_fetcher(
@@ -46,12 +42,15 @@ def create_fetcher(
     if type(dataset) is Subset:  # a subclass may choose its samples in another way
         inner = create_fetcher(dataset.dataset, collate_fn, transform=transform, pin_memory=pin_memory)
         return SubsetBatchFetcher(dataset, inner)
-    if transform is not None or not isinstance(dataset, StoreDataset) or dataset.makes_own_samples:
-        return SampleBatchFetcher(dataset, transform, collate_fn)
     rule = Collate() if collate_fn is None else collate_fn
-    if isinstance(rule, Collate) and "image" not in rule.lists and TensorBatchFetcher.suits(dataset):
+    if (
+        transform is None
+        and isinstance(rule, Collate)
+        and "image" not in rule.lists
+        and TensorBatchFetcher.suits(dataset)
+    ):
         return TensorBatchFetcher(dataset, rule, pin_memory=pin_memory)
-    return RecordBatchFetcher(dataset, collate_fn)
+    return SampleBatchFetcher(dataset, transform, collate_fn)
 
 
 class SubsetBatchFetcher(OuterBatchFetcher):
@@ -65,47 +64,8 @@ class SubsetBatchFetcher(OuterBatchFetcher):
         return self._begin_inner(chosen, submit, size)
 
 
-class _CollatingFetcher(BatchFetcher):
-    """Collates samples with ``collate_fn``, or with ``collate.collate`` if it is None."""
-
-    collate_fn: Callable[[list[Any]], Any] | None
-
-    def _finish(self, indices: Sequence[int], futures: list[Future[Part]], read: float) -> TimedBatch:
-        parts = [future.result() for future in futures]
-        samples = [sample for part, _, _ in parts for sample in part]
-        began = now()
-        if self.collate_fn is None or isinstance(self.collate_fn, Collate):
-            batch = collate(self.dataset, indices, samples, rule=self.collate_fn)
-        else:
-            batch = self.collate_fn(samples)
-        work = Work(read + sum(part[1] for part in parts), sum(part[2] for part in parts), now() - began)
-        return TimedBatch(batch, work, len(samples), serial=read + work.collate)
-
-
-class RecordBatchFetcher(_CollatingFetcher):
-    """Reads the records of a batch together, and collates the samples that StoreDataset makes of them."""
-
-    def __init__(self, dataset: StoreDataset, collate_fn: Callable[[list[Any]], Any] | None = None) -> None:
-        self.dataset: StoreDataset = dataset
-        self.collate_fn = collate_fn
-
-    @override
-    def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
-        began = now()
-        records = self.dataset.records(indices)
-        rows = row_for_each(self.dataset.random_numbers(indices), len(indices))
-        read = now() - began
-        futures = [submit(self._samples, records[part], rows[part]) for part in split(len(records), size)]
-        return functools.partial(self._finish, indices, futures, read)
-
-    def _samples(self, records: list[Record], rows: Sequence[Any]) -> Part:
-        began = now()
-        samples = [self.dataset.sample(record, row) for record, row in zip(records, rows, strict=True)]
-        return samples, 0.0, now() - began
-
-
-class SampleBatchFetcher(_CollatingFetcher):
-    """Collates the samples of any map-style dataset.
+class SampleBatchFetcher(BatchFetcher):
+    """Collates the samples of any map-style dataset, with ``collate_fn``, or with ``collate.collate`` if it is None.
 
     ``transform`` is applied to the first element of each sample, or to the image of a dict. None means that the dataset
     transforms its samples itself. A Decoder takes PIL images, arrays and encoded files, with random numbers.
@@ -121,23 +81,48 @@ class SampleBatchFetcher(_CollatingFetcher):
         self.transform = transform
         self.collate_fn = collate_fn
         self._image_name = image_and_label(dataset)["image"]
+        # They are read together: in one round trip to a server, and faster from a file than by threads, with the GIL.
+        self._reads_records = transform is None and isinstance(dataset, StoreDataset) and not dataset.makes_own_samples
 
     @override
     def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
-        rows = row_for_each(random_numbers_for(self.transform, indices, self.transform), len(indices))
-        futures = [submit(self._samples, _part_of(indices, part), rows[part]) for part in split(len(indices), size)]
-        return functools.partial(self._finish, indices, futures, 0.0)
-
-    def _samples(self, indices: Sequence[int], rows: Sequence[Any]) -> Part:
         began = now()
-        if callable(getattr(self.dataset, "__getitems__", None)):
-            samples = self.dataset.__getitems__(indices)
+        if self._reads_records:
+            given, numbers = self.dataset.records(indices), self.dataset.random_numbers(indices)
         else:
-            samples = [self.dataset[index] for index in indices]
+            given, numbers = indices, random_numbers_for(self.transform, indices, self.transform)
+        rows = row_for_each(numbers, len(indices))
+        read = now() - began
+        futures = [submit(self._samples, _part_of(given, part), rows[part]) for part in split(len(indices), size)]
+        return functools.partial(self._finish, indices, futures, read)
+
+    def _samples(self, given: Sequence[Any], rows: Sequence[Any]) -> tuple[Sequence[Any], float, float]:
+        """Return the samples of some records or indices, and the seconds that reading and decoding them took."""
+        began = now()
+        make: Callable[[Any, Any], Any] = self._transformed
+        if self._reads_records:
+            samples, make = given, self.dataset.sample
+        elif callable(getattr(self.dataset, "__getitems__", None)):
+            samples = self.dataset.__getitems__(given)
+        else:
+            samples = [self.dataset[index] for index in given]
         read = now()
-        if self.transform is not None:
-            samples = [self._transformed(sample, row) for sample, row in zip(samples, rows, strict=True)]
+        if self._reads_records or self.transform is not None:
+            samples = [make(sample, row) for sample, row in zip(samples, rows, strict=True)]
         return samples, read - began, now() - read
+
+    def _finish(
+        self, indices: Sequence[int], futures: list[Future[tuple[Sequence[Any], float, float]]], read: float
+    ) -> TimedBatch:
+        parts = [future.result() for future in futures]
+        samples = [sample for part, _, _ in parts for sample in part]
+        began = now()
+        if self.collate_fn is None or isinstance(self.collate_fn, Collate):
+            batch = collate(self.dataset, indices, samples, rule=self.collate_fn)
+        else:
+            batch = self.collate_fn(samples)
+        work = Work(read + sum(part[1] for part in parts), sum(part[2] for part in parts), now() - began)
+        return TimedBatch(batch, work, len(samples), serial=read + work.collate)
 
     def _transformed(self, sample: Any, random_numbers: np.ndarray[Any, Any] | None) -> Any:
         if isinstance(sample, dict):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import itertools
 import warnings
@@ -116,12 +115,6 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
         self.check_skipped = self._limit.receive
         # Indices that were damaged before. They are tested first, and most batches are then made only once.
         self._suspects: set[int] = set()
-
-    @override
-    def snapshot(self) -> BatchFetcher:
-        fetcher = copy.copy(self)
-        fetcher.inner, fetcher._tester = self.inner.snapshot(), self._tester.snapshot()
-        return fetcher
 
     @override
     def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:

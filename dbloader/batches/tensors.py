@@ -19,6 +19,7 @@ from dbloader.batches.shared_memory import TensorByValue, send_small_by_value
 from dbloader.batches.timed import TimedBatch, Work, now
 from dbloader.datasets.base import NotedErrors
 from dbloader.datasets.fields import has_image, join_image
+from dbloader.datasets.store import StoreDataset
 from dbloader.decoding.decoder import Decoder
 from dbloader.errors import LoaderError
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from dbloader.batches.base import Finish, Submit
     from dbloader.batches.collate import Collate
-    from dbloader.datasets.store import StoreDataset
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
@@ -50,10 +50,12 @@ class TensorBatchFetcher(BatchFetcher):
         self._memory = BatchMemory()
 
     @staticmethod
-    def suits(dataset: StoreDataset) -> bool:
-        """Return whether ``decode`` is a Decoder with outputs of one size, and nothing else changes the images."""
+    def suits(dataset: Any) -> bool:
+        """Return whether a dataset is a store's, and a Decoder with outputs of one size makes its images alone."""
         return (
-            isinstance(dataset.decode, Decoder)
+            isinstance(dataset, StoreDataset)
+            and not dataset.makes_own_samples
+            and isinstance(dataset.decode, Decoder)
             and dataset.decode.can_plan
             and dataset.decode.size is not None
             and dataset.transform is dataset.transforms is None

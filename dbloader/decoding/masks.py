@@ -22,7 +22,7 @@ from dbloader.decoding.pillow import decode_errors, open_file
 from dbloader.decoding.unchanged import read_values
 from dbloader.errors import NotAnImageError, OptionError, PixelRangeError
 from dbloader.images.info import read_facts
-from dbloader.images.pillow import GRAY_16, MISREAD, may_be_image, value_depth
+from dbloader.images.pillow import GRAY_16, MISREAD, value_depth
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 # For each of Pillow's modes a dtype that holds all values, and that torch calculates with (its uint16 has few
 # operations).
 _DTYPES = {"1": np.uint8, "L": np.uint8, "P": np.uint8, "I": np.int32, "F": np.float32}
-
-# The first bytes of a PNG, before width and height (https://www.w3.org/TR/png-3/#11IHDR). Most masks are PNGs.
-_PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
 
 
 def decode_field(data: bytes | memoryview) -> Image.Image:
@@ -225,7 +222,11 @@ def _sizes(value: Any) -> set[tuple[int, int]]:
     if isinstance(value, Image.Image):
         return {(value.height, value.width)}
     if isinstance(value, (bytes, memoryview)):
-        return _size_of_file(value)
+        try:
+            facts = read_facts(bytes(value))
+        except NotAnImageError:
+            return set()
+        return {(facts.height, facts.width)}
     if isinstance(value, Mapping):
         return set().union(*map(_sizes, value.values()))
     if isinstance(value, (list, tuple)):
@@ -234,15 +235,3 @@ def _sizes(value: Any) -> set[tuple[int, int]]:
     if not isinstance(shape, tuple) or len(shape) < 2:  # torch.Size is a tuple
         return set()
     return {(shape[0], shape[1]), (shape[-2], shape[-1])}
-
-
-def _size_of_file(data: bytes | memoryview) -> set[tuple[int, int]]:
-    """Return the height and width in pixels of an image file, or nothing; fast, because each sample needs it."""
-    start = bytes(data[:24])
-    if start.startswith(_PNG) and len(start) == 24:
-        return {(int.from_bytes(start[20:], "big"), int.from_bytes(start[16:20], "big"))}
-    try:
-        facts = read_facts(bytes(data)) if may_be_image(data) else None
-    except NotAnImageError:
-        return set()
-    return {(facts.height, facts.width)} if facts else set()

@@ -17,7 +17,7 @@ from PIL import Image, TiffImagePlugin
 from dbloader.errors import DamagedImageError, NotAnImageError, OptionError, PixelRangeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from typing import Any, BinaryIO
 
     import numpy.typing as npt
@@ -51,7 +51,6 @@ _BITS, _PHOTOMETRIC, _FILL_ORDER, PLANES, _SAMPLE_FORMAT = 258, 262, 266, 284, 3
 _KINDS = {2: " signed", 3: " float"}
 _ARRAY_KINDS = {"i": " signed", "f": " float", "c": " complex"}
 _WHITE_IS_ZERO = 0
-_TGA_BITS = (1, 8, 16, 24, 32)
 # Depths of unsigned values, which range from 0 to the greatest value of their bits.
 KNOWN_RANGE = (EIGHT_BITS, "12-bit", "16-bit")
 MISREAD = {"8-bit signed": "unsigned", "32-bit": "signed"}
@@ -95,7 +94,7 @@ def heif_format(start: bytes) -> tuple[str, ...]:
     The first HEIF file of a process imports pillow-heif, which takes 75 ms. Without pillow-heif, a file that can only
     be HEIF raises NotAnImageError.
     """
-    if not is_heif(start):
+    if start[4:12] not in _HEVC | _ANY:
         return ()
     try:
         import pillow_heif
@@ -105,11 +104,6 @@ def heif_format(start: bytes) -> tuple[str, ...]:
         raise NotAnImageError("is HEIF (HEIC), which needs pillow-heif: pip install 'dbloader[heif]'") from error
     pillow_heif.register_heif_opener()
     return ("HEIF",)
-
-
-def is_heif(start: bytes) -> bool:
-    """Return whether a file with these first bytes, at least 12, is HEIF. It may also be AVIF."""
-    return start[4:12] in _HEVC | _ANY
 
 
 @contextmanager
@@ -148,17 +142,6 @@ def check_pixels(width: int, height: int) -> None:
     """Raise NotAnImageError if an image of this size has more pixels than `max_pixels` allows."""
     if width * height > max_pixels():
         raise NotAnImageError(_too_large())
-
-
-def may_be_image(data: bytes | memoryview) -> bool:
-    """Return whether data begin like an image file. This takes 3 us; `open_pillow` takes 50."""
-    start = bytes(data[:18])
-    if len(start) < 16:  # Pillow passes 16 bytes to its tests; before version 12 some tests need all of them
-        return False
-    if is_heif(start) or any(accept(start[:16]) for accept in _signatures()):
-        return True
-    # Truevision TGA 2.0, C.1: whether there is a color map, kind of image, bits per pixel.
-    return len(start) == 18 and start[1] in (0, 1) and start[2] in (1, 2, 3, 9, 10, 11) and start[16] in _TGA_BITS
 
 
 def decoding_bytes(image_format: str) -> int:
@@ -255,12 +238,6 @@ def _too_large() -> str:
 def _available() -> tuple[str, ...]:
     Image.init()
     return tuple(name for name in FORMATS if name in Image.OPEN)
-
-
-@functools.cache
-def _signatures() -> tuple[Callable[[bytes], bool | str], ...]:
-    """Return Pillow's tests for the signatures of formats, which take the first 16 bytes of a file."""
-    return tuple(accept for name in _available() if (accept := Image.OPEN[name][1]) is not None)
 
 
 @functools.cache

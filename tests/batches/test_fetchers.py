@@ -12,7 +12,7 @@ from torch.utils.data import default_collate
 
 from dbloader import LMDBDataset, Record, write_store
 from dbloader.batches.base import call_now
-from dbloader.batches.fetchers import RecordBatchFetcher, create_fetcher
+from dbloader.batches.fetchers import SampleBatchFetcher, create_fetcher
 from dbloader.batches.tensors import TensorBatchFetcher
 from dbloader.decoding import DecodeTensor, RandomResizedCrop
 from dbloader.errors import (
@@ -60,7 +60,7 @@ def options_of(kind: str) -> dict[str, Any]:
 def test_batch_of_a_store_equals_collated_samples(place: Path, kind: str, size: int) -> None:
     dataset = LMDBDataset(place, **options_of(kind))
     fetcher = create_fetcher(dataset)
-    assert type(fetcher) is (TensorBatchFetcher if kind.startswith("tensors") else RecordBatchFetcher)
+    assert type(fetcher) is (TensorBatchFetcher if kind.startswith("tensors") else SampleBatchFetcher)
     indices = keyed([7, 0, 7, 3, -1])
     expected = default_collate(dataset.__getitems__(indices))
     made = pickle.loads(pickle.dumps(fetcher)).begin(indices, call_now, size)()  # noqa: S301
