@@ -10,7 +10,8 @@ from dbloader._describe import counted
 from dbloader.conversion.file_to_record import FileResult
 from dbloader.conversion.parallel import work_in_order
 from dbloader.errors import ConversionError, SourceError
-from dbloader.sources.base import Entry, Loaded, Problem
+from dbloader.sources.base import TASK_FILES, Entry, Loaded, Problem
+from dbloader.stores.writer import COMMIT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 # A conversion ends after this many unreadable files in a row. Fewer may be on one bad part of a disk.
 _UNREADABLE_IN_A_ROW = 8
+
+# Files of one task that makes pixels: the oldest task holds the pixels of all of them, whatever their size.
+_RAW_TASK_FILES = 4
 
 # After these events a file is read once more, if its source may have corrupted it in transit.
 _SUSPECT = {"rejected", "damaged", "repaired"}
@@ -72,7 +76,8 @@ class FileWriter:
         def convert(part: slice, hold: Hold, budget: MemoryBudget) -> list[FileResult]:
             return self._convert([files[position] for position in order[part]], hold, budget)
 
-        for batch in work_in_order(convert, len(order), workers):
+        task_files = _RAW_TASK_FILES if self._settings.images.raw else TASK_FILES
+        for batch in work_in_order(convert, len(order), workers, task_files):
             self._write(self._without_unreadable(batch))
             self.bytes_read += sum(done.nbytes for done in batch)
             self.first_rejected = self.first_rejected or next((_reason(done) for done in batch if done.rejected), "")
@@ -128,17 +133,18 @@ class FileWriter:
             kind, action = ("bad", self._settings.on_bad) if done.bad else ("damaged", self._settings.on_damaged)
             if done.rejected and action == "fail":
                 raise ConversionError(f"{_reason(done)}; {self._remedy(done, kind)}")
-        self._writer.write(
-            _pop_records(batch),
-            events=[
-                {"name": done.item.name, "event": event, "reason": reason}
-                for done in batch
-                for event, reason in done.events.items()
-            ],
-            outcome=Counter(name for done in batch for name in (*done.events, *done.changes)),
-            position=self._writer.position + len(batch),
-            depths=Counter(done.depth for done in batch if done.depth),
-        )
+        for part in _parts(batch):
+            self._writer.write(
+                _pop_records(part),
+                events=[
+                    {"name": done.item.name, "event": event, "reason": reason}
+                    for done in part
+                    for event, reason in done.events.items()
+                ],
+                outcome=Counter(name for done in part for name in (*done.events, *done.changes)),
+                position=self._writer.position + len(part),
+                depths=Counter(done.depth for done in part if done.depth),
+            )
 
     def _remedy(self, done: FileResult, kind: str) -> str:
         """Return what to do about a file that ends the conversion."""
@@ -148,6 +154,19 @@ class FileWriter:
             return f"fix {again}, or begin again with --overwrite and --on-{kind} reject"
         again = "it and begin again" if in_list else "the file and resume (--resume)"
         return f"fix {again}, or resume with --on-{kind} reject"
+
+
+def _parts(batch: list[FileResult]) -> Iterator[list[FileResult]]:
+    """Yield parts of a batch that are worth a commit. A commit holds its records a second time, and LMDB a third."""
+    part: list[FileResult] = []
+    nbytes = 0
+    for done in batch:
+        part.append(done)
+        nbytes += done.record.nbytes if done.record else 0
+        if nbytes >= COMMIT_BYTES:
+            yield part
+            part, nbytes = [], 0
+    yield part
 
 
 def _pop_records(batch: list[FileResult]) -> Iterator[EncodedRecord]:

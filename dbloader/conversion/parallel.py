@@ -35,7 +35,7 @@ _pillow_users = 0
 
 
 def work_in_order(
-    work: Callable[[slice, Hold, MemoryBudget], list[Result]], count: int, workers: int
+    work: Callable[[slice, Hold, MemoryBudget], list[Result]], count: int, workers: int, task_files: int = TASK_FILES
 ) -> Iterator[list[Result]]:
     """Call a function in threads, for parts of ``count`` positions, and yield its results in order.
 
@@ -45,16 +45,17 @@ def work_in_order(
             closed, nobody takes the results, so the function may return early.
         count: Number of positions.
         workers: Number of threads.
+        task_files: Number of positions in one part.
     """
     budget = MemoryBudget(MEMORY_LIMIT)
     executor = ThreadPoolExecutor(workers, thread_name_prefix="dbloader-convert")
     running: deque[tuple[int, Future[list[Result]]]] = deque()
     try:
         with _strict_pillow():
-            for task in range(-(-count // TASK_FILES)):
+            for task in range(-(-count // task_files)):
                 if len(running) >= max_tasks(workers):
                     yield from _oldest(running, budget)
-                part = slice(task * TASK_FILES, min((task + 1) * TASK_FILES, count))
+                part = slice(task * task_files, min((task + 1) * task_files, count))
                 running.append((task, executor.submit(work, part, partial(budget.take, task), budget)))
             while running:
                 yield from _oldest(running, budget)

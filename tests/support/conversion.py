@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dbloader.conversion import parallel
+from dbloader.conversion import convert_files
 from dbloader.conversion.convert import convert
 from dbloader.conversion.parallel import return_large_blocks
 from dbloader.stores.open import open_store
@@ -110,7 +110,7 @@ def peak_of_conversion(root: Path, place: Path, *, task_files: int = 16, **optio
     """Return the peak memory of a conversion in bytes."""
 
     def run() -> None:
-        parallel.TASK_FILES = task_files  # type: ignore[attr-defined]
+        convert_files.TASK_FILES = task_files  # type: ignore[attr-defined]
         convert(root, place, **options)
 
     return peak_memory(run)

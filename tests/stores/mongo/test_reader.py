@@ -85,6 +85,20 @@ def test_absent_server_raises_one_error(mongod: Mongod, mongod_uri: str, monkeyp
         assert stored(store, [3]) == documents_of(RECORDS)[3:4]
 
 
+@pytest.mark.nightly
+def test_server_is_waited_for_a_minute(mongod: Mongod, mongod_uri: str) -> None:
+    write(mongod_uri, RECORDS)
+    with open_store(mongod_uri) as store:
+        len(store)
+        mongod.kill()
+        began = time.monotonic()
+        with pytest.raises(StoreUnreachableError, match=r"did not answer for too long \(.*refused"):
+            store.read([3])
+        assert 50 < time.monotonic() - began < 80
+        mongod.start()
+        assert stored(store, [3]) == documents_of(RECORDS)[3:4]
+
+
 def test_permanent_error_is_not_repeated(mongod: Mongod, mongod_uri: str) -> None:
     write(mongod_uri, RECORDS)
     with open_store(mongod_uri) as store:
