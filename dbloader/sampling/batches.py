@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ from dbloader._options import checked_flag, whole_number
 from dbloader.sampling.rng import SeededIndices
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from dbloader.sampling.base import ResumableSampler
 
