@@ -7,11 +7,13 @@ import io
 import os
 import posixpath
 from abc import ABC, abstractmethod
+from collections import Counter
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 from PIL import Image
 
+from dbloader._describe import counted
 from dbloader.errors import ExportError
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 REMEDY = "choose another format (--format)"
+UNKNOWN_FORMAT = "in no known image format: convert --check none takes them"
 # Errors of the operating system that are caused by the name of a file.
 NAME_ERRORS = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
 _TRIED_NAMES = 100
@@ -34,31 +37,33 @@ class Exporter(ABC):
         self.store = store
         self.folder = folder
         self.warnings: list[str] = []  # differences from the store, complete after `finish`
+        self.changes: Counter[str] = Counter()  # number of records by how they differ, such as "damaged: …"
 
     @abstractmethod
     def write(self, record: Record) -> None:
         """Write one record; ExportError if the format cannot hold it."""
 
-    def finish(self) -> None:  # noqa: B027 - some formats are complete without it
-        """Write the files that depend on all records."""
+    def image_file(self, record: Record) -> bytes:
+        """Return the image file of a record; pixels become a PNG. Raise ExportError without an image."""
+        image = record.image
+        if image is None:
+            raise ExportError(f"{describe(record)} has no image, so it has no file: {REMEDY}")
+        if not isinstance(image, np.ndarray):
+            return bytes(image)
+        if image.dtype != np.uint8 or not image.size or image.ndim < 2 or image.shape[2:] not in ((), (3,)):
+            what = f"{image.dtype} of the shape {image.shape}, which is not an 8-bit gray or RGB image"
+            raise ExportError(f"{describe(record)} has an array of {what}: {REMEDY}")
+        self.changes["stored as pixels and written as PNG: convert --raw makes pixels of them again"] += 1
+        file = io.BytesIO()
+        Image.fromarray(image).save(file, "PNG", compress_level=1)
+        return file.getvalue()
+
+    def finish(self) -> None:
+        """Write the files that depend on all records, and the warnings."""
+        self.warnings += [f"{counted(count, 'record')} {what}" for what, count in self.changes.items()]
 
     def close(self) -> None:  # noqa: B027
         """Close all files, also after an error."""
-
-
-def image_file(record: Record) -> bytes:
-    """Return the image file of a record; pixels become a PNG. Raise ExportError without an image."""
-    image = record.image
-    if image is None:
-        raise ExportError(f"{describe(record)} has no image, so it has no file: {REMEDY}")
-    if not isinstance(image, np.ndarray):
-        return bytes(image)
-    if image.dtype != np.uint8 or not image.size or image.ndim < 2 or image.shape[2:] not in ((), (3,)):
-        what = f"{image.dtype} of the shape {image.shape}, which is not an 8-bit gray or RGB image"
-        raise ExportError(f"{describe(record)} has an array of {what}: {REMEDY}")
-    file = io.BytesIO()
-    Image.fromarray(image).save(file, "PNG", compress_level=1)
-    return file.getvalue()
 
 
 def extension_of(image_format: str) -> str:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import posixpath
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
-from typing_extensions import override
 
-from dbloader._describe import counted
 from dbloader.errors import ExportError
-from dbloader.exports.base import REMEDY, Exporter, describe, extension_of, image_file, save_file
+from dbloader.exports.base import REMEDY, Exporter, describe, extension_of, save_file
 from dbloader.images.info import find_facts
 from dbloader.sources.boxes import BOXES, LABELS
 from dbloader.sources.folder import EXTENSIONS
@@ -36,23 +33,22 @@ class DetectionExporter(Exporter):
         if len({*self.classes}) < len(self.classes):
             raise ExportError(f"{store.place}: two of its classes have the same name: {REMEDY}")
         (folder / IMAGES).mkdir()
-        self._left: Counter[str] = Counter()
-        self._renamed = self._raw = 0
 
     def save(self, record: Record) -> str:
         """Write the image of a record, and return its path below ``images``."""
-        data = image_file(record)
-        self._raw += isinstance(record.image, np.ndarray)
+        data = self.image_file(record)
         facts = find_facts(data)
         extension = extension_of(facts.format) if facts else ""
         name = record.name or ""
         wanted = name if name.lower().endswith(EXTENSIONS) else name + extension
         paths = [wanted] if name and self.is_free(wanted) else []
         path = save_file(self.folder / IMAGES, paths, f"{record.index:09}", extension, data)
-        self._renamed += path != name
+        if path != name:
+            self.changes["renamed: no image file can have their names, or another has them"] += 1
         noted = {"damaged": record.damaged, "resized_from": record.resized_from, "label": record.label}
-        self._left.update(name for name, value in noted.items() if value is not None)
-        self._left.update(record.fields.keys() - self.kept)
+        left = [name for name, value in noted.items() if value is not None]
+        left += [name for name in record.fields if name not in self.kept]
+        self.changes.update(f"whose {name!r} is left out: other formats keep it" for name in left)
         return path
 
     def is_free(self, path: str) -> bool:
@@ -74,16 +70,6 @@ class DetectionExporter(Exporter):
                 what = f"has a box with the label {label}, and the store has {len(self.classes)} classes"
                 raise ExportError(f"{describe(record)} {what}: {REMEDY}")
         return boxes.astype(np.float64), labels.tolist()
-
-    @override
-    def finish(self) -> None:
-        for name, count in self._left.items():
-            self.warnings.append(f"{name!r} of {counted(count, 'record')} is left out; other formats keep it")
-        if self._renamed:
-            what = "no image file can have their names, or another has them"
-            self.warnings.append(f"{counted(self._renamed, 'record')} got other names: {what}")
-        if self._raw:
-            self.warnings.append(f"records stored as pixels and written as PNG: {self._raw:,} (see convert --raw)")
 
 
 def stem(path: str) -> str:

@@ -20,10 +20,10 @@ from dbloader.errors import ExportError
 from dbloader.exports.base import (
     NAME_ERRORS,
     REMEDY,
+    UNKNOWN_FORMAT,
     Exporter,
     describe,
     extension_of,
-    image_file,
     is_safe,
     new_file,
     save_file,
@@ -37,6 +37,7 @@ from dbloader.sources.listing import FILE_NAME, FILE_NAME_SUFFIX
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from dbloader.images.info import Facts
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
@@ -56,7 +57,6 @@ class FolderExporter(Exporter):
         self._order: tuple[str, ...] = ()  # sort key of the last file in a source folder
         self._plain = bool(self._classes) and [*self._classes] == sorted({*self._classes})
         self._plain = self._plain and all(map(self._make_class_folder, self._classes))
-        self._raw = self._damaged = self._unknown = self._noted = 0
 
     @override
     def write(self, record: Record) -> None:
@@ -84,18 +84,11 @@ class FolderExporter(Exporter):
 
     @override
     def finish(self) -> None:
+        super().finish()
         self._names.write(json.dumps(self._classes).encode() + b"\n")
         self.close()
         for name in (METADATA, CLASSES) if self._plain else ():
             (self.folder / name).unlink()
-        for what, count, remedy in (
-            ("stored as pixels, written as PNG", self._raw, "convert --raw makes pixels of them"),
-            ("damaged", self._damaged, "convert --on-damaged keep takes them"),
-            ("in no known image format", self._unknown, "convert --check none takes them"),
-            ("without the size and format of their image", self._noted, "convert adds these, which changes the digest"),
-        ):
-            if count:
-                self.warnings.append(f"records {what}: {count:,} ({remedy})")
 
     @override
     def close(self) -> None:
@@ -120,14 +113,14 @@ class FolderExporter(Exporter):
 
     def _file(self, record: Record) -> tuple[bytes, str]:
         """Return a record's image file, and the extension of its format, or "" if that is unknown."""
-        image = image_file(record)
-        self._damaged += record.damaged is not None
+        image = self.image_file(record)
+        if record.damaged is not None:
+            self.changes["damaged: convert --on-damaged keep takes them"] += 1
         if isinstance(record.image, np.ndarray):
-            self._raw += 1
             return image, ".png"
-        facts = find_facts(image)
-        self._unknown += facts is None
-        self._noted += (record.format, record.width, record.height) != (facts[:3] if facts else (None, None, None))
+        facts = self._facts(image)
+        if (record.format, record.width, record.height) != (facts[:3] if facts else (None, None, None)):
+            self.changes["without the size and format of their image: convert adds these, and the digest changes"] += 1
         return image, extension_of(facts.format) if facts else ""
 
     def _save_image(self, record: Record, data: bytes, extension: str) -> str:
@@ -141,8 +134,13 @@ class FolderExporter(Exporter):
 
     def _save_field(self, record: Record, field: str, data: bytes) -> str:
         """Write the file of a field and return its path: the record's name, in a folder named like the field."""
-        facts = find_facts(data)
-        self._unknown += facts is None
+        facts = self._facts(data)
         extension = extension_of(facts.format) if facts else ""
         paths = [f"{field}/{posixpath.splitext(record.name or '')[0]}{extension}"] if record.name else []
         return save_file(self.folder, paths, f"{field}/{record.index:09}", extension, data)
+
+    def _facts(self, data: bytes) -> Facts | None:
+        facts = find_facts(data)
+        if facts is None:
+            self.changes[UNKNOWN_FORMAT] += 1
+        return facts

@@ -15,7 +15,7 @@ import numpy as np
 from typing_extensions import override
 
 from dbloader.errors import ExportError
-from dbloader.exports.base import REMEDY, Exporter, image_file
+from dbloader.exports.base import REMEDY, UNKNOWN_FORMAT, Exporter
 
 try:
     import pyarrow as pa
@@ -52,7 +52,6 @@ class ParquetExporter(Exporter):
         self._schema = self._make_schema()
         self._rows: list[dict[str, Any]] = []
         self._group_bytes = self._shard_bytes = self._shards = 0
-        self._reordered = self._pixels = self._empty = self._unknown = 0
         self._writer: Any = None
         (folder / "data").mkdir()
 
@@ -115,7 +114,8 @@ class ParquetExporter(Exporter):
                     f"record {record.index} ({record.name}): its field {name!r} is an array of the shape "
                     f"{array.shape}, and others have other sizes, which Parquet cannot tell apart: {REMEDY}"
                 )
-        self._reordered += [*fields] != [name for name in self._types if name in fields]
+        if [*fields] != [name for name in self._types if name in fields]:
+            self.changes["with fields in another order than others: convert gives all the same order"] += 1
         column = None if image is None and record.name is None else {"bytes": image, "path": record.name}
         self._group_bytes += sum(map(_nbytes, (image, *fields.values())))
         for name in self._files:
@@ -128,12 +128,11 @@ class ParquetExporter(Exporter):
     def _file(self, record: Record) -> bytes | None:
         """Return the image file of a record, or None."""
         if record.image is None:
-            self._empty += 1
+            self.changes["without an image: convert leaves them out"] += 1
             return None
-        is_array = isinstance(record.image, np.ndarray)
-        self._pixels += is_array
-        self._unknown += record.format is None and not is_array
-        return image_file(record)
+        if record.format is None and not isinstance(record.image, np.ndarray):
+            self.changes[UNKNOWN_FORMAT] += 1
+        return self.image_file(record)
 
     def _write_group(self) -> None:
         if self._writer is None:
@@ -155,20 +154,13 @@ class ParquetExporter(Exporter):
 
     @override
     def finish(self) -> None:
+        super().finish()
         if self._rows or not self._shards:
             self._write_group()
         self.close()
         for shard in range(self._shards):
             name = f"train-{shard:05}-of-{self._shards:05}.parquet"
             (self.folder / "data" / f"{shard:05}").rename(self.folder / "data" / name)
-        for count, what in (
-            (self._pixels, "stored as pixels and written as PNG: convert --raw gives the same store again"),
-            (self._unknown, "in no known image format: convert --check none gives the same store again"),
-            (self._empty, "without an image: convert leaves them out"),
-            (self._reordered, "with fields in another order than others: convert gives all the same order"),
-        ):
-            if count:
-                self.warnings.append(f"{count:,} record{' is' if count == 1 else 's are'} {what}")
 
     @override
     def close(self) -> None:

@@ -28,7 +28,7 @@ from bson.json_util import RELAXED_JSON_OPTIONS, dumps
 from typing_extensions import override
 
 from dbloader.errors import ExportError
-from dbloader.exports.base import REMEDY, Exporter, describe, extension_of, image_file
+from dbloader.exports.base import REMEDY, Exporter, describe, extension_of
 from dbloader.images.info import find_facts
 from dbloader.records.values import pack
 from dbloader.sources.folder import EXTENSIONS
@@ -57,7 +57,7 @@ class WebDatasetExporter(Exporter):
         hashes = np.frombuffer(b"".join(keys), np.uint64)
         _, at, counts = np.unique(hashes, return_inverse=True, return_counts=True)
         self._is_unique = counts[at] == 1
-        self._shards = self._samples = self._raw = 0
+        self._shards = self._samples = 0
         self._tar: tarfile.TarFile | None = None
 
     @override
@@ -89,9 +89,8 @@ class WebDatasetExporter(Exporter):
 
     def _file(self, record: Record) -> tuple[bytes, str]:
         """Return a record's image file and its extension."""
-        image = image_file(record)
+        image = self.image_file(record)
         if isinstance(record.image, np.ndarray):
-            self._raw += 1
             return image, ".png"
         extension = posixpath.splitext(record.name or "")[1]
         if extension.lower() not in EXTENSIONS:
@@ -116,14 +115,12 @@ class WebDatasetExporter(Exporter):
 
     @override
     def finish(self) -> None:
+        super().finish()
         self.close()
         names = json.dumps(self.store.manifest.classes, ensure_ascii=False)
         (self.folder / CLASSES).write_text(names + "\n", encoding="utf-8")
         if files := self.store.manifest.file_fields:
             (self.folder / FILE_FIELDS).write_text(json.dumps(files) + "\n", encoding="utf-8")
-        if self._raw:
-            what = "are stored as pixels and written as PNG: convert --raw gives the same store again"
-            self.warnings.append(f"{self._raw:,} images {what}")
 
     @override
     def close(self) -> None:

@@ -25,7 +25,7 @@ def test_export_writes_a_store_and_prints_one_line(shell: Shell, store: Path, tm
 def test_warnings_go_to_stderr_or_json_and_errors_are_one_line(shell: Shell, tmp_path: Path) -> None:
     write_store([Record("\x1b[2J.jpg", 0, photo())], tmp_path / "store.lmdb")
     done = shell("export", tmp_path / "store.lmdb", tmp_path / "\x1b[2J")
-    assert done.stderr.startswith("Warning: records without the size and format of their image: 1")
+    assert done.stderr.startswith("Warning: 1 record without the size and format of their image: ")
     assert "\x1b" not in done.stdout
     assert shell("export", tmp_path / "store.lmdb", tmp_path / "quiet", "--quiet").stdout == ""
     facts = json.loads(shell("export", tmp_path / "store.lmdb", tmp_path / "b", "--json").stdout)

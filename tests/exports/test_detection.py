@@ -107,9 +107,9 @@ def test_lost_labels_fields_and_names_give_warnings(root: Path, tmp_path: Path) 
     ]
     write_store(samples, tmp_path / "x.lmdb", classes=("cat",))
     assert export_store(tmp_path / "x.lmdb", tmp_path / "out", format="yolo").warnings == (
-        "'label' of 1 record is left out; other formats keep it",
-        "'caption' of 1 record is left out; other formats keep it",
-        "1 record got other names: no image file can have their names, or another has them",
+        "1 record whose 'label' is left out: other formats keep it",
+        "1 record whose 'caption' is left out: other formats keep it",
+        "1 record renamed: no image file can have their names, or another has them",
         "records are not in the order of their paths, in which convert takes the files",
     )
     assert {path.name for path in (tmp_path / "out" / "labels").iterdir()} == {"a.txt", "b.txt", "000000002.txt"}

@@ -115,7 +115,7 @@ def test_pixels_become_png(tmp_path: Path) -> None:
     (folder / "cat" / "gray.png").write_bytes(encoded(draw(24, 18, "L"), "PNG"))
     digest = convert(folder, tmp_path / "s.lmdb", images=ImageFormat(raw=True)).digest
     assert export_store(tmp_path / "s.lmdb", tmp_path / "out", format="parquet").warnings == (
-        "4 records are stored as pixels and written as PNG: convert --raw gives the same store again",
+        "4 records stored as pixels and written as PNG: convert --raw makes pixels of them again",
     )
     assert convert(tmp_path / "out", tmp_path / "again.lmdb", images=ImageFormat(raw=True)).digest == digest
 
@@ -128,9 +128,9 @@ def test_records_that_convert_changes_are_counted(tmp_path: Path) -> None:
     ]
     store_of(tmp_path / "s.lmdb", *made)
     assert export_store(tmp_path / "s.lmdb", tmp_path / "out", format="parquet").warnings == (
-        "1 record is in no known image format: convert --check none gives the same store again",
-        "2 records are without an image: convert leaves them out",
-        "1 record is with fields in another order than others: convert gives all the same order",
+        "2 records without an image: convert leaves them out",
+        "1 record in no known image format: convert --check none takes them",
+        "1 record with fields in another order than others: convert gives all the same order",
     )
     assert convert(tmp_path / "out", tmp_path / "again.lmdb", check="none").rejected == 2
 

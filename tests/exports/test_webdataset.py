@@ -127,7 +127,7 @@ def test_pixels_become_pngs(tmp_path: Path) -> None:
     convert(root, tmp_path / "a.lmdb", images=raw)
     report = export_store(tmp_path / "a.lmdb", tmp_path / "shards", format="webdataset")
     assert report.warnings == (
-        "3 images are stored as pixels and written as PNG: convert --raw gives the same store again",
+        "3 records stored as pixels and written as PNG: convert --raw makes pixels of them again",
     )
     assert [sample["png"].size for sample in samples(tmp_path / "shards")] == [(27, 20)] * 3
     check_same(tmp_path / "a.lmdb", images=ImageFormat(raw=True))
