@@ -6,6 +6,7 @@ import io
 import json
 import re
 import tarfile
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ from dbloader import (
 )
 from dbloader.errors import ConversionError, FieldError, OptionError, SourceError
 from dbloader.records.record import encode
+from dbloader.sources.base import Entry, Loaded
+from dbloader.sources.listing import read_listing
+from dbloader.sources.store import read_store
 from dbloader.stores.open import create_store
 from tests.support.images import encoded, photo, picture, plant
 
@@ -240,6 +244,19 @@ def test_converted_store_keeps_and_checks_field_files(tmp_path: Path) -> None:
         assert one.manifest.digest == other.manifest.digest
         files = [record.fields[name] or b"" for record in one for name in ("mask", "depth")]
         assert again.bytes_read == one.manifest.image_bytes + sum(map(len, files))
+
+
+def test_files_of_fields_count_in_the_memory_of_a_conversion(tmp_path: Path) -> None:
+    place, held = stored(tmp_path), list[int]()
+    listing = read_listing(tmp_path / "scenes" / "scenes.csv", tmp_path / "scenes", ("mask", "depth"))
+    for source in (listing, read_store(place)):
+        with closing(source):
+            held.clear()
+            loaded = [*source.load([entry for entry in source.entries() if isinstance(entry, Entry)], held.append)]
+        parts = [part for part in loaded if isinstance(part, Loaded)]
+        files = [value for part in parts for value in part.entry.fields.values() if isinstance(value, bytes)]
+        assert (len(parts), len(files)) == (2, 3)
+        assert sum(held) == sum(map(len, [*files, *(part.data for part in parts)]))
 
 
 def test_verify_finds_damaged_files_and_convert_rejects_them(tmp_path: Path) -> None:
