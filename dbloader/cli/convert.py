@@ -13,7 +13,7 @@ import click
 
 from dbloader._describe import counted, size
 from dbloader.cli.meter import Meter
-from dbloader.cli.text import say, say_json, say_next
+from dbloader.cli.text import after_making, say, say_json, say_next
 from dbloader.conversion.convert import convert
 from dbloader.conversion.dry_run import dry_run
 from dbloader.conversion.report import REMARKS
@@ -206,14 +206,11 @@ def _show(progress: Progress, meter: Meter) -> None:
 
 def print_report(report: Report, *, quiet: bool, as_json: bool, raw: bool = False, rated: bool = True) -> int:
     """Print the report of a conversion, with its rate if ``rated``, and return the exit status."""
-    try:
+    with after_making(report.place):
         if as_json:
             say_json(asdict(report), indent=2)
         elif not quiet:
             _print_lines(report, raw=raw, rated=rated)
-    except OSError as error:  # such as a closed pipe, or a full disk
-        error.add_note(f"{report.place} is complete, and only its report could not be printed")
-        raise
     return SOME_REJECTED if report.rejected else 0
 
 

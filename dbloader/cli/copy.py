@@ -9,7 +9,7 @@ import click
 from dbloader._describe import counted, size
 from dbloader.cli.isolated import isolated
 from dbloader.cli.meter import Meter
-from dbloader.cli.text import complain, say, say_json, say_next
+from dbloader.cli.text import after_making, complain, say, say_json, say_next
 from dbloader.copying.copy_store import copy_store
 from dbloader.records.manifest import Manifest
 from dbloader.remote.places import is_remote
@@ -137,19 +137,20 @@ def copy_command(
             error.args = ("committed records are kept; --resume continues after them",)
         raise
     shown = [*map(_without_password, targets)]
-    if as_json:
-        names = ("length", "image_bytes", "digest")
-        facts = zip(shown, made, strict=True)
-        say_json(
-            [{"place": place, **{name: getattr(manifest, name) for name in names}} for place, manifest in facts],
-            indent=2,
-        )
-    elif not quiet:
-        for place, manifest in zip(shown, made, strict=True):
-            records, images = counted(manifest.length, "record"), size(manifest.image_bytes)
-            say(f"{place}: {records}, {images} of images; digest {manifest.digest}")
-        if not is_remote(targets[0]):
-            say_next("Look at it", "dbloader", "view", *shown[:2])
+    with after_making(shown[0] if len(shown) == 1 else "each copy"):
+        if as_json:
+            names = ("length", "image_bytes", "digest")
+            facts = zip(shown, made, strict=True)
+            say_json(
+                [{"place": place, **{name: getattr(manifest, name) for name in names}} for place, manifest in facts],
+                indent=2,
+            )
+        elif not quiet:
+            for place, manifest in zip(shown, made, strict=True):
+                records, images = counted(manifest.length, "record"), size(manifest.image_bytes)
+                say(f"{place}: {records}, {images} of images; digest {manifest.digest}")
+            if not is_remote(targets[0]):
+                say_next("Look at it", "dbloader", "view", *shown[:2])
     for reason in left_out[:_NAMED]:
         complain(reason)
     if len(left_out) > _NAMED:

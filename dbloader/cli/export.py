@@ -6,7 +6,7 @@ import click
 
 from dbloader._describe import counted, size
 from dbloader.cli.meter import Meter
-from dbloader.cli.text import say, say_json
+from dbloader.cli.text import after_making, say, say_json
 from dbloader.exports.export import FORMATS, export_store
 
 
@@ -46,9 +46,10 @@ def export_command(
     """
     with Meter("Exporting", "records", quiet=quiet or as_json) as meter:
         report = export_store(place, destination, format=format, progress=meter.update)
-    if as_json:
-        say_json(report._asdict(), indent=2)
-    elif not quiet:
-        say(f"{report.destination}: {counted(report.records, 'record')}, {size(report.image_bytes)} of images")
-        for warning in report.warnings:
-            say(f"Warning: {warning}", err=True)
+    with after_making(report.destination):
+        if as_json:
+            say_json(report._asdict(), indent=2)
+        elif not quiet:
+            say(f"{report.destination}: {counted(report.records, 'record')}, {size(report.image_bytes)} of images")
+            for warning in report.warnings:
+                say(f"Warning: {warning}", err=True)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from typing import Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dbloader._describe import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def say(line: str, *, err: bool = False) -> None:
@@ -31,3 +35,13 @@ def say_next(what: str, *words: str) -> None:
 def say_json(value: Any, *, indent: int | None = None) -> None:
     """Print a value as JSON in ASCII, without control characters."""
     click.echo(json.dumps(value, indent=indent).replace("\x7f", "\\u007f"))  # DEL: json does not escape it
+
+
+@contextmanager
+def after_making(what: str) -> Iterator[None]:
+    """Print a report on something new: if that fails, as on a full disk, the error shows that it is complete."""
+    try:
+        yield
+    except OSError as error:
+        error.add_note(f"{what} is complete, and only the report could not be printed")
+        raise

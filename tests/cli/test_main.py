@@ -224,14 +224,16 @@ def test_closed_pipe_is_not_an_error(tmp_path: Path, place: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("closed", ["> /dev/full", "--json > /dev/full", "| true"])
-def test_report_that_cannot_be_printed_leaves_a_complete_store(tmp_path: Path, closed: str) -> None:
+def test_error_of_stdout_shows_that_the_result_is_complete(tmp_path: Path, closed: str) -> None:
     plant(tmp_path / "src", {"cat/0.jpg": photo()})
-    line = ["bash", "-c", f'set -o pipefail; "$@" {closed}', "bash", *command("convert", "src", "x.lmdb")]
-    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_S, check=False)
-    assert done.returncode == 2
-    reason = "Broken pipe" if "|" in closed else "No space left on device"
-    assert done.stderr == f"Error: {reason}: x.lmdb is complete, and only its report could not be printed\n"
-    assert verify_store(tmp_path / "x.lmdb").problems == {}
+    for *arguments, made in (["convert", "src", "x.lmdb"], ["copy", "x.lmdb", "y.lmdb"], ["export", "x.lmdb", "out"]):
+        line = ["bash", "-c", f'set -o pipefail; "$@" {closed}', "bash", *command(*arguments, made)]
+        done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_S, check=False)
+        assert done.returncode == 2
+        reason = "Broken pipe" if "|" in closed else "No space left on device"
+        assert done.stderr == f"Error: {reason}: {made} is complete, and only the report could not be printed\n"
+    assert [verify_store(tmp_path / name).problems for name in ("x.lmdb", "y.lmdb")] == [{}, {}]
+    assert (tmp_path / "out" / "cat" / "0.jpg").is_file()
 
 
 @pytest.mark.slow
