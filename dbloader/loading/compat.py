@@ -54,8 +54,8 @@ class DataLoaderX(PrefetchLoader[T]):
     """A PrefetchLoader that makes its own DataLoader.
 
     It replaces the recipe ``class DataLoaderX(DataLoader): def __iter__(self): return
-    BackgroundGenerator(super().__iter__())``, with the promises of PrefetchLoader on order, errors, ``break`` and
-    threads. For ``state_dict`` use PrefetchLoader.
+    BackgroundGenerator(super().__iter__())``, with the promises of PrefetchLoader on order, errors, ``break``, threads
+    and resuming.
 
     PrefetchLoader documents ``device``, ``depth`` and ``preparation``; all other arguments go to DataLoader.
     """

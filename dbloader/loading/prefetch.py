@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 import weakref
 from collections.abc import Iterable, Iterator
@@ -53,10 +54,23 @@ class PrefetchLoader(Generic[T]):
 
     **Epochs and resuming.** With one of dbloader's samplers, the latest event counts: a received batch, ``set_epoch``
     or ``load_state_dict``. After received batches ``iter()`` begins the next epoch. An iteration begins with its first
-    ``next()``, and a ``set_epoch`` before that applies to it. With such a sampler, or with a loader that has a
-    ``state_dict`` of its own, this object is a ResumablePrefetchLoader. (A batch sampler must be torch's or
-    SeededBatchSampler for that; a subclass must derive from ResumablePrefetchLoader.) All other public attributes are
-    the loader's.
+    ``next()``, and a ``set_epoch`` before that applies to it. With such a sampler (and a batch sampler of torch, or a
+    SeededBatchSampler), or with a loader that has a ``state_dict`` of its own, this object has two more methods:
+
+    - ``state_dict()`` returns where the consumer of the latest iteration is, for torch.save. If an epoch or a state was
+      chosen since, it returns the beginning of the next iteration. With one of dbloader's samplers, the state is a dict
+      of ints and strs: seed, epoch, position in the global order, and what the order depends on. It counts the samples
+      that the consumer has received, and leaves out samples that were only prefetched. It is valid for other numbers of
+      workers and ranks and another batch size. Otherwise it is the loader's own state, right after the batch that was
+      received last.
+    - ``load_state_dict(state)`` continues with the next ``iter()`` after the batches that the state counts, which takes
+      the same time at any position. It ends all live iterators: inside a loop over the loader, leave the loop after it.
+      It raises OptionError for a state of another order or dataset, or with missing or unknown keys, and TypeError for
+      anything but a dict of ints and strs.
+
+    The state for an LMDBDataset or a MongoDataset also has its ``content_digest``, as ``"dataset"``. A state of other
+    images is refused; a state of a copy of the store is accepted. For a Subset or another dataset only the length is
+    compared. All other public attributes are the loader's.
 
     Args:
         loader: A DataLoader or another iterable of batches; an iterator can be iterated once.
@@ -76,17 +90,6 @@ class PrefetchLoader(Generic[T]):
         LoaderError: From the second ``iter()`` over an iterator. From ``next()``: a sample raised StopIteration, which
             torch takes for the end of the epoch; after ``close()``; in a forked process.
     """
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> PrefetchLoader[T]:
-        """Return a ResumablePrefetchLoader if the loader can be resumed.
-
-        Frameworks call a ``state_dict`` that exists, so only this class has one. Nothing else works for all of them:
-        isinstance with a protocol also finds a property that raises AttributeError. A bound method as an attribute
-        makes a reference cycle, in which the workers of a dropped loader would live until the garbage collector runs.
-        """
-        loader = args[0] if args else kwargs.get("loader")
-        resumable = cls is PrefetchLoader and find_checkpoint(loader) is not None
-        return object.__new__(ResumablePrefetchLoader if resumable else cls)
 
     def __init__(
         self,
@@ -115,19 +118,19 @@ class PrefetchLoader(Generic[T]):
 
             self.preparation = preparation if isinstance(preparation, Preparation) else Preparation(preparation)
         self._checkpoint: Checkpoint | None = find_checkpoint(loader)
-        if self._checkpoint is None and isinstance(self, ResumablePrefetchLoader):
-            raise LoaderError(
-                "only a loader with one of dbloader's samplers, or a state_dict of its own, can be resumed, "
-                f"got {type(loader).__name__}"
-            )
         self._iterated = False
         self._cache_checked = False
         self._forget_iterators()
 
     def _forget_iterators(self) -> None:
         self._clock = Clock()
-        self._threads: list[BackgroundThread[Any]] = []
-        self._synchronous: weakref.WeakSet[SynchronousBatches[T]] = weakref.WeakSet()
+        self._running = _Running()
+        if self._checkpoint is not None and not hasattr(type(self), "state_dict"):  # a subclass may have its own
+            # Frameworks call a state_dict that exists, so other loaders must have none, not even for isinstance with a
+            # protocol, which looks for attributes of the class and of the object. Neither function refers to this
+            # object: in a cycle, the workers of a dropped loader would live until the garbage collector runs.
+            load = functools.partial(self._running.load, self._checkpoint)
+            vars(self).update(state_dict=self._checkpoint.state, load_state_dict=load)
 
     # Iterating
 
@@ -136,7 +139,9 @@ class PrefetchLoader(Generic[T]):
             kind = type(self._loader).__name__
             raise LoaderError(f"a loader that is an iterator can be iterated only once, got a second iter() of {kind}")
         if getattr(self._loader, "persistent_workers", False):
-            self._stop("ended by a new iterator over the same DataLoader: persistent_workers=True allows only one")
+            self._running.stop(
+                "ended by a new iterator over the same DataLoader: persistent_workers=True allows only one"
+            )
         self._iterated = True
         iteration = Iteration(
             self._make_iterator,
@@ -149,20 +154,17 @@ class PrefetchLoader(Generic[T]):
         self._clock = iteration.clock
         if self._checkpoint is None:
             iteration.start()
-        self._threads = [thread for thread in self._threads if thread.is_alive() or not thread.stopped]
         if not self.depth:
             synchronous: SynchronousBatches[T] = SynchronousBatches(iteration)
-            self._synchronous.add(synchronous)
+            self._running.synchronous.add(synchronous)
             return synchronous
         batches: BackgroundBatches[T] = BackgroundBatches(iteration, self.depth)
-        self._threads.append(batches.thread)
+        self._running.add_thread(batches.thread)
         return batches
 
     def _make_iterator(self) -> tuple[Iterator[T], Position]:
         """Return the loader's iterator, made in the consumer's thread, and its position."""
-        for thread in self._threads:
-            if thread.stopped:
-                thread.wait()
+        self._running.wait_for_stopped()
         check_shared(self._loader)
         position = Position(self._loader) if self._checkpoint is None else self._checkpoint.begin()
         try:
@@ -195,15 +197,9 @@ class PrefetchLoader(Generic[T]):
 
     def close(self) -> None:
         """End all iterators; wait for their batches in production, 10 s for each before a RuntimeWarning."""
-        self._stop("its PrefetchLoader was closed")
-        for thread in self._threads:
+        self._running.stop("its PrefetchLoader was closed")
+        for thread in self._running.threads:
             thread.close()
-
-    def _stop(self, reason: str) -> None:
-        for thread in self._threads:
-            thread.stop(reason)
-        for batches in [*self._synchronous]:
-            batches.close(reason)
 
     def __enter__(self) -> Self:
         return self
@@ -234,7 +230,7 @@ class PrefetchLoader(Generic[T]):
         return f"PrefetchLoader({describe(self._loader)}, depth={self.depth}{device})"
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("_threads", "_synchronous", "_clock")
+        own = ("_running", "_clock", *_STATE)
         return {name: value for name, value in self.__dict__.items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -295,44 +291,35 @@ class PrefetchLoader(Generic[T]):
             part.set_epoch(epoch)
 
 
-class ResumablePrefetchLoader(PrefetchLoader[T]):
-    """A PrefetchLoader that can resume after the last received batch; PrefetchLoader(...) makes one if possible.
+class _Running:
+    """The iterators of a PrefetchLoader that may still run."""
 
-    With one of dbloader's samplers, the state is a dict of ints and strs: seed, epoch, position in the global order,
-    and what the order depends on. It counts the samples that the consumer has received, not those that were only
-    prefetched. It is valid for other numbers of workers and ranks and another batch size. Resuming takes the same time
-    at any position.
+    def __init__(self) -> None:
+        self.threads: list[BackgroundThread[Any]] = []
+        self.synchronous: weakref.WeakSet[SynchronousBatches[Any]] = weakref.WeakSet()
 
-    The state for an LMDBDataset or a MongoDataset also has its ``content_digest``, as ``"dataset"``. A state of other
-    images is refused; a state of a copy of the store is accepted. For a Subset or another dataset only the length is
-    compared.
+    def add_thread(self, thread: BackgroundThread[Any]) -> None:
+        """Add the thread of a new iterator, and forget threads that have ended."""
+        self.threads = [*(other for other in self.threads if other.is_alive() or not other.stopped), thread]
 
-    With a loader that has a ``state_dict`` of its own (torchdata's StatefulDataLoader), the state is the loader's state
-    right after the batch that was received last.
-    """
+    def stop(self, reason: str) -> None:
+        """Ask all iterators to end; their ``next()`` then raises a LoaderError with the reason."""
+        for thread in self.threads:
+            thread.stop(reason)
+        for batches in [*self.synchronous]:
+            batches.close(reason)
 
-    _checkpoint: Checkpoint  # the constructor refuses a loader without one
+    def wait_for_stopped(self) -> None:
+        """Wait until all threads that were asked to end have ended."""
+        for thread in self.threads:
+            if thread.stopped:
+                thread.wait()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position of the latest iteration's consumer, for ``load_state_dict`` and torch.save.
-
-        If an epoch or a state was chosen since, it is the beginning of the next iteration.
-        """
-        return self._checkpoint.state()
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue with the next ``iter()`` after the batches that this state counts.
-
-        This ends all live iterators. Inside a loop over the loader, leave the loop after it.
-
-        Raises:
-            OptionError: The state is of another order or dataset, lacks a key, or has an unknown one.
-            TypeError: It is not a dict, or a value is not an int.
-        """
-        self._stop("ended by load_state_dict(): call iter() again for the batches after the state")
-        for thread in self._threads:
-            thread.wait()
-        self._checkpoint.load(state_dict)
+    def load(self, checkpoint: Checkpoint, state_dict: Mapping[str, Any]) -> None:
+        """End all iterators, and make the next iteration continue from a state."""
+        self.stop("ended by load_state_dict(): call iter() again for the batches after the state")
+        self.wait_for_stopped()
+        checkpoint.load(state_dict)
 
 
 def check_shared(loader: Any) -> None:

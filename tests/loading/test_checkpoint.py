@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, DistributedSampler, Sampler, Subset
 from dbloader import LMDBDataset, write_store
 from dbloader.errors import LoaderError, OptionError
 from dbloader.loading.create import create_loader
-from dbloader.loading.prefetch import PrefetchLoader, ResumablePrefetchLoader
+from dbloader.loading.prefetch import PrefetchLoader
 from dbloader.sampling import OrderedSampler, ResumableSampler, SeededBatchSampler, ShuffleSampler
 from dbloader.sampling.permutation import Permutation
 from tests.support.loaders import Numbers, process_loader, thread_loader
@@ -26,7 +26,7 @@ LENGTH = 23
 
 def make(
     sampler: ResumableSampler, batch_size: int = 2, *, kind: str = "threads", workers: int = 0, **options: Any
-) -> ResumablePrefetchLoader[torch.Tensor]:
+) -> PrefetchLoader[torch.Tensor]:
     dataset = Numbers(sampler.length)
     drop_last = options.pop("drop_last", False)
     if kind == "torch":
@@ -35,9 +35,7 @@ def make(
         kinds: dict[str, Any] = {"processes": process_loader, "threads": thread_loader}
         batches = SeededBatchSampler(sampler, batch_size, drop_last)
         loader = kinds[kind](dataset, batch_sampler=batches, num_workers=workers)
-    prefetched = PrefetchLoader(loader, **options)
-    assert isinstance(prefetched, ResumablePrefetchLoader)
-    return prefetched
+    return PrefetchLoader(loader, **options)
 
 
 def taken(loader: Any, batches: int | None = None) -> list[int]:
@@ -50,7 +48,7 @@ def interleaved(shares: list[list[int]]) -> list[int]:
     return [sample for one in rounds for sample in one if sample is not None]
 
 
-def place_of(loader: ResumablePrefetchLoader[Any]) -> tuple[int, int]:
+def place_of(loader: PrefetchLoader[Any]) -> tuple[int, int]:
     """Return the epoch and the position of a loader."""
     state = loader.state_dict()
     return state["epoch"], state["position"]
@@ -281,7 +279,7 @@ def test_copy_keeps_the_position(clone: Any, kind: str) -> None:
     iterator = iter(loader)
     next(iterator)
     other = clone(loader)
-    assert type(other) is ResumablePrefetchLoader
+    assert has_state(other)
     assert other.state_dict() == loader.state_dict()
     assert taken(other) == order_of(1)
     assert loader.state_dict()["position"] == 2
@@ -338,31 +336,32 @@ class Batching:
 )
 def test_loader_with_unknown_order_has_no_state(loader: Any) -> None:
     assert not has_state(PrefetchLoader(loader))
-    with pytest.raises(LoaderError, match=f"can be resumed, got {type(loader).__name__}"):
-        ResumablePrefetchLoader(loader)
 
 
-def test_subclass_of_resumable_loader_has_state() -> None:
+def test_subclass_has_the_state_of_its_loader_unless_it_has_its_own() -> None:
+    class Named(PrefetchLoader[Any]):
+        pass
+
     class Own(PrefetchLoader[Any]):
-        pass
+        def state_dict(self) -> dict[str, Any]:
+            return {"epoch": 9}
 
-    class Resumable(ResumablePrefetchLoader[Any]):
-        pass
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            pass
 
     def source() -> Any:
         return DataLoader(Numbers(LENGTH), 2, sampler=ShuffleSampler(range(LENGTH)))
 
-    assert not has_state(Own(source()))
-    assert not has_state(Own(Stateful()))  # its own state counts produced batches, not received ones
-    assert has_state(Resumable(source()))
-    own = Own(source())
-    assert [taken(own), taken(own)] == [order_of(0), order_of(1)]
+    assert Own(source()).state_dict() == {"epoch": 9}
+    named = Named(source())
+    assert has_state(named)
+    assert [taken(named), taken(named)] == [order_of(0), order_of(1)]
+    assert place_of(named) == (2, 0)
 
 
 def test_state_counts_samples_of_a_loader_without_batches() -> None:
     samples: Any = [torch.full((3,), number) for number in range(LENGTH)]
     loader = PrefetchLoader(DataLoader(samples, batch_size=None, sampler=OrderedSampler(range(LENGTH))))
-    assert isinstance(loader, ResumablePrefetchLoader)
     assert [sample[0].item() for sample in itertools.islice(loader, 5)] == [0, 1, 2, 3, 4]
     assert loader.state_dict()["position"] == 5
     assert loader.stats().samples is None  # not three in each
@@ -417,13 +416,11 @@ def dataset_at(place: Path, first: int = 0) -> LMDBDataset:
     return LMDBDataset(place, decode=None, fields=("index", "label"))
 
 
-def loaders_of(dataset: Any) -> Iterator[ResumablePrefetchLoader[Any]]:
+def loaders_of(dataset: Any) -> Iterator[PrefetchLoader[Any]]:
     for workers in ("threads", "processes"):
         options: dict[str, Any] = {"worker_type": workers, "transform": None, "normalize": None, "device": None}
-        loader = create_loader(dataset, batch_size=4, num_workers=0, **options)
-        assert isinstance(loader, ResumablePrefetchLoader)
-        yield loader
-    yield ResumablePrefetchLoader(DataLoader(dataset, 4, sampler=OrderedSampler(dataset)))
+        yield create_loader(dataset, batch_size=4, num_workers=0, **options)
+    yield PrefetchLoader(DataLoader(dataset, 4, sampler=OrderedSampler(dataset)))
 
 
 def test_state_fits_a_copy_of_the_store_but_no_other_store(tmp_path: Path) -> None:
