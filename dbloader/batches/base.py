@@ -1,7 +1,7 @@
 """How a batch is made, in one thread or in many.
 
-There are three steps. ``begin`` reads the records, or tells the store which records the threads will read. ``submit``
-hands parts of the batch to threads, which decode them. The function that ``begin`` returns waits for the parts and
+There are three steps. ``begin`` reads the records, or requests them from the kernel, and threads read them. ``submit``
+gives parts of the batch to threads, which decode them. The function that ``begin`` returns waits for the parts and
 collates them. The batch is the same for any number of threads and parts.
 """
 
@@ -49,9 +49,9 @@ class BatchFetcher(ABC):
     def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
         """Read the samples at some indices, and decode at most ``size`` of them in each call of ``submit``.
 
-        SeededIndices decide all random numbers of the batch. ``submit`` calls a function with some arguments in any
-        thread, now or later, like ``Executor.submit``. Return a function that returns the batch, or raises an error of
-        its samples.
+        If the indices are SeededIndices, they decide all random numbers of the batch. Like ``Executor.submit``,
+        ``submit`` calls a function with some arguments in any thread, now or later. Return a function that returns the
+        batch, or raises an error of its samples.
         """
 
     def snapshot(self) -> BatchFetcher:

@@ -26,14 +26,14 @@ ELEMENTS = ("image", "label", "index")
 
 
 class Collate:
-    """Makes a batch of samples that are dicts or tuples: torch's default_collate, but for fields of any length.
+    """Makes a batch of samples that are dicts or tuples, like torch's default_collate, also if fields differ in length.
 
     `create_loader` uses these rules for an LMDBDataset or MongoDataset. Pass a Collate as ``collate_fn`` to torch's
     DataLoader, or to choose ``lists``. A field always has the same type, because the rules do not depend on lengths:
 
     - A field in ``lists`` becomes a list with one element for each sample: a tensor for an array or a list of numbers,
-      anything else as it is. So do ``boxes``, fields whose names begin with ``box_``, and arrays in ``iscrowd``,
-      ``difficult`` and ``truncated``. They have one row for each object in their image.
+      anything else as it is. Fields with one row for each object in their image become lists too: ``boxes``, fields
+      whose names begin with ``box_``, and arrays in ``iscrowd``, ``difficult`` and ``truncated``.
     - A list of numbers in each sample, such as ``[1, 0, 1]`` for several classes, becomes one tensor of shape (batch,
       length), like an array. default_collate would give ``length`` tensors of shape (batch,).
     - A list that contains a text stays a list for each sample.

@@ -81,7 +81,8 @@ class SampleBatchFetcher(BatchFetcher):
         self.transform = transform
         self.collate_fn = collate_fn
         self._image_name = image_and_label(dataset)["image"]
-        # They are read together: in one round trip to a server, and faster from a file than by threads, with the GIL.
+        # The records of a batch are read together, before threads decode them: in one round trip to a server. From a
+        # file, threads would wait for the GIL while they read.
         self._reads_records = transform is None and isinstance(dataset, StoreDataset) and not dataset.makes_own_samples
 
     @override
@@ -144,8 +145,8 @@ class SampleBatchFetcher(BatchFetcher):
         return apply_transform(transform, image, random_numbers)
 
 
-def _part_of(indices: Sequence[int], part: slice) -> Sequence[int]:
-    """Return a part of the indices; SeededIndices keep their positions."""
-    if not isinstance(indices, SeededIndices):
-        return indices[part]
-    return SeededIndices(indices[part], indices.seed, indices.epoch, indices.positions[part])
+def _part_of(given: Sequence[Any], part: slice) -> Sequence[Any]:
+    """Return some of the records or indices; SeededIndices keep their positions."""
+    if not isinstance(given, SeededIndices):
+        return given[part]
+    return SeededIndices(given[part], given.seed, given.epoch, given.positions[part])

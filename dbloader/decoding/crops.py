@@ -242,7 +242,7 @@ def _padding(padding: Any, size: tuple[int, int]) -> tuple[int, int, int, int]:
 
 
 def _range(name: str, value: Any, most: float) -> tuple[float, float]:
-    """Return an option that is a (least, greatest), above 0."""
+    """Check an option of the form (least, greatest), both above 0, and return it."""
     if not isinstance(value, Sequence) or len(value) != 2:
         raise TypeError(f"{name} must be a (least, greatest), got {value!r}")
     least = real_number(name, value[0], 0, most, above=True)

@@ -167,7 +167,7 @@ class Decoder(ABC):
 
 
 def check_size(size: int | Sequence[int], name: str = "size") -> tuple[int, int]:
-    """Return an option that is (height, width) in pixels, or one number for both, as (height, width)."""
+    """Check a size in pixels, (height, width) or one number for both, and return it as (height, width)."""
     try:
         height, width = size if isinstance(size, Sequence) else (size, size)
         return whole_number(name, height, 1), whole_number(name, width, 1)

@@ -49,9 +49,9 @@ class Pixels:
         self._lock = threading.Lock()
 
     def part(self, left: int, top: int, width: int, height: int, factor: int) -> npt.NDArray[np.uint8]:
-        """Return a part: uint8, shape (height, width, 3), RGB; callers must not write to it.
+        """Return a part of the image: uint8, shape (height, width, 3), RGB; callers must not write to it.
 
-        With ``factor`` 2, 4 or 8 the part may be that many times smaller.
+        With ``factor`` 2, 4 or 8 the result may be that many times smaller.
         """
         with self._lock:
             box = (left, top, width, height)

@@ -73,7 +73,7 @@ class Benchmark:
 
 
 class EndlessShuffle:
-    """Indices in random order without an end: no measurement reaches the end of an epoch."""
+    """Indices in random order, repeated forever, so no measurement reaches the end of an epoch."""
 
     def __init__(self, indices: npt.NDArray[np.int64]) -> None:
         self.indices = indices

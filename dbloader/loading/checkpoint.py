@@ -31,7 +31,7 @@ _DATASET = "dataset"
 
 
 def find_checkpoint(loader: Any) -> Checkpoint | None:
-    """Return how a loader is resumed, or None if it cannot be."""
+    """Return what resumes a loader, or None if nothing can."""
     batches: Any = getattr(loader, "batch_sampler", Ellipsis)
     sampler: Any = getattr(loader if batches is None else batches, "sampler", None)
     if all(hasattr(sampler, name) for name in ("positions", "hold", "load_state_dict")):
@@ -171,7 +171,7 @@ class SamplerCheckpoint:
 
     def begin(self) -> Position:
         """Return the position of a new iteration."""
-        # If an outer PrefetchLoader holds the sampler, the outer loader decides.
+        # An outer PrefetchLoader that holds the sampler decides where the iteration begins.
         if self._latest is None or self._was_chosen or self._sampler.is_held:
             start = self._sampler.next_state()
         else:
@@ -210,7 +210,8 @@ class SamplerCheckpoint:
 class SamplerPosition(Position):
     """The position in an iteration over the order of one of dbloader's samplers.
 
-    Until the consumer has received a batch, this holds the sampler: its order then begins at ``start``.
+    It holds the sampler until the consumer has received a batch. While the sampler is held, each iteration over it
+    begins at ``start``.
 
     Attributes:
         sampler: The sampler.

@@ -133,7 +133,7 @@ class Iteration(Iterator[BatchInTransit]):
         if not isinstance(error, StopIteration):
             self._position.fail()
             self._failed = True
-        elif not self._failed:  # a further next() after an error raises StopIteration, too
+        elif not self._failed:  # a next() after an error raises StopIteration, and that is no end of the epoch
             self._position.end()
 
     def close(self) -> None:
@@ -189,7 +189,7 @@ class ActiveLoader:
         state = self._gradient_state()
         if state is not None:
             self.end_of_dataloader = position.is_at_end
-            # Again with each batch: an evaluation in between that was left early stays on top of the list.
+            # With each batch, because an evaluation that was left early stays the last in Accelerate's list.
             if state.active_dataloader is not self:
                 state._remove_dataloader(self)
                 state._add_dataloader(self)

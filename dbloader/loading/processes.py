@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from dbloader.batches.base import BatchFetcher
 
-# Held while the workers of a run start: each inherits the shared memory of its own run. Workers inherit the lock too.
-# It is reentrant, so that a loader made in a forked worker fails with torch's error and does not wait forever.
+# Held while the workers of a run start, because they inherit the shared memory that is set meanwhile. They inherit the
+# held lock too. It is reentrant: a loader that a forked worker makes then fails with torch's error, and does not hang.
 _starting = threading.RLock()
 
 # Batches in use: three of the PrefetchLoader, and two of its consumer, which works on one and may still hold the last.
@@ -56,7 +56,7 @@ class ProcessLoader(DataLoader[Any]):
         # torch keeps an iterator, and with it the workers, if they are persistent.
         if not self.num_workers or nbytes is None or self._iterator is not None:
             return super().__iter__()
-        # For each worker: the batches that it has made ahead, and its share of the batches in use.
+        # Slots of each worker: for the batches that it makes ahead, and for its share of the batches in use.
         slots = int(self.prefetch_factor or 1) + -(-_HELD_BATCHES // self.num_workers)
         # One pool for each run, because workers of another live run have the same numbers.
         with _starting:

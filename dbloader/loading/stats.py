@@ -159,7 +159,7 @@ class Clock:
         return asked
 
     def stop_waiting(self, asked: float) -> None:
-        """Note that the consumer got a batch, an error or the end, for which it asked at a time."""
+        """Note that the consumer got a batch, an error or the end; ``asked`` is when it asked for it."""
         if self.stats.batches:
             self.stats.waited_s += now() - asked
         else:
@@ -171,7 +171,7 @@ class Clock:
         self._received = now()
 
     def add_batch(self, batch: Any, seconds: float) -> None:
-        """Note that the loader made a batch in a number of seconds."""
+        """Note that the loader made a batch, and how long that took."""
         self.stats.ahead += 1
         self.stats.produced_s += seconds
         if type(batch) is TimedBatch and batch.work.total:

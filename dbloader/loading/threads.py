@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 class ThreadLoader:
     """The TimedBatches of a BatchFetcher, made by threads of this process: nothing is pickled, copied or started up.
 
-    It suits fetchers that release the GIL. All threads read the records of a batch from a file, or one thread reads
-    them from a server in one round trip. Then all threads decode images into the tensor of the batch. In each thread,
-    torch's operations use one core, as in a DataLoader's worker processes.
+    It suits fetchers that release the GIL. Records come from a file in all threads, or from a server in one round trip
+    of one thread. Then all threads decode images into the tensor of the batch. In each thread, torch's operations use
+    one core, as in a DataLoader's worker processes.
 
     Batches and errors come in order. The threads start with the first ``next()``. They have ended when the consumer
     sees the end or an error, and after the iterator's ``close()``. If the consumer only drops the iterator, they end
@@ -97,7 +97,7 @@ class _Batches(Iterator["TimedBatch"]):
                 self._begin_batch(self._order)
             if self._pending:
                 return self._pending.popleft()()
-        except StopIteration as stop:  # of a sample: it would end the epoch
+        except StopIteration as stop:  # a sample raised it, and it would end the epoch
             self.close()
             raise stop_iteration_error("a sample or batch") from stop
         except BaseException as error:

@@ -1,7 +1,7 @@
 """A shuffle for disks that read neighbors faster than scattered records, and for nodes that each read some shards.
 
-The blocks in their random order, one behind the other, form one sequence of places. The places are cut into buffers,
-and each buffer is permuted. `Blocks` maps places to indices, and `BlockOrder` maps positions of an epoch to places.
+Blocks in random order follow each other in one sequence of places. The places are cut into buffers, and each buffer is
+permuted. `Blocks` maps places to indices, and `BlockOrder` maps positions of an epoch to places.
 """
 
 from __future__ import annotations
@@ -348,7 +348,7 @@ class BlockOrder:
         return buffers
 
     def _bounds(self, lanes: Array, number: int) -> tuple[Array, Array]:
-        """Return the first places of a buffer in each lane, and the places behind its last."""
+        """Return where a buffer begins in each lane, and where it ends (the first place behind it)."""
         if self._of_blocks:
             first, behind = np.minimum(np.array([[number], [number + 1]]) * self._size, self.blocks.count)
             return self.blocks.start(first), self.blocks.start(behind)

@@ -252,7 +252,7 @@ def test_concatenated_datasets_are_transformed_like_one(place: Path) -> None:
     assert same(all_of(create_loader(parts, **RANDOM)), all_of(create_loader(Folder(), **RANDOM)))
 
 
-def test_transform_option_replaces_that_of_an_unchanged_dataset(
+def test_transform_option_replaces_the_transform_and_leaves_the_dataset_unchanged(
     place: Path,
 ) -> None:
     dataset = LMDBDataset(place, to_floats)
