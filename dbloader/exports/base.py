@@ -8,7 +8,7 @@ import os
 import posixpath
 from abc import ABC, abstractmethod
 from collections import Counter
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from PIL import Image
@@ -64,6 +64,12 @@ class Exporter(ABC):
 
     def close(self) -> None:  # noqa: B027
         """Close all files, also after an error."""
+
+
+def all_fields(record: Record) -> dict[str, Any]:
+    """Return the fields of a record, with ``damaged`` and ``resized_from``."""
+    kept = {"damaged": record.damaged, "resized_from": record.resized_from and [*record.resized_from]}
+    return {**record.fields, **{name: value for name, value in kept.items() if value is not None}}
 
 
 def extension_of(image_format: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -70,8 +69,3 @@ class DetectionExporter(Exporter):
                 what = f"has a box with the label {label}, and the store has {len(self.classes)} classes"
                 raise ExportError(f"{describe(record)} {what}: {REMEDY}")
         return boxes.astype(np.float64), labels.tolist()
-
-
-def stem(path: str) -> str:
-    """Return a path without its extension."""
-    return posixpath.splitext(path)[0]

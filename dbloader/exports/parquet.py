@@ -15,7 +15,7 @@ import numpy as np
 from typing_extensions import override
 
 from dbloader.errors import ExportError
-from dbloader.exports.base import REMEDY, UNKNOWN_FORMAT, Exporter
+from dbloader.exports.base import REMEDY, UNKNOWN_FORMAT, Exporter, all_fields, describe
 
 try:
     import pyarrow as pa
@@ -47,7 +47,7 @@ class ParquetExporter(Exporter):
         counts: dict[str, int] = {}
         for record in store:
             self._add_types(record)
-            counts.update({name: counts.get(name, 0) + 1 for name in _fields(record)})
+            counts.update({name: counts.get(name, 0) + 1 for name in all_fields(record)})
         self._absent = [name for name, count in counts.items() if count < len(store)]
         self._schema = self._make_schema()
         self._rows: list[dict[str, Any]] = []
@@ -59,7 +59,7 @@ class ParquetExporter(Exporter):
         kinds: dict[str, Any] = {}
         new: dict[str, list[str]] = {}  # new fields after each known field, or after "", the start
         before = ""
-        for name, value in _fields(record).items():
+        for name, value in all_fields(record).items():
             try:
                 if value is not None and name in self.store.manifest.file_fields:
                     kind = _IMAGE
@@ -68,7 +68,7 @@ class ParquetExporter(Exporter):
                 kinds[name] = _merged(self._types[name], kind) if name in self._types else kind
             except ValueError as error:
                 raise ExportError(
-                    f"record {record.index} ({record.name}): its field {name!r} {error}, which a column of Parquet "
+                    f"{describe(record)}: its field {name!r} {error}, which a column of Parquet "
                     f"cannot hold: write it otherwise, or {REMEDY}"
                 ) from error
             if name in self._types:
@@ -101,17 +101,17 @@ class ParquetExporter(Exporter):
 
     @override
     def write(self, record: Record) -> None:
-        fields, image = _fields(record), self._file(record)
+        fields, image = all_fields(record), self._file(record)
         for name in self._absent:
             if name in fields and fields[name] is None:
                 raise ExportError(
-                    f"record {record.index} ({record.name}): its field {name!r} is None, and other records lack it, "
+                    f"{describe(record)}: its field {name!r} is None, and other records lack it, "
                     f"which Parquet cannot tell apart: {REMEDY}"
                 )
         for name, rule in self._arrays.items():
             if (array := fields.get(name)) is not None and not rule.fits(array):
                 raise ExportError(
-                    f"record {record.index} ({record.name}): its field {name!r} is an array of the shape "
+                    f"{describe(record)}: its field {name!r} is an array of the shape "
                     f"{array.shape}, and others have other sizes, which Parquet cannot tell apart: {REMEDY}"
                 )
         if [*fields] != [name for name in self._types if name in fields]:
@@ -167,12 +167,6 @@ class ParquetExporter(Exporter):
         writer, self._writer, self._shard_bytes = self._writer, None, 0
         if writer is not None:
             writer.close()
-
-
-def _fields(record: Record) -> dict[str, Any]:
-    """Return the fields of a record, with ``damaged`` and ``resized_from``."""
-    kept = {"damaged": record.damaged, "resized_from": record.resized_from and [*record.resized_from]}
-    return {**record.fields, **{name: value for name, value in kept.items() if value is not None}}
 
 
 def _type_of(value: Any) -> Any:

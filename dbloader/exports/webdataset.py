@@ -28,7 +28,7 @@ from bson.json_util import RELAXED_JSON_OPTIONS, dumps
 from typing_extensions import override
 
 from dbloader.errors import ExportError
-from dbloader.exports.base import REMEDY, Exporter, describe, extension_of
+from dbloader.exports.base import REMEDY, Exporter, all_fields, describe, extension_of
 from dbloader.images.info import find_facts
 from dbloader.records.values import pack
 from dbloader.sources.folder import EXTENSIONS
@@ -69,11 +69,9 @@ class WebDatasetExporter(Exporter):
         files = {key + extension: image}
         if record.label is not None:
             files[f"{key}.{LABEL}"] = b"%d" % record.label
-        kept = {"damaged": record.damaged, "resized_from": record.resized_from}
         fields = {} if record.name == key + extension else {"name": record.name}
-        kept = {name: value for name, value in kept.items() if value is not None}
         parts = {name: record.fields[name] for name in self.store.manifest.file_fields if record.fields.get(name)}
-        fields |= {name: pack(name, value) for name, value in {**kept, **record.fields, **dict.fromkeys(parts)}.items()}
+        fields |= {name: pack(name, value) for name, value in {**all_fields(record), **dict.fromkeys(parts)}.items()}
         if fields:
             files[f"{key}.{FIELDS}"] = text = dumps(fields, json_options=RELAXED_JSON_OPTIONS).encode()
             if len(text) > MAX_FIELDS:

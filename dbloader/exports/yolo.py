@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from dbloader.errors import ExportError
 from dbloader.exports.base import REMEDY, describe, new_file
-from dbloader.exports.detection import IMAGES, DetectionExporter, stem
+from dbloader.exports.detection import IMAGES, DetectionExporter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +33,7 @@ class YOLOExporter(DetectionExporter):
 
     @override
     def is_free(self, path: str) -> bool:
-        return not os.path.lexists(self.folder / "labels" / f"{stem(path)}.txt")
+        return not os.path.lexists(self.folder / "labels" / f"{posixpath.splitext(path)[0]}.txt")
 
     @override
     def write(self, record: Record) -> None:
@@ -44,7 +44,7 @@ class YOLOExporter(DetectionExporter):
         order = posixpath.split(path)
         self._unsorted, self._last = self._unsorted or order < self._last, order
         size = record.width, record.height, record.width, record.height
-        with new_file(self.folder / "labels", f"{stem(path)}.txt") as file:
+        with new_file(self.folder / "labels", f"{posixpath.splitext(path)[0]}.txt") as file:
             for label, corners in zip(labels, boxes.tolist(), strict=True):
                 left, top, right, bottom = (corner / length for corner, length in zip(corners, size, strict=True))
                 box = ((left + right) / 2, (top + bottom) / 2, right - left, bottom - top)
