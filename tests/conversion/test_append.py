@@ -26,7 +26,7 @@ from dbloader.errors import (
     StoreNotFoundError,
 )
 from dbloader.records.decode import decode
-from dbloader.stores.lmdb.publish_shards import replacing
+from dbloader.stores.lmdb.publish_shards import move_into, replacing
 from dbloader.stores.lmdb.store import LMDBStore
 from tests.contracts.records import stored
 from tests.conversion.test_shards import Here
@@ -232,6 +232,29 @@ def test_concurrent_append_has_one_winner(grown: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreExistsError, match="has changed since the plan was made"):
         publish(grown)
     assert contents(grown) == after
+
+
+def test_store_that_changes_just_before_its_lock_does_not_grow(
+    grown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan_conversion(tmp_path / "new", grown, 1, append=True)
+    convert_part(grown, 0)
+    plant_photos(tmp_path / "other", 2)
+    after: list[Any] = []
+
+    def move_late(*arguments: Any) -> None:
+        monkeypatch.undo()
+        slow = Path(f"{grown}.partial").rename(tmp_path / "slow")
+        convert(tmp_path / "other", grown, append=True, executor=Here())
+        after.extend(contents(grown))
+        slow.rename(f"{grown}.partial")
+        move_into(*arguments)
+
+    monkeypatch.setattr("dbloader.conversion.parts.publish.move_into", move_late)
+    with pytest.raises(StoreExistsError, match="has changed since the plan was made"):
+        publish(grown)
+    assert contents(grown) == after
+    assert len(after) == 9
 
 
 def test_publishing_again_after_a_kill_adds_nothing_twice(grown: Path, tmp_path: Path) -> None:

@@ -57,6 +57,14 @@ def test_deep_images_are_stored_unchanged_with_a_warning(root: Path, place: Path
         assert store.manifest.outcome["deep"] == 3
 
 
+def test_images_of_unknown_format_have_no_depth(root: Path, place: Path) -> None:
+    (root / "cat" / "other.jpg").write_text("in a format that needs a decode of your own")
+    convert(root, place, check="none")
+    with open_store(place) as store:
+        assert len(store) == 5
+        assert store.manifest.depths == {"8-bit": 1, "16-bit": 2, "32-bit float": 1}
+
+
 @pytest.mark.parametrize("check", ["decode", "structure", "none"])
 def test_raw_scales_deep_values_of_known_range_and_rejects_others(root: Path, place: Path, check: str) -> None:
     report = convert(root, place, images=ImageFormat(raw=True), check=check)
