@@ -53,7 +53,7 @@ Examples:
     multiple=True,
     help="Copy the records of this class; repeatable. Labels of the copied classes start from 0.",
 )
-@click.option("--where", metavar="CONDITION", multiple=True, help="Copy the records that match; repeatable.")
+@click.option("--where", metavar="QUERY", help="Copy the records that this query finds.")
 @click.option(
     "--labels",
     metavar="LISTING",

@@ -18,7 +18,8 @@ Examples:
   dbloader export train.lmdb images/
   dbloader export train.lmdb train-shards/ --format webdataset
   dbloader export train.lmdb train-parquet/ --format parquet
-  dbloader export boxes.lmdb train-coco/ --format coco""",
+  dbloader export boxes.lmdb train-coco/ --format coco
+  dbloader export train.lmdb small/ --where 'width<64'""",
 )
 @click.argument("place", type=click.Path())
 @click.argument("destination", type=click.Path())
@@ -29,6 +30,7 @@ Examples:
     show_default=True,
     help="An image folder, tar files for WebDataset, Parquet files, or images with boxes for COCO or YOLO.",
 )
+@click.option("--where", metavar="QUERY", help="Write only the records that this query finds.")
 @click.option("--quiet", "-q", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the facts as JSON.")
 def export_command(
@@ -36,16 +38,17 @@ def export_command(
     destination: str,
     *,
     format: str,  # noqa: A002
+    where: str | None,
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Write all records of the store PLACE as files into the new folder DESTINATION.
+    """Write the records of the store PLACE as files into the new folder DESTINATION.
 
-    The folder appears when it is complete. dbloader convert DESTINATION makes the same store again. For coco and yolo,
-    convert DESTINATION/images with --listing DESTINATION/annotations.json or DESTINATION/data.yaml.
+    The folder appears when it is complete. dbloader convert DESTINATION makes a store with the same records. For coco
+    and yolo, convert DESTINATION/images with --listing DESTINATION/annotations.json or DESTINATION/data.yaml.
     """
     with Meter("Exporting", "records", quiet=quiet or as_json) as meter:
-        report = export_store(place, destination, format=format, progress=meter.update)
+        report = export_store(place, destination, format=format, where=where, progress=meter.update)
     with after_making(report.destination):
         if as_json:
             say_json(report._asdict(), indent=2)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
 
 from dbloader.cli.text import say, say_json
+from dbloader.queries.select import find_matching
 from dbloader.records.columns import CHUNK, DTYPES, NO_LABEL
 from dbloader.records.names import names_in
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from dbloader.stores.base import Store
 
@@ -27,13 +27,13 @@ _WIDEST = 24  # letters of a class name, at most
     epilog="""\b
 Examples:
   dbloader ls train.lmdb
-  dbloader ls train.lmdb --class cat
+  dbloader ls train.lmdb --where 'class:cat width<64'
   dbloader ls train.lmdb --json""",
 )
 @click.argument("place", type=click.Path())
-@click.option("--class", "class_name", metavar="NAME", help="List only the records of this class or label.")
+@click.option("--where", metavar="QUERY", default="", help="List only the records that this query finds.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object per line.")
-def ls_command(place: str, *, class_name: str | None, as_json: bool) -> None:
+def ls_command(place: str, *, where: str, as_json: bool) -> None:
     """List the records of the store PLACE, one per line: index, class, pixels, bytes and name.
 
     ls reads no record, and prints the first lines at once: pipe it into head or grep.
@@ -41,8 +41,7 @@ def ls_command(place: str, *, class_name: str | None, as_json: bool) -> None:
     with open_store(place) as store:
         classes = store.manifest.classes
         width = min(_WIDEST, max(map(len, classes), default=6))
-        label = None if class_name is None else _label(class_name, classes)
-        for index, name, found, wide, high, nbytes in _list_records(store, label):
+        for index, name, found, wide, high, nbytes in _list_records(store, find_matching(store, where)):
             class_name = store.manifest.class_name(found)
             if as_json:
                 sizes = {"width": wide or None, "height": high or None, "bytes": nbytes}
@@ -53,8 +52,8 @@ def ls_command(place: str, *, class_name: str | None, as_json: bool) -> None:
             say(f"{index:>8}  {shown:<{width}}  {pixels:>11}  {nbytes:>11,}  {name}".rstrip())
 
 
-def _list_records(store: Store, label: int | None) -> Iterator[tuple[int, str, int | None, int, int, int]]:
-    """Yield index, name, label, width, height and bytes of all records, or of the records with a label.
+def _list_records(store: Store, indices: Any) -> Iterator[tuple[int, str, int | None, int, int, int]]:
+    """Yield index, name, label, width, height and bytes of some records, a range or an array, ascending.
 
     A missing name is "", a missing label None, and an unknown size 0. Each chunk is read when its first row is taken.
     """
@@ -64,20 +63,12 @@ def _list_records(store: Store, label: int | None) -> Iterator[tuple[int, str, i
         return list(np.frombuffer(handle.chunk(column, number), DTYPES[column]).tolist())
 
     for number, start in enumerate(range(0, handle.manifest.length, CHUNK)):
-        labels = values("label", number)
-        if label is None or label in labels:
+        bounds = (start, start + CHUNK)
+        here = indices[slice(*bounds if isinstance(indices, range) else indices.searchsorted(bounds))]
+        if len(here):
             names = names_in(bytes(handle.chunk("name", number)))
-            sizes = (values(column, number) for column in ("width", "height", "nbytes"))
-            for index, (found, name, *numbers) in enumerate(zip(labels, names, *sizes, strict=True), start):
-                if label in (None, found):
-                    shown = name.decode("utf-8", "backslashreplace")
-                    yield (index, shown, None if found == NO_LABEL else found, *numbers)
-
-
-def _label(name: str, classes: Sequence[str]) -> int:
-    if name in classes:
-        return classes.index(name)
-    if not classes and re.fullmatch("-?[0-9]{1,18}", name):
-        return int(name)
-    known = f"one is {classes[0]!r}; dbloader info --json names all" if classes else "the labels are integers"
-    raise click.BadParameter(f"no class is called {name!r}; {known}", param_hint="'--class'")
+            columns = [values(column, number) for column in ("label", "width", "height", "nbytes")]
+            for at in (np.asarray(here, np.int64) - start).tolist():
+                label, *sizes = (column[at] for column in columns)
+                name = names[at].decode("utf-8", "backslashreplace")
+                yield (start + at, name, None if label == NO_LABEL else label, *sizes)

@@ -37,7 +37,7 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
     select: Place | None = None,
     drop: Place | None = None,
     classes: Sequence[str] = (),
-    where: Sequence[str] = (),
+    where: str | None = None,
     labels: Place | None = None,
     rename_classes: Mapping[str, str] | None = None,
     split: Sequence[float] | None = None,
@@ -65,9 +65,7 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
             missing record is an error.
         drop: Listing of the records to leave out; a warning counts those that are missing.
         classes: Copy only the records of these classes. Their labels start from 0.
-        where: Conditions that each record must match, such as ``"width<64"``: ``width``, ``height``, ``nbytes`` (of
-            the image) or ``label``, then ``<``, ``<=``, ``>``, ``>=``, ``==`` or ``!=``, then an integer. A record
-            without the value does not match.
+        where: Copy only the records that this query finds, such as ``"width<64 score>0.5"`` (docs/queries.md).
         labels: Listing with a column ``label``, ``class`` or ``target``: integers or class names. Records that it
             does not list keep their labels. If it lists all, the copy has only its classes.
         rename_classes: New names of classes. Two classes with the same new name become one.
@@ -109,7 +107,7 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
         "select": None if select is None else Path(select),  # as a Path, "" is true, and an error later
         "drop": None if drop is None else Path(drop),
         "classes": checked_names("classes", classes, "('cat', 'dog')"),
-        "where": checked_names("where", where, "('width<64', 'label==3')"),
+        "where": where,
         "labels": None if labels is None else Path(labels),
         "rename_classes": dict(rename_classes or {}),
         "split": None if split is None else tuple(map(float, split)),

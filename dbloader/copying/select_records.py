@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import operator
-import re
 import warnings
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dbloader._describe import short_repr
 from dbloader.copying.name_listing import NameListing
 from dbloader.errors import OptionError
+from dbloader.queries.select import find_matching
 from dbloader.records.columns import NO_LABEL
 from dbloader.sampling.rng import bits, derive_keys
 from dbloader.sources.base import readable
@@ -25,11 +23,6 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-_CONDITION = re.compile(r"\s*(width|height|nbytes|label)\s*(<=|>=|==|!=|<|>)\s*(-?[0-9]{1,18})\s*")
-_COMPARE = {
-    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
-}  # fmt: skip
-_UNKNOWN = {"label": NO_LABEL, "width": 0, "height": 0}  # values in the columns that mean "unknown"
 _ROUNDING = 1e-6  # the sum of fractions may differ from 1 by so much
 _SHOWN = 5
 
@@ -98,16 +91,10 @@ def _match(names: RecordNames, options: Mapping[str, Any]) -> Array:
         keep &= NameListing(options["select"], names).find()
     if options["drop"]:
         keep &= ~NameListing(options["drop"], names, must_exist=False).find()
-    for condition in options["where"]:
-        match = _CONDITION.fullmatch(condition)
-        if not match:
-            raise OptionError(
-                "where (--where) compares width, height, nbytes or label with an integer by <, <=, >, >=, == or !=, "
-                f"such as 'width<64', got {short_repr(condition)}"
-            )
-        name, compare, number = match.groups()
-        values = np.concatenate([store.column(name).astype(np.int64) for store in stores])
-        keep &= _COMPARE[compare](values, int(number)) & (values != _UNKNOWN.get(name, -1))
+    for start, store in zip(names.starts, stores, strict=False) if options["where"] else ():
+        found = np.zeros(len(store), bool)
+        found[find_matching(store, options["where"])] = True
+        keep[start : start + len(store)] &= found
     if options["classes"]:
         _check_known("classes (--class)", options["classes"], [store.manifest.classes for store in stores])
         for start, store in zip(names.starts, stores, strict=False):

@@ -6,8 +6,10 @@ Making a dataset reads the store's manifest. The labels and names of all records
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import chain
 from operator import index as as_index
 from typing import TYPE_CHECKING, Any, Self, overload
 
@@ -19,9 +21,11 @@ from dbloader._describe import add_note, stop_iteration_error
 from dbloader.caching.policy import needs_of
 from dbloader.caching.store import CachedStore
 from dbloader.errors import DamagedImageError, NotAStoreError, OptionError, RecordIndexError, RecordNotFoundError
+from dbloader.queries.columns import find_names
+from dbloader.queries.select import find_matching
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from dbloader.records.manifest import Manifest
     from dbloader.records.names import Names
@@ -37,10 +41,11 @@ _CACHED = ("targets", "names", "_indices_digest")
 class RecordDataset(Dataset[Any]):
     """The records of a store, their labels and their names."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, where: str | None = None) -> None:
         self.store = store
         self.manifest: Manifest = store.manifest
-        self._indices: np.ndarray[Any, Any] | None = None  # of a query's records in the store, ascending; None for all
+        # Of the selected records in the store, ascending; None for all.
+        self._indices = None if where is None else find_selected(store, where)
 
     @property
     def root(self) -> str:
@@ -78,6 +83,20 @@ class RecordDataset(Dataset[Any]):
             labels.flags.writeable = False
             self.__dict__["targets"] = labels
         return labels
+
+    def column(self, name: str) -> np.ndarray[Any, Any]:
+        """Return one value of every record, without reading the records: an array of shape (len,).
+
+        Args:
+            name: A further field with numbers, booleans or short texts. The dtype is float64, with NaN for records
+                without a value; int64, with the least int64 for them; bool, or int8 with -1 for them; or object, str
+                with "" for them. Or ``"label"``, ``"width"``, ``"height"``, ``"nbytes"``, ``"crc32"``.
+
+        Raises:
+            OptionError: There is no such column. The message lists all.
+        """
+        values = self._same_store().column(name)
+        return values if self._indices is None else values[self._indices]
 
     @property
     def names(self) -> Names:
@@ -160,10 +179,15 @@ class RecordDataset(Dataset[Any]):
         index = self._same_store().find(name)
         if self._indices is None:
             return index
-        position = int(np.searchsorted(self._indices, index))
-        if position == len(self._indices) or self._indices[position] != index:
-            raise RecordNotFoundError(f"the query does not select the record {name!r} of {self.root}")
-        return position
+        for one in chain([index], self._named(name)):  # the query may select a later record with the same name
+            position = int(np.searchsorted(self._indices, one))
+            if position < len(self._indices) and self._indices[position] == one:
+                return position
+        raise RecordNotFoundError(f"the query does not select the record {name!r} of {self.root}")
+
+    def _named(self, name: str) -> Iterator[int]:
+        """Yield the indices in the store of all records with a name."""
+        return (index for index, _ in find_names(self._same_store(), {name}))
 
     def filename(self, index: int, basename: bool = False, absolute: bool = False) -> str:
         """Return the name of a sample, as timm's datasets do, for results and for ImageNet's "real" labels.
@@ -238,6 +262,19 @@ class RecordDataset(Dataset[Any]):
                 raise NotAStoreError(f"the store at {self.root} {what}")
             self.manifest = manifest
         return self.store
+
+
+def find_selected(store: Store, query: str) -> np.ndarray[Any, Any]:
+    """Return the indices of the records that a query finds, ascending, 4 bytes each; warn if it finds none.
+
+    Raises:
+        OptionError: The query is wrong.
+        TypeError: The query is not a str.
+    """
+    indices = np.asarray(find_matching(store, query))
+    if not len(indices):
+        warnings.warn(f"no record of {store.place} is found by the query {query!r}", UserWarning, stacklevel=5)
+    return indices.astype(np.uint32 if len(store) < 2**32 else np.int64, copy=False)
 
 
 class Samples(Sequence[tuple[str, int]]):

@@ -47,6 +47,9 @@ class LMDBDataset(StoreDataset):
         resize: How images of the default ``decode`` are resized. ``"exact"``: by Pillow. ``"fast"``: bilinear and
             bicubic by torch, within 1 and 2 levels of Pillow. ``"scaled"``: like ``"fast"``, and a JPEG that becomes at
             most 1/2, 1/4 or 1/8 as large is decoded at that size, which changes pixels more.
+        where: Select the records that this query finds, such as ``"score>0.5 (class:cat or class:dog)"``, in the order
+            of the store (docs/queries.md). Index 0 is the first record found; the field ``"index"`` is the index in the
+            store.
         cache: Path of a folder on a local disk (not NFS). dbloader copies whole shards there before it reads them, for
             all processes of the machine that use the folder (docs/cache.md). The folder is created if needed.
         cache_bytes: Limit for the bytes of shards in the cache. Shards that are needed last are removed first.
@@ -58,7 +61,7 @@ class LMDBDataset(StoreDataset):
         DamagedStoreError: The store is cut short or corrupted.
         OptionError: No record has one of the fields; or no record has a label and no fields were chosen; or
             ``transforms`` is given with another transform; or ``resize`` is another word, or is given with another
-            ``decode``; or the cache is at its origin, or smaller than a shard.
+            ``decode``; or ``where`` is wrong; or the cache is at its origin, or smaller than a shard.
         TypeError: The place is not a path, ``fields`` are not names, or a transform or ``decode`` is not callable.
     """
 
@@ -72,6 +75,7 @@ class LMDBDataset(StoreDataset):
         transforms: Callable[..., Any] | None = None,
         fields: Iterable[str] | Mapping[str, str] | None = None,
         resize: str = "exact",
+        where: str | None = None,
         cache: str | os.PathLike[str] | None = None,
         cache_bytes: int | None = None,
     ) -> None:
@@ -86,4 +90,5 @@ class LMDBDataset(StoreDataset):
             transforms=transforms,
             fields=fields,
             resize=resize,
+            where=where,
         )

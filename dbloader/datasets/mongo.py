@@ -11,6 +11,7 @@ import numpy as np
 from typing_extensions import override
 
 from dbloader.caching.store import with_cache
+from dbloader.datasets.base import find_selected
 from dbloader.datasets.collection import CollectionDataset
 from dbloader.datasets.fields import check_fields
 from dbloader.datasets.store import StoreDataset, checked_place
@@ -20,7 +21,7 @@ from dbloader.stores.mongo.store import MongoStore
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from dbloader.records.manifest import Manifest
     from dbloader.stores.base import Store
@@ -36,10 +37,10 @@ class MongoDataset(StoreDataset):
     Args:
         place: ``mongodb://host/database.collection`` or ``mongodb+srv://...``. The workers of a DataLoader get the
             credentials; any other pickle of the dataset has none.
-        transform, target_transform, decode, transforms, fields, resize: As in LMDBDataset.
-        query: Select the records that this MongoDB query finds, such as ``{"label": {"$in": [3, 5]}, "width":
-            {"$gte": 256}}``, in the order of the store. It may name any field. The server answers it now and in
-            ``refresh``. Index 0 is the first record found; the field ``"index"`` is the index in the store.
+        transform, target_transform, decode, transforms, fields, resize, where: As in LMDBDataset.
+        query: Instead of ``where``: select the records that this MongoDB query finds, such as ``{"label": {"$in": [3,
+            5]}, "width": {"$gte": 256}}``, in the order of the store. It may name any field. The server answers it now
+            and in ``refresh``. Index 0 is the first record found; the field ``"index"`` is the index in the store.
         cache, cache_bytes: As in LMDBDataset. dbloader copies the records to the folder in shards of about 64 MB.
 
     Raises:
@@ -63,11 +64,14 @@ class MongoDataset(StoreDataset):
         transforms: Callable[..., Any] | None = None,
         fields: Iterable[str] | Mapping[str, str] | None = None,
         resize: str = "exact",
+        where: str | None = None,
         query: Mapping[str, Any] | None = None,
         cache: str | os.PathLike[str] | None = None,
         cache_bytes: int | None = None,
     ) -> None:
         self._origin = MongoStore(checked_place(place, "a URI such as mongodb://host/database.collection"))
+        if query is not None and where is not None:
+            raise OptionError("query and where both select records: give one of them")
         self.query = None if query is None else _check_query(query)
         self._cache, self._cache_bytes = cache, cache_bytes
         super().__init__(
@@ -78,8 +82,10 @@ class MongoDataset(StoreDataset):
             transforms=transforms,
             fields=fields,
             resize=resize,
+            where=where,
         )
-        self._indices = self._matching(self._origin, self.manifest)
+        if self.query is not None:
+            self._indices = self._matching(self._origin, self.manifest)
 
     def _store_of(self, origin: MongoStore) -> Store:
         return with_cache(origin, origin.uri, self._cache, self._cache_bytes)
@@ -89,14 +95,13 @@ class MongoDataset(StoreDataset):
         try:
             return super().find(name)
         except RecordNotFoundError:
-            if self._indices is None:
-                raise
-            # The query did not select the first record of that name, but may have selected another.
-            positions = np.flatnonzero(np.isin(self._indices, self._origin.named(name)))
-            if not len(positions):
+            if self._indices is not None:
                 self._origin.check_counts()  # the server may have lost records
-                raise
-            return int(positions[0])
+            raise
+
+    @override
+    def _named(self, name: str) -> Iterator[int]:
+        return iter(self._origin.named(name).tolist())
 
     def refresh(self) -> None:
         """Read a new store at the place, and ask the query again.
@@ -113,14 +118,14 @@ class MongoDataset(StoreDataset):
         store = self._store_of(origin)
         manifest = store.manifest
         check_fields(self, manifest)
-        indices = self._matching(origin, manifest)
+        indices = None if self.where is None else find_selected(store, self.where)
+        indices = indices if self.query is None else self._matching(origin, manifest)
         self._forget()
         self._origin, self.store, self.manifest, self._indices = origin, store, manifest, indices
 
-    def _matching(self, origin: MongoStore, manifest: Manifest) -> np.ndarray[Any, Any] | None:
-        """Return the indices of the records that the query finds, 4 bytes each; None without a query."""
-        if self.query is None:
-            return None
+    def _matching(self, origin: MongoStore, manifest: Manifest) -> np.ndarray[Any, Any]:
+        """Return the indices of the records that the query finds, 4 bytes each."""
+        assert self.query is not None
         indices = origin.matching(self.query)
         if origin.manifest.digest != manifest.digest:
             raise NotAStoreError(f"the store at {self.root} has been replaced just now: make the dataset again")

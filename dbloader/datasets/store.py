@@ -47,6 +47,7 @@ class StoreDataset(RecordDataset):
         transforms: Callable[..., Any] | None = None,
         fields: Iterable[str] | Mapping[str, str] | None = None,
         resize: str = "exact",
+        where: str | None = None,
     ) -> None:
         functions = {"transform": transform, "target_transform": target_transform, "transforms": transforms}
         for name, function in {**functions, "decode": decode}.items():
@@ -58,7 +59,8 @@ class StoreDataset(RecordDataset):
             raise OptionError(f"resize must be one of {', '.join(RESIZES)}, got {short_repr(resize)}")
         if resize != "exact" and decode is not decode_pil:
             raise OptionError(f"resize={resize!r} is for the default decode, decode_pil: leave out one of the two")
-        super().__init__(store)
+        super().__init__(store, where)
+        self.where = where
         self.transform = transform
         self.target_transform = target_transform
         self.transforms = transforms
@@ -129,6 +131,8 @@ class StoreDataset(RecordDataset):
             if transform is not None:
                 title = f"{name.capitalize().replace('_', ' ')}: "
                 lines.append(title + repr(transform).replace("\n", "\n" + " " * len(title)))
+        if self.where is not None:
+            lines.append(f"Where: {self.where} ({len(self):,} of {self.manifest.length:,} records)")
         return "\n    ".join([f"Dataset {type(self).__name__}", *(line.replace("\n", "\n    ") for line in lines)])
 
     def sample(self, record: Record, random_numbers: np.ndarray[Any, Any] | None = None) -> Any:

@@ -12,12 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dbloader._options import check_choice
-from dbloader.errors import DBLoaderError, ExportError
+from dbloader.errors import DBLoaderError, ExportError, OptionError
+from dbloader.queries.select import find_matching
+from dbloader.stores.base import READ_AT_ONCE
 from dbloader.stores.mongo.uri import is_mongo
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from dbloader.records.record import Record
+    from dbloader.stores.base import Store
 
 # Each class is in the module of its format, imported when used: Parquet needs pyarrow.
 FORMATS = {
@@ -35,8 +40,8 @@ class ExportReport(NamedTuple):
 
     Attributes:
         destination: The folder.
-        records: Records of the store, all of which are in the folder.
-        image_bytes: Bytes of all images in the store.
+        records: Records in the folder.
+        image_bytes: Bytes of their images in the store.
         warnings: Differences from the store, and the options of ``convert`` that undo them.
     """
 
@@ -51,6 +56,7 @@ def export_store(
     destination: str | os.PathLike[str],
     *,
     format: str = "folder",  # noqa: A002 - the word that everybody uses
+    where: str | None = None,
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> ExportReport:
     """Write all records of a store as files, from which ``convert`` makes the same store again.
@@ -63,10 +69,11 @@ def export_store(
         destination: Folder to make. It may exist if it is empty.
         format: ``"folder"``, ``"webdataset"`` or ``"parquet"``. For a store with boxes also ``"coco"`` or ``"yolo"``,
             which ``convert`` reads with a listing, and which hold no other labels and fields.
+        where: Write only the records that this query finds (docs/queries.md); None for all.
         progress: Called with the number of records written, and the total.
 
     Raises:
-        OptionError: ``format`` is unknown.
+        OptionError: ``format`` is unknown, or ``where`` is wrong or finds no record.
         ExportError: The destination or its partial folder exists or cannot be written, or the format cannot hold a
             record.
         StoreError: The store cannot be read.
@@ -77,12 +84,15 @@ def export_store(
         raise ExportError("export makes a folder, not a store: give a path, or copy the store (dbloader copy)")
     target = Path(destination)
     with open_store(place) as store:
-        total, nbytes = len(store), store.manifest.image_bytes
+        indices = find_matching(store, where or "")
+        if where and not len(indices):
+            raise OptionError(f"there is nothing to export: no record of {store.place} is found by {where!r}")
+        total, nbytes = len(indices), int(store.column("nbytes")[indices].sum())
         try:
             with _partial_folder(target) as partial:
                 kind: Any = getattr(import_module(f"dbloader.exports.{format}"), FORMATS[format])
                 with closing(kind(store, partial)) as exporter:
-                    for done, record in enumerate(store):
+                    for done, record in enumerate(_records(store, indices)):
                         progress(done, total)
                         exporter.write(record)
                     exporter.finish()
@@ -99,6 +109,11 @@ def export_store(
             f"the names of the classes in {', '.join(map(repr, named))} are not written: Parquet keeps them"
         )
     return ExportReport(str(target), total, nbytes, (*warnings,))
+
+
+def _records(store: Store, indices: Any) -> Iterator[Record]:
+    for start in range(0, len(indices), READ_AT_ONCE):
+        yield from store.read(indices[start : start + READ_AT_ONCE])
 
 
 @contextmanager

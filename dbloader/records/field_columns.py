@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -30,14 +31,17 @@ MAX_TEXT = 2000
 OTHER = ...
 """Takes the place of a value that no column can hold."""
 
+NO_BOOL = 2
+"""Value of a column of booleans for a record without a value."""
+
 _MAX_NAME = 200  # bytes of a field's name, as an LMDB key has at most 511
 _EXACT = 2**53  # a float64 holds all integers up to this one
-_NO_BOOL = 2
 _NOTHING, _BOOL, _INT, _FLOAT, _TEXT, _OTHER = b"-", b"?", b"i", b"f", b"t", b"*"
+_AT_ONCE = 4096
 _COUNT = struct.Struct("<I")
 _WIDE = b"wide"  # an integer that a float64 may not hold
 _DTYPES: dict[bytes, np.dtype[Any]] = {_BOOL: np.dtype("u1"), _INT: np.dtype("<i8"), _FLOAT: np.dtype("<f8")}
-_ABSENT: dict[bytes, float] = {_BOOL: _NO_BOOL, _INT: INT64_MIN, _FLOAT: np.nan}
+_ABSENT: dict[bytes, float] = {_BOOL: NO_BOOL, _INT: INT64_MIN, _FLOAT: np.nan}
 _OF_TYPE: dict[type, bytes] = {bool: _BOOL, int: _INT, float: _FLOAT}
 _KINDS = {_BOOL: "bool", _INT: "int", _FLOAT: "float", _TEXT: "text"}
 KINDS = tuple(_KINDS.values())
@@ -87,7 +91,7 @@ def unpack_values(chunk: bytes | memoryview) -> list[Any]:
         return [None if kind == _NOTHING else OTHER] * _COUNT.unpack_from(chunk, 1)[0]
     values = np.frombuffer(chunk, _DTYPES[kind], offset=1)
     read = values.astype(bool).tolist() if kind == _BOOL else values.tolist()
-    return [value if known else None for value, known in zip(read, _known(values).tolist(), strict=True)]
+    return [value if known else None for value, known in zip(read, known_values(values).tolist(), strict=True)]
 
 
 def is_field_chunk(chunk: bytes | memoryview, count: int) -> bool:
@@ -113,7 +117,7 @@ class KindCounter:
             kinds.add(chunk[:1])
             if chunk[:1] == _INT:
                 values = np.frombuffer(chunk, _DTYPES[_INT], offset=1)
-                if np.any((np.abs(values) > _EXACT) & _known(values)):
+                if np.any((np.abs(values) > _EXACT) & known_values(values)):
                     kinds.add(_WIDE)
 
     def columns(self) -> dict[str, str]:
@@ -154,7 +158,7 @@ class FieldColumn(NamedTuple):
             texts[:] = [*self.values]
             return texts
         if self.kind == "bool":
-            known = self.values != _NO_BOOL
+            known = self.values != NO_BOOL
             return self.values.astype(bool) if known.all() else np.where(known, self.values, -1).astype(np.int8)
         return np.array(self.values)
 
@@ -169,11 +173,21 @@ def join_chunks(chunks: Iterable[bytes | memoryview], kind: str, length: int) ->
     for chunk in chunks:
         if (own := bytes(chunk[:1])) in _DTYPES:
             part = np.frombuffer(chunk, _DTYPES[own], offset=1)  # perhaps integers in a column of floats
-            np.copyto(values[begin : begin + len(part)], part, where=_known(part))
+            np.copyto(values[begin : begin + len(part)], part, where=known_values(part))
             begin += len(part)
         else:
             begin += _COUNT.unpack_from(chunk, 1)[0]
     return FieldColumn(kind, values)
+
+
+def column_of(values: Iterable[Any], length: int) -> FieldColumn | None:
+    """Return a column of results of ``scalar``; None if they do not fit into one."""
+    counter, chunks, rest = KindCounter(), list[bytes](), iter(values)
+    while some := list(islice(rest, _AT_ONCE)):
+        chunks.append(pack_values(some))
+        counter.add({PREFIX: chunks[-1]})
+    kind = counter.columns().get("")
+    return None if kind is None else join_chunks(chunks, kind, length)
 
 
 def _texts(chunk: bytes | memoryview) -> bytes | memoryview:
@@ -181,6 +195,7 @@ def _texts(chunk: bytes | memoryview) -> bytes | memoryview:
     return chunk[1:] if bytes(chunk[:1]) == _TEXT else pack_names([b""] * _COUNT.unpack_from(chunk, 1)[0])
 
 
-def _known(values: Array) -> Array:
+def known_values(values: Array) -> Array:
+    """Return which values of a column of booleans or numbers are values: bool, of the same shape."""
     known: Array = ~np.isnan(values) if values.dtype.kind == "f" else values != INT64_MIN
-    return known if values.dtype.kind != "u" else values != _NO_BOOL
+    return known if values.dtype.kind != "u" else values != NO_BOOL

@@ -196,7 +196,7 @@ def _compare(request: ViewerRequest) -> dict[str, Any]:
 def _record(request: ViewerRequest) -> dict[str, Any]:
     index = request.integer("index")
     facts = show_record(request.store, index)
-    return {**facts, "joined": request.selections.columns.describe(index)}
+    return {**facts, "joined": request.selections.columns.describe(index, request.selections.columns.joined)}
 
 
 def _position(request: ViewerRequest) -> dict[str, int | None]:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dbloader.errors import OptionError
+from dbloader.queries.columns import blocks
 from dbloader.records.columns import CHUNK
 from dbloader.records.names import names_in
-from dbloader.viewing.columns import blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from dbloader.checking.duplicates import describe_rows
 from dbloader.checking.fingerprints import load_groups
 from dbloader.errors import OptionError
-from dbloader.viewing.cache import LRUCache
-from dbloader.viewing.columns import find_names
+from dbloader.queries.cache import LRUCache
+from dbloader.queries.columns import find_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,10 +8,10 @@ import numpy as np
 
 from dbloader._describe import short_repr
 from dbloader.errors import OptionError
-from dbloader.viewing.columns import blocks, parts
+from dbloader.queries.columns import blocks, parts
 
 if TYPE_CHECKING:
-    from dbloader.viewing.columns import Array, Columns
+    from dbloader.queries.columns import Array, Columns
     from dbloader.viewing.selection import Selections
 
 ODD = "odd"

@@ -11,16 +11,15 @@ import numpy as np
 
 from dbloader._describe import short_repr
 from dbloader.errors import DamagedStoreError, OptionError
-from dbloader.viewing.columns import parts
+from dbloader.queries.columns import parts
+from dbloader.queries.parse import SIZES
 from dbloader.viewing.joined import PREDICTION
-from dbloader.viewing.query import SIZES
 from dbloader.viewing.sorting import sort_records
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from dbloader.viewing.columns import Array, Columns
-    from dbloader.viewing.joined import Joined
+    from dbloader.queries.columns import Array, Columns
     from dbloader.viewing.selection import Selections
 
 _MOST_ROWS = 500  # of one answer
@@ -83,7 +82,7 @@ def _count(selections: Selections, text: str, axes: str) -> dict[str, Any]:
     if len(manifest.formats) == 1 and sum(manifest.formats.values()) == manifest.length:
         formats = dict.fromkeys(manifest.formats, len(indices))
     try:
-        events, problem = selections.events(), None
+        events, problem = selections.columns.events(), None
     except DamagedStoreError as error:  # the other counts do not need the report
         events, problem = {}, str(error)
     return {
@@ -151,11 +150,10 @@ def field(selections: Selections, text: str, name: str, axes: str = "") -> dict[
     Raises:
         OptionError: The store has no such column.
     """
-    column = _joined(selections, name, ("bool", "float", "int", "text"))
-    if not column.texts:
+    if _checked(selections, name, ("bool", "float", "int", "text")) in ("float", "int"):
         return histogram(selections, text, name, _axes(axes).get(name, ""))
-    counts = _count_values(selections.columns, name, selections.select(text))
-    common = sorted(((text, counts[number]) for number, text in enumerate(column.texts)), key=lambda row: -row[1])
+    counts, texts = _count_values(selections.columns, name, selections.select(text)), selections.columns.texts(name)[1]
+    common = sorted(((text, counts[number]) for number, text in enumerate(texts)), key=lambda row: -row[1])
     return {"values": common[:_MOST_VALUES], "different": len(common)}
 
 
@@ -185,13 +183,14 @@ def compare_labels(selections: Selections, text: str, name: str) -> dict[str, An
         OptionError: The store has no such column of integers or texts.
     """
     columns, indices, counts = selections.columns, selections.select(text), Counter[tuple[int, int]]()
-    column = _joined(selections, name, ("int", "text"))
+    texts = columns.texts(name)[1] if _checked(selections, name, ("int", "text")) == "text" else None
     for _, here in parts(indices):
         (labels, has_label), (values, has_value) = columns.known("label", here), columns.known(name, here)
         both = has_label & has_value
         counts.update(zip(labels[both].tolist(), values[both].tolist(), strict=True))
     class_name, total = selections.store.manifest.class_name, counts.total()
-    rows = [(label, column.show(value), number) for (label, value), number in counts.most_common()]
+    found = counts.most_common()
+    rows = [(label, value if texts is None else texts[value], number) for (label, value), number in found]
     differing = [row for row in rows if row[1] not in (row[0], class_name(row[0]))]
     return {
         "pairs": rows if len(rows) <= _MOST_PAIRS else differing[:_MOST_PAIRS],
@@ -201,9 +200,9 @@ def compare_labels(selections: Selections, text: str, name: str) -> dict[str, An
     }
 
 
-def _joined(selections: Selections, name: str, kinds: Collection[str]) -> Joined:
-    """Return a joined column. Raise OptionError if no column with this name has one of these kinds."""
-    known = {name: column for name, column in selections.columns.joined.items() if column.kind in kinds}
+def _checked(selections: Selections, name: str, kinds: Collection[str]) -> str:
+    """Return the kind of a field's column. Raise OptionError if no column with this name has one of these kinds."""
+    known = {name: kind for name, kind in selections.columns.kinds.items() if kind in kinds}
     if name not in known:
         raise OptionError(f"a column must be one of {', '.join(known) or 'none'}, got {short_repr(name, 50)}")
     return known[name]

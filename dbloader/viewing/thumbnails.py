@@ -23,7 +23,7 @@ from dbloader.images.pillow import (
     translate_errors,
     value_depth,
 )  # fmt: skip
-from dbloader.viewing.cache import LRUCache
+from dbloader.queries.cache import LRUCache
 from dbloader.viewing.files import header_of, image_of, media_type, shown_orientation
 
 if TYPE_CHECKING:

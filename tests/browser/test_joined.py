@@ -49,7 +49,7 @@ def doubtful(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Ite
     (folder / "predictions.csv").write_text("\n".join(lines))
     with viewer(folder / "train.lmdb", "--with", folder / "predictions.csv", "--no-open") as running:
         said = next(line for line in running.lines if "predictions.csv" in line)
-        assert re.search(r"columns prediction, loss, top5, note, differs; \d+ of 2,000 records have no row", said)
+        assert re.search(r"columns prediction, loss, top5, note, labels.differ; \d+ of 2,000 records have no row", said)
         yield Site.entered(chromium, running)
 
 
@@ -85,7 +85,7 @@ def test_planted_labels_are_found_by_the_table_of_pairs(tabs: Tabs, doubtful: Si
     expect(page.locator("#count")).to_contain_text(f"{differing[0]} of 2,000")
 
 
-@pytest.mark.parametrize("path", ["/?view=compare", "/?q=differs=true&sort=-loss"])
+@pytest.mark.parametrize("path", ["/?view=compare", "/?q=labels.differ&sort=-loss"])
 def test_pages_are_accessible_and_fit_a_narrow_window(tabs: Tabs, doubtful: Site, axe: str, path: str) -> None:
     page = tabs.open(doubtful, path, reduced_motion="reduce")
     check_page(page, axe)
@@ -99,13 +99,13 @@ def test_planted_labels_are_first_by_loss(tabs: Tabs, doubtful: Site) -> None:
         "title", re.compile(r"^loss: \d.*\nprediction: ")
     )
     assert {*tiles(page)[:PLANTED]} == WRONG
-    page.locator("db-field[name=differs]").get_by_role("button", name="true").click()
+    page.locator('db-field[name="labels.differ"]').get_by_role("button", name="true").click()
     expect(page.locator("#count")).to_contain_text(f"{PLANTED} of 2,000")
     assert {*tiles(page)} == WRONG
 
 
 def test_fields_filter_by_bars_values_and_text(tabs: Tabs, doubtful: Site) -> None:
-    page = tabs.open(doubtful, "/?q=differs=true", viewport={"width": 1440, "height": 900})
+    page = tabs.open(doubtful, "/?q=labels.differ", viewport={"width": 1440, "height": 900})
     count = page.locator("#count")
     expect(count).to_contain_text(f"{PLANTED} of 2,000")
     loss = page.locator("db-field[name=loss]")
@@ -115,7 +115,7 @@ def test_fields_filter_by_bars_values_and_text(tabs: Tabs, doubtful: Site) -> No
     told = loss.locator(".range").inner_text()
     page.keyboard.press("Enter")
     expect(count).to_contain_text(f"{told.rpartition(' ')[2]} of 2,000")
-    assert re.search(r"q=differs%3Dtrue\+loss%3E%3D[\d.]+$", page.url)
+    assert re.search(r"q=labels.differ\+loss%3E%3D[\d.]+$", page.url)
     page.goto("/")
     note = page.locator("db-field[name=note]")
     note.locator("input").fill('7, "so"')

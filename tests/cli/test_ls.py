@@ -31,8 +31,10 @@ def test_ls_lists_records_in_their_order(shell: Shell, store: Path) -> None:
     assert [line.split() for line in outcome.stdout.splitlines()] == expected
 
 
-def test_ls_lists_one_class_as_json_lines(shell: Shell, store: Path) -> None:
-    lines = [json.loads(line) for line in shell("ls", store, "--class", "dog", "--json").stdout.splitlines()]
+def test_ls_lists_the_records_of_a_query_as_json_lines(shell: Shell, store: Path) -> None:
+    lines = [
+        json.loads(line) for line in shell("ls", store, "--where", "class:dog width<41", "--json").stdout.splitlines()
+    ]
     assert [line["index"] for line in lines] == [6, 7, 8, 9, 10, 11]
     with open_store(store) as opened:
         nbytes = len(opened[6].image or b"")
@@ -50,15 +52,15 @@ def test_ls_of_records_without_names_labels_and_images(shell: Shell, place: Path
         "       1  -7                -            0  a\\x1b[2J\\n.jpg\n"
         "       2  -7                -            0\n"
     )
-    assert len(shell("ls", place, "--class", "-7").stdout.splitlines()) == 2
+    assert len(shell("ls", place, "--where", "label:-7").stdout.splitlines()) == 2
     assert json.loads(shell("ls", place, "--json").stdout.splitlines()[0]) == {
         "index": 0, "name": None, "label": None, "class": None, "width": None, "height": None, "bytes": 0,
     }  # fmt: skip
-    check_error(shell("ls", place, "--class", "cat"), "no class is called 'cat'; the labels are integers")
+    check_error(shell("ls", place, "--where", "class:cat"), "no class is called 'cat'; the store has no class names")
 
 
 def test_unknown_class_is_an_error(shell: Shell, store: Path) -> None:
-    check_error(shell("ls", store, "--class", "owl"), "no class is called 'owl'; one is 'cat'")
+    check_error(shell("ls", store, "--where", "class:owl"), "no class is called 'owl'; classes are 'cat', 'dog'")
 
 
 @pytest.mark.slow

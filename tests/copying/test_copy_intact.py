@@ -117,7 +117,7 @@ def test_skip_damaged_without_an_intact_record_leaves_nothing(tmp_path: Path, so
 
 def test_skip_damaged_excludes_a_selection(tmp_path: Path, source: Path) -> None:
     with pytest.raises(OptionError, match=r"skip_damaged \(--skip-damaged\) copies one store, without where, resume: "):
-        copy_store(source, tmp_path / "new.lmdb", skip_damaged=print, where=["label==1"], resume=True)
+        copy_store(source, tmp_path / "new.lmdb", skip_damaged=print, where="label==1", resume=True)
 
 
 def test_skip_damaged_command_names_left_out_records(tmp_path: Path, source: Path) -> None:

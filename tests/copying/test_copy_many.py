@@ -157,7 +157,7 @@ def test_box_labels_without_classes_get_no_classes(tmp_path: Path) -> None:
         copy_store([one, bare], tmp_path / "out.lmdb")
     copy_store([one, names], tmp_path / "out.lmdb")
     assert [record.fields["box_labels"] for record in records(tmp_path / "out.lmdb")] == [[1, 0], ["cat", "cow"]]
-    copy_store(bare, tmp_path / "same.lmdb", where=["nbytes>0"])
+    copy_store(bare, tmp_path / "same.lmdb", where="bytes>0")
     assert documents(tmp_path / "same.lmdb") == documents(bare)
 
 

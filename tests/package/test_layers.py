@@ -23,6 +23,7 @@ LAYERS = (
     {"batches", "checking", "copying"},
     {"conversion", "datasets", "exports"},
     {"sources", "device", "caching"},
+    {"queries"},
     {"stores", "decoding", "sampling"},
     {"records", "images", "remote"},
     {"_describe", "_lazy", "_machine", "_options", "_version", "errors"},

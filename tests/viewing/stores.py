@@ -7,9 +7,9 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from dbloader import Record
+from dbloader.queries.parse import EVENTS
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
-from dbloader.viewing.query import EVENTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,9 +11,9 @@ import pytest
 
 from dbloader import Record, open_store
 from dbloader.errors import OptionError, SourceError
-from dbloader.records.columns import NO_LABEL
+from dbloader.records.field_columns import NO_BOOL, FieldColumn
 from dbloader.viewing import summary
-from dbloader.viewing.joined import Joined, join_listing
+from dbloader.viewing.joined import join_listing
 from dbloader.viewing.selection import Selections
 from dbloader.viewing.sorting import sort_records
 from tests.viewing.stores import write_records
@@ -55,20 +55,18 @@ def test_csv_gives_each_record_its_row(tmp_path: Path, store: Store) -> None:
         joined = join_listing(store, listing(tmp_path, CSV), said.append)
     kinds = {name: column.kind for name, column in joined.items()}
     assert kinds == {
-        "prediction": "text", "loss": "float", "top5": "bool", "id": "text", "note": "text", "differs": "bool"
+        "prediction": "text", "loss": "float", "top5": "bool", "id": "text", "note": "text", "two words": "int",
+        "labels.differ": "bool",
     }  # fmt: skip
-    values = {
-        name: [column.texts[at] if column.texts and at >= 0 else at for at in column.values.tolist()]
-        for name, column in joined.items()
-    }
+    values = {name: [*column.values] for name, column in joined.items()}
     # Two records are called r1: both have its row.
-    assert values["prediction"] == ["cat", "cat", NO_LABEL, NO_LABEL, "dog", "dog", "cat"]
+    assert values["prediction"] == ["cat", "cat", "", "", "dog", "dog", "cat"]
     assert [None if math.isnan(loss) else loss for loss in values["loss"]] == [0.5, 2, None, None, None, 0.001, 2]
-    assert values["top5"] == ["true", "false", NO_LABEL, NO_LABEL, "true", NO_LABEL, "false"]
+    assert values["top5"] == [1, 0, NO_BOOL, NO_BOOL, 1, NO_BOOL, 0]
     assert values["id"][:2] == ["007", "1"]
-    assert joined["differs"].values.tolist() == [0, 1, NO_LABEL, NO_LABEL, 1, NO_LABEL, 0]
+    assert joined["labels.differ"].values.tolist() == [0, 1, NO_BOOL, NO_BOOL, 1, NO_BOOL, 0]
     assert "2 of 7 records have no row" in said[0]
-    assert "left out: label, width, two words;" in said[1]
+    assert "left out: label, width;" in said[1]
 
 
 @pytest.mark.filterwarnings("ignore:.*name no record:UserWarning")
@@ -80,7 +78,7 @@ def test_joined_columns_are_searched_sorted_and_counted(tmp_path: Path, store: S
 
     assert found("prediction=cat") == [0, 1, 6]
     assert found("class:cat prediction=dog") == [4]
-    assert found("differs=true") == [1, 4]
+    assert found("labels.differ") == found("labels.differ=true") == [1, 4]
     assert found("top5=true") == [0, 4]
     assert found("loss>0.5") == found("loss=2") == [1, 6]
     assert found("-loss<=1") == [1, 2, 3, 4, 6]
@@ -92,16 +90,20 @@ def test_joined_columns_are_searched_sorted_and_counted(tmp_path: Path, store: S
     assert summary.field(selections, "", "top5")["values"] == [("false", 2), ("true", 2)]
     assert summary.field(selections, "", "loss")["ends"] == [0.001, 2]
     assert summary.rows(selections, "index:1", 0, 1, "loss")["rows"][0][6] == {"loss": 2.0, "prediction": "cat"}
-    assert selections.columns.describe(5) == {
-        "prediction": "dog", "loss": 0.001, "top5": None, "id": "3", "note": "c", "differs": None
+    assert selections.columns.describe(5, selections.columns.kinds) == {
+        "prediction": "dog", "loss": 0.001, "top5": None, "id": "3", "note": "c", "two words": 1, "labels.differ": None
     }  # fmt: skip
     compared = summary.compare_labels(selections, "", "prediction")
     assert sorted(compared["pairs"]) == [(0, "cat", 2), (0, "dog", 1), (1, "cat", 1)]
     assert (compared["total"], compared["equal"], compared["different"]) == (4, 2, 2)
-    for text, what in (("loss~5", "loss~5"), ("differs=maybe", "true or false"), ("loss>x", "needs a number")):
+    for text, what in (
+        ("loss~5", "loss is compared by"),
+        ("top5=maybe", "true or false"),
+        ("loss>x", "needs a number"),
+    ):
         with pytest.raises(OptionError, match=what):
             found(text)
-    with pytest.raises(OptionError, match="a column must be one of prediction, id, note, got 'loss'"):
+    with pytest.raises(OptionError, match="a column must be one of prediction, id, note, two words, got 'loss'"):
         summary.compare_labels(selections, "", "loss")
 
 
@@ -118,7 +120,7 @@ def test_joined_columns_are_searched_sorted_and_counted(tmp_path: Path, store: S
 )
 @pytest.mark.parametrize("axis", ["", "log", "linear"])
 def test_histogram_of_a_field_counts_every_finite_value(store: Store, values: list[float], axis: str) -> None:
-    selections = Selections(store, {"loss": Joined("float", np.array(values))})
+    selections = Selections(store, {"loss": FieldColumn("float", np.array(values))})
     finite = [value for value in values if math.isfinite(value)]
     found = summary.field(selections, "", "loss", f"loss:{axis}")
     json.dumps(found, allow_nan=False)
@@ -132,8 +134,8 @@ def test_integers_of_json_are_labels_and_other_values_are_left_out(tmp_path: Pat
         {"index": 1, "prediction": 1, "p": 0.5, "vector": [1, 2]},
     ]
     joined = join_listing(store, listing(tmp_path, rows, "jsonl"))
-    assert [*joined] == ["prediction", "p", "differs"]
-    assert joined["differs"].values.tolist()[:3] == [1, 0, NO_LABEL]
+    assert [*joined] == ["prediction", "p", "labels.differ"]
+    assert joined["labels.differ"].values.tolist()[:3] == [1, 0, NO_BOOL]
     assert joined["p"].values.tolist()[:2] == [1.0, 0.5]
     selections = Selections(store, joined)
     assert [*selections.select("prediction=1 label:1")] == [1]
@@ -162,4 +164,4 @@ def test_classes_called_like_other_labels_need_json(tmp_path: Path) -> None:
         with pytest.raises(SourceError, match=r"write a \.jsonl, where text is a name and an integer a label"):
             join_listing(store, listing(tmp_path, "name,prediction\na,1\n"))
         rows: list[dict[str, Any]] = [{"name": "a", "prediction": "10"}]
-        assert join_listing(store, listing(tmp_path, rows, "jsonl"))["differs"].values.tolist() == [0]
+        assert join_listing(store, listing(tmp_path, rows, "jsonl"))["labels.differ"].values.tolist() == [0]

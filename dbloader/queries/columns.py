@@ -1,4 +1,4 @@
-"""The columns of a store in memory, and the search for names in them."""
+"""The columns of a store in memory, with columns that a listing adds, and the search for names in them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dbloader.queries.cache import LRUCache
+from dbloader.queries.parse import KEYS, SIZES
 from dbloader.records.columns import CHUNK, DTYPES, NO_LABEL, name_hash
+from dbloader.records.field_columns import PREFIX, known_values
 from dbloader.records.names import name_at
-from dbloader.viewing.cache import LRUCache
-from dbloader.viewing.query import SIZES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+    from dbloader.records.field_columns import FieldColumn
+    from dbloader.records.names import Names
     from dbloader.stores.base import Store
-    from dbloader.viewing.joined import Joined
 
     Array = np.ndarray[Any, Any]
 
@@ -31,7 +33,7 @@ class Columns:
     Sizes have the narrowest dtype for their values: ten million records take 160 MB in place of 240.
     """
 
-    def __init__(self, store: Store, joined: Mapping[str, Joined] | None = None) -> None:
+    def __init__(self, store: Store, joined: Mapping[str, FieldColumn] | None = None) -> None:
         self.store, self.joined = store, joined or {}
         self._columns = LRUCache[Any](math.inf, len)
         self._names = LRUCache[Any](_NAME_BYTES, len)
@@ -66,8 +68,32 @@ class Columns:
 
     @property
     def kinds(self) -> dict[str, str]:
-        """The joined columns, and the kind of each."""
-        return {name: column.kind for name, column in self.joined.items()}
+        """The columns of further fields, and the kind of each. A joined column hides a field of the same name.
+
+        A field that is called like something else, such as ``bytes``, is ``field.bytes`` here.
+        """
+        stored = self.store.manifest.columns.items()
+        own = {PREFIX + name if name in KEYS else name: kind for name, kind in stored}
+        return own | {name: column.kind for name, column in self.joined.items()}
+
+    def field(self, name: str) -> FieldColumn:
+        """Return the column of a further field, or a joined column. ``field.`` may precede the name."""
+        name = name.removeprefix(PREFIX)
+        if name in self.joined:
+            return self.joined[name]
+        found: FieldColumn = self._columns.get(PREFIX + name, lambda: self.store.field_column(name))
+        return found
+
+    def texts(self, name: str) -> tuple[Array, Sequence[str]]:
+        """Return a number for each record, and the text of each number, sorted, for a field of texts or booleans.
+
+        Texts have int64, NO_LABEL without a value. Booleans have uint8: 0, 1, or 2 without a value.
+        """
+        column = self.field(name)
+        if column.kind == "bool":
+            return column.values, ("false", "true")
+        found: tuple[Array, Sequence[str]] = self._columns.get(f"texts of {name}", lambda: _number_texts(column.values))
+        return found
 
     @property
     def sortable(self) -> tuple[str, ...]:
@@ -77,7 +103,7 @@ class Columns:
     def known(self, what: str, indices: Any) -> tuple[Array, Array]:
         """Return a column of ``sortable`` for some records, and whether each record has a value: two arrays.
 
-        The aspect is width / height, float64. Joined columns have the values of ``Joined``.
+        The aspect is width / height, float64. Texts and booleans are the numbers of ``texts``.
 
         Args:
             what: Name of the column.
@@ -86,16 +112,30 @@ class Columns:
         if what in SIZES:
             values = self._sizes(what, indices)
             return values, values > 0
-        values = self.get("label")[indices] if what == "label" else self.joined[what].values[indices]
-        return values, ~np.isnan(values) if values.dtype.kind == "f" else values != NO_LABEL
+        if what == "label":
+            values = self.get("label")
+        else:
+            values = self.texts(what)[0] if self.field(what).kind == "text" else self.field(what).values
+        return (some := values[indices]), known_values(some)
 
-    def describe(self, index: int, names: Iterable[str] | None = None) -> dict[str, Any]:
-        """Return some or all joined columns of a record; None for no value."""
-        found = {}
-        for name in self.joined if names is None else names:
-            (value,), (known,) = self.known(name, slice(index, index + 1))
-            found[name] = self.joined[name].show(value.item()) if known else None
+    def describe(self, index: int, names: Iterable[str]) -> dict[str, Any]:
+        """Return some columns of a record as values of JSON; None for no value."""
+        return {name: _plain(self.field(name), index) for name in names}
+
+    def events(self) -> dict[str, Array]:
+        """Return the indices of the records with each event of the report: int64, shape (records,), ascending."""
+        found: dict[str, Array] = self._columns.get("events", self._find_events)
         return found
+
+    def _find_events(self) -> dict[str, Array]:
+        events: dict[str, set[str]] = {}
+        for line in self.store.events():
+            events.setdefault(line["name"], set()).add(line["event"])
+        found: dict[str, list[int]] = {event: [] for some in events.values() for event in some}
+        for index, name in find_names(self.store, events):
+            for event in events[name]:
+                found[event].append(index)
+        return {event: np.array(indices, np.int64) for event, indices in found.items()}
 
     def _sizes(self, what: str, indices: Any) -> Array:
         if what != "aspect":
@@ -105,6 +145,23 @@ class Columns:
         aspect = np.zeros(len(width))
         np.divide(width, height, out=aspect, where=height > 0)
         return aspect
+
+
+def _plain(column: FieldColumn, index: int) -> Any:
+    if column.kind == "text":
+        return column.values[index] or None
+    value = column.values[index]
+    if not known_values(value):
+        return None
+    if column.kind == "bool":
+        return ("false", "true")[value]
+    return value.item() if np.isfinite(value) else str(value)
+
+
+def _number_texts(texts: Names) -> tuple[Array, Sequence[str]]:
+    different = sorted({*texts} - {""})
+    numbers = {text: number for number, text in enumerate(different)} | {"": NO_LABEL}
+    return np.fromiter((numbers[text] for text in texts), np.int64, len(texts)), different
 
 
 def parts(indices: Any) -> Iterator[tuple[slice, Any]]:

@@ -1,0 +1,1 @@
+"""Find the records of a store by a query."""

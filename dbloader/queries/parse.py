@@ -1,0 +1,250 @@
+"""Parse a query, the language of the viewer's search and of ``where=``. docs/queries.md describes it.
+
+A condition compares a value of the record with a value, such as ``width<64``. Conditions that follow each other must
+all hold; ``or``, ``not`` and parentheses combine them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from dbloader._describe import short_repr
+from dbloader.errors import OptionError
+from dbloader.records.field_columns import PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SIZES = ("width", "height", "aspect", "bytes")
+EVENTS = ("damaged", "repaired", "rejected")
+"""Events of the conversion's report that are conditions by themselves."""
+
+_NUMBERS = ("<", "<=", ">", ">=", "=", "!=")
+_SIGNS = {
+    **dict.fromkeys(SIZES, _NUMBERS), "label": (":", *_NUMBERS), "index": (":", *_NUMBERS),
+    "class": (":",), "name": (":",), "event": (":",),
+}  # fmt: skip
+KEYS = tuple(_SIGNS)
+"""What a query compares beside further fields. ``field.width`` is the further field of that name."""
+
+_SIGNS_OF_KIND = {"bool": ("=", "!="), "int": _NUMBERS, "float": _NUMBERS, "text": ("~", "=", "!=")}
+_EXAMPLES = {"class": "cat", "label": "3", "name": "_012", "index": "5", "event": "damaged"}
+_MOST_LETTERS, _MOST_CONDITIONS, _DEEPEST = 10_000, 32, 20
+_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+
+_QUOTED = r'"(?:[^"\\]|\\["\\]|\\(?!["\\]))*"'  # between quotes: \" is a quote, and \\ a backslash
+_WORD = rf'(?:{_QUOTED}|[^\s()"])+'
+_CONDITION = re.compile(rf"({_QUOTED}|[^\W\d][\w.-]*)\s*(<=|>=|==|!=|[<>=~:])\s*({_WORD})?")
+_NAME_PART = re.compile(_WORD)
+_KEYWORD = re.compile(r"(or|and|not)(?=[\s()]|\Z)|([()])")
+_NUMBER = re.compile(r"([+-]?(?:[0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,3})?)([kKmMgG]?[bB]?)")
+_INTEGER = re.compile("-?[0-9]{1,18}")
+_RANGES = re.compile("[0-9]{1,18}(?:-[0-9]{1,18})?(?:,[0-9]{1,18}(?:-[0-9]{1,18})?)*")
+
+
+class Condition(NamedTuple):
+    """One comparison.
+
+    Attributes:
+        position: Position of its first letter in the query, from 1.
+        key: ``"class"``, ``"label"``, ``"name"``, ``"index"``, ``"event"``, one of ``SIZES``, or ``field.`` and the
+            name of a further field.
+        sign: ``":"``, ``"~"`` (contains), or a comparison.
+        value: A float for a size and a field of numbers; a bool or a text for such a field; for ``"label"`` and
+            ``"index"`` an int or a float, after ``":"`` an int or None (no label), and a list of ranges; the text for
+            other keys.
+    """
+
+    position: int
+    key: str
+    sign: str
+    value: Any
+
+
+class Group(NamedTuple):
+    """Parts that are combined by ``"and"`` or ``"or"``, or the one part that ``"not"`` negates."""
+
+    operator: str
+    parts: list[Condition | Group]
+
+
+def parse(text: str, fields: Mapping[str, str]) -> Group:
+    """Return the parts of a query that must all hold. A query without a word has none.
+
+    Args:
+        text: The query.
+        fields: The further fields that have a column, and the kind of each.
+
+    Raises:
+        OptionError: The query is wrong. The message has the position, what is allowed, and an example.
+    """
+    if len(text) > _MOST_LETTERS:
+        raise OptionError(f"the query has {len(text):,} letters; at most {_MOST_LETTERS:,} are allowed")
+    parser = _Parser(text, fields)
+    found = parser.alternatives(0)
+    if parser.rest:
+        parser.fail("a parenthesis is closed and not opened")
+    return found if found.operator == "and" else Group("and", [found])
+
+
+def query_error(position: int, what: str) -> OptionError:
+    """Return the error for the letter at a position, which counts from 1."""
+    return OptionError(f"query, letter {position}: {what}")
+
+
+class _Parser:
+    def __init__(self, text: str, fields: Mapping[str, str]) -> None:
+        self._text, self._fields = text, fields
+        self._at = self._conditions = 0
+        self._skip("")
+
+    @property
+    def rest(self) -> str:
+        return self._text[self._at :]
+
+    def fail(self, what: str) -> NoReturn:
+        raise query_error(self._at + 1, what)
+
+    def _skip(self, word: str) -> None:
+        self._at += len(word)
+        self._at += len(self.rest) - len(self.rest.lstrip())
+
+    def alternatives(self, depth: int) -> Group:
+        """Read up to the end or a closing parenthesis."""
+        groups = [self._conjunction(depth)]
+        while self._keyword() == "or":
+            self._skip("or")
+            groups.append(self._conjunction(depth))
+        if len(groups) == 1:
+            return groups[0]
+        if not all(group.parts for group in groups):
+            self.fail("or needs conditions before and after it, such as class:cat or class:dog")
+        return Group("or", [*groups])
+
+    def _conjunction(self, depth: int) -> Group:
+        parts: list[Condition | Group] = []
+        while self.rest and (word := self._keyword()) not in ("or", ")"):
+            if word == "and":
+                if not parts:
+                    self.fail("and needs conditions before and after it")
+                self._skip("and")
+                if not self.rest:
+                    self.fail("and needs conditions before and after it")
+            parts.append(self._part(depth))
+        return Group("and", parts)
+
+    def _keyword(self) -> str:
+        match = _KEYWORD.match(self.rest)
+        return match[0] if match else ""
+
+    def _part(self, depth: int) -> Condition | Group:
+        if depth > _DEEPEST:
+            self.fail(f"at most {_DEEPEST} parentheses and words not may be within each other")
+        word = self._keyword()
+        if word == "not" or (self.rest[:1] == "-" and self.rest[1:2].strip()):
+            self._skip(word or "-")
+            if not self.rest:
+                self.fail("not needs a condition after it, such as not class:cat")
+            return Group("not", [self._part(depth + 1)])
+        if word == "(":
+            start = self._at
+            self._skip("(")
+            group = self.alternatives(depth + 1)
+            if self._keyword() != ")":
+                raise query_error(start + 1, "a parenthesis is opened and not closed")
+            if not group.parts:
+                raise query_error(start + 1, "the parentheses are empty")
+            self._skip(")")
+            return group
+        if word:
+            self.fail(f"{word} needs conditions before and after it; quote a name that is called so")
+        return self._condition()
+
+    def _condition(self) -> Condition:
+        self._conditions += 1
+        if self._conditions > _MOST_CONDITIONS:
+            self.fail(f"at most {_MOST_CONDITIONS} conditions are allowed")
+        match = _CONDITION.match(self.rest) or _NAME_PART.match(self.rest)
+        if match is None:
+            self.fail('a quote is opened and not closed; write it as in name:"a b"')
+        if self.rest[match.end() :].startswith('"'):
+            self._at += match.end()
+            self.fail('a quote is opened and not closed; write it as in name:"a b"')
+        position, word = self._at + 1, match[0]
+        if len(match.groups()) == 3:
+            key, sign, raw = match.groups()
+            found = self._comparison(position, _unquoted(key), sign, raw)
+        elif self._fields.get(word) == "bool" and word not in EVENTS:
+            found = Condition(position, PREFIX + word.removeprefix(PREFIX), "=", value=True)
+        elif word in EVENTS:
+            found = Condition(position, "event", ":", word)
+        else:
+            found = Condition(position, "name", ":", _unquoted(word))
+        self._skip(word)
+        return found
+
+    def _comparison(self, position: int, key: str, sign: str, raw: str | None) -> Condition:
+        sign, value = "=" if sign == "==" else sign, _unquoted(raw or "")
+        field = PREFIX + key.removeprefix(PREFIX)
+        kind = None if key in _SIGNS else self._fields.get(key) or self._fields.get(field[len(PREFIX) :])
+        signs = _SIGNS_OF_KIND[kind] if kind else _SIGNS.get(key, ())
+        if sign not in signs:
+            what = f"{key} is compared by {', '.join(signs)}" if signs else f"there is nothing called {short_repr(key)}"
+            known = ", ".join((*_SIGNS, *self._fields))
+            quote = f'; quote a part of a name that looks like a condition: "{key}{sign}{raw or ""}"'
+            raise query_error(position, f"{what}; a condition begins with one of {known}{quote if not signs else ''}")
+        if not value and not (key == "class" and raw) and kind != "text":  # a class may be called ""
+            example = _EXAMPLES.get(key) or {"bool": "true"}.get(kind or "", "256")
+            raise query_error(position, f"{key}{sign} needs a value after it, such as {key}{sign}{example}")
+        if kind == "bool":
+            if value not in ("true", "false"):
+                raise query_error(position, f"{key}{sign} needs true or false, got {short_repr(value, 50)}")
+            return Condition(position, field, sign, value == "true")
+        if kind == "text":
+            return Condition(position, field, sign, value)
+        if kind or sign != ":":
+            return Condition(position, field if kind else key, sign, _number(position, key, sign, value))
+        return Condition(position, key, sign, _VALUES.get(key, _as_text)(position, value))
+
+
+def _unquoted(raw: str) -> str:
+    return re.sub(_QUOTED, lambda match: re.sub(r'\\(["\\])', r"\1", match[0][1:-1]), raw)
+
+
+def _number(position: int, key: str, sign: str, text: str) -> float:
+    match = _NUMBER.fullmatch(text)
+    number = math.nan
+    if match and (not match[2] or key == "bytes"):
+        number = float(match[1]) * _UNITS[match[2].lower()]
+        if re.fullmatch("[+-]?[0-9]+", text):
+            number = int(text)  # floats are not exact from 2**53 on
+    if not math.isfinite(number):
+        examples = f"{key}{sign}5kB" if key == "bytes" else f"{key}{sign}256 or {key}{sign}1e6"
+        raise query_error(position, f"{key}{sign} needs a number, such as {examples}, got {short_repr(text, 50)}")
+    return number
+
+
+def _as_text(_: int, value: str) -> str:
+    return value
+
+
+def _as_label(position: int, value: str) -> int | None:
+    if value != "none" and not _INTEGER.fullmatch(value):
+        raise query_error(position, f"a label is an integer or none, such as label:3, got {short_repr(value, 50)}")
+    return None if value == "none" else int(value)
+
+
+def _as_ranges(position: int, value: str) -> list[range]:
+    if not _RANGES.fullmatch(value):
+        what = "indices are integers and ranges, such as index:5 or index:1,5-9, got"
+        raise query_error(position, f"{what} {short_repr(value, 50)}")
+    bounds = [[int(bound) for bound in part.split("-")] for part in value.split(",")]
+    if any(part[-1] < part[0] for part in bounds):
+        what = "a range goes from the lower index to the higher one, such as 1-5, got"
+        raise query_error(position, f"{what} {short_repr(value, 50)}")
+    return [range(part[0], part[-1] + 1) for part in bounds]
+
+
+_VALUES = {"label": _as_label, "index": _as_ranges}

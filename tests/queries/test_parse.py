@@ -1,0 +1,166 @@
+"""Queries: words and their values, and mistakes with their positions."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dbloader.errors import OptionError
+from dbloader.queries.parse import Condition, Group, parse
+from tests.viewing.stores import quoted
+
+FIELDS = {"score": "float", "n": "int", "caption": "text", "is_test": "bool", "my field": "float", "field.bytes": "int"}
+
+
+def parts(text: str) -> list[object]:
+    """Return the parts of a query: conditions as (key, sign, value), groups as [operator, part, ...]."""
+    return [plain(part) for part in parse(text, FIELDS).parts]
+
+
+def plain(part: Condition | Group) -> object:
+    return part[1:] if isinstance(part, Condition) else [part.operator, *map(plain, part.parts)]
+
+
+def test_conditions_and_their_values() -> None:
+    assert parts(" class:cat\twidth<256\n-name:_01 7 damaged ") == [
+        ("class", ":", "cat"),
+        ("width", "<", 256),
+        ["not", ("name", ":", "_01")],
+        ("name", ":", "7"),
+        ("event", ":", "damaged"),
+    ]
+    assert parts('class:"maine coon" class:"" "damaged" "class:x" a"b c"d') == [
+        ("class", ":", "maine coon"),
+        ("class", ":", ""),
+        ("name", ":", "damaged"),
+        ("name", ":", "class:x"),
+        ("name", ":", "ab cd"),
+    ]
+    assert parts("index:5,7-9 label:-3 label:none label>=2 bytes>=1e6 bytes<5kB aspect=.5") == [
+        ("index", ":", [range(5, 6), range(7, 10)]),
+        ("label", ":", -3),
+        ("label", ":", None),
+        ("label", ">=", 2),
+        ("bytes", ">=", 1e6),
+        ("bytes", "<", 5000),
+        ("aspect", "=", 0.5),
+    ]
+    assert parts('score>=0.5 n!=9007199254740993 caption~"red car" caption="" is_test not is_test is_test=false') == [
+        ("field.score", ">=", 0.5),
+        ("field.n", "!=", 2**53 + 1),
+        ("field.caption", "~", "red car"),
+        ("field.caption", "=", ""),
+        ("field.is_test", "=", True),
+        ["not", ("field.is_test", "=", True)],
+        ("field.is_test", "=", False),
+    ]
+    assert parts('"my field"<3 field.score==1 field.bytes>2 bytes>2') == [
+        ("field.my field", "<", 3),
+        ("field.score", "=", 1),
+        ("field.bytes", ">", 2),
+        ("bytes", ">", 2),
+    ]
+    (condition,) = parse("  b", {}).parts
+    assert condition == Condition(3, "name", ":", "b")
+    assert parts("") == parts(" \n") == []
+    assert (len(parts("a " * 32)), len(parts("a" * 10_000))) == (32, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("width < 200  score>= .5 class : cat", "width<200 score>=.5 class:cat"),
+        ("a and b and (c)", "a b (c)"),
+        ("a or b c", "a or (b c)"),
+        ("not a b", "(not a) b"),
+        ("-a", "not a"),
+        ("not not a", "-(-a)"),
+        ("(a or b)or\tc", "(a or b) or c"),
+        ("((a))", "(a)"),
+    ],
+)
+def test_queries_of_one_meaning_have_equal_parts(text: str, same: str) -> None:
+    assert unnested(parts(text)) == unnested(parts(same))
+
+
+def unnested(part: object) -> object:
+    """Return a part without groups of one part."""
+    if isinstance(part, list):
+        some = [unnested(one) for one in part]
+        return some[1] if len(some) == 2 and some[0] in ("and", "or") else some
+    return part
+
+
+def test_or_and_not_bind_as_in_python() -> None:
+    assert parts("a or not b c") == [["or", ["and", A], ["and", ["not", B], C]]]
+    assert parts("-(a or b)") == [["not", ["or", ["and", A], ["and", B]]]]
+    assert parts("order android nothing")[0] == ("name", ":", "order")
+
+
+A, B, C = (("name", ":", name) for name in "abc")
+
+
+@given(st.text())
+@settings(derandomize=True)
+def test_any_text_in_quotes_can_be_a_class(text: str) -> None:
+    assert parts(f"-class:{quoted(text)}") == [["not", ("class", ":", text)]]
+
+
+@given(st.text(alphabet=st.sampled_from(list('ab -:<>=!~"()ornotand\\,.1e\0classwidthscore\ud800\n'))))
+@settings(derandomize=True, max_examples=500)
+def test_any_text_is_a_query_or_a_clear_error(text: str) -> None:
+    with contextlib.suppress(OptionError):
+        parse(text, FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('cat "abc', 'query, letter 5: a quote is opened and not closed; write it as in name:"a b"'),
+        ("cat width<nan", "letter 5: width< needs a number, such as width<256 or width<1e6, got 'nan'"),
+        ("width<1e999", "letter 1: width< needs a number, .* got '1e999'"),
+        ("width<", "letter 1: width< needs a value after it, such as width<256"),
+        ("width<0x10", "got '0x10'"),
+        (
+            "width:9",
+            "letter 1: width is compared by <, <=, >, >=, =, !=; a condition begins with one of width, .*caption",
+        ),
+        ("class<cat", "class is compared by :"),
+        ("score~3", "score is compared by <, "),
+        ("caption:red", "caption is compared by ~, =, !="),
+        ("http://x", "there is nothing called 'http'; .*quote a part of a name that looks .*: \"http://x\""),
+        ("foo < 3", "letter 1: there is nothing called 'foo'; a condition begins with one of width, .* score, n, "),
+        ("is_test=yes", "is_test= needs true or false, got 'yes'"),
+        ("is_test=", "is_test= needs a value after it, such as is_test=true"),
+        ("width<5kB", "width< needs a number, such as width<256 or width<1e6, got '5kB'"),
+        ("bytes<5XB", "bytes< needs a number, such as bytes<5kB, got '5XB'"),
+        ("label:cat", "a label is an integer or none, such as label:3, got 'cat'"),
+        ("label:99999999999999999999", "a label is an integer"),
+        ("index:3-", "indices are integers and ranges, such as index:5 or index:1,5-9, got '3-'"),
+        ("index:-3", "indices are integers"),
+        ("index:1,9-5", "a range goes from the lower index to the higher one, such as 1-5, got '1,9-5'"),
+        ("name:", "letter 1: name: needs a value after it, such as name:_012"),
+        ("a or", "letter 5: or needs conditions before and after it, such as class:cat or class:dog"),
+        ("or a", "or needs conditions before and after it"),
+        ("a (b or )", "letter 9: or needs conditions"),
+        ("and a", "letter 1: and needs conditions before and after it"),
+        ("a and", "letter 6: and needs conditions before and after it"),
+        ("a and or b", "or needs conditions before and after it"),
+        ("a not", "letter 6: not needs a condition after it, such as not class:cat"),
+        ("()", "letter 1: the parentheses are empty"),
+        ("x (a or b", "letter 3: a parenthesis is opened and not closed"),
+        ("a)", "letter 2: a parenthesis is closed and not opened"),
+        ("(" * 21 + "a" + ")" * 21, "at most 20 parentheses and words not"),
+        ("not " * 21 + "a", "at most 20 parentheses and words not"),
+        ("a " * 33, "letter 65: at most 32 conditions are allowed"),
+        ("a" * 10_001, "the query has 10,001 letters; at most 10,000 are allowed"),
+        ('"' * 9_999, "a quote is opened"),
+        ('"' + "\\" * 9_998, "a quote is opened"),
+    ],
+)
+def test_mistake_is_an_error_with_position_and_example(text: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        parse(text, FIELDS)
