@@ -19,7 +19,7 @@ Examples:
   dbloader export train.lmdb train-shards/ --format webdataset
   dbloader export train.lmdb train-parquet/ --format parquet
   dbloader export boxes.lmdb train-coco/ --format coco
-  dbloader export train.lmdb small/ --where 'width<64'""",
+  dbloader export train.lmdb cats/ --where class:cat""",
 )
 @click.argument("place", type=click.Path())
 @click.argument("destination", type=click.Path())

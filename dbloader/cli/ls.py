@@ -27,7 +27,7 @@ _WIDEST = 24  # letters of a class name, at most
     epilog="""\b
 Examples:
   dbloader ls train.lmdb
-  dbloader ls train.lmdb --where 'class:cat width<64'
+  dbloader ls train.lmdb --where 'class:cat width<256'
   dbloader ls train.lmdb --json""",
 )
 @click.argument("place", type=click.Path())
