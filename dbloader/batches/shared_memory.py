@@ -8,6 +8,7 @@ process.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import mmap
@@ -20,7 +21,20 @@ import numpy as np
 import torch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
+
+
+class ReleasingArray(np.ndarray[Any, Any]):
+    """An array that calls ``release`` when it is freed. A view keeps the array alive and calls nothing."""
+
+    release: Callable[[], object] | None = None
+
+    def __del__(self) -> None:
+        if self.release is not None:
+            self.release()
+
 
 _tokens = itertools.count()
 # The live pools that this process has made.
@@ -75,10 +89,10 @@ class SharedBatchPool:
         self._used[index] = 1
         return SharedSlot(self, index, shape)
 
-    def array(self, index: int, shape: tuple[int, ...]) -> _SlotArray:
+    def array(self, index: int, shape: tuple[int, ...]) -> ReleasingArray:
         """Return the memory of a slot in use; the slot becomes free when the array and all its views are gone."""
-        array = self._memory[index][: math.prod(shape)].reshape(shape).view(_SlotArray)
-        array.used, array.index, array.pid = self._used, index, os.getpid()
+        array = self._memory[index][: math.prod(shape)].reshape(shape).view(ReleasingArray)
+        array.release = functools.partial(_free_slot, self._used, index, os.getpid())
         return array
 
     def __getstate__(self) -> tuple[str, int, int, list[Any]]:
@@ -94,17 +108,9 @@ class SharedBatchPool:
         self.close_files()
 
 
-class _SlotArray(np.ndarray[Any, Any]):
-    """An array in a slot. Its deletion frees the slot; a view keeps the array alive and frees nothing."""
-
-    used: npt.NDArray[np.uint8] | None = None
-    index: int
-    pid: int
-
-    def __del__(self) -> None:
-        # A forked child inherits this object but must not free the parent's slot.
-        if self.used is not None and os.getpid() == self.pid:
-            self.used[self.index] = 0
+def _free_slot(used: npt.NDArray[np.uint8], index: int, pid: int) -> None:
+    if os.getpid() == pid:  # a forked child inherits the array, but must not free the parent's slot
+        used[index] = 0
 
 
 class SharedSlot:
@@ -120,12 +126,12 @@ class SharedSlot:
         self.pixels: npt.NDArray[np.uint8] = torch.from_numpy(self._array).numpy()
 
     def __reduce__(self) -> tuple[Any, tuple[str, int, tuple[int, ...]]]:
-        self._array.used = None  # from now on the receiver frees the slot
+        self._array.release = None  # from now on the receiver frees the slot
         return _receive_images, (self._token, self._index, self.pixels.shape)
 
 
 # The arrays of batches that have arrived in this process and are still referenced, by id: arrays have no hash.
-_received: WeakValueDictionary[int, _SlotArray] = WeakValueDictionary()
+_received: WeakValueDictionary[int, ReleasingArray] = WeakValueDictionary()
 
 
 def _receive_images(token: str, index: int, shape: tuple[int, ...]) -> torch.Tensor:
@@ -140,7 +146,7 @@ def _keep_received() -> None:
     for reference in _received.valuerefs():  # a list: another thread may receive a batch meanwhile
         array = reference()
         if array is not None:
-            array.used = None
+            array.release = None
 
 
 os.register_at_fork(before=_keep_received)

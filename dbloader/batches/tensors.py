@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from dbloader.batches.base import BatchFetcher, row_for_each, split
 from dbloader.batches.collate import ELEMENTS, collate
-from dbloader.batches.shared_memory import TensorByValue, send_small_by_value
+from dbloader.batches.shared_memory import ReleasingArray, TensorByValue, send_small_by_value
 from dbloader.batches.timed import TimedBatch, Work, now
 from dbloader.datasets.base import NotedErrors
 from dbloader.datasets.fields import has_image, join_image
@@ -178,20 +178,9 @@ class BatchMemory:
             block = np.empty(nbytes, np.uint8)
         if block.nbytes < nbytes:
             block = np.empty(nbytes, np.uint8)
-        array = block[:nbytes].reshape(shape).view(_ReturningArray)
-        array.block, array.free = block, self._free
+        array = block[:nbytes].reshape(shape).view(ReleasingArray)
+        array.release = functools.partial(self._free.append, block)
         return torch.from_numpy(array)  # keeps the array until the storage is freed
 
     def __reduce__(self) -> tuple[type[BatchMemory], tuple[()]]:
         return type(self), ()
-
-
-class _ReturningArray(np.ndarray[Any, Any]):
-    """An array that returns its memory when it is freed; a view keeps the array alive and returns nothing."""
-
-    block: np.ndarray[Any, Any]
-    free: deque[np.ndarray[Any, Any]] | None = None
-
-    def __del__(self) -> None:
-        if self.free is not None:
-            self.free.append(self.block)
