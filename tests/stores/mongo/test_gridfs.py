@@ -14,7 +14,6 @@ from dbloader.errors import DamagedRecordError, DamagedStoreError
 from dbloader.records.record import encode
 from dbloader.stores.mongo import partial
 from dbloader.stores.mongo.gridfs import LargeRecords
-from dbloader.stores.mongo.schema import MAX_ON_SERVER
 from dbloader.stores.open import create_store
 from tests.contracts.records import documents_of, stored, write, write_nothing, write_one_by_one
 from tests.support.mongo_stores import check_alone, database_of, fault, records_in, write_through_fault
@@ -22,6 +21,7 @@ from tests.support.mongo_stores import check_alone, database_of, fault, records_
 if TYPE_CHECKING:
     from tests.support.mongo import Mongod, Server
 
+MAX_ON_SERVER = 16 * 2**20  # of the server, and of docs/format.md
 # With the limit of `_small_limit`, in three chunks of GridFS each.
 LARGE = [Record(name=str(number), image=bytes([number]) * 600_000) for number in range(5)]
 
