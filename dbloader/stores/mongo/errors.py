@@ -31,6 +31,8 @@ _OUT_OF_DISK_SPACE = 14031
 # The messages of the operating system, within another error, and of Atlas.
 _DISK_FULL = re.compile(r"no space left on device|over your space quota|disk quota exceeded", re.IGNORECASE)
 _DUPLICATE_KEY = 11000
+# Messages of servers without an index that a query names.
+_NO_INDEX = re.compile("hint provided does not correspond to an existing index|bad hint")
 # The whole command that a refusal of the server repeats.
 _COMMAND = re.compile(r"execute command \{ (\w+):.*", re.DOTALL)
 
@@ -96,6 +98,10 @@ def translate(error: errors.PyMongoError, place: MongoURI, *, waited: float | No
             f"no server answers at {name} within {waited:g} s ({text}): "
             f"is the host right, is the server running, can it be reached from here{tls}?"
         )
+    if _NO_INDEX.search(str(error)):  # at the end, after the query
+        return StoreError(
+            f"{name}: an index of its records is missing: convert again, or make the indexes that docs/format.md lists"
+        )
     if is_transient(error):
         return StoreUnreachableError(f"the server of {name} did not answer for too long ({text})")
     return StoreError(f"{name}: {text}")
@@ -113,4 +119,5 @@ def reason(error: errors.PyMongoError) -> str:
     failures = _failures(error)
     text = str(failures[0].get("errmsg", error)) if failures else str(error)
     text = text.partition(", full error:")[0].partition(", Timeout:")[0].partition(" (configured timeouts:")[0]
+    text = " ".join(text.split())
     return text if len(text) <= 300 else text[:300] + "..."
