@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 import re
@@ -151,6 +152,29 @@ class DatasetContract:
         with pytest.raises(OptionError, match=r"has a field 'captions'; there are name, .*(boxes, caption|caption, b)"):
             self.kind(stored, fields=("captions",))
 
+    def test_where_selects_the_records_that_a_query_finds(self, stored: Any) -> None:
+        query = 'width>=110 (class:a or caption~"2")'
+        chosen = [index for index in range(10, LENGTH) if index % 7 == 0 or (index % 2 and "2" in str(index))]
+        with self.kind(stored, decode=None, where=query) as dataset, self.kind(stored, decode=None) as whole:
+            assert read_all(dataset) == [EXPECTED[index] for index in chosen]
+            assert dataset.targets.tolist() == [index % 7 for index in chosen]
+            assert list(dataset.names) == [f"{index}.x" for index in chosen]
+            assert dataset.column("width").tolist() == [100 + index for index in chosen]
+            assert dataset.column("caption").tolist() == [f"number {index}" if index % 2 else "" for index in chosen]
+            assert [dataset.find(f"{index}.x") for index in chosen] == [*range(len(chosen))]
+            with pytest.raises(RecordNotFoundError, match=r"the query does not select the record '3\.x'"):
+                dataset.find("3.x")
+            indices = hashlib.sha256(np.array(chosen, "<i8").tobytes()).hexdigest()
+            assert dataset.content_digest == f"{whole.content_digest}/{indices}"
+            assert repr(dataset).endswith(f"Where: {query} ({len(chosen)} of {LENGTH} records)")
+            assert read_all(pickle.loads(pickle.dumps(dataset))) == read_all(dataset)  # noqa: S301
+            assert whole.column("width").tolist() == [100 + index for index in range(LENGTH)]
+        with pytest.warns(UserWarning, match="^no record of .* is found by the query 'width<3'$") as caught:
+            nothing = self.kind(stored, where="width<3")
+        with nothing:
+            assert len(nothing) == 0
+        assert caught[0].filename == __file__
+
     def test_transform_error_names_the_record_here_and_in_a_worker(self, stored: Any) -> None:
         with self.kind(stored, fail_at_9, decode=None) as dataset:
             for use in (read_all, in_worker):
@@ -239,6 +263,8 @@ class DatasetContract:
             ({"transform": 3}, "^transform must be a callable or None, got 3$"),
             ({"target_transform": "x"}, "^target_transform must be a callable or None, got 'x'$"),
             ({"decode": "x"}, "^decode must be a callable or None, got 'x'$"),
+            ({"where": 3}, r"^where must be a query, such as 'score>0.5', got 3$"),
+            ({"where": "size>3"}, "^query, letter 1: there is nothing called 'size'; .*, event, caption; quote "),
             ({"fields": 3}, r"^fields must be names, such as \('image', 'label'\), or None, got 3$"),
             ({"fields": "image"}, r"^fields must be several names, such as \('image',\), got the one str 'image'$"),
         ],

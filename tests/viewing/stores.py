@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import random
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ CLASSES = ("cat", "maine coon", 'a "quoted" \\ one', "class:dog", "", " blank ",
 WORDS = ("cat", "_01", "ü", "x y", "a,b", 'q"q', "é\\", "-dash", "line\nbreak", "damaged", "width<9")
 FORMATS = ("JPEG", "PNG", "WEBP")
 _SIGNS: dict[str, Callable[[Any, Any], bool]] = {
-    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "=": operator.eq,
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "=": operator.eq, "!=": operator.ne,
 }  # fmt: skip
 
 
@@ -38,7 +39,14 @@ def some_records(count: int, seed: int, *, labels: tuple[int, int] = (0, len(CLA
         }
         for lost in rng.sample([*values], rng.choice((0, 0, 0, 1, 2))):
             del values[lost]
-        records.append(Record(**values, height=height if "width" in values else None))
+        fields = {
+            "score": rng.choice((rng.random(), 0.5, 1, math.nan)),
+            "n": rng.choice((rng.randrange(9), 2**60 + 1, None)),
+            "note": rng.choice((*WORDS, "Red CAR", "")),
+            "ok": rng.random() < 0.5,
+        }
+        fields = {name: value for name, value in fields.items() if rng.random() < 0.8}
+        records.append(Record(**values, height=height if "width" in values else None, fields=fields))
     return records
 
 
@@ -63,7 +71,10 @@ def write_records(
 def random_query(rng: random.Random, length: int, events: list[dict[str, str]]) -> tuple[str, Any]:
     """Return a query, and a function that returns whether the record of an index matches it."""
     words = [_group(rng, length, events) for _ in range(rng.choice((1, 1, 2, 3)))]
-    text = "  ".join(text for text, _ in words)
+    text = rng.choice(("  ", " and ")).join(text for text, _ in words)
+    if rng.random() < 0.2:
+        other, also = random_query(rng, length, events)
+        return f"{text} or {other}", lambda i, record: all(holds(i, record) for _, holds in words) or also(i, record)
     return text, lambda index, record: all(holds(index, record) for _, holds in words)
 
 
@@ -76,13 +87,15 @@ def _group(rng: random.Random, length: int, events: list[dict[str, str]]) -> tup
     words = [_random_word(rng, length, events) for _ in range(rng.choice((1, 2, 3)))]
     if len(words) == 1 or rng.random() < 0.6:
         return words[0]
-    minus = rng.choice(("", "-"))
+    minus = rng.choice(("", "-", "not "))
     text = f"{minus}( {' or '.join(text for text, _ in words)})"
     return text, lambda index, record: any(holds(index, record) for _, holds in words) != bool(minus)
 
 
 def _random_word(rng: random.Random, length: int, events: list[dict[str, str]]) -> tuple[str, Any]:
-    text, holds = rng.choice((_class, _label, _size, _name, _index, _event))(rng, length, events)
+    text, holds = rng.choice((_class, _label, _size, _name, _pattern, _index, _event, _field, _field))(
+        rng, length, events
+    )
     if rng.random() < 0.3:
         return f"-{text}", lambda index, record: not holds(index, record)
     return text, holds
@@ -115,6 +128,42 @@ def _name(rng: random.Random, *_: Any) -> tuple[str, Any]:
     part = rng.choice((*WORDS, "/", "1", "cat/cat", "zebra", "12"))
     bare = rng.random() < 0.3 and part.isalnum() and part not in EVENTS
     return part if bare else f"name:{quoted(part)}", lambda _, record: part in (record.name or "")
+
+
+def _pattern(rng: random.Random, *_: Any) -> tuple[str, Any]:
+    part = rng.choice(("cat", "ü", "q", "[a]"))
+    text, fits = rng.choice(((f"{part}*", str.startswith), (f"*{part}", str.endswith), (f"*{part}*?", _before_end)))
+    return f"name:{text}", lambda _, record: fits(record.name or "", part)
+
+
+def _before_end(name: str, part: str) -> bool:
+    return part in name[:-1]
+
+
+def _field(rng: random.Random, *_: Any) -> tuple[str, Any]:
+    name, sign = rng.choice(("score", "n", "note", "ok")), rng.choice([*_SIGNS])
+    if name == "ok":
+        value = rng.random() < 0.5
+        sign = rng.choice(("=", "!="))
+        text = "ok" if value and sign == "=" and rng.random() < 0.5 else f"ok{sign}{str(value).lower()}"
+        return text, lambda _, record: "ok" in record.fields and _SIGNS[sign](record.fields["ok"], value)
+    if name == "note":
+        word = rng.choice((*WORDS, "red car"))
+        if rng.random() < 0.5:
+            return f"note ~ {quoted(word)}", lambda _, record: word.lower() in (record.fields.get("note") or "").lower()
+        sign = rng.choice(("=", "!="))
+        return (
+            f"note{sign}{quoted(word)}",
+            lambda _, record: bool(record.fields.get("note")) and _SIGNS[sign](record.fields["note"], word),
+        )
+    number = rng.choice((0.5, 1, 3, 2**60, 2**60 + 1, -1))
+    known = (int, float)
+    return (
+        f"{name} {sign} {number}",
+        lambda _, record: (
+            isinstance(value := record.fields.get(name), known) and value == value and _SIGNS[sign](value, number)
+        ),
+    )
 
 
 def _index(rng: random.Random, length: int, _: Any) -> tuple[str, Any]:
