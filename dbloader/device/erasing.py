@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING, Literal
 
@@ -14,13 +15,17 @@ from dbloader._options import check_choice, real_number, whole_number
 from dbloader.device.normalize import check_images
 from dbloader.device.transfer import send_small
 from dbloader.errors import OptionError
-from dbloader.sampling.rng import SampleRNG
+from dbloader.sampling.rng import ROUNDS, STEP, SampleRNG
 
 if TYPE_CHECKING:
     from dbloader.sampling.rng import Array
 
 _MODES = ("const", "rand", "pixel")
 _ATTEMPTS = 10  # as in timm, to find a rectangle that is smaller than the image
+
+# 16 random bits choose a quantile of the normal distribution, up to 4.3. So a word of 64 bits chooses four.
+_LEVELS = 2**16
+_PER_WORD = 4
 
 
 class RandomErasing(nn.Module):
@@ -30,9 +35,8 @@ class RandomErasing(nn.Module):
     Normalize: 0, the value of ``const``, is then the mean, and the noise has the variance of the images.
 
     Area and aspect of a rectangle are drawn up to ten times, until the rectangle is lower and narrower than the image.
-    If no draw fits, the rectangle is left out. The SampleRNG draws for each image, on the CPU. Only the noise of
-    ``pixel`` comes from torch's generator of the images' device, with a seed that the SampleRNG draws for the batch. So
-    this noise differs between kinds of devices, and for batches of other images.
+    If no draw fits, the rectangle is left out. The SampleRNG draws on the CPU. Only the noise of ``pixel`` is made on
+    the images' device; it has 65,536 different values up to 4.3.
 
     Args:
         probability: The probability that an image is erased.
@@ -93,8 +97,7 @@ class RandomErasing(nn.Module):
                 torch.where(inside[:, number, None], colors[..., None, None], result, out=result)
             return result
         if self.mode == "pixel":
-            generator = torch.Generator(images.device).manual_seed(int(rng.bits("pixels").sum()))
-            fill = torch.randn(images.shape, generator=generator, dtype=images.dtype, device=images.device)
+            fill = normal(rng.bits("pixels"), (channels, height, width), images.dtype, images.device)
         else:
             fill = torch.zeros((), dtype=images.dtype, device=images.device)
         return torch.where(inside.any(1, keepdim=True), fill, images, out=result)
@@ -141,3 +144,43 @@ def _inside(boxes: torch.Tensor, height: int, width: int) -> torch.Tensor:
     in_rows = (rows >= top) & (rows < bottom)
     in_columns = (columns >= left) & (columns < right)
     return in_rows[..., :, None] & in_columns[..., None, :]
+
+
+def normal(keys: Array, shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return noise of mean 0 and variance 1: floats, shape (N, *shape), with the same values on any device.
+
+    ``keys`` has one seed for each image: uint64, shape (N,). ``shape`` is (C, H, W).
+    """
+    values = shape[0] * shape[1] * shape[2]
+    words = torch.arange(1, -(-values // _PER_WORD) + 1, device=device)
+    words.mul_(_signed(STEP))
+    seeds = send_small(torch.from_numpy(keys.view("int64")), device)
+    chosen = _mix(seeds[:, None] + words).view(torch.int16)[:, :values]
+    # A table, because a GPU and a CPU compute different logarithms.
+    rows = chosen.to(torch.int32).add_(_LEVELS // 2).flatten()
+    table = send_small(quantiles().to(dtype), device)
+    return table.index_select(0, rows).view(len(keys), *shape)
+
+
+@functools.cache
+def quantiles() -> torch.Tensor:
+    """Return 65,536 quantiles of the normal distribution at equal distances, ascending: float64, shape (65536,)."""
+    middles = (torch.arange(_LEVELS, dtype=torch.float64, device="cpu") + 0.5) / _LEVELS
+    values: torch.Tensor = torch.special.ndtri(middles)
+    return values
+
+
+def _mix(words: torch.Tensor) -> torch.Tensor:
+    """Scramble int64 numbers in place as ``sampling.rng.mix`` does uint64 ones; the bits are the same."""
+    for shift, factor in ROUNDS:
+        shifted = words >> shift
+        shifted &= (1 << (64 - shift)) - 1  # as if they were unsigned
+        words ^= shifted
+        if factor != 1:
+            words *= _signed(factor)
+    return words
+
+
+def _signed(bits: int) -> int:
+    """Return the int64 with the bits of a uint64; torch has no arithmetic of uint64."""
+    return bits - 2**64 if bits >= 2**63 else bits

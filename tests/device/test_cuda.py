@@ -130,7 +130,7 @@ def test_memory_is_rewritten_after_earlier_work_of_the_consumer(
     assert int(read) // BYTES == (7 if right else 9)
 
 
-@pytest.mark.parametrize("mode", ["const", "rand"])
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_gpu_and_cpu_prepare_equal_bits(gpu: torch.device, mode: Any, dtype: torch.dtype, channels_last: bool) -> None:
