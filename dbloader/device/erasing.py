@@ -87,7 +87,7 @@ class RandomErasing(nn.Module):
         rng = SampleRNG.from_torch(len(images)) if rng is None else rng
         if len(rng) != len(images):
             raise OptionError(f"rng must have one position for each of the {len(images)} images, got {len(rng)}")
-        height, width = images.shape[2:]
+        channels, height, width = images.shape[1:]
         boxes = torch.from_numpy(self.draw_boxes(rng, height, width))
         inside = _inside(send_small(boxes, images.device), height, width)
         result = torch.empty_like(images)
