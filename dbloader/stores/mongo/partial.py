@@ -249,6 +249,12 @@ class PartialStore:
         return np.array_equal(stored["_id"], indices) and np.array_equal(stored["crc32"], crc32)
 
     @retried
+    def has_events(self, events: int) -> bool:
+        """Return whether the server has all lines of the report."""
+        keys = {"$gte": event_key(self._id, 0), "$lt": event_key(self._id, events)}
+        return bool(self._meta.count_documents({"_id": keys}, hint="_id_") == events)
+
+    @retried
     def has_file(self, index: int, salt: int) -> bool:
         """Return whether a record in GridFS is whole. Its stub's CRC-32 does not prove that, so read the file."""
         found = self._records.find_one({"_id": index}, {STUB: 1, "crc32": 1}) or {}

@@ -131,6 +131,8 @@ class MongoWriter(Writer):
             # There may be leftovers of earlier writers beyond the last record.
             if index < self.length and not self._partial.has_file(index, self.salt):
                 raise self._damaged(f"the server does not have record {index} in GridFS as it was sent")
+        if not self._partial.has_events(self.totals.events):
+            raise self._damaged("the server does not have all lines of its report")
         replaces = self._find_replaceable()
         self._connection.retry(self._lease.check)
         self._catalog.publish(self._id, bson.decode(manifest.encode()), replaces)

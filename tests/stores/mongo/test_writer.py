@@ -41,6 +41,7 @@ from tests.support.mongo_stores import (
 if TYPE_CHECKING:
     from pymongo.monitoring import CommandFailedEvent, CommandStartedEvent, CommandSucceededEvent
 
+    from dbloader import Record
     from tests.support.mongo import Mongod, ReplicaSet, Server
 
 RECORDS = make_records(60)
@@ -166,9 +167,20 @@ def test_commit_needs_twice_its_size_and_16_mb(mongo_uri: str, monkeypatch: pyte
         check_is(mongo_uri, RECORDS)
 
 
+LOST = [
+    (RECORDS[20:40], [], "all of its records as they were sent"),
+    ([], [{"name": "x.jpg", "event": "rejected", "reason": "is empty"}], "all lines of its report"),
+]
+
+
 @pytest.mark.slow
-def test_with_w_1_confirmed_records_that_are_lost_fail_the_conversion(
-    three_members: ReplicaSet, three_members_uri: str
+@pytest.mark.parametrize(("records", "events", "what"), LOST, ids=["records", "report"])
+def test_with_w_1_confirmed_writes_that_are_lost_fail_the_conversion(
+    three_members: ReplicaSet,
+    three_members_uri: str,
+    records: list[Record],
+    events: list[dict[str, str]],
+    what: str,
 ) -> None:
     primary = three_members.primary
 
@@ -181,15 +193,16 @@ def test_with_w_1_confirmed_records_that_are_lost_fail_the_conversion(
                 for member in three_members.members:
                     if member is not primary:
                         stack.enter_context(paused(member, "stopReplProducer"))
-                write_one_by_one(writer, RECORDS[:40])
+                writer.write([encode(record) for record in records], events=events)
                 writer.commit()  # the primary confirms it, and no other member has it
                 primary.kill()
             write_one_by_one(writer, RECORDS)
             writer.finish()
 
-    message = "the server does not have all of its records as they were sent; begin again"
-    with pytest.raises(DamagedStoreError, match=message):
+    with pytest.raises(DamagedStoreError, match=f"the server does not have {what}; begin again"):
         write_on()
+    with open_store(three_members_uri) as store, pytest.raises(StoreError, match="does not exist"):
+        len(store)
 
 
 @pytest.mark.parametrize("change", ["missing", "other"])
