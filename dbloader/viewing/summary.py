@@ -128,7 +128,7 @@ def histogram(selections: Selections, text: str, what: str, axis: str = "") -> d
         axis: The scale; "" for the better one.
     """
     indices, columns = selections.select(text), selections.columns
-    if not isinstance(indices, range) and re.search(rf"(?<![\w.]){re.escape(what)}\s*[<>=!]", text):
+    if not isinstance(indices, range) and re.search(rf"(?<![\w.]){re.escape(what)}\"?\s*[<>=!]", text):
         return {**_histogram(columns, what, indices, axis), "all": None}
     found = selections.histograms.get(
         (what, axis), lambda: _histogram(columns, what, range(len(selections.store)), axis)

@@ -1,6 +1,6 @@
 /** Labels against another column, such as a model's predictions: which classes are taken for which. */
 import {api, className, counted, escaped, go, link, make, state, stores, title} from "./app.js";
-import {classWord, quoted, words} from "./query.js";
+import {classWord, key, quoted, words} from "./query.js";
 
 const MATRIX = 24; // labels and values that a table shows
 
@@ -37,7 +37,7 @@ class Compare extends HTMLElement {
     const shown = (label) => escaped(className(now.store, label));
     const isSame = ([label, value]) => value === label || value === stores[now.store].classes?.[label];
     const cell = ([label, value, count]) =>
-      link({view: null, at: null, column: null, q: [...words(now.q), classWord(now.store, label), `${column}=${quoted(value)}`].join(" ")}, counted(count));
+      link({view: null, at: null, column: null, q: [...words(now.q), classWord(now.store, label), `${key(column)}=${quoted(value)}`].join(" ")}, counted(count));
     const differing = pairs.filter((pair) => !isSame(pair));
     const name = (value) => (typeof value === "number" ? shown(value) : escaped(value));
     const list = make("table", {class: "pairs-list"}, make("thead", {}, make("tr", {}, ...["Label", escaped(column), "Records"].map((text) => make("th", {scope: "col"}, text)))),

@@ -1,7 +1,9 @@
 /** A field of the side bar: a histogram of numbers, or the values of texts and bools, which filter. */
 import {exact} from "./bars.js";
 import {api, counted, escaped, make, state} from "./app.js";
-import {comparing, filter, filterRange, quoted, words} from "./query.js";
+import {comparing, filter, filterRange, key as named, quoted, words} from "./query.js";
+
+const MANY = 20; // values that are listed, even if each has one record
 
 class Field extends HTMLElement {
   /** Make the field of a column; it is read when it is opened. */
@@ -12,7 +14,7 @@ class Field extends HTMLElement {
     this.values = make("div", {class: "values"});
     this.note = make("p", {class: "muted"});
     const part = make("input", {type: "search", ariaLabel: `Text in ${name}`, placeholder: "contains…", hidden: kind !== "text", autocomplete: "off",
-      onchange: () => filter((word) => comparing(name).test(word), part.value ? [`${name}~${quoted(part.value)}`] : [])});
+      onchange: () => filter((word) => comparing(name).test(word), part.value ? [`${named(name)}~${quoted(part.value)}`] : [])});
     this.details = make("details", {open: this.hasAttribute("open"), ontoggle: () => this.show(state())},
       make("summary", {}, escaped(name)), part, this.bars, this.values, this.note);
     this.append(this.details);
@@ -38,13 +40,18 @@ class Field extends HTMLElement {
     const chosen = words(state().q), most = Math.max(1, ...values.map(([, count]) => count));
     this.bars.hidden = !data.counts?.length;
     if (!this.bars.hidden) this.bars.draw(data, data.edges.every(Number.isInteger), exact, (from, to) => filterRange(name, from, to));
+    const isDistinct = values.length > MANY && most === 1;
+    if (isDistinct) values = [];
+    const isBool = this.getAttribute("kind") === "bool", old = comparing(name, isBool);
     this.values.replaceChildren(...values.map(([text, count]) => {
-      const word = `${name}=${quoted(text)}`, bar = make("span", {class: "share"});
+      const word = `${named(name)}=${quoted(text)}`, bar = make("span", {class: "share"});
+      const isChosen = chosen.includes(word) || (isBool && text === "true" && chosen.includes(named(name)));
       bar.style.width = `${(100 * count) / most}%`;
-      return make("button", {ariaPressed: String(chosen.includes(word)), onclick: () => filter((old) => comparing(name).test(old), chosen.includes(word) ? [] : [word])},
+      return make("button", {ariaPressed: String(isChosen), onclick: () => filter((other) => old.test(other), isChosen ? [] : [word])},
         bar, make("span", {class: "name"}, escaped(text).slice(0, 300)), make("span", {class: "number"}, counted(count)));
     }));
-    this.note.textContent = different > values.length ? `The first ${counted(values.length)} of ${counted(different)} values.` : "";
+    this.note.textContent = isDistinct ? `${counted(different)} different values` :
+      different > values.length ? `The first ${counted(values.length)} of ${counted(different)} values.` : "";
   }
 }
 customElements.define("db-field", Field);

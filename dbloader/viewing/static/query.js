@@ -1,16 +1,38 @@
 /** The words of a query: how the page changes a search. */
 import {go, state, stores} from "./app.js";
 
-/** Return the words of a query. Spaces in quotes or parentheses do not separate words. */
-export function words(text) {
-  const found = [""];
-  let depth = 0;
-  for (const part of text.match(/"(?:[^"\\]|\\.)*"?|\s+|[()]|[^\s"()]+/g) ?? []) {
-    depth += {"(": 1, ")": -1}[part] ?? 0;
-    if (depth || part.trim()) found.push(found.pop() + part);
-    else found.push("");
+const QUOTED = String.raw`"(?:[^"\\]|\\.)*"`, VALUE = String.raw`(?:${QUOTED}|[^\s()"])+`, NAME = String.raw`[\p{L}_][\p{L}\p{N}_.-]*`;
+/** Tokens, as in dbloader/queries/parse.py: a keyword, a parenthesis, the - before a condition, a comparison, a part of a name. */
+const TOKEN = new RegExp(String.raw`(or|and|not)(?=[\s()]|$)|[()]|-(?=\S)|` +
+  String.raw`(?<key>${QUOTED}|${NAME})\s*(?<sign><=|>=|==|!=|[<>=~:])\s*(?<value>${VALUE})?|${VALUE}|\S`, "gsu");
+
+/** Return the conditions on both sides of each `or` of a query. A group in parentheses is one condition, also after `not` or `-`.
+ * Comparisons get the spelling of this page: no spaces, and quotes only where they are needed. */
+function alternatives(text) {
+  const found = [[]];
+  let [condition, depth, end] = ["", 0, 0];
+  for (const {0: token, 1: keyword, groups: {key, sign, value = ""}, index} of text.matchAll(TOKEN)) {
+    depth += {"(": 1, ")": -1}[token] ?? 0;
+    const isJoin = !depth && !condition && (keyword === "or" || keyword === "and");
+    if (isJoin && keyword === "or") found.push([]);
+    if (!isJoin) {
+      const bare = value.replace(/^"([\w.-]+)"$/, "$1");
+      condition += (condition && text.slice(end, index)) + (sign ? `${key}${sign === "==" ? "=" : sign}${bare}` : token);
+      if (depth <= 0 && token !== "-" && keyword !== "not") {
+        found.at(-1).push(condition);
+        condition = "";
+      }
+    }
+    end = index + token.length;
   }
-  return found.filter(Boolean);
+  if (condition) found.at(-1).push(condition); // an opened parenthesis
+  return found;
+}
+
+/** Return the conditions of a query that must all hold. A query with an `or` outside of parentheses is one condition. */
+export function words(text) {
+  const found = alternatives(text);
+  return found.length > 1 ? [`(${found.map((each) => each.join(" ")).join(" or ")})`] : found[0];
 }
 
 /** Return a text as a value in a query. */
@@ -24,12 +46,16 @@ export function classWord(store, label) {
 
 /** Return the words for classes in a word such as `class:a` or `(class:a or class:b)`; [] for other words. */
 export function classesIn(word) {
-  const all = words(word.replace(/^\((.*)\)$/, "$1"));
-  return all.every((each, n) => (n % 2 ? each === "or" : /^(class|label):/.test(each))) ? all.filter((_, n) => n % 2 === 0) : [];
+  const all = alternatives(word.replace(/^\((.*)\)$/s, "$1"));
+  return all.every((each) => each.length === 1 && /^(class|label):/.test(each[0])) ? all.flat() : [];
 }
 
-/** Return a pattern for the words that compare a column. */
-export const comparing = (name) => new RegExp(`^-?${name.replace(/[.*+?^$()[\]{}|\\]/g, "\\$&")}\\s*[<>=~]`);
+/** Return the name of a field as a query needs it. */
+export const key = (name) => (new RegExp(`^${NAME}$`, "u").test(name) ? name : quoted(name));
+
+/** Return a pattern for the words that compare a field. A field of bools may stand alone. */
+export const comparing = (name, isBool = false) =>
+  new RegExp(`^(-|not\\s+)*${key(name).replace(/[.*+?^$()[\]{}|\\]/g, "\\$&")}\\s*([<>=~]|!=${isBool ? "|$" : ""})`);
 
 /** Replace the words of the query for which `isOld(word)` is true by other words, and show the result. */
 export function filter(isOld, added) {
@@ -38,5 +64,5 @@ export function filter(isOld, added) {
 
 /** Show the records whose column is from `from` to below `to`; null for an open end. */
 export function filterRange(name, from, to) {
-  filter((word) => comparing(name).test(word), [...(from === null ? [] : [`${name}>=${from}`]), ...(to === null ? [] : [`${name}<${to}`])]);
+  filter((word) => comparing(name).test(word), [...(from === null ? [] : [`${key(name)}>=${from}`]), ...(to === null ? [] : [`${key(name)}<${to}`])]);
 }
