@@ -51,6 +51,7 @@ _OPTIONS = (
         help="Column of the listing with paths of further files, such as masks; repeatable. In tar files, mask reads "
         "17.mask.png beside 17.jpg.",
     ),
+    click.option("--where", metavar="QUERY", help="With a store as SOURCE: only the records that this query finds."),
     click.option(
         "--check",
         type=click.Choice(["decode", "structure", "none"]),
@@ -184,7 +185,8 @@ def convert_command(*, dry_run: bool, quiet: bool, as_json: bool, **options: Any
     """
     images = pop_image_format(options)
     if dry_run:
-        source = {name: options[name] for name in ("source", "listing", "name_field", "image_field", "file_fields")}
+        names = ("source", "listing", "name_field", "image_field", "file_fields", "where")
+        source = {name: options[name] for name in names}
         return _dry_run(source, quiet=quiet, as_json=as_json)
     try:
         with Meter("Looking for images", "images", quiet=quiet or as_json) as meter:

@@ -39,6 +39,7 @@ def convert(
     name_field: str | None = None,
     image_field: str | None = None,
     file_fields: Sequence[str] = (),
+    where: str | None = None,
     images: ImageFormat | None = None,
     workers: int | None = None,
     check: str = "decode",
@@ -79,6 +80,7 @@ def convert(
             file counts like a bad or damaged image. In tar files, ``17.mask.png`` beside ``17.jpg`` is such a file.
             The metadata of a folder (``mask_file_name``), Hugging Face's Parquet and stores need no names here
             (docs/masks.md).
+        where: With a store as the source: convert only the records that this query finds (docs/queries.md).
         images: Stored form of images, such as ``ImageFormat(short_side=256)``; None for unchanged files.
         workers: Threads that read and check; None for one per CPU. With ``shards``, processes that make parts. With
             an executor, threads of each part; None for one.
@@ -118,6 +120,7 @@ def convert(
         name_field=name_field,
         image_field=image_field,
         file_fields=file_fields,
+        where=where,
         images=ImageFormat() if images is None else images,
         check=check,
         on_bad=on_bad,

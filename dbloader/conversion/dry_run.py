@@ -46,7 +46,8 @@ class DryRun(NamedTuple):
 def dry_run(
     source: str | os.PathLike[str], *, progress: Callable[[int], object] = lambda _: None, **options: Any
 ) -> DryRun:
-    """Return what ``convert`` would find with the same ``listing``, ``name_field``, ``image_field``, ``file_fields``.
+    """Return what ``convert`` would find with the same ``listing``, ``name_field``, ``image_field``, ``file_fields``,
+    ``where``.
 
     ``progress`` is called with the number of files found so far.
     """

@@ -40,6 +40,7 @@ class Settings:
     name_field: str | None = None
     image_field: str | None = None
     file_fields: Sequence[str] = ()
+    where: str | None = None
     images: ImageFormat = field(default_factory=ImageFormat)
     check: str = "decode"
     on_bad: str = "reject"
@@ -91,6 +92,7 @@ class Settings:
             name_field=self.name_field,
             image_field=self.image_field,
             file_fields=self.file_fields,
+            where=self.where,
         )
         if found.file_fields and (self.images.short_side is not None or self.images.max_side is not None):
             found.close()
@@ -107,6 +109,8 @@ class Settings:
             "path": found.place,
             "listing": None if self.listing is None else full_path(self.listing),
         }
+        if self.where is not None:
+            place["where"] = self.where
         if found.file_fields:
             place[FILE_FIELDS] = [*found.file_fields]
         if found.field_classes:

@@ -46,6 +46,7 @@ def open_source(
     name_field: str | None = None,
     image_field: str | None = None,
     file_fields: Sequence[str] = (),
+    where: str | None = None,
 ) -> Source:
     """Return the source at a place; the arguments are those of ``convert``.
 
@@ -77,6 +78,12 @@ def open_source(
             f"file_fields (--file-field) {missing}: {place} has no such files: give the name of a column of a listing "
             "(--listing) or of a Parquet file; in tar files, 'mask' stands for files such as 17.mask.png"
         )
+    if where is not None:
+        try:
+            found.select(where)
+        except BaseException:
+            found.close()
+            raise
     return found
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from typing_extensions import override
 
-from dbloader.errors import DamagedRecordError, SourceError
+from dbloader.errors import DamagedRecordError, OptionError, SourceError
+from dbloader.queries.select import find_matching
 from dbloader.records.columns import NO_LABEL
 from dbloader.sources.base import Entry, Loaded, Problem, Source, Tally, full_path
 from dbloader.stores.mongo.uri import is_mongo
@@ -55,6 +56,7 @@ class StoreSource(Source):
         super().__init__(Path(os.sep), manifest.classes, place=place)
         self._store, self._is_tiled = store, bool(manifest.source.get("tile"))
         self._crc32: np.ndarray | None = None
+        self._indices: Any = None  # of the selected records; None for all
         self.stores = (store,)
         self.file_fields, self.field_classes = manifest.file_fields, manifest.field_classes
         if self._is_tiled:
@@ -68,10 +70,17 @@ class StoreSource(Source):
                 raise SourceError(f"{place}: its record 0 {_why_no_file(first)}")
 
     @override
+    def select(self, where: str) -> None:
+        self._indices = find_matching(self._store, where)
+        if not len(self._indices):
+            raise OptionError(f"there is nothing to convert: no record of {self.place} is found by {where!r}")
+
+    @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
         names = self._store.names()
         columns = (self._store.column(name) for name in ("label", "nbytes", "crc32"))
-        for index, (label, nbytes, crc32) in enumerate(zip(*columns, strict=True)):
+        indices = range(len(names)) if self._indices is None else self._indices.tolist()
+        for index, label, nbytes, crc32 in zip(indices, *(column[indices] for column in columns), strict=True):
             name = names[index] or f"record {index}"
             location = _Location(index, int(nbytes), int(crc32))
             yield Entry(name, location, None if label == NO_LABEL else int(label), {})

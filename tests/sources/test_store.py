@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dbloader import ImageFormat, Record, convert, open_store, write_store
-from dbloader.errors import SourceError, StoreExistsError, StoreNotFoundError
+from dbloader.errors import OptionError, SourceError, StoreExistsError, StoreNotFoundError
 from tests.support.conversion import events, interrupt, records
 from tests.support.images import photo, picture, plant, plant_kinds, plant_photos
 
@@ -45,6 +45,26 @@ def test_conversion_without_options_keeps_all_records(store: Path, tmp_path: Pat
         with open_store(place) as made:
             assert made.manifest.classes == ("a", "b", "empty")
             assert made.verify() == digest
+
+
+def test_query_selects_the_records_of_a_store(store: Path, tmp_path: Path) -> None:
+    with open_store(store) as source:
+        wanted = [name for name in source.names() if name != "b/2.jpg"]
+    query = "not class:b"
+    for shards in (None, 2):
+        out = tmp_path / f"some-{shards}.lmdb"
+        report = convert(store, out, where=query, shards=shards)
+        with open_store(out) as made:
+            assert [*made.names()] == wanted
+            assert (report.records, made.manifest.source["where"]) == (2, query)
+    with pytest.raises(OptionError, match=r"there is nothing to convert: no record of .* is found by 'name:nobody'"):
+        convert(store, tmp_path / "none.lmdb", where="name:nobody")
+    with pytest.raises(OptionError, match="there is nothing called 'size'"):
+        convert(store, tmp_path / "none.lmdb", where="size>3")
+    plant(tmp_path / "folder", {"cat/1.jpg": photo()})
+    with pytest.raises(OptionError, match=r"where \(--where\) selects records of a store, and .*folder is no store"):
+        convert(tmp_path / "folder", tmp_path / "none.lmdb", where="width>3")
+    assert not [*tmp_path.glob("none*")]
 
 
 def test_images_are_made_smaller_and_keep_their_first_size(store: Path, tmp_path: Path) -> None:
