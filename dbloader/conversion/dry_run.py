@@ -46,10 +46,10 @@ class DryRun(NamedTuple):
 def dry_run(
     source: str | os.PathLike[str], *, progress: Callable[[int], object] = lambda _: None, **options: Any
 ) -> DryRun:
-    """Return what ``convert`` would find with the same ``listing``, ``name_field``, ``image_field``, ``file_fields``,
-    ``where``.
+    """Return what ``convert`` would find with the same source.
 
-    ``progress`` is called with the number of files found so far.
+    ``options`` are ``listing``, ``name_field``, ``image_field``, ``file_fields`` and ``where``. ``progress`` is called
+    with the number of files found so far.
     """
     files = boxes = rejected = 0
     labels: Counter[Any] = Counter()
