@@ -217,7 +217,8 @@ def _report(request: ViewerRequest) -> dict[str, Any]:
 
 
 def _duplicates(request: ViewerRequest) -> dict[str, Any]:
-    return list_duplicates(request.store, request.integer("start", 0), request.integer("count", 100))
+    start, count = request.integer("start", 0), request.integer("count", 100)
+    return list_duplicates(request.store, start, count, differing=request.text("differing") == "true")
 
 
 def _thumbnail(request: ViewerRequest) -> Response:

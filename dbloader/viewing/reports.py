@@ -7,11 +7,14 @@ from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dbloader.checking.duplicates import describe_rows
 from dbloader.checking.fingerprints import load_groups
 from dbloader.errors import OptionError
 from dbloader.queries.cache import LRUCache
 from dbloader.queries.columns import find_names
+from dbloader.records.columns import NO_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,12 +67,19 @@ class ConversionReport:
         return self._counts.get(wanted, lambda: Counter(line["event"] for line in self._lines(wanted)))
 
 
-def list_duplicates(store: Store, start: int, count: int) -> dict[str, Any]:
+def list_duplicates(store: Store, start: int, count: int, *, differing: bool = False) -> dict[str, Any]:
     """Return groups that the last ``dbloader duplicates`` of this store found: at most 100, from ``start``.
 
-    ``groups`` is a list of the ``index`` and ``name`` of an original, the ``count`` of its duplicates, and the first 60
-    duplicates in ``others``. ``total`` counts all groups, and ``duplicates`` the duplicates of all groups.
-    ``distance`` is the greatest distance, in bits, that the search allowed.
+    ``groups`` is a list of the ``index``, ``name`` and ``class`` of an original, the ``count`` of its duplicates, and
+    the first 60 duplicates in ``others``. A class is its name, or the label, or None. ``total`` counts all groups,
+    ``differing`` the groups whose labels differ, and ``duplicates`` the duplicates of all groups. ``distance`` is the
+    greatest distance, in bits, that the search allowed.
+
+    Args:
+        store: The store.
+        start: The first group to return.
+        count: Groups to return.
+        differing: Return and number only the groups whose labels differ.
 
     Raises:
         OptionError: This store was not searched for duplicates. The message has the command for it.
@@ -80,9 +90,20 @@ def list_duplicates(store: Store, start: int, count: int) -> dict[str, Any]:
         raise OptionError(
             f"these images were not searched for duplicates yet: run this, and load the page again: {command}"
         )
-    total, groups = len(kept.begins) - 1, []
-    for number in range(start, min(start + min(count, _MOST_GROUPS), total)):
+    labels = store.column("label")
+    differs = labels[kept.rows["index"]] != labels[kept.rows["of"]]
+    numbers = np.unique(kept.begins.searchsorted(np.flatnonzero(differs), "right") - 1)
+    total, groups = {"total": len(kept.begins) - 1, "differing": len(numbers)}, []
+    shown = numbers if differing else np.arange(total["total"])
+    for number in shown[start : start + min(count, _MOST_GROUPS)].tolist():
         first, end = kept.begins[number : number + 2].tolist()
         rows = [*describe_rows(kept.rows[first : min(end, first + _MOST_IN_GROUP)], store, store)]
-        groups.append({"index": rows[0]["of"], "name": rows[0]["of_name"], "count": end - first, "others": rows})
-    return {"total": total, "duplicates": len(kept.rows), "distance": kept.distance, "groups": groups}
+        others = [{**row, "class": _class_of(store, labels[row["index"]])} for row in rows]
+        of, name = rows[0]["of"], rows[0]["of_name"]
+        original = {"index": of, "name": name, "class": _class_of(store, labels[of])}
+        groups.append({**original, "count": end - first, "others": others})
+    return {**total, "duplicates": len(kept.rows), "distance": kept.distance, "groups": groups}
+
+
+def _class_of(store: Store, label: Any) -> str | int | None:
+    return None if label == NO_LABEL else store.manifest.class_name(int(label)) or int(label)

@@ -40,9 +40,9 @@ def write(place: Path, seeds: list[int]) -> None:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a store of nine images, two of them twice. ``b.lmdb`` beside it has no search for duplicates."""
+    """Return a store of ten images, two of them twice. ``b.lmdb`` beside it has no search for duplicates."""
     folder = tmp_path_factory.mktemp("two")
-    write(folder / "a.lmdb", [0, 1, 2, 3, 4, 5, 6, 1, 2])
+    write(folder / "a.lmdb", [0, 1, 2, 3, 4, 5, 6, 1, 7, 2])
     write(folder / "b.lmdb", [10, 4, 11, 5, 12, 13, 6, 14, 15])
     find_duplicates(folder / "a.lmdb")
     return folder / "a.lmdb"
@@ -61,7 +61,15 @@ def test_page_shows_duplicates_or_the_command_to_search(tabs: Tabs, two: Site, p
     page.goto("/?view=duplicates")
     expect(status).to_contain_text("2 images are duplicates of 2 others")
     groups = page.locator(".group")
-    assert groups.locator(".pairs").all_text_contents() == ["1 · first7 · same bytes", "2 · first8 · same bytes"]
+    assert groups.nth(0).locator(".pairs").inner_text().split("\n") == ["1 · first", "dog", "7 · same bytes", "dog"]
+    only = page.get_by_label("only groups whose labels differ")
+    expect(status).to_contain_text("1 groups have labels that differ")
+    only.check()
+    expect(groups).to_have_count(1)
+    assert groups.locator(".error").all_text_contents() == ["dog"]
+    assert groups.locator(".pairs a").nth(1).inner_text().split("\n") == ["9 · same bytes", "dog"]
+    only.uncheck()
+    expect(groups).to_have_count(2)
     expect(groups.nth(0).locator("h2")).to_contain_text("\\u202e1 and 1 more")
     assert page.evaluate("document.querySelector('#main').scrollWidth") <= 360
 
@@ -84,7 +92,7 @@ def test_html_report_needs_no_script_and_no_request(
         page.on("pageerror", lambda error: said.append(error.message))
         page.on("request", asked)
         page.goto((tmp_path / "report.html").as_uri())
-        expect(page.locator("img")).to_have_count(9)
+        expect(page.locator("img")).to_have_count(10)
         for image in page.locator("img").all():
             expect(image).to_have_js_property("complete", True)
             assert image.evaluate("image => image.naturalWidth") > 0

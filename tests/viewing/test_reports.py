@@ -63,7 +63,7 @@ def test_report_and_record_are_the_same_from_mongodb(reported: Path, mongo_uri: 
 def test_duplicates_are_the_groups_of_the_last_search_of_these_records(tmp_path: Path) -> None:
     place = tmp_path / "a.lmdb"
     files = [encoded(scene(seed), "JPEG") for seed in (0, 1, 2, 1, 0, 1)]
-    write(place, [Record(name=f"{n}", image=file) for n, file in enumerate(files)])
+    write(place, [Record(name=f"{n}", label=1 if n > 4 else None, image=file) for n, file in enumerate(files)])
 
     def refused(store: Store) -> None:
         with pytest.raises(OptionError, match=rf"run this, and load the page again: dbloader duplicates {place}"):
@@ -80,6 +80,8 @@ def test_duplicates_are_the_groups_of_the_last_search_of_these_records(tmp_path:
         rows = [(group["index"], group["count"], [row["index"] for row in group["others"]]) for group in groups]
         assert rows == [(0, 1, [4]), (1, 2, [3, 5])]
         assert [row["difference"] for row in groups[1]["others"]] == ["same", "same"]
+        assert [groups[1]["class"], *(row["class"] for row in groups[1]["others"])] == [None, None, 1]
+        assert (found["differing"], list_duplicates(store, 0, 10, differing=True)["groups"]) == (1, groups[1:])
         assert list_duplicates(store, 1, 10)["groups"] == groups[1:]
         assert list_duplicates(store, 2, 10)["groups"] == []
         find_duplicates(place)
@@ -94,4 +96,6 @@ def test_duplicates_are_the_groups_of_the_last_search_of_these_records(tmp_path:
     with open_store(place) as store:
         refused(store)
         find_duplicates(place)
-        assert list_duplicates(store, 0, 10) == {"total": 0, "duplicates": 0, "distance": 8, "groups": []}
+        assert list_duplicates(store, 0, 10) == {
+            "total": 0, "differing": 0, "duplicates": 0, "distance": 8, "groups": []
+        }  # fmt: skip
