@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,9 +38,10 @@ def select(selections: Selections, text: str) -> dict[str, Any]:
 
 
 def rows(selections: Selections, text: str, start: int, count: int, by: str = "") -> dict[str, Any]:
-    """Return rows of a selection: index, name, label, width, height, bytes, and some fields. A missing value is None.
+    """Return rows of a selection. A missing value is None.
 
-    The fields are a dict of the prediction and the field in ``by``. For ``by`` see ``sort_records``.
+    A row is: index, name, label, width, height, bytes, some fields, and whether the image was damaged when it was
+    converted. The fields are a dict of the prediction and the field in ``by``. For ``by`` see ``sort_records``.
 
     Raises:
         OptionError: ``count`` is more than 500, or the query is wrong.
@@ -51,11 +53,21 @@ def rows(selections: Selections, text: str, start: int, count: int, by: str = ""
     values = (columns.some(column, indices) for column in ("label", "width", "height", "nbytes"))
     fields = [name for name in dict.fromkeys((by.removeprefix("-"), PREDICTION)) if name in columns.kinds]
     more = [columns.describe(index, fields) for index in indices.tolist()]
+    is_damaged = np.isin(indices, _damaged(selections)).tolist()
     rows = [
         [index, columns.name(index) or None, *rest]
-        for index, *rest in zip(indices.tolist(), *values, more, strict=True)
+        for index, *rest in zip(indices.tolist(), *values, more, is_damaged, strict=True)
     ]
     return {"start": start, "rows": rows}
+
+
+def _damaged(selections: Selections) -> Any:
+    """Return the indices of the records with damaged images; none if the report cannot be read."""
+    if not selections.store.manifest.events:
+        return []
+    with suppress(DamagedStoreError):
+        return selections.columns.events().get("damaged", [])
+    return []
 
 
 def count(selections: Selections, text: str, axes: str = "") -> dict[str, Any]:

@@ -32,8 +32,11 @@ if TYPE_CHECKING:
     from dbloader.images.info import Facts
     from dbloader.stores.base import Store
 
-SIDES = (160, 320, 1600)
-"""Pixels of the longer side. 1600 is for images that a browser cannot show as they are stored."""
+SIDES = (160, 240, 320, 480, 640, 1600)
+"""Pixels of the longer side. The page requests the size that it shows.
+
+1600 is for images that a browser cannot show as they are stored.
+"""
 
 # A smaller file is its own thumbnail: bytes and pixels. The pixels matter because 20 kB may decode to gigabytes.
 _SMALL, _SMALL_PIXELS = 20_000, 2**22

@@ -10,15 +10,17 @@ import pytest
 from playwright.sync_api import expect
 
 from dbloader import Record
+from dbloader.conversion.convert import convert
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
 from tests.browser.conftest import CLASSES, FLIPPED
 from tests.browser.tabs import Site
-from tests.support.images import photo
+from tests.support.images import photo, plant
 from tests.support.viewer import viewer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from playwright.sync_api import Browser, Page
 
@@ -166,6 +168,24 @@ def test_selected_records_are_downloaded_as_a_listing(tabs: Tabs, photos: Site, 
     page.locator("#chosen").get_by_role("link", name="show").click()
     expect(page.locator("#count")).to_have_text(f"2 of {sum(CLASSES.values())} records")
     expect(page.locator(".tile:visible")).to_have_count(2)
+
+
+def test_caption_shows_the_end_of_a_long_name(tabs: Tabs, tmp_path: Path, chromium: Browser) -> None:
+    files = {f"a/{'folder/' * 9}{n:03}.jpg": photo(n, 400, 300) for n in range(4)}
+    files["a/b.jpg"] = files[f"a/{'folder/' * 9}003.jpg"][:6000]
+    convert(plant(tmp_path / "files", files), tmp_path / "a.lmdb", on_damaged="keep")
+    with viewer(tmp_path / "a.lmdb", "--no-open") as running:
+        page = tabs.open(Site.entered(chromium, running), viewport={"width": 1440, "height": 900})
+        shows(page, 0)
+        expect(page.locator(".tile .kept", has_text="damaged")).to_have_count(1)
+        expect(page.locator(".tile", has_text="b.jpg").locator(".kept")).to_have_text("damaged")
+        name = page.locator(".tile .name").last
+        right = name.locator("bdi").evaluate("(bdi) => bdi.getBoundingClientRect().right")
+        assert right <= name.evaluate("(span) => span.getBoundingClientRect().right") + 1
+        assert name.evaluate("(span) => span.scrollWidth > span.clientWidth")
+        assert page.locator(".tile").last.evaluate("(tile) => tile.clientHeight") == 160 + 22
+        images = "[...document.querySelectorAll('.tile img')]"  # none is enlarged
+        page.wait_for_function(f"{images}.every((image) => image.clientWidth <= image.naturalWidth)")
 
 
 def test_damaged_record_is_a_cell_with_its_message(tabs: Tabs, photos: Site, damaged: str) -> None:

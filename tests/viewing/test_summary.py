@@ -6,6 +6,7 @@ import json
 import math
 import random
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -106,7 +107,11 @@ def test_counts_equal_a_count_record_by_record(tmp_path: Path) -> None:
 
 def test_rows_are_the_selected_records(tmp_path: Path) -> None:
     records = some_records(9_000, seed=4)
-    write_records(tmp_path / "s.lmdb", records)
+    kept = {7, 8_000}
+    lines = [{"name": "once", "event": "damaged", "reason": "so"}, {"name": "twice", "event": "repaired", "reason": ""}]
+    for at, name in ((7, "once"), (8_000, "once"), (9, "twice")):
+        records[at] = replace(records[at], name=name)
+    write_records(tmp_path / "s.lmdb", records, lines)
     rng = random.Random(5)
     with open_store(tmp_path / "s.lmdb") as store:
         selections = Selections(store)
@@ -114,7 +119,7 @@ def test_rows_are_the_selected_records(tmp_path: Path) -> None:
             if "odd" in text:
                 continue
             expected: list[Any] = [
-                [at, one.name, one.label, one.width, one.height, len(one.image or b"") or None, {}]
+                [at, one.name, one.label, one.width, one.height, len(one.image or b"") or None, {}, at in kept]
                 for at, one in enumerate(records)
                 if holds(at, one)
             ]

@@ -248,7 +248,7 @@ def test_present_part_of_a_cut_jpeg_is_shown(tmp_path: Path) -> None:
 
 def test_wrong_size_field_or_index_is_refused(tmp_path: Path) -> None:
     with store_of(tmp_path / "a.lmdb", photo(), mask=photo()) as store:
-        with pytest.raises(OptionError, match="px must be one of 160, 320, 1600, got 161"):
+        with pytest.raises(OptionError, match="px must be one of 160, 240, 320, 480, 640, 1600, got 161"):
             Thumbnails().get(store, 0, 161)
         with pytest.raises(OptionError, match="has 1 file fields, numbered from 0; got field=1"):
             Thumbnails().get(store, 0, 160, 1)

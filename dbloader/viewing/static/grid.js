@@ -1,5 +1,5 @@
 /** The grid: all records of the search as thumbnails. */
-import {api, className, counted, escaped, go, link, listings, load, make, notice, picture, state, stores, title, url} from "./app.js";
+import {api, className, counted, escaped, go, link, listings, load, make, notice, picture, sized, state, stores, title, url} from "./app.js";
 import {exact} from "./bars.js";
 import {keys} from "./keys.js";
 import {Scroller} from "./scroll.js";
@@ -7,7 +7,8 @@ import {Scroller} from "./scroll.js";
 const CHUNK = 200; // rows of a request
 const CHUNKS = 20; // chunks of rows that are kept
 const PAUSE_MS = 100; // between requests while the user scrolls fast
-const CAPTION = 40; // px below a thumbnail
+const CAPTION = 22; // px below a thumbnail
+const SIDES = [160, 240, 320, 480, 640]; // px of the thumbnails that the server makes
 const LONGEST = 9_000; // characters of the selected indices: a query has at most 10,000
 
 /** Return indices as text: 1,5-9. */
@@ -50,6 +51,7 @@ class Grid extends HTMLElement {
       seen: (begin, end) => this.seen(begin, end),
       settled: () => state().view === "grid" && go({at: scroller.active}, {replace: true}),
     });
+    new ResizeObserver(() => this.sharpen()).observe(this.list); // after the scroller's own observer
     const move = (by) => () => scroller.move(scroller.here() + by());
     keys({
       ArrowLeft: ["One record back", move(() => -1)],
@@ -71,12 +73,8 @@ class Grid extends HTMLElement {
     title(now.q);
     this.selected = indices(now.selected ?? "");
     const side = Math.max(60, Math.min(now.px, 640)) + 8;
-    const sharp = now.px * devicePixelRatio > 160 ? 320 : 160;
     this.scroller.layout(side, side + CAPTION);
-    if (sharp !== this.sharp) {
-      this.sharp = sharp;
-      for (const cell of this.scroller.cells.values()) this.fill(cell);
-    }
+    this.sharpen();
     this.sort.replaceChildren(make("option", {value: ""}, "as stored"),
       ...stores[now.store].sorts.map((name) => make("option", {value: name}, name === "odd" ? "odd sizes first" : `by ${escaped(name)}`)));
     this.sort.value = now.sort.replace(/^-/, "");
@@ -110,6 +108,16 @@ class Grid extends HTMLElement {
     }
     if (this.scroller.count && state().at !== this.scroller.active) this.scroller.move(state().at);
     this.showSelection();
+  }
+
+  /** Request the thumbnails in the size that is shown. */
+  sharpen() {
+    const {across, down, gap} = this.scroller;
+    const shown = (Math.max(across, down - CAPTION) - gap) * devicePixelRatio;
+    const px = SIDES.find((side) => side >= shown) ?? SIDES.at(-1);
+    if (px === this.px || !this.list.clientWidth) return;
+    this.px = px;
+    for (const cell of this.scroller.cells.values()) this.fill(cell);
   }
 
   /** Request the rows of the visible cells. Cancel requests for rows that were scrolled away. */
@@ -150,34 +158,39 @@ class Grid extends HTMLElement {
   }
 
   tile() {
-    const [img, why, name, facts] = [make("img", {alt: "", decoding: "async", draggable: false}), ...["why", "name", "facts"].map(
+    const [img, why, kept, facts] = [make("img", {alt: "", decoding: "async", draggable: false}), ...["why", "kept", "facts"].map(
       (part) => make("span", {class: part}))];
-    const cell = make("div", {class: "tile"}, make("span", {class: "frame"}, img, why), name, facts);
+    const name = make("bdi", {dir: "ltr"});
+    const cell = make("div", {class: "tile"}, make("span", {class: "frame"}, img, why, kept),
+      make("span", {class: "caption"}, facts, make("span", {class: "name"}, name)));
     cell.onclick = (event) =>
       event.ctrlKey || event.metaKey ? this.toggle(cell.position) : this.open(cell.position);
-    return Object.assign(cell, {img, why, name, facts, index: null});
+    return Object.assign(cell, {img, why, kept, name, facts, index: null});
   }
 
   clear(cell) {
     cell.img.removeAttribute("src"); // cancels its request
     cell.index = null;
     cell.className = "tile";
-    cell.why.textContent = cell.name.textContent = cell.facts.textContent = "";
+    cell.why.textContent = cell.kept.textContent = cell.name.textContent = cell.facts.textContent = "";
   }
 
   fill(cell) {
     const row = this.row(cell.position);
     if (!row) return;
-    const [index, name, label, width, height, , fields] = row;
-    const {store} = state();
+    const [index, name, label, width, height, bytes, fields, isDamaged] = row;
+    const {store, sort} = state();
     cell.index = index;
-    cell.name.textContent = escaped(name ?? "").slice(-300);
+    cell.title = cell.name.textContent = escaped(name ?? "").slice(-300);
+    cell.kept.textContent = isDamaged ? "damaged" : "";
+    cell.kept.title = isDamaged ? "The image was damaged when it was converted, and is stored as it is" : "";
     const more = Object.entries(fields).filter(([, value]) => value !== null).map(([field, value]) => [field, typeof value === "number" ? exact(value) : escaped(value)]);
-    cell.facts.textContent = [counted(index), escaped(className(store, label)), ...more.map(([, text]) => text),
-      !more.length && width && `${width} × ${height}`].filter(Boolean).join(" · ");
-    cell.facts.title = more.map(([field, text]) => `${field}: ${text}`).join("\n");
+    const by = sort.replace("-", ""), size = width && `${width} × ${height}`;
+    const sorted = by === "bytes" ? bytes && sized(bytes) : ["width", "height", "aspect", "odd"].includes(by) && size;
+    cell.facts.textContent = [counted(index), escaped(className(store, label)), ...more.map(([, text]) => text), sorted].filter(Boolean).join(" · ");
+    cell.facts.title = [...more.map(([field, text]) => `${field}: ${text}`), size].filter(Boolean).join("\n");
     cell.ariaSelected = String(this.selected.has(index));
-    load(cell.img, picture("thumb", store, index, {px: this.sharp}), (why) => {
+    load(cell.img, picture("thumb", store, index, {px: this.px}), (why) => {
       cell.classList.add("bad");
       cell.why.textContent = escaped(why);
     });
