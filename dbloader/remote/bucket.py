@@ -7,12 +7,12 @@ the fetcher of a cache, may make a Bucket. In a forked process this raises an er
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import random
 import re
 import threading
 import time
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -33,7 +33,7 @@ from dbloader.remote.errors import NotWholeError, is_temporary, status_of, trans
 from dbloader.remote.places import WRITABLE, parse_place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
 Result = TypeVar("Result")
@@ -47,6 +47,8 @@ PATIENCE_S, _FIRST_TRIES = 60.0, 3
 _LONGEST_PAUSE_S = 10.0
 # If 2 % of the answers are incomplete, one object in 3 * 10^8 gets so many incomplete answers in a row.
 _ANSWERS = 5
+# The ETags of S3: the MD5 of an object, or of the MD5s of its parts. ETags of objects with KMS keys look the same.
+_MD5 = re.compile(r"[0-9a-f]{32}(-[0-9]+)?")
 _SERVER = re.compile(r"https?://[\w.:@%\[\]-]+(/\S*)?")
 # A part takes 5 minutes at 28 kB/s. A connection without bytes for 30 s is closed.
 _TIMEOUTS = {"connect_timeout": "10s", "read_timeout": "30s", "timeout": "5m"}
@@ -83,6 +85,7 @@ class Bucket:
         self.place = str(self.parts)
         self.repeats = 0
         self._answered = self._closed = False
+        self._has_md5: bool | None = None  # whether ETags are MD5s; None if unknown
         self._lock = threading.Lock()
         self._once = self._open(retries=0)  # for requests that _repeat counts and repeats
         self._often = self._open(retries=1_000)  # obstore repeats single parts of a file and pages of a listing
@@ -179,18 +182,21 @@ class Bucket:
 
         Raises:
             ObjectChangedError: It has another ETag.
-            NotWholeError: All answers had another size.
+            NotWholeError: All answers are incomplete.
             StoreError: It does not exist, or cannot be read.
         """
         options: Any = ({"if_match": etag} if etag else {}) | ({"range": span} if span else {})
         size = span[1] - span[0] if span else size
-        for _ in range(_ANSWERS):
-            data = self._repeat(lambda: bytes(self._once.get(key, options=options).bytes()), key)
-            if size in (None, len(data)):
-                return data
-            with self._lock:
-                self.repeats += 1
-        raise NotWholeError(f"{self.place}/{key} cannot be read whole: {_ANSWERS} answers did not have {size:,} bytes")
+
+        def ask() -> tuple[bytes, str, str | None]:
+            answer = self._once.get(key, options=options)
+            data = bytes(answer.bytes())
+            if size not in (None, len(data)):
+                return data, "", None
+            stated = "" if span else answer.meta["e_tag"] or ""
+            return data, stated, _etag_of([_md5(data)]) if stated else ""
+
+        return self._until_whole(lambda: self._repeat(ask, key), key)
 
     def manifest(self) -> bytes:
         """Return the content of the ``manifest.bson`` of the store at the place.
@@ -219,31 +225,71 @@ class Bucket:
         try:
             with open(path, "xb") as file, ThreadPoolExecutor(_PARTS_AT_ONCE) as threads:  # noqa: PTH123 - any str
                 copy = partial(self._copy_part, item, file.fileno())
-                deque(threads.map(copy, range(0, item.size, _part_bytes(item.size))), 0)  # an error cancels the others
+                starts = range(0, item.size, _part_bytes(item.size))
+
+                def ask() -> tuple[None, str, str]:
+                    return None, item.etag, _etag_of([*threads.map(copy, starts)])  # an error cancels the other parts
+
+                self._until_whole(ask, key)
         except StoreError:
             raise
         except OSError as error:
             kind = StoreFullError if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else StoreAccessError
             raise kind(f"a copy of {self.place}/{key} cannot be written: {error.strerror}") from error
 
-    def _copy_part(self, item: Item, descriptor: int, start: int) -> None:
-        """Copy the part that begins at a byte."""
+    def _copy_part(self, item: Item, descriptor: int, start: int) -> bytes:
+        """Copy the part that begins at a byte, and return its MD5."""
         end = min(start + _part_bytes(item.size), item.size)
-        data = memoryview(self.get(item.key, item.etag, (start, end)))
+        part = self.get(item.key, item.etag, (start, end))
+        data = memoryview(part)
         while data:  # an almost full disk takes only some of the bytes
             written = os.pwrite(descriptor, data, start)
             data, start = data[written:], start + written
+        return _md5(part)
+
+    def _until_whole(self, ask: Callable[[], tuple[Result, str, str | None]], key: str) -> Result:
+        """Return what a function fetches. Call it again while the answer is incomplete.
+
+        The function returns (result, ETag from the server, ETag that S3 gives these bytes). The last is None if the
+        number of bytes is wrong.
+        """
+        before: str | None = None
+        for _ in range(_ANSWERS):
+            result, stated, found = ask()
+            if found is not None and self._agree(stated.strip('"'), found, before):
+                return result
+            before = found
+            with self._lock:
+                self.repeats += 1
+        raise NotWholeError(
+            f"{self.place}/{key} cannot be read whole: {_ANSWERS} answers had another size or MD5 than the server "
+            "states"
+        )
+
+    def _agree(self, stated: str, found: str, before: str | None) -> bool:
+        """Return whether bytes have the stated ETag, or cannot be compared with it.
+
+        If no ETag has ever been an MD5, the same bytes twice show that this server makes ETags in another way.
+        """
+        if not _MD5.fullmatch(stated) or stated[32:] != found[32:]:  # no MD5, or the MD5 of parts of another size
+            return True
+        if stated == found:
+            self._has_md5 = True
+        elif found == before and self._has_md5 is None:
+            self._has_md5 = False
+        return found in (stated, before) or self._has_md5 is False
 
     def put_file(self, key: str, path: Path, there: Item | None = None) -> None:
         """Copy a file to a key, in parts. Nobody sees the object before it is whole.
 
-        Nothing is sent if the existing object ``there`` has the file's size: a key names one content.
+        Nothing is sent if the existing object ``there`` has the file's size and the ETag that S3 gives its bytes.
         """
         size = path.stat().st_size
-        if there is not None and there.size == size:
+        part = _part_bytes(size)
+        if there is not None and (there.size, there.etag.strip('"')) == (size, _etag(path, part)):
             return
         with self._translated(key):
-            self._often.put(key, path, chunk_size=_part_bytes(size), max_concurrency=_PARTS_AT_ONCE)
+            self._often.put(key, path, chunk_size=part, max_concurrency=_PARTS_AT_ONCE)
 
     def put_if(self, key: str, data: bytes, replaces: Item | None) -> None:
         """Make a new object, or replace exactly the object ``replaces``.
@@ -276,3 +322,17 @@ def _item(meta: Any) -> Item:
 def _part_bytes(size: int) -> int:
     """Return the bytes that one request fetches or sends of an object with ``size`` bytes."""
     return max(PART_BYTES, -(-size // MAX_PARTS))
+
+
+def _etag_of(parts: Sequence[bytes]) -> str:
+    """Return the ETag that S3 gives an object, from the MD5s of its parts: the one MD5, or the MD5 of all of them."""
+    return parts[0].hex() if len(parts) == 1 else f"{_md5(b''.join(parts)).hex()}-{len(parts)}"
+
+
+def _etag(path: Path, part: int) -> str:
+    with path.open("rb") as file:
+        return _etag_of([_md5(data) for data in iter(lambda: file.read(part), b"")])
+
+
+def _md5(data: bytes) -> bytes:
+    return hashlib.md5(data, usedforsecurity=False).digest()

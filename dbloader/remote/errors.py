@@ -43,7 +43,7 @@ class ObjectChangedError(StoreError):
 
 
 class NotWholeError(StoreError):
-    """All answers had another size than the object."""
+    """All answers had another size or other bytes than the server stated."""
 
 
 def status_of(error: BaseException) -> int:

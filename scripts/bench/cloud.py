@@ -53,6 +53,9 @@ def transfers(folder: Path, place: str) -> None:
         with measured("upload (parts of 8 MiB, 4 at once)", FILE_MB):
             bucket.put_file("shard", path)
     for _ in range(ROUNDS):
+        with measured("upload of a file that is there", FILE_MB):
+            bucket.put_file("shard", path, bucket.head("shard"))
+    for _ in range(ROUNDS):
         back.unlink(missing_ok=True)
         with measured("download (parts of 8 MiB, 4 at once)", FILE_MB):
             bucket.fetch("shard", back)

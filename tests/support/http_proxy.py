@@ -23,6 +23,12 @@ def shorten(headers: dict[str, str], body: bytes) -> tuple[dict[str, str], bytes
     return headers, body[: len(body) // 2]
 
 
+def flip(headers: dict[str, str], body: bytes) -> tuple[dict[str, str], bytes]:
+    """Change one bit in the middle of a body."""
+    middle = len(body) // 2
+    return headers, body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
+
+
 CUT, LOST = "send half of the answer, then cut the connection", "execute the request, and drop the answer"
 
 
