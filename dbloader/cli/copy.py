@@ -40,6 +40,7 @@ Examples:
   dbloader copy all.lmdb cats.lmdb --class cat
   dbloader copy all.lmdb pets.lmdb --rename-class cat=pet --rename-class dog=pet
   dbloader copy all.lmdb fixed.lmdb --labels labels.csv
+  dbloader copy train.lmdb clean.lmdb --marks train.lmdb.marks.jsonl
   dbloader copy damaged.lmdb rest.lmdb --skip-damaged""",
 )
 @click.argument("sources", metavar="SOURCE...", nargs=-1, type=click.Path())
@@ -59,6 +60,13 @@ Examples:
     metavar="LISTING",
     type=click.Path(),
     help='Take labels (integers or class names) from the column "label" of a listing.',
+)
+@click.option(
+    "--marks",
+    metavar="FILE",
+    type=click.Path(),
+    multiple=True,
+    help="Leave out the records that FILE, made in the viewer, marks to drop, and set its labels; repeatable.",
 )
 @click.option(
     "--rename-class",

@@ -243,7 +243,7 @@ def _contains(part: Any, position: int) -> bool:
 
 def _plain(value: Any) -> Any:
     """Return the value of an option as a manifest can store it."""
-    return full_path(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
+    return full_path(value) if isinstance(value, Path) else [*map(_plain, value)] if isinstance(value, tuple) else value
 
 
 def _verified_checksums(store: Store) -> np.ndarray[Any, Any]:

@@ -39,6 +39,7 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
     classes: Sequence[str] = (),
     where: str | None = None,
     labels: Place | None = None,
+    marks: Place | Sequence[Place] = (),
     rename_classes: Mapping[str, str] | None = None,
     split: Sequence[float] | None = None,
     seed: int = 0,
@@ -68,6 +69,8 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
         where: Copy only the records that this query finds, such as ``"width<64 score>0.5"`` (docs/queries.md).
         labels: Listing with a column ``label``, ``class`` or ``target``: integers or class names. Records that it
             does not list keep their labels. If it lists all, the copy has only its classes.
+        marks: Marks of the viewer (docs/viewer.md), one file or several: leave out the records marked ``drop``, and
+            set the marked labels. An unknown record is an error, and so are two files that disagree about a record.
         rename_classes: New names of classes. Two classes with the same new name become one.
         split: Fractions of the records, whose sum is 1: divide them at random, each label in these proportions.
         seed: Seed of ``split``.
@@ -87,15 +90,21 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
             int.
         OptionError: An option is wrong; a destination is a source or a part of one; no record matches; or the labels of
             two sources cannot be joined.
-        SourceError: A listing cannot be read, or lists a missing record.
+        SourceError: A listing cannot be read, or lists a missing record; or two files of marks disagree.
         StoreError: A source cannot be read, or a destination cannot be written, or is taken.
         DamagedRecordError: A record of a source is damaged.
         ConversionError: No record is intact, with ``skip_damaged``.
         DamagedStoreError: A record does not match the columns or the digest of its source.
     """
     sources, places = _each("source", source), _each("destination", destination)
-    for name, listing in (("select", select), ("drop", drop), ("labels", labels)):
-        check_path(name, listing, none=True)
+    decided = _each("marks", marks)
+    for name, listing in (
+        ("select", select),
+        ("drop", drop),
+        ("labels", labels),
+        *(("marks", file) for file in decided),
+    ):
+        check_path(name, listing, none=name != "marks")
     if len(places) != (1 if split is None else len(split)):
         wanted = "one destination without split" if split is None else f"a destination for each of {len(split)} parts"
         raise OptionError(f"split (--split): there must be {wanted}, got {len(places)}")
@@ -109,6 +118,7 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
         "classes": checked_names("classes", classes, "('cat', 'dog')"),
         "where": where,
         "labels": None if labels is None else Path(labels),
+        "marks": tuple(map(Path, decided)),
         "rename_classes": dict(rename_classes or {}),
         "split": None if split is None else tuple(map(float, split)),
         "seed": whole_number("seed", seed),

@@ -86,12 +86,13 @@ class RecordNames:
 class NameListing:
     """A listing of records to select, drop or label.
 
-    A name without a record is an error after the last row, or a warning without ``must_exist``.
+    ``where`` is the listing in messages. A name without a record is an error after the last row, or a warning without
+    ``must_exist``.
     """
 
     def __init__(self, listing: str | os.PathLike[str], names: RecordNames, *, must_exist: bool = True) -> None:
         self._listing = Path(listing)
-        self._where = readable(listing)
+        self.where = readable(listing)
         self._names = names
         self._must_exist = must_exist
 
@@ -110,7 +111,7 @@ class NameListing:
         numbers: dict[str, int] = {}
         integer = ""
         for number, row, positions in self.rows():
-            where = f"{self._where}, row {number}"
+            where = f"{self.where}, row {number}"
             column = next((column for column in LABEL_COLUMNS if column in row), None)
             label = row[column] if column else self._fail(where, f"has no column called {' or '.join(LABEL_COLUMNS)}")
             value = NO_LABEL
@@ -126,8 +127,8 @@ class NameListing:
             given[positions], labels[positions] = True, value
         if first and integer:
             both = f"the label of {integer} is an integer, of {next(iter(first.values()))} a name"
-            self._fail(self._where, f"{both}: give every row an integer or every row a name")
-        classes, known = number_labels(first, self._where, may_be_integers=is_text(self._listing))
+            self._fail(self.where, f"{both}: give every row an integer or every row a name")
+        classes, known = number_labels(first, self.where, may_be_integers=is_text(self._listing))
         if first:
             some = labels != NO_LABEL
             labels[some] = np.array([known[text] for text in numbers])[labels[some]]
@@ -139,9 +140,9 @@ class NameListing:
         is_lines = self._listing.suffix.lower() == ".txt"
         for item in read_lines(self._listing) if is_lines else read_rows(self._listing):
             if isinstance(item, Problem):
-                self._fail(f"{self._where}, {item.name}", item.reason)
+                self._fail(f"{self.where}, {item.name}", item.reason)
             number, row = item
-            where = f"{self._where}, row {number}"
+            where = f"{self.where}, row {number}"
             name = next((row[column] for column in _NAME_COLUMNS if row.get(column) not in (None, "")), None)
             if name is not None and not isinstance(name, str):
                 self._fail(where, f"a name is text, got {short_repr(name, 50)}")
@@ -157,7 +158,7 @@ class NameListing:
         if missing:
             shown = ", ".join(map(short_repr, examples)) + ", …" * (missing > _EXAMPLES)
             stores = " or ".join(store.place for store in self._names.stores)
-            what = f"{self._where}: {missing:,} of its rows name no record of {stores}: {shown}"
+            what = f"{self.where}: {missing:,} of its rows name no record of {stores}: {shown}"
             if self._must_exist:
                 raise SourceError(f"{what}; take them out of the listing, or give the store that has them too")
             warnings.warn(what, UserWarning, stacklevel=7)

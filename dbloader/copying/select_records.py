@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from dbloader.copying.marks import MarkListing, check_agreement
 from dbloader.copying.name_listing import NameListing
 from dbloader.errors import OptionError
 from dbloader.queries.select import find_matching
 from dbloader.records.columns import NO_LABEL
 from dbloader.sampling.rng import bits, derive_keys
-from dbloader.sources.base import readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -91,6 +91,9 @@ def _match(names: RecordNames, options: Mapping[str, Any]) -> Array:
         keep &= NameListing(options["select"], names).find()
     if options["drop"]:
         keep &= ~NameListing(options["drop"], names, must_exist=False).find()
+    check_agreement(options["marks"], names)
+    for marks in options["marks"]:
+        keep &= ~MarkListing(marks, names, "drop").find()
     for start, store in zip(names.starts, stores, strict=False) if options["where"] else ():
         found = np.zeros(len(store), bool)
         found[find_matching(store, options["where"])] = True
@@ -110,7 +113,7 @@ def _unite_labels(
     names: RecordNames, old: Array, keep: Array, options: Mapping[str, Any]
 ) -> tuple[Array, tuple[str, ...]]:
     """Return the new label of each record, and the class names. Classes with the same name become one."""
-    # Each store, and the listing if there is one, gives labels with class names of its own.
+    # Each store, and each listing, gives labels with class names of its own.
     count, wanted = len(names.stores), options["classes"]
     labels, origin = old, np.repeat(np.arange(count), np.diff(names.starts))
     places = [store.place for store in names.stores]
@@ -118,14 +121,14 @@ def _unite_labels(
         tuple(name if not wanted or name in wanted else None for name in store.manifest.classes)
         for store in names.stores
     ]
-    if options["labels"]:
-        given, values, own = NameListing(options["labels"], names).labels()
-        labels, origin = np.where(given, values, old), np.where(given, count, origin)
-        classes.append(
-            own or (classes[0] if len({*classes}) == 1 else ())
-        )  # integers are labels of the stores' classes
-        places.append(readable(options["labels"]))
-        if given[keep].all():  # as in a conversion, it decides the classes too
+    common = classes[0] if len({*classes}) == 1 else ()  # integers in a listing are labels of the stores' classes
+    listings = [NameListing(options["labels"], names)] if options["labels"] else []
+    for listing in (*listings, *(MarkListing(marks, names, "label") for marks in options["marks"])):
+        given, values, own = listing.labels()
+        labels, origin = np.where(given, values, labels), np.where(given, len(classes), origin)
+        classes.append(own or common)
+        places.append(listing.where)
+        if not isinstance(listing, MarkListing) and given[keep].all():  # as in a conversion, it decides the classes too
             classes[:-1] = [()] * count
     has_label = keep & (labels != NO_LABEL)
     bare = [at for at, own in enumerate(classes) if not own and np.any(has_label & (origin == at))]

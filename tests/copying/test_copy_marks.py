@@ -1,0 +1,113 @@
+"""Copies with the marks of one person or several."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dbloader import Record, copy_store, open_store
+from dbloader.errors import SourceError
+from dbloader.records.record import encode
+from dbloader.stores.open import create_store
+from tests.support.conversion import records, verified
+from tests.support.images import run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CLASSES = ("cat", "dog", "eel")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    with create_store(tmp_path / "all.lmdb") as writer:
+        writer.write([encode(Record(f"r{n}", n % 3, b"%d" % n)) for n in range(9)])
+        writer.finish(classes=CLASSES)
+    return tmp_path / "all.lmdb"
+
+
+def marks(folder: Path, *rows: dict[str, Any], name: str = "all.lmdb.marks.jsonl") -> Path:
+    """Write marks; rows with an index get the name of the record."""
+    some = [{"name": f"r{row['index']}"} | row if "index" in row else row for row in rows]
+    (folder / name).write_text("".join(f"{json.dumps(row)}\n" for row in some))
+    return folder / name
+
+
+def copied(store: Path, *files: Path, **options: Any) -> dict[str | None, int | None]:
+    place = store.with_name("copy.lmdb")
+    manifest = copy_store(store, place, marks=files, overwrite=True, **options)
+    assert verified(place) == manifest.digest
+    with open_store(place) as copy:
+        assert copy.manifest.classes[:3] == CLASSES
+    return {record.name: record.label for record in records(place)}
+
+
+def test_marked_records_are_dropped_and_labelled_and_tags_are_ignored(store: Path, tmp_path: Path) -> None:
+    everything = copied(store, marks(tmp_path))
+    file = marks(
+        tmp_path,
+        {"index": 1, "drop": True},
+        {"index": 2, "label": "cat", "tags": ["blurry"]},
+        {"index": 3, "label": 2},
+        {"name": "r4", "label": None},
+        {"index": 5, "drop": True, "label": "dog"},
+        {"index": 6, "drop": False},
+        {"index": 8, "tags": ["a", "b"]},
+    )
+    with pytest.raises(SourceError, match=r"row 3 is an integer, of .* a name"):
+        copied(store, file)
+    file.write_text(file.read_text().replace('"label": 2', '"label": "eel"'))
+    expected = everything | {"r2": 0, "r3": 2, "r4": None}
+    del expected["r1"], expected["r5"]
+    assert copied(store, file) == expected
+    # The labels of all records leave all classes there, and a new name becomes a new class.
+    assert set(copied(store, marks(tmp_path, *({"index": n, "label": "dog"} for n in range(9)))).values()) == {1}
+    assert copied(store, marks(tmp_path, {"index": 0, "label": "fox"}))["r0"] == 3
+    # Marks apply after other labels.
+    labels = tmp_path / "labels.csv"
+    labels.write_text("name,label\nr0,dog\nr1,eel\n")
+    both = copied(store, marks(tmp_path, {"index": 0, "label": "cat"}), labels=labels)
+    assert (both["r0"], both["r1"]) == (0, 2)
+
+
+def test_marks_of_several_people_are_joined(store: Path, tmp_path: Path) -> None:
+    ann = marks(tmp_path, {"index": 1, "drop": True}, {"index": 2, "label": "cat"}, name="ann.jsonl")
+    bob = marks(tmp_path, {"index": 1, "drop": True, "label": "eel"}, {"name": "r3", "label": "dog"}, name="bob.jsonl")
+    found = copied(store, ann, bob)
+    assert ("r1" in found, found["r2"], found["r3"]) == (False, 0, 1)
+    assert not run("copy", store, tmp_path / "c.lmdb", "--marks", ann, "--marks", bob).status
+    assert {record.name: record.label for record in records(tmp_path / "c.lmdb")} == found
+
+
+@pytest.mark.parametrize(
+    ("mark", "what"),
+    [({"index": 2, "label": "dog"}, "label 'cat', label 'dog'"), ({"name": "r2", "drop": True}, "label 'cat', drop")],
+)
+def test_contradiction_names_both_files(store: Path, tmp_path: Path, mark: dict[str, Any], what: str) -> None:
+    ann = marks(tmp_path, {"index": 0, "tags": ["x"]}, {"index": 2, "label": "cat"}, name="ann.jsonl")
+    bob = marks(tmp_path, mark, name="bob.jsonl")
+    found = rf"ann.jsonl, row 2, and .*bob.jsonl, row 1, disagree about record 2 \(r2\): {what}"
+    with pytest.raises(SourceError, match=found):
+        copied(store, ann, bob)
+
+
+@pytest.mark.parametrize(
+    ("mark", "what"),
+    [
+        ({"index": 1, "name": "r2", "drop": True}, "record 1 of .* is 'r1', not 'r2': the listing belongs to another"),
+        ({"index": 1, "name": None, "drop": True}, "row 2: has no name"),
+        ({"index": 9, "drop": True}, "has no record 9"),
+        ({"name": "gone", "drop": True}, "1 of its rows name no record"),
+        ({"index": 0, "drop": True}, "row 2: an earlier row has the same record"),
+        ({"index": 1, "drop": "yes"}, "row 2: drop is true or false, got 'yes'"),
+        ({"index": 1, "label": True}, "row 2: a label is an integer, a name or null, got True"),
+        ({"index": 1, "tags": "blurry"}, "row 2: tags are a list of texts"),
+        ({"index": 1, "tags": ["x" * 501]}, "row 2: its tags have 501 letters; 500 fit"),
+        ({"index": 1, "lable": "dog"}, "row 2: a mark has index, name, drop, label, tags, and not 'lable'"),
+    ],
+)
+def test_mistake_names_the_row(store: Path, tmp_path: Path, mark: dict[str, Any], what: str) -> None:
+    with pytest.raises(SourceError, match=what):
+        copied(store, marks(tmp_path, {"index": 0, "drop": True}, mark))
