@@ -184,8 +184,9 @@ def test_caption_shows_the_end_of_a_long_name(tabs: Tabs, tmp_path: Path, chromi
         assert right <= name.evaluate("(span) => span.getBoundingClientRect().right") + 1
         assert name.evaluate("(span) => span.scrollWidth > span.clientWidth")
         assert page.locator(".tile").last.evaluate("(tile) => tile.clientHeight") == 160 + 22
-        images = "[...document.querySelectorAll('.tile img')]"  # none is enlarged
-        page.wait_for_function(f"{images}.every((image) => image.clientWidth <= image.naturalWidth)")
+        for image in page.locator(".tile img").all():
+            expect(image).not_to_have_js_property("naturalWidth", 0)
+            assert image.evaluate("(image) => image.clientWidth <= image.naturalWidth")  # not enlarged
 
 
 def test_damaged_record_is_a_cell_with_its_message(tabs: Tabs, photos: Site, damaged: str) -> None:
