@@ -8,15 +8,17 @@ import os
 import posixpath
 from abc import ABC, abstractmethod
 from collections import Counter
+from types import NoneType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from PIL import Image
 
-from dbloader._describe import counted
+from dbloader._describe import counted, short_repr
 from dbloader.errors import ExportError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from dbloader.records.record import Record
@@ -70,6 +72,14 @@ def all_fields(record: Record) -> dict[str, Any]:
     """Return the fields of a record, with ``damaged`` and ``resized_from``."""
     kept = {"damaged": record.damaged, "resized_from": record.resized_from and [*record.resized_from]}
     return {**record.fields, **{name: value for name, value in kept.items() if value is not None}}
+
+
+def check_files(record: Record, names: Iterable[str]) -> None:
+    """Raise ExportError if a file field of a record is neither bytes nor None."""
+    for name in names:
+        if not isinstance(value := record.fields.get(name), (bytes, NoneType)):
+            what = f"{short_repr(value)}, but its manifest says image files: make the store again"
+            raise ExportError(f"{describe(record)} has in {name!r} {what}")
 
 
 def extension_of(image_format: str) -> str:

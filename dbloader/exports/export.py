@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dbloader._options import check_choice
 from dbloader.errors import DBLoaderError, ExportError, OptionError
+from dbloader.exports.base import check_files
 from dbloader.queries.select import find_matching
 from dbloader.stores.base import READ_AT_ONCE
 from dbloader.stores.mongo.uri import is_mongo
@@ -94,6 +95,7 @@ def export_store(
                 with closing(kind(store, partial)) as exporter:
                     for done, record in enumerate(_records(store, indices)):
                         progress(done, total)
+                        check_files(record, store.manifest.file_fields)
                         exporter.write(record)
                     exporter.finish()
                 progress(total, total)

@@ -238,18 +238,30 @@ def _shortage(key: str, said: int, count: int) -> Iterator[Problem]:
         yield Problem(key, f"says {said:,}, but the file has only {count:,} values")
 
 
-# --- pickles, with their number or keys in __len__ or __keys__ --------------------------------------------------------
+# --- pickles, and other values under __keys__ and __len__ -------------------------------------------------------------
 
 _ABOUT = (b"__keys__", b"__len__")
 
 
-def _pickled(pairs: Pairs) -> _Layout | None:
+def _serialized(pairs: Pairs) -> _Layout | None:
+    """Find pickled values; SourceError for values in other known serializations."""
     about = pairs.get(b"__keys__") or pairs.get(b"__len__")
     values = (pairs.get(key) for key in islice(pairs.keys(), _LOOKED_AT) if key not in _ABOUT)
     first = next((value for value in values if value), b"")
     if _is_pickle(first) and (about is None or _is_pickle(about)):
         return _Layout("pickled images and labels", _pickled_entries, _pickled_image)
-    return None
+    if about is None or _is_image(first):
+        return None
+    if about.startswith(b"\0\0\0\0"):  # numbers of tensors, then an IPC stream
+        by, how = "pyarrow.serialize, which pyarrow no longer has", "pyarrow.deserialize of pyarrow 11 or older"
+    elif about and about[0] in (*range(0x90, 0xA0), 0xDC, 0xDD):
+        by, how = "msgpack, as tensorpack's LMDBSerializer does", "LMDBSerializer.load (tensorpack or dataflow)"
+    else:
+        return None
+    raise SourceError(
+        f"{readable(pairs.path)}: its values were serialized by {by}: read them with {how}, and hand each image "
+        "and label to dbloader.write_store"
+    )
 
 
 def _is_pickle(value: bytes) -> bool:
@@ -328,7 +340,7 @@ def _plain_entries(pairs: Pairs) -> Entries:
 
 _LAYOUTS: tuple[Callable[[Pairs], _Layout | None], ...] = (
     _ocr,
-    _pickled,
+    _serialized,
     _basicsr,
     _plain,
 )

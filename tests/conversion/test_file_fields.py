@@ -21,11 +21,12 @@ from dbloader import (
     Record,
     convert,
     copy_store,
+    export_store,
     open_store,
     verify_store,
     write_store,
 )
-from dbloader.errors import ConversionError, FieldError, OptionError, SourceError
+from dbloader.errors import ConversionError, ExportError, FieldError, OptionError, SourceError
 from dbloader.records.record import encode
 from dbloader.sources.base import Entry, Loaded
 from dbloader.sources.listing import read_listing
@@ -347,7 +348,7 @@ def test_second_image_column_of_parquet_is_a_file_field(tmp_path: Path) -> None:
     assert reasons[1].startswith("its annotation half.jpg is damaged")
 
 
-def test_file_field_without_a_file_is_not_converted(tmp_path: Path) -> None:
+def test_file_field_without_a_file_is_an_error_everywhere(tmp_path: Path) -> None:
     place = tmp_path / "a.lmdb"
     with create_store(place) as writer:
         writer.write([encode(Record(image=photo(1), name="a.jpg", fields={"mask": 5}))])
@@ -355,3 +356,6 @@ def test_file_field_without_a_file_is_not_converted(tmp_path: Path) -> None:
     with pytest.raises(ConversionError, match="its mask is not an image file but "):
         convert(place, tmp_path / "b.lmdb", check="none")
     assert verify_store(place, decode=True).problems == {"undecodable": 1}
+    for kind in ("folder", "webdataset", "parquet"):
+        with pytest.raises(ExportError, match=r"record 0 \(a.jpg\) has in 'mask' "):
+            export_store(place, tmp_path / "out", format=kind)
