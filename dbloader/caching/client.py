@@ -43,7 +43,8 @@ _START_S = 60.0
 _STARTS = 3
 _PAUSE_S = 0.02
 _LOOK_S = 1.0  # between two looks at the arriving bytes
-# The fork leaves the reader without a child that it does not know of. Nothing that a fork could break exists yet.
+# The fetcher forks once, so it is not a child of the reader, which would have to wait for it. A fork of a new Python
+# process is safe: there are no threads, and obstore is not imported.
 _PROGRAM = """\
 import os
 if os.fork():

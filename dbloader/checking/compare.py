@@ -160,7 +160,7 @@ def _match(one: Store, other: Store, findings: Findings, compared: Counter[str])
     rest = np.concatenate([np.flatnonzero(left[:common]), np.arange(common, len(keys))])
     by_content = _RecordMatcher(their_keys, left)
     changed = np.array([by_content.take(keys[index]) is None for index in rest], bool)
-    del by_content  # 20 bytes a record
+    del by_content  # frees 20 bytes a record
     moved, rejected = len(rest) - int(changed.sum()), _rejected_names(one)
     by_name = _RecordMatcher(their_hashes, left)
     for index in map(int, rest[changed]):
@@ -250,7 +250,8 @@ class _RecordMatcher:
         for at in range(first + int(self._taken[first]), end):
             index = int(self._order[at])
             if not self.left[index]:
-                self._taken[first] += at == first + self._taken[first]
+                if at == first + self._taken[first]:
+                    self._taken[first] += 1
             elif accept(index):
                 self.left[index] = False
                 return index

@@ -13,7 +13,7 @@ from dbloader.cli.text import after_making, complain, say, say_json, say_next
 from dbloader.copying.copy_store import copy_store
 from dbloader.records.manifest import Manifest
 from dbloader.remote.places import is_remote
-from dbloader.stores.open import open_store
+from dbloader.stores.mongo.uri import is_mongo, parse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -144,7 +144,7 @@ def copy_command(
         else:
             error.args = ("committed records are kept; --resume continues after them",)
         raise
-    shown = [*map(_without_password, targets)]
+    shown = [parse(place).redacted if is_mongo(place) else place for place in targets]
     with after_making(shown[0] if len(shown) == 1 else "each copy"):
         if as_json:
             names = ("length", "image_bytes", "digest")
@@ -164,14 +164,6 @@ def copy_command(
     if len(left_out) > _NAMED:
         complain(f"{counted(len(left_out), 'problem')}; see all with dbloader info {shown[0]} --report")
     return SOME_LEFT_OUT if left_out else 0
-
-
-def _without_password(place: str) -> str:
-    """Return the place of a new store as messages show it."""
-    if is_remote(place):
-        return place
-    with open_store(place) as store:
-        return store.place
 
 
 def _fractions(split: str) -> list[float]:

@@ -55,7 +55,7 @@ def info_command(place: str, *, as_json: bool, report: bool) -> None:
                 for event in store.events():
                     say_json(event)
                 return
-            place, manifest, shards = store.place, store.manifest, len(getattr(store, "files", ())) - 1
+            place, manifest, shards = store.place, store.manifest, len(store.shard_lengths or ())
     if as_json:
         say_json({"place": place, **asdict(manifest)}, indent=2)
     else:
@@ -69,7 +69,7 @@ def _print(place: str, manifest: Manifest, shards: int) -> None:
         formats = "pixels, uint8"
     rows = [
         ("records", f"{manifest.length:,}"),
-        ("shards", f"{shards:,}" if shards > 0 else ""),
+        ("shards", f"{shards:,}" if shards else ""),
         ("images", f"{size(manifest.image_bytes)}" + (f" ({formats})" if formats else "")),
         ("depths", ", ".join(f"{count:,} {name}" for name, count in manifest.depths.items())),
         ("width", _pixels(*manifest.width)),

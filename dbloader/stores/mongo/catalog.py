@@ -187,7 +187,7 @@ class Catalog:
         A store stays listed until no data are found, because a writer that was overtaken may still write to it.
         """
         document = self._get("replaced", "store", "partial")
-        used = {document.get("store"), document.get("partial", {}).get("store")}  # even if somebody listed them
+        used = {document.get("store"), document.get("partial", {}).get("store")}  # stay, even if they are listed
         replaced = [store for store in document.get("replaced", ()) if store not in used]
         names = set(self._database.list_collection_names()) if replaced else set()
         for store in replaced:

@@ -207,7 +207,7 @@ class PartialStore:
         """Write chunks of columns and events, unless a later run or commit has written them."""
         if not documents:
             return
-        # The filter does not match a later one, and the server refuses to insert its _id again.
+        # The filter matches no document of a later run or commit. Then the server refuses to insert its _id once more.
         run = self._run << 32 | self._commits
         earlier = {"run": {"$lte": run}}
         writes = [ReplaceOne({"_id": one["_id"], **earlier}, {**one, "run": run}, upsert=True) for one in documents]
