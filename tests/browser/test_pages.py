@@ -101,6 +101,41 @@ def test_keyboard_reaches_all_pages_and_a_list_of_keys(tabs: Tabs, photos: Site,
     expect(page.locator("db-grid")).to_be_visible()
 
 
+def focused(page: Page) -> str:
+    return str(page.evaluate("document.activeElement.id || document.activeElement.localName"))
+
+
+def test_focus_follows_the_search_and_the_record(tabs: Tabs, photos: Site, damaged: str) -> None:
+    page = settled(tabs.open(photos, refused=rf"{damaged}|q=color"))
+    page.keyboard.press("/")
+    page.keyboard.type("class:dog")
+    page.keyboard.press("Enter")
+    expect(page.locator("#count")).to_contain_text(f"{CLASSES['dog']} of")
+    expect(page.locator("#tiles")).to_be_focused()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".tile.active .facts")).to_contain_text(f"{CLASSES['cat'] + 1} · dog")
+    page.keyboard.press("Enter")
+    expect(page.locator("h1:visible")).to_be_focused()
+    expect(page.locator("#said")).to_have_text("dog/d_001.jpg, 2 of 60")
+    page.keyboard.press("Shift+Tab")  # to the link before the heading
+    assert focused(page) == "a"
+    page.keyboard.press("Enter")
+    expect(page.locator("#said")).to_have_text("dog/d_002.jpg, 3 of 60")
+    assert page.evaluate("document.activeElement.textContent") == "Next →"
+    page.keyboard.press("Escape")
+    expect(page.locator("#tiles")).to_be_focused()
+    expect(page.locator("#said")).to_have_text("All images")
+    page.keyboard.press("/")
+    page.keyboard.press("Escape")
+    expect(page.locator("#count")).to_have_text("180 records")
+    expect(page.locator("#search")).to_have_value("")
+    page.keyboard.press("/")
+    page.keyboard.type("color:red")
+    page.keyboard.press("Enter")
+    expect(page.locator("#search-error")).to_contain_text("color")
+    expect(page.locator("#search")).to_be_focused()  # to mend the mistake
+
+
 def test_colors_follow_the_system_until_the_user_chooses(tabs: Tabs, photos: Site, damaged: str) -> None:
     page = settled(tabs.open(photos, refused=damaged))
 

@@ -135,9 +135,9 @@ def test_shown_layers_are_in_the_url(tabs: Tabs, site: Site) -> None:
 
 def test_arrow_keys_go_through_the_records_of_the_search(tabs: Tabs, site: Site) -> None:
     page = tabs.open(site, "/?view=record&index=6&q=class:cat")
-    expect(page.get_by_text("7 of 8")).to_be_visible()
+    expect(page.get_by_text("7 of 8", exact=True)).to_be_visible()
     page.keyboard.press("ArrowRight")
-    expect(page.get_by_text("8 of 8")).to_be_visible()
+    expect(page.get_by_text("8 of 8", exact=True)).to_be_visible()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowLeft")
     expect(page.locator("db-record h1")).to_have_text("cat/7.jpg")
@@ -146,7 +146,7 @@ def test_arrow_keys_go_through_the_records_of_the_search(tabs: Tabs, site: Site)
     page.keyboard.press("Escape")
     expect(page.locator("db-grid")).to_contain_text("8 of 12 records")
     page.goto("/?view=record&index=9&q=class:cat")
-    expect(page.get_by_text("not among the images of this search")).to_be_visible()
+    expect(page.get_by_text("not among the images of this search", exact=True)).to_be_visible()
 
 
 def test_damaged_record_is_a_message_and_the_page_continues(tabs: Tabs, site: Site) -> None:

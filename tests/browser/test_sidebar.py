@@ -82,6 +82,18 @@ def test_several_classes_are_searched_at_once(page: Page) -> None:
     assert query(page).startswith("width>=")
 
 
+def test_list_of_classes_keeps_its_row(page: Page) -> None:
+    page.locator("#classes").focus()
+    page.keyboard.press("End")
+    page.keyboard.press(" ")
+    counted(page, CLASSES["maine coon"])
+    expect(page.locator(".class.active")).to_contain_text("maine coon")
+    expect(page.locator("#classes")).to_be_focused()
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press(" ")
+    counted(page, CLASSES["dog"] + CLASSES["maine coon"])
+
+
 def test_classes_are_found_by_letters_and_sorted_by_count(page: Page) -> None:
     page.locator("#find-class").fill("o")
     expect(page.locator(".class:visible .name")).to_have_text(["dog", "maine coon"])

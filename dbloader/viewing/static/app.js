@@ -185,6 +185,9 @@ export function notice(text) {
 }
 let noticed = 0;
 
+/** Let a screen reader read a text that is not shown. */
+export const say = (text) => { find("#said").textContent = escaped(text); };
+
 /** Return the last part of a store's place; the whole place if both stores have the same last part. */
 export function shortPlace(store) {
   const last = stores.map(({place}) => place.split("/").at(-1));

@@ -1,5 +1,5 @@
 /** The grid: all records of the search as thumbnails. */
-import {api, className, counted, escaped, go, link, listings, load, make, notice, picture, sized, state, stores, title, url} from "./app.js";
+import {api, className, counted, escaped, find, go, link, listings, load, make, notice, picture, sized, state, stores, title, url} from "./app.js";
 import {exact} from "./bars.js";
 import {keys} from "./keys.js";
 import {Scroller} from "./scroll.js";
@@ -108,6 +108,7 @@ class Grid extends HTMLElement {
     }
     if (this.scroller.count && state().at !== this.scroller.active) this.scroller.move(state().at);
     this.showSelection();
+    if (document.activeElement === find("#main") && this.scroller.count) this.list.focus({preventScroll: true});
   }
 
   /** Request the thumbnails in the size that is shown. */

@@ -1,5 +1,5 @@
 /** One record: its picture with boxes, masks and tiles, and its facts. */
-import {api, className, counted, escaped, go, link, load, make, notice, picture, sized, state, stores, title, whyMissing} from "./app.js";
+import {api, className, counted, escaped, go, link, load, make, notice, picture, say, sized, state, stores, title, whyMissing} from "./app.js";
 import {keys} from "./keys.js";
 
 const LONGEST = 2000; // characters of a value
@@ -102,14 +102,15 @@ class Record extends HTMLElement {
       to ? link(to, text) : make("span", {class: "muted", ariaDisabled: "true"}, text);
     const steps = make("nav", {class: "steps", ariaLabel: "Records"}, link({view: null}, "All images"),
       step("← Previous", this.before), step("Next →", this.after), make("span", {class: "muted"}, where.note));
-    const heading = make("h1", {}, escaped(name));
-    if (facts.error) {
-      this.replaceChildren(steps, heading, make("p", {class: "damage", role: "alert"}, escaped(facts.error)));
-      return;
-    }
+    const heading = make("h1", {tabIndex: -1}, escaped(name));
+    const focused = [...this.querySelectorAll("nav.steps a")].indexOf(document.activeElement);
+    const hasFocus = document.activeElement === document.body || this.contains(document.activeElement);
     const damage = facts.damaged && make("p", {class: "damage"}, escaped(`The image was damaged when it was converted, and is stored as it is: ${facts.damaged}`));
-    this.replaceChildren(steps, heading, damage ?? "", make("div", {class: "sheet"}, this.stage(now, facts), this.tables(now, facts)));
-    this.paint();
+    this.replaceChildren(steps, heading, ...facts.error ? [make("p", {class: "damage", role: "alert"}, escaped(facts.error))] :
+      [damage ?? "", make("div", {class: "sheet"}, this.stage(now, facts), this.tables(now, facts))]);
+    if (hasFocus) (steps.querySelectorAll("a")[focused] ?? heading).focus({preventScroll: true});
+    say(`${name}, ${where.note}`);
+    if (!facts.error) this.paint();
   }
 
   /** Return the picture, the layers over it, and the choice of layers. */

@@ -1,7 +1,7 @@
 /** The side bar: search, links to the views, classes, histograms, formats and events. */
 import "./fields.js";
 import {exact} from "./bars.js";
-import {api, className, counted, escaped, go, link, listings, make, menu, sized, state, stores, url} from "./app.js";
+import {api, className, counted, escaped, find, go, link, listings, make, menu, sized, state, stores, url} from "./app.js";
 import {comparable} from "./compare.js";
 import {keys} from "./keys.js";
 import {classesIn, classWord, filter, filterRange, words} from "./query.js";
@@ -17,9 +17,13 @@ class Sidebar extends HTMLElement {
     this.key = "";
     this.all = [];
     this.labels = this.all; // the listed ones
-    this.search = make("input", {id: "search", type: "search", autocomplete: "off", spellcheck: false, placeholder: "class:cat width<256",
+    const clear = () => go({q: this.search.value = "", at: null});
+    this.search = make("input", {id: "search", onsearch: () => this.search.value || clear(), type: "search", autocomplete: "off", spellcheck: false, placeholder: "class:cat width<256",
       "aria-describedby": "search-error", onkeydown: (event) => {
-        if (event.key === "Enter") go({view: null, index: null, at: null, q: this.search.value.trim()});
+        if (event.key === "Escape") clear();
+        if (event.key !== "Enter") return;
+        go({view: null, index: null, at: null, q: this.search.value.trim()});
+        find("#main").focus(); // the grid takes the focus when it has records
       }});
     this.error = make("p", {id: "search-error", class: "error", role: "alert"});
     this.chips = make("div", {class: "chips"});
@@ -72,6 +76,7 @@ class Sidebar extends HTMLElement {
       if (signal.aborted) return;
       this.key = ""; // the next show() asks again
       this.error.textContent = error.message;
+      if (document.activeElement === find("#main")) this.search.focus();
     }
     this.facts.hidden = this.error.textContent !== "";
     this.facts.ariaBusy = "false";
@@ -105,13 +110,15 @@ class Sidebar extends HTMLElement {
     this.order.value = order;
     this.order.textContent = `by ${order}`;
     this.order.title = `Sorted by ${order}; click to sort by ${order === "label" ? "count" : "label"}`;
-    const typed = this.typed.value.toLowerCase();
+    const typed = this.typed.value.toLowerCase(), {active, top} = this.scroller, kept = this.labels[active]?.[0];
     this.labels = this.all.filter(([label]) => (className(store, label) || "no label").toLowerCase().includes(typed));
     if (order === "count") this.labels.sort((one, other) => other[1] - one[1]);
     this.most = this.labels.reduce((most, [, count]) => Math.max(most, count), 1);
     this.listed.style.height = `${26 * Math.min(this.labels.length, 12)}px`;
     this.scroller.reset(this.labels.length);
     this.scroller.layout(0, 26);
+    this.scroller.active = Math.max(0, this.labels.findIndex(([label]) => label === kept));
+    if (this.listed.clientWidth) this.scroller.to(top);
   }
 
   tile() {

@@ -1,9 +1,12 @@
 /** The start of the page: load the views, and show the view in the URL. */
-import {api, bar, escaped, find, go, make, menu, shortPlace, state, stores, url} from "./app.js";
+import {api, bar, escaped, find, go, make, menu, say, shortPlace, state, stores, url} from "./app.js";
 import {help, keys, pressed} from "./keys.js";
 
+let view = null; // the one that is shown
+
 function show() {
-  const now = state();
+  const now = state(), before = view;
+  view = now.view;
   for (const element of find("#main").children) element.hidden = element.localName !== `db-${now.view}`;
   find("#store").value = String(now.store);
   find("#px").value = String(now.px);
@@ -12,7 +15,11 @@ function show() {
   find("#sidebar").show(now);
   const shown = find(`#main > :not([hidden])`);
   if (shown) shown.show(now);
-  else go({view: "grid"}, {replace: true});
+  if (before === "record" && view === "grid") {
+    find("#tiles").focus({preventScroll: true});
+    say("All images");
+  }
+  if (!shown) go({view: "grid"}, {replace: true});
 }
 
 function theme(chosen) {
