@@ -1,7 +1,7 @@
 """Connect a process to a server, and repeat operations that fail while the server restarts.
 
 All stores of a process share one client for each server. The password of a place that has only a user comes from the
-environment or from a private file.
+environment.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import time
 import weakref
 from contextlib import nullcontext
 from functools import wraps
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 from urllib.parse import quote_plus
 
@@ -25,7 +24,7 @@ from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import Primary
 from pymongo.write_concern import WriteConcern
 
-from dbloader.errors import DamagedStoreError, PlaceError, StoreAccessError, StoreError
+from dbloader.errors import DamagedStoreError, PlaceError, StoreError
 from dbloader.stores.mongo.errors import is_transient, translate
 
 if TYPE_CHECKING:
@@ -57,7 +56,6 @@ _AFTER_FAILURE_SECONDS = 2.0
 _IDLE_SECONDS = 60.0
 
 PASSWORD = "DBLOADER_MONGODB_PASSWORD"
-PASSWORD_FILE = "DBLOADER_MONGODB_PASSWORD_FILE"
 
 
 class SharedClient:
@@ -125,7 +123,6 @@ class Connection:
 
     Raises:
         PlaceError: The place has an option that cannot be used, or needs a password and none is given.
-        StoreAccessError: The file with the password cannot be read, or others may read it.
     """
 
     def __init__(self, place: MongoURI, *, writing: bool = False) -> None:
@@ -267,26 +264,7 @@ def _add_password(place: MongoURI) -> MongoURI:
     if not user or password is not None or not place.takes_password:
         return place
     found = os.environ.get(PASSWORD)
-    if found is None and (file := os.environ.get(PASSWORD_FILE)):
-        found = _read_password(Path(file))
     if found is None:
-        raise PlaceError(
-            f"{place.redacted} has a user and no password: set the environment variable {PASSWORD} to it, or "
-            f"{PASSWORD_FILE} to the path of a file with it (mode 0600)"
-        )
+        raise PlaceError(f"{place.redacted} has a user and no password: set the environment variable {PASSWORD} to it")
     scheme, _, rest = place.uri.partition("://")
     return place._replace(uri=f"{scheme}://{user}:{quote_plus(found)}@{rest.partition('@')[2]}")
-
-
-def _read_password(path: Path) -> str:
-    try:
-        mode, text = path.stat().st_mode, path.read_text(encoding="utf-8").rstrip("\r\n")
-    except OSError as error:
-        raise StoreAccessError(f"{path}, the file of {PASSWORD_FILE}, cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise StoreAccessError(f"{path}, the file of {PASSWORD_FILE}, cannot be read: it is not UTF-8 text") from error
-    if mode & 0o077:
-        raise StoreAccessError(
-            f"{path}, the file of {PASSWORD_FILE}, may be read by others than its owner: chmod 600 {path}"
-        )
-    return text

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 RECORDS = make_records(4)
 PASSWORD = "s3cret/@:%"  # of `mongod_with_users`
-NAME, FILE = "DBLOADER_MONGODB_PASSWORD", "DBLOADER_MONGODB_PASSWORD_FILE"
+NAME = "DBLOADER_MONGODB_PASSWORD"
 
 # Python >= 3.12 warns of every fork of a process with threads, which every client of a server has.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
@@ -37,14 +37,6 @@ def place(mongod_with_users: Mongod) -> Iterator[str]:
     """A place with a user and without a password."""
     yield f"mongodb://root@127.0.0.1:{mongod_with_users.port}/dbloader_users.password?authSource=admin"
     mongod_with_users.drop("dbloader_users")
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "password"
-    path.write_text(f"{PASSWORD}\n")
-    path.chmod(0o600)
-    return path
 
 
 def connections(client: MongoClient[Any]) -> int:
@@ -72,12 +64,12 @@ def test_stores_of_a_process_share_one_client(mongod: Mongod, mongod_uri: str) -
         assert not thread.is_alive(), thread.name
 
 
-def test_password_is_read_from_environment_or_file(place: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_password_is_read_from_environment(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_store(place) as store, pytest.raises(PlaceError, match=f"a user and no password: set .* {NAME} to it$"):
+        len(store)
     with monkeypatch.context() as patch:
         patch.setenv(NAME, PASSWORD)
         write(place, RECORDS)
-    with monkeypatch.context() as patch:
-        patch.setenv(FILE, str(file))
         with open_store(place) as store:
             assert stored(store, range(4)) == documents_of(RECORDS)
             assert PASSWORD not in repr(store) + str(store.__getstate__())
@@ -99,27 +91,11 @@ def test_error_that_is_kept_keeps_no_client(place: str, monkeypatch: pytest.Monk
         assert not thread.is_alive(), (thread.name, kept)
 
 
-def test_missing_or_unsafe_password_is_refused(place: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def check(kind: type[Exception], message: str) -> None:
-        with open_store(place) as store, pytest.raises(kind, match=message) as caught:
-            len(store)
-        assert PASSWORD not in str(caught.value)
-
-    check(PlaceError, f"a user and no password: set the environment variable {NAME} to it, or ")
-    monkeypatch.setenv(FILE, str(file))
-    file.chmod(0o640)
-    check(StoreAccessError, r"may be read by others than its owner: chmod 600 ")
-    file.write_bytes(b"\xff")
-    check(StoreAccessError, r"cannot be read: it is not UTF-8 text")
-    file.unlink()
-    check(StoreAccessError, r"cannot be read: No such file")
-
-
 @pytest.mark.slow
-def test_password_is_not_in_processes_or_files(place: str, file: Path, tmp_path: Path) -> None:
+def test_password_is_not_in_processes_or_files(place: str, tmp_path: Path) -> None:
     plant_photos(tmp_path / "images", 40)
     (tmp_path / "images/cat/bad.jpg").write_bytes(b"text")  # for a report
-    environment = {**os.environ, FILE: str(file), "TMPDIR": str(tmp_path)}
+    environment = {**os.environ, NAME: PASSWORD, "TMPDIR": str(tmp_path)}
     listed = set()
     log = tmp_path / "log"
     with (
@@ -130,7 +106,6 @@ def test_password_is_not_in_processes_or_files(place: str, file: Path, tmp_path:
             listed |= set(commands_of_processes())
     assert process.returncode == 1, log.read_text()
     assert any(place in text for text in listed)
-    file.unlink()
     texts = [path.read_bytes().decode("latin-1") for path in tmp_path.rglob("*") if path.is_file()]
     assert len(texts) > 40
     for secret in (PASSWORD, quote_plus(PASSWORD)):
