@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from dataclasses import asdict
 from typing import Any
 
@@ -18,8 +16,6 @@ from dbloader.conversion.parts.part import convert_part, list_parts, slurm_range
 from dbloader.conversion.parts.publish import publish
 
 SOME_MISSING = 1
-# Slurm, Kubernetes Indexed Jobs, PBS and AWS Batch set these environment variables to the number of the task.
-_VARIABLES = ("SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX", "PBS_ARRAY_INDEX", "AWS_BATCH_JOB_ARRAY_INDEX")
 
 
 @click.command(
@@ -66,7 +62,7 @@ Examples:
   dbloader part train.lmdb 17""",
 )
 @click.argument("destination", type=click.Path())
-@click.argument("number", type=int, required=False)
+@click.argument("number", type=int)
 @click.option("--workers", metavar="N", type=int, default=1, show_default=True, help="Threads that read and check.")
 @click.option(
     "--scratch",
@@ -77,32 +73,20 @@ Examples:
 @click.option("--quiet", "-q", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the facts as JSON.")
 def part_command(
-    *, destination: str, number: int | None, workers: int, scratch: str | None, quiet: bool, as_json: bool
+    *, destination: str, number: int, workers: int, scratch: str | None, quiet: bool, as_json: bool
 ) -> None:
     """Make part NUMBER (from 0) of the conversion that dbloader plan has planned for DESTINATION.
 
-    Without NUMBER, part takes the array index of Slurm, Kubernetes, PBS or AWS Batch. It keeps a part that is made
-    already, and several attempts at once do no harm. So just run a failed task again.
+    part keeps a part that is made already, and several attempts at once do no harm. So just run a failed task again.
 
-    On Slurm: sbatch --array=0-511 --wrap 'dbloader part train.lmdb'
+    On Slurm: sbatch --array=0-511 --wrap 'dbloader part train.lmdb $SLURM_ARRAY_TASK_ID'
     """
-    receipt = convert_part(destination, _task() if number is None else number, workers=workers, scratch=scratch)
+    receipt = convert_part(destination, number, workers=workers, scratch=scratch)
     if as_json:
         say_json(asdict(receipt), indent=2)
     elif not quiet:
         rejected = f", {receipt.rejected:,} rejected" if receipt.rejected else ""
         say(f"part {receipt.part}: {counted(receipt.records, 'record')}, {size(receipt.nbytes)}{rejected}")
-
-
-def _task() -> int:
-    for variable in _VARIABLES:
-        value = os.environ.get(variable, "")
-        if re.fullmatch("[0-9]{1,9}", value):
-            return int(value)
-        if value:
-            raise click.UsageError(f"{variable} must be the number of a part, got {value!r}")
-    known = ", ".join(_VARIABLES)
-    raise click.UsageError(f"give the NUMBER of a part, or run the command in an array job, which sets one of {known}")
 
 
 @click.command(
@@ -121,7 +105,7 @@ Examples:
 def parts_command(*, destination: str, only_missing: bool, as_json: bool) -> int:
     """List which parts of the conversion planned for DESTINATION are made, and which are missing.
 
-    On Slurm: sbatch --array=$(dbloader parts train.lmdb --missing) --wrap 'dbloader part train.lmdb'
+    Slurm takes what --missing prints: sbatch --array=$(dbloader parts train.lmdb --missing)
     """
     plan, receipts, missing = list_parts(destination)
     if as_json:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-import pytest
-
 from dbloader import convert, open_store
 from tests.support.images import plant_kinds
 
@@ -15,18 +13,8 @@ if TYPE_CHECKING:
 
     from tests.support.shell import Shell
 
-VARIABLES = ("SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX", "PBS_ARRAY_INDEX", "AWS_BATCH_JOB_ARRAY_INDEX")
 
-
-@pytest.fixture(autouse=True)
-def no_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in VARIABLES:
-        monkeypatch.delenv(variable, raising=False)
-
-
-def test_parts_become_a_store_with_the_digest_of_one_file(
-    shell: Shell, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_become_a_store_with_the_digest_of_one_file(shell: Shell, place: Path, tmp_path: Path) -> None:
     root = tmp_path / "mine"
     plant_kinds(root, "photo", "text", "png", "no end marker")
     one = convert(root, tmp_path / "one.lmdb")
@@ -38,10 +26,8 @@ def test_parts_become_a_store_with_the_digest_of_one_file(
     assert (outcome.status, outcome.stdout) == (1, f"{place}.partial: 1 of 4 parts are made; missing 0,2-3\n")
     assert shell("parts", place, "--missing").stdout == "0,2-3\n"
     assert shell("publish", place).status == 2
-    for part, variable in zip((0, 2, 3), VARIABLES, strict=False):
-        monkeypatch.setenv(variable, str(part))
-        assert json.loads(shell("part", place, "--json").stdout)["part"] == part
-        monkeypatch.delenv(variable)
+    for part in (0, 2, 3):
+        assert json.loads(shell("part", place, part, "--json").stdout)["part"] == part
     assert json.loads(shell("parts", place, "--json").stdout) == {"parts": 4, "made": [0, 1, 2, 3], "missing": []}
     outcome = shell("publish", place)
     assert outcome.status == 1  # one file was rejected
@@ -53,16 +39,6 @@ def test_parts_become_a_store_with_the_digest_of_one_file(
     assert again.status == 0
     assert one.digest in again.stdout
     assert "was published already" in again.stderr
-
-
-@pytest.mark.parametrize("value", ["x", "-1", "1.5"])
-def test_task_without_a_number_is_refused(
-    shell: Shell, root: Path, place: Path, value: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert shell("plan", root, place, "--shards", "2", "-q").status == 0
-    assert "give the NUMBER of a part, or run the command in an array job" in shell("part", place).stderr
-    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", value)
-    assert f"SLURM_ARRAY_TASK_ID must be the number of a part, got {value!r}" in shell("part", place).stderr
 
 
 def test_commands_take_a_folder_of_shards(shell: Shell, root: Path, place: Path, tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def convert_by(engine: str, root: Path, place: Path, shards: int, killer: Killer
         if engine == "array":  # xargs stands in for the controller of Slurm
             missing = " ".join(map(str, list_parts(place).missing))
             part = f"{sys.executable} -m dbloader part {place} -q"
-            line = ["bash", "-c", f"echo {missing} | xargs -r -n 1 -P 2 env SLURM_ARRAY_TASK_ID= {part}"]
+            line = ["bash", "-c", f"echo {missing} | xargs -r -n 1 -P 2 {part}"]
         driver = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
         killer.driver = driver
         status = driver.wait(WAIT_S)
