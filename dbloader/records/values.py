@@ -29,7 +29,7 @@ def checked_str(key: str, value: object) -> str:
         value.encode()
     except UnicodeEncodeError as error:
         raise FieldError(f"field {key!r} is not valid Unicode: {value!r}") from error
-    return value
+    return str.__str__(value)  # of a subclass, such as np.str_ or an enum, a plain str
 
 
 def checked_int(key: str, value: object, least: int = INT64_MIN, greatest: int = INT64_MAX) -> int:
@@ -51,8 +51,10 @@ def checked_size(key: str, value: object) -> list[Int64]:
 
 def pack(key: str, value: Any, depth: int = 1) -> Any:
     """Return a value in the types that bson encodes; ``unpack`` reverses this."""
-    if value is None or isinstance(value, (bool, float)):
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, float):
+        return float(value)  # np.float64 is a subclass
     if isinstance(value, str):
         return checked_str(key, value)
     if isinstance(value, (bytes, bytearray, memoryview)):

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from dbloader import Record
 from dbloader.errors import FieldError
 from dbloader.records.decode import decode, decode_encoded, decode_values
+from dbloader.records.field_columns import pack_values
 from dbloader.records.record import RESERVED_FIELDS, STANDARD_FIELDS, checked_field_name, encode
 from tests.support.values import ARRAYS, FIELD_NAMES, TEXT, UINT32, VALUES, same
 
@@ -94,6 +95,10 @@ class Color(enum.IntEnum):
     RED = 3
 
 
+class Split(enum.StrEnum):
+    VAL = "val"
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
@@ -105,12 +110,23 @@ class Color(enum.IntEnum):
         (np.bool_(True), True),
         (np.str_("ü"), "ü"),
         (Color.RED, 3),
+        (Split.VAL, "val"),
         ([np.int64(1), {"a": np.float64(2)}], [1, {"a": 2.0}]),
         ((1, (2, 3), [()]), [1, [2, 3], [[]]]),
     ],
 )
 def test_numpy_scalars_and_tuples_become_python_values(value: Any, expected: Any) -> None:
     assert same(stored_field(value), expected)
+
+
+@pytest.mark.parametrize(
+    "value", [np.float64(0.5), np.str_("ü"), Split.VAL, Color.RED, np.float32(0.5), np.bool_(True)]
+)
+def test_column_has_the_value_that_is_stored(value: Any) -> None:
+    written = encode(Record(fields={"x": value}))
+    again = encode(Record(fields={"x": stored_field(value)}))
+    assert (written.fields, pack_values([written.fields["x"]])) == (again.fields, pack_values([again.fields["x"]]))
+    assert pack_values([written.fields["x"]])[:1] != b"*"
 
 
 def test_numpy_integers_are_accepted_as_labels_and_sizes() -> None:
