@@ -120,9 +120,12 @@ class KindCounter:
                 if np.any((np.abs(values) > _EXACT) & known_values(values)):
                     kinds.add(_WIDE)
 
-    def columns(self) -> dict[str, str]:
-        """Return the kind of each field whose values fit into one column."""
-        stored = {*column_names(self._kinds)}
+    def columns(self, fields: Collection[str]) -> dict[str, str]:
+        """Return the kind of each field whose values fit into one column, of a store with these further fields.
+
+        The chunks may lack some of these fields: a shard with too many fields has no columns of them.
+        """
+        stored = {*column_names(fields)}
         kinds = {field: _joint_kind(kinds) for field, kinds in sorted(self._kinds.items()) if PREFIX + field in stored}
         return {field: kind for field, kind in kinds.items() if kind}
 
@@ -186,7 +189,7 @@ def column_of(values: Iterable[Any], length: int) -> FieldColumn | None:
     while some := list(islice(rest, _AT_ONCE)):
         chunks.append(pack_values(some))
         counter.add({PREFIX: chunks[-1]})
-    kind = counter.columns().get("")
+    kind = counter.columns([""]).get("")
     return None if kind is None else join_chunks(chunks, kind, length)
 
 

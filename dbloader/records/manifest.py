@@ -16,7 +16,7 @@ from dbloader.records.document import UNREADABLE, open_sealed, seal
 from dbloader.records.field_columns import KINDS, KindCounter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
 FORMAT = "dbloader"
 VERSION = 1
@@ -228,14 +228,14 @@ class Summary:
             if len(known):
                 self._sides[side] = (min(least or 2**32, int(known.min())), max(greatest, int(known.max())))
 
-    def facts(self) -> dict[str, Any]:
-        """Return the computed fields of the manifest."""
+    def facts(self, fields: Collection[str]) -> dict[str, Any]:
+        """Return the computed values of the manifest of a store with these further fields."""
         return {
             "digest": self._digest.hexdigest(),
             "label_counts": None if self._labels is None else dict(sorted(self._labels.items())),
             "labelled": self._labelled,
             "named": self._named,
             "image_bytes": self._image_bytes,
-            "columns": self._kinds.columns(),
+            "columns": self._kinds.columns(fields),
             **self._sides,
         }

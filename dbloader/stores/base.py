@@ -358,7 +358,12 @@ def find_damage(store: Store, progress: Callable[[int], object]) -> Iterator[Dam
 
 def _compare_manifest(store: Store, summary: Summary, totals: Totals, events: Counter[str]) -> Iterator[Damage]:
     manifest = store.manifest
-    expected = {**summary.facts(), "formats": totals.formats, "fields": totals.fields, "events": events.total()}
+    expected = {
+        **summary.facts(totals.fields),
+        "formats": totals.formats,
+        "fields": totals.fields,
+        "events": events.total(),
+    }
     # Only events have lines in the report. The other counts of the outcome cannot be verified.
     expected["outcome"] = {kind: events.get(kind, count) for kind, count in manifest.outcome.items()}
     if any(not 0 <= label < len(manifest.classes) for label in summary.labels or ()):

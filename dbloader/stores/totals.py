@@ -83,7 +83,7 @@ class Totals:
             source=dict(source or {}),
             created=created or datetime.now(UTC).isoformat(timespec="seconds"),
             created_by=f"dbloader {__version__}",
-            **summary.facts(),
+            **summary.facts(self.fields),
         )
         try:
             Manifest.decode(manifest.encode(), place)

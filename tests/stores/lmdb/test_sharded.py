@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typing_extensions import override
 
-from dbloader import open_store
+from dbloader import Record, open_store
 from dbloader.errors import DamagedStoreError
+from dbloader.records.columns import CHUNK
 from dbloader.records.document import move_document
+from dbloader.records.field_columns import MAX_FIELDS
 from dbloader.records.record import encode
 from dbloader.stores.lmdb.publish_shards import index_shards, put_manifest
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
@@ -25,7 +27,6 @@ from tests.support.lmdb_files import tamper_with_records
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from dbloader import Record
     from dbloader.records.manifest import Manifest
 
 
@@ -83,3 +84,15 @@ class TestShardedStore(FileBackend, ProcessesContract, ReadingContract):
         sizes = [(Path(place) / SHARD_FOLDER / shard.name).stat().st_size for shard in table.shards]
         shards = [shard._replace(nbytes=size) for shard, size in zip(table.shards, sizes, strict=True)]
         manifest.write_bytes(table._replace(shards=shards).encode())
+
+
+@pytest.mark.parametrize("fields", [[MAX_FIELDS + 1, 0], [MAX_FIELDS, 1]])
+def test_store_with_more_fields_than_columns_has_none_of_the_columns_of_its_shards(
+    tmp_path: Path, fields: list[int]
+) -> None:
+    first, second = ({f"{number} {place}": place for number in range(count)} for place, count in enumerate(fields))
+    records = [Record(fields={**first, "score": 1})] * (CHUNK + 1) + [Record(fields={**second, "score": 2})]
+    manifest = write_shards(str(tmp_path / "store.lmdb"), records, [CHUNK + 1])
+    with open_store(tmp_path / "store.lmdb") as store:
+        assert manifest.columns == {}
+        assert store.verify() == manifest.digest
