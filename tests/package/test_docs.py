@@ -207,6 +207,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "scenes.csv").write_text("path,mask,depth,label\n0.jpg,mask.jpg,depth.jpg,cat\n")
     (tmp_path / "bad.txt").write_text("cat/000.jpg\n")
     (tmp_path / "labels.csv").write_text("name,label\ncat/000.jpg,dog\n")
+    (tmp_path / "train.lmdb.marks.jsonl").write_text('{"index": 0, "name": "cat/000.jpg", "drop": true}\n')
     (tmp_path / "predictions.csv").write_text("name,prediction,loss\ncat/000.jpg,dog,0.5\n")
     convert("photos", "second.lmdb")  # to be merged with another store
     (tmp_path / "listing.json").write_text(json.dumps({"path_list": ["cat/0000.jpg"], "label_list": [0]}))
