@@ -71,6 +71,31 @@ def test_side_bar_is_a_drawer_in_a_narrow_window(tabs: Tabs, photos: Site, damag
     expect(page.locator("#menu")).to_have_attribute("aria-expanded", "false")
 
 
+TARGETS = "a, button, input:not([type=checkbox]), select, summary, label:has([type=checkbox]), div[role=option]"
+SMALL = f"""[...document.querySelectorAll("{TARGETS}")].filter((each) => each.checkVisibility())
+    .map((each) => [each.getBoundingClientRect(), each.outerHTML.slice(0, 200)])
+    .filter(([box]) => box.width < 44 || box.height < 44)"""
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_fingers_reach_everything_in_a_narrow_window(tabs: Tabs, photos: Site, damaged: str, view: str) -> None:
+    page = settled(tabs.open(photos, VIEWS[view], refused=damaged, **PHONE))
+    assert page.evaluate(SMALL) == []
+    page.locator("#menu").click()
+    expect(page.locator(".class").first).to_be_visible()
+    assert page.evaluate(SMALL) == []
+
+
+def test_narrow_window_shows_the_search_and_removes_it(tabs: Tabs, photos: Site, damaged: str) -> None:
+    page = settled(tabs.open(photos, "/?q=class:dog width<90", refused=damaged, **PHONE))
+    expect(page.get_by_role("button", name="width<90")).to_be_visible()
+    page.get_by_role("button", name="width<90").click()
+    expect(page.locator("#count")).to_contain_text(f"{CLASSES['dog']} of")
+    expect(page.get_by_role("button", name="width<90")).to_have_count(0)
+    page.get_by_role("button", name="class:dog").click()
+    expect(page.locator("#count")).to_have_text("180 records")
+
+
 def test_keyboard_reaches_all_pages_and_a_list_of_keys(tabs: Tabs, photos: Site, damaged: str) -> None:
     page = settled(tabs.open(photos, refused=damaged))
     page.keyboard.press("?")

@@ -4,9 +4,9 @@ import {counted, go, make, state} from "./app.js";
 const HIGH = 40;
 const SCALES = {log: "logarithmic", linear: "linear"};
 
-/** Return a number as text: all digits of an integer, six of others. `roundingMode` keeps a bound a bound: "floor" or "ceil". */
+/** Return a number as text: all digits of an integer, six of others. Rounding to 12 digits first makes 0.3 of 0.1 + 0.2. `roundingMode` keeps a bound a bound: "floor" or "ceil". */
 export const exact = (number, roundingMode = "halfExpand") =>
-  number.toLocaleString("en-US", Number.isInteger(number) ? {} : {maximumSignificantDigits: 6, roundingMode});
+  Number.isInteger(number) ? counted(number) : Number(number.toPrecision(12)).toLocaleString("en-US", {maximumSignificantDigits: 6, roundingMode});
 
 /** Show the axis of a histogram as "log" or "linear". The URL contains it, as in axes=bytes:linear,width:log. */
 function choose(name, scale) {

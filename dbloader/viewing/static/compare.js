@@ -12,12 +12,12 @@ class Compare extends HTMLElement {
   async show(now) {
     title("labels");
     const names = comparable(now.store);
-    const column = [now.column, "prediction", names[0]].find((name) => names.includes(name));
+    const column = [now.column, "prediction", names.length > 1 ? "" : names[0]].find((name) => names.includes(name));
     this.stop?.abort();
     const {signal} = (this.stop = new AbortController());
     const choice = make("select", {ariaLabel: "Column", onchange: (event) => go({column: event.target.value}, {replace: true})},
-      ...names.map((name) => make("option", {selected: name === column}, escaped(name))));
-    const [status, body] = [make("p", {role: "status"}, column ? "Counting…" : "No field of integers or texts can be compared with the labels."), make("div")];
+      ...column || !names.length ? [] : [make("option", {value: ""}, "choose a field")], ...names.map((name) => make("option", {selected: name === column}, escaped(name))));
+    const [status, body] = [make("p", {role: "status"}, column ? "Counting…" : names.length ? "" : "No field of integers or texts can be compared with the labels."), make("div")];
     this.replaceChildren(make("h1", {}, "Labels compared"), make("p", {class: "row"}, "Label and ", choice), status, body);
     if (!column) return;
     try {

@@ -2,6 +2,7 @@
 import {api, className, counted, escaped, find, go, link, listings, load, make, notice, picture, sized, state, stores, title, url} from "./app.js";
 import {exact} from "./bars.js";
 import {keys} from "./keys.js";
+import {chips} from "./query.js";
 import {Scroller} from "./scroll.js";
 
 const CHUNK = 200; // rows of a request
@@ -43,9 +44,10 @@ class Grid extends HTMLElement {
     this.sort = make("select", {id: "sort", ariaLabel: "Sort by", onchange: () => go({sort: this.sort.value, at: null})});
     this.direction = make("button", {id: "direction", onclick: () => go({sort: state().sort.replace(/^-?/, (minus) => (minus ? "" : "-")), at: null})});
     this.chosen = make("p", {id: "chosen", hidden: true});
+    this.filters = make("div", {class: "filters", ariaLabel: "Search", role: "group"}); // in a narrow window
     this.list = make("div", {id: "tiles", ariaLabel: "Records", ariaMultiSelectable: "true"});
     this.append(make("h1", {class: "unseen"}, "Images"), make("div", {class: "strip"}, this.status, this.chosen,
-      make("span", {class: "sorts"}, this.sort, this.direction), make("label", {}, make("span", {}, "Go to "), "index ", this.jump)), this.list);
+      make("span", {class: "sorts"}, this.sort, this.direction), make("label", {}, make("span", {}, "Go to "), "index ", this.jump), this.filters), this.list);
     const scroller = this.scroller = new Scroller(this.list, {
       gap: 8, tile: () => this.tile(), fill: (cell) => this.fill(cell), clear: (cell) => this.clear(cell),
       seen: (begin, end) => this.seen(begin, end),
@@ -89,6 +91,7 @@ class Grid extends HTMLElement {
       for (const chunk of this.chunks.values()) chunk.stop.abort();
       this.chunks.clear();
       this.scroller.reset(0);
+      this.filters.replaceChildren(...chips());
       try {
         const {count, of} = await api(`/api/${now.store}/select`, {q: now.q}, signal);
         if (signal.aborted) return;

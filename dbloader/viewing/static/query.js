@@ -1,5 +1,5 @@
 /** The words of a query: how the page changes a search. */
-import {go, state, stores} from "./app.js";
+import {escaped, go, make, state, stores} from "./app.js";
 
 const QUOTED = String.raw`"(?:[^"\\]|\\.)*"`, VALUE = String.raw`(?:${QUOTED}|[^\s()"])+`, NAME = String.raw`[\p{L}_][\p{L}\p{N}_.-]*`;
 /** Tokens, as in dbloader/queries/parse.py: a keyword, a parenthesis, the - before a condition, a comparison, a part of a name. */
@@ -61,6 +61,10 @@ export const comparing = (name, isBool = false) =>
 export function filter(isOld, added) {
   go({view: null, index: null, at: null, q: [...words(state().q).filter((word) => !isOld(word)), ...added].join(" ")});
 }
+
+/** Return a button for each condition of the query, which removes it. */
+export const chips = () => words(state().q).map((word, place, all) => make("button", {title: "Remove this condition", onclick: () =>
+  go({q: all.filter((_, other) => other !== place).join(" "), at: null})}, escaped(word), make("span", {ariaHidden: "true"}, " ×")));
 
 /** Show the records whose column is from `from` to below `to`; null for an open end. */
 export function filterRange(name, from, to) {

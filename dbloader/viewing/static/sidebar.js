@@ -4,12 +4,13 @@ import {exact} from "./bars.js";
 import {api, className, counted, escaped, find, go, link, listings, make, menu, sized, state, stores, url} from "./app.js";
 import {comparable} from "./compare.js";
 import {keys} from "./keys.js";
-import {classesIn, classWord, filter, filterRange, words} from "./query.js";
+import {chips, classesIn, classWord, filter, filterRange, words} from "./query.js";
 import {Scroller} from "./scroll.js";
 
 const PAGES = {grid: "Images", training: "What training sees", compare: "Labels compared", report: "Report of the conversion",
   duplicates: "Duplicates"};
 const OPEN = 6; // fields that are open at first; with more, the user opens them
+const NARROW = matchMedia("(max-width: 760px)"); // as in style.css
 const COLUMNS = ["width", "height", "aspect", "bytes"];
 
 class Sidebar extends HTMLElement {
@@ -41,6 +42,7 @@ class Sidebar extends HTMLElement {
     this.files = make("section");
     this.facts = make("div", {class: "facts"}, this.classes, make("section", {class: "histograms"}, ...Object.values(this.bars)), this.fields = make("section"), this.kinds, this.files);
     this.append(make("label", {}, "Search", this.search), this.error, this.chips, this.pages, this.facts);
+    NARROW.onchange = () => this.list();
     keys({"/": ["Search", () => { menu(true); this.search.focus(); this.search.select(); }]});
   }
 
@@ -65,8 +67,7 @@ class Sidebar extends HTMLElement {
     const {signal} = (this.stop = new AbortController());
     this.search.value = now.q;
     this.error.textContent = "";
-    this.chips.replaceChildren(...words(now.q).map((word, place, all) => make("button", {title: "Remove this word", onclick: () =>
-      go({q: all.filter((_, other) => other !== place).join(" "), at: null})}, escaped(word), make("span", {ariaHidden: "true"}, " ×"))));
+    this.chips.replaceChildren(...chips());
     this.facts.ariaBusy = "true";
     try {
       const facts = await api(`/api/${now.store}/summary`, {q: now.q, axes: now.axes}, signal);
@@ -114,9 +115,10 @@ class Sidebar extends HTMLElement {
     this.labels = this.all.filter(([label]) => (className(store, label) || "no label").toLowerCase().includes(typed));
     if (order === "count") this.labels.sort((one, other) => other[1] - one[1]);
     this.most = this.labels.reduce((most, [, count]) => Math.max(most, count), 1);
-    this.listed.style.height = `${26 * Math.min(this.labels.length, 12)}px`;
+    const high = NARROW.matches ? 44 : 26;
+    this.listed.style.height = `${high * Math.min(this.labels.length, 12)}px`;
     this.scroller.reset(this.labels.length);
-    this.scroller.layout(0, 26);
+    this.scroller.layout(0, high);
     this.scroller.active = Math.max(0, this.labels.findIndex(([label]) => label === kept));
     if (this.listed.clientWidth) this.scroller.to(top);
   }
