@@ -40,7 +40,7 @@ Examples:
   dbloader copy all.lmdb cats.lmdb --class cat
   dbloader copy all.lmdb pets.lmdb --rename-class cat=pet --rename-class dog=pet
   dbloader copy all.lmdb fixed.lmdb --labels labels.csv
-  dbloader copy train.lmdb clean.lmdb --marks train.lmdb.marks.jsonl
+  dbloader copy train.lmdb reviewed.lmdb --marks train.lmdb.marks.jsonl
   dbloader copy damaged.lmdb rest.lmdb --skip-damaged""",
 )
 @click.argument("sources", metavar="SOURCE...", nargs=-1, type=click.Path())
