@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 _FACTS = ("index", "name", "label", "format", "width", "height", "damaged", "resized_from")
-_ELEMENTS = 400  # a larger array is shown only by its shape
+_ELEMENTS = 400  # of a larger array, only the shape is shown, and the first values if it is a vector
+_FIRST = 8
 _BOXES = 2000  # that the page draws
 
 
@@ -112,7 +113,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Real):  # a fraction of EXIF may have the denominator 0
         return float(value) if math.isfinite(value) else str(value)
     if isinstance(value, np.ndarray) and (value.size > _ELEMENTS or value.dtype.kind not in "biuf"):
-        return f"{value.dtype} array of shape {value.shape}"
+        is_vector = value.ndim == 1 and value.dtype.kind in "biuf"
+        first = f": {', '.join(f'{one:.6g}' for one in value[:_FIRST])}, …" if is_vector else ""
+        return f"{value.dtype} array of shape {value.shape}{first}"
     if isinstance(value, dict):
         return {str(name): _plain(one) for name, one in value.items()}
     if isinstance(value, np.ndarray):

@@ -50,7 +50,8 @@ def turned(orientation: int) -> Record:
         mask = mask.transpose(Image.Transpose.ROTATE_90)
     fields = {
         "boxes": np.array([BOX], np.float32), "box_labels": np.array([1]), "caption": "<i>red</i> on\nblue",
-        "mask": encoded(mask, "PNG"),
+        "mask": encoded(mask, "PNG"), "score": 0.1 + 0.2, "vector": np.arange(100) / 7,
+        "embedding": (np.arange(768) / 7).astype(np.float32),
     }  # fmt: skip
     return Record(f"cat/{orientation}.jpg", 0, data, 160, 120, "JPEG", fields=fields)
 
@@ -107,12 +108,18 @@ def test_facts_of_a_record_are_shown_as_text(tabs: Tabs, site: Site) -> None:
         row.locator("th").inner_text(): row.locator("td").inner_text()
         for row in page.locator("db-record tbody tr:has(th)").all()
     }
+    first = ", ".join(f"{n / 7:.6g}" for n in range(8))
     expected = {
         "index": "0", "class": "cat", "label": "0", "pixels": f"160 {TIMES} 120", "format": "JPEG",
         "checksum": "CRC-32 verified", "caption": "<i>red</i> on\nblue", "Make": "Came\\u001bra <b>",
-        "structure": "complete",        "tiles": f"1 {TIMES} 8 of 160 {TIMES} 16 pixels", "boxes": "[[40,20,100,60]]",
+        "structure": "complete",        "tiles": f"1 {TIMES} 8 of 160 {TIMES} 16 pixels", "boxes": "40, 20, 100, 60",
+        "score": "0.3", "vector": f"{first}, … (100 values)",
+        "embedding": f"float32 array of shape (768,): {first}, …",
     }  # fmt: skip
     assert expected.items() <= rows.items()
+    names = [*rows]
+    assert names.index("mask") < min(map(names.index, ("boxes", "caption", "score")))
+    expect(page.locator("td", has_text=re.compile(r"^0\.3$"))).to_have_attribute("title", "0.30000000000000004")
 
 
 def test_shown_layers_are_in_the_url(tabs: Tabs, site: Site) -> None:

@@ -3,13 +3,25 @@ import {api, className, counted, escaped, go, link, load, make, notice, picture,
 import {keys} from "./keys.js";
 
 const LONGEST = 2000; // characters of a value
+const FIRST = 8; // values of a list that are shown
 const ENLARGED = 8; // how many times a small image is enlarged, at most
 /** For each EXIF orientation: the point of the upright image that shows the point (x, y) of the stored image of w × h pixels. */
 const TURNED = [(x, y) => [x, y], (x, y) => [x, y], (x, y, w) => [w - x, y], (x, y, w, h) => [w - x, h - y], (x, y, w, h) => [x, h - y],
   (x, y) => [y, x], (x, y, w, h) => [h - y, x], (x, y, w, h) => [h - y, w - x], (x, y, w) => [y, w - x]];
 
+/** Return a value in words: six digits of a number, the first values of a list. */
+function words(value) {
+  if (value === null) return "none";
+  if (typeof value === "number") return String(Number.isInteger(value) ? value : Number(value.toPrecision(6)));
+  if (typeof value !== "object") return String(value);
+  if (!Array.isArray(value)) return Object.entries(value).map(([name, one]) => `${name}: ${words(one)}`).join("\n");
+  const rows = value.some((one) => typeof one === "object" && one);
+  const rest = value.length > FIRST ? [`… (${counted(value.length)} ${rows ? "rows" : "values"})`] : [];
+  return value.length ? [...value.slice(0, FIRST).map(words), ...rest].join(rows ? "\n" : ", ") : "an empty list";
+}
+
 function readable(value) {
-  const text = typeof value === "string" ? value : JSON.stringify(value);
+  const text = words(value);
   const rest = text.length > LONGEST ? ` … (the first ${counted(LONGEST)} of ${counted(text.length)} characters)` : "";
   return text.slice(0, LONGEST).split("\n").map(escaped).join("\n") + rest;
 }
@@ -19,7 +31,7 @@ function section(heading, rows) {
   const known = rows.filter(([, value]) => value !== null && value !== undefined);
   if (!known.length) return null;
   const lines = known.map(([name, value]) => make("tr", {}, make("th", {scope: "row"}, escaped(name)),
-    make("td", {}, value instanceof Node ? value : readable(value))));
+    make("td", {title: typeof value === "number" ? String(value) : null}, value instanceof Node ? value : readable(value))));
   return make("section", {}, make("h2", {}, heading), make("table", {}, make("tbody", {}, ...lines)));
 }
 
@@ -186,7 +198,7 @@ class Record extends HTMLElement {
         ["pixels", facts.width && `${counted(facts.width)} × ${counted(facts.height)}`], ["resized from", facts.resized_from?.join(" × ")],
         ["format", facts.format], ["image", facts.bytes === null ? facts.array : make("span", {}, `${sized(facts.bytes)} `, file("Download", {}))],
         ["checksum", `CRC-32 ${facts.crc}`]]),
-      section("Fields", [...Object.entries(fields).filter(([name]) => !names.has(name)), ...files]),
+      section("Fields", [...files, ...Object.entries(fields).filter(([name]) => !names.has(name))]),
       section("Joined", Object.entries(facts.joined)),
       stores[now.store].events ? make("p", {}, link({view: "report", text: facts.name}, "Its lines of the report")) : null,
       section("EXIF", exif.error && facts.rendered ? [] : Object.entries(exif)),
