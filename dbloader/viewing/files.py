@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from PIL import ExifTags, Image
-
-from dbloader.errors import DamagedImageError, NotAnImageError, OptionError
-from dbloader.images.info import read_facts
-from dbloader.images.pillow import EIGHT_BITS, open_pillow, translate_errors
+from dbloader.errors import NotAnImageError, OptionError
+from dbloader.images.pillow import EIGHT_BITS
+from dbloader.images.preview import header_of, media_type
 
 if TYPE_CHECKING:
-    from dbloader.images.info import Facts
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
 _MOST_PIXELS = 2**27  # of an image that a browser gets as it is stored
-_MAGIC = re.compile(
-    rb"(?P<jpeg>\xff\xd8\xff)|(?P<png>\x89PNG\r\n\x1a\n)|(?P<gif>GIF8[79]a)|"
-    rb"(?P<webp>RIFF.{4}WEBP)|(?P<avif>.{4}ftypavi[fs])",
-    re.DOTALL,
-)
-
-
-def media_type(data: bytes) -> str | None:
-    """Return the media type of a file whose first bytes are of a format that every browser shows; None for others."""
-    match = _MAGIC.match(data)
-    return None if match is None else f"image/{match.lastgroup}"
 
 
 def image_of(store: Store, record: Record, field: int | None) -> Any:
@@ -69,14 +53,6 @@ def stored_file(store: Store, index: int, field: int | None, *, download: bool) 
     }
 
 
-def header_of(image: bytes) -> Facts:
-    """Return the facts in the header of an image file; raise NotAnImageError, a sentence for the page, without one."""
-    try:
-        return read_facts(image)
-    except NotAnImageError as error:
-        raise NotAnImageError(f"{error}" if f"{error}".startswith("its ") else f"the image {error}") from error
-
-
 def why_rendered(image: Any) -> str | None:
     """Return the reason why a browser gets a picture made of an image; None if it gets the stored image."""
     if not isinstance(image, bytes):
@@ -91,17 +67,3 @@ def why_rendered(image: Any) -> str | None:
         return f"browsers show only a part of its {facts.depth} values"
     pixels = facts.width * facts.height
     return f"it has {pixels:,} pixels, too many for a page" if pixels > _MOST_PIXELS else None
-
-
-def shown_orientation(image: Any) -> int:
-    """Return the EXIF orientation, 1 to 8, that browsers apply to an image; 1 if it is an array or has no valid EXIF.
-
-    Browsers ignore XMP, and the EXIF of WebP. They do not show TIFF: Pillow applies the orientation of a TIFF.
-    """
-    value = 1
-    with suppress(DamagedImageError), translate_errors("its EXIF cannot be read"), open_pillow(image) as opened:
-        exif = opened.getexif() if opened.format == "TIFF" else Image.Exif()
-        if opened.format not in ("TIFF", "WEBP"):
-            exif.load(opened.info.get("exif", b""))
-        value = exif.get(ExifTags.Base.Orientation, 1)
-    return value if value in range(1, 9) else 1

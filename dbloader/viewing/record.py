@@ -12,7 +12,8 @@ import numpy as np
 from dbloader._describe import size
 from dbloader.errors import DamagedRecordError, DamagedStoreError, ImageError, NotAnImageError, OptionError
 from dbloader.images.info import describe_jpeg, read_exif, read_facts
-from dbloader.viewing.files import shown_orientation, why_rendered
+from dbloader.images.preview import shown_orientation
+from dbloader.viewing.files import why_rendered
 
 if TYPE_CHECKING:
     from dbloader.records.record import Record

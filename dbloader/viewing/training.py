@@ -22,12 +22,12 @@ from dbloader.datasets.transforms import is_albumentations
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.open import TURNS
 from dbloader.errors import DBLoaderError, OptionError, StoreUnreachableError
+from dbloader.images.preview import shown_orientation
 from dbloader.loading.checkpoint import SamplerCheckpoint
 from dbloader.loading.create import create_batch_sampler, default_transform, height_and_width, with_transform
 from dbloader.sampling.blocks import BlockShuffleSampler
 from dbloader.sampling.rng import SeededIndices
 from dbloader.sampling.shuffle import ShuffleSampler
-from dbloader.viewing.files import shown_orientation
 
 if TYPE_CHECKING:
     from dbloader.records.record import Record

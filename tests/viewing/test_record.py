@@ -13,10 +13,11 @@ from starlette.testclient import TestClient
 
 from dbloader import Record, open_store
 from dbloader.errors import NotAnImageError, OptionError, RecordIndexError
+from dbloader.images.preview import media_type
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
 from dbloader.viewing.app import ViewerState, create_app
-from dbloader.viewing.files import media_type, stored_file
+from dbloader.viewing.files import stored_file
 from dbloader.viewing.record import show_record
 from tests.support import jpegs
 from tests.support.damaged import flip

@@ -1,0 +1,188 @@
+"""Show an image in a browser: its media type, its orientation, and a small picture of it."""
+
+from __future__ import annotations
+
+import io
+import re
+from contextlib import nullcontext, suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import simplejpeg
+from PIL import ExifTags, Image
+
+from dbloader.errors import DamagedImageError, NotAnImageError
+from dbloader.images.info import read_facts
+from dbloader.images.jpeg import examine
+from dbloader.images.pillow import (
+    EIGHT_BITS,
+    GRAY_16,
+    KNOWN_RANGE,
+    decoding_bytes,
+    gray_values,
+    open_pillow,
+    translate_errors,
+    value_depth,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    import numpy.typing as npt
+
+    from dbloader.images.info import Facts
+
+# A smaller file is its own thumbnail: bytes and pixels. The pixels matter because 20 kB may decode to gigabytes.
+_SMALL, _SMALL_PIXELS = 20_000, 2**22
+_MOST = 400_000_000  # bytes of memory for decoding an image
+_LARGE = 50_000_000  # bytes of memory, too; see the argument ``large``
+_MOST_LABELS = 64  # a gray mask of more values is shown as brightness
+_LOSSLESS_PX = 1600  # a thumbnail of this size replaces an image that a browser cannot show
+_TURNS = dict(zip(range(2, 9), map(Image.Transpose, (0, 3, 1, 5, 4, 6, 2)), strict=True))  # EXIF orientation
+_MAGIC = re.compile(
+    rb"(?P<jpeg>\xff\xd8\xff)|(?P<png>\x89PNG\r\n\x1a\n)|(?P<gif>GIF8[79]a)|"
+    rb"(?P<webp>RIFF.{4}WEBP)|(?P<avif>.{4}ftypavi[fs])",
+    re.DOTALL,
+)
+
+
+def media_type(data: bytes) -> str | None:
+    """Return the media type of a file whose first bytes are of a format that every browser shows; None for others."""
+    match = _MAGIC.match(data)
+    return None if match is None else f"image/{match.lastgroup}"
+
+
+def header_of(image: bytes) -> Facts:
+    """Return the facts in the header of an image file; raise NotAnImageError, a sentence for the page, without one."""
+    try:
+        return read_facts(image)
+    except NotAnImageError as error:
+        raise NotAnImageError(f"{error}" if f"{error}".startswith("its ") else f"the image {error}") from error
+
+
+def shown_orientation(image: Any) -> int:
+    """Return the EXIF orientation, 1 to 8, that browsers apply to an image; 1 if it is an array or has no valid EXIF.
+
+    Browsers ignore XMP, and the EXIF of WebP. They do not show TIFF: Pillow applies the orientation of a TIFF.
+    """
+    value = 1
+    with suppress(DamagedImageError), translate_errors("its EXIF cannot be read"), open_pillow(image) as opened:
+        exif = opened.getexif() if opened.format == "TIFF" else Image.Exif()
+        if opened.format not in ("TIFF", "WEBP"):
+            exif.load(opened.info.get("exif", b""))
+        value = exif.get(ExifTags.Base.Orientation, 1)
+    return value if value in range(1, 9) else 1
+
+
+def thumbnail(
+    image: Any, px: int, *, is_field: bool = False, large: AbstractContextManager[object] | None = None
+) -> tuple[bytes, str]:
+    """Return a picture of an image, bytes or an array, and its media type. No side of the picture exceeds ``px``.
+
+    A file of at most 20 kB that browsers show is its own thumbnail. The EXIF orientation is applied, as browsers do. In
+    16-bit images and in arrays that are not uint8, the least value is black and the greatest is white. The labels of a
+    gray mask get colors.
+
+    Args:
+        image: The image.
+        px: Pixels of the longer side.
+        is_field: Whether the image is from a further field, such as a mask.
+        large: Entered while an image is decoded that needs more than 50 MB, such as a lock.
+
+    Raises:
+        ImageError: The image does not decode, or needs more than 400 MB for decoding.
+    """
+    if isinstance(image, np.ndarray):
+        return _encode(_from_array(image, px), px, lossless=True)
+    facts = header_of(image)
+    kind, pixels = media_type(image), facts.width * facts.height
+    as_stored = facts.depth == EIGHT_BITS and not facts.frames and (facts.format == "JPEG" or not is_field)
+    if kind and as_stored and len(image) <= _SMALL and pixels <= _SMALL_PIXELS:
+        return image, kind
+    needed = pixels * decoding_bytes(facts.format)
+    if facts.format == "JPEG":  # decoded at an eighth of its size; a progressive JPEG needs all its coefficients
+        needed = examine(image).coefficient_bytes + pixels // 16
+    if needed > _MOST:
+        raise NotAnImageError(
+            f"the image is too large for a preview: to decode its {facts.width:,} x {facts.height:,} pixels takes "
+            f"{needed // 10**6:,} MB, and {_MOST // 10**6} MB are allowed; download it to see it"
+        )
+    with large if large and needed > _LARGE else nullcontext():
+        return _decode(image, facts, px, is_field=is_field)
+
+
+def _decode(data: bytes, facts: Facts, px: int, *, is_field: bool) -> tuple[bytes, str]:
+    with translate_errors("the image does not decode", MemoryError), open_pillow(data) as opened:
+        depth, image = value_depth(opened), None
+        turn = None if facts.format == "TIFF" else _TURNS.get(shown_orientation(data))  # Pillow always turns a TIFF
+        if facts.format == "JPEG":
+            image = _small_jpeg(data, facts, px)
+            opened.draft(None, (px, px))
+        if image is None:
+            opened.load()
+            image = opened
+        if depth != EIGHT_BITS:
+            image = _spread(gray_values(opened) if opened.mode in GRAY_16 and depth in KNOWN_RANGE else opened, px)
+        elif is_field and image.mode in ("1", "L", "P"):
+            image = _mask(image)
+        elif facts.transparent or image.mode not in ("L", "RGB"):
+            image = image.convert("RGBA" if facts.transparent else "L" if image.mode == "1" else "RGB")
+        lossless = depth != EIGHT_BITS or is_field or (px >= _LOSSLESS_PX and facts.format != "JPEG")
+        return _encode(image if turn is None else image.transpose(turn), px, lossless=lossless)
+
+
+def _small_jpeg(data: bytes, facts: Facts, px: int) -> Image.Image | None:
+    """Decode a JPEG at a half to an eighth of its size; None if simplejpeg does not support its kind.
+
+    Missing data are gray, as in browsers: a store may contain damaged images, which are marked.
+    """
+    scale = min(1.0, px / max(facts.width, facts.height))
+    least = {"min_width": round(facts.width * scale), "min_height": round(facts.height * scale)}
+    try:
+        return Image.fromarray(simplejpeg.decode_jpeg(data, "RGB", strict=False, **least))
+    except (ValueError, KeyError):
+        return None
+
+
+def _mask(image: Image.Image) -> Image.Image:
+    """Return a mask with its palette; a gray mask of few values gets a palette of visible colors.
+
+    A black label 0 becomes transparent, because the page shows the mask over the image.
+    """
+    mask = image if image.mode == "P" else image.convert("L")
+    if mask.mode == "L" and sum(map(bool, mask.histogram())) <= _MOST_LABELS:
+        mask.putpalette([label * odd % 256 for label in range(256) for odd in (67, 151, 211)])
+    if mask.mode == "P" and (mask.getpalette() or [])[:3] == [0, 0, 0]:
+        mask.info.setdefault("transparency", 0)
+    return mask
+
+
+def _from_array(array: npt.NDArray[Any], px: int) -> Image.Image:
+    """Return an image of an array, shape (height, width), (height, width, channels) or (channels, height, width)."""
+    pixels = array
+    if array.ndim == 3 and array.shape[0] in (1, 3, 4) and array.shape[2] not in (1, 3, 4):
+        pixels = array.transpose(1, 2, 0)
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[..., 0]
+    if not (pixels.ndim == 2 or pixels.shape[2:] in ((3,), (4,))) or not array.size or array.dtype.kind not in "biuf":
+        raise NotAnImageError(f"the image is an array of {array.dtype}, shape {array.shape}: it cannot be drawn")
+    return Image.fromarray(np.ascontiguousarray(pixels)) if array.dtype == np.uint8 else _spread(pixels, px)
+
+
+def _spread(values: Any, px: int) -> Image.Image:
+    """Scale values to 8 bits: the least is black, the greatest white. Values that are not finite are black."""
+    array = np.asarray(values)
+    step = max(1, max(array.shape[:2]) // (2 * px))
+    with np.errstate(all="ignore"):
+        array = array[::step, ::step].astype(np.float32)
+        finite = np.isfinite(array)
+        low, high = array.min(where=finite, initial=np.inf), array.max(where=finite, initial=-np.inf)
+        scaled = (array - low) / (high - low if high > low else 1) * 255
+        return Image.fromarray(np.where(finite, scaled, 0).astype(np.uint8))
+
+
+def _encode(image: Image.Image, px: int, *, lossless: bool) -> tuple[bytes, str]:
+    image.thumbnail((px, px), Image.Resampling.LANCZOS)  # with a palette, Pillow uses the nearest pixel
+    file, is_png = io.BytesIO(), lossless or image.mode not in ("L", "RGB")
+    image.save(file, "PNG" if is_png else "JPEG", **({} if is_png else {"quality": 85}))
+    return file.getvalue(), ("image/png" if is_png else "image/jpeg")
