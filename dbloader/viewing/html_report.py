@@ -177,17 +177,22 @@ def _histogram(name: str, found: dict[str, Any]) -> str:
     counts, edges = found["counts"], found["edges"]
     bars = f"{_bars(found['all'] or (), ' class=all')}{_bars(counts)}"
     picture = f'<svg viewBox="0 0 {max(1, len(counts))} {_HIGH}" preserveAspectRatio="none">{bars}</svg>'
-    ends = [f"{edge:,}" if isinstance(edge, int) else f"{edge:,.6g}" for edge in edges[:1] + edges[-1:]]
+    ends, matching = _numbers(edges[:1] + edges[-1:]), _numbers((found["all"] and found["ends"]) or [])
     texts = f"<span>{{}}</span>{'logarithmic' * (found['scale'] == 'log')}<span>{{}}</span>".format(*ends or [""] * 2)
-    head = f"<figcaption>{name}{', faint: all records' * bool(found['all'])}{', unknown' * (not edges)}</figcaption>"
-    return f"<figure>{head}{picture}<div class=ends>{texts}</div></figure>"
+    notes = [name, " to ".join(matching), "faint: all records" * bool(found["all"]), "unknown" * (not edges)]
+    head = ", ".join(filter(None, notes))
+    return f"<figure><figcaption>{head}</figcaption>{picture}<div class=ends>{texts}</div></figure>"
+
+
+def _numbers(numbers: list[float]) -> list[str]:
+    return [f"{number:,}" if isinstance(number, int) else f"{number:,.6g}" for number in numbers]
 
 
 def _bars(counts: Sequence[int], kind: str = "") -> str:
     most = max(counts, default=1) or 1
     return "".join(
         f'<rect{kind} x="{x + 0.06:.2f}" y="{_HIGH - high:.1f}" width=".88" height="{high:.1f}"/>'
-        for x, high in enumerate(number / most * _HIGH for number in counts)
+        for x, high in enumerate(number and max(1.5, number / most * _HIGH) for number in counts)  # visible, if any
     )
 
 

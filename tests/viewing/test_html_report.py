@@ -135,7 +135,9 @@ def test_histograms_end_with_the_least_and_the_greatest_value(tmp_path: Path) ->
     records = [Record(width=width, height=1000, image=bytes(width)) for width in (7, *range(100, 1990), 2000)]
     write(tmp_path / "a.lmdb", records)
     write_html(tmp_path / "a.lmdb", tmp_path / "report.html")
-    ends = re.findall(r"<div class=ends>(.*?)</div>", (tmp_path / "report.html").read_text())
+    report = (tmp_path / "report.html").read_text()
+    assert 'height="1.5"' in report  # the bar of the one record of width 7
+    ends = re.findall(r"<div class=ends>(.*?)</div>", report)
     texts = [re.findall(r"<span>(.*?)</span>", each) for each in ends]
     assert texts == [["7", "2,000"], ["1,000", "1,000"], ["0.007", "2"], ["7", "2,000"]]
 
@@ -145,7 +147,8 @@ def test_search_reports_only_the_records_that_it_finds(tmp_path: Path) -> None:
     write(tmp_path / "a.lmdb", records)
     assert write_html(tmp_path / "a.lmdb", tmp_path / "report.html", "width<=10 label:0")[1] == 5
     parsed = Parsed((tmp_path / "report.html").read_text())
-    for text in ("Searchwidth<=10 label:0", "5 of 5 records", "Height, faint: all records", "Width", "Classes: 1"):
+    aspect = "Width / height, 0.111111 to 1, faint: all records"  # the ends of the search; the axis has those of all
+    for text in ("Searchwidth<=10 label:0", "5 of 5 records", aspect, "Height, 9 to 9, faint", "Classes: 1"):
         assert text in parsed.text
     assert re.findall(r"(\d+) r\d", parsed.text) == ["0", "2", "4", "6", "8"]
     assert "conversion" not in parsed.text
