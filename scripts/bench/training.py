@@ -1,6 +1,6 @@
 """Compare batches for training by dbloader and by other loaders: a new process for each run, in turns, medians.
 
-python scripts/bench/training.py BENCH [--quick] [--workers 2] [--rounds 5] [--cold] [--only NAME ...] [--plot FILE.svg]
+python scripts/bench/training.py BENCH [--quick] [--workers 2] [--rounds 5] [--cold] [--only NAME ...]
 
 Batches of 64, shuffled, RandomResizedCrop to 224 x 224 with antialiasing and a flip, as uint8; the consumer only takes
 them. Peers run in the environment that scripts/bench/install-peers makes; those that are not installed are left out.
@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent / "peers"))
 from data import CONTENDER, WITHOUT_PEERS, all_rows, last_line, make_short, prepare, told
 from machine import describe_machine
 from page_cache import bring_into_memory, empty_cache
-from table import draw, print_tables
+from table import print_tables
 
 from dbloader._version import __version__
 
@@ -107,7 +107,6 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one short round, without the peers")
     parser.add_argument("--cold", action="store_true", help="empty the page cache before each run, as root may")
     parser.add_argument("--only", nargs="+", metavar="WORD", help="contenders or images with one of these in the name")
-    parser.add_argument("--plot", type=Path, help="also draw the medians of the first number of workers")
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.seconds = 1, 0.5
@@ -122,14 +121,12 @@ def main() -> None:
     make_short(corpus, made)
     rows = chosen(all_rows(corpus, made), python, options)
     print(f"\n## Training batches\n\n{describe_machine(versions(python))}.")
-    for number, workers in enumerate(options.workers):
+    for workers in options.workers:
         runs = take_turns(rows, python, workers, options)
         where = "on the disk" if options.cold else "in memory"
         print(f"\n{workers} workers, files {where}, medians; rounds: {options.rounds}. MB: memory of all processes, "
               "each shared page counted once, without pages of files.")  # fmt: skip
         print_tables(rows, runs)
-        if options.plot and not number:
-            draw(rows, runs, options.plot)
 
 
 if __name__ == "__main__":

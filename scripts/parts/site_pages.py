@@ -29,7 +29,6 @@ ELSEWHERE = {
     "SECURITY.md": "security.md",
     "scripts/bench/README.md": "bench.md",
     "scripts/bench/figures.md": "figures.md",
-    "scripts/bench/training.svg": "training.svg",
 }
 # What each public module is for. Everything else in the package is private.
 MODULES = {

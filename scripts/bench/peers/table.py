@@ -1,4 +1,4 @@
-"""Tables and a chart of what was measured."""
+"""Tables of what was measured."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ from data import LIMIT, REFERENCE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from data import Row
 
     Runs = Mapping[str, Sequence[Mapping[str, float]]]
 
@@ -62,24 +59,3 @@ def _ratio(rates: Sequence[float], others: Sequence[Mapping[str, float]]) -> str
     if not others:
         return ""
     return f"{median(rate / other['images_per_s'] for rate, other in zip(rates, others, strict=True)):.2f}"
-
-
-def draw(rows: Sequence[Row], runs: Runs, path: Path) -> None:
-    """Draw the medians, a panel for each kind of images."""
-    from matplotlib.figure import Figure  # not needed for the tables
-
-    groups = [[*group] for _, group in groupby((row for row in rows if runs[row.key]), key=lambda row: row.images)]
-    figure = Figure(figsize=(8, 1.5 + 0.3 * sum(map(len, groups))), layout="constrained")
-    panels = figure.subplots(
-        len(groups), squeeze=False, sharex=True, gridspec_kw={"height_ratios": [len(group) for group in groups]}
-    )
-    for axes, group in zip(panels[:, 0], groups, strict=True):
-        rates = [median(run["images_per_s"] for run in runs[row.key]) for row in group]
-        colors = ["#1b9e77" if row.form is not None else "#b3b3b3" for row in group]
-        bars = axes.barh([row.name for row in group], rates, color=colors)
-        axes.bar_label(bars, [f"{rate:,.0f}" for rate in rates], padding=4)
-        axes.set_title(group[0].images, loc="left")
-        axes.margins(x=0.12)
-        axes.invert_yaxis()
-    panels[-1, 0].set_xlabel("images/s")
-    figure.savefig(path, dpi=150)
