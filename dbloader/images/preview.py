@@ -37,6 +37,12 @@ _SMALL, _SMALL_PIXELS = 20_000, 2**22
 _MOST = 400_000_000  # bytes of memory for decoding an image
 _LARGE = 50_000_000  # bytes of memory, too; see the argument ``large``
 _MOST_LABELS = 64  # a gray mask of more values is shown as brightness
+_MOST_LEGEND = 2**24  # pixels of a mask whose values are counted for the page
+# Dark blue, red, yellow: brightness rises evenly, so the colors keep their order in gray and for color-blind people.
+_DEPTH_ANCHORS = np.array([(13, 8, 135), (126, 3, 168), (237, 104, 60), (240, 249, 33)])
+_DEPTH_COLORS = bytes(
+    round(float(np.interp(value, (0, 85, 170, 255), channel))) for value in range(256) for channel in _DEPTH_ANCHORS.T
+)
 _LOSSLESS_PX = 1600  # a thumbnail of this size replaces an image that a browser cannot show
 _TURNS = dict(zip(range(2, 9), map(Image.Transpose, (0, 3, 1, 5, 4, 6, 2)), strict=True))  # EXIF orientation
 _MAGIC = re.compile(
@@ -80,8 +86,8 @@ def thumbnail(
     """Return a picture of an image, bytes or an array, and its media type. No side of the picture exceeds ``px``.
 
     A file of at most 20 kB that browsers show is its own thumbnail. The EXIF orientation is applied, as browsers do. In
-    16-bit images and in arrays that are not uint8, the least value is black and the greatest is white. The labels of a
-    gray mask get colors.
+    16-bit images and in arrays that are not uint8, the least value is black and the greatest is white; in a field, dark
+    blue and yellow. The labels of a gray mask get colors.
 
     Args:
         image: The image.
@@ -111,6 +117,31 @@ def thumbnail(
         return _decode(image, facts, px, is_field=is_field)
 
 
+def legend_of(data: bytes) -> list[tuple[int, str, float]]:
+    """Return the values in a mask of at most 64 values: each with its color in `thumbnail` and its share of the pixels.
+
+    A color is "#rrggbb", or "" if the value is transparent. The list is empty for any other image, and for a mask of
+    over 16 million pixels.
+
+    Raises:
+        ImageError: The image does not decode.
+    """
+    facts = header_of(data)
+    if facts.depth != EIGHT_BITS or facts.format == "JPEG" or facts.width * facts.height > _MOST_LEGEND:
+        return []
+    with translate_errors("the image does not decode", MemoryError), open_pillow(data) as opened:
+        if opened.mode not in ("1", "L", "P"):
+            return []
+        mask = _mask(opened)
+        counts = {value: count for value, count in enumerate(mask.histogram()[:256]) if count}
+        if mask.mode != "P" or len(counts) > _MOST_LABELS:
+            return []
+        palette = [*(mask.getpalette() or []), *bytes(768)]
+        shown = {value: bytes(palette[3 * value : 3 * value + 3]).hex() for value in counts}
+        clear = mask.info.get("transparency")
+        return [(v, "" if v == clear else f"#{shown[v]}", n / (mask.width * mask.height)) for v, n in counts.items()]
+
+
 def _decode(data: bytes, facts: Facts, px: int, *, is_field: bool) -> tuple[bytes, str]:
     with translate_errors("the image does not decode", MemoryError), open_pillow(data) as opened:
         depth, image = value_depth(opened), None
@@ -123,6 +154,8 @@ def _decode(data: bytes, facts: Facts, px: int, *, is_field: bool) -> tuple[byte
             image = opened
         if depth != EIGHT_BITS:
             image = _spread(gray_values(opened) if opened.mode in GRAY_16 and depth in KNOWN_RANGE else opened, px)
+            if is_field and image.mode == "L":
+                image.putpalette(_DEPTH_COLORS)
         elif is_field and image.mode in ("1", "L", "P"):
             image = _mask(image)
         elif facts.transparent or image.mode not in ("L", "RGB"):

@@ -12,7 +12,7 @@ import numpy as np
 from dbloader._describe import size
 from dbloader.errors import DamagedRecordError, DamagedStoreError, ImageError, NotAnImageError, OptionError
 from dbloader.images.info import describe_jpeg, read_exif, read_facts
-from dbloader.images.preview import shown_orientation
+from dbloader.images.preview import legend_of, shown_orientation
 from dbloader.viewing.files import why_rendered
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ def show_record(store: Store, index: int) -> dict[str, Any]:
     - ``orientation``: the EXIF orientation, 1 to 8, that browsers apply to the image;
     - ``rendered``: the reason why browsers get a picture made of the image; None if they get the stored image;
     - ``boxes``: the first 2,000 boxes, in pixels of the stored image, and ``box_labels``, the names of their classes;
-    - ``files``: number and name of each file field of the record.
+    - ``files``: number and name of each file field of the record, and for a mask its ``legend``: value, color, share of
+      the pixels, and name of each value.
 
     For a damaged record, return only its ``index``, ``name`` and ``error``.
 
@@ -58,11 +59,18 @@ def show_record(store: Store, index: int) -> dict[str, Any]:
         "boxes": np.nan_to_num(boxes[:_BOXES]).tolist(),
         "box_labels": [class_name(label) or str(label) for label in labels[:_BOXES].astype(int).tolist()],
         "files": [
-            {"field": number, "name": name}
+            {"field": number, "name": name, "legend": _legend(store, name, record.fields[name])}
             for number, name in enumerate(store.manifest.file_fields)
             if isinstance(record.fields.get(name), bytes)
         ],
     }
+
+
+def _legend(store: Store, field: str, data: bytes) -> list[tuple[int, str, float, str]]:
+    names = dict(enumerate(store.manifest.field_classes.get(field) or ()))
+    with suppress(ImageError):  # the picture of the file shows the reason
+        return [(value, color, share, names.get(value) or "") for value, color, share in legend_of(data)]
+    return []
 
 
 def _array(value: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:

@@ -134,6 +134,17 @@ def test_shown_layers_are_in_the_url(tabs: Tabs, site: Site) -> None:
         expect(page.locator("db-record img.mask")).to_be_visible()
         page.reload()
     expect(page.locator("db-record img.mask")).to_be_visible()
+    expect(page.locator(".legend li")).to_have_text([re.compile(r"^ 0 \d+ %$"), re.compile(r"^ 1 [\d.]+ %$")])
+    colors = page.locator(".legend i").evaluate_all("all => all.map(one => getComputedStyle(one).backgroundColor)")
+    assert colors == ["rgba(0, 0, 0, 0)", "rgb(67, 151, 211)"]
+    page.get_by_label("Opacity").fill("25")
+    expect(page.locator("db-record img.mask")).to_have_css("opacity", "0.25")
+    assert "opacity=25" in page.url
+    page.get_by_label("side by side").check()
+    image, mask = (page.locator(f".frame img{which}").bounding_box() or {} for which in (":first-child", ".mask"))
+    assert mask["x"] >= image["x"] + image["width"]
+    assert mask["width"] == pytest.approx(image["width"], abs=1)
+    page.get_by_label("side by side").uncheck()
     page.keyboard.press("z")
     expect(page.locator(".view .frame")).to_have_css("width", "160px")
     page.keyboard.press("z")

@@ -16,6 +16,7 @@ from PIL import Image, ImageOps
 
 from dbloader import Record, convert, open_store
 from dbloader.errors import DamagedRecordError, ImageError, OptionError, RecordIndexError
+from dbloader.images.preview import legend_of
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
 from dbloader.viewing.thumbnails import SIDES, Thumbnails
@@ -217,6 +218,31 @@ def test_masks_keep_their_palette_and_gray_labels_get_colors(tmp_path: Path) -> 
     assert third.mode == "L"
     assert len(np.unique(np.asarray(bit.convert("RGB")).reshape(-1, 3), axis=0)) == 2
     assert fourth.format == "JPEG"
+
+
+def test_legend_has_the_colors_of_the_thumbnail(tmp_path: Path) -> None:
+    labels = np.zeros((HEIGHT, WIDTH), np.uint8)
+    labels[: HEIGHT // 2, : WIDTH // 2] = 7
+    mask = encoded(Image.fromarray(labels), "PNG")
+    legend = legend_of(mask)
+    assert [(value, round(share, 2)) for value, _, share in legend] == [(0, 0.75), (7, 0.25)]
+    with store_of(tmp_path / "a.lmdb", photo(), mask=mask) as store:
+        shown = opened(Thumbnails().get(store, 0, 160, 0)[0]).convert("RGBA")
+    assert [legend[0][1], legend[1][1]] == ["", "#{:02x}{:02x}{:02x}".format(*shown.getpixel((3, 3))[:3])]
+    assert shown.getpixel((shown.width - 3, shown.height - 3))[3] == 0
+    many = np.arange(HEIGHT * WIDTH, dtype=np.int64).reshape(HEIGHT, WIDTH) % 65
+    assert legend_of(encoded(Image.fromarray(many.astype(np.uint8)), "PNG")) == []
+    assert legend_of(encoded(Image.fromarray(labels.astype(np.uint16)), "PNG")) == legend_of(photo()) == []
+
+
+def test_depth_map_gets_colors_that_become_brighter(tmp_path: Path) -> None:
+    depth = np.linspace(1000, 60_000, WIDTH, dtype=np.uint16)[None].repeat(HEIGHT, 0)
+    with store_of(tmp_path / "a.lmdb", photo(), depth=encoded(Image.fromarray(depth), "PNG")) as store:
+        shown = opened(Thumbnails().get(store, 0, 160, 0)[0]).convert("RGB")
+    row = np.asarray(shown)[5].astype(int)
+    assert row[0].tolist() == [13, 8, 135]
+    assert row[-1, 0] > 200 < row[-1, 1]
+    assert (np.diff(np.asarray(shown.convert("L"))[5].astype(int)) >= -1).all()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@
 export const stores = [];
 
 const SHARED = ["store", "q", "sort", "axes", "at", "px", "selected"]; // parameters of all views; the others belong to one view
-const NUMBERS = {store: 0, at: 0, px: 160, index: 0};
+const NUMBERS = {store: 0, at: 0, px: 160, index: 0, opacity: 70};
 const NO_DATABASE = 503; // the status of the viewer's reply when MongoDB does not answer
 const [SLOW_MS, ASK_AGAIN_MS] = [500, 1000];
 export const find = (selector) => document.querySelector(selector);

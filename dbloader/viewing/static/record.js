@@ -146,11 +146,15 @@ class Record extends HTMLElement {
       onchange: (event) => this.draw(name, event.target.checked)}), ` ${text}`);
     const boxes = facts.boxes.length && box("boxes", facts.boxes.length === 1 ? "1 box" : `${counted(facts.boxes.length)} boxes`);
     const tiles = facts.jpeg.tiles && box("tiles", `${facts.jpeg.tiles.across} × ${facts.jpeg.tiles.down} tiles`);
+    this.opacity = make("label", {}, "Opacity ", make("input", {type: "range", min: 0, max: 100, step: 5,
+      oninput: (event) => go({opacity: Number(event.target.value)}, {replace: true})}));
+    this.legend = make("ul", {class: "legend"});
     this.choices = make("p", {class: "choices"},
       make("button", {onclick: () => go({zoom: state().zoom ? null : 1}, {replace: true})}, "Original size"),
-      ...[boxes, tiles].filter(Boolean), ...facts.files.map((file) => box(`file${file.field}`, escaped(file.name))));
+      ...[boxes, tiles].filter(Boolean), ...facts.files.map((file) => box(`file${file.field}`, escaped(file.name))),
+      facts.files.length ? box("beside", "side by side") : null, this.opacity);
     const note = facts.rendered && make("p", {class: "muted"}, escaped(`A picture made of the image, at most 1,600 pixels a side: ${facts.rendered}.`));
-    return make("figure", {}, make("div", {class: "view"}, this.frame), this.choices, note || null);
+    return make("figure", {}, make("div", {class: "view"}, this.frame), this.choices, this.legend, note || null);
   }
 
   /** Show the zoom and the layers of the URL. */
@@ -160,12 +164,22 @@ class Record extends HTMLElement {
     const drawn = this.drawn(), [w, h] = [facts.width ?? this.width, facts.height ?? this.height];
     const turned = (x, y) => TURNED[facts.orientation](x, y, w, h);
     const ratio = this.width / this.height;
-    this.frame.style.aspectRatio = String(ratio);
-    this.frame.style.width = state().zoom ? `${this.width}px` : `min(100%, 60vh * ${ratio}, ${ENLARGED * this.width}px)`;
     this.frame.classList.toggle("small", Math.max(w, h) <= 128);
     this.choices.querySelector("button").ariaPressed = String(!!state().zoom);
     for (const input of this.choices.querySelectorAll("input")) input.checked = drawn.includes(input.name);
-    facts.files.forEach((file, n) => (this.masks[n].hidden = !drawn.includes(`file${file.field}`)));
+    const shown = facts.files.filter((file) => drawn.includes(`file${file.field}`));
+    const beside = drawn.includes("beside") && shown.length > 0, columns = beside ? shown.length + 1 : 1;
+    facts.files.forEach((file, n) => (this.masks[n].hidden = !shown.includes(file)));
+    this.opacity.hidden = beside || !shown.length;
+    this.opacity.querySelector("input").value = state().opacity;
+    this.frame.style.setProperty("--opacity", `${state().opacity}%`);
+    this.frame.style.setProperty("--columns", columns);
+    this.frame.style.aspectRatio = String(columns * ratio);
+    this.frame.style.width = state().zoom ? `${columns * this.width}px` : `min(100%, 60vh * ${columns * ratio}, ${ENLARGED * columns * this.width}px)`;
+    this.frame.classList.toggle("beside", beside);
+    this.legend.replaceChildren(...shown.flatMap((file) => file.legend.map(([value, color, share, name]) => make("li", {},
+      make("i", {style: `background: ${color || "none"}`}), ` ${shown.length > 1 ? `${escaped(file.name)} ` : ""}${value}`, name && ` ${escaped(name)}`,
+      make("span", {class: "muted"}, ` ${(100 * share).toPrecision(2)} %`)))));
     this.over.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
     const parts = [];
     if (drawn.includes("tiles") && facts.jpeg.tiles) {
@@ -176,7 +190,7 @@ class Record extends HTMLElement {
       for (let y = down; y < h; y += down) lines.push(line(turned(0, y), turned(w, y)));
       parts.push(make("svg:path", {class: "tiles", d: lines.join("")}));
     }
-    const size = (13 * this.width) / (this.frame.clientWidth || this.width); // of the text: 13 px on the screen
+    const size = (13 * this.width * columns) / (this.frame.clientWidth || this.width); // of the text: 13 px on the screen
     for (const [n, [left, top, right, bottom]] of drawn.includes("boxes") ? facts.boxes.entries() : []) {
       const [[ax, ay], [bx, by]] = [turned(left, top), turned(right, bottom)];
       const [x, y] = [Math.min(ax, bx), Math.min(ay, by)], label = facts.box_labels[n] ?? "";
