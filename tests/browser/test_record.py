@@ -141,7 +141,9 @@ def test_shown_layers_are_in_the_url(tabs: Tabs, site: Site) -> None:
     expect(page.locator("db-record img.mask")).to_have_css("opacity", "0.25")
     assert "opacity=25" in page.url
     page.get_by_label("side by side").check()
-    image, mask = (page.locator(f".frame img{which}").bounding_box() or {} for which in (":first-child", ".mask"))
+    image = page.locator(".frame img:first-child").bounding_box()
+    mask = page.locator(".frame img.mask").bounding_box()
+    assert image and mask
     assert mask["x"] >= image["x"] + image["width"]
     assert mask["width"] == pytest.approx(image["width"], abs=1)
     page.get_by_label("side by side").uncheck()
