@@ -143,7 +143,8 @@ def test_shown_layers_are_in_the_url(tabs: Tabs, site: Site) -> None:
     page.get_by_label("side by side").check()
     image = page.locator(".frame img:first-child").bounding_box()
     mask = page.locator(".frame img.mask").bounding_box()
-    assert image and mask
+    assert image
+    assert mask
     assert mask["x"] >= image["x"] + image["width"]
     assert mask["width"] == pytest.approx(image["width"], abs=1)
     page.get_by_label("side by side").uncheck()
