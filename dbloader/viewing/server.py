@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from dbloader._options import whole_number
+from dbloader.conversion.parallel import return_large_blocks
 from dbloader.errors import DBLoaderError, OptionError
 from dbloader.stores.mongo.uri import is_mongo, parse
 from dbloader.stores.open import open_store
@@ -62,6 +63,7 @@ class View:
             if error.name not in ("starlette", "uvicorn"):
                 raise
             raise DBLoaderError(f'the viewer needs {error.name}: pip install "dbloader[view]"') from error
+        return_large_blocks()
         with ExitStack() as opened:
             stores = [opened.enter_context(_open(place)) for place in places]
             server = opened.enter_context(_listen(host, port))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import os
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +17,8 @@ from starlette.testclient import TestClient
 from dbloader import convert, open_store
 from dbloader.viewing.app import ViewerState, create_app
 from tests.package.test_without_torch import BLOCKER
-from tests.support.images import plant, plant_photos, run
+from tests.support.images import encoded, plant, plant_photos, run, scene
 from tests.support.viewer import browser, viewer
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.slow
 
@@ -95,3 +95,29 @@ def test_without_torch_only_this_view_says_what_to_install(place: str, tmp_path:
         for path in ("/api/0/training", "/api/0/epochs/0", "/seen/0/0?position=0"):
             error = "this page needs torch, which is not installed here: pip install torch"
             assert client.get(path).json() == {"error": error}
+
+
+def anonymous(session: int) -> int:
+    """Return the bytes of anonymous memory of all processes in a session."""
+    total = 0
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            if os.getsid(int(path.name)) == session:
+                kilobytes = next(line for line in (path / "status").read_text().splitlines() if "RssAnon" in line)
+                total += 1024 * int(kilobytes.split()[1])
+    return total
+
+
+def test_decoded_images_do_not_stay_in_memory(tmp_path: Path) -> None:
+    image = encoded(scene(0).resize((4000, 3000)), "JPEG")  # 36 MB of pixels
+    convert(plant(tmp_path / "images", {"a/0.jpg": image}), tmp_path / "a.lmdb")
+    with viewer(tmp_path / "a.lmdb", "--no-open") as running, browser(running.link) as client:
+
+        def see(position: int) -> None:
+            assert client.get(f"/seen/0/0?position={position}").status_code == 200
+
+        see(0)  # imports torch
+        before = anonymous(running.process.pid)
+        with ThreadPoolExecutor(16) as pool:
+            [*pool.map(see, range(48))]
+        assert anonymous(running.process.pid) - before < 90_000_000
