@@ -45,8 +45,8 @@ class CachePolicy:
     """Decides for one cache, whose readers share its shards; not thread-safe.
 
     A reader is a rank, or any other program that reads. The readers of one training advance at the same speed, each
-    from its own position. Readers without a known order only ask for shards. Among shards without a known use, the one
-    that nobody has asked for longest is removed first.
+    from its own position. Readers without a known order only ask for shards. Among shards without a known use, the
+    shard whose last request is the oldest is removed first.
 
     Args:
         nbytes: Bytes of each shard. The caller may change the list later.

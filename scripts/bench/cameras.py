@@ -1,10 +1,10 @@
-"""Make photographs as large as cameras take them out of smaller ones: JPEG, quality 95, with EXIF, a few dozen.
+"""Make a few dozen photographs of 12 to 48 megapixels out of smaller ones: JPEG, quality 95, with EXIF.
 
 python scripts/bench/cameras.py PHOTOS FOLDER [--images 24]
 
 FOLDER gets a folder for each of 12, 24 and 48 megapixels, with two classes. Photographs are enlarged, sharpened, and
 get the noise of a sensor: it grows with the square root of the light, and neighbors share it, since most values of a
-color are interpolated. So files of 12 megapixels have about 5 MB, as those of phones; smooth ones would have 2 MB.
+color are interpolated. So a file of 12 megapixels has about 5 MB, as from a phone; without noise it would have 2 MB.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 python scripts/bench/cloud.py BENCH CORPUS
 
-CORPUS is a folder of images in folders of classes. The server is the one of the tests (SeaweedFS), so the figures are
-those of this machine, not of a cloud: what they show is what the client costs.
+CORPUS is a folder of images in folders of classes. The server is SeaweedFS, as in the tests. The figures show what the
+client costs on this machine, and not how fast a cloud is.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ def main() -> None:
         "--rest",
         type=float,
         default=8,
-        help="seconds between runs, so that all start alike: a virtual machine may give free memory back to its host "
-        "within seconds, and getting it again is slow (default 8)",
+        help="seconds between runs (default 8). A virtual machine may return free memory to its host within seconds, "
+        "and getting it again is slow: after a pause, all runs start alike",
     )
     parser.add_argument("--only", nargs="*", help="names of the contenders to run, besides tar")
     options = parser.parse_args()

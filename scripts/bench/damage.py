@@ -79,7 +79,7 @@ def samples(loader: str, place: Path) -> Iterator[tuple[bytes, int]]:
             yield image, int(label)
         return
     if loader == "streaming":
-        peer.clean_stale_shared_memory()  # that of the process before this one
+        peer.clean_stale_shared_memory()  # of the previous process
         found = peer.StreamingDataset(local=str(place), shuffle=False, batch_size=1)
     else:
         found = peer.StreamingDataset(str(place))
@@ -88,7 +88,7 @@ def samples(loader: str, place: Path) -> Iterator[tuple[bytes, int]]:
 
 def read(loader: str, place: Path, sender: Connection) -> None:
     """Send a digest of each sample, then how it ended."""
-    os.setpgrp()  # so that whatever it starts can be ended with it
+    os.setpgrp()  # a kill of the group ends its children too
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
     try:
         for image, label in samples(loader, place):

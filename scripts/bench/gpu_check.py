@@ -55,7 +55,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Test and measure what needs a GPU.")
     parser.add_argument("--output", type=Path, help="file for the table, besides stdout")
     parser.add_argument("--batches", type=int, default=64, help="of an epoch")
-    parser.add_argument("--rounds", type=int, default=5, help="epochs of each contender, of which the median counts")
+    parser.add_argument("--rounds", type=int, default=5, help="epochs of each contender; their median counts")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         print(f"gpu-check: torch {torch.__version__} finds no CUDA device here", file=sys.stderr)

@@ -2,7 +2,7 @@
 
 python scripts/bench/many_records.py PLACE [--records 10000000]
 
-Classes are unequal, names are paths of 20 to 40 letters, sizes and bytes are spread as those of photographs. To keep
+Classes are unequal, names are paths of 20 to 40 letters, sizes and bytes vary as in photographs. To keep
 the file small, each image is a PNG of 16 x 16 pixels: the width, height and bytes in the columns are made up.
 """
 
@@ -33,7 +33,7 @@ _WORDS = ("river", "market", "harbor", "window", "garden", "bridge", "forest", "
 
 
 def many_records(count: int) -> Iterator[EncodedRecord]:
-    """Yield records, sorted by class as those of an image folder are; the same for the same count."""
+    """Yield records in the order of an image folder, sorted by class. The same count gives the same records."""
     random = np.random.default_rng(17)
     pictures = [_picture(color) for color in random.integers(0, 256, (64, 3)).tolist()]
     # A class has up to 20 times as many records as another.

@@ -57,7 +57,7 @@ def interleaved(contenders: dict[str, Callable[[], object]], rounds: int = ROUND
             contender()
             if number:
                 seconds[name].append(time.perf_counter() - started)
-        turns.append(turns.pop(0))  # so that none always follows the same one
+        turns.append(turns.pop(0))  # each round begins with another contender
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 

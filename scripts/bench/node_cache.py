@@ -62,7 +62,7 @@ def slow_origin(store: Path, folder: Path, rate: float) -> Iterator[Path]:
 
 
 def train(began: float, dataset: LMDBDataset, training_mbs: float, image_bytes: float, epochs: int) -> list[Measured]:
-    """Train some epochs, of which the first one began with opening the dataset, at ``began``."""
+    """Train some epochs. The first one began at ``began``, when the dataset was opened."""
     sampler = BlockShuffleSampler(dataset, None, LANES, lanes=LANES, drop_last=True)
     loader: Any = create_loader(
         dataset, 1, BATCH, sampler=sampler, transform=None, collate_fn=list, device=None, normalize=None,

@@ -41,7 +41,7 @@ class Source:
 
 
 class Samples(Dataset[torch.Tensor]):
-    """Samples that are in memory, so that only the cost of the loader itself is measured."""
+    """Samples in memory: only the cost of the loader itself is measured."""
 
     def __init__(self, samples: int, shape: tuple[int, ...]) -> None:
         self.samples = samples
@@ -135,7 +135,7 @@ def in_turn(contenders: dict[str, Callable[[], float]], rounds: int) -> dict[str
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Time what loading beside a training costs.")
+    parser = argparse.ArgumentParser(description="Measure what loading in the background costs a training.")
     parser.add_argument("bench", nargs="?")
     parser.add_argument("--batches", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=5)

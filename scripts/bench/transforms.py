@@ -3,8 +3,8 @@
 BENCH/transforms/bin/python scripts/bench/transforms.py BENCH [--quick] [--workers 2] [--rounds 3] [--only WORD ...]
 
 It runs in the environment that scripts/bench/install-transforms makes, with torchvision, timm and NVIDIA DALI;
-contenders whose package is missing are left out. The images are those of training.py, and photographs of 12, 24 and 48
-megapixels (cameras.py).
+contenders whose package is missing are left out. The images are the same as in training.py, and photographs of 12, 24
+and 48 megapixels (cameras.py).
 """
 
 from __future__ import annotations

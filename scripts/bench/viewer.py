@@ -62,7 +62,7 @@ class Server:
         return body, response.headers
 
     def timed(self, path: str) -> tuple[float, float, Any]:
-        """Return the seconds that an answer takes, those of the CPU, and the answer."""
+        """Return the seconds until the answer, the seconds of the server's CPU, and the answer."""
         started, cpu = time.perf_counter(), self.cpu()
         body, _ = self.get(path)
         return time.perf_counter() - started, self.cpu() - cpu, json.loads(body)

@@ -2,9 +2,9 @@
 
     python scripts/parts/demo_images.py FOLDER
 
-FOLDER/train and FOLDER/test get one folder for each photograph: squares from random places, of 96 to 160 pixels. Those
-of test are cut from the right third of a photograph, and those of train from the rest, so no pixel is in both. Half of
-the files are JPEG, half PNG. All ten photographs are in the public domain or CC0, as skimage.data says of each.
+FOLDER/train and FOLDER/test get one folder for each photograph: squares from random places, of 96 to 160 pixels. For
+test, they are cut from the right third of a photograph, and for train from the rest, so no pixel is in both. Half of
+the files are JPEG, half PNG. All ten photographs are in the public domain or CC0, as skimage.data documents.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ DAMAGE: dict[int, Callable[[bytes], bytes]] = {
     611: lambda _: b"<html>404 Not Found</html>",
     713: lambda jpeg: jpeg + bytes(64),
 }
-HARMLESS = {713}  # bytes after the end harm nobody: the file is stored as it is, and named nowhere
+HARMLESS = {713}  # bytes after the end do no harm: the file is stored unchanged and not reported
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))

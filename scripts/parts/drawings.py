@@ -2,9 +2,9 @@
 
     python scripts/parts/drawings.py
 
-A diagram is the text below: columns, each with a title that says who runs it; boxes, each in a column and a row; and
-arrows between boxes with what flows. The chart shows a table of scripts/bench/figures.md. The colors can be read on a
-light and on a dark page.
+A diagram is a text below. It lists columns, whose titles name the process or thread; boxes, each with its column and
+row; and arrows between boxes, labeled with what flows. The chart shows a table of scripts/bench/figures.md. The colors
+can be read on a light and on a dark page.
 """
 
 from __future__ import annotations

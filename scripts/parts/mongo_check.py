@@ -1,4 +1,4 @@
-"""Run the tests that any MongoDB server must pass on the one of $DBLOADER_TEST_MONGO_URI.
+"""Run the tests that any MongoDB server must pass on the server at $DBLOADER_TEST_MONGO_URI.
 
     scripts/mongo check mongodb://host:27017/
 
@@ -24,7 +24,7 @@ TESTS = (
 
 
 def main() -> int:
-    """Say what the server is, and run the tests."""
+    """Print the kind of the server, and run the tests."""
     warnings.simplefilter("error", UserWarning)  # of a wrong option in the connection string
     try:
         client: MongoClient[dict[str, object]]

@@ -73,7 +73,7 @@ def viewer(folder: Path, stores: tuple[str, ...]) -> Iterator[str]:
         program,
         cwd=folder,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,  # where it says that it was interrupted
+        stderr=subprocess.DEVNULL,  # it prints "Interrupted"
         text=True,
         env={**os.environ, "DISPLAY": ":0"},
     )

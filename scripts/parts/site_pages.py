@@ -122,7 +122,7 @@ def names_of(module: str) -> dict[str, Any]:
 
 
 def members(value: type) -> list[str]:
-    """Return the documented methods and properties of a class, without those of a public base or of another package."""
+    """Return the documented methods and properties that a class does not inherit from a public or foreign base."""
     if issubclass(value, BaseException):
         return []
     public = {value for module in MODULES for value in names_of(module).values() if isinstance(value, type)}

@@ -1,1 +1,1 @@
-"""The simulator of trainings on many nodes; docs/simulator.md says what it answers."""
+"""The simulator of trainings on many nodes; docs/simulator.md shows what it predicts."""

@@ -1,8 +1,8 @@
 """Run emulated nodes here, as real processes with real caches, and compare them with what the simulator predicts.
 
 Everything but the network and the GPU is real: the store, the sampler, the cache with its fetcher, and reading. A
-server gives the shards as slowly as a network would, and a step sleeps. Sizes and speeds are a hundredth of real ones,
-so the times are those of nodes with shards of 63 MB.
+server sends the shards as slowly as a network would, and a step sleeps. Sizes and speeds are a hundredth of real ones,
+so the times are the same as with shards of 63 MB on real nodes.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ class Network:
 
 
 def _level(speed: Array, count: Array, total: float) -> float:
-    """Return the speed that no stream exceeds, so that all together get ``total``; slower ones keep theirs."""
+    """Return the limit of speed at which all streams together get ``total``. Slower streams keep their speed."""
     order = np.argsort(speed)
     speed, count = speed[order], count[order]
     below = np.cumsum(speed * count) - speed * count  # what the slower ones take

@@ -41,7 +41,7 @@ T = TypeVar("T")
 # How long the first use waits for a server: a wrong host should be reported within seconds.
 SELECTION_SECONDS = 5.0
 # How long one answer may take before the question is repeated on another connection. Even a slow disk reads a batch
-# sooner.
+# in less.
 SILENCE_SECONDS = 10.0
 # How long an operation is repeated after its first failure: longer than a restart or an election (10 s by default).
 RETRY_SECONDS = 60.0
@@ -231,7 +231,7 @@ class Connection:
         return RETRY_SECONDS if given is None else float(given)
 
     def _selection_seconds(self) -> float | None:
-        """Return how long the driver looked for a server in vain, if none has ever answered."""
+        """Return how long the driver has looked for a server if none has ever answered, else None."""
         options = self.client.options
         return None if self._reached else options.timeout or options.server_selection_timeout
 

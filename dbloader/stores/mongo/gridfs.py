@@ -63,7 +63,7 @@ class LargeRecords:
         try:
             return self._bucket.open_download_stream(file).read()
         except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
-            # The driver trusts the entry in .files, of which any element may be damaged.
+            # The driver trusts the entry in .files, and any element of the entry may be damaged.
             raise DamagedRecordError(f"its entry in GridFS is damaged: {error!r}") from error
         except NoFile as error:
             raise DamagedRecordError("it is missing in GridFS") from error

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LEASE_SECONDS = 60.0
 RENEW_SECONDS = 10.0
 
-# Tokens of the leases that this process holds. `release` removes a token even if the server is away.
+# Tokens of the leases that this process holds. `release` removes a token even if the server does not answer.
 _held: set[str] = set()
 
 

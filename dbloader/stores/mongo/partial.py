@@ -127,12 +127,12 @@ class PartialStore:
         others.
         """
         self._commits += 1
-        beside: list[dict[str, Any]] = [
+        meta: list[dict[str, Any]] = [
             {"_id": column_key(self._id, name, number), "data": self._check_size(packed, number)}
             for number, chunk in commit.chunks.items()
             for name, packed in chunk.items()
         ]
-        beside += [
+        meta += [
             {"_id": event_key(self._id, number), "event": bson.decode(seal(event, number, progress["salt"]))}
             for number, event in enumerate(commit.events, progress["events"] - len(commit.events))
         ]
@@ -141,7 +141,7 @@ class PartialStore:
             self._lease.check()
             self._check_room(sum(map(len, commit.documents)))
             self._insert(commit)
-            self._write_beside(beside)
+            self._write_meta(meta)
             self._catalog.commit(self._id, bson.decode(seal(progress)))
 
         self.connection.retry(write)
@@ -203,7 +203,7 @@ class PartialStore:
             with suppress(DuplicateKeyError):
                 self._records.replace_one(seen, documents[index], upsert=True)
 
-    def _write_beside(self, documents: Sequence[Mapping[str, Any]]) -> None:
+    def _write_meta(self, documents: Sequence[Mapping[str, Any]]) -> None:
         """Write chunks of columns and events, unless a later run or commit has written them."""
         if not documents:
             return

@@ -72,7 +72,7 @@ class MongoReader:
         try:
             self.store, self.manifest = self._find_store()
         except BaseException:
-            self.connection.close()  # whoever keeps the error keeps this reader
+            self.connection.close()  # an error that is kept keeps this reader too
             raise
         self.records: Collection[Any] = database[records_collection(place.collection, self.store)]
         self.newest = self.records.with_options(read_preference=newest)

@@ -3,8 +3,8 @@
 python scripts/bench/peers/contender.py NAME prepare SOURCE PLACE
 python scripts/bench/peers/contender.py NAME run PLACE --workers 2 --seconds 1.5
 
-NAME is a module peer_NAME.py beside this file, with ``prepare(source, place)``, which makes its own form of a folder of
-images, and ``batches(place, workers)``, which gives an epoch of shuffled batches (images, labels), made by workers.
+peer_NAME.py, next to this file, has two functions. ``prepare(source, place)`` converts a folder of images to the
+contender's own format. ``batches(place, workers)`` yields an epoch of shuffled batches (images, labels).
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def prepare(source: Path, place: Path) -> None:
 
 class Images(StreamingDataset):  # type: ignore[misc] # it ships no types
     def __init__(self, place: Path) -> None:
-        clean_stale_shared_memory()  # that of the process before this one
+        clean_stale_shared_memory()  # of the previous process
         super().__init__(local=str(place), shuffle=True, batch_size=64)
         self.image = Transform()
 
