@@ -14,7 +14,7 @@ from dbloader.errors import DamagedRecordError, DamagedStoreError, OptionError, 
 from dbloader.records.columns import CHUNK, COLUMNS, DTYPES, ColumnChunk, join_values
 from dbloader.records.decode import decode, decode_encoded
 from dbloader.records.document import open_sealed
-from dbloader.records.field_columns import OTHER, PREFIX, join_chunks, unpack_values
+from dbloader.records.field_columns import OTHER, PREFIX, column_names, join_chunks, unpack_values
 from dbloader.records.manifest import Summary
 from dbloader.records.names import join_names, name_at, names_in
 from dbloader.records.record import EncodedRecord
@@ -334,12 +334,13 @@ def find_damage(store: Store, progress: Callable[[int], object]) -> Iterator[Dam
                     chunk.append(record)
                     totals.add(record)
             progress(len(indices))
-        packed = chunk.pack(store.manifest.columns)
-        summary.add(packed)
+        packed = chunk.pack(store.manifest.fields)
         complete = complete and not lost
-        for name in (*COLUMNS, *map(PREFIX.__add__, store.manifest.columns)):
+        for name in (*COLUMNS, *column_names(store.manifest.fields)):
             try:
-                if _agree(name, packed[name], handle.chunk(name, number), lost):
+                stored = handle.chunk(name, number)
+                if _agree(name, packed[name], stored, lost):
+                    packed[name] = bytes(stored)  # whose kind the manifest counts; see _agree
                     continue
                 what = f"its column {name} does not fit the {len(chunk)} records from {start} on"
                 damage = Damage(DamagedStoreError(f"{store.place}: {what}; {_REMEDY}"))
@@ -347,6 +348,7 @@ def find_damage(store: Store, progress: Callable[[int], object]) -> Iterator[Dam
                 damage = Damage(error)
             complete = False
             yield damage
+        summary.add(packed)
     try:
         events = Counter(event["event"] for event in store.events())
     except DamagedStoreError as error:
@@ -404,7 +406,8 @@ def _agree(column: str, packed: bytes, stored: bytes | memoryview, lost: list[in
     if column not in DTYPES:
         unpack: Callable[[bytes | memoryview], list[Any]] = names_in if column == "name" else unpack_values
         skipped, pairs = {*lost}, zip(unpack(packed), unpack(stored), strict=True)
-        # The kind of a chunk of a field depends also on lost records, and on the shards that it was made from.
+        # The kind of a chunk of a field depends also on lost records, on the shards that it was made from, and in
+        # MongoDB on records after the last commit of an interrupted conversion.
         return all(one == other or OTHER in (one, other) for at, (one, other) in enumerate(pairs) if at not in skipped)
     one, other = (np.delete(np.frombuffer(part, DTYPES[column]), lost) for part in (packed, stored))
     return bool(np.array_equal(one, other))

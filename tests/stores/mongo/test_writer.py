@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 import pymongo
@@ -13,10 +13,11 @@ from bson.int64 import Int64
 from pymongo.database import Database
 from pymongo.monitoring import CommandListener
 
-from dbloader import open_store
+from dbloader import Record, open_store
 from dbloader.errors import DamagedStoreError, FieldError, StoreError, StoreFullError, StoreUnreachableError
 from dbloader.records.record import encode
 from dbloader.stores.mongo import connection
+from dbloader.stores.mongo.catalog import Catalog
 from dbloader.stores.open import create_store
 from tests.contracts.records import (
     check_is,
@@ -41,7 +42,6 @@ from tests.support.mongo_stores import (
 if TYPE_CHECKING:
     from pymongo.monitoring import CommandFailedEvent, CommandStartedEvent, CommandSucceededEvent
 
-    from dbloader import Record
     from tests.support.mongo import Mongod, ReplicaSet, Server
 
 RECORDS = make_records(60)
@@ -251,3 +251,21 @@ def test_too_long_names_are_refused(mongo_uri: str, count: int) -> None:
 
     with pytest.raises(FieldError, match=message):
         write_them()
+
+
+@pytest.mark.parametrize(("value", "columns"), [(["no", "number"], {}), (0.5, {"x": "float"})])
+def test_store_resumed_with_other_records_than_the_interrupted_commit_is_undamaged(
+    mongo_uri: str, monkeypatch: pytest.MonkeyPatch, value: Any, columns: dict[str, str]
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("killed")
+
+    numbers = [Record(fields={"x": number}) for number in range(3)]
+    write_partial(mongo_uri, numbers)
+    with monkeypatch.context() as patch, suppress(RuntimeError):
+        patch.setattr(Catalog, "commit", fail)
+        write_partial(mongo_uri, [*numbers, Record(fields={"x": value})], resume=True)
+    write(mongo_uri, [*numbers, Record(fields={"x": 3})], resume=True)
+    with open_store(mongo_uri) as store:
+        assert store.manifest.columns == columns
+        assert store.verify() == store.manifest.digest
