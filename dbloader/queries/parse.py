@@ -15,7 +15,7 @@ from dbloader.errors import OptionError
 from dbloader.records.field_columns import PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 SIZES = ("width", "height", "aspect", "bytes")
 EVENTS = ("damaged", "repaired", "rejected")
@@ -27,9 +27,10 @@ _SIGNS = {
     "class": (":",), "name": (":",), "event": (":",),
 }  # fmt: skip
 KEYS = tuple(_SIGNS)
-"""What a query compares beside further fields. ``field.width`` is the further field of that name."""
+"""What a query compares beside further fields. ``field.bytes`` is the further field of that name."""
 
 _SIGNS_OF_KIND = {"bool": ("=", "!="), "int": _NUMBERS, "float": _NUMBERS, "text": ("~", "=", "!=")}
+_NOUNS = {"bool": "true or false", "int": "integers", "float": "numbers", "text": "texts"}
 _EXAMPLES = {"class": "cat", "label": "3", "name": "_012", "index": "5", "event": "damaged"}
 _MOST_LETTERS, _MOST_CONDITIONS, _DEEPEST = 10_000, 32, 20
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
@@ -37,6 +38,7 @@ _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 _QUOTED = r'"(?:[^"\\]|\\["\\]|\\(?!["\\]))*"'  # between quotes: \" is a quote, and \\ a backslash
 _WORD = rf'(?:{_QUOTED}|[^\s()"])+'
 _CONDITION = re.compile(rf"({_QUOTED}|[^\W\d][\w.-]*)\s*(<=|>=|==|!=|[<>=~:])\s*({_WORD})?")
+_UNQUOTED_KEY = re.compile(r'[^<>=!~:"]+(?=[<>=!~:])')  # such as 1st in 1st=3
 _NAME_PART = re.compile(_WORD)
 _KEYWORD = re.compile(r"(or|and|not)(?=[\s()]|\Z)|([()])")
 _NUMBER = re.compile(r"([+-]?(?:[0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,3})?)([kKmMgG]?[bB]?)")
@@ -70,19 +72,20 @@ class Group(NamedTuple):
     parts: list[Condition | Group]
 
 
-def parse(text: str, fields: Mapping[str, str]) -> Group:
+def parse(text: str, fields: Mapping[str, str], others: Collection[str] = ()) -> Group:
     """Return the parts of a query that must all hold. A query without a word has none.
 
     Args:
         text: The query.
         fields: The further fields that have a column, and the kind of each.
+        others: Further fields without a column, for messages.
 
     Raises:
         OptionError: The query is wrong. The message has the position, what is allowed, and an example.
     """
     if len(text) > _MOST_LETTERS:
         raise OptionError(f"the query has {len(text):,} letters; at most {_MOST_LETTERS:,} are allowed")
-    parser = _Parser(text, fields)
+    parser = _Parser(text, fields, others)
     found = parser.alternatives(0)
     if parser.rest:
         parser.fail("a parenthesis is closed and not opened")
@@ -95,8 +98,8 @@ def query_error(position: int, what: str) -> OptionError:
 
 
 class _Parser:
-    def __init__(self, text: str, fields: Mapping[str, str]) -> None:
-        self._text, self._fields = text, fields
+    def __init__(self, text: str, fields: Mapping[str, str], others: Collection[str]) -> None:
+        self._text, self._fields, self._others = text, fields, others
         self._at = self._conditions = 0
         self._skip("")
 
@@ -176,25 +179,36 @@ class _Parser:
         if len(match.groups()) == 3:
             key, sign, raw = match.groups()
             found = self._comparison(position, _unquoted(key), sign, raw)
-        elif self._fields.get(word) == "bool" and word not in EVENTS:
-            found = Condition(position, PREFIX + word.removeprefix(PREFIX), "=", value=True)
         elif word in EVENTS:
             found = Condition(position, "event", ":", word)
+        elif self._kind(word) == "bool":
+            found = Condition(position, PREFIX + word.removeprefix(PREFIX), "=", value=True)
+        elif (key := _UNQUOTED_KEY.match(word)) and self._kind(key[0]):
+            self.fail(f'quote the name of the field: "{key[0]}"{word[key.end() :]}')
         else:
             found = Condition(position, "name", ":", _unquoted(word))
         self._skip(word)
         return found
 
+    def _kind(self, key: str) -> str | None:
+        """Return the kind of a field; None if the field has no column, or if the key is something else."""
+        return None if key in _SIGNS else self._fields.get(key) or self._fields.get(key.removeprefix(PREFIX))
+
     def _comparison(self, position: int, key: str, sign: str, raw: str | None) -> Condition:
         sign, value = "=" if sign == "==" else sign, _unquoted(raw or "")
-        field = PREFIX + key.removeprefix(PREFIX)
-        kind = None if key in _SIGNS else self._fields.get(key) or self._fields.get(field[len(PREFIX) :])
+        field, kind = PREFIX + key.removeprefix(PREFIX), self._kind(key)
         signs = _SIGNS_OF_KIND[kind] if kind else _SIGNS.get(key, ())
-        if sign not in signs:
-            what = f"{key} is compared by {', '.join(signs)}" if signs else f"there is nothing called {short_repr(key)}"
+        if not signs and field.removeprefix(PREFIX) in self._others:
+            what = "only fields with all numbers, all booleans, or all texts of up to 2,000 bytes can be"
+            raise query_error(position, f"{key} cannot be compared: {what}")
+        if not signs:
             known = ", ".join((*_SIGNS, *self._fields))
-            quote = f'; quote a part of a name that looks like a condition: "{key}{sign}{raw or ""}"'
-            raise query_error(position, f"{what}; a condition begins with one of {known}{quote if not signs else ''}")
+            quote = f'quote a part of a name that looks like a condition: "{key}{sign}{raw or ""}"'
+            what = f"there is nothing called {short_repr(key)}; a condition begins with one of {known}; {quote}"
+            raise query_error(position, what)
+        if sign not in signs:
+            has = f" has {_NOUNS[kind]} and" if kind else ""
+            raise query_error(position, f"{key}{has} is compared by {', '.join(signs)}")
         if not value and not (key == "class" and raw) and kind != "text":  # a class may be called ""
             example = _EXAMPLES.get(key) or {"bool": "true"}.get(kind or "", "256")
             raise query_error(position, f"{key}{sign} needs a value after it, such as {key}{sign}{example}")

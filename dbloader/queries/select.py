@@ -50,7 +50,8 @@ def select(columns: Columns, query: str) -> Any:
     Raises:
         OptionError: The query is wrong, or names a class, an event or a field that the store does not have.
     """
-    group, length = parse(query, columns.kinds), len(columns.store)
+    kinds, manifest = columns.kinds, columns.store.manifest
+    group, length = parse(query, kinds, manifest.fields.keys() - manifest.columns.keys()), manifest.length
     keep = _holds(columns, group, np.ones(length, bool)) if group.parts else np.ones(length, bool)
     if keep.all():
         return range(length)

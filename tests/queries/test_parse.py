@@ -120,6 +120,16 @@ def test_any_text_is_a_query_or_a_clear_error(text: str) -> None:
         parse(text, FIELDS)
 
 
+def test_field_may_be_called_like_a_word_of_queries() -> None:
+    found = parse('field.or field.repaired "or"=false "1st"=1', {"or": "bool", "repaired": "bool", "1st": "int"})
+    assert [*map(plain, found.parts)] == [
+        ("field.or", "=", True),
+        ("field.repaired", "=", True),
+        ("field.or", "=", False),
+        ("field.1st", "=", 1),
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -128,13 +138,14 @@ def test_any_text_is_a_query_or_a_clear_error(text: str) -> None:
         ("width<1e999", "letter 1: width< needs a number, .* got '1e999'"),
         ("width<", "letter 1: width< needs a value after it, such as width<256"),
         ("width<0x10", "got '0x10'"),
-        (
-            "width:9",
-            "letter 1: width is compared by <, <=, >, >=, =, !=; a condition begins with one of width, .*caption",
-        ),
-        ("class<cat", "class is compared by :"),
-        ("score~3", "score is compared by <, "),
-        ("caption:red", "caption is compared by ~, =, !="),
+        ("width:9", "letter 1: width is compared by <, <=, >, >=, =, !=$"),
+        ("class<cat", "class is compared by :$"),
+        ("score~3", "score has numbers and is compared by <, "),
+        ("caption>3", "caption has texts and is compared by ~, =, !=$"),
+        ("a tags=3", "letter 3: tags cannot be compared: only fields with all numbers, all booleans, or all texts of"),
+        ("field.tags=3", "field.tags cannot be compared"),
+        ("a 1st>=3", 'letter 3: quote the name of the field: "1st">=3'),
+        ("1st=", 'quote the name of the field: "1st"='),
         ("http://x", "there is nothing called 'http'; .*quote a part of a name that looks .*: \"http://x\""),
         ("foo < 3", "letter 1: there is nothing called 'foo'; a condition begins with one of width, .* score, n, "),
         ("is_test=yes", "is_test= needs true or false, got 'yes'"),
@@ -167,4 +178,4 @@ def test_any_text_is_a_query_or_a_clear_error(text: str) -> None:
 )
 def test_mistake_is_an_error_with_position_and_example(text: str, message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        parse(text, FIELDS)
+        parse(text, {**FIELDS, "1st": "int"}, ["tags"])
