@@ -59,6 +59,8 @@ class CachedStore(LMDBStore):
         max_bytes: Most bytes of the shards in the folder; None for no limit.
     """
 
+    downloads = True
+
     def __init__(
         self, place: str | os.PathLike[str], cache: str | os.PathLike[str], *, max_bytes: int | None = None
     ) -> None:

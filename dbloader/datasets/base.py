@@ -23,6 +23,7 @@ from dbloader.caching.store import CachedStore
 from dbloader.errors import DamagedImageError, NotAStoreError, OptionError, RecordIndexError, RecordNotFoundError
 from dbloader.queries.columns import find_names
 from dbloader.queries.select import find_matching
+from dbloader.records.markup import store_html
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -239,6 +240,10 @@ class RecordDataset(Dataset[Any]):
 
     def __len__(self) -> int:
         return self.manifest.length if self._indices is None else len(self._indices)
+
+    def _repr_html_(self) -> str | None:
+        """Return the dataset as HTML, with some of its images, for notebooks."""
+        return store_html(self, self.locate)
 
     def __enter__(self) -> Self:
         return self

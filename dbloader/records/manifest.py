@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import bson
 import numpy as np
 
+from dbloader._describe import size
 from dbloader.errors import DamagedStoreError, NotAStoreError, StoreVersionError
 from dbloader.records.columns import COLUMNS, DTYPES, NO_LABEL
 from dbloader.records.document import UNREADABLE, open_sealed, seal
@@ -90,6 +91,18 @@ class Manifest:
     def class_name(self, label: int | None) -> str | None:
         """Return the name of a label's class, or None."""
         return self.classes[label] if label is not None and 0 <= label < len(self.classes) else None
+
+    def in_words(self) -> dict[str, str]:
+        """Return what is known about the records, for people; "" for what is not known."""
+        return {
+            "Records": f"{self.length:,}",
+            "Images": size(self.image_bytes),
+            "Classes": f"{len(self.classes):,}" if self.classes else "",
+            "Formats": ", ".join(f"{number:,} {name}" for name, number in self.formats.items()),
+            "Width": "{:,} to {:,} pixels".format(*self.width) if any(self.width) else "",
+            "Height": "{:,} to {:,} pixels".format(*self.height) if any(self.height) else "",
+            "Fields": ", ".join(f"{name} ({number:,})" for name, number in self.fields.items()),
+        }
 
     def encode(self) -> bytes:
         """Return the manifest as a sealed BSON document."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import reprlib
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
 import bson
@@ -24,6 +25,8 @@ from dbloader.records.values import INT64_MIN, UINT32_MAX, array_bytes, checked_
 
 STANDARD_FIELDS = ("name", "label", "image", "width", "height", "format", "damaged", "resized_from")
 RESERVED_FIELDS = frozenset(STANDARD_FIELDS) | {"_id", "index", "crc32", "gridfs"}
+
+_REPR_LETTERS, _SHOWN_FIELDS = 500, 6  # of the repr of a record
 
 
 @dataclass(slots=True)
@@ -59,20 +62,34 @@ class Record:
     index: int | None = None
 
     def __repr__(self) -> str:
-        values = {name: getattr(self, name) for name in ("index", *self.__slots__)}
-        if not self.fields:
-            del values["fields"]
-        shown = (f"{name}={_SHORT.repr(value)}" for name, value in values.items() if value is not None)
-        return f"Record({', '.join(shown)})"
+        parts = [f"{name}={text}" for name, text in self._known()]
+        fields: Any = self.fields
+        if isinstance(fields, dict) and fields:
+            some = [f"{_line(name, 30)}: {_line(value, 40)}" for name, value in islice(fields.items(), _SHOWN_FIELDS)]
+            parts.append(f"fields={{{', '.join([*some, *['...'][: len(fields) - len(some)]])}}}")
+        text = f"Record({', '.join(parts)})"
+        return text if len(text) <= _REPR_LETTERS else f"{text[: _REPR_LETTERS - 2]}…)"
+
+    def _repr_html_(self) -> str | None:
+        """Return the record as HTML, with its image, for notebooks."""
+        from dbloader.records.markup import record_html  # imports Pillow
+
+        return record_html(
+            self.image, lambda: [*self._known(), *((name, _line(self.fields[name])) for name in self.fields)]
+        )
+
+    def _known(self) -> list[tuple[str, str]]:
+        """Return the names and short reprs of all attributes that are not None, without ``fields``."""
+        names = ("index", *(name for name in self.__slots__ if name not in ("index", "fields")))
+        return [(name, _line(value)) for name in names if (value := getattr(self, name)) is not None]
 
 
 class _ShortRepr(reprlib.Repr):
-    """Shows any value in one line, and bytes and arrays only by their sizes."""
+    """Shows bytes and arrays only by their sizes, and a part of all else."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.maxstring = self.maxother = 100
-        self.maxdict = 10
+        self.maxstring = self.maxother = 80
 
     def repr_bytes(self, value: bytes, _: int) -> str:
         return f"<{len(value):,} bytes>"
@@ -85,6 +102,12 @@ class _ShortRepr(reprlib.Repr):
 
 
 _SHORT = _ShortRepr()
+
+
+def _line(value: object, most: int = 100) -> str:
+    """Return a repr of any value in one line of at most ``most`` letters."""
+    text = " ".join(map(str.strip, _SHORT.repr(value).split("\n")))
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 class EncodedRecord(NamedTuple):

@@ -64,6 +64,9 @@ class Store(ABC):
     has_views = False
     """Whether ``borrow`` avoids copying images. If so, let several threads borrow parts of a batch."""
 
+    downloads = False
+    """Whether reading a record may copy a whole shard to this machine."""
+
     @property
     def manifest(self) -> Manifest:
         """The header of the store.
@@ -283,6 +286,12 @@ class Store(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.place!r})"
+
+    def _repr_html_(self) -> str | None:
+        """Return the store as HTML, with some of its images, for notebooks."""
+        from dbloader.records.markup import store_html  # imports Pillow
+
+        return store_html(self, lambda indices: (self, indices))
 
     def __enter__(self) -> Self:
         return self

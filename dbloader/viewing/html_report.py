@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import html
 import os
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dbloader._describe import counted, printable, size
-from dbloader.errors import DamagedRecordError, ImageError, OptionError
+from dbloader._describe import counted
+from dbloader.errors import OptionError
+from dbloader.records.markup import picture, table, text
 from dbloader.stores.open import open_store
 from dbloader.viewing.joined import join_listing
 from dbloader.viewing.reports import ConversionReport
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _SAMPLES, _SAMPLE_BYTES = 60, 1_200_000  # bytes of all pictures: the file must fit into a mail
 _CLASSES, _LINES = 100, 200
-_LETTERS = 200  # of a name or a reason
 _HIGH = 60  # pixels of a histogram
 
 _HEAD = """<!doctype html>
@@ -85,7 +84,7 @@ def write_html(
     with open_store(place) as store:
         selections = Selections(store, None if listing is None else join_listing(store, listing, tell))
         samples, sheet = _sheet(store, selections.select(where))
-        parts = [_HEAD.format(title=_text(store.place)), *_facts(store, where), sheet, *_counts(selections, where)]
+        parts = [_HEAD.format(title=text(store.place)), *_facts(store, where), sheet, *_counts(selections, where)]
         data = "\n".join([*parts, "" if where else _events(store), "</body></html>\n"]).encode()
     try:
         with aside.open("xb") as file:
@@ -97,49 +96,26 @@ def write_html(
     return len(data), samples
 
 
-def _text(value: object) -> str:
-    """Return a text for HTML, without invisible characters and at most 200 letters long."""
-    text = printable(str(value))
-    return html.escape(text if len(text) <= _LETTERS else f"{text[: _LETTERS - 1]}…")
-
-
-def _table(rows: list[list[str]]) -> str:
-    """Return a table of rows. Cells are HTML. The first cell of a row is its head."""
-    lines = (f"<tr><th>{head}</th><td>{'</td><td>'.join(cells)}</td></tr>" for head, *cells in rows)
-    return f"<table>{''.join(lines)}</table>"
-
-
 def _facts(store: Store, where: str) -> list[str]:
     known = store.manifest
-    facts = {
+    shown = {
         "Search": where,
-        "Records": f"{known.length:,}",
-        "Images": size(known.image_bytes),
-        "Classes": f"{len(known.classes):,}" if known.classes else "",
-        "Formats": ", ".join(f"{number:,} {name}" for name, number in known.formats.items()),
-        "Width": "{:,} to {:,} pixels".format(*known.width) if any(known.width) else "",
-        "Height": "{:,} to {:,} pixels".format(*known.height) if any(known.height) else "",
-        "Fields": ", ".join(f"{name} ({number:,})" for name, number in known.fields.items()),
+        **known.in_words(),
         "Conversion": ", ".join(f"{number:,} {what}" for what, number in known.outcome.items()),
         "Made": f"{known.created} by {known.created_by}",
         "Digest": known.digest,
     }
-    rows = [[name, _text(value)] for name, value in facts.items() if value]
-    return [f"<h1>{_text(store.place)}</h1>", _table(rows)]
+    return [f"<h1>{text(store.place)}</h1>", table([name, text(value)] for name, value in shown.items() if value)]
 
 
 def _sheet(store: Store, selected: Any) -> tuple[int, str]:
     thumbnails, figures, total = Thumbnails(0), list[str](), 0
     for index in _samples(store, selected):
-        try:
-            data, kind = thumbnails.get(store, index, 160)
-            picture = f'<img alt="" src="data:{kind};base64,{base64.b64encode(data).decode()}">'
-        except (DamagedRecordError, ImageError) as error:
-            picture = f"<p>{_text(error)}</p>"
-        total += len(picture)
+        shown = picture(partial(thumbnails.get, store, index, 160))
+        total += len(shown)
         if total > _SAMPLE_BYTES:
             break
-        figures.append(f"<figure>{picture}<figcaption>{index:,} {_text(store.name(index) or '')}</figcaption></figure>")
+        figures.append(f"<figure>{shown}<figcaption>{index:,} {text(store.name(index) or '')}</figcaption></figure>")
     of, lines = counted(len(selected), "record"), "\n".join(figures)
     head = f"<h2>{len(figures)} of {of}</h2><p class=muted>Spread evenly over the classes, at random in each.</p>"
     return len(figures), f"{head}<div class=sheet>\n{lines}\n</div>"
@@ -158,18 +134,18 @@ def _samples(store: Store, selected: Any) -> list[int]:
 
 
 def _counts(selections: Selections, where: str) -> list[str]:
-    facts, classes = count(selections, where), selections.store.manifest.classes
-    rows = sorted(((number, label) for label, number in facts["labels"] if label is not None), key=lambda row: -row[0])
+    found, classes = count(selections, where), selections.store.manifest.classes
+    rows = sorted(((number, label) for label, number in found["labels"] if label is not None), key=lambda row: -row[0])
     most = max((number for number, _ in rows), default=1)
     bar = f'<svg class="share" viewBox="0 0 {most} 1" preserveAspectRatio="none"><rect height="1" width='
-    table = [
-        [_text(classes[label] if 0 <= label < len(classes) else label), f"{number:,}", f'{bar}"{number}"/></svg>']
+    lines = [
+        [text(classes[label] if 0 <= label < len(classes) else label), f"{number:,}", f'{bar}"{number}"/></svg>']
         for number, label in rows[:_CLASSES]
     ]
     names = {"width": "Width", "height": "Height", "aspect": "Width / height", "bytes": "Bytes"}
-    figures = [_histogram(names[what], found) for what, found in facts["histograms"].items()]
+    figures = [_histogram(names[what], values) for what, values in found["histograms"].items()]
     of = f"the {_CLASSES} most frequent of {len(rows):,}" if len(rows) > _CLASSES else f"{len(rows):,}"
-    shown = [f"<h2>Classes: {of}</h2>", _table(table)] if rows else []
+    shown = [f"<h2>Classes: {of}</h2>", table(lines)] if rows else []
     return ["<h2>Sizes</h2><div class=sizes>", *figures, "</div>", *shown]
 
 
@@ -204,7 +180,7 @@ def _events(store: Store) -> str:
     # Damaged images first: they are in the store.
     lines = known.read("damaged", count=_LINES)["rows"]
     lines += [line for line in report["rows"] if line["event"] != "damaged"]
-    rows = [[_text(line["event"]), _text(line["name"]), _text(line["reason"])] for line in lines[:_LINES]]
+    rows = [[text(line["event"]), text(line["name"]), text(line["reason"])] for line in lines[:_LINES]]
     of = f"{len(rows)} of {report['total']:,} lines" if len(rows) < report["total"] else counted(len(rows), "line")
-    counts = ", ".join(f"{number:,} {_text(event)}" for event, number in report["counts"].items())
-    return f"<h2>Report of the conversion: {of}</h2><p class=muted>{counts}</p>{_table(rows)}"
+    counts = ", ".join(f"{number:,} {text(event)}" for event, number in report["counts"].items())
+    return f"<h2>Report of the conversion: {of}</h2><p class=muted>{counts}</p>{table(rows)}"

@@ -43,6 +43,15 @@ def test_constructor_creates_no_files(tmp_path: Path, cache: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_notebook_shows_no_images_of_a_cache_and_fetches_no_shard(origin: Path, cache: Path) -> None:
+    with LMDBDataset(origin, cache=cache) as dataset:
+        page = dataset._repr_html_() or ""
+        assert "<th>Records</th><td>24</td>" in page
+        assert "No pictures, because" in page
+        assert "<figure>" not in page
+        assert shards_in(cache) == []
+
+
 def test_reading_record_fetches_its_shard(origin: Path, cache: Path) -> None:
     with CachedStore(origin, cache) as store:
         assert (len(store), store.column("label")[:4].tolist(), store.name(5)) == (24, [0, 1, 2, 0], "5.x")

@@ -25,7 +25,8 @@ LAYERS = (
     {"sources", "device", "caching"},
     {"queries"},
     {"stores", "decoding", "sampling"},
-    {"records", "images", "remote"},
+    {"records"},
+    {"images", "remote"},
     {"_describe", "_lazy", "_machine", "_options", "_version", "errors"},
 )
 ROWS = {name: row for row, names in enumerate(LAYERS) for name in names}

@@ -1,0 +1,134 @@
+"""Show records and stores as HTML: in notebooks, and parts of the viewer's report.
+
+The HTML has no scripts, loads nothing, and takes its colors from the page around it.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import shlex
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from dbloader._describe import printable
+from dbloader.errors import DamagedRecordError, DamagedStoreError, ImageError, NotAnImageError
+from dbloader.images.preview import thumbnail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence, Sized
+
+_SAMPLES, _PX, _LARGE_PX = 8, 160, 320
+_LETTERS = 200  # of a name, a reason, or a line of a repr
+_LINES = 20  # of a repr
+
+_STYLE = """<style>
+div.dbloader { max-width: 760px; overflow-wrap: anywhere; }
+div.dbloader pre { white-space: pre-wrap; margin: 0 0 8px; }
+div.dbloader .sheet { display: grid; grid-template-columns: repeat(4, minmax(0, 1fr)); gap: 10px; }
+div.dbloader figure { margin: 0; font-size: 12px; line-height: 1.4; }
+div.dbloader img { width: 100%; height: 110px; margin: 0; object-fit: contain; display: block; }
+div.dbloader figure.large img { width: auto; max-width: 100%; height: auto; max-height: 320px; }
+div.dbloader figure p { margin: 0; padding-left: 6px; border-left: 3px solid #d33; }
+div.dbloader table { margin: 8px 0; border-collapse: collapse; }
+div.dbloader table th, div.dbloader table td { text-align: left; vertical-align: top; padding: 2px 12px 2px 0; }
+div.dbloader table th { font-weight: 400; opacity: .7; }
+</style>"""
+
+viewers: dict[tuple[str, str], Callable[[], str]] = {}
+"""The viewers that run in this process, by place and digest of a store. Each returns its link as HTML."""
+
+
+class Source(Protocol):
+    """What a notebook shows of a store."""
+
+    place: str
+    downloads: bool
+
+    @property
+    def manifest(self) -> Any:  # a Manifest, but its module imports this one
+        """The header of the store."""
+
+    def read(self, indices: Sequence[int]) -> list[Any]:
+        """Return records."""
+
+
+def text(value: object) -> str:
+    """Return a text for HTML, without invisible characters and at most 200 letters long."""
+    shown = printable(str(value))
+    return html.escape(shown if len(shown) <= _LETTERS else f"{shown[: _LETTERS - 1]}…")
+
+
+def table(rows: Iterable[Sequence[str]]) -> str:
+    """Return a table of rows. Cells are HTML. The first cell of a row is its head."""
+    lines = (f"<tr><th>{head}</th><td>{'</td><td>'.join(cells)}</td></tr>" for head, *cells in rows)
+    return f"<table>{''.join(lines)}</table>"
+
+
+def picture(make: Callable[[], tuple[bytes, str]]) -> str:
+    """Return the picture that ``make`` returns with its media type; if it fails, the reason."""
+    try:
+        data, kind = make()
+    except (DamagedRecordError, DamagedStoreError, ImageError) as error:
+        return f"<p>{text(error)}</p>"
+    return f'<img alt="" src="data:{kind};base64,{base64.b64encode(data).decode()}">'
+
+
+def store_html(shown: Sized, locate: Callable[[Sequence[int]], tuple[Source, Sequence[int]]]) -> str | None:
+    """Return a store or a dataset as HTML, with eight of its records; None if it cannot be read.
+
+    Args:
+        shown: The store or the dataset.
+        locate: Returns the store, and the indices in it of some of the records.
+    """
+    try:
+        length = len(shown)
+        count = min(length, _SAMPLES)
+        store, indices = locate([number * length // count for number in range(count)])
+        place = printable(store.place)
+        command, call = (
+            html.escape(line) for line in (f"dbloader view {shlex.quote(place)}", f"dbloader.view({place!r})")
+        )
+        link = viewers.get((store.place, store.manifest.digest), str)()
+        how = f"<p>{link or f'All records: <code>{command}</code> in a terminal, or <code>{call}</code> here.'}</p>"
+        if store.downloads:
+            indices, how = [], "<p>No pictures, because reading them would copy shards to the cache.</p>"
+        cells = "\n".join(_cell(store, index) for index in indices)
+        lines = "\n".join(map(text, repr(shown).splitlines()[:_LINES]))
+        rows = ((name, text(value)) for name, value in store.manifest.in_words().items() if value)
+        parts = [_STYLE, f"<pre>{lines}</pre>", f"<div class=sheet>\n{cells}\n</div>", table(rows), how]
+    except Exception:  # a notebook would show the error, and then the plain repr
+        return None
+    return f"<div class=dbloader>{''.join(parts)}</div>"
+
+
+def record_html(image: Any, describe: Callable[[], Iterable[tuple[str, str]]]) -> str | None:
+    """Return a record as HTML, from its image and the names and reprs of its values; None if it has wrong values."""
+    try:
+        large = "" if image is None else f"<figure class=large>{picture(lambda: _small(image, _LARGE_PX))}</figure>"
+        rows = [(text(name), text(value)) for name, value in describe()]
+    except Exception:  # as above
+        return None
+    return f"<div class=dbloader>{_STYLE}{large}{table(rows)}</div>"
+
+
+def _cell(store: Source, index: int) -> str:
+    words: list[str] = []
+
+    def make() -> tuple[bytes, str]:
+        record = store.read([index])[0]
+        known = (record.name, store.manifest.class_name(record.label), record.damaged and f"damaged: {record.damaged}")
+        words.extend(f" <bdi>{text(word)}</bdi>" for word in known if word)
+        return _small(record.image, _PX)
+
+    shown = picture(make)
+    return f"<figure>{shown}<figcaption>{index:,}{''.join(words)}</figcaption></figure>"
+
+
+def _small(image: Any, px: int) -> tuple[bytes, str]:
+    if image is None:
+        raise NotAnImageError("without an image")
+    if isinstance(image, memoryview) or (isinstance(image, np.ndarray) and not image.flags.writeable):
+        raise NotAnImageError("not drawn: the image may be borrowed from a store, and no longer in memory")
+    return thumbnail(image, px)
