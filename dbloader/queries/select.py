@@ -19,7 +19,7 @@ from dbloader.records.field_columns import PREFIX
 from dbloader.records.names import names_in, names_with
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from dbloader.stores.base import Store
 
@@ -30,8 +30,13 @@ _COMPARE = {
 }  # fmt: skip
 
 
-def find_matching(store: Store, query: str) -> Any:
+def find_matching(store: Store, query: str, booleans: Collection[str] = ()) -> Any:
     """Return the indices of the records that match a query: a range, or int64, shape (records,); ascending.
+
+    Args:
+        store: The store.
+        query: The query.
+        booleans: Fields of booleans of other stores. A query with the name of one is an error if the store lacks it.
 
     Raises:
         OptionError: The query is wrong, or names a class, an event or a field that the store does not have.
@@ -39,10 +44,10 @@ def find_matching(store: Store, query: str) -> Any:
     """
     if not isinstance(query, str):
         raise TypeError(f"where must be a query, such as 'score>0.5', got {short_repr(query)}")
-    return select(Columns(store), query)
+    return select(Columns(store), query, booleans)
 
 
-def select(columns: Columns, query: str) -> Any:
+def select(columns: Columns, query: str, booleans: Collection[str] = ()) -> Any:
     """Return the indices of the records that match a query, ascending.
 
     The result is a range if all records match, otherwise an array of uint32 or int64, shape (records,).
@@ -50,7 +55,7 @@ def select(columns: Columns, query: str) -> Any:
     Raises:
         OptionError: The query is wrong, or names a class, an event or a field that the store does not have.
     """
-    kinds, manifest = columns.kinds, columns.store.manifest
+    kinds, manifest = dict.fromkeys(booleans, "bool") | columns.kinds, columns.store.manifest
     group, length = parse(query, kinds, manifest.fields.keys() - manifest.columns.keys()), manifest.length
     keep = _holds(columns, group, np.ones(length, bool)) if group.parts else np.ones(length, bool)
     if keep.all():

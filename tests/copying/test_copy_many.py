@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import dbloader.stores.writer as writing
-from dbloader import Record, convert, copy_store, open_store
+from dbloader import Record, convert, copy_store, open_store, write_store
 from dbloader.errors import DamagedRecordError, OptionError, StoreExistsError
 from dbloader.records.manifest import Manifest
 from dbloader.records.record import encode
@@ -303,3 +303,10 @@ def test_killed_split_resumes_to_the_same_stores(tmp_path: Path, mongo_uri: str,
         assert (part.outcome, part.depths, part.events) == (wanted.outcome, wanted.depths, wanted.events)
     with pytest.raises(StoreExistsError, match="is finished already: there is nothing to resume"):
         copy_store(tmp_path / "all.lmdb", places, resume=True, **options)
+
+
+def test_field_of_booleans_must_be_in_all_stores(tmp_path: Path) -> None:
+    write_store([{"name": "a", "is_test": True}], tmp_path / "a.lmdb")
+    write_store([{"name": "b", "other": True}], tmp_path / "b.lmdb")
+    with pytest.raises(OptionError, match=r"b\.lmdb has no column 'is_test'; its columns are .*, other"):
+        copy_store([tmp_path / "a.lmdb", tmp_path / "b.lmdb"], tmp_path / "c.lmdb", where="is_test")
