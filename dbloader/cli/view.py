@@ -58,6 +58,7 @@ Examples:
     "path or index names the records.",
 )
 @click.option("--where", metavar="QUERY", help="With --html: report only the records that this search finds.")
+@click.option("--read-only", is_flag=True, help="Do not let the page mark records in a file beside PLACE.")
 @click.option("--no-open", is_flag=True, help="Do not open a browser.")
 def view_command(
     place: str,
@@ -69,6 +70,7 @@ def view_command(
     html: str | None,
     where: str | None,
     listing: str | None,
+    read_only: bool,
     no_open: bool,
 ) -> None:
     """Show the store PLACE, and a second store OTHER, in the browser until Ctrl-C.
@@ -95,6 +97,7 @@ def view_command(
         port=port,
         transform=transform,
         listing=listing,
+        read_only=read_only,
         open_browser=not no_open,
         tell=say,
     )

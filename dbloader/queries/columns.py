@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,13 @@ class Columns:
         self.store, self.joined = store, joined or {}
         self._columns = LRUCache[Any](math.inf, len)
         self._names = LRUCache[Any](_NAME_BYTES, len)
+        self._joined_texts = LRUCache[Any](math.inf, len)
+
+    def joining(self, joined: Mapping[str, FieldColumn]) -> Columns:
+        """Return these columns with other joined ones. Both share what is read from the store."""
+        other = copy.copy(self)
+        other.joined, other._joined_texts = joined, LRUCache(math.inf, len)
+        return other
 
     def get(self, column: str) -> Array:
         """Return a column: ``"label"``, ``"width"``, ``"height"`` or ``"nbytes"``."""
@@ -92,7 +100,8 @@ class Columns:
         column = self.field(name)
         if column.kind == "bool":
             return column.values, ("false", "true")
-        found: tuple[Array, Sequence[str]] = self._columns.get(f"texts of {name}", lambda: _number_texts(column.values))
+        kept = self._joined_texts if name.removeprefix(PREFIX) in self.joined else self._columns
+        found: tuple[Array, Sequence[str]] = kept.get(f"texts of {name}", lambda: _number_texts(column.values))
         return found
 
     @property

@@ -29,6 +29,7 @@ from dbloader.errors import (
     OptionError,
     RecordIndexError,
     RecordNotFoundError,
+    SourceError,
     StoreNotFoundError,
     StoreUnreachableError,
 )
@@ -39,6 +40,7 @@ from dbloader.viewing.files import stored_file
 from dbloader.viewing.guard import error_response
 from dbloader.viewing.joined import join_listing
 from dbloader.viewing.listing import FORMATS, stream_listing
+from dbloader.viewing.marks import Marks
 from dbloader.viewing.record import show_record
 from dbloader.viewing.reports import list_duplicates
 from dbloader.viewing.selection import Selections
@@ -70,10 +72,11 @@ STATIC = {
 }
 _STATUS = (
     *((OptionError, 400), (RecordIndexError, 404), (RecordNotFoundError, 404)),
-    *((DamagedRecordError, 422), (ImageError, 422), (StoreUnreachableError, 503)),
+    *((SourceError, 409), (DamagedRecordError, 422), (ImageError, 422), (StoreUnreachableError, 503)),
 )
 _CLIENT_GONE = 499  # nginx's status for a client that has closed the connection
 _LARGEST = 2**63 - 1
+_MOST_BODY = 100_000  # bytes of a change of marks; a query has at most 10,000 letters
 _INTEGER = re.compile("-?[0-9]{1,19}")
 # After so many answers, LMDB's pages are released. Otherwise the pages of all images that were shown would count as
 # memory of this process: 600 MB after 4,500 thumbnails of ten million.
@@ -88,6 +91,7 @@ class ViewerState:
         tell: Called with each line for the person who started the viewer.
         transform: The user's transform for the training view; None for the default of `create_loader`.
         listing: A listing whose columns are joined to the records of each store.
+        read_only: Do not let the page set marks.
 
     Attributes:
         started: A random text in the addresses of pictures. Without it, a browser would show pictures that it has kept
@@ -101,12 +105,15 @@ class ViewerState:
         tell: Callable[[str], object] = lambda _: None,
         transform: Callable[..., Any] | None = None,
         listing: str | os.PathLike[str] | None = None,
+        *,
+        read_only: bool = False,
     ) -> None:
         self.stores, self.tell, self.transform = stores, tell, transform
         self.thumbnails = Thumbnails()
         self.selections = [
             Selections(store, None if listing is None else join_listing(store, listing, tell)) for store in stores
         ]
+        self.marks = [Marks(selections, read_only=read_only) for selections in self.selections]
         self.started = secrets.token_hex(4)
         self.answers = itertools.count(1)
 
@@ -126,7 +133,12 @@ class ViewerRequest:
     @property
     def selections(self) -> Selections:
         """The selections of the store."""
-        return self.state.selections[self.integer("s", most=len(self.state.stores) - 1)]
+        return self.state.selections[self.number]
+
+    @property
+    def number(self) -> int:
+        """The number of the store."""
+        return self.integer("s", most=len(self.state.stores) - 1)
 
     def text(self, name: str, default: str = "") -> str:
         """Return a value as text."""
@@ -149,6 +161,7 @@ class ViewerRequest:
 
 
 def _stores(request: ViewerRequest) -> list[dict[str, Any]]:
+    marks = [marks.describe() for marks in request.state.marks]  # first: it may change the columns
     return [
         {
             **asdict((store := selections.store).manifest),
@@ -159,9 +172,23 @@ def _stores(request: ViewerRequest) -> list[dict[str, Any]]:
             "started": request.state.started,
             "sorts": (*selections.columns.sortable, ODD),
             "columns": selections.columns.kinds,
+            "marks": marked,
         }
-        for selections in request.state.selections
+        for selections, marked in zip(request.state.selections, marks, strict=True)
     ]
+
+
+def _change_marks(request: ViewerRequest, body: bytes) -> dict[str, Any]:
+    """Mark the records that match the query ``q`` in a body of JSON; see ``Marks.change``. Return what changes."""
+    try:
+        change = json.loads(body)
+        text = change.pop("q")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise OptionError("the body must be JSON with a query q and a change") from error
+    if not isinstance(text, str):
+        raise OptionError("q must be a query")
+    request.state.marks[request.number].change(text, change)
+    return _stores(request)[request.number]
 
 
 def _note(request: ViewerRequest) -> dict[str, str | None]:
@@ -313,8 +340,19 @@ def create_app(state: ViewerState, routes: Iterable[_Route] = ROUTES) -> Starlet
     async def no_route(_: Request, error: Exception) -> Response:
         return error_response(getattr(error, "status_code", 500), "nothing is here")
 
+    async def change_marks(request: Request) -> Response:
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > _MOST_BODY:
+                return error_response(413, f"at most {_MOST_BODY:,} bytes are taken")
+        return await run_in_threadpool(_answer, lambda asked: _change_marks(asked, body), ViewerRequest(state, request))
+
     app = Starlette(
-        routes=[Route(path, endpoint(function, decodes=decodes)) for path, function, decodes in routes],
+        routes=[
+            *(Route(path, endpoint(function, decodes=decodes)) for path, function, decodes in routes),
+            Route("/api/{s}/marks", change_marks, methods=["POST"]),
+        ],
         exception_handlers={HTTPException: no_route},
     )
     app.router.redirect_slashes = False  # a redirect would repeat the path of the request

@@ -37,6 +37,7 @@ _TOKEN_BYTES = 32
 _HOST = re.compile(r"(?:\[(?P<ipv6>[0-9a-fA-F:.]+)\]|(?P<name>[0-9A-Za-z._-]+))(?::(?P<port>[0-9]{1,5}))?")
 _NAVIGATION = ("navigate", "document")
 _REQUEST_S = 10  # a browser sends its request at once
+_CHANGES = re.compile("/api/[0-9]+/marks")  # the only path that takes POST
 _OPEN = "open the link that dbloader view printed"
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>dbloader</title>
 <meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">
@@ -73,13 +74,22 @@ class Guard:
         host: The host that the server listens on. Requests may name it, or a loopback address, as their ``Host``.
         port: The port that the server listens on.
         is_public: Whether other machines can reach the server. Then requests may name any address.
+        read_only: Whether nothing can be changed. Otherwise the viewer's own page may send POST to one path, for marks.
         tell: Called with a sentence for the person who started the server, when a browser opens a used link.
     """
 
     def __init__(
-        self, app: ASGIApp, host: str, port: int, *, is_public: bool, tell: Callable[[str], object] = lambda _: None
+        self,
+        app: ASGIApp,
+        host: str,
+        port: int,
+        *,
+        is_public: bool,
+        read_only: bool = False,
+        tell: Callable[[str], object] = lambda _: None,
     ) -> None:
         self._app = app
+        self._read_only = read_only
         self._is_public = is_public
         name = socket.gethostname() if host in ("0.0.0.0", "::") else host
         self._names = {"localhost", name.lower()}
@@ -116,12 +126,15 @@ class Guard:
         is_page = scope["path"] == "/"
         if host is None:
             return _refusal(f"this server answers only to its own name: {_OPEN}", is_page=is_page)
-        if scope["method"] not in ("GET", "HEAD"):
+        is_change = scope["method"] == "POST" and not self._read_only and _CHANGES.fullmatch(scope["path"]) is not None
+        if scope["method"] not in ("GET", "HEAD") and not is_change:
             return error_response(405, "this server only shows: it takes GET and HEAD", {"Allow": "GET, HEAD"})
         is_foreign = request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
         navigates = (request.headers.get("sec-fetch-mode"), request.headers.get("sec-fetch-dest")) == _NAVIGATION
         if is_foreign and not (is_page and navigates):
             return _refusal(f"a page of another site asked for this: {_OPEN}", is_page=is_page)
+        if is_change and not _is_same_origin(request):
+            return error_response(403, f"only the page of this viewer can change marks: {_OPEN}")
         cookie = f"dbloader-{host['port'] or 80}"
         is_known = _equal(request.cookies.get(cookie, ""), self._cookie)
         token, rest = _take_token(scope["query_string"]) if is_page else (None, "")
@@ -164,6 +177,12 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return ipaddress.ip_address(host)
     except ValueError:
         return None
+
+
+def _is_same_origin(request: HTTPConnection) -> bool:
+    """Return whether a page of this server sent a request. Over http, browsers name the site only to loopback hosts."""
+    site, origin = (request.headers.get(name) for name in ("sec-fetch-site", "origin"))
+    return site == "same-origin" or (site is None and origin == f"http://{request.headers['host']}")
 
 
 def _equal(given: str, wanted: str) -> bool:

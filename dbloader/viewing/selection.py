@@ -28,16 +28,28 @@ class Selections:
         histograms: The last histograms of all records.
         orders: The last results of ``sorting.sort_records``.
         report: The report of the conversion.
+        revision: Number of changes of the marks.
     """
 
     def __init__(self, store: Store, joined: Mapping[str, FieldColumn] | None = None) -> None:
         self.store = store
         self.columns = Columns(store, joined)
+        self.revision = 0
+        self._joined = joined or {}
         self.report = ConversionReport(store)
         self._kept = LRUCache[Any](_MOST_BYTES, lambda indices: 1_000 + getattr(indices, "nbytes", 0))
         self.orders = LRUCache[Any](_MOST_BYTES, lambda indices: indices.nbytes)
         self.histograms = LRUCache[dict[str, Any]](_MOST_HISTOGRAMS, lambda _: 1)
         self.counts = LRUCache[dict[str, Any]](_MOST_BYTES, lambda counts: 10_000 + 200 * len(counts["labels"]))
+
+    def join(self, marks: Mapping[str, FieldColumn]) -> None:
+        """Replace the columns of marks."""
+        self.columns = self.columns.joining({**self._joined, **marks})
+        self.revision += 1  # the last step: a result for this revision is made of these columns
+
+    def key(self, text: str) -> tuple[str, int]:
+        """Return the key of a kept result for a text. The results for queries of marks change with the marks."""
+        return text.strip(), self.revision if "mark." in text else 0
 
     def select(self, text: str) -> Any:
         """Return the indices of the records that match all words of a query, ascending.
@@ -47,7 +59,7 @@ class Selections:
         Raises:
             OptionError: A word is wrong, or names a class or event that the store does not have.
         """
-        return self._kept.get(text.strip(), lambda: select(self.columns, text))
+        return self._kept.get(self.key(text), lambda: select(self.columns, text))
 
     def position(self, text: str, index: int) -> int | None:
         """Return the position in a selection of the first record with at least this index, or None."""

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from dbloader._options import whole_number
+from dbloader._options import checked_flag, whole_number
 from dbloader.conversion.parallel import return_large_blocks
 from dbloader.errors import DBLoaderError, OptionError
 from dbloader.records.markup import viewers
@@ -54,6 +54,8 @@ class View:
         tell: Callable[[str], object] = lambda _: None,
         transform: Callable[..., Any] | None = None,
         listing: str | os.PathLike[str] | None = None,
+        *,
+        read_only: bool = False,
     ) -> None:
         try:
             import uvicorn
@@ -70,8 +72,8 @@ class View:
             server = opened.enter_context(_listen(host, port))
             self.address, self.port = server.getsockname()[:2]
             self.is_public = not ipaddress.ip_address(self.address).is_loopback
-            app = create_app(ViewerState(stores, tell, transform, listing))
-            self._guard = Guard(app, host, self.port, is_public=self.is_public, tell=tell)
+            app = create_app(ViewerState(stores, tell, transform, listing, read_only=read_only))
+            self._guard = Guard(app, host, self.port, is_public=self.is_public, read_only=read_only, tell=tell)
             # The application reports its own errors. uvicorn would also log each answer that close() interrupts.
             config = uvicorn.Config(
                 self._guard, log_config=None, log_level="critical", access_log=False, server_header=False,
@@ -125,6 +127,7 @@ def view(
     port: int | None = None,
     transform: Callable[..., Any] | None = None,
     listing: str | os.PathLike[str] | None = None,
+    read_only: bool = False,
 ) -> View:
     """Start a viewer of one or two stores and return at once. A notebook shows the result as a link.
 
@@ -139,14 +142,18 @@ def view(
             callable that takes PIL images. None for ``RandomResizedCrop``, the default of `create_loader`.
         listing: A listing, such as a model's predictions, whose columns are shown as further fields. Its column
             ``name``, ``path`` or ``index`` names the records.
+        read_only: Do not let the page mark records, in a file beside the store. The store never changes.
 
     Raises:
+        TypeError: ``read_only`` is not a bool.
         SourceError: The listing cannot be read, names no record, or has two rows for a record.
         StoreError: There is no store at a place, or it cannot be read.
         OptionError: The port is taken, or the host is not an address of this machine.
         DBLoaderError: The extra ``view`` is not installed.
     """
-    return View([place] if other is None else [place, other], host, port, transform=transform, listing=listing)
+    checked_flag("read_only", read_only)
+    places = [place] if other is None else [place, other]
+    return View(places, host, port, transform=transform, listing=listing, read_only=read_only)
 
 
 def serve(
@@ -157,6 +164,7 @@ def serve(
     tell: Callable[[str], object],
     transform: str | None = None,
     listing: str | None = None,
+    read_only: bool = False,
 ) -> None:
     """Run a viewer of stores until Ctrl-C.
 
@@ -168,12 +176,13 @@ def serve(
         tell: Called with each line for the person at the terminal. The first line ends in the link.
         transform: ``module:name`` of a transform, see ``load_transform``.
         listing: As for ``view``.
+        read_only: As for ``view``.
 
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed, and the server has ended.
     """
     loaded = None if transform is None else load_transform(transform)
-    with View(places, host, port, tell, loaded, listing) as running:
+    with View(places, host, port, tell, loaded, listing, read_only=read_only) as running:
         url = running.url
         tell(f"Open {url}")
         if running.is_public:

@@ -43,7 +43,9 @@ def sort_records(selections: Selections, text: str, by: str) -> Any:
         known = ", ".join((*columns.sortable, ODD))
         raise OptionError(f"sort must be one of {known}, or one of these after a -, got {short_repr(by, 50)}")
     make = _by_rarity if name == ODD else _by_column
-    return selections.orders.get((text.strip(), by), lambda: make(columns, indices, name, descending=by[0] == "-"))
+    return selections.orders.get(
+        (selections.key(text), selections.key(by)), lambda: make(columns, indices, name, descending=by[0] == "-")
+    )
 
 
 def find_position(selections: Selections, text: str, by: str, index: int) -> int | None:

@@ -15,6 +15,7 @@ from dbloader.errors import DamagedStoreError, OptionError
 from dbloader.queries.columns import parts
 from dbloader.queries.parse import SIZES
 from dbloader.viewing.joined import PREDICTION
+from dbloader.viewing.marks import PREFIX
 from dbloader.viewing.sorting import sort_records
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ def rows(selections: Selections, text: str, start: int, count: int, by: str = ""
     """Return rows of a selection. A missing value is None.
 
     A row is: index, name, label, width, height, bytes, some fields, and whether the image was damaged when it was
-    converted. The fields are a dict of the prediction and the field in ``by``. For ``by`` see ``sort_records``.
+    converted. The fields are a dict of the prediction, the field in ``by``, and the marks. For ``by`` see
+    ``sort_records``.
 
     Raises:
         OptionError: ``count`` is more than 500, or the query is wrong.
@@ -52,6 +54,7 @@ def rows(selections: Selections, text: str, start: int, count: int, by: str = ""
     columns = selections.columns
     values = (columns.some(column, indices) for column in ("label", "width", "height", "nbytes"))
     fields = [name for name in dict.fromkeys((by.removeprefix("-"), PREDICTION)) if name in columns.kinds]
+    fields += [name for name in columns.joined if name.startswith(PREFIX) and name not in fields]
     more = [columns.describe(index, fields) for index in indices.tolist()]
     is_damaged = np.isin(indices, _damaged(selections)).tolist()
     rows = [
@@ -82,7 +85,7 @@ def count(selections: Selections, text: str, axes: str = "") -> dict[str, Any]:
         text: The query.
         axes: The ``axis`` of some histograms, such as ``"width:log,bytes:linear"``.
     """
-    return selections.counts.get((text.strip(), axes), lambda: _count(selections, text, axes))
+    return selections.counts.get((selections.key(text), axes), lambda: _count(selections, text, axes))
 
 
 def _count(selections: Selections, text: str, axes: str) -> dict[str, Any]:

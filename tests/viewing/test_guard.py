@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.viewer import ask
+from tests.support.viewer import ask, viewer
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.support.viewer import Answer
     from tests.viewing.conftest import Opened
 
@@ -204,6 +206,57 @@ def test_only_get_and_head_are_answered(opened: Opened, method: str, path: str) 
     answer = opened.ask(path, "Origin: http://evil.example", "Content-Length: 0", method=method)
     check_refused(answer, "takes GET and HEAD", 405)
     assert answer.headers["allow"] == "GET, HEAD"
+
+
+# Marks, the only change
+
+
+def change(opened: Opened, *lines: str, path: str = "/api/0/marks", known: bool = True) -> Answer:
+    """Ask for a change that has no effect: the request has no body, so the application refuses it."""
+    return opened.ask(path, "Content-Length: 0", *lines, method="POST", known=known)
+
+
+def test_page_of_the_viewer_may_change_marks(opened: Opened) -> None:
+    own = f"Origin: http://127.0.0.1:{opened.viewer.port}"
+    for lines in (("Sec-Fetch-Site: same-origin",), (own,), (own, "Sec-Fetch-Site: same-origin")):
+        assert b"the body must be JSON" in change(opened, *lines).body
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (), ("Sec-Fetch-Site: none",), ("Origin: null",), ("Origin: http://evil.example",), ("Origin: http://127.0.0.1:1",),
+        ("Origin: https://127.0.0.1:{port}",), ("Origin: http://127.0.0.1:{port}", "Sec-Fetch-Site: none"),
+    ],
+)  # fmt: skip
+def test_change_needs_the_page_of_the_viewer(opened: Opened, lines: tuple[str, ...]) -> None:
+    sent = [line.format(port=opened.viewer.port) for line in lines]
+    check_refused(change(opened, *sent), "only the page of this viewer can change marks")
+
+
+def test_change_is_refused_like_any_other_request(opened: Opened) -> None:
+    own = "Sec-Fetch-Site: same-origin"
+    check_refused(change(opened, own, known=False), "not known here")
+    for site in ("cross-site", "same-site"):
+        check_refused(change(opened, f"Sec-Fetch-Site: {site}"), "a page of another site asked for this")
+    cookie = f"Cookie: {opened.cookie}"
+    foreign = ask(
+        opened.viewer.port, "/api/0/marks", cookie, own, "Content-Length: 0", method="POST", host="evil.example"
+    )
+    check_refused(foreign, "only to its own name")
+    for path in ("/api/0/marks/", "/api/0/rows", "/api/x/marks", "/api/0/marks%0a", "//api/0/marks"):
+        check_refused(change(opened, own, path=path), "takes GET and HEAD", 405)
+    assert opened.ask("/api/0/marks").status == 405
+
+
+def test_read_only_viewer_takes_no_change(stores: tuple[Path, Path]) -> None:
+    with viewer(stores[0], "--port", "0", "--read-only", DISPLAY="", WAYLAND_DISPLAY="") as running:
+        at = f"127.0.0.1:{running.port}"
+        cookie = ask(running.port, running.link.partition(at)[2], host=at).headers["set-cookie"].partition(";")[0]
+        lines = (f"Cookie: {cookie}", "Sec-Fetch-Site: same-origin", "Content-Length: 0")
+        check_refused(ask(running.port, "/api/0/marks", *lines, method="POST", host=at), "takes GET and HEAD", 405)
+        found = json.loads(ask(running.port, "/api/stores", *lines[:2], host=at).body)
+    assert found[0]["marks"]["why_not"] == "the viewer was started with --read-only"
 
 
 def test_head_has_the_headers_of_get_and_no_body(opened: Opened) -> None:

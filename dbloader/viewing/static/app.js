@@ -52,13 +52,13 @@ export function link(changes, ...children) {
 }
 
 /** Fetch a URL, and return the reply. While the viewer or its database does not answer, show a message in the bar at the bottom of
- * the page and wait. Throws only an AbortError. */
-export async function ask(src, signal) {
+ * the page and wait. Throws only an AbortError. `options` are those of fetch. */
+export async function ask(src, signal, options = {}) {
   let isSlow = false;
   const timer = setTimeout(() => bar({slow: bar.slow + Number(isSlow = true)}), SLOW_MS);
   try {
     for (;;) {
-      const reply = await fetch(src, {signal}).catch((error) => {
+      const reply = await fetch(src, {signal, ...options}).catch((error) => {
         if (signal?.aborted) throw error;
         return null;
       });

@@ -6,7 +6,7 @@ const MATRIX = 24; // labels and values that a table shows
 
 /** Return the columns of a store that can be compared with the label. */
 export const comparable = (store) =>
-  Object.entries(stores[store].columns).filter(([, kind]) => kind === "int" || kind === "text").map(([name]) => name);
+  Object.entries(stores[store].columns).filter(([name, kind]) => (kind === "int" || kind === "text") && !name.startsWith("mark.")).map(([name]) => name);
 
 class Compare extends HTMLElement {
   async show(now) {

@@ -1,6 +1,6 @@
 /** A field of the side bar: a histogram of numbers, or the values of texts and bools, which filter. */
 import {exact} from "./bars.js";
-import {api, counted, escaped, make, state} from "./app.js";
+import {api, counted, escaped, make, state, stores} from "./app.js";
 import {comparing, filter, filterRange, key as named, quoted, words} from "./query.js";
 
 const MANY = 20; // values that are listed, even if each has one record
@@ -21,7 +21,7 @@ class Field extends HTMLElement {
   }
 
   async show({store, q, axes}) {
-    const name = this.getAttribute("name"), key = `${store} ${axes} ${q}`;
+    const name = this.getAttribute("name"), key = `${store} ${axes} ${q} ${stores[store].marks.revision}`;
     if (!this.details.open || key === this.key) return;
     this.key = key;
     this.stop?.abort();

@@ -2,6 +2,7 @@
 import {api, className, counted, escaped, find, go, link, listings, load, make, notice, picture, sized, state, stores, title, url} from "./app.js";
 import {exact} from "./bars.js";
 import {keys} from "./keys.js";
+import {badge, onHold} from "./marks.js";
 import {chips} from "./query.js";
 import {Scroller} from "./scroll.js";
 
@@ -10,6 +11,7 @@ const CHUNKS = 20; // chunks of rows that are kept
 const PAUSE_MS = 100; // between requests while the user scrolls fast
 const CAPTION = 22; // px below a thumbnail
 const SIDES = [160, 240, 320, 480, 640]; // px of the thumbnails that the server makes
+const MOST = 20_000; // records of a range
 const LONGEST = 9_000; // characters of the selected indices: a query has at most 10,000
 
 /** Return indices as text: 1,5-9. */
@@ -37,17 +39,22 @@ class Grid extends HTMLElement {
     this.loaded = 0; // the time of the last request for rows
     this.chunks = new Map();
     this.selected = new Set();
+    this.isAll = false; // whether all records of the search are selected, but those in this.selected
+    this.anchor = null; // the position that was selected last
     this.status = make("p", {id: "count", role: "status"});
     this.jump = make("input", {id: "jump", inputMode: "numeric", size: 8, autocomplete: "off", onkeydown: (event) => {
       if (event.key === "Enter") this.seek(this.jump.value.replace(/\D/g, "") || 0);
     }});
     this.sort = make("select", {id: "sort", ariaLabel: "Sort by", onchange: () => go({sort: this.sort.value, at: null})});
     this.direction = make("button", {id: "direction", onclick: () => go({sort: state().sort.replace(/^-?/, (minus) => (minus ? "" : "-")), at: null})});
-    this.chosen = make("p", {id: "chosen", hidden: true});
+    this.everything = make("button", {id: "everything", title: "Select all records of this search", onclick: () => this.select(new Set(), true)}, "Select all");
+    this.chosen = make("p", {id: "chosen"});
+    this.marks = make("db-marks");
     this.filters = make("div", {class: "filters", ariaLabel: "Search", role: "group"}); // in a narrow window
     this.list = make("div", {id: "tiles", ariaLabel: "Records", ariaMultiSelectable: "true"});
-    this.append(make("h1", {class: "unseen"}, "Images"), make("div", {class: "strip"}, this.status, this.chosen,
-      make("span", {class: "sorts"}, this.sort, this.direction), make("label", {}, make("span", {}, "Go to "), "index ", this.jump), this.filters), this.list);
+    this.append(make("h1", {class: "unseen"}, "Images"), make("div", {class: "strip"}, this.status, this.everything,
+      make("span", {class: "sorts"}, this.sort, this.direction), make("label", {}, make("span", {}, "Go to "), "index ", this.jump), this.filters), this.list,
+      this.decide = make("div", {class: "decide", hidden: true}, this.chosen, this.marks)); // below the list, which stays under the finger
     const scroller = this.scroller = new Scroller(this.list, {
       gap: 8, tile: () => this.tile(), fill: (cell) => this.fill(cell), clear: (cell) => this.clear(cell),
       seen: (begin, end) => this.seen(begin, end),
@@ -67,6 +74,7 @@ class Grid extends HTMLElement {
       Enter: ["Open the record", () => this.open(scroller.here())],
       g: ["Go to an index", () => this.jump.focus()],
       x: ["Select the record, or take it out; a click with Ctrl does so too", () => this.toggle(scroller.here())],
+      X: ["Select all from the last selected record to this one; a click with Shift does so too", () => this.span(scroller.here())],
       Escape: ["Select nothing", () => this.select(new Set())],
     }, "grid");
   }
@@ -74,6 +82,7 @@ class Grid extends HTMLElement {
   async show(now) {
     title(now.q);
     this.selected = indices(now.selected ?? "");
+    this.isAll = (now.selected ?? "").startsWith("all");
     const side = Math.max(60, Math.min(now.px, 640)) + 8;
     this.scroller.layout(side, side + CAPTION);
     this.sharpen();
@@ -83,14 +92,17 @@ class Grid extends HTMLElement {
     this.direction.hidden = !now.sort;
     this.direction.textContent = now.sort.startsWith("-") ? "↓" : "↑";
     this.direction.ariaLabel = this.direction.title = now.sort.startsWith("-") ? "Descending" : "Ascending";
-    const key = `${now.store} ${now.sort} ${now.q}`;
+    const search = `${now.store} ${now.q}`, list = `${now.sort} ${search}`, key = `${list} ${stores[now.store].marks.revision}`;
+    if (this.isAll && this.search && search !== this.search) return go({selected: null}, {replace: true}); // all of another search
+    this.search = search;
     if (key !== this.key) {
-      this.key = key;
+      const kept = this.listed === list && this.key ? [this.scroller.top, this.scroller.active] : null; // only marks have changed
+      [this.key, this.listed, this.anchor] = [key, list, null];
       this.stop?.abort();
       const {signal} = (this.stop = new AbortController());
       for (const chunk of this.chunks.values()) chunk.stop.abort();
       this.chunks.clear();
-      this.scroller.reset(0);
+      if (!kept) this.scroller.reset(0);
       this.filters.replaceChildren(...chips());
       try {
         const {count, of} = await api(`/api/${now.store}/select`, {q: now.q}, signal);
@@ -99,7 +111,9 @@ class Grid extends HTMLElement {
         this.status.textContent = count === of ? `${counted(of)} records` : `${counted(count)} of ${counted(of)} records`;
         if (!count && of) this.status.textContent += ": no record matches all words of the search";
         this.list.hidden = !count;
+        this.everything.hidden = !count;
         this.scroller.reset(count);
+        if (kept) this.scroller.to(kept[0]);
       } catch (error) {
         if (signal.aborted) return;
         this.key = ""; // the next show() asks again
@@ -107,7 +121,7 @@ class Grid extends HTMLElement {
         this.status.textContent = error.message;
         this.list.hidden = true;
       }
-      this.scroller.active = -1;
+      this.scroller.active = kept ? Math.min(kept[1], this.scroller.count - 1) : -1;
     }
     if (this.scroller.count && state().at !== this.scroller.active) this.scroller.move(state().at);
     this.showSelection();
@@ -162,21 +176,27 @@ class Grid extends HTMLElement {
   }
 
   tile() {
-    const [img, why, kept, facts] = [make("img", {alt: "", decoding: "async", draggable: false}), ...["why", "kept", "facts"].map(
+    const [img, why, kept, marks, facts] = [make("img", {alt: "", decoding: "async", draggable: false}), ...["why", "kept", "marks", "facts"].map(
       (part) => make("span", {class: part}))];
     const name = make("bdi", {dir: "ltr"});
-    const cell = make("div", {class: "tile"}, make("span", {class: "frame"}, img, why, kept),
+    const cell = make("div", {class: "tile"}, make("span", {class: "frame"}, img, why, kept, marks),
       make("span", {class: "caption"}, facts, make("span", {class: "name"}, name)));
-    cell.onclick = (event) =>
-      event.ctrlKey || event.metaKey ? this.toggle(cell.position) : this.open(cell.position);
-    return Object.assign(cell, {img, why, kept, name, facts, index: null});
+    cell.onclick = (event) => {
+      const isTouch = event.pointerType === "touch" && !this.decide.hidden; // the first one is held, the others are tapped
+      if (event.shiftKey) this.span(cell.position);
+      else if (event.ctrlKey || event.metaKey || isTouch) this.toggle(cell.position);
+      else this.open(cell.position);
+    };
+    cell.onmousedown = (event) => event.shiftKey && event.preventDefault(); // selects no text
+    onHold(cell, () => this.toggle(cell.position));
+    return Object.assign(cell, {img, why, kept, marks, name, facts, index: null});
   }
 
   clear(cell) {
     cell.img.removeAttribute("src"); // cancels its request
     cell.index = null;
     cell.className = "tile";
-    cell.why.textContent = cell.kept.textContent = cell.name.textContent = cell.facts.textContent = "";
+    cell.why.textContent = cell.kept.textContent = cell.marks.textContent = cell.name.textContent = cell.facts.textContent = "";
   }
 
   fill(cell) {
@@ -188,12 +208,14 @@ class Grid extends HTMLElement {
     cell.title = cell.name.textContent = escaped(name ?? "").slice(-300);
     cell.kept.textContent = isDamaged ? "damaged" : "";
     cell.kept.title = isDamaged ? "The image was damaged when it was converted, and is stored as it is" : "";
-    const more = Object.entries(fields).filter(([, value]) => value !== null).map(([field, value]) => [field, typeof value === "number" ? exact(value) : escaped(value)]);
+    cell.marks.textContent = cell.marks.title = badge(fields);
+    cell.marks.classList.toggle("drop", fields["mark.drop"] === "true");
+    const more = Object.entries(fields).filter(([field, value]) => value !== null && !field.startsWith("mark.")).map(([field, value]) => [field, typeof value === "number" ? exact(value) : escaped(value)]);
     const by = sort.replace("-", ""), size = width && `${width} × ${height}`;
     const sorted = by === "bytes" ? bytes && sized(bytes) : ["width", "height", "aspect", "odd"].includes(by) && size;
     cell.facts.textContent = [counted(index), escaped(className(store, label)), ...more.map(([, text]) => text), sorted].filter(Boolean).join(" · ");
     cell.facts.title = [...more.map(([field, text]) => `${field}: ${text}`), size].filter(Boolean).join("\n");
-    cell.ariaSelected = String(this.selected.has(index));
+    cell.ariaSelected = String(this.has(index));
     load(cell.img, picture("thumb", store, index, {px: this.px}), (why) => {
       cell.classList.add("bad");
       cell.why.textContent = escaped(why);
@@ -223,24 +245,48 @@ class Grid extends HTMLElement {
   toggle(at) {
     const row = this.row(at);
     if (!row) return;
-    this.scroller.active = at;
+    this.scroller.active = this.anchor = at;
     if (!this.selected.delete(row[0])) this.selected.add(row[0]);
-    this.select(this.selected);
+    this.select(this.selected, this.isAll);
   }
 
-  select(chosen) {
-    const selected = ranges(chosen);
+  /** Select the records from the one that was selected last to a position. */
+  async span(at) {
+    const [{store, q, sort}, [from, to]] = [state(), [this.anchor ?? at, at].sort((a, b) => a - b)];
+    if (to - from >= MOST) return notice(`A range has at most ${counted(MOST)} records.`);
+    const found = [];
+    try {
+      for (let start = from; start <= to; start += CHUNK)
+        found.push(...(await api(`/api/${store}/rows`, {q, sort, start, count: Math.min(CHUNK, to + 1 - start)})).rows);
+    } catch (error) {
+      return notice(error.message);
+    }
+    this.scroller.active = this.anchor = at;
+    for (const [index] of found) this.selected[this.isAll ? "delete" : "add"](index);
+    this.select(this.selected, this.isAll);
+  }
+
+  has(index) {
+    return this.isAll !== this.selected.has(index);
+  }
+
+  /** Select the records with some indices; with `isAll`, all records of the search but these. */
+  select(chosen, isAll = false) {
+    const selected = [isAll && "all", ranges(chosen)].filter(Boolean).join();
     if (selected.length > LONGEST) notice("So many single records do not fit into a search: download these first.");
     else go({selected, at: this.scroller.active}, {replace: true});
   }
 
   /** Show the selection. */
   showSelection() {
-    for (const cell of this.scroller.cells.values()) cell.ariaSelected = String(this.selected.has(cell.index));
-    this.chosen.hidden = !this.selected.size;
-    const q = `index:${ranges(this.selected)}`;
-    this.chosen.replaceChildren(`${counted(this.selected.size)} selected: `, link({q, at: null, selected: null}, "show"), ...listings(state().store, q),
-      make("button", {onclick: () => this.select(new Set())}, "clear"));
+    for (const cell of this.scroller.cells.values()) cell.ariaSelected = String(this.has(cell.index));
+    const count = this.isAll ? this.scroller.count - this.selected.size : this.selected.size;
+    this.decide.hidden = !count;
+    const [some, {q: search}] = [`index:${ranges(this.selected)}`, state()];
+    const q = this.isAll ? [this.selected.size && search ? `(${search})` : search, this.selected.size && `-${some}`].filter(Boolean).join(" ") : some;
+    this.marks.show(count, q);
+    this.chosen.replaceChildren(`${counted(count)} selected: `, link({q, at: null, selected: null}, "show"), ...listings(state().store, q),
+      make("button", {onclick: () => this.select(new Set())}, "deselect"));
   }
 }
 customElements.define("db-grid", Grid);

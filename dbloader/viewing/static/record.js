@@ -35,8 +35,8 @@ function section(heading, rows) {
   return make("section", {}, make("h2", {}, heading), make("table", {}, make("tbody", {}, ...lines)));
 }
 
-/** Return Python code with a button that copies it. */
-function code(text) {
+/** Return code with a button that copies it. */
+export function code(text) {
   const shown = make("code", {}, ...text.split("\n").map(escaped).flatMap((line) => [line, "\n"]));
   const copy = async () => {
     getSelection()?.selectAllChildren(shown); // without https, some browsers do not copy: then the user copies the marked text
@@ -75,7 +75,7 @@ class Record extends HTMLElement {
   }
 
   async show(now) {
-    const key = `${now.store} ${now.index} ${now.sort} ${now.q}`;
+    const key = `${now.store} ${now.index} ${now.sort} ${now.q} ${stores[now.store].marks.revision}`;
     if (key === this.key) return this.paint();
     this.key = key;
     this.before = this.after = undefined;
@@ -118,8 +118,10 @@ class Record extends HTMLElement {
     const focused = [...this.querySelectorAll("nav.steps a")].indexOf(document.activeElement);
     const hasFocus = document.activeElement === document.body || this.contains(document.activeElement);
     const damage = facts.damaged && make("p", {class: "damage"}, escaped(`The image was damaged when it was converted, and is stored as it is: ${facts.damaged}`));
-    this.replaceChildren(steps, heading, ...facts.error ? [make("p", {class: "damage", role: "alert"}, escaped(facts.error))] :
+    const marks = make("db-marks");
+    this.replaceChildren(steps, heading, marks, ...facts.error ? [make("p", {class: "damage", role: "alert"}, escaped(facts.error))] :
       [damage ?? "", make("div", {class: "sheet"}, this.stage(now, facts), this.tables(now, facts))]);
+    marks.show(1, `index:${facts.index}`);
     if (hasFocus) (steps.querySelectorAll("a")[focused] ?? heading).focus({preventScroll: true});
     say(`${name}, ${where.note}`);
     if (!facts.error) this.paint();
@@ -203,6 +205,7 @@ class Record extends HTMLElement {
 
   tables(now, facts) {
     const {fields, exif, jpeg} = facts, {tiles, ...structure} = jpeg, place = JSON.stringify(facts.place);
+    const joined = Object.entries(facts.joined);
     const file = (text, params) => make("a", {href: picture("image", now.store, facts.index, {...params, download: 1}), download: ""}, text);
     const files = facts.files.map((one) => [one.name, make("span", {}, `${escaped(fields[one.name])} `, file("Download", {field: one.field}))]);
     const names = new Set(facts.files.map((one) => one.name));
@@ -213,7 +216,8 @@ class Record extends HTMLElement {
         ["format", facts.format], ["image", facts.bytes === null ? facts.array : make("span", {}, `${sized(facts.bytes)} `, file("Download", {}))],
         ["checksum", `CRC-32 ${facts.crc}`]]),
       section("Fields", [...files, ...Object.entries(fields).filter(([name]) => !names.has(name))]),
-      section("Joined", Object.entries(facts.joined)),
+      section("Marks", joined.filter(([name, value]) => name.startsWith("mark.") && value !== "false").map(([name, value]) => [name.slice(5), value])),
+      section("Joined", joined.filter(([name]) => !name.startsWith("mark."))),
       stores[now.store].events ? make("p", {}, link({view: "report", text: facts.name}, "Its lines of the report")) : null,
       section("EXIF", exif.error && facts.rendered ? [] : Object.entries(exif)),
       section("JPEG", [...Object.entries(structure), ["tiles", tiles && `${tiles.across} × ${tiles.down} of ${tiles.tile_width} × ${tiles.tile_height} pixels`]]),

@@ -4,6 +4,7 @@ import {exact} from "./bars.js";
 import {api, className, counted, escaped, find, go, link, listings, make, menu, sized, state, stores, url} from "./app.js";
 import {comparable} from "./compare.js";
 import {keys} from "./keys.js";
+import {showMarks} from "./marks.js";
 import {chips, classesIn, classWord, filter, filterRange, words} from "./query.js";
 import {Scroller} from "./scroll.js";
 
@@ -40,7 +41,8 @@ class Sidebar extends HTMLElement {
     this.bars = Object.fromEntries(COLUMNS.map((name) => [name, make("db-bars", {name, hidden: true})]));
     this.kinds = make("section");
     this.files = make("section");
-    this.facts = make("div", {class: "facts"}, this.classes, make("section", {class: "histograms"}, ...Object.values(this.bars)), this.fields = make("section"), this.kinds, this.files);
+    this.marks = make("section", {id: "marks", hidden: true});
+    this.facts = make("div", {class: "facts"}, this.classes, make("section", {class: "histograms"}, ...Object.values(this.bars)), this.fields = make("section"), this.kinds, this.files, this.marks);
     this.append(make("label", {}, "Search", this.search), this.error, this.chips, this.pages, this.facts);
     NARROW.onchange = () => this.list();
     keys({"/": ["Search", () => { menu(true); this.search.focus(); this.search.select(); }]});
@@ -54,13 +56,14 @@ class Sidebar extends HTMLElement {
       this.pages.children[n].ariaCurrent = view === now.view ? "page" : null;
       this.pages.children[n].hidden = view === "compare" && !comparable(now.store).length;
     });
-    if (this.stored !== now.store) {
-      const columns = Object.entries(stores[this.stored = now.store].columns);
+    if (this.stored !== stores[now.store]) { // another store, or other marks
+      const columns = Object.entries((this.stored = stores[now.store]).columns);
       this.fields.replaceChildren(...columns.length ? [make("h2", {}, "Fields")] : [],
         ...columns.map(([name, kind]) => make("db-field", {name, kind, open: columns.length <= OPEN || null})));
     }
     for (const field of this.fields.querySelectorAll("db-field")) field.show(now);
-    const key = `${now.store} ${now.axes} ${now.q}`;
+    showMarks(this.marks, now.store);
+    const key = `${now.store} ${now.axes} ${now.q} ${stores[now.store].marks.revision}`;
     if (key === this.key) return;
     this.key = key;
     this.stop?.abort();

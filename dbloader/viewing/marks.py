@@ -1,0 +1,222 @@
+"""Set marks on records: the viewer's only file. ``copying.marks`` describes it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import shlex
+import threading
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dbloader._describe import short_repr
+from dbloader.copying.marks import KEYS, MarkListing, why_not_tags
+from dbloader.copying.name_listing import RecordNames
+from dbloader.errors import DBLoaderError, OptionError
+from dbloader.records.field_columns import FieldColumn
+from dbloader.records.names import Names
+from dbloader.stores.mongo.uri import is_mongo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dbloader.viewing.selection import Selections
+
+PREFIX = "mark."
+_MOST_MARKS = 1_000_000
+_CHANGES = ("drop", "label", "tag", "clear")
+
+
+class Marks:
+    """The marks of a store. They are joined to its columns as ``mark.drop``, ``mark.label`` and ``mark.tags``.
+
+    Threads may share it. Several viewers may change the same file.
+
+    Args:
+        selections: Evaluates queries of the store.
+        read_only: Change nothing.
+    """
+
+    def __init__(self, selections: Selections, *, read_only: bool = False) -> None:
+        self._selections, self._read_only = selections, read_only
+        self._lock = threading.Lock()
+        self._marks: dict[int, dict[str, Any]] = {}
+        self._seen: tuple[int, ...] | None = None
+        place = selections.store.place
+        self._file = None
+        if not is_mongo(place):
+            path = Path(place) if Path(place).name.strip(".") else Path(place).resolve()
+            self._file = path.with_name(f"{path.name}.marks.jsonl")
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the page shows, after reading a file that has been changed.
+
+        ``why_not`` is the reason why no mark can be set, or None. ``count`` is the number of marked records,
+        ``revision`` changes with the marks, and ``command`` is the copy that applies them.
+        """
+        try:
+            with self._lock:
+                self._read()
+            why_not = self._why_not()
+        except (DBLoaderError, OSError) as error:
+            why_not = str(error)
+        words = ["dbloader", "copy", self._selections.store.place, "clean.lmdb", "--marks", str(self._file)]
+        revision = self._selections.revision
+        return {"why_not": why_not, "count": len(self._marks), "revision": revision, "command": shlex.join(words)}
+
+    def change(self, text: str, change: dict[str, Any]) -> None:
+        """Mark the records that match a query.
+
+        Args:
+            text: The query.
+            change: One of ``{"drop": True}``, ``{"label": …}`` (the name of a class, or an integer if the store has no
+                classes), ``{"tag": …}``, or ``{"clear": True}``, which removes all marks of the records.
+
+        Raises:
+            OptionError: The query or the change is wrong, or no marks can be set here.
+            SourceError: The file has a mistake. It stays as it is.
+            DBLoaderError: The file cannot be written.
+        """
+        self._check(change)
+        if why_not := self._why_not():
+            raise OptionError(f"marks cannot be set: {why_not}")
+        assert self._file is not None
+        path = Path(os.path.realpath(self._file))
+        with self._lock, _alone_in(path.parent):
+            self._read()
+            indices = self._selections.select(text)
+            if "clear" in change:
+                indices = np.intersect1d(indices, np.fromiter(self._marks, np.int64))
+            if len(indices) + len(self._marks.keys() - {*map(int, indices[:_MOST_MARKS])}) > _MOST_MARKS:
+                raise OptionError(f"at most {_MOST_MARKS:,} records can be marked; use dbloader copy --where for more")
+            marks = dict(self._marks)
+            for index in map(int, indices):
+                marks[index] = _changed(marks.get(index, {}), change)
+            marks = {index: marks[index] for index in sorted(marks) if marks[index]}
+            try:
+                self._seen = self._write(path, marks)
+            except OSError as error:
+                raise DBLoaderError(f"{self._file} cannot be written: {error.strerror}") from error
+            self._show(marks)
+
+    def _why_not(self) -> str | None:
+        if self._read_only:
+            return "the viewer was started with --read-only"
+        if self._file is None:
+            return "marks are in a file beside the store, and MongoDB has no place for it"
+        there = self._file if self._file.exists() else self._file.parent
+        for path in (self._file.parent, there):
+            if not os.access(path, os.W_OK, effective_ids=True):
+                return f"{path.resolve()} is not writable"
+        return None
+
+    def _check(self, change: dict[str, Any]) -> None:
+        if len(change) != 1 or not change.keys() <= {*_CHANGES}:
+            raise OptionError(f"a change is one of {', '.join(_CHANGES)}, got {short_repr(change, 50)}")
+        (key, value), classes = next(iter(change.items())), self._selections.store.manifest.classes
+        if key == "label" and classes and value not in classes:
+            raise OptionError(f"no class is called {short_repr(value, 50)}; the classes are {short_repr(classes, 100)}")
+        if key == "label" and not classes and (type(value) is not int or abs(value) >= 2**63):
+            raise OptionError(f"a label is an integer here, as the store has no classes, got {short_repr(value, 50)}")
+        if key == "tag" and (wrong := why_not_tags([value])):
+            raise OptionError(wrong)
+        if key in ("drop", "clear") and value is not True:
+            raise OptionError(f"{key} must be true, got {short_repr(value, 50)}")
+
+    def _read(self) -> None:
+        """Read the file if it is not the one that was read or written last."""
+        seen = None
+        if self._file is not None:
+            with suppress(FileNotFoundError):
+                seen = _signature(self._file.stat())
+        if seen == self._seen or self._file is None:
+            return
+        marks: dict[int, dict[str, Any]] = {}
+        for _, row, positions in MarkListing(self._file, RecordNames([self._selections.store])).rows() if seen else ():
+            marks |= {position: {key: row[key] for key in KEYS if key in row} for position in positions}
+        self._seen = seen
+        self._show(marks)
+
+    def _write(self, path: Path, marks: dict[int, dict[str, Any]]) -> tuple[int, ...] | None:
+        """Replace the file, or remove it with the last mark. Return its signature."""
+        if not marks:
+            path.unlink(missing_ok=True)
+            return None
+        aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        try:
+            with aside.open("x", encoding="utf-8") as file:
+                for index, mark in marks.items():
+                    name = self._selections.columns.name(index)
+                    file.write(json.dumps({"index": index} | ({"name": name} if name else {}) | mark) + "\n")
+                if path.exists():
+                    os.fchmod(file.fileno(), path.stat().st_mode & 0o777)
+                file.flush()
+                os.fsync(file.fileno())
+                seen = _signature(os.fstat(file.fileno()))
+            aside.replace(path)
+        finally:
+            aside.unlink(missing_ok=True)
+        return seen
+
+    def _show(self, marks: dict[int, dict[str, Any]]) -> None:
+        """Join the marks to the columns of the store."""
+        self._marks, length = marks, len(self._selections.store)
+        names = self._selections.store.manifest.class_name
+        drops = [index for index, mark in marks.items() if mark.get("drop")]
+        labels = {
+            index: "no label" if label is None else label if isinstance(label, str) else names(label) or str(label)
+            for index, mark in marks.items()
+            if (label := mark.get("label", mark)) is not mark
+        }
+        tags = {index: ", ".join(mark["tags"]) for index, mark in marks.items() if "tags" in mark}
+        joined = {}
+        if drops:
+            joined[f"{PREFIX}drop"] = FieldColumn("bool", np.zeros(length, np.uint8))
+            joined[f"{PREFIX}drop"].values[drops] = 1
+        for key, texts in (("label", labels), ("tags", tags)):
+            if texts:
+                joined[PREFIX + key] = FieldColumn("text", _pack(texts, length))
+        self._selections.join(joined)
+
+
+def _changed(mark: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    """Return the marks of a record after a change."""
+    if "clear" in change:
+        return {}
+    if "tag" not in change:
+        return {**mark, **change}
+    tags = [*dict.fromkeys([*mark.get("tags", []), change["tag"]])]
+    if wrong := why_not_tags(tags):
+        raise OptionError(wrong)
+    return {**mark, "tags": tags}
+
+
+def _pack(texts: dict[int, str], length: int) -> Names:
+    """Return the texts of a few of many records."""
+    order = sorted(texts)
+    packed = [texts[index].encode(errors="replace") for index in order]
+    offsets = np.zeros(length + 1, np.int64)
+    offsets[np.array(order) + 1] = [*map(len, packed)]
+    return Names(np.frombuffer(b"".join(packed), np.uint8), offsets.cumsum())
+
+
+def _signature(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Keep other viewers from changing marks in a folder meanwhile."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # not every network file system has locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+        os.fsync(descriptor)  # the rename is on the disk
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,274 @@
+"""Marks of the viewer: what is written, searched and refused, and files that someone else changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from starlette.testclient import TestClient
+
+import dbloader
+from dbloader import Record, copy_store, open_store
+from dbloader.errors import DBLoaderError, OptionError, SourceError
+from dbloader.viewing import summary
+from dbloader.viewing.app import ViewerState, create_app
+from dbloader.viewing.marks import Marks
+from dbloader.viewing.selection import Selections
+from dbloader.viewing.sorting import sort_records
+from tests.support.images import NOBODY, as_nobody
+from tests.viewing.stores import write_records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dbloader.stores.base import Store
+
+CLASSES = ("cat", "dog", "maine coon")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    records = [Record(name=f"r{n}" if n != 7 else None, label=n % 3, width=n + 1, height=1) for n in range(9)]
+    write_records(tmp_path / "s.lmdb", records, classes=CLASSES)
+    with open_store(tmp_path / "s.lmdb") as opened:
+        yield opened
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "s.lmdb.marks.jsonl"
+
+
+def placed(store: Store, place: str) -> Any:
+    """Return a store at another place, as far as marks use it."""
+    return SimpleNamespace(place=place, manifest=store.manifest)
+
+
+def rows(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_marks_are_written_searched_sorted_and_removed(store: Store, file: Path) -> None:
+    marks = Marks(selections := Selections(store))
+    assert marks.describe() == {"why_not": None, "count": 0, "revision": 0, "command": marks.describe()["command"]}
+    assert [*selections.select("width>7")] == [7, 8]
+    marks.change("index:7,2", {"drop": True})
+    marks.change("index:2-3", {"label": "maine coon"})
+    marks.change("index:3", {"tag": "blurry"})
+    marks.change("mark.drop or index:3", {"tag": "see, ann"})
+    marks.change("index:3", {"tag": "blurry"})
+    assert rows(file) == [
+        {"index": 2, "name": "r2", "drop": True, "label": "maine coon", "tags": ["see, ann"]},
+        {"index": 3, "name": "r3", "label": "maine coon", "tags": ["blurry", "see, ann"]},
+        {"index": 7, "drop": True, "tags": ["see, ann"]},
+    ]
+    assert marks.describe()["count"] == 3
+    for query, found in (
+        ("mark.drop", [2, 7]), ("-mark.drop class:cat", [0, 3, 6]), ('mark.label="maine coon"', [2, 3]),
+        ("mark.tags~BLURRY", [3]), ('mark.label!=""', [2, 3]), ("mark.drop=false width<3", [0, 1]),
+    ):  # fmt: skip
+        assert [*selections.select(query)] == found, query
+    assert [*sort_records(selections, "", "-mark.drop")][:2] == [2, 7]
+    assert [*sort_records(selections, "", "mark.tags")][:3] == [3, 2, 7]
+    assert summary.field(selections, "", "mark.label")["values"] == [("maine coon", 2)]
+    assert summary.rows(selections, "index:2", 0, 1)["rows"][0][6] == {
+        "mark.drop": "true", "mark.label": "maine coon", "mark.tags": "see, ann"
+    }  # fmt: skip
+    assert Marks(other := Selections(store)).describe()["count"] == 3
+    assert [*other.select("mark.drop")] == [2, 7]
+    # Results that were kept belong to the marks of their time.
+    marks.change("index:2", {"clear": True})
+    assert [*selections.select("mark.drop")] == [7]
+    assert [*sort_records(selections, "", "mark.tags")][:2] == [3, 7]
+    assert summary.field(selections, "", "mark.label")["values"] == [("maine coon", 1)]
+    marks.change("", {"clear": True})
+    assert (file.exists(), selections.columns.kinds) == (False, {})
+    assert [path.name for path in file.parent.iterdir()] == ["s.lmdb"]
+
+
+def test_copy_applies_what_the_viewer_has_marked(store: Store, file: Path, tmp_path: Path) -> None:
+    marks = Marks(Selections(store))
+    marks.change("class:cat", {"drop": True})
+    marks.change("index:1,7", {"label": "maine coon"})
+    copy_store(store.place, tmp_path / "copy.lmdb", marks=file)
+    with open_store(tmp_path / "copy.lmdb") as copy:
+        assert copy.column("label").tolist() == [2, 2, 1, 2, 2, 2]
+        assert copy.manifest.classes == CLASSES
+
+
+def test_edited_file_is_read_before_it_is_changed(store: Store, file: Path) -> None:
+    marks = Marks(selections := Selections(store))
+    marks.change("index:2", {"drop": True})
+    file.chmod(0o640)
+    file.write_text('{"name": "r5", "tags": ["by hand"]}\n\n' + file.read_text().replace("true", "false"))
+    marks.change("index:0", {"label": "dog"})
+    assert [(row["index"], [*row][2:]) for row in rows(file)] == [(0, ["label"]), (2, ["drop"]), (5, ["tags"])]
+    assert [*selections.select("mark.tags~hand or mark.drop")] == [5]
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    file.unlink()
+    assert (marks.describe()["count"], selections.columns.kinds) == (0, {})
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ('{"index": 3, "name": "r4", "drop": true}', "row 2: record 3 of .* is 'r3', not 'r4': .* another store"),
+        ('{"index": 3, "name": "r3", "drop": 1}', "row 2: drop is true or false, got 1"),
+        ('{"index": 3, "name": "r3"', "row 2: is not JSON"),
+        ('{"name": "gone", "drop": true}', "name no record"),
+    ],
+)
+def test_file_with_a_mistake_is_never_overwritten(store: Store, file: Path, line: str, what: str) -> None:
+    marks = Marks(selections := Selections(store))
+    marks.change("index:0", {"drop": True})
+    text = file.read_text() + line + "\n"
+    file.write_text(text)
+    for _ in range(2):
+        with pytest.raises(SourceError, match=what):
+            marks.change("index:1", {"drop": True})
+    assert file.read_text() == text
+    assert what.split(" ")[0] in Marks(Selections(store)).describe()["why_not"]
+    assert [*selections.select("mark.drop")] == [0]  # as it was read last
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"label": "cow"}, "no class is called 'cow'; the classes are"),
+        ({"label": 1}, "no class is called 1"),
+        ({"tag": " "}, "tags are a list of texts"),
+        ({"tag": "x" * 501}, "its tags have 501 letters"),
+        ({"tag": None}, "tags are a list of texts"),
+        ({"drop": False}, "drop must be true, got False"),
+        ({"drop": True, "tag": "a"}, "a change is one of drop, label, tag, clear, got"),
+        ({}, "a change is one of"),
+        ({"tags": ["a"]}, "a change is one of"),
+    ],
+)
+def test_wrong_change_is_refused(store: Store, file: Path, change: dict[str, Any], what: str) -> None:
+    with pytest.raises(OptionError, match=what):
+        Marks(Selections(store)).change("", change)
+    assert not file.exists()
+
+
+def test_labels_without_classes_are_integers(tmp_path: Path) -> None:
+    write_records(tmp_path / "s.lmdb", [Record(name="a", label=4)], classes=())
+    with open_store(tmp_path / "s.lmdb") as store:
+        marks = Marks(selections := Selections(store))
+        marks.change("", {"label": -5})
+        assert [*selections.select("mark.label=-5")] == [0]
+        for label in ("5", True, 2**63, 0.5):
+            with pytest.raises(OptionError, match="a label is an integer here"):
+                marks.change("", {"label": label})
+
+
+def test_there_are_limits(store: Store, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dbloader.viewing.marks._MOST_MARKS", 3)
+    marks = Marks(Selections(store))
+    marks.change("index:0-2", {"drop": True})
+    marks.change("index:0-2", {"tag": "x" * 300})
+    for query, change, what in (
+        ("index:3", {"drop": True}, "at most 3 records can be marked; use dbloader copy --where"),
+        ("", {"drop": True}, "at most 3 records"),
+        ("index:0", {"tag": "y" * 200}, "its tags have 502 letters; 500 fit"),
+    ):
+        before = file.read_text()
+        with pytest.raises(OptionError, match=what):
+            marks.change(query, change)
+        assert file.read_text() == before
+    marks.change("", {"clear": True})
+    assert not file.exists()
+
+
+def test_concurrent_changes_lose_nothing(store: Store, file: Path) -> None:
+    # Two viewers of the same store, with two threads each.
+    viewers = [Marks(Selections(store)) for _ in range(2)]
+    threads = [
+        threading.Thread(target=lambda n=n: [viewers[n % 2].change(f"index:{n}", {"tag": str(t)}) for t in range(10)])
+        for n in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [row["tags"] for row in rows(file)] == [[*map(str, range(10))]] * 4
+
+
+def test_failed_write_leaves_the_old_marks(store: Store, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    marks = Marks(selections := Selections(store))
+    marks.change("index:1", {"drop": True})
+    before = file.read_text()
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(DBLoaderError, match=r"s\.lmdb\.marks\.jsonl cannot be written: No space left on device"):
+        marks.change("", {"drop": True})
+    assert file.read_text() == before
+    assert sorted(path.name for path in file.parent.iterdir()) == ["s.lmdb", file.name]
+    assert [*selections.select("mark.drop")] == [1]
+
+
+def test_marks_are_off_where_they_cannot_be_written(store: Store, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Marks(Selections(store)).change("index:0", {"drop": True})
+    for marks, what in (
+        (Marks(Selections(store), read_only=True), "started with --read-only"),
+        (Marks(Selections(placed(store, "mongodb://server/a.b"))), "MongoDB has no place for it"),
+    ):
+        assert what in marks.describe()["why_not"]
+        with pytest.raises(OptionError, match=f"marks cannot be set: .*{what}"):
+            marks.change("", {"drop": True})
+    assert Marks(Selections(store), read_only=True).describe()["count"] == 1
+    os.chown(file.parent, NOBODY, -1)
+    monkeypatch.chdir(file.parent)  # pytest's own folders are closed to others
+    with open_store("s.lmdb") as opened:
+        marks = Marks(Selections(opened))
+        assert marks.describe()["why_not"] is None
+        for protected in (file, file.parent):
+            protected.chmod(0o555)
+            with as_nobody():
+                assert marks.describe()["why_not"] == f"{protected} is not writable"
+        file.parent.chmod(0o755)
+    assert len(rows(file)) == 1
+
+
+def test_shards_have_their_marks_beside_the_folder(store: Store, tmp_path: Path, monkeypatch: Any) -> None:
+    for place in (f"{tmp_path}/s.lmdb/", f"{tmp_path}/./s.lmdb"):
+        marks = Marks(Selections(placed(store, place)))
+        assert marks.describe()["command"].endswith("/s.lmdb.marks.jsonl")
+    monkeypatch.chdir(tmp_path)
+    assert f"--marks {tmp_path}.marks.jsonl" in Marks(Selections(placed(store, "."))).describe()["command"]
+
+
+def test_route_changes_marks_and_returns_the_store(store: Store, file: Path) -> None:
+    client = TestClient(create_app(ViewerState([store])))
+    body: dict[str, Any] = {"q": "class:dog", "drop": True}
+    found = client.post("/api/0/marks", json=body).json()
+    assert (found["marks"]["count"], found["columns"]) == (3, {"mark.drop": "bool"})
+    assert "mark.drop" in found["sorts"]
+    assert client.get("/api/0/record/1").json()["joined"] == {"mark.drop": "true"}
+    assert client.get("/api/stores").json()[0]["marks"] == found["marks"]
+    for content, status, what in (
+        (b"{", 400, "must be JSON"), (b"[]", 400, "must be JSON"), (b'{"drop": true}', 400, "must be JSON"),
+        (b'{"q": 1, "drop": true}', 400, "q must be a query"), (b'{"q": "class:cow", "drop": true}', 400, "no class"),
+        (b" " * 100_001, 413, "at most 100,000 bytes"),
+    ):  # fmt: skip
+        reply = client.post("/api/0/marks", content=content)
+        assert (reply.status_code, what in reply.json()["error"]) == (status, True)
+    assert client.post("/api/1/marks", json=body).status_code == 400
+    file.write_text("x")
+    assert client.post("/api/0/marks", json=body).status_code == 409
+
+
+def test_read_only_is_a_bool(store: Store) -> None:
+    with pytest.raises(TypeError, match="read_only"):
+        dbloader.view(store.place, read_only="no")  # type: ignore[arg-type]
+    with dbloader.view(store.place, port=0, read_only=True) as running:
+        assert running.port
