@@ -60,6 +60,8 @@ def test_dataset_has_only_documented_attributes(place: Path) -> None:
         "decode",
         "resize",
         "fields",
+        "where",
+        "column",
         "store",
         "manifest",
         "names",
