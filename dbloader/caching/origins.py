@@ -81,9 +81,7 @@ class FolderOrigin:
             with self._open(MANIFEST_FILE) as file:
                 return file.readall()
         except FileNotFoundError as error:
-            raise NotAStoreError(
-                f"{self.place} is a folder, and not one of a store's shards: it has no {MANIFEST_FILE}"
-            ) from error
+            raise NotAStoreError(f"{self.place} is a folder without {MANIFEST_FILE}, so it is not a store") from error
 
     def fetch(self, name: str, path: str) -> None:
         """Copy a file."""

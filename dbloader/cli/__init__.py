@@ -117,7 +117,8 @@ def _run(arguments: list[str]) -> int:
         return _fail(f"{readable(error.object)}: the path is not valid UTF-8; rename the file or the folder")
     except OSError as error:
         notes: list[str] = getattr(error, "__notes__", [])
-        if notes or not isinstance(error, BrokenPipeError):  # of a program such as head, which may end early
+        # A program such as head may close the pipe early, which is no error.
+        if notes or not isinstance(error, BrokenPipeError):
             _fail(": ".join(str(part) for part in (error.filename, error.strerror or error, *notes) if part))
         try:
             if sys.stdout is not None:

@@ -46,7 +46,7 @@ Examples:
 def verify_command(place: str, *, quiet: bool, as_json: bool, **options: Any) -> int:
     """Compare each record of the store PLACE with its checksum, and the store with its digest.
 
-    verify prints the first ten problems; --output writes all, as dbloader copy --drop takes them.
+    verify prints the first ten problems. --output writes all problems to a file that dbloader copy --drop reads.
     """
     problems: list[dict[str, Any]] = []
     try:

@@ -78,7 +78,7 @@ def divide(samples: Any) -> Iterator[Any]:
 
 
 def source_of(samples: Any) -> dict[str, Any]:
-    """Return ``source`` for the manifest of samples, which may be records of stores."""
+    """Return the manifest's ``source`` for a store made of ``samples``, which may be records of other stores."""
     parts = list(_parts(samples))
     if not all(map(gives_records, parts)):
         return {"kind": "samples"}
@@ -86,7 +86,7 @@ def source_of(samples: Any) -> dict[str, Any]:
 
 
 def common_source(manifests: Sequence[Manifest]) -> dict[str, Any]:
-    """Return ``source`` for the manifest of records from several stores.
+    """Return the manifest's ``source`` for a store made of records from several stores.
 
     It has the entries that the stores share, such as how images were checked, and describes all further fields.
 

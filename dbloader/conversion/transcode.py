@@ -37,7 +37,7 @@ class Stored(NamedTuple):
     image: bytes | npt.NDArray[np.uint8]  # the file; or uint8, shape (height, width, 3), RGB
     facts: Facts | None  # format "" for pixels; None for a file in an unknown format
     lengths: bytes | None = None  # lengths of the tiles; None if the image is not tiled
-    untiled: str = ""  # why the image could not be tiled; "" if it is tiled, or tiling was not asked for
+    untiled: str = ""  # why the image could not be tiled; "" if it is tiled or need not be
     reencoded: bool = False  # whether the pixels differ from the file's: made smaller, or encoded with a quality
 
 

@@ -29,7 +29,7 @@ class Plan(NamedTuple):
     part: Callable[[], npt.NDArray[np.uint8]]  # decodes the part of the image that the crop takes
     crop: Crop
     size: tuple[int, int] | None  # height and width of the output; None for the size of the resized part
-    width: int  # of the whole image in pixels; of the upright image if ``exif_transpose`` is true
+    width: int  # pixels of the whole image, after its EXIF rotation if ``exif_transpose`` is true
     height: int
 
     def decode(self, out: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:

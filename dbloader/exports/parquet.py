@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
-_GROUP_ROWS, _GROUP_BYTES = 100, 64 * 2**20  # of a row group; datasets has 100 rows too, and the bytes bound the memory
+_GROUP_ROWS, _GROUP_BYTES = 100, 64 * 2**20  # limits of a row group; datasets too has 100 rows
 _SHARD_BYTES = 500 * 10**6  # likewise
 _IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 _DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64"}  # names in datasets, by names in pyarrow

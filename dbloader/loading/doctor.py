@@ -40,8 +40,8 @@ _OLDEST_SERVER = (4, 2)  # docs/mongodb.md
 class Finding:
     """A fact about the machine or a store's place.
 
-    A warning slows training or stops some uses; a problem stops most uses. ``consequence`` is the effect on training,
-    and ``remedy`` what to do; both may be "".
+    A warning slows training or stops some uses; a problem stops most uses. ``consequence`` is the effect on training.
+    ``remedy`` is what to do. Both may be "".
     """
 
     name: str

@@ -154,7 +154,7 @@ def limit_intraop_threads() -> None:
     of threads of its own. Many workers would slow each other down. OpenMP, which torch uses here, keeps the size of the
     team for each thread. ``torch.set_num_threads`` would change it for all later threads.
     """
-    torch.get_num_threads()  # when a thread first asks, torch sets its number
+    torch.get_num_threads()  # torch sets a thread's number at its first call; do that before the limit
     _threadpool_controller().limit(limits=1, user_api="openmp")
 
 

@@ -47,16 +47,16 @@ _RANGES = re.compile("[0-9]{1,18}(?:-[0-9]{1,18})?(?:,[0-9]{1,18}(?:-[0-9]{1,18}
 
 
 class Condition(NamedTuple):
-    """One comparison.
+    """A comparison of a record's value with a given value.
 
     Attributes:
         position: Position of its first letter in the query, from 1.
         key: ``"class"``, ``"label"``, ``"name"``, ``"index"``, ``"event"``, one of ``SIZES``, or ``field.`` and the
             name of a further field.
         sign: ``":"``, ``"~"`` (contains), or a comparison.
-        value: A float for a size and a field of numbers; a bool or a text for such a field; for ``"label"`` and
-            ``"index"`` an int or a float, after ``":"`` an int or None (no label), and a list of ranges; the text for
-            other keys.
+        value: Its type depends on the key. Sizes and fields of numbers have a float, fields of booleans a bool.
+            ``"label"`` has an int or a float; after ``":"``, an int or None (no label). ``"index"`` has an int or a
+            float; after ``":"``, a list of ranges. All others have a text.
     """
 
     position: int
@@ -162,7 +162,7 @@ class _Parser:
             self._skip(")")
             return group
         if word:
-            self.fail(f"{word} needs conditions before and after it; quote a name that is called so")
+            self.fail(f"{word} needs conditions before and after it; to find this word in names, quote it")
         return self._condition()
 
     def _condition(self) -> Condition:
@@ -203,8 +203,8 @@ class _Parser:
             raise query_error(position, f"{key} cannot be compared: {what}")
         if not signs:
             known = ", ".join((*_SIGNS, *self._fields))
-            quote = f'quote a part of a name that looks like a condition: "{key}{sign}{raw or ""}"'
-            what = f"there is nothing called {short_repr(key)}; a condition begins with one of {known}; {quote}"
+            quote = f'to find this text in names, quote it: "{key}{sign}{raw or ""}"'
+            what = f"this store has no field {short_repr(key)}; a condition begins with one of {known}; {quote}"
             raise query_error(position, what)
         if sign not in signs:
             has = f" has {_NOUNS[kind]} and" if kind else ""

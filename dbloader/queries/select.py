@@ -155,8 +155,9 @@ def _labels_of(columns: Columns, condition: Condition) -> list[int]:
     classes, wanted = columns.store.manifest.classes, condition.value
     labels = [label for label, name in enumerate(classes) if name == wanted]
     if not labels:
-        close = difflib.get_close_matches(wanted, classes[:10_000], 3) or classes[:3]
-        known = f"classes are {', '.join(map(short_repr, close))}{', …' * (len(classes) > len(close))}"
+        close = difflib.get_close_matches(wanted, classes[:10_000], 3)
+        named = ", ".join(map(short_repr, close or classes[:3]))
+        known = f"similar names: {named}" if close else f"classes are {named}{', …' * (len(classes) > 3)}"
         remedy = known if classes else "the store has no class names: ask for a label, such as label:3"
         raise query_error(condition.position, f"no class is called {short_repr(wanted, 50)}; {remedy}")
     return labels

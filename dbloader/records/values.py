@@ -29,7 +29,7 @@ def checked_str(key: str, value: object) -> str:
         value.encode()
     except UnicodeEncodeError as error:
         raise FieldError(f"field {key!r} is not valid Unicode: {value!r}") from error
-    return str.__str__(value)  # of a subclass, such as np.str_ or an enum, a plain str
+    return str.__str__(value)  # makes a plain str of a subclass such as np.str_ or an enum
 
 
 def checked_int(key: str, value: object, least: int = INT64_MIN, greatest: int = INT64_MAX) -> int:

@@ -57,7 +57,7 @@ def bits(positions: Array, key: Array) -> Array:
     values *= STEP
     values += key[0]
     mix(values)
-    values ^= key[1]  # without a second key, two streams could be parts of one sequence
+    values ^= key[1]  # with one key only, two streams could overlap
     mix(values)
     return values
 

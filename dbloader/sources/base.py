@@ -257,7 +257,7 @@ def checked_root(folder: str | os.PathLike[str]) -> Path:
         raise SourceError(f"{readable(root)}: the folder cannot be read: {error.strerror}") from error
     if not stat.S_ISDIR(mode):
         raise SourceError(
-            f"{readable(root)}: is a file that convert cannot read: give a folder of images, or a tar, zip, Parquet, "
+            f"{readable(root)}: convert cannot read this file: give a folder of images, or a tar, zip, Parquet, "
             "Arrow or LMDB file; with a listing (--listing), give the folder where its paths start"
         )
     return root

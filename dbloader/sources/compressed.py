@@ -50,7 +50,7 @@ def _decompress(file: IO[bytes], read: Callable[[IO[bytes]], Any], where: str) -
         into.flush()
         return Decompressed(into, problem)
     except BaseException:
-        with suppress(OSError):  # of a full disk, which the first error names
+        with suppress(OSError):  # a full disk fails here again; the first error names it
             into.close()
         raise
 

@@ -71,8 +71,8 @@ def scan(folder: str | os.PathLike[str]) -> FolderSource:
         loose = _count(len(contents.images), "image lies", "images lie")
         found = "; ".join([f"{loose} directly in it", *map(": ".join, contents.problems[:1])])
         raise SourceError(
-            f"{readable(root)}: there are no folders in it, one for each class ({found}): "
-            "put each class in a folder of its own or use --listing FILE"
+            f"{readable(root)}: it contains no class folders ({found}): "
+            "put the images of each class into a folder or use --listing FILE"
         )
     contents.problems.extend(Problem(readable(name), OUTSIDE) for name in contents.images)
     return FolderSource(root, identity, contents, tally)

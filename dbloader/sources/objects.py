@@ -79,7 +79,7 @@ def scan_objects(place: str | os.PathLike[str]) -> ObjectFolder:
         images = sum(name.lower().encode().endswith(SUFFIXES) and not name.startswith(".") for name in names)
         what = f"{images} images lie directly in it" if images else "nothing is there"
         raise SourceError(
-            f"{where}: there are no folders in it, one for each class ({what}): put each class in a folder of its own "
+            f"{where}: it contains no class folders ({what}): put the images of each class into a folder "
             "or use --listing FILE"
         )
     return ObjectFolder(bucket, classes, loose)

@@ -227,7 +227,7 @@ def _values(column: Any, kind: Any) -> list[Any]:
     """Return the values of a column, with arrays packed for BSON."""
     if isinstance(kind, ArrayRule):
         return [pack("", array) for array in from_lists(column, kind)]
-    values: list[Any] = getattr(column, "storage", column).to_pylist()  # of Array2D, once datasets is imported
+    values: list[Any] = getattr(column, "storage", column).to_pylist()  # Array2D has it, once datasets is imported
     return values
 
 

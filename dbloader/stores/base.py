@@ -325,7 +325,8 @@ def find_damage(store: Store, progress: Callable[[int], object]) -> Iterator[Dam
     handle, length = store.open_handle(), len(store)
     try:
         store.check_files()
-        handle.chunks("crc32")  # raises if the length is wrong: a huge length would give damaged records without end
+        # This raises if the manifest's length is wrong. With a huge length, the loop below would not end.
+        handle.chunks("crc32")
     except DamagedStoreError as error:
         yield Damage(error)
         return

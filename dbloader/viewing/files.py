@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
-_MOST_PIXELS = 2**27  # of an image that a browser gets as it is stored
+_MOST_PIXELS = 2**27  # larger images are not sent to a browser as stored
 
 
 def image_of(store: Store, record: Record, field: int | None) -> Any:

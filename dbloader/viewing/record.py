@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 _FACTS = ("index", "name", "label", "format", "width", "height", "damaged", "resized_from")
-_ELEMENTS = 400  # of a larger array, only the shape is shown, and the first values if it is a vector
+_ELEMENTS = 400  # of a larger array, the page shows only the shape; of a long vector, also the first values
 _FIRST = 8
 _BOXES = 2000  # that the page draws
 

@@ -157,7 +157,7 @@ def test_wrong_search_is_a_message_and_back_undoes_it(page: Page) -> None:
     page.locator("#search").fill("color:red")
     page.locator("#search").press("Enter")
     expect(page.locator("#search-error")).to_contain_text("color:")
-    expect(page.locator("#count")).to_contain_text("there is nothing called")
+    expect(page.locator("#count")).to_contain_text("this store has no field")
     page.go_back()
     counted(page, ALL)
     expect(page.locator("#search-error")).to_be_empty()

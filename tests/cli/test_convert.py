@@ -225,4 +225,4 @@ def test_dry_run_names_ten_problems_and_classes(shell: Shell, tmp_path: Path) ->
 
 
 def test_dry_run_of_a_wrong_source_is_an_error(shell: Shell, tmp_path: Path) -> None:
-    check_error(shell("convert", tmp_path, tmp_path / "o.lmdb", "--dry-run"), "there are no folders in it")
+    check_error(shell("convert", tmp_path, tmp_path / "o.lmdb", "--dry-run"), "it contains no class folders")

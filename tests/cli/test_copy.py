@@ -81,7 +81,7 @@ def test_split_prints_each_part(shell: Shell, store: Path, tmp_path: Path) -> No
         (["--split", "0.5,0.5"], "--split 0.5,0.5 needs a SOURCE and 2 destinations, got 2 arguments"),
         (["--rename-class", "cat"], "--rename-class must be OLD=NEW, with each OLD once, got 'cat'"),
         (["--rename-class", "cat=a", "--rename-class", "cat=b"], "each OLD once, got 'cat=b'"),
-        (["--where", "size>3"], "query, letter 1: there is nothing called 'size'"),
+        (["--where", "size>3"], "query, letter 1: this store has no field 'size'"),
         (["--select", "none.txt"], "none.txt: the listing cannot be read: No such file"),
         (["--drop", ""], r"a listing is one of .*, got ''"),
         (["--select", "none.xyz"], "none.xyz: a listing is one of .*, got '.xyz'"),

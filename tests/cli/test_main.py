@@ -52,7 +52,7 @@ SUGGESTION = r" Did you mean 'convert'\?" if hasattr(click, "NoSuchCommand") els
             ["convert", "a.tar", "b.tar", "c.tar", "new.lmdb"],
             r"extra arguments \('?c.tar'?,? '?new.lmdb'?\); to convert several files, name their folder",
         ),
-        (["convert", "file.txt", "new.lmdb"], "file.txt: is a file that convert cannot read: give"),
+        (["convert", "file.txt", "new.lmdb"], "file.txt: convert cannot read this file: give"),
         (["convert", "images", "."], r"\. must be a file, not a folder: name one, such as \./train\.lmdb"),
         (["convert", "images", "old.lmdb"], r"old.lmdb exists already; overwrite \(--overwrite\) replaces it"),
         (["convert", "images", "file.txt", "--overwrite"], "file.txt is not a dbloader store and will not be overwri"),

@@ -78,7 +78,7 @@ def handle_of(dataset: StoreDataset) -> Any:
 
 
 class Witness:
-    """Decodes an image to three numbers: this process, the process that opened the store, and the first byte."""
+    """Returns the id of this process, the id of the process that opened the store, and the first byte of the image."""
 
     dataset: StoreDataset
 
@@ -264,7 +264,7 @@ class DatasetContract:
             ({"target_transform": "x"}, "^target_transform must be a callable or None, got 'x'$"),
             ({"decode": "x"}, "^decode must be a callable or None, got 'x'$"),
             ({"where": 3}, r"^where must be a query, such as 'score>0.5', got 3$"),
-            ({"where": "size>3"}, "^query, letter 1: there is nothing called 'size'; .*, event, caption; quote "),
+            ({"where": "size>3"}, "^query, letter 1: this store has no field 'size'; .*, event, caption; to find "),
             ({"fields": 3}, r"^fields must be names, such as \('image', 'label'\), or None, got 3$"),
             ({"fields": "image"}, r"^fields must be several names, such as \('image',\), got the one str 'image'$"),
         ],

@@ -195,7 +195,7 @@ def test_options_are_checked_before_anything_is_done(
 
 @pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"resume": True}])
 def test_source_that_cannot_be_converted_leaves_nothing(root: Path, place: Path, options: dict[str, Any]) -> None:
-    with pytest.raises(SourceError, match="there are no folders in it"):
+    with pytest.raises(SourceError, match="it contains no class folders"):
         convert(root, place, **options)
     (root / "cat").mkdir()
     with pytest.raises(SourceError, match="there is not one image in its class folders"):

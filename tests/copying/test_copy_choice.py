@@ -127,7 +127,7 @@ def test_query_selects_records_of_every_source(store: Path) -> None:
         copy_store([store, store], two, where="class:eel or name:cat/*")
     with open_store(two) as copy:
         assert [*copy.names()] == 2 * names(store, where="class:eel or class:cat")
-    with pytest.raises(OptionError, match=r"query, letter 1: there is nothing called 'size'"):
+    with pytest.raises(OptionError, match=r"query, letter 1: this store has no field 'size'"):
         copied(store, where="size>3")
     with pytest.raises(TypeError, match=r"where must be a query, such as 'score>0\.5', got"):
         copied(store, where=["width<3"])

@@ -243,7 +243,7 @@ def test_damage_changes_no_destination(tmp_path: Path) -> None:
 
 
 def killed(at: int, sources: Any, destinations: Any, **options: Any) -> None:
-    """Copy in a process that is killed after some records, or with -1 between two finished stores."""
+    """Copy in a process that kills itself after ``at`` records. With -1, it does so between two finished stores."""
 
     def die(done: int, _: int) -> None:
         if done >= at >= 0:

@@ -62,7 +62,7 @@ def needed(whole: Whole, tmp_path_factory: pytest.TempPathFactory) -> int:
 
 
 def leave_free(folder: Path, nbytes: int) -> Path:
-    """Fill a file system but for some bytes, and return the file that does."""
+    """Fill a file system until ``nbytes`` are free. Return the file that fills it."""
     filler = folder / "filler"
     status = os.statvfs(folder)
     filler.write_bytes(bytes(max(0, status.f_bavail * status.f_frsize - nbytes)))

@@ -29,9 +29,9 @@ def gpu() -> Iterator[torch.device]:
     torch.cuda.synchronize()
 
 
-# The three rules. Each is broken once, in a subclass, to see that the test would see it: nothing below is left to
-# chance but the length of DELAY, in which the host must have queued a few operations. Whatever could make the host or
-# the device wait in between (the first use of a kernel, new memory of the device or pinned memory) is done before.
+# CudaTransfer follows three rules. Each subclass breaks one of them, and shows that the tests notice it. The tests
+# assume only that the host queues a few operations within DELAY. So they first do everything that could make the host
+# or the device wait: the first use of a kernel, and allocating device memory and pinned memory.
 
 
 class NotWaitingForCopies(CudaTransfer):
@@ -87,7 +87,7 @@ def test_memory_of_a_dropped_batch_outlives_its_work(gpu: torch.device, kind: ty
     first, second = pinned(7), pinned(9)
     transfer.receive(transfer.start(first))
     torch.cuda.synchronize()
-    torch.cuda.empty_cache()  # leaves only the memory of the dropped batch to this stream
+    torch.cuda.empty_cache()  # then the only free memory of this stream is that of the dropped batch
     total(torch.zeros(BYTES, dtype=torch.uint8, device=gpu)).item()
     delayed(1)
     batch = transfer.receive(transfer.start(first))

@@ -36,7 +36,7 @@ class LikeTimms:
 
 
 class LikeKornias(torch.nn.Module):
-    """Like kornia's RandomMixUpV2: ``data_keys`` name the arguments, and two results are a list."""
+    """Like kornia's RandomMixUpV2: ``data_keys`` names the arguments. For two arguments, it returns a list."""
 
     def __init__(self, data_keys: list[str]) -> None:
         super().__init__()

@@ -225,7 +225,7 @@ def test_examples_of_a_command_run(command: click.Command, shop: Path, mongo_uri
         before_pipe, _, jq = line.partition(" | jq -r .")
         _, *words = shlex.split(before_pipe)
         if words[0] in ("convert", "plan"):
-            remove(shop / words[2])  # --resume goes on with what is there, or begins
+            remove(shop / words[2])  # --resume continues what is there, or starts anew
             if "--append" in words:
                 convert("imagefolder", words[2], shards=2)
         elif words[0] in ("part", "parts", "publish"):

@@ -28,7 +28,7 @@ LIMIT_S = 100
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Two stores of images that are as bright as their label says: to train on, and to evaluate on."""
+    """Make a training and a validation store of dark and bright images, and return their places."""
     folder = tmp_path_factory.mktemp("stores")
     noise = np.random.default_rng(0)
 

@@ -69,7 +69,7 @@ def test_common_messages_are_printed_as_explained(
         "is in no known image format (it begins with …)",
         "the classes are called …: these look like splits",
         "is outside of all class folders",
-        "… is a folder, and not one of a store's shards",
+        "… is a folder without …, so it is not a store",
         "… is cut short: it has … bytes of …",
         "no record of … is named …",
     }

@@ -257,8 +257,8 @@ def test_name_in_another_encoding_is_opened_by_bytes_and_stored_as_text(tmp_path
 
 def test_folder_without_classes_is_an_error_with_remedy(tmp_path: Path) -> None:
     plant(tmp_path, "1.jpg", "2.jpg", "3.txt", ".git/")
-    remedy = "put each class in a folder of its own or use --listing FILE"
-    with pytest.raises(SourceError, match=rf"no folders in it, .* \(2 images lie directly in it\): {remedy}$"):
+    remedy = "put the images of each class into a folder or use --listing FILE"
+    with pytest.raises(SourceError, match=rf"it contains no class folders \(2 images lie directly in it\): {remedy}$"):
         scan(tmp_path)
 
 

@@ -59,7 +59,7 @@ def test_query_selects_the_records_of_a_store(store: Path, tmp_path: Path) -> No
             assert (report.records, made.manifest.source["where"]) == (2, query)
     with pytest.raises(OptionError, match=r"there is nothing to convert: no record of .* is found by 'name:nobody'"):
         convert(store, tmp_path / "none.lmdb", where="name:nobody")
-    with pytest.raises(OptionError, match="there is nothing called 'size'"):
+    with pytest.raises(OptionError, match="this store has no field 'size'"):
         convert(store, tmp_path / "none.lmdb", where="size>3")
     plant(tmp_path / "folder", {"cat/1.jpg": photo()})
     with pytest.raises(OptionError, match=r"where \(--where\) selects records of a store, and .*folder is no store"):

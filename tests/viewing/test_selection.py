@@ -98,7 +98,7 @@ def test_part_of_a_name_is_not_found_across_two_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("width>1 class:cats", "letter 9: no class is called 'cats'; classes are 'cat', …"),
+        ("width>1 class:cats", "letter 9: no class is called 'cats'; similar names: 'cat'"),
         ("event:moved", "letter 1: no record has the event 'moved'; the report has none"),
     ],
 )

@@ -173,7 +173,7 @@ def _part_error(part: int | None, place: str, error: Exception) -> DBLoaderError
     if isinstance(cause := getattr(error, "cause", None), Exception):
         error = cause  # Ray raises a RayTaskError with the error of the task as its cause
     if isinstance(error, StoreNotFoundError):
-        folder = Plan.open(place).folder  # raises if the plan is gone here too
+        folder = Plan.open(place).folder  # raises if this machine cannot find the plan either
         return ConversionError(
             f"part {part} ran where {folder} cannot be seen: source and destination must be folders that all "
             "machines have at the same path"
@@ -215,7 +215,7 @@ def _begin_process() -> None:
     """Make this process end at Ctrl-C without a traceback, and when its parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # for a Ctrl-C while this process imported
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    signal.signal(signal.SIGINT, lambda *_: sys.exit(1))  # removes what a part has written aside
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(1))  # exiting removes the partial files
     parent = multiprocessing.parent_process()
 
     def end_with_parent() -> None:

@@ -207,7 +207,7 @@ class ShardedHandle:
                 self._table = ShardTable.decode(file.read(), place)
         except FileNotFoundError as error:
             raise NotAStoreError(
-                f"{place} is a folder, and not one of a store's shards: it has no {MANIFEST_FILE} "
+                f"{place} is a folder without {MANIFEST_FILE}, so it is not a store "
                 "(dbloader convert makes a store of a folder of images)"
             ) from error
         self.manifest = self._table.manifest
@@ -333,7 +333,7 @@ class ShardedHandle:
             yield from zip(positions, inside, repeat(handle.manifest.salt), handle.look_up(inside))
 
     def _by_shard(self, indices: Sequence[int]) -> dict[int, list[int]]:
-        """Return the positions in ``indices`` of the records of each shard, by the shard's number."""
+        """Group ``indices`` by shard: return each shard's number with the positions in ``indices``."""
         parts: dict[int, list[int]] = {}
         for position, index in enumerate(indices):
             if 0 <= index < self.manifest.length:  # the store raises an error for others

@@ -116,7 +116,7 @@ class LMDBWriter(Writer):
         except (DamagedStoreError, StoreVersionError):
             pass  # such a store may be replaced
         except StoreError:
-            if self.overwrite:  # the file may be anything
+            if self.overwrite:  # the file cannot be opened, so it may belong to another program
                 raise
         self._refuse_finished()
 

@@ -143,7 +143,7 @@ class Catalog:
 
     @retried
     def update_view(self) -> None:
-        """Make the name of the place a view of the published records, unless it is another program's collection."""
+        """Make the place's collection a view of the published records, unless another program made the collection."""
         store = self._get("store").get("store")
         if store is None:
             return
@@ -187,7 +187,7 @@ class Catalog:
         A store stays listed until no data are found, because a writer that was overtaken may still write to it.
         """
         document = self._get("replaced", "store", "partial")
-        used = {document.get("store"), document.get("partial", {}).get("store")}  # stay, even if they are listed
+        used = {document.get("store"), document.get("partial", {}).get("store")}  # these stay, even if listed
         replaced = [store for store in document.get("replaced", ()) if store not in used]
         names = set(self._database.list_collection_names()) if replaced else set()
         for store in replaced:

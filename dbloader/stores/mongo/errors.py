@@ -33,7 +33,7 @@ _DISK_FULL = re.compile(r"no space left on device|over your space quota|disk quo
 _DUPLICATE_KEY = 11000
 # Messages of servers without an index that a query names.
 _NO_INDEX = re.compile("hint provided does not correspond to an existing index|bad hint")
-# The whole command that a refusal of the server repeats.
+# When the server refuses a command, its message repeats the whole command.
 _COMMAND = re.compile(r"execute command \{ (\w+):.*", re.DOTALL)
 
 

@@ -47,7 +47,7 @@ def is_id(store: object) -> bool:
 
 
 def is_records_collection(name: str, collection: str) -> bool:
-    """Return whether a collection with this name can have the records of a store at ``collection``."""
+    """Return whether ``name`` can be the collection with the records of a store at ``collection``."""
     return name.startswith(f"{collection}.") and is_id(name.removeprefix(f"{collection}."))
 
 

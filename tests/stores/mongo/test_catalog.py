@@ -109,7 +109,7 @@ def test_replaced_store_is_removed_with_its_gridfs_files(
     write(mongo_uri, [Record("a", 1, bytes(20_000))])
     for _ in range(3):
         write(mongo_uri, RECORDS[:1], overwrite=True)
-    last = document_of(database)["replaced"][-1]  # which may still be read
+    last = document_of(database)["replaced"][-1]  # a reader may still use the last one
     names = {"store", "store.manifest", records_in(database).name, f"store.{last}"}
     assert set(database.list_collection_names()) - {"system.views"} == names
 
