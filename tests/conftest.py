@@ -79,7 +79,7 @@ def _await_closed_clients() -> None:
 
 @pytest.fixture(scope="session")
 def session_mongod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mongod]:
-    """For other fixtures; tests ask for `mongod` or `mongo_uri`."""
+    """Other fixtures use this one; tests use `mongod` or `mongo_uri`."""
     with needing_a_server(), Mongod(tmp_path_factory.mktemp("mongod")) as server:
         yield server
 
@@ -125,7 +125,7 @@ def mongod_with_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mong
 
 @pytest.fixture(scope="session")
 def session_replica_set(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaSet]:
-    """For other fixtures; tests ask for `replica_set`."""
+    """Other fixtures use this one; tests use `replica_set`."""
     with needing_a_server(), ReplicaSet(1, tmp_path_factory.mktemp("replica-set")) as servers:
         yield servers
 
@@ -146,7 +146,7 @@ def replica_set_uri(replica_set: ReplicaSet) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def session_three_members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaSet]:
-    """For other fixtures; tests ask for `three_members`."""
+    """Other fixtures use this one; tests use `three_members`."""
     with needing_a_server(), ReplicaSet(3, tmp_path_factory.mktemp("three-members")) as servers:
         yield servers
 

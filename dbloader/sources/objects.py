@@ -122,7 +122,7 @@ class ObjectSource(Source):
 
 
 class ObjectFolder(ObjectSource):
-    """The images below a place; made by ``scan_objects``. Classes, labels and order are those of a `FolderSource`."""
+    """The images below a place, with classes, labels and order as in a `FolderSource`. See ``scan_objects``."""
 
     def __init__(self, bucket: Bucket, classes: tuple[str, ...], loose: list[Item]) -> None:
         super().__init__(bucket, Path("/"), classes, first_warnings(bucket.place, classes))

@@ -129,7 +129,7 @@ class Marks:
             raise OptionError(f"{key} must be true, got {short_repr(value, 50)}")
 
     def _read(self) -> None:
-        """Read the file if it is not the one that was read or written last."""
+        """Read the file if it has changed since this object read or wrote it."""
         seen = None
         if self._file is not None:
             with suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""What a terminal shows besides the results: the next step, colors, and lines that fit."""
+"""In a terminal, commands also show the next step and colors, and shorten lines to fit."""
 
 from __future__ import annotations
 

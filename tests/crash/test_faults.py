@@ -54,7 +54,7 @@ DISKS = trials(8, 2, 5)
 
 @pytest.fixture(scope="module")
 def needed(whole: Whole, tmp_path_factory: pytest.TempPathFactory) -> int:
-    """How many bytes a conversion with many commits takes."""
+    """Return the number of bytes that a conversion with many commits writes."""
     folder = tmp_path_factory.mktemp("needed")
     with converting(whole, folder / "out.lmdb", log=folder / "log") as process:
         process.join(WAIT_S)

@@ -46,7 +46,7 @@ def killed(whole: Whole, place: Path, option: str | None, seconds: float) -> boo
 
 
 def is_finished(place: Path, old: Old | None) -> bool:
-    """Whether a conversion that was killed had put its store in place already."""
+    """Return whether a killed conversion had already published its store."""
     return place.exists() and not (old and place.read_bytes() == old.data)
 
 

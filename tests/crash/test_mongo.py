@@ -43,7 +43,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def seconds(whole: Whole, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> float:
-    """How long a conversion takes from its first commit on, in seconds."""
+    """Return the seconds that a conversion takes after its first commit."""
     server: Server = request.getfixturevalue(next(iter(SERVERS.values())))
     database = f"dbloader_test_{uuid.uuid4().hex[:12]}"
     place = server.place(database)

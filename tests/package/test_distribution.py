@@ -106,7 +106,7 @@ def test_citation_and_recipe_match_pyproject(built: Built) -> None:
 
 
 def required(built: Built, extra: str = "") -> list[str]:
-    """What the wheel requires, and with an extra only what that adds."""
+    """Return the requirements of the wheel, or only those that an extra adds."""
     lines = [line.partition(";") for line in built.metadata.get_all("Requires-Dist", [])]
     return [name.strip() for name, _, condition in lines if condition.strip() == (extra and f"extra == '{extra}'")]
 
@@ -143,7 +143,7 @@ def test_installed_wheel_converts_verifies_and_shows_without_torch(bare: Path, t
 
 
 def page(link: str) -> str:
-    """What a browser gets that opens the viewer's link: it is sent on, with a cookie."""
+    """Open the viewer's link as a browser does: follow the redirect with its cookie. Return the page."""
     place = urlsplit(link)
     assert place.hostname is not None
     with closing(http.client.HTTPConnection(place.hostname, place.port, timeout=WAIT_S)) as connection:

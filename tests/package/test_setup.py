@@ -18,7 +18,7 @@ echo "${{0##*/}} $*" >>"$NOTES"
 
 
 class Checkout:
-    """What scripts/setup reads of a checkout, on a machine where pip, apt-get and sudo only note their arguments."""
+    """A checkout with the files that scripts/setup reads. Its pip, apt-get and sudo only record their arguments."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._notes, self._bin = folder / "checkout", folder / "notes", folder / "bin"

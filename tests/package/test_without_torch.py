@@ -1,4 +1,4 @@
-"""What needs no torch runs without it, and what needs it says in one line what to install."""
+"""Without torch, most of dbloader works. The rest raises a one-line error that names what to install."""
 
 from __future__ import annotations
 

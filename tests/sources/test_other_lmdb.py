@@ -97,7 +97,7 @@ def test_unknown_layout_is_refused(source_of: SourceOf, values: Mapping[bytes, b
 
 
 def ocr(count: int, said: int | None = None) -> dict[bytes, bytes]:
-    """As create_dataset of CRNN does."""
+    """Return the keys and values that create_dataset of CRNN writes."""
     cache = {}
     for number in range(1, count + 1):
         cache[b"image-%09d" % number] = photo(number)

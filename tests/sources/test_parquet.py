@@ -171,7 +171,7 @@ def test_class_names_of_fields_survive_copy_and_export(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_list", [False, True])
 def test_detection_objects_become_boxes(tmp_path: Path, is_list: bool) -> None:
-    """As in CPPE-5: a struct of lists, and with List of datasets 4 a list of structs."""
+    """The objects are a struct of lists, as in CPPE-5. With List of datasets 4, they are a list of structs."""
     category = {"_type": "ClassLabel", "names": ["Coverall", "Mask"]}
     rows: list[Any] = [
         {"id": [7, 8], "bbox": [[1.0, 2, 3, 4], [10, 20, 30, 10]], "category": [1, 0]},

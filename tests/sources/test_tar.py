@@ -178,7 +178,7 @@ def test_warning_about_unlabelled_tars_has_a_working_command(tmp_path: Path) -> 
 
 
 def test_other_files_beside_tars_are_named(tmp_path: Path) -> None:
-    """As img2dataset leaves a folder."""
+    """The folder has the files that img2dataset writes."""
     for number in range(2):
         pack(tmp_path / f"{number:05}.tar", {f"{number}.jpg": photo(number), f"{number}.txt": b"a cat"})
         pq.write_table(pa.table({"url": ["http://x"], "caption": ["a cat"]}), tmp_path / f"{number:05}.parquet")

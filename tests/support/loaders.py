@@ -61,12 +61,12 @@ def _loader(
 
 
 def process_loader(dataset: Any, *arguments: Any, **options: Any) -> ProcessLoader:
-    """The loader of worker processes that create_loader makes; unknown options are those of create_fetcher."""
+    """Return create_loader's loader with worker processes. It passes unknown options to create_fetcher."""
     return _loader(ProcessLoader, dataset, *arguments, **options)
 
 
 def thread_loader(dataset: Any, *arguments: Any, **options: Any) -> ThreadLoader:
-    """The loader of worker threads that create_loader makes; unknown options are those of create_fetcher."""
+    """Return create_loader's loader with worker threads. It passes unknown options to create_fetcher."""
     return _loader(ThreadLoader, dataset, *arguments, **options)
 
 

@@ -48,7 +48,7 @@ def insert_late(database: Database[Any], documents: dict[int, bytes]) -> None:
 
 
 def expire_lease(server: Server, place: str) -> None:
-    """Let other writers take the place, without the knowledge of the one that has it."""
+    """Let other writers take the place. The writer that has it does not notice."""
     long_ago = datetime(2001, 1, 1, tzinfo=UTC)
     with database_of(server, place) as database:
         database["store.manifest"].update_one({"_id": "store"}, {"$set": {"writer.expires": long_ago}})

@@ -185,7 +185,7 @@ def move_into(folder: Path, table: ShardTable, target: Path) -> None:
 
     Raises:
         StoreLockedError: Another process is publishing at the target.
-        StoreExistsError: The store at the target is not the one that was to grow.
+        StoreExistsError: The store at the target is not the store that ``table`` extends.
         StoreError: The store cannot be written.
     """
     left: list[str] = []
