@@ -69,7 +69,7 @@ class CachedShards:
         self._policy: CachePolicy
         self._present: set[int] = set()
         self._coming: set[int] = set()
-        self._failed: set[int] = set()  # until a reader asks for them
+        self._failed: set[int] = set()  # not fetched again until a reader asks for them
         self._stats = CacheStats()
         self._repeated = 0  # attempts
 

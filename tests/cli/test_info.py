@@ -1,4 +1,4 @@
-"""`dbloader info`: what it prints of a store."""
+"""`dbloader info` prints what is in a store."""
 
 from __future__ import annotations
 

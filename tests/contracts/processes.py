@@ -126,7 +126,7 @@ class ProcessesContract(Backend):
 
         def read(seed: int, times: int) -> None:
             rng = random.Random(seed)
-            barrier.wait(WAIT_S)  # all are the first to use it
+            barrier.wait(WAIT_S)  # then all use the store at the same time, for the first time
             for _ in range(times):
                 indices = rng.choices(range(60), k=8)
                 assert [facts(record) for record in store.read(indices)] == [facts(records[i]) for i in indices]

@@ -97,7 +97,7 @@ def test_appending_again_keeps_the_previous_index(grown: Path, tmp_path: Path) -
         plant_photos(tmp_path / f"{number}", 2)
         convert(tmp_path / f"{number}", grown, append=True, executor=Here())
         indices.append([name for name in files(grown) if name.startswith("index-")])
-    assert [len(names) for names in indices] == [3, 3, 3, 3]  # two, and the manifest of the store before
+    assert [len(names) for names in indices] == [3, 3, 3, 3]  # two indices, and the previous manifest
     assert len(contents(grown)) == 7 + 4 * 2
     convert(tmp_path / "0", grown, shards=1, executor=Here(), overwrite=True)
     assert len(files(grown)) == 3

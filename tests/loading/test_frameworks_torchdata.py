@@ -17,7 +17,7 @@ from dbloader.sampling.permutation import Permutation
 from tests.support.caching import wait_for
 from tests.support.loaders import Numbers, numbers
 
-pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # which torchdata calls
+pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata calls set_vital
 
 LENGTH = 22
 

@@ -34,7 +34,7 @@ class Stream(IterableDataset[int]):
 
 
 class Epochs:
-    """A loader that notes when its iterators begin and end."""
+    """A loader that records when its iterators begin and end."""
 
     def __init__(self, length: int = 10) -> None:
         self.length = length

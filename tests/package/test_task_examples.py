@@ -1,4 +1,4 @@
-"""The examples of segmentation, detection, pairs and several crops, run in small: they learn, and draw a batch."""
+"""The examples of segmentation, detection, pairs and several crops, run on little data: each learns and draws."""
 
 from __future__ import annotations
 
