@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import expect
 
-from dbloader import Record, find_duplicates
+from dbloader import Record, copy_store, find_duplicates, open_store
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
 from dbloader.viewing.html_report import write_html
@@ -70,6 +70,11 @@ def test_page_shows_duplicates_or_the_command_to_search(tabs: Tabs, two: Site, p
     assert groups.locator(".pairs a").nth(1).inner_text().split("\n") == ["9 · same bytes", "dog"]
     only.uncheck()
     expect(groups).to_have_count(2)
+    page.get_by_role("button", name="Drop the duplicates shown").click()
+    expect(page.get_by_text("2 records: drop")).to_be_visible()
+    copy_store(place, place.with_name("clean.lmdb"), marks=f"{place}.marks.jsonl", overwrite=True)
+    with open_store(place.with_name("clean.lmdb")) as clean:
+        assert [name[len(ATTACK) :] for name in clean.names()] == ["0", "1", "2", "3", "4", "5", "6", "8"]
     expect(groups.nth(0).locator("h2")).to_contain_text("\\u202e1 and 1 more")
     assert page.evaluate("document.querySelector('#main').scrollWidth") <= 360
 

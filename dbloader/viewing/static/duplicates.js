@@ -1,7 +1,9 @@
 /** Groups of duplicates that `dbloader duplicates` found. */
-import {api, counted, escaped, link, load, make, picture, title} from "./app.js";
+import {api, counted, escaped, link, load, make, notice, picture, stores, title} from "./app.js";
+import {mark} from "./marks.js";
 
 const COUNT = 20; // groups of a request
+const MARKED = 1000; // indices of a query, which has at most 10,000 letters
 
 /** Return a link to a record: its picture, a text and its class, which is red if it differs. */
 function pictured(store, index, text, label, differs) {
@@ -18,11 +20,20 @@ class Duplicates extends HTMLElement {
     const {signal} = (this.controller = new AbortController());
     const [head, list, more] = [make("p", {role: "status"}, "Searching…"), make("div", {class: "groups"}), make("button", {hidden: true}, "Show more")];
     const only = make("input", {type: "checkbox"}), choice = make("label", {hidden: true}, only, " only groups whose labels differ");
-    this.replaceChildren(make("h1", {}, "Duplicates"), head, choice, list, more);
+    const {why_not: why} = stores[store].marks, extras = [];
+    const drop = make("button", {hidden: true, disabled: why !== null, title: escaped(why ?? ""), onclick: async () => {
+      const all = [...extras];
+      for (let start = 0; start < all.length; start += MARKED)
+        if (!await mark(store, `index:${all.slice(start, start + MARKED).join(",")}`, {drop: true})) return;
+      notice(`${counted(all.length)} records: drop`);
+    }}, "Drop the duplicates shown");
+    this.replaceChildren(make("h1", {}, "Duplicates"), head, choice, drop, list, more);
     const load = async () => {
       try {
         const found = await api(`/api/${store}/duplicates`, {start: list.childElementCount, count: COUNT, differing: only.checked || null}, signal);
         list.append(...found.groups.map((group) => this.group(store, group)));
+        extras.push(...found.groups.flatMap((group) => group.others.map((row) => row.index)));
+        drop.hidden = !extras.length;
         more.hidden = list.childElementCount >= (only.checked ? found.differing : found.total);
         choice.hidden = !found.differing;
         head.textContent = found.total ? `${counted(found.duplicates)} images are duplicates of ${counted(found.total)} others: they have the same bytes, or at most ` +
@@ -35,7 +46,7 @@ class Duplicates extends HTMLElement {
       }
     };
     more.onclick = load;
-    only.onchange = () => { list.replaceChildren(); load(); };
+    only.onchange = () => { list.replaceChildren(); extras.length = 0; load(); };
     await load();
   }
 

@@ -35,6 +35,14 @@ export function showMarks(section, store) {
     link({view: null, index: null, at: null, q: words.join(" or ")}, "show")), code(command));
 }
 
+/** Mark the records of a query. Return whether the server has done it; otherwise the page shows the reason. */
+export async function mark(store, q, what) {
+  const reply = await ask(`/api/${store}/marks`, undefined, {method: "POST", body: JSON.stringify({q, ...what})});
+  if (reply.ok) stores[store] = await reply.json();
+  else notice(escaped(await errorOf(reply)));
+  return reply.ok;
+}
+
 /** The bar that marks records. */
 class Marks extends HTMLElement {
   connectedCallback() {
@@ -69,9 +77,7 @@ class Marks extends HTMLElement {
   async change(what) {
     const {store} = state();
     if (what.clear && this.count > 1 && !confirm(`Remove all marks of ${counted(this.count)} records?`)) return;
-    const reply = await ask(`/api/${store}/marks`, undefined, {method: "POST", body: JSON.stringify({q: this.q, ...what})});
-    if (!reply.ok) return notice(escaped(await errorOf(reply)));
-    stores[store] = await reply.json();
+    if (!await mark(store, this.q, what)) return;
     notice(`${counted(this.count)} ${this.count === 1 ? "record" : "records"}: ${what.clear ? "marks removed" : escaped(what.label ?? what.tag ?? "drop")}`);
     document.activeElement?.blur(); // keys move in the grid again
     go({selected: null}, {replace: true});
