@@ -49,7 +49,7 @@ def write_loaded(source: str, place: str) -> object:
         return write_store(DataLoader(Subset(dataset, [0])), place, overwrite=True)
 
 
-COPY = partial(copy_store, where=["width>1"], overwrite=True)
+COPY = partial(copy_store, where="width>1", overwrite=True)
 CONVERT = partial(convert, overwrite=True)
 CASES: dict[str, tuple[Callable[[str, str], object], str, str]] = {
     "copy": (COPY, "one.lmdb", "one.lmdb"),

@@ -244,8 +244,8 @@ class Grid extends HTMLElement {
 
   toggle(at) {
     const row = this.row(at);
-    if (!row) return;
     this.scroller.active = this.anchor = at;
+    if (!row) return this.span(at); // which waits for the row
     if (!this.selected.delete(row[0])) this.selected.add(row[0]);
     this.select(this.selected, this.isAll);
   }
