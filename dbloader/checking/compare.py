@@ -240,7 +240,7 @@ class _RecordMatcher:
         self.left = left
         self._order = np.argsort(keys, kind="stable")
         self._keys = keys[self._order]
-        self._taken = np.zeros(len(keys), np.uint32)  # records to skip, by the position of a key's first record
+        self._taken = np.zeros(len(keys), np.uint32)  # at a key's first record: how many of its records are taken
 
     def take(self, key: np.uint64 | np.uint32, accept: Callable[[int], bool] = lambda index: True) -> int | None:
         """Take and return the first record with this key that ``accept`` accepts, or None."""

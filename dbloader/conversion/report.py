@@ -116,7 +116,7 @@ def finish_report(
         path: Path of the file.
         place: Place of the store for people, without a password.
         started: ``time.monotonic()`` when the conversion began.
-        replaces: Whether the store replaces another store, whose file is removed.
+        replaces: Whether the store replaces another store. Then the report file of that store is removed.
         warnings: Warnings to begin with.
         outcome: Number of this conversion's files with each event; None for ``manifest.outcome``.
         **facts: Further fields of the report.

@@ -196,7 +196,10 @@ class PrefetchLoader(Generic[T]):
         self._cache_checked = True
 
     def close(self) -> None:
-        """End all iterators; wait for their batches in production, 10 s for each before a RuntimeWarning."""
+        """End all iterators, and wait until each has stopped preparing batches.
+
+        After 10 s, the wait for an iterator ends with a RuntimeWarning.
+        """
         self._running.stop("its PrefetchLoader was closed")
         for thread in self._running.threads:
             thread.close()

@@ -90,7 +90,7 @@ def decode_values(values: Mapping[str, Any], index: int, salt: int) -> Record:
 def decode_encoded(document: bytes | memoryview, index: int, salt: int) -> EncodedRecord:
     """Return the result of ``encode`` for the record in a document; raise the same errors as ``decode``.
 
-    The elements of a memoryview are views of it.
+    If the document is a memoryview, the elements are views of the document.
     """
     record = decode(document, index, salt, view=True)
     image = record.image

@@ -319,7 +319,7 @@ class BlockOrder:
             chosen: The first positions of some ranks, at least one.
             world_size: The distance between two positions of one rank.
         """
-        step = int(np.gcd(world_size, self._lanes))  # positions this far apart are in lanes of the same rank
+        step = int(np.gcd(world_size, self._lanes))  # a rank reads every step-th lane
         lanes = np.array(sorted({lane for first in chosen for lane in range(first % step, self._lanes, step)}))
         place = np.array([position // self._lanes])  # in the first lane, which is the longest
         for number in range(int(self._buffer(place)[0]), self._buffers):
