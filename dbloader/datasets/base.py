@@ -45,7 +45,7 @@ class RecordDataset(Dataset[Any]):
     def __init__(self, store: Store, where: str | None = None) -> None:
         self.store = store
         self.manifest: Manifest = store.manifest
-        # Of the selected records in the store, ascending; None for all.
+        # Indices in the store of the selected records, ascending; None if all are selected.
         self._indices = None if where is None else find_selected(store, where)
 
     @property

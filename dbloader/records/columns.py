@@ -95,7 +95,7 @@ class ColumnChunk:
         return packed
 
     def pack_columns(self, number: int, fields: set[str]) -> Iterator[tuple[int, dict[str, bytes]]]:
-        """Yield numbers of chunks and the columns to store: those of this chunk, and all earlier ones of new fields.
+        """Yield the number and the columns of this chunk, then of each earlier chunk that lacks a new field.
 
         Args:
             number: The number of this chunk.
