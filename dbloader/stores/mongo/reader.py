@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 import bson
@@ -69,11 +69,10 @@ class MongoReader:
         self.may_lag = database.read_preference != Primary()
         newest = PrimaryPreferred() if self.may_lag else Primary()
         self.meta: Collection[Any] = database.get_collection(place.collection + MANIFEST, read_preference=newest)
-        try:
+        with ExitStack() as on_error:
+            on_error.callback(self.connection.close)  # an error that is kept keeps this reader too
             self.store, self.manifest = self._find_store()
-        except BaseException:
-            self.connection.close()  # an error that is kept keeps this reader too
-            raise
+            on_error.pop_all()
         self.records: Collection[Any] = database[records_collection(place.collection, self.store)]
         self.newest = self.records.with_options(read_preference=newest)
         self.large = LargeRecords(database, place.collection, self.store, newest)

@@ -189,3 +189,30 @@ def test_writer_stalled_before_publishing_changes_nothing(
         check_is(mongo_uri, RECORDS[:4])
     write(mongo_uri, OTHERS, overwrite=True, resume=True)
     check_is(mongo_uri, OTHERS)
+
+
+def test_writer_stalled_before_replacing_a_leftover_does_not_change_its_successors_record(
+    mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_partial(mongo_uri, RECORDS[:3])
+    silent = enter(mongo_server, mongo_uri)
+    with database_of(mongo_server, mongo_uri) as database:
+        insert_late(database, {3: documents_of(make_records(4, seed=7), silent.salt)[3]})
+    check = catalog.Catalog.check_writer
+    with monkeypatch.context() as patch, ExitStack() as stack:
+        successors: list[Writer] = []
+
+        def stall(*arguments: Any) -> None:
+            """Let another writer replace the same leftover after the check of the lease."""
+            patch.undo()
+            check(*arguments)
+            successors.append(stack.enter_context(create_store(mongo_uri, resume=True, resumable=True)))
+            write_and_commit(successors[0], RECORDS[:4])
+
+        patch.setattr(catalog.Catalog, "check_writer", stall)
+        with pytest.raises(StoreLockedError, match=OVERTAKEN):
+            write_and_commit(silent, OTHERS[:4])
+        leave(silent)
+        write_one_by_one(successors[0], RECORDS)
+        successors[0].finish()
+    check_is(mongo_uri, RECORDS)
