@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unicodedata import category
 
 from dbloader.errors import LoaderError, OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 # Zero-width joiners: Persian and Indian spelling needs them.
 _JOINERS = "\u200c\u200d"
@@ -13,7 +16,15 @@ _JOINERS = "\u200c\u200d"
 
 def short_repr(value: object, most: int = 100) -> str:
     """Return the repr of a value. A long repr is cut, and ends in an ellipsis."""
-    text = repr(value)
+    return _cut(repr(value), most)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names for a message, separated by commas. A list of more than 1,000 letters ends in an ellipsis."""
+    return _cut(", ".join(names), 1000)
+
+
+def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 

@@ -94,7 +94,8 @@ class RecordDataset(Dataset[Any]):
                 with "" for them. Or ``"label"``, ``"width"``, ``"height"``, ``"nbytes"``, ``"crc32"``.
 
         Raises:
-            OptionError: There is no such column. The message lists all.
+            OptionError: There is no such column. The message lists the columns.
+            TypeError: The name is not a str.
         """
         values = self._same_store().column(name)
         return values if self._indices is None else values[self._indices]

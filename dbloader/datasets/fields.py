@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch.utils.data import ConcatDataset, Subset
 
-from dbloader._describe import short_repr
+from dbloader._describe import listed, short_repr
 from dbloader.datasets.base import RecordDataset, describe_record
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.masks import changes_size, crop_boxes, crop_field, decode_field, refuse_masks
@@ -69,11 +69,12 @@ def check_fields(dataset: Any, manifest: Manifest) -> None:
     for field in () if dataset.fields is None else names_of(dataset.fields).values():
         if field not in known:
             hint = "; a mapping is from names in the sample to fields" if isinstance(dataset.fields, dict) else ""
-            raise OptionError(f"no record of {dataset.root} has a field {field!r}; there are {', '.join(known)}{hint}")
+            what = f"no record of {dataset.root} has a field {short_repr(field)}"
+            raise OptionError(f"{what}; there are {listed(known)}{hint}")
     if dataset.fields is None and manifest.length and not manifest.labelled:
         raise OptionError(
             f"no record of {dataset.root} has a label, so a sample cannot be (image, label): "
-            f"choose fields, such as fields=('image',); there are {', '.join(known)}",
+            f"choose fields, such as fields=('image',); there are {listed(known)}",
         )
 
 

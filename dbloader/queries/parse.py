@@ -10,7 +10,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from dbloader._describe import short_repr
+from dbloader._describe import listed, short_repr
 from dbloader.errors import OptionError
 from dbloader.records.field_columns import PREFIX
 
@@ -202,7 +202,7 @@ class _Parser:
             what = "only fields with all numbers, all booleans, or all texts of up to 2,000 bytes can be"
             raise query_error(position, f"{key} cannot be compared: {what}")
         if not signs:
-            known = ", ".join((*_SIGNS, *self._fields))
+            known = listed((*_SIGNS, *self._fields))
             quote = f'to find this text in names, quote it: "{key}{sign}{raw or ""}"'
             what = f"this store has no field {short_repr(key)}; a condition begins with one of {known}; {quote}"
             raise query_error(position, what)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dbloader._describe import short_repr
+from dbloader._describe import listed, short_repr
 from dbloader.queries.columns import Columns, blocks
 from dbloader.queries.parse import EVENTS, Condition, Group, parse, query_error
 from dbloader.records.columns import CHUNK, NO_LABEL
@@ -146,7 +146,7 @@ _TEXT_SIGNS: dict[str, Callable[[str, str], bool]] = {
 def _indices_with(columns: Columns, condition: Condition) -> Any:
     found = columns.events()
     if condition.value not in (*found, *EVENTS):
-        what = f"events are {', '.join(found)}" if found else "the report has none"
+        what = f"events are {listed(found)}" if found else "the report has none"
         raise query_error(condition.position, f"no record has the event {short_repr(condition.value, 50)}; {what}")
     return found.get(condition.value, [])
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, overload
 
 import numpy as np
 
+from dbloader._describe import listed, short_repr
 from dbloader.errors import DamagedRecordError, DamagedStoreError, OptionError, RecordIndexError
 from dbloader.records.columns import CHUNK, COLUMNS, DTYPES, ColumnChunk, join_values
 from dbloader.records.decode import decode, decode_encoded
@@ -125,8 +126,11 @@ class Store(ABC):
                 numbers, booleans or short texts; see ``FieldColumn.array``. ``"field.nbytes"`` is always the field.
 
         Raises:
-            OptionError: There is no such column. The message lists all.
+            OptionError: There is no such column. The message lists the columns.
+            TypeError: The name is not a str.
         """
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a column must be a str, got {short_repr(name)}")
         if name not in DTYPES:
             return self.field_column(name.removeprefix(PREFIX)).array()
         handle = self.open_handle()
@@ -136,13 +140,13 @@ class Store(ABC):
         """Return the column of a further field.
 
         Raises:
-            OptionError: The field has no column. The message lists all columns.
+            OptionError: The field has no column. The message lists the columns.
         """
         handle = self.open_handle()
         kind = handle.manifest.columns.get(field)
         if kind is None:
-            what = f"{self.place} has no column {field!r}; its columns are"
-            raise OptionError(f"{what} {', '.join((*DTYPES, *handle.manifest.columns))}")
+            what = f"{self.place} has no column {short_repr(field)}; its columns are"
+            raise OptionError(f"{what} {listed((*DTYPES, *handle.manifest.columns))}")
         return join_chunks(handle.chunks(PREFIX + field), kind, handle.manifest.length)
 
     def names(self) -> Names:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dbloader._describe import short_repr
+from dbloader._describe import listed, short_repr
 from dbloader.errors import OptionError
 from dbloader.queries.columns import blocks, parts
 
@@ -40,7 +40,7 @@ def sort_records(selections: Selections, text: str, by: str) -> Any:
         return indices
     name, columns = by.removeprefix("-"), selections.columns
     if name not in (*columns.sortable, ODD):
-        known = ", ".join((*columns.sortable, ODD))
+        known = listed((*columns.sortable, ODD))
         raise OptionError(f"sort must be one of {known}, or one of these after a -, got {short_repr(by, 50)}")
     make = _by_rarity if name == ODD else _by_column
     return selections.orders.get(

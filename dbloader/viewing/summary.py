@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dbloader._describe import short_repr
+from dbloader._describe import listed, short_repr
 from dbloader.errors import DamagedStoreError, OptionError
 from dbloader.queries.columns import parts
 from dbloader.queries.parse import SIZES
@@ -219,7 +219,7 @@ def _checked(selections: Selections, name: str, kinds: Collection[str]) -> str:
     """Return the kind of a field's column. Raise OptionError if no column with this name has one of these kinds."""
     known = {name: kind for name, kind in selections.columns.kinds.items() if kind in kinds}
     if name not in known:
-        raise OptionError(f"a column must be one of {', '.join(known) or 'none'}, got {short_repr(name, 50)}")
+        raise OptionError(f"a column must be one of {listed(known) or 'none'}, got {short_repr(name, 50)}")
     return known[name]
 
 

@@ -155,6 +155,15 @@ class ReadingContract(Backend):
                 assert store.column(name).tolist() == values
             with pytest.raises(OptionError, match=r" has no column 'name'; its columns are label, .*, name_hash$"):
                 store.column("name")
+            with pytest.raises(TypeError, match="the name of a column must be a str, got 3"):
+                store.column(3)  # type: ignore[arg-type]
+
+    def test_message_about_a_missing_column_is_short(self, tmp_path: Path) -> None:
+        record = Record(fields={f"field {number}": number for number in range(200)})
+        with self.open(self.store(tmp_path, [record])) as store:
+            with pytest.raises(OptionError, match=r"its columns are label, .*, field 1.*…$") as caught:
+                store.column("name" * 1000)
+            assert len(str(caught.value)) < 1500
 
     def test_scalars_of_further_fields_have_columns(self, tmp_path: Path) -> None:
         count = 2 * CHUNK + 5
