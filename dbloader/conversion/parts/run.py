@@ -181,7 +181,7 @@ def _part_error(part: int | None, place: str, error: Exception) -> DBLoaderError
     which = "the parts" if part is None else f"part {part}"
     if isinstance(error, DBLoaderError):
         return type(error)(str(error) if part is None else f"{which}: {error}")
-    message = next(iter(str(error).splitlines()), "")
+    message = next(iter(str(error).splitlines()), "").rstrip(".")
     return ConversionError(
         f"{which} could not be made: {type(error).__name__}{': ' if message else ''}{message}; the parts that are made "
         "are kept: repeat the conversion to make the others"
