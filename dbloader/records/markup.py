@@ -94,13 +94,23 @@ def store_html(shown: Sized, locate: Callable[[Sequence[int]], tuple[Source, Seq
         how = f"<p>{link or f'All records: <code>{command}</code> in a terminal, or <code>{call}</code> here.'}</p>"
         if store.downloads:
             indices, how = [], "<p>No pictures, because reading them would copy shards to the cache.</p>"
-        cells = "\n".join(_cell(store, index) for index in indices)
         lines = "\n".join(map(text, repr(shown).splitlines()[:_LINES]))
         rows = ((name, text(value)) for name, value in store.manifest.in_words().items() if value)
-        parts = [_STYLE, f"<pre>{lines}</pre>", f"<div class=sheet>\n{cells}\n</div>", table(rows), how]
+        parts = [_STYLE, f"<pre>{lines}</pre>", _sheet(store, indices), table(rows), how]
     except Exception:  # a notebook would show the error, and then the plain repr
         return None
     return f"<div class=dbloader>{''.join(parts)}</div>"
+
+
+def records_html(store: Source, indices: Sequence[Any], head: str, code: str = "") -> str | None:
+    """Return eight of some records as HTML, between a line of text and a line of code; None if they cannot be read."""
+    try:
+        count = min(len(indices), _SAMPLES)
+        sheet = _sheet(store, [int(indices[number * len(indices) // count]) for number in range(count)])
+        above, below = (html.escape(printable(line)) for line in (head, code))
+    except Exception:  # as above
+        return None
+    return f"<div class=dbloader>{_STYLE}<pre>{above}</pre>{sheet}<p><code>{below}</code></p></div>"
 
 
 def record_html(image: Any, describe: Callable[[], Iterable[tuple[str, str]]]) -> str | None:
@@ -111,6 +121,11 @@ def record_html(image: Any, describe: Callable[[], Iterable[tuple[str, str]]]) -
     except Exception:  # as above
         return None
     return f"<div class=dbloader>{_STYLE}{large}{table(rows)}</div>"
+
+
+def _sheet(store: Source, indices: Sequence[int]) -> str:
+    cells = "\n".join(_cell(store, index) for index in indices)
+    return f"<div class=sheet>\n{cells}\n</div>"
 
 
 def _cell(store: Source, index: int) -> str:

@@ -278,7 +278,7 @@ class Store(ABC):
     def __getitem__(self, index: slice) -> list[Record]: ...
     def __getitem__(self, index: int | slice) -> Record | list[Record]:
         if isinstance(index, slice):
-            return self.read(range(len(self))[index])
+            return _Records(self, self.read(range(len(self))[index]))
         position = index + len(self) if index < 0 else index
         if not 0 <= position < len(self):
             self._check_index(index)  # raises, with the index as it was asked
@@ -302,6 +302,19 @@ class Store(ABC):
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+class _Records(list["Record"]):
+    """Some records of a store. A notebook shows eight of their images."""
+
+    def __init__(self, store: Store, records: list[Record]) -> None:
+        super().__init__(records)
+        self._store = store
+
+    def _repr_html_(self) -> str | None:
+        from dbloader.records.markup import records_html  # imports Pillow
+
+        return records_html(self._store, [record.index for record in self], f"{len(self):,} records")
 
 
 @dataclass(frozen=True, slots=True)

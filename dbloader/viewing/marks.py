@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dbloader._describe import short_repr
+from dbloader._describe import counted, short_repr
 from dbloader.copying.marks import KEYS, MarkListing, why_not_tags
 from dbloader.copying.name_listing import RecordNames
 from dbloader.errors import DBLoaderError, OptionError
 from dbloader.records.field_columns import FieldColumn
+from dbloader.records.markup import records_html
 from dbloader.records.names import Names
 from dbloader.stores.mongo.uri import is_mongo
 
@@ -103,6 +104,17 @@ class Marks:
             except OSError as error:
                 raise DBLoaderError(f"{self._file} cannot be written: {error.strerror}") from error
             self._show(marks)
+
+    def __repr__(self) -> str:
+        known = self.describe()
+        kinds = [f"{sum(key in mark for mark in self._marks.values()):,} with {key}" for key in KEYS]
+        parts = [f"{counted(known['count'], 'marked record')} of {self._selections.store.place}", ", ".join(kinds)]
+        return ": ".join([*parts, *filter(None, [known["why_not"]])])
+
+    def _repr_html_(self) -> str | None:
+        """Return the marks as HTML, with eight of the marked records and the command of the copy, for notebooks."""
+        head, command = repr(self), self.describe()["command"]
+        return records_html(self._selections.store, sorted(self._marks), head, command * bool(self._marks))
 
     def _why_not(self) -> str | None:
         if self._read_only:

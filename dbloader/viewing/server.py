@@ -44,6 +44,8 @@ class View:
         address: The address that the viewer listens on.
         port: The port that the viewer listens on.
         is_public: Whether other machines can reach the viewer.
+        marks: The marks of the first store. A notebook shows eight of the marked records, and the command that copies
+            the store with its marks.
     """
 
     def __init__(
@@ -72,8 +74,11 @@ class View:
             server = opened.enter_context(_listen(host, port))
             self.address, self.port = server.getsockname()[:2]
             self.is_public = not ipaddress.ip_address(self.address).is_loopback
-            app = create_app(ViewerState(stores, tell, transform, listing, read_only=read_only))
-            self._guard = Guard(app, host, self.port, is_public=self.is_public, read_only=read_only, tell=tell)
+            state = ViewerState(stores, tell, transform, listing, read_only=read_only)
+            self.marks = state.marks[0]
+            self._guard = Guard(
+                create_app(state), host, self.port, is_public=self.is_public, read_only=read_only, tell=tell
+            )
             # The application reports its own errors. uvicorn would also log each answer that close() interrupts.
             config = uvicorn.Config(
                 self._guard, log_config=None, log_level="critical", access_log=False, server_header=False,

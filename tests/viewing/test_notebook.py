@@ -99,6 +99,40 @@ def test_datasets_show_the_records_of_their_query(tmp_path: Path, mongo_uri: str
             assert shown(dataset).sources == []
 
 
+def test_slice_of_a_store_shows_eight_of_its_records(tmp_path: Path) -> None:
+    write_records(tmp_path / "a.lmdb", [Record(f"n{n}", n % 2, photo(n)) for n in range(40)], classes=["cat", "dog"])
+    with open_store(tmp_path / "a.lmdb") as store:
+        page = shown(store[10:30])
+        assert len(page.sources) == 8
+        assert "20 records" in page.text
+        assert "12 n12 cat\n15 n15 dog" in page.text
+        assert store[10:12] == store.read([10, 11])
+        assert shown(store[:0]).sources == []
+    place = hostile_store(tmp_path / "b.lmdb")
+    with open_store(place) as store:
+        records = store[:2]
+        assert HOSTILE[0] in shown(records).text
+        place.unlink()
+        store.close()
+        assert records._repr_html_() is None  # type: ignore[attr-defined]
+
+
+def test_marks_show_their_records_and_the_copy(tmp_path: Path) -> None:
+    write_records(tmp_path / "a.lmdb", [Record(f"n{n}", n % 2, photo(n)) for n in range(40)], classes=["cat", "dog"])
+    with dbloader.view(tmp_path / "a.lmdb", port=0) as viewer:
+        assert "0 marked records" in shown(viewer.marks).text
+        assert "dbloader copy" not in shown(viewer.marks).text
+        viewer.marks.change("index:5-24", {"drop": True})
+        viewer.marks.change("index:7", {"tag": "blurry"})
+        page = shown(viewer.marks)
+        assert len(page.sources) == 8
+        assert f"20 marked records of {tmp_path / 'a.lmdb'}: 20 with drop, 0 with label, 1 with tags" in page.text
+        assert f"dbloader copy {tmp_path / 'a.lmdb'} clean.lmdb --marks {tmp_path / 'a.lmdb.marks.jsonl'}" in page.text
+        assert "7 n7 dog" in page.text
+        (tmp_path / "a.lmdb.marks.jsonl").write_text("no mark")
+        assert "row 1" in shown(viewer.marks).text
+
+
 def test_what_cannot_be_read_shows_its_plain_repr(tmp_path: Path) -> None:
     write(tmp_path / "a.lmdb", [Record("a", 0, photo())])
     missing = open_store(tmp_path / "none.lmdb")
@@ -176,7 +210,7 @@ nbformat.write(notebook, sys.argv[1])
 
 
 @pytest.mark.slow
-def test_notebook_shows_store_dataset_and_record(tmp_path: Path) -> None:
+def test_notebook_shows_store_dataset_records_and_marks(tmp_path: Path) -> None:
     if not (find_spec("nbclient") and find_spec("ipykernel")):
         skip_or_fail("nbclient or ipykernel is not installed: they run a notebook")
     write(tmp_path / "a.lmdb", [Record(f"n{n}", 0, photo(n)) for n in range(9)])
@@ -186,6 +220,8 @@ def test_notebook_shows_store_dataset_and_record(tmp_path: Path) -> None:
         "store[3]",
         "dbloader.open_store('none.lmdb')",
         "viewer = dbloader.view('a.lmdb', port=0)\nstore",
+        "store[2:5]",
+        "viewer.marks.change('index:3-4', {'drop': True})\nviewer.marks",
         "viewer.close()",
     )
     folders = dict.fromkeys(("HOME", "IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR"), str(tmp_path / "home"))
@@ -193,9 +229,9 @@ def test_notebook_shows_store_dataset_and_record(tmp_path: Path) -> None:
     subprocess.run(line, cwd=tmp_path, env={**os.environ, **folders}, check=True, timeout=WAIT_S)
     notebook = json.loads((tmp_path / "out.ipynb").read_text())
     outputs = [[output["data"] for output in cell["outputs"]] for cell in notebook["cells"]]
-    html = ["".join(data.get("text/html", "")) for (data,) in outputs[:5]]
-    assert [text.count("data:image/jpeg;base64,") for text in html] == [8, 8, 1, 0, 8]
+    html = ["".join(data.get("text/html", "")) for (data,) in outputs[:7]]
+    assert [text.count("data:image/jpeg;base64,") for text in html] == [8, 8, 1, 0, 8, 3, 2]
     assert outputs[3] == [{"text/plain": ["LMDBStore('none.lmdb')"]}]
     assert "dbloader view a.lmdb" in html[0]
     assert 'href="http://127.0.0.1:' in html[4]
-    assert outputs[5] == []
+    assert outputs[7] == []
