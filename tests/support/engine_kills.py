@@ -107,10 +107,13 @@ class Killer(threading.Thread):
             time.sleep(self.generator.uniform(0, self.limit_s))
             if victim not in descendants(os.getpid()):
                 continue
-            if kind == "nodes" and self.kill_node is not None:
-                self.kill_node(victim)
-            else:
-                os.kill(victim, signal.SIGKILL)
+            try:
+                if kind == "nodes" and self.kill_node is not None:
+                    self.kill_node(victim)
+                else:
+                    os.kill(victim, signal.SIGKILL)
+            except ProcessLookupError:
+                continue  # it ended by itself
             self.kills[kind] += 1
 
 
