@@ -46,7 +46,7 @@ def isolated(function: str, place: str, *arguments: Any, **options: Any) -> Any:
     options = {name: option for name, option in options.items() if name not in calls}
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_run, args=(sender, function, (place, *arguments), options, [*calls]), daemon=True)
+    process = context.Process(target=_run, args=(sender, function, (place, *arguments), options, [*calls]))
     with sigint_blocked():  # a terminal sends SIGINT to both processes, and only this one handles it
         process.start()
     sender.close()

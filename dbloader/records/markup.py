@@ -32,8 +32,8 @@ div.dbloader img { width: 100%; height: 110px; margin: 0; object-fit: contain; d
 div.dbloader figure.large img { width: auto; max-width: 100%; height: auto; max-height: 320px; }
 div.dbloader figure p { margin: 0; padding-left: 6px; border-left: 3px solid #d33; }
 div.dbloader table { margin: 8px 0; border-collapse: collapse; }
-div.dbloader table th, div.dbloader table td { text-align: left; vertical-align: top; padding: 2px 12px 2px 0; }
-div.dbloader table th { font-weight: 400; opacity: .7; }
+div.dbloader th, div.dbloader td { text-align: left !important; vertical-align: top; padding: 2px 12px 2px 0; }
+div.dbloader th { font-weight: 400; opacity: .7; }
 </style>"""
 
 viewers: dict[tuple[str, str], Callable[[], str]] = {}
@@ -110,7 +110,7 @@ def records_html(store: Source, indices: Sequence[Any], head: str, code: str = "
         above, below = (html.escape(printable(line)) for line in (head, code))
     except Exception:  # as above
         return None
-    return f"<div class=dbloader>{_STYLE}<pre>{above}</pre>{sheet}<p><code>{below}</code></p></div>"
+    return f"<div class=dbloader>{_STYLE}<pre>{above}</pre>{sheet}{below and f'<p><code>{below}</code></p>'}</div>"
 
 
 def record_html(image: Any, describe: Callable[[], Iterable[tuple[str, str]]]) -> str | None:

@@ -58,12 +58,14 @@ class View:
         listing: str | os.PathLike[str] | None = None,
         *,
         read_only: bool = False,
+        own_process: bool = False,
     ) -> None:
         try:
             import uvicorn
 
             from dbloader.viewing.app import ViewerState, create_app
             from dbloader.viewing.guard import Connection, Guard
+            from dbloader.viewing.training_process import Training
         except ModuleNotFoundError as error:
             if error.name not in ("starlette", "uvicorn"):
                 raise
@@ -74,7 +76,9 @@ class View:
             server = opened.enter_context(_listen(host, port))
             self.address, self.port = server.getsockname()[:2]
             self.is_public = not ipaddress.ip_address(self.address).is_loopback
-            state = ViewerState(stores, tell, transform, listing, read_only=read_only)
+            training = Training(stores, transform, own_process=own_process)
+            opened.callback(training.close)
+            state = ViewerState(stores, tell, training, listing, read_only=read_only)
             self.marks = state.marks[0]
             self._guard = Guard(
                 create_app(state), host, self.port, is_public=self.is_public, read_only=read_only, tell=tell
@@ -187,7 +191,7 @@ def serve(
         KeyboardInterrupt: Ctrl-C was pressed, and the server has ended.
     """
     loaded = None if transform is None else load_transform(transform)
-    with View(places, host, port, tell, loaded, listing, read_only=read_only) as running:
+    with View(places, host, port, tell, loaded, listing, read_only=read_only, own_process=True) as running:
         url = running.url
         tell(f"Open {url}")
         if running.is_public:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
@@ -33,25 +33,12 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
     from dbloader.sampling.base import ResumableSampler
     from dbloader.stores.base import Store
+    from dbloader.viewing.training_process import Options
 
 _EPOCHS = 12  # that the view of one record shows
 _SHOWN = 256  # samples of a batch
 _MOST = 65_536  # samples in a batch, and ranks
 _LONGEST = 4_096  # pixels of a side: no request can make the server take gigabytes
-
-
-class Options(NamedTuple):
-    """Settings that decide the batches of a training, with the names and defaults of `create_loader`."""
-
-    seed: int = 0
-    epoch: int = 0
-    batch_size: int = 32
-    world_size: int = 1
-    rank: int = 0
-    step: int = 0
-    size: str = "224"  # height and width in pixels: "224", or "192x256"
-    drop_last: bool = True
-    state: str = ""  # a state_dict() as JSON. It sets the order, seed and epoch, and steps count from it
 
 
 def show_batch(store: Store, options: Options, transform: Any = None) -> dict[str, Any]:

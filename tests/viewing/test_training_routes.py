@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import multiprocessing
 import os
+import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -12,10 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from starlette.testclient import TestClient
 
-from dbloader import convert, open_store
-from dbloader.viewing.app import ViewerState, create_app
+from dbloader import convert, copy_store
+from dbloader.viewing import training_process
 from tests.package.test_without_torch import BLOCKER
 from tests.support.images import encoded, plant, plant_photos, run, scene
 from tests.support.viewer import browser, viewer
@@ -41,7 +43,7 @@ def place(tmp_path: Path) -> str:
 
 
 def test_options_reach_the_batch_and_wrong_ones_get_a_sentence(place: str) -> None:
-    with open_store(place) as store, TestClient(create_app(ViewerState([store]))) as client:
+    with viewer(place, "--port", 0) as running, browser(running.link) as client:
         options: Any = {"seed": -5, "epoch": 2, "batch_size": 3, "world_size": 2, "rank": 1, "step": 1, "size": "16x24"}
         batch = client.get("/api/0/training", params={**options, "drop_last": 0}).json()
         assert (batch["seed"], batch["epoch"], batch["step"], batch["steps"]) == ("-5", 2, 1, 2)
@@ -121,3 +123,38 @@ def test_decoded_images_do_not_stay_in_memory(tmp_path: Path) -> None:
         with ThreadPoolExecutor(16) as pool:
             [*pool.map(see, range(48))]
         assert anonymous(running.process.pid) - before < 90_000_000
+
+
+def with_torch(session: int) -> list[int]:
+    """Return the processes of a session that have loaded torch."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            if os.getsid(int(path.name)) == session and "libtorch" in (path / "maps").read_text():
+                found.append(int(path.name))
+    return found
+
+
+def test_torch_is_in_a_process_that_ends(place: str) -> None:
+    with viewer(place, "--no-open") as running, browser(running.link) as client:
+        session = running.process.pid
+        batch = client.get("/api/0/training?batch_size=3").json()
+        (process,) = with_torch(session)
+        os.kill(process, signal.SIGKILL)  # as when it was idle
+        assert client.get("/api/0/training?batch_size=3").json() == batch
+        (process,) = with_torch(session)
+        copy_store(place, f"{place}.copy", where="index:0")
+        Path(f"{place}.copy").replace(place)
+        os.kill(process, signal.SIGKILL)
+        answer = client.get("/api/0/training?batch_size=3")
+        assert (answer.status_code, answer.json()["error"][:13]) == (400, "another store")
+        running.stop(signal.SIGKILL)
+        while with_torch(session):
+            time.sleep(0.1)
+
+
+def test_idle_process_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_process, "_IDLE_S", 0)
+    ours, other = multiprocessing.Pipe()
+    with ours, other:
+        training_process._answer(other, [])

@@ -1,0 +1,122 @@
+"""Call the training view in a process of its own: when it ends, the 150 MB of torch are free again."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import traceback
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dbloader._machine import sigint_blocked
+from dbloader.errors import DBLoaderError, OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from multiprocessing.connection import Connection
+
+    from dbloader.stores.base import Store
+
+_IDLE_S = 60  # until a process without calls ends
+_REPLACED = "another store is at this place now: start the viewer again to see it"
+
+
+class Options(NamedTuple):
+    """Settings that decide the batches of a training, with the names and defaults of `create_loader`."""
+
+    seed: int = 0
+    epoch: int = 0
+    batch_size: int = 32
+    world_size: int = 1
+    rank: int = 0
+    step: int = 0
+    size: str = "224"  # height and width in pixels: "224", or "192x256"
+    drop_last: bool = True
+    state: str = ""  # a state_dict() as JSON. It sets the order, seed and epoch, and steps count from it
+
+
+class Training:
+    """Calls the functions of the module ``training``. Threads may share it.
+
+    Args:
+        stores: The stores.
+        transform: The user's transform; None for the default of `create_loader`.
+        own_process: Call them in another process, which ends after a minute without calls. It starts Python, so it
+            needs a main module that can be imported. It cannot have a transform.
+    """
+
+    def __init__(
+        self, stores: Sequence[Store], transform: Callable[..., Any] | None = None, *, own_process: bool = False
+    ) -> None:
+        self._stores, self._transform = stores, transform
+        self._own_process = own_process and transform is None
+        self._lock = threading.Lock()
+        self._process: Any = None
+        self._connection: Connection | None = None
+
+    def call(self, function: str, number: int, *arguments: Any) -> Any:
+        """Call a function of ``training`` with the store of this number, and return its result.
+
+        Raises:
+            OptionError: torch is not installed.
+            DBLoaderError: The process was ended while it ran.
+        """
+        if not self._own_process:
+            return _call(function, self._stores[number], *arguments, self._transform)
+        request = (function, number, self._stores[number].manifest.digest, *arguments)
+        with self._lock:
+            for _ in range(2):  # a process may end in this moment, because it was idle
+                try:
+                    result = self._ask(request)
+                    break
+                except (EOFError, OSError):
+                    self.close()
+            else:
+                raise DBLoaderError("the process of this page was ended: the store is damaged, or memory is short")
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def _ask(self, request: tuple[Any, ...]) -> Any:
+        if self._connection is None:
+            context = multiprocessing.get_context("spawn")
+            self._connection, other = context.Pipe()
+            # Stores are arguments: a place with a password can be pickled only for a process that is being started.
+            self._process = context.Process(target=_answer, args=(other, [*self._stores]), daemon=True)
+            with sigint_blocked(), other:
+                self._process.start()
+        self._connection.send(request)
+        return self._connection.recv()
+
+    def close(self) -> None:
+        """End the process."""
+        if self._connection is not None:
+            self._connection.close()
+            self._process.terminate()
+            self._process.join()
+            self._process = self._connection = None
+
+
+def _answer(connection: Connection, stores: list[Store]) -> None:
+    while connection.poll(_IDLE_S):
+        try:
+            function, number, digest, *arguments = connection.recv()
+        except EOFError:  # the viewer has ended
+            return
+        try:
+            is_same = stores[number].manifest.digest == digest
+            result = _call(function, stores[number], *arguments, None) if is_same else OptionError(_REPLACED)
+        except DBLoaderError as error:
+            result = error
+        except Exception:
+            result = RuntimeError(traceback.format_exc())
+        connection.send(result)
+
+
+def _call(function: str, *arguments: Any) -> Any:
+    try:
+        from dbloader.viewing import training
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise OptionError("this page needs torch, which is not installed here: pip install torch") from error
+    return getattr(training, function)(*arguments)
