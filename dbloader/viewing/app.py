@@ -46,7 +46,8 @@ from dbloader.viewing.reports import list_duplicates
 from dbloader.viewing.selection import Selections
 from dbloader.viewing.sorting import ODD, find_position
 from dbloader.viewing.thumbnails import Thumbnails
-from dbloader.viewing.training_process import Options, Training
+from dbloader.viewing.training_options import Options
+from dbloader.viewing.training_process import Training
 
 if TYPE_CHECKING:
     import os

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
     from dbloader.sampling.base import ResumableSampler
     from dbloader.stores.base import Store
-    from dbloader.viewing.training_process import Options
+    from dbloader.viewing.training_options import Options
 
 _EPOCHS = 12  # that the view of one record shows
 _SHOWN = 256  # samples of a batch

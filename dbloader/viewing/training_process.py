@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import threading
 import traceback
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from dbloader._machine import sigint_blocked
 from dbloader.errors import DBLoaderError, OptionError
@@ -18,20 +18,6 @@ if TYPE_CHECKING:
 
 _IDLE_S = 60  # until a process without calls ends
 _REPLACED = "another store is at this place now: start the viewer again to see it"
-
-
-class Options(NamedTuple):
-    """Settings that decide the batches of a training, with the names and defaults of `create_loader`."""
-
-    seed: int = 0
-    epoch: int = 0
-    batch_size: int = 32
-    world_size: int = 1
-    rank: int = 0
-    step: int = 0
-    size: str = "224"  # height and width in pixels: "224", or "192x256"
-    drop_last: bool = True
-    state: str = ""  # a state_dict() as JSON. It sets the order, seed and epoch, and steps count from it
 
 
 class Training:

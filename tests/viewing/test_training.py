@@ -18,7 +18,7 @@ from dbloader.errors import OptionError
 from dbloader.loading.create import create_loader
 from dbloader.sampling import BlockShuffleSampler, ShuffleSampler
 from dbloader.viewing.training import show_batch, show_epochs, show_image, to_png
-from dbloader.viewing.training_process import Options
+from dbloader.viewing.training_options import Options
 from tests.support import jpegs
 from tests.support.images import encoded, photo, plant
 
