@@ -84,8 +84,8 @@ class TensorBatchFetcher(BatchFetcher):
     ) -> tuple[list[Any], Work]:
         """Decode the images of some records into ``pixels``; ``records`` are indices if the store has views.
 
-        Return the rest of each sample, and the time that it took to make them. Several images are planned before they
-        are decoded, because planning holds the GIL (see ``Decoder.plan``).
+        Return each sample without its image, and the time for reading and decoding. Several images are planned before
+        they are decoded, because planning holds the GIL (see ``Decoder.plan``).
         """
         rest: list[Any] = []
         work, began = Work(), now()

@@ -80,7 +80,7 @@ class Settings:
         )
 
     def absolute(self) -> Settings:
-        """Return the settings with paths that are right in any working directory."""
+        """Return the settings with absolute paths, which are right in any working directory."""
         listing = None if self.listing is None else _absolute(self.listing)
         return replace(self, source=_absolute(self.source), listing=listing)
 

@@ -34,7 +34,7 @@ UNREAD_TIFF = (
 )
 
 # The markers SOC and SIZ begin a JPEG 2000 codestream: at the start of the file, or in a box, which may have 8 more
-# bytes of length (ITU-T T.800 (11/2015), A.5.1 and I.4). Other boxes may contain any bytes, even the same ones.
+# bytes of length (ITU-T T.800 (11/2015), A.5.1 and I.4). Other boxes may contain any bytes, including these markers.
 _CODESTREAM = re.compile(rb"(?:\A|jp2c(?:.{8})?)\xff\x4f\xff\x51", re.DOTALL)
 
 _PROCESSES = {markers.SOF0: "baseline", markers.SOF1: "extended", markers.SOF2: "progressive"}

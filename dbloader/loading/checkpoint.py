@@ -49,7 +49,7 @@ def find_checkpoint(loader: Any) -> Checkpoint | None:
 
 def dataset_of(loader: Any) -> Any:
     """Return the dataset whose samples a loader gives, or None."""
-    source = getattr(loader, "source_dataset", None)  # a ProcessLoader has it: its ``dataset`` gives batches
+    source = getattr(loader, "source_dataset", None)  # of a ProcessLoader, whose ``dataset`` gives batches
     return getattr(loader, "dataset", None) if source is None else source
 
 

@@ -75,5 +75,5 @@ class ProcessLoader(DataLoader[Any]):
 
 
 def _forget_serial(batch: Any) -> Any:
-    """Return a batch with no serial seconds, because worker processes read and collate in parallel."""
+    """Return a batch with ``serial`` set to 0, because worker processes do that work in parallel."""
     return dataclasses.replace(batch, serial=0.0)

@@ -114,7 +114,8 @@ class EncodedRecord(NamedTuple):
     """The BSON elements of a record without its index, and its values for the columns.
 
     Attributes:
-        elements: The document between ``_id`` and ``crc32``. An image is a part of its own, so it is copied only once.
+        elements: The pieces of the document between ``_id`` and ``crc32``. The image's bytes are one piece, so they are
+            copied only once.
         crc32: CRC-32 of ``elements``.
         nbytes: Bytes of the image; 0 without an image.
         fields: The further fields, each with its value for a column (``field_columns.scalar``).

@@ -1,9 +1,9 @@
 """Random numbers as a function of a key and a position, instead of the state of a generator.
 
-A generator must run from its start to reach number 10 million; a function need not (Salmon, Moraes, Dror and Shaw:
-Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011). The function is SplitMix64 (Steele, Lea and Flood: Fast
-Splittable Pseudorandom Number Generators, OOPSLA 2014) with Stafford's 13th set of constants. It is implemented here,
-so no version of a library can change the numbers.
+A generator must run from its start to reach its ten-millionth number. A function need not (Salmon, Moraes, Dror and
+Shaw: Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011). The function is SplitMix64 (Steele, Lea and Flood:
+Fast Splittable Pseudorandom Number Generators, OOPSLA 2014) with Stafford's 13th set of constants. It is implemented
+here, so no version of a library can change the numbers.
 """
 
 from __future__ import annotations

@@ -276,4 +276,4 @@ def full_path(path: str | os.PathLike[str]) -> str:
     full = Path(path).absolute()
     if ".." in full.parts:
         full = full.resolve()
-    return "/" + readable(full).lstrip("/")  # pathlib keeps two slashes in front
+    return "/" + readable(full).lstrip("/")  # pathlib keeps two leading slashes

@@ -27,7 +27,7 @@ def number_labels(
 ) -> tuple[tuple[str, ...], dict[str, int]]:
     """Return the names of the classes, sorted, and the label of each text; no classes if the texts are integers.
 
-    ``first`` has the first place of each text, for messages.
+    ``first`` maps each text to where it occurs first, such as "row 3", for messages.
     """
     if may_be_integers and _are_integers(first, where):
         return (), {text: int(text) for text in first}
@@ -55,7 +55,7 @@ def read_classes(folder: Path, file: str = CLASSES) -> tuple[str, ...] | None:
 def look_up_labels(first: dict[str, str], classes: tuple[str, ...]) -> dict[str, int]:
     """Return the label of each text, an integer or the name of a class; SourceError if it is neither.
 
-    ``first`` has the first place of each text, for messages.
+    ``first`` maps each text to where it occurs first, such as "row 3", for messages.
     """
     known = {name: label for label, name in enumerate(classes)}
     labels = {}

@@ -211,7 +211,7 @@ def _key(path: Path) -> bytes:
 def _samples(
     file: IO[bytes], path: Path, tally: Tally, file_fields: Collection[str] = ()
 ) -> Iterator[_Sample | Problem]:
-    """Yield the samples of a tar, and a problem for each group that may have several main images.
+    """Yield the samples of a tar, and a Problem for each group of files that does not show which image is the main one.
 
     Files such as ``17.mask.png`` are not the image of a sample if ``file_fields`` contains "mask".
     """

@@ -38,7 +38,7 @@ _LOST = EncodedRecord((), 0, None, None, None, None, 0, None, {})  # takes the p
 
 
 class Handle(Protocol):
-    """A store as one process has opened it."""
+    """A store that one process has opened."""
 
     @property
     def manifest(self) -> Manifest:
@@ -177,7 +177,7 @@ class Store(ABC):
 
     @abstractmethod
     def events(self) -> Iterator[dict[str, Any]]:
-        """Yield the lines of the conversion's report: a ``name``, an ``event`` such as "rejected", and a ``reason``.
+        """Yield the lines of the conversion's report: dicts with ``name``, ``reason`` and ``event`` ("rejected" …).
 
         Raises:
             DamagedStoreError: A line is missing or damaged.

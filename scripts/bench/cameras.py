@@ -62,7 +62,7 @@ def make_photographs(photos: Path, folder: Path, images: int) -> None:
     wanted = [megapixels for megapixels in CAMERAS if not (folder / f"{megapixels}mp").exists()]
     if not wanted:
         return
-    warnings.simplefilter("ignore")  # odd palettes of icons that are not taken anyway
+    warnings.simplefilter("ignore")  # Pillow warns of odd palettes in icons, which are skipped
     sources = [image for image in photographs(photos) if image.width * image.height > 1_500_000]
     sources = random.Random(0).sample(sources, min(len(sources), images))
     for megapixels in wanted:

@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--images", type=int, default=5000)
     options = parser.parse_args()
-    warnings.simplefilter("ignore")  # odd palettes of icons that are not taken anyway
+    warnings.simplefilter("ignore")  # Pillow warns of odd palettes in icons, which are skipped
     rng = random.Random(0)
     sources = photographs(options.photos)
     aside = options.folder.with_name(options.folder.name + ".partial")

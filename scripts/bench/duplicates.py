@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("photos", type=Path)
     parser.add_argument("--copies", type=int, default=500)
     options = parser.parse_args()
-    warnings.simplefilter("ignore")  # odd palettes of icons that are not taken anyway
+    warnings.simplefilter("ignore")  # Pillow warns of odd palettes in icons, which are skipped
     paths = sorted(options.folder.rglob("*.jpg"), key=lambda path: path.stem)
     with tempfile.TemporaryDirectory() as folder:
         files = [path.read_bytes() for path in paths]

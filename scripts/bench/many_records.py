@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dbloader.records.record import EncodedRecord
 
 CLASSES = 1_000
-DAMAGED_EACH = 10_000  # records between two that the report calls damaged
+DAMAGED_EACH = 10_000  # the report calls one record of so many damaged
 _AT_ONCE = 65_536
 _WORDS = ("river", "market", "harbor", "window", "garden", "bridge", "forest", "station")
 

@@ -56,7 +56,7 @@ class _Node:
         self.missing = [shard for shard in dict.fromkeys(new) if shard not in self.present]
 
     def fetched(self, shard: int) -> None:
-        """Note that a shard is here."""
+        """Count a shard as present."""
         self._coming.discard(shard)
         self.present.add(shard)
         if shard in self.missing:

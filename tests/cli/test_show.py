@@ -99,7 +99,7 @@ def test_structure_of_a_jpeg_is_shown(
     assert jpeg["structure"] == "complete"
 
 
-def test_show_prints_tiles_gray_images_and_damage(shell: Shell, tmp_path: Path, place: Path) -> None:
+def test_show_describes_tiled_gray_and_damaged_images(shell: Shell, tmp_path: Path, place: Path) -> None:
     root = plant(tmp_path / "images", {"cat/0.jpg": photo(1, 128, 64)})
     convert(root, tmp_path / "tiled.lmdb", images=ImageFormat(tile=True, quality=90))
     tiles = {"tile_width": 32, "tile_height": 16, "across": 4, "down": 4}

@@ -305,7 +305,7 @@ def test_killed_split_resumes_to_the_same_stores(tmp_path: Path, mongo_uri: str,
         copy_store(tmp_path / "all.lmdb", places, resume=True, **options)
 
 
-def test_field_of_booleans_must_be_in_all_stores(tmp_path: Path) -> None:
+def test_boolean_field_of_a_query_must_be_in_all_stores(tmp_path: Path) -> None:
     write_store([{"name": "a", "is_test": True}], tmp_path / "a.lmdb")
     write_store([{"name": "b", "other": True}], tmp_path / "b.lmdb")
     with pytest.raises(OptionError, match=r"b\.lmdb has no column 'is_test'; its columns are .*, other"):

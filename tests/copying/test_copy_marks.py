@@ -108,6 +108,6 @@ def test_contradiction_names_both_files(store: Path, tmp_path: Path, mark: dict[
         ({"index": 1, "lable": "dog"}, "row 2: a mark has index, name, drop, label, tags, and not 'lable'"),
     ],
 )
-def test_mistake_names_the_row(store: Path, tmp_path: Path, mark: dict[str, Any], what: str) -> None:
+def test_wrong_mark_is_refused_with_the_reason(store: Path, tmp_path: Path, mark: dict[str, Any], what: str) -> None:
     with pytest.raises(SourceError, match=what):
         copied(store, marks(tmp_path, {"index": 0, "drop": True}, mark))

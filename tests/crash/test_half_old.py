@@ -1,4 +1,4 @@
-"""Stores that are half newer and half older, as an interrupted copy over an older store leaves them.
+"""Stores of which one half is newer than the other, as an interrupted copy over an older store leaves them.
 
 Each reader must return what the store named by the manifest contains, or raise an error. DBLOADER_TRIALS is the number
 of stores of each kind.

@@ -15,7 +15,7 @@ from tests.support.images import WAIT_S, command, plant, plant_kinds, plant_phot
 if TYPE_CHECKING:
     from pathlib import Path
 
-# As Python says it where a package is not installed. It is imported by every Python that starts.
+# The sitecustomize module of each Python that starts. It raises Python's own error for a missing package.
 BLOCKER = """
 import importlib.abc, sys
 

@@ -91,7 +91,7 @@ def test_element_that_ends_like_a_checksum_is_not_a_checksum() -> None:
         decode(document, 5, SALT)
 
 
-def test_deeply_nested_documents_are_damage() -> None:
+def test_deeply_nested_document_is_reported_as_damaged() -> None:
     deep = b"\x05\0\0\0\0"
     for _ in range(3000):
         deep = struct.pack("<i", len(deep) + 8) + b"\x03a\0" + deep + b"\0"

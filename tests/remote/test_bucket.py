@@ -167,7 +167,7 @@ def test_overloaded_server_raises_in_time(object_store: ObjectStore, outside: Ou
     assert 2 <= len(asked) <= 9
 
 
-def test_upload_is_repeated_like_download(object_store: ObjectStore, outside: Outside, tmp_path: Path) -> None:
+def test_refused_upload_is_retried_like_a_download(object_store: ObjectStore, outside: Outside, tmp_path: Path) -> None:
     place, refused = object_store.place(), list[str]()
     files = plant(tmp_path, {"one": b"x"})
 

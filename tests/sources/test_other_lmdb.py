@@ -1,4 +1,4 @@
-"""LMDB files that other programs made, written here as those programs do."""
+"""LMDB files in the layouts of other programs, written here as those programs write them."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def by_beam(place: str, parts: int) -> str:
 
 
 def by_engine(name: str, folder: Path) -> str:
-    """Convert with one engine, compare with one file, and describe the result."""
+    """Convert by an engine, check that the digest equals the digest of one file, and describe the result."""
     root = plant_photos(folder / "images", 200, width=320, height=240)
     plant_kinds(root, *KINDS)
     digest, place, told = convert(root, folder / "one.lmdb").digest, folder / "out.lmdb", ""

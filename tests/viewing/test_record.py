@@ -177,7 +177,7 @@ def test_hostile_exif_becomes_plain_json(exif: bytes, orientation: int, tmp_path
         assert facts["exif"]["UserComment"] == "25.6 kB"
 
 
-def test_damaged_record_is_its_name_and_an_error(tmp_path: Path) -> None:
+def test_damaged_record_shows_only_its_index_name_and_error(tmp_path: Path) -> None:
     place = tmp_path / "a.lmdb"
     store_of(place, Record(name="cat/0.jpg", image=photo(1)), Record(name="b", image=photo(2))).close()
     flip(place, photo(1))

@@ -47,7 +47,7 @@ def check(place: str, records: list[Record], events: list[dict[str, str]], queri
                 assert found.dtype == np.uint32
 
 
-def test_random_queries_find_the_records_that_match_one_by_one(place: str) -> None:
+def test_random_queries_find_what_a_check_of_each_record_finds(place: str) -> None:
     records = some_records(COUNT, seed=1)
     events = some_events(records, seed=2)
     write_records(place, records, events)
@@ -107,7 +107,7 @@ def test_query_for_an_unknown_value_lists_the_known_ones(selections: Selections,
         selections.select(text)
 
 
-def test_position_is_of_the_first_record_from_an_index_on(tmp_path: Path) -> None:
+def test_position_is_that_of_the_first_selected_record_at_or_after_an_index(tmp_path: Path) -> None:
     labels = [0, 0, 1, None, None, 2, 1, 1]
     write_records(
         tmp_path / "s.lmdb", [Record(label=label, name=f"{at}") for at, label in enumerate(labels)], classes=()

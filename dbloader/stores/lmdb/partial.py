@@ -179,7 +179,7 @@ def open_locked(path: Path, flags: int, place: str, doing: str = "writing") -> i
 
     Raises:
         StoreLockedError: Another process has locked it. The message has its activity, ``doing``.
-        StoreAccessError: The file cannot be opened, or its file system has no locks.
+        StoreAccessError: The file cannot be opened, or its file system does not support locks.
     """
     while True:
         try:

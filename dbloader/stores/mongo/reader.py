@@ -122,7 +122,7 @@ class MongoReader:
         def find_missing() -> None:
             # A repeated call requests only the documents that the failed call did not return.
             wanted = [index for index in part if index not in found]
-            # Without batch_size the first answer has 101 documents.
+            # Without batch_size, the server's first answer has at most 101 documents.
             for document in collection.find({"_id": {"$in": wanted}}, batch_size=len(wanted)):
                 index = index_of(document.raw) if raw else document["_id"]
                 if index is not None:

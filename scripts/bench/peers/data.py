@@ -32,7 +32,7 @@ WITHOUT_PEERS = (REFERENCE, "pickled LMDB", LIMIT)
 
 
 class Row(NamedTuple):
-    """A contender on some data.
+    """One contender on one set of images.
 
     Attributes:
         images: What the images are: a heading.

@@ -255,7 +255,7 @@ def outcome(use: Callable[[str, Path], Any], place: str, folder: Path) -> Any:
             return use(place, folder)
     except DBLoaderError as error:
         text = str(error)
-    # The writer of a copy does not know the source.
+    # An error of a copy may come from its writer, which does not know the source.
     named = use is copied or parse(place).database in text
     if "\n" in text or len(text) > 2000 or not named:
         raise ValueError(f"the error must be one line with the store's name: {text}")
