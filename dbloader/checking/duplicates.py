@@ -109,13 +109,12 @@ def find_duplicates(
     with ExitStack() as opened:
         stores = [opened.enter_context(open_store(one)) for one in (place, other) if one is not None]
         findings = opened.enter_context(Findings(output))
-        prints = [fingerprints_of(store, progress) for store in stores]
-        values = np.concatenate([values for values, _ in prints])
-        groups = load_groups(stores[0]) if other is None else None
-        if groups is None or groups.distance != distance:
-            groups = _find_groups(values, distance, 0 if other is None else len(stores[0]))
-            if other is None:
-                save_fingerprints(stores[0], prints[0], groups)
+        if other is None:
+            found, groups = search_store(stores[0], distance, progress)
+            prints = [found]
+        else:
+            prints = [fingerprints_of(store, progress) for store in stores]
+            groups = _find_groups(np.concatenate([values for values, _ in prints]), distance, len(stores[0]))
         for row in describe_rows(groups.rows, stores[0], stores[-1]):
             findings.add(row.pop("difference"), **row)
         return DuplicatesReport(
@@ -124,12 +123,28 @@ def find_duplicates(
             distance=distance,
             groups=len(groups.begins) - 1,
             duplicates=dict(findings.counts),
-            bytes_only=int((values["kind"] == BYTES_ONLY).sum()),
+            bytes_only=sum(int((values["kind"] == BYTES_ONLY).sum()) for values, _ in prints),
             unreadable=sum(len(reasons) for _, reasons in prints),
             first=findings.first,
             problems=[reason for _, reasons in prints for reason in reasons.values()][:_MAX_PROBLEMS],
             files=tuple(str(fingerprint_path(store.place)) for store in stores),
         )
+
+
+def search_store(
+    store: Store, distance: int, progress: Callable[[str, int, int], object]
+) -> tuple[Fingerprints, Groups]:
+    """Find the duplicates in one store, or load the result of an equal search. For the arguments see `find_duplicates`.
+
+    Raises:
+        StoreError: The store cannot be read.
+        OSError: The result cannot be written.
+    """
+    prints, groups = fingerprints_of(store, progress), load_groups(store)
+    if groups is None or groups.distance != distance:
+        groups = _find_groups(prints.values, distance, 0)
+        save_fingerprints(store, prints, groups)
+    return prints, groups
 
 
 def fingerprints_of(store: Store, progress: Callable[[str, int, int], object]) -> Fingerprints:

@@ -58,7 +58,7 @@ Examples:
     "path or index names the records.",
 )
 @click.option("--where", metavar="QUERY", help="With --html: report only the records that this search finds.")
-@click.option("--read-only", is_flag=True, help="Do not let the page mark records in a file beside PLACE.")
+@click.option("--read-only", is_flag=True, help="Let the page write no files beside PLACE: no marks, no duplicates.")
 @click.option("--no-open", is_flag=True, help="Do not open a browser.")
 def view_command(
     place: str,

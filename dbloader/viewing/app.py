@@ -8,6 +8,7 @@ import itertools
 import json
 import re
 import secrets
+import shlex
 import traceback
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -36,6 +37,7 @@ from dbloader.errors import (
 from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.mongo.uri import is_mongo
 from dbloader.viewing import summary
+from dbloader.viewing.duplicate_search import DuplicateSearch
 from dbloader.viewing.files import stored_file
 from dbloader.viewing.guard import error_response
 from dbloader.viewing.joined import join_listing
@@ -116,8 +118,15 @@ class ViewerState:
             Selections(store, None if listing is None else join_listing(store, listing, tell)) for store in stores
         ]
         self.marks = [Marks(selections, read_only=read_only) for selections in self.selections]
+        self.searches = [*map(DuplicateSearch, stores)]
         self.started = secrets.token_hex(4)
         self.answers = itertools.count(1)
+
+    def close(self) -> None:
+        """End the threads and the process that belong to the page."""
+        for search in self.searches:
+            search.stop()
+        self.training.close()
 
 
 class ViewerRequest:
@@ -247,7 +256,21 @@ def _report(request: ViewerRequest) -> dict[str, Any]:
 
 def _duplicates(request: ViewerRequest) -> dict[str, Any]:
     start, count = request.integer("start", 0), request.integer("count", 100)
-    return list_duplicates(request.store, start, count, differing=request.text("differing") == "true")
+    search = request.state.searches[request.number].describe()
+    return {
+        "search": search,
+        "found": None if search["running"] else list_duplicates(
+            request.store, start, count, differing=request.text("differing") == "true"
+        ),
+        "command": shlex.join(["dbloader", "duplicates", request.store.place]),
+    }  # fmt: skip
+
+
+def _search_duplicates(request: ViewerRequest, body: bytes) -> dict[str, Any]:
+    """Start the search for duplicates, or stop it if the body is "stop". Return its state."""
+    search = request.state.searches[request.number]
+    search.stop() if body == b"stop" else search.start()
+    return search.describe()
 
 
 def _thumbnail(request: ViewerRequest) -> Response:
@@ -336,18 +359,22 @@ def create_app(state: ViewerState, routes: Iterable[_Route] = ROUTES) -> Starlet
     async def no_route(_: Request, error: Exception) -> Response:
         return error_response(getattr(error, "status_code", 500), "nothing is here")
 
-    async def change_marks(request: Request) -> Response:
-        body = b""
-        async for part in request.stream():
-            body += part
-            if len(body) > _MOST_BODY:
-                return error_response(413, f"at most {_MOST_BODY:,} bytes are taken")
-        return await run_in_threadpool(_answer, lambda asked: _change_marks(asked, body), ViewerRequest(state, request))
+    def change(function: Callable[[ViewerRequest, bytes], Any]) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            body = b""
+            async for part in request.stream():
+                body += part
+                if len(body) > _MOST_BODY:
+                    return error_response(413, f"at most {_MOST_BODY:,} bytes are taken")
+            return await run_in_threadpool(_answer, lambda asked: function(asked, body), ViewerRequest(state, request))
+
+        return answer
 
     app = Starlette(
         routes=[
             *(Route(path, endpoint(function, decodes=decodes)) for path, function, decodes in routes),
-            Route("/api/{s}/marks", change_marks, methods=["POST"]),
+            Route("/api/{s}/marks", change(_change_marks), methods=["POST"]),
+            Route("/api/{s}/duplicates", change(_search_duplicates), methods=["POST"]),
         ],
         exception_handlers={HTTPException: no_route},
     )

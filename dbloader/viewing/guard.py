@@ -37,7 +37,7 @@ _TOKEN_BYTES = 32
 _HOST = re.compile(r"(?:\[(?P<ipv6>[0-9a-fA-F:.]+)\]|(?P<name>[0-9A-Za-z._-]+))(?::(?P<port>[0-9]{1,5}))?")
 _NAVIGATION = ("navigate", "document")
 _REQUEST_S = 10  # a browser sends its request at once
-_CHANGES = re.compile("/api/[0-9]+/marks")  # the only path that takes POST
+_CHANGES = re.compile("/api/[0-9]+/(marks|duplicates)")  # the only paths that take POST
 _OPEN = "open the link that dbloader view printed"
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>dbloader</title>
 <meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">
@@ -74,7 +74,8 @@ class Guard:
         host: The host that the server listens on. Requests may name it, or a loopback address, as their ``Host``.
         port: The port that the server listens on.
         is_public: Whether other machines can reach the server. Then requests may name any address.
-        read_only: Whether nothing can be changed. Otherwise the viewer's own page may send POST to one path, for marks.
+        read_only: Whether nothing can be changed. Otherwise the viewer's own page may send POST to two paths: one sets
+            marks, and one searches for duplicates, which writes a file beside the store.
         tell: Called with a sentence for the person who started the server, when a browser opens a used link.
     """
 
@@ -134,7 +135,7 @@ class Guard:
         if is_foreign and not (is_page and navigates):
             return _refusal(f"a page of another site asked for this: {_OPEN}", is_page=is_page)
         if is_change and not _is_same_origin(request):
-            return error_response(403, f"only the page of this viewer can change marks: {_OPEN}")
+            return error_response(403, f"only the page of this viewer can do this: {_OPEN}")
         cookie = f"dbloader-{host['port'] or 80}"
         is_known = _equal(request.cookies.get(cookie, ""), self._cookie)
         token, rest = _take_token(scope["query_string"]) if is_page else (None, "")

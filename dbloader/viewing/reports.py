@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,6 @@ import numpy as np
 
 from dbloader.checking.duplicates import describe_rows
 from dbloader.checking.fingerprints import load_groups
-from dbloader.errors import OptionError
 from dbloader.queries.cache import LRUCache
 from dbloader.queries.columns import find_names
 from dbloader.records.columns import NO_LABEL
@@ -67,8 +65,10 @@ class ConversionReport:
         return self._counts.get(wanted, lambda: Counter(line["event"] for line in self._lines(wanted)))
 
 
-def list_duplicates(store: Store, start: int, count: int, *, differing: bool = False) -> dict[str, Any]:
-    """Return groups that the last ``dbloader duplicates`` of this store found: at most 100, from ``start``.
+def list_duplicates(store: Store, start: int, count: int, *, differing: bool = False) -> dict[str, Any] | None:
+    """Return groups that the last search for duplicates of this store found: at most 100, from ``start``.
+
+    The result is None if this store was not searched.
 
     ``groups`` is a list of the ``index``, ``name`` and ``class`` of an original, the ``count`` of its duplicates, and
     the first 60 duplicates in ``others``. A class is its name, or the label, or None. ``total`` counts all groups,
@@ -80,16 +80,10 @@ def list_duplicates(store: Store, start: int, count: int, *, differing: bool = F
         start: The first group to return.
         count: Groups to return.
         differing: Return and number only the groups whose labels differ.
-
-    Raises:
-        OptionError: This store was not searched for duplicates. The message has the command for it.
     """
     kept = load_groups(store)
     if kept is None:
-        command = shlex.join(["dbloader", "duplicates", store.place])
-        raise OptionError(
-            f"these images were not searched for duplicates yet: run this, and load the page again: {command}"
-        )
+        return None
     labels = store.column("label")
     differs = labels[kept.rows["index"]] != labels[kept.rows["of"]]
     numbers = np.unique(kept.begins.searchsorted(np.flatnonzero(differs), "right") - 1)

@@ -77,8 +77,8 @@ class View:
             self.address, self.port = server.getsockname()[:2]
             self.is_public = not ipaddress.ip_address(self.address).is_loopback
             training = Training(stores, transform, own_process=own_process)
-            opened.callback(training.close)
             state = ViewerState(stores, tell, training, listing, read_only=read_only)
+            opened.callback(state.close)
             self.marks = state.marks[0]
             self._guard = Guard(
                 create_app(state), host, self.port, is_public=self.is_public, read_only=read_only, tell=tell
@@ -151,7 +151,8 @@ def view(
             callable that takes PIL images. None for ``RandomResizedCrop``, the default of `create_loader`.
         listing: A listing, such as a model's predictions, whose columns are shown as further fields. Its column
             ``name``, ``path`` or ``index`` names the records.
-        read_only: Do not let the page mark records, in a file beside the store. The store never changes.
+        read_only: Let the page write no files beside the store: no marks, no search for duplicates. The store never
+            changes.
 
     Raises:
         TypeError: ``read_only`` is not a bool.

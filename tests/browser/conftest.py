@@ -81,5 +81,5 @@ def axe() -> str:
 
 @pytest.fixture
 def damaged() -> str:
-    """Pattern of the refused requests: a damaged picture, and duplicates without a search."""
-    return rf"/thumb/0/{FLIPPED}\?|/duplicates\?"
+    """Pattern of the refused requests: a damaged picture."""
+    return rf"/thumb/0/{FLIPPED}\?"

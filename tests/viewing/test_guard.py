@@ -231,7 +231,7 @@ def test_page_of_the_viewer_may_change_marks(opened: Opened) -> None:
 )  # fmt: skip
 def test_change_needs_the_page_of_the_viewer(opened: Opened, lines: tuple[str, ...]) -> None:
     sent = [line.format(port=opened.viewer.port) for line in lines]
-    check_refused(change(opened, *sent), "only the page of this viewer can change marks")
+    check_refused(change(opened, *sent), "only the page of this viewer can do this")
 
 
 def test_change_is_refused_like_any_other_request(opened: Opened) -> None:
@@ -254,7 +254,8 @@ def test_read_only_viewer_takes_no_change(stores: tuple[Path, Path]) -> None:
         at = f"127.0.0.1:{running.port}"
         cookie = ask(running.port, running.link.partition(at)[2], host=at).headers["set-cookie"].partition(";")[0]
         lines = (f"Cookie: {cookie}", "Sec-Fetch-Site: same-origin", "Content-Length: 0")
-        check_refused(ask(running.port, "/api/0/marks", *lines, method="POST", host=at), "takes GET and HEAD", 405)
+        for path in ("/api/0/marks", "/api/0/duplicates"):
+            check_refused(ask(running.port, path, *lines, method="POST", host=at), "takes GET and HEAD", 405)
         found = json.loads(ask(running.port, "/api/stores", *lines[:2], host=at).body)
     assert found[0]["marks"]["why_not"] == "the viewer was started with --read-only"
 

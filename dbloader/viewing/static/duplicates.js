@@ -1,9 +1,11 @@
-/** Groups of duplicates that `dbloader duplicates` found. */
-import {api, counted, escaped, link, load, make, notice, picture, stores, title} from "./app.js";
+/** Groups of duplicates, and the search for them. */
+import {api, ask, counted, errorOf, escaped, link, load, make, notice, picture, stores, title} from "./app.js";
 import {mark} from "./marks.js";
+import {code} from "./record.js";
 
 const COUNT = 20; // groups of a request
 const MARKED = 1000; // indices of a query, which has at most 10,000 letters
+const ASK_MS = 500; // between questions for the progress of a search
 
 /** Return a link to a record: its picture, a text and its class, which is red if it differs. */
 function pictured(store, index, text, label, differs) {
@@ -18,22 +20,40 @@ class Duplicates extends HTMLElement {
     title("Duplicates");
     this.controller?.abort();
     const {signal} = (this.controller = new AbortController());
-    const [head, list, more] = [make("p", {role: "status"}, "Searching…"), make("div", {class: "groups"}), make("button", {hidden: true}, "Show more")];
+    const [head, list, more] = [make("p", {role: "status"}, "Loading…"), make("div", {class: "groups"}), make("button", {hidden: true}, "Show more")];
     const only = make("input", {type: "checkbox"}), choice = make("label", {hidden: true}, only, " only groups whose labels differ");
-    const {why_not: why} = stores[store].marks, extras = [];
-    const drop = make("button", {hidden: true, disabled: why !== null, title: escaped(why ?? ""), onclick: async () => {
-      const all = [...extras];
+    const {why_not: why} = stores[store].marks, off = {disabled: why !== null, title: escaped(why ?? "")};
+    const drop = make("button", {hidden: true, ...off, onclick: async () => {
+      const all = [...list.querySelectorAll("input:checked")].map((box) => box.value);
       for (let start = 0; start < all.length; start += MARKED)
         if (!await mark(store, `index:${all.slice(start, start + MARKED).join(",")}`, {drop: true})) return;
       notice(`${counted(all.length)} records: drop`);
-    }}, "Drop the duplicates shown");
-    this.replaceChildren(make("h1", {}, "Duplicates"), head, choice, drop, list, more);
+    }}, "Drop the checked images");
+    const run = make("button", {...off, onclick: async () => {
+      const reply = await ask(`/api/${store}/duplicates`, undefined, {method: "POST", body: run.value});
+      if (!reply.ok) notice(escaped(await errorOf(reply)));
+      await load();
+    }});
+    const meter = make("progress", {ariaLabel: "Searched images"}), number = make("span"), terminal = make("div");
+    const search = make("div", {hidden: true}, make("p", {class: "row"}, run, meter, number), terminal);
+    this.replaceChildren(make("h1", {}, "Duplicates"), head, search, choice, drop, list, more);
     const load = async () => {
+      const start = list.childElementCount;
+      clearTimeout(this.later);
       try {
-        const found = await api(`/api/${store}/duplicates`, {start: list.childElementCount, count: COUNT, differing: only.checked || null}, signal);
-        list.append(...found.groups.map((group) => this.group(store, group)));
-        extras.push(...found.groups.flatMap((group) => group.others.map((row) => row.index)));
-        drop.hidden = !extras.length;
+        const {search: {running, done, of, problem}, found, command} = await api(`/api/${store}/duplicates`, {start, count: COUNT, differing: only.checked || null}, signal);
+        search.hidden = found !== null;
+        if (!found) {
+          head.textContent = running ? "Searching for duplicates…" : escaped(problem) || "These images were not searched for duplicates yet.";
+          [run.value, run.textContent] = running ? ["stop", "Cancel"] : ["start", "Search for duplicates"];
+          Object.assign(meter, {hidden: !running, max: of, value: done});
+          number.textContent = running ? `${counted(done)} of ${counted(of)} images` : "";
+          terminal.replaceChildren(...running ? [] : [make("p", {class: "muted"}, "Or in a terminal:"), code(command)]);
+          if (running) this.later = setTimeout(load, ASK_MS);
+          return;
+        }
+        if (list.childElementCount === start) list.append(...found.groups.map((group) => this.group(store, group)));
+        drop.hidden = !list.childElementCount;
         more.hidden = list.childElementCount >= (only.checked ? found.differing : found.total);
         choice.hidden = !found.differing;
         head.textContent = found.total ? `${counted(found.duplicates)} images are duplicates of ${counted(found.total)} others: they have the same bytes, or at most ` +
@@ -46,14 +66,14 @@ class Duplicates extends HTMLElement {
       }
     };
     more.onclick = load;
-    only.onchange = () => { list.replaceChildren(); extras.length = 0; load(); };
+    only.onchange = () => { list.replaceChildren(); load(); };
     await load();
   }
 
   group(s, {index, name, count, others, ...group}) {
-    const rest = others.map((row) =>
-      pictured(s, row.index, `${counted(row.index)} · ${row.difference === "same" ? "same bytes" : row.bits === 1 ? "1 bit" : `${row.bits} bits`}`,
-        row.class, row.class !== group.class));
+    const rest = others.map((row) => make("div", {}, pictured(s, row.index,
+      `${counted(row.index)} · ${row.difference === "same" ? "same bytes" : row.bits === 1 ? "1 bit" : `${row.bits} bits`}`,
+      row.class, row.class !== group.class), make("label", {}, make("input", {type: "checkbox", checked: true, value: row.index}), " drop")));
     const first = pictured(s, index, `${counted(index)} · first`, group.class);
     const left = count - others.length;
     return make("section", {class: "group"}, make("h2", {}, `${escaped(name ?? "without a name")} and ${counted(count)} more`),

@@ -1,0 +1,60 @@
+"""Search a store for duplicates in the background, for the page of duplicates."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from dbloader.checking.duplicates import DISTANCE, search_store
+from dbloader.errors import DBLoaderError
+
+if TYPE_CHECKING:
+    from dbloader.stores.base import Store
+
+
+class _StopError(Exception):
+    pass
+
+
+class DuplicateSearch:
+    """A search for duplicates in a thread, as `dbloader duplicates` does it. Threads may share it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock, self._stopped = threading.Lock(), threading.Event()
+        self._thread: threading.Thread | None = None
+        self._done, self._problem = 0, ""
+
+    def start(self) -> None:
+        """Start the search, unless it runs."""
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():
+                self._stopped.clear()
+                self._done, self._problem = 0, ""
+                self._thread = threading.Thread(target=self._run, name="duplicates", daemon=True)
+                self._thread.start()
+
+    def stop(self) -> None:
+        """Cancel the search, and wait until it has ended. While it compares fingerprints, this can take a while."""
+        with self._lock:
+            self._stopped.set()
+            if self._thread is not None:
+                self._thread.join()
+
+    def describe(self) -> dict[str, Any]:
+        """Return whether the search runs, its ``done`` records of all, and the ``problem`` of the last search or ""."""
+        running = self._thread is not None and self._thread.is_alive()
+        return {"running": running, "done": self._done, "of": len(self._store), "problem": self._problem}
+
+    def _run(self) -> None:
+        try:
+            search_store(self._store, DISTANCE, self._progress)
+        except _StopError:
+            pass
+        except (DBLoaderError, OSError, MemoryError) as error:
+            self._problem = str(error) or type(error).__name__
+
+    def _progress(self, _: str, done: int, __: int) -> None:
+        self._done = done
+        if self._stopped.is_set():
+            raise _StopError

@@ -1,0 +1,79 @@
+"""The search for duplicates that the page starts."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dbloader import Record, open_store
+from dbloader.viewing import duplicate_search
+from dbloader.viewing.duplicate_search import DuplicateSearch
+from dbloader.viewing.reports import list_duplicates
+from tests.support.images import WAIT_S, encoded, scene
+from tests.viewing.stores import write_records
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    images = [encoded(scene(seed), "JPEG") for seed in (0, 1, 0, 2)]
+    write_records(tmp_path / "a.lmdb", [Record(f"{n}", image=image) for n, image in enumerate(images)])
+    return tmp_path / "a.lmdb"
+
+
+def finish(search: DuplicateSearch) -> None:
+    """Wait for the end of a search without stopping it."""
+    for thread in threading.enumerate():
+        if thread.name == "duplicates":
+            thread.join(WAIT_S)
+    assert not search.describe()["running"]
+
+
+def test_search_finds_what_the_page_lists(place: Path) -> None:
+    with open_store(place) as store:
+        search = DuplicateSearch(store)
+        assert search.describe() == {"running": False, "done": 0, "of": 4, "problem": ""}
+        assert list_duplicates(store, 0, 10) is None
+        search.start()
+        finish(search)
+        assert search.describe() == {"running": False, "done": 4, "of": 4, "problem": ""}
+        found = list_duplicates(store, 0, 10)
+        assert found is not None
+        assert [(group["index"], group["others"][0]["index"]) for group in found["groups"]] == [(0, 2)]
+
+
+def test_cancelled_search_ends_and_starts_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = threading.Event()
+
+    def search_for_ever(_store: Any, _distance: int, progress: Any) -> None:
+        while True:
+            progress("Looking", 3, 4)
+            begun.set()
+
+    with open_store(place) as store:
+        search = DuplicateSearch(store)
+        monkeypatch.setattr(duplicate_search, "search_store", search_for_ever)
+        search.start()
+        search.start()
+        assert begun.wait(WAIT_S)
+        assert search.describe() == {"running": True, "done": 3, "of": 4, "problem": ""}
+        search.stop()
+        assert search.describe() == {"running": False, "done": 3, "of": 4, "problem": ""}
+        assert list_duplicates(store, 0, 10) is None
+        monkeypatch.undo()
+        search.start()
+        finish(search)
+        assert list_duplicates(store, 0, 10) is not None
+
+
+def test_problem_of_a_search_is_described(place: Path) -> None:
+    (place.parent / "a.lmdb.duplicates").mkdir()
+    with open_store(place) as store:
+        search = DuplicateSearch(store)
+        search.start()
+        finish(search)
+        assert "Is a directory" in search.describe()["problem"]
