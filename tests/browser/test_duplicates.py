@@ -77,7 +77,7 @@ def test_page_searches_for_duplicates_and_drops_the_checked_ones(tabs: Tabs, two
     expect(groups).to_have_count(2)
     page.get_by_label("drop").first.uncheck()
     page.get_by_role("button", name="Drop the checked images").click()
-    expect(page.get_by_text("1 records: drop")).to_be_visible()
+    expect(page.get_by_text("1 record: drop")).to_be_visible()
     copy_store(place, place.with_name("clean.lmdb"), marks=f"{place}.marks.jsonl", overwrite=True)
     with open_store(place.with_name("clean.lmdb")) as clean:
         assert [name[len(ATTACK) :] for name in clean.names()] == ["0", "1", "2", "3", "4", "5", "6", "7", "8"]

@@ -27,7 +27,7 @@ class Duplicates extends HTMLElement {
       const all = [...list.querySelectorAll("input:checked")].map((box) => box.value);
       for (let start = 0; start < all.length; start += MARKED)
         if (!await mark(store, `index:${all.slice(start, start + MARKED).join(",")}`, {drop: true})) return;
-      notice(`${counted(all.length)} records: drop`);
+      notice(`${counted(all.length)} ${all.length === 1 ? "record" : "records"}: drop`);
     }}, "Drop the checked images");
     const run = make("button", {...off, onclick: async () => {
       const reply = await ask(`/api/${store}/duplicates`, undefined, {method: "POST", body: run.value});
@@ -36,7 +36,7 @@ class Duplicates extends HTMLElement {
     }});
     const meter = make("progress", {ariaLabel: "Searched images"}), number = make("span"), terminal = make("div");
     const search = make("div", {hidden: true}, make("p", {class: "row"}, run, meter, number), terminal);
-    this.replaceChildren(make("h1", {}, "Duplicates"), head, search, choice, drop, list, more);
+    this.replaceChildren(make("h1", {}, "Duplicates"), head, search, make("div", {class: "row"}, choice, drop), list, more);
     const load = async () => {
       const start = list.childElementCount;
       clearTimeout(this.later);
