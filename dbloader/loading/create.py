@@ -42,6 +42,10 @@ if TYPE_CHECKING:
 
 _IMAGENET = Normalize()
 
+# Samples of each thread that are made ahead at least, so that all threads are busy while one of them makes a sample
+# that takes 20 times as long as the others.
+_SAMPLES_AHEAD = 24
+
 
 def create_loader(
     dataset: Any,
@@ -120,7 +124,8 @@ def create_loader(
             which releases the GIL. ``"processes"`` suit transforms in Python, and many workers. ``"auto"`` takes
             threads for a store's dataset with a Decoder, if there are up to 4 workers or processes are not forked.
             Later changes of the dataset do not reach worker processes.
-        prefetch_factor: Batches ahead for each worker process, or for all threads together; 2 if None.
+        prefetch_factor: Batches ahead for each worker process, or for all threads together. None means 2; with threads,
+            it means more if 2 batches have fewer than 24 samples for each thread.
 
     Raises:
         OptionError: An option is out of its range or contradicts another; the dataset has no samples; the device is
@@ -145,7 +150,7 @@ def create_loader(
     if collate_fn is not None and not callable(collate_fn):
         raise TypeError(f"collate_fn must be a callable or None, got {collate_fn!r}")
     num_workers = cpu_share() if num_workers is None else whole_number("num_workers", num_workers, 0)
-    prefetch_factor = 2 if prefetch_factor is None else whole_number("prefetch_factor", prefetch_factor, 1)
+    prefetch_factor = None if prefetch_factor is None else whole_number("prefetch_factor", prefetch_factor, 1)
     if isinstance(transform, str):
         transform = default_transform(dataset, size, is_training=is_training)
         if transform is None and input_size is not None:
@@ -176,6 +181,8 @@ def create_loader(
         fetcher = ReplacingBatchFetcher(fetcher, tester, batches.sampler, on_error)
     threads = worker_type == "threads" or (worker_type == "auto" and suits_threads(fetcher, num_workers))
     kind = ThreadLoader if threads else ProcessLoader
+    if prefetch_factor is None:
+        prefetch_factor = max(2, -(-_SAMPLES_AHEAD * num_workers // batch_size)) if threads else 2
     loader: Any = kind(fetcher, batches, num_workers, dataset=dataset, prefetch_factor=prefetch_factor)
     steps: list[Any] = [] if normalize is None else [check_uint8, normalize]
     if preparation is not None:

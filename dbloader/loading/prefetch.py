@@ -187,9 +187,9 @@ class PrefetchLoader(Generic[T]):
         if expect_order is None:
             return
         # One worker may be this many samples behind another.
-        batches = max(1, getattr(self._loader, "num_workers", 0)) * (
-            getattr(self._loader, "prefetch_factor", None) or 1
-        )
+        batches = getattr(self._loader, "prefetch_factor", None) or 1
+        if not getattr(self._loader, "shares_prefetch_factor", False):
+            batches *= max(1, getattr(self._loader, "num_workers", 0))
         margin = batches * position.batch_size
         # A cache that is large enough for one epoch must not end the training later, when shards have other sizes.
         expect_order(position.sampler, position.start, margin=margin, check=not self._cache_checked)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import threading
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,9 +17,11 @@ from typing_extensions import override
 
 from dbloader._describe import describe, stop_iteration_error
 from dbloader.batches.base import call_now
+from dbloader.batches.timed import now
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
 
     from dbloader.batches.base import BatchFetcher, Finish, Submit
     from dbloader.batches.timed import TimedBatch
@@ -40,11 +43,15 @@ class ThreadLoader:
         batch_sampler: The indices of each batch.
         num_workers: Threads; with 0 the caller's thread makes each batch when it is asked for.
         dataset: The dataset whose samples are in the batches.
-        prefetch_factor: Most batches ahead of the batch that was received last, for all threads together.
+        prefetch_factor: Most batches ahead of the batch that was received last, for all threads together. No more than
+            these are in memory.
     """
 
     whole_batches = True
     """Batches are not collated from samples, so ``write_store`` cannot store the samples."""
+
+    shares_prefetch_factor = True
+    """``prefetch_factor`` is for all workers together, not for each."""
 
     # The same values as in a DataLoader that has a batch_sampler; frameworks read them.
     batch_size = None
@@ -87,6 +94,7 @@ class _Batches(Iterator["TimedBatch"]):
         self._order: Iterator[Sequence[int]] | None = itertools.chain([*itertools.islice(order, 1)], order)
         self._threads = threads
         self._ahead = ahead if threads else 0
+        self._part_size = PartSize(threads)
         self._pending: deque[Finish] = deque()
         self._pool: ThreadPoolExecutor | None = None
 
@@ -96,7 +104,10 @@ class _Batches(Iterator["TimedBatch"]):
             while self._order is not None and len(self._pending) <= self._ahead:
                 self._begin_batch(self._order)
             if self._pending:
-                return self._pending.popleft()()
+                asked = now()
+                batch = self._pending.popleft()()
+                self._part_size.adapt(asked)
+                return batch
         except StopIteration as stop:  # a sample raised it, and it would end the epoch
             self.close()
             raise stop_iteration_error("a sample or batch") from stop
@@ -124,15 +135,14 @@ class _Batches(Iterator["TimedBatch"]):
             return max(1, length)
         # Large parts decode faster. All threads are busy even so, because batches are begun ahead.
         batches = self._ahead if self._fetcher.releases_gil else 1
-        # Parts of one sample took a fifth longer, for handing them over; parts of 16 took 3 % longer than parts of 32.
-        return max(1, min(32, -(-length // -(-self._threads // batches))))
+        return max(1, min(self._part_size.most, -(-length // -(-self._threads // batches))))
 
     def _submit(self) -> Submit:
         if not self._threads:
             return call_now
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, "dbloader-worker", initializer=limit_intraop_threads)
-        return self._pool.submit
+        return functools.partial(self._part_size.submit, self._pool)
 
     def close(self, *, wait: bool = True) -> None:
         """End the threads, and wait for the parts that they are working on."""
@@ -141,6 +151,56 @@ class _Batches(Iterator["TimedBatch"]):
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(wait, cancel_futures=True)
+
+
+class PartSize:
+    """How many samples a thread makes at a time: fewer while threads are idle because one of them is late.
+
+    A thread that has some slow images among many delays its batch, and the batches after it cannot begin. With smaller
+    parts the other threads take over the rest.
+    """
+
+    # Parts of one sample took a fifth longer, for handing them over; parts of 16 took 3 % longer than parts of 32.
+    _LARGEST = 32
+    _IDLE_SHARE = 0.05  # of the time of all threads, since the last batch
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._limit = float(self._LARGEST)
+        self._lock = threading.Lock()
+        self._open = 0
+        self._ends: deque[float] = deque(maxlen=max(1, threads))
+        self._last = now()
+
+    @property
+    def most(self) -> int:
+        """Most samples in a part."""
+        return int(self._limit)
+
+    def submit(self, pool: ThreadPoolExecutor, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Submit a part, and note when it ends."""
+        with self._lock:
+            self._open += 1
+        future = pool.submit(function, *arguments)
+        future.add_done_callback(self._end)
+        return future
+
+    def _end(self, _: Future[Any]) -> None:
+        with self._lock:
+            self._open -= 1
+            self._ends.append(now())
+
+    def adapt(self, asked: float) -> None:
+        """Adapt the size to the time that threads were idle while a batch was awaited, since ``asked``."""
+        ended = now()
+        with self._lock:
+            ends = [*self._ends][min(0, self._open - self._threads) or len(self._ends) :]
+        idle = sum(ended - max(end, asked) for end in ends)
+        if idle > self._IDLE_SHARE * self._threads * (ended - self._last):
+            self._limit = max(1.0, self._limit / 2)
+        else:
+            self._limit = min(self._LARGEST, self._limit * 1.05)
+        self._last = ended
 
 
 def _raise(error: Exception) -> TimedBatch:

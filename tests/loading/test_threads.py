@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import pytest
@@ -20,7 +20,7 @@ from dbloader.batches.base import BatchFetcher
 from dbloader.batches.fetchers import create_fetcher
 from dbloader.errors import LoaderError
 from dbloader.loading.prefetch import PrefetchLoader
-from dbloader.loading.threads import ThreadLoader
+from dbloader.loading.threads import PartSize, ThreadLoader
 from tests.support.loaders import Numbers, batches_of, fail_at_7, numbers, process_loader, thread_loader
 
 WAIT_S = 20.0  # only a broken test waits so long
@@ -272,6 +272,49 @@ def test_threads_begin_at_most_the_prefetched_batches(ahead: int) -> None:
     for taken in range(1, 10):
         next(iterator)
         assert len(maker.begun) == taken + ahead
+
+
+def test_batches_after_a_late_sample_are_made_up_to_the_bound() -> None:
+    """Three batches ahead of the late one, in parts of two samples; all others are made before the late one ends."""
+    made: list[int] = []
+    rest_made = threading.Event()
+
+    def late_at_0(index: int) -> int:
+        if index == 0:
+            assert rest_made.wait(WAIT_S), made
+        else:
+            made.append(index)
+            if len(made) == 4 * 4 - 2:  # sample 1 is made after sample 0, by the same thread
+                rest_made.set()
+        return index
+
+    iterator: Any = iter(thread_loader(Numbers(40, late_at_0), 4, num_workers=2, prefetch_factor=3))
+    assert next(iterator).batch.tolist() == [0, 1, 2, 3]
+    assert sorted(made[:14]) == [*range(2, 16)]
+    assert numbers(batches_of(iterator)) == [[*range(at, at + 4)] for at in range(4, 40, 4)]
+
+
+def test_parts_get_smaller_only_while_threads_are_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = itertools.count()
+    monkeypatch.setattr("dbloader.loading.threads.now", lambda: next(times))
+    size, pool = PartSize(2), ThreadPoolExecutor(1)
+    monkeypatch.setattr(pool, "submit", lambda *_: Future())
+
+    def idle(duration: int) -> int:
+        """Let one of two parts end; after some time, the batch of the other one arrives."""
+        first, second = size.submit(pool, int), size.submit(pool, int)
+        asked = next(times)
+        second.set_result(0)
+        collections.deque(itertools.islice(times, duration), maxlen=0)
+        first.set_result(0)
+        size.adapt(asked)
+        return size.most
+
+    assert [idle(90) for _ in range(7)] == [16, 8, 4, 2, 1, 1, 1]
+    keep = [size.submit(pool, int) for _ in range(2)]  # no thread is idle now
+    assert max(idle(90) for _ in range(99)) == size.most == 32
+    assert not keep[0].done()
+    pool.shutdown()
 
 
 def test_only_worker_threads_compute_with_one_core() -> None:
