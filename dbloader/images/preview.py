@@ -44,7 +44,7 @@ _DEPTH_COLORS = bytes(
     round(float(np.interp(value, (0, 85, 170, 255), channel))) for value in range(256) for channel in _DEPTH_ANCHORS.T
 )
 _LOSSLESS_PX = 1600  # a thumbnail of this size replaces an image that a browser cannot show
-_TURNS = dict(zip(range(2, 9), map(Image.Transpose, (0, 3, 1, 5, 4, 6, 2)), strict=True))  # EXIF orientation
+TURNS = dict(zip(range(2, 9), map(Image.Transpose, (0, 3, 1, 5, 4, 6, 2)), strict=True))  # by EXIF orientation
 _MAGIC = re.compile(
     rb"(?P<jpeg>\xff\xd8\xff)|(?P<png>\x89PNG\r\n\x1a\n)|(?P<gif>GIF8[79]a)|"
     rb"(?P<webp>RIFF.{4}WEBP)|(?P<avif>.{4}ftypavi[fs])",
@@ -145,7 +145,7 @@ def legend_of(data: bytes) -> list[tuple[int, str, float]]:
 def _decode(data: bytes, facts: Facts, px: int, *, is_field: bool) -> tuple[bytes, str]:
     with translate_errors("the image does not decode", MemoryError), open_pillow(data) as opened:
         depth, image = value_depth(opened), None
-        turn = None if facts.format == "TIFF" else _TURNS.get(shown_orientation(data))  # Pillow always turns a TIFF
+        turn = None if facts.format == "TIFF" else TURNS.get(shown_orientation(data))  # Pillow always turns a TIFF
         if facts.format == "JPEG":
             image = _small_jpeg(data, facts, px)
             opened.draft(None, (px, px))

@@ -275,7 +275,8 @@ def _search_duplicates(request: ViewerRequest, body: bytes) -> dict[str, Any]:
 
 def _thumbnail(request: ViewerRequest) -> Response:
     index, px = request.integer("index"), request.integer("px", 320)
-    data, kind = request.state.thumbnails.get(request.store, index, px, _field(request))
+    over = tuple(filter(None, request.text("over").split(",")))
+    data, kind = request.state.thumbnails.get(request.store, index, px, _field(request), over)
     return _picture(request, data, {"Content-Type": kind})
 
 

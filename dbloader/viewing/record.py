@@ -49,21 +49,28 @@ def show_record(store: Store, index: int) -> dict[str, Any]:
         with suppress(DamagedRecordError, DamagedStoreError):
             name = store.name(index)
         return {"index": index, "name": name, "error": str(error)}
-    facts, class_name = describe_record(store, record), store.manifest.class_name
-    boxes, labels = (_array(record.fields.get(name), shape) for name, shape in (("boxes", (4,)), ("box_labels", ())))
+    facts = describe_record(store, record)
+    boxes, labels = boxes_of(store, record)
     return {
         **facts,
         "crc": "verified",
         "orientation": shown_orientation(record.image),
         "rendered": None if record.image is None else why_rendered(record.image),
-        "boxes": np.nan_to_num(boxes[:_BOXES]).tolist(),
-        "box_labels": [class_name(label) or str(label) for label in labels[:_BOXES].astype(int).tolist()],
+        "boxes": boxes,
+        "box_labels": labels,
         "files": [
             {"field": number, "name": name, "legend": _legend(store, name, record.fields[name])}
             for number, name in enumerate(store.manifest.file_fields)
             if isinstance(record.fields.get(name), bytes)
         ],
     }
+
+
+def boxes_of(store: Store, record: Record) -> tuple[list[list[float]], list[str]]:
+    """Return the first 2,000 boxes of a record, in pixels of the stored image, and the names of their classes."""
+    boxes, labels = (_array(record.fields.get(name), shape) for name, shape in (("boxes", (4,)), ("box_labels", ())))
+    names = [store.manifest.class_name(label) or str(label) for label in labels[:_BOXES].astype(int).tolist()]
+    return np.nan_to_num(boxes[:_BOXES]).tolist(), names
 
 
 def _legend(store: Store, field: str, data: bytes) -> list[tuple[int, str, float, str]]:

@@ -15,6 +15,7 @@ from dbloader import Record, convert
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
 from tests.browser.tabs import Site
+from tests.browser.test_pages import check_page
 from tests.support.damaged import flip
 from tests.support.images import encoded, photo, plant
 from tests.support.viewer import viewer
@@ -242,3 +243,19 @@ def test_image_that_was_stored_damaged_is_marked(tabs: Tabs, reported: Site) -> 
     expect(page.get_by_text("The image was damaged when it was converted, and is stored as it is:")).to_be_visible()
     link = page.get_by_role("link", name="What the training does with it")
     expect(link).to_have_attribute("href", re.compile(r"view=training.*record=\d+"))
+
+
+@pytest.mark.parametrize("path", ["/?q=index:0-7&px=160", "/?view=training&batch_size=4&q=index:0-7"])
+def test_boxes_and_masks_are_drawn_in_grid_and_training_on_request(tabs: Tabs, site: Site, path: str, axe: str) -> None:
+    page = tabs.open(site, path, refused=r"/(seen|thumb)/", color_scheme="light", reduced_motion="reduce")
+    picture = page.locator("main > :not([hidden]) img:visible").first
+    expect(picture).not_to_have_attribute("src", re.compile("over="))
+    page.get_by_label("boxes").check()
+    expect(picture).to_have_attribute("src", re.compile("over=boxes&"))
+    page.get_by_label("mask").check()
+    expect(picture).to_have_attribute("src", re.compile("over=boxes%2C0&"))
+    expect(picture).to_have_js_property("complete", True)
+    assert picture.evaluate("image => image.naturalWidth") > 0
+    check_page(page, axe)
+    page.get_by_label("boxes").uncheck()
+    assert page.url.endswith("over=0")

@@ -16,7 +16,7 @@ from PIL import Image, ImageOps
 
 from dbloader import Record, convert, open_store
 from dbloader.errors import DamagedRecordError, ImageError, OptionError, RecordIndexError
-from dbloader.images.preview import legend_of
+from dbloader.images.preview import TURNS, legend_of
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
 from dbloader.viewing.thumbnails import SIDES, Thumbnails
@@ -278,8 +278,46 @@ def test_wrong_size_field_or_index_is_refused(tmp_path: Path) -> None:
             Thumbnails().get(store, 0, 161)
         with pytest.raises(OptionError, match="has 1 file fields, numbered from 0; got field=1"):
             Thumbnails().get(store, 0, 160, 1)
+        with pytest.raises(OptionError, match="over must be boxes, or numbers of file fields, got '1'"):
+            Thumbnails().get(store, 0, 160, None, ("boxes", "0", "1"))
         with pytest.raises(RecordIndexError, match="no record 1 in"):
             Thumbnails().get(store, 1, 160)
+
+
+@pytest.mark.parametrize("padding", [0, 20_000], ids=["small file", "large file"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_boxes_and_masks_lie_on_what_they_show(orientation: int, padding: int, tmp_path: Path) -> None:
+    box, exif = (40, 20, 100, 60), Image.Exif()
+    image, mask = Image.new("RGB", (160, 120)), Image.new("L", (160, 120))
+    image.paste((250, 250, 250), box)
+    mask.paste(1, box)
+    exif[0x0112] = orientation
+    upright = mask.transpose(TURNS[orientation]) if orientation > 1 else mask
+    fields = {"boxes": np.array([box]), "box_labels": np.array([1]), "mask": encoded(upright, "PNG")}
+    data = encoded(image, "JPEG", exif=exif, quality=95) + bytes(padding)
+    with create_store(tmp_path / "a.lmdb") as writer:
+        writer.write([encode(Record("a", 0, data, 160, 120, "JPEG", fields=fields)), encode(Record("b", 0, data))])
+        writer.finish(classes=["cat", "dog"], source={"file_fields": ["mask"]})
+    with open_store(tmp_path / "a.lmdb") as store:
+
+        def drawn(*over: str, index: int = 0) -> Any:
+            return np.asarray(opened(Thumbnails().get(store, index, 160, None, over)[0]).convert("RGB")).astype(int)
+
+        rows, columns = np.nonzero(np.asarray(upright))
+        left, top, right, bottom = columns.min(), rows.min(), columns.max(), rows.max()
+        boxes, masks = drawn("boxes"), drawn("0")
+        inner = np.s_[top + 6 : bottom - 6, left + 6 : right - 6]
+        colored = np.ptp(boxes, axis=2) > 100
+        edges = np.zeros_like(colored)
+        edges[top - 3 : bottom + 5, left - 3 : right + 5] = True
+        edges[inner] = False
+        inside = np.asarray(upright) > 0
+        assert colored[[top, bottom], left:right].all()
+        assert colored[top:bottom, [left, right]].all()
+        assert not colored[~edges].any()
+        assert (np.ptp(masks[inner], axis=2) > 50).all()
+        assert not (np.ptp(masks, axis=2) > 50)[~edges & ~inside].any()
+        assert (drawn("boxes", "0", index=1) == drawn(index=1)).all()
 
 
 def test_cache_is_bounded_and_keeps_the_last_thumbnails(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 /** The entries of /api/stores, one for each store. start.js fills it before it shows a view. */
 export const stores = [];
 
-const SHARED = ["store", "q", "sort", "axes", "at", "px", "selected"]; // parameters of all views; the others belong to one view
+const SHARED = ["store", "q", "sort", "axes", "at", "px", "selected", "over"]; // parameters of all views; the others belong to one view
 const NUMBERS = {store: 0, at: 0, px: 160, index: 0, opacity: 70};
 const NO_DATABASE = 503; // the status of the viewer's reply when MongoDB does not answer
 const [SLOW_MS, ASK_AGAIN_MS] = [500, 1000];
@@ -138,6 +138,14 @@ export const listings = (store, q) => ["csv", "jsonl"].map((format) =>
 /** Return the URL of a picture of a record. `kind` is "thumb" or "image"; `params` are px and field. */
 export function picture(kind, store, index, params = {}) {
   return address(`/${kind}/${store}/${index}`, {...params, v: stores[store].started});
+}
+
+/** Return the choices of what is drawn over the thumbnails of a store: its boxes and masks. */
+export function overlays(store) {
+  const {fields, file_fields: files} = stores[store], chosen = (state().over ?? "").split(",");
+  return [..."boxes" in fields ? [["boxes", "boxes"]] : [], ...files.map((name, number) => [String(number), name])].map(([key, name]) =>
+    make("label", {}, make("input", {type: "checkbox", checked: chosen.includes(key), onchange: (event) =>
+      go({over: [...chosen.filter((other) => other && other !== key), ...event.target.checked ? [key] : []].join()}, {replace: true})}), ` ${escaped(name)}`));
 }
 
 /** Return a new element; the tag "svg:rect" makes one of SVG. A property that the element does not have becomes an attribute.

@@ -1,5 +1,5 @@
 /** The grid: all records of the search as thumbnails. */
-import {api, className, counted, escaped, find, go, link, listings, load, make, notice, picture, sized, state, stores, title, url} from "./app.js";
+import {api, className, counted, escaped, find, go, link, listings, load, make, notice, overlays, picture, sized, state, stores, title, url} from "./app.js";
 import {exact} from "./bars.js";
 import {keys} from "./keys.js";
 import {badge, onHold} from "./marks.js";
@@ -50,10 +50,11 @@ class Grid extends HTMLElement {
     this.everything = make("button", {id: "everything", title: "Select all records of this search", onclick: () => this.select(new Set(), true)}, "Select all");
     this.chosen = make("p", {id: "chosen"});
     this.marks = make("db-marks");
+    this.overlays = make("span", {class: "overlays", ariaLabel: "Over the images", role: "group"});
     this.filters = make("div", {class: "filters", ariaLabel: "Search", role: "group"}); // in a narrow window
     this.list = make("div", {id: "tiles", ariaLabel: "Records", ariaMultiSelectable: "true"});
     this.append(make("h1", {class: "unseen"}, "Images"), make("div", {class: "strip"}, this.status, this.everything,
-      make("span", {class: "sorts"}, this.sort, this.direction), make("label", {}, make("span", {}, "Go to "), "index ", this.jump), this.filters), this.list,
+      make("span", {class: "sorts"}, this.sort, this.direction), make("label", {}, make("span", {}, "Go to "), "index ", this.jump), this.overlays, this.filters), this.list,
       this.decide = make("div", {class: "decide", hidden: true}, this.chosen, this.marks)); // below the list, which stays under the finger
     const scroller = this.scroller = new Scroller(this.list, {
       gap: 8, tile: () => this.tile(), fill: (cell) => this.fill(cell), clear: (cell) => this.clear(cell),
@@ -88,6 +89,7 @@ class Grid extends HTMLElement {
     this.sharpen();
     this.sort.replaceChildren(make("option", {value: ""}, "as stored"),
       ...stores[now.store].sorts.map((name) => make("option", {value: name}, name === "odd" ? "odd sizes first" : `by ${escaped(name)}`)));
+    this.overlays.replaceChildren(...overlays(now.store));
     this.sort.value = now.sort.replace(/^-/, "");
     this.direction.hidden = !now.sort;
     this.direction.textContent = now.sort.startsWith("-") ? "↓" : "↑";
@@ -133,8 +135,9 @@ class Grid extends HTMLElement {
     const {across, down, gap} = this.scroller;
     const shown = (Math.max(across, down - CAPTION) - gap) * devicePixelRatio;
     const px = SIDES.find((side) => side >= shown) ?? SIDES.at(-1);
-    if (px === this.px || !this.list.clientWidth) return;
-    this.px = px;
+    const {over = null} = state();
+    if ((px === this.px && over === this.over) || !this.list.clientWidth) return;
+    Object.assign(this, {px, over});
     for (const cell of this.scroller.cells.values()) this.fill(cell);
   }
 
@@ -216,7 +219,7 @@ class Grid extends HTMLElement {
     cell.facts.textContent = [counted(index), escaped(className(store, label)), ...more.map(([, text]) => text), sorted].filter(Boolean).join(" · ");
     cell.facts.title = [...more.map(([field, text]) => `${field}: ${text}`), size].filter(Boolean).join("\n");
     cell.ariaSelected = String(this.has(index));
-    load(cell.img, picture("thumb", store, index, {px: this.px}), (why) => {
+    load(cell.img, picture("thumb", store, index, {px: this.px, over: this.over}), (why) => {
       cell.classList.add("bad");
       cell.why.textContent = escaped(why);
     });

@@ -1,5 +1,5 @@
 /** The training view: the batch of a step, or one record in twelve epochs. Each image is beside its original with the crop. */
-import {address, api, ask, className, counted, errorOf, escaped, go, link, load, make, picture, title} from "./app.js";
+import {address, api, ask, className, counted, errorOf, escaped, go, link, load, make, overlays, picture, title} from "./app.js";
 import {keys} from "./keys.js";
 
 /** Options: name, label, default, and whether it applies to the view of one record. */
@@ -21,7 +21,7 @@ class Training extends HTMLElement {
       make("details", {}, make("summary", {}, "Paste a state_dict() to see what comes next"), make("p", {class: "muted"}, PASTE), text,
         make("div", {class: "row"}, make("button", {onclick: () => go({state: text.value.trim(), step: null})}, "Show"),
           make("button", {onclick: () => go({state: null, step: null})}, "Without it"))),
-      make("div", {class: "row"}, make("span", {class: "by"}, step(-1, "Step before"), step(1, "Next step")), this.where), this.out);
+      make("div", {class: "row"}, make("span", {class: "by"}, step(-1, "Step before"), step(1, "Next step")), this.where, this.overlays = make("span", {class: "overlays", ariaLabel: "Over the originals", role: "group"})), this.out);
     this.urls = [];
   }
 
@@ -32,6 +32,7 @@ class Training extends HTMLElement {
     this.data = null;
     const of = now.record === undefined ? null : Number(now.record);
     this.form(now);
+    this.overlays.replaceChildren(...overlays(now.store));
     if (!this.out.childElementCount) this.where.textContent = "Computing the batch. The first time, the server loads torch, which takes some seconds.";
     try {
       const asked = Object.fromEntries([...OPTIONS.map(([name]) => name), "drop_last", "state"].map((name) => [name, now[name]]));
@@ -95,7 +96,7 @@ class Training extends HTMLElement {
     let [width, height] = sample.size?.every(Boolean) ? sample.size : [1, 1];
     if (sample.turned > 4) [width, height] = [height, width];
     const stored = make("img", {loading: "lazy", alt: `Original of ${sample.index}`});
-    load(stored, picture("thumb", now.store, sample.index, {px: 320}));
+    load(stored, picture("thumb", now.store, sample.index, {px: 320, over: now.over}));
     const original = make("span", {class: "original"}, stored);
     Object.assign(original.style, {width: `${SIDE * Math.min(1, width / height)}px`, height: `${SIDE * Math.min(1, height / width)}px`});
     if (sample.shares) {
@@ -131,7 +132,7 @@ class Training extends HTMLElement {
       const to = {record: null, epoch: sample.epoch, rank: sample.rank, step: sample.step, state: sample.state};
       facts.unshift(sample.step === null ? `${at}in the last incomplete batch, which is left out` : link(to, `${at}step ${counted(sample.step)}`));
     }
-    return make("li", {"data-position": sample.position}, make("div", {class: "both"}, link({view: "record", index: sample.index, record: null}, original), seen),
+    return make("li", {"data-position": sample.position}, make("div", {class: "both"}, Object.assign(link({view: "record", index: sample.index, record: null}, original), {ariaLabel: `Record ${sample.index}`}), seen),
       make("div", {}, make("b", {}, sample.index), ` ${escaped(sample.name ?? "")} `, make("span", {class: "muted"}, escaped(className(now.store, sample.label ?? null)))),
       make("div", {class: "at"}, ...facts.filter(Boolean).flatMap((fact, at) => at ? [" · ", fact] : [fact])), values);
   }

@@ -1,0 +1,54 @@
+"""Draw boxes and masks over a small picture of an image."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image, ImageDraw
+
+from dbloader.images.preview import TURNS, shown_orientation, thumbnail
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_OPACITY = 0.6  # of a mask
+_BOX_PX = 120  # pixels of the picture for each pixel of a box's line
+
+
+def draw_over(
+    picture: bytes, image: Any, size: tuple[int, int], boxes: Iterable[tuple[Sequence[float], str]], masks: list[bytes]
+) -> tuple[bytes, str]:
+    """Return a picture of an image with boxes and masks drawn over it, and its media type.
+
+    Args:
+        picture: A thumbnail of the image.
+        image: The stored image.
+        size: Width and height of the stored image in pixels, both positive.
+        boxes: Left, top, right and bottom of each box in pixels of the stored image, and its color for Pillow.
+        masks: Image files, which are drawn as `thumbnail` shows them.
+
+    Raises:
+        ImageError: A mask does not decode.
+    """
+    with Image.open(io.BytesIO(picture)) as opened:
+        shown = opened.convert("RGB")
+    if turn := TURNS.get(shown_orientation(picture)):  # the picture is the stored file
+        shown = shown.transpose(turn)
+    for mask in masks:
+        with Image.open(io.BytesIO(thumbnail(mask, max(shown.size), is_field=True)[0])) as opened:
+            layer = opened.convert("RGBA").resize(shown.size, Image.Resampling.NEAREST)
+        shown.paste(layer, mask=layer.getchannel("A").point(lambda alpha: round(alpha * _OPACITY)))
+    turn = TURNS.get(shown_orientation(image))
+    is_exchanged = turn is not None and shown_orientation(image) > 4
+    layer = Image.new("RGBA", shown.size[::-1] if is_exchanged else shown.size)
+    pen, scales = ImageDraw.Draw(layer), [side / whole for side, whole in zip(layer.size, size, strict=True)] * 2
+    for box, color in boxes:
+        left, top, right, bottom = (part * scale for part, scale in zip(box, scales, strict=True))
+        if left <= right and top <= bottom:
+            pen.rectangle((left, top, right, bottom), outline=color, width=max(2, max(shown.size) // _BOX_PX))
+    layer = layer if turn is None else layer.transpose(turn)
+    shown.paste(layer, mask=layer)
+    file = io.BytesIO()
+    shown.save(file, "JPEG", quality=85, subsampling=0)  # or thin lines lose their colors
+    return file.getvalue(), "image/jpeg"
