@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dbloader.conversion.write_store import write_store as write_store
     from dbloader.copying.copy_store import copy_store as copy_store
     from dbloader.datasets.lmdb import LMDBDataset as LMDBDataset
+    from dbloader.datasets.mixture import mix as mix
     from dbloader.datasets.mongo import MongoDataset as MongoDataset
     from dbloader.errors import DBLoaderError as DBLoaderError
     from dbloader.exports.export import export_store as export_store
@@ -43,6 +44,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "create_loader": "loading.create",
         "export_store": "exports.export",
         "find_duplicates": "checking.duplicates",
+        "mix": "datasets.mixture",
         "open_store": "stores.open",
         "verify_store": "checking.verify_store",
         "view": "viewing.server",

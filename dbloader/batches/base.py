@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from dbloader.batches.shared_memory import SharedBatchPool
-    from dbloader.batches.timed import SkippedSample, TimedBatch
+    from dbloader.batches.timed import SkippedSample, TimedBatch, Work
 
 Submit: TypeAlias = "Callable[..., Future[Any]]"
 Finish: TypeAlias = "Callable[[], TimedBatch]"
@@ -67,6 +67,21 @@ class BatchFetcher(ABC):
     def __getitems__(self, indices: Sequence[int]) -> TimedBatch:
         """Make a batch in this thread; the worker processes of a DataLoader call this."""
         return self.begin(indices, call_now, max(1, len(indices)))()
+
+
+class DatasetBatchFetcher(BatchFetcher):
+    """Makes the samples of one dataset in two steps, which a mixture calls for its parts of a batch."""
+
+    @abstractmethod
+    def read(self, indices: Sequence[int]) -> Any:
+        """Read the records at some indices, or request them from the kernel; return what ``make`` needs."""
+
+    @abstractmethod
+    def make(self, given: Any, part: slice, pixels: Sequence[Any] = ()) -> tuple[list[Any], Work]:
+        """Return a part of the samples that ``read`` gave, in any thread, and the time that it took to make them.
+
+        A fetcher with ``image_nbytes`` decodes the images into ``pixels``, and returns the rest of each sample.
+        """
 
 
 class OuterBatchFetcher(BatchFetcher):

@@ -15,6 +15,7 @@ from torch.utils.data import default_collate
 from dbloader._describe import short_repr
 from dbloader.datasets.base import describe_record
 from dbloader.datasets.fields import has_row_for_each_box, names_of
+from dbloader.datasets.mixture import Mixture
 from dbloader.datasets.store import StoreDataset
 from dbloader.errors import OptionError
 
@@ -112,8 +113,9 @@ def collate(
         OptionError: A sample has None or a PIL image in a field, or fields differ in length or shape. It names them.
     """
     function: Any = default_collate
-    if rule is not None or isinstance(dataset, StoreDataset):
-        fields = names_of(dataset.fields) if isinstance(dataset, StoreDataset) else {}
+    is_ours = isinstance(dataset, (StoreDataset, Mixture))
+    if rule is not None or is_ours:
+        fields = names_of(dataset.fields) if is_ours else {}
         function = functools.partial((rule or Collate()).collate, fields=fields, names=names)
     try:
         return function(samples)
@@ -125,6 +127,15 @@ def collate(
         if reason is None:
             raise
         raise OptionError(reason) from error
+
+
+def collate_samples(
+    dataset: Any, indices: Sequence[int], samples: list[Any], collate_fn: Callable[[list[Any]], Any] | None
+) -> Any:
+    """Return the batch of some samples of a dataset."""
+    if collate_fn is None or isinstance(collate_fn, Collate):
+        return collate(dataset, indices, samples, rule=collate_fn)
+    return collate_fn(samples)
 
 
 def _explain(
@@ -165,6 +176,8 @@ def _explain(
 
 
 def _describe(dataset: Any, index: int) -> str:
+    if isinstance(dataset, Mixture):
+        dataset, index = dataset.find(index)
     if isinstance(dataset, StoreDataset):
         return describe_record(dataset.records([index])[0], dataset.root)
     return f"sample {index} of {type(dataset).__name__}"

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import Subset
 from typing_extensions import override
 
-from dbloader.batches.base import BatchFetcher, OuterBatchFetcher, row_for_each, split
-from dbloader.batches.collate import Collate, collate
+from dbloader.batches.base import DatasetBatchFetcher, OuterBatchFetcher, row_for_each, split
+from dbloader.batches.collate import Collate, collate_samples
+from dbloader.batches.mixture import MixtureBatchFetcher
 from dbloader.batches.tensors import TensorBatchFetcher
 from dbloader.batches.timed import TimedBatch, Work, now
 from dbloader.datasets.fields import image_and_label
+from dbloader.datasets.mixture import Mixture
 from dbloader.datasets.store import StoreDataset
 from dbloader.datasets.transforms import apply_transform, random_numbers_for
 from dbloader.decoding.decoder import Decoder
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from dbloader.batches.base import Finish, Submit
+    from dbloader.batches.base import BatchFetcher, Finish, Submit
 
 
 def create_fetcher(
@@ -39,6 +41,8 @@ def create_fetcher(
 
     With ``pin_memory``, images that are decoded into one tensor are in pinned memory, which a GPU copies from.
     """
+    if isinstance(dataset, Mixture):
+        return MixtureBatchFetcher(dataset, _create_parts(dataset, collate_fn, transform, pin_memory), collate_fn)
     if type(dataset) is Subset:  # a subclass may choose its samples in another way
         inner = create_fetcher(dataset.dataset, collate_fn, transform=transform, pin_memory=pin_memory)
         return SubsetBatchFetcher(dataset, inner)
@@ -53,6 +57,20 @@ def create_fetcher(
     return SampleBatchFetcher(dataset, transform, collate_fn)
 
 
+def _create_parts(
+    mixture: Mixture, collate_fn: Any, transform: Callable[..., Any] | None, pin_memory: bool
+) -> list[DatasetBatchFetcher]:
+    """Return a fetcher for each dataset of a mixture: all of them decode into tensors, or none."""
+    left = [transform if part.makes_own_samples else None for part in mixture.datasets]
+    parts: list[Any] = [
+        create_fetcher(part, collate_fn, transform=one, pin_memory=pin_memory)
+        for part, one in zip(mixture.datasets, left, strict=True)
+    ]
+    if len({*map(type, parts)}) > 1:
+        return [SampleBatchFetcher(part, one) for part, one in zip(mixture.datasets, left, strict=True)]
+    return parts
+
+
 class SubsetBatchFetcher(OuterBatchFetcher):
     """Makes the batches of a Subset with the fetcher of the whole dataset."""
 
@@ -64,7 +82,7 @@ class SubsetBatchFetcher(OuterBatchFetcher):
         return self._begin_inner(chosen, submit, size)
 
 
-class SampleBatchFetcher(BatchFetcher):
+class SampleBatchFetcher(DatasetBatchFetcher):
     """Collates the samples of any map-style dataset, with ``collate_fn``, or with ``collate.collate`` if it is None.
 
     ``transform`` is applied to the first element of each sample, or to the image of a dict. None means that the dataset
@@ -88,17 +106,22 @@ class SampleBatchFetcher(BatchFetcher):
     @override
     def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
         began = now()
+        given = self.read(indices)
+        read = now() - began
+        futures = [submit(self.make, given, part) for part in split(len(indices), size)]
+        return functools.partial(self._finish, indices, futures, read)
+
+    @override
+    def read(self, indices: Sequence[int]) -> tuple[Sequence[Any], Sequence[Any]]:
         if self._reads_records:
             given, numbers = self.dataset.records(indices), self.dataset.random_numbers(indices)
         else:
             given, numbers = indices, random_numbers_for(self.transform, indices, self.transform)
-        rows = row_for_each(numbers, len(indices))
-        read = now() - began
-        futures = [submit(self._samples, _part_of(given, part), rows[part]) for part in split(len(indices), size)]
-        return functools.partial(self._finish, indices, futures, read)
+        return given, row_for_each(numbers, len(indices))
 
-    def _samples(self, given: Sequence[Any], rows: Sequence[Any]) -> tuple[Sequence[Any], float, float]:
-        """Return the samples of some records or indices, and the seconds that reading and decoding them took."""
+    @override
+    def make(self, given: Any, part: slice, pixels: Sequence[Any] = ()) -> tuple[list[Any], Work]:
+        given, rows = _part_of(given[0], part), given[1][part]
         began = now()
         make: Callable[[Any, Any], Any] = self._transformed
         if self._reads_records:
@@ -110,20 +133,15 @@ class SampleBatchFetcher(BatchFetcher):
         read = now()
         if self._reads_records or self.transform is not None:
             samples = [make(sample, row) for sample, row in zip(samples, rows, strict=True)]
-        return samples, read - began, now() - read
+        return samples, Work(read - began, now() - read)
 
-    def _finish(
-        self, indices: Sequence[int], futures: list[Future[tuple[Sequence[Any], float, float]]], read: float
-    ) -> TimedBatch:
+    def _finish(self, indices: Sequence[int], futures: list[Future[tuple[list[Any], Work]]], read: float) -> TimedBatch:
         parts = [future.result() for future in futures]
-        samples = [sample for part, _, _ in parts for sample in part]
+        samples = [sample for part, _ in parts for sample in part]
         began = now()
-        if self.collate_fn is None or isinstance(self.collate_fn, Collate):
-            batch = collate(self.dataset, indices, samples, rule=self.collate_fn)
-        else:
-            batch = self.collate_fn(samples)
-        work = Work(read + sum(part[1] for part in parts), sum(part[2] for part in parts), now() - began)
-        return TimedBatch(batch, work, len(samples), serial=read + work.collate)
+        batch = collate_samples(self.dataset, indices, samples, self.collate_fn)
+        serial = Work(read, 0.0, now() - began)
+        return TimedBatch(batch, sum((work for _, work in parts), serial), len(samples), serial=serial.total)
 
     def _transformed(self, sample: Any, random_numbers: np.ndarray[Any, Any] | None) -> Any:
         if isinstance(sample, dict):

@@ -14,6 +14,7 @@ from typing_extensions import override
 from dbloader._options import real_number
 from dbloader.batches.base import OuterBatchFetcher, call_now
 from dbloader.batches.fetchers import SubsetBatchFetcher
+from dbloader.batches.mixture import MixtureBatchFetcher
 from dbloader.batches.timed import SkippedSample
 from dbloader.datasets.store import StoreDataset
 from dbloader.errors import DamagedImageError, DamagedRecordError, DBLoaderError, LoaderError, NotAnImageError
@@ -110,7 +111,7 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
     def __init__(self, fetcher: BatchFetcher, tester: BatchFetcher, sampler: ResumableSampler, skip: Skip) -> None:
         super().__init__(fetcher.dataset, fetcher)
         self._tester = tester
-        store, _ = find_store(fetcher)
+        store = None if isinstance(fetcher, MixtureBatchFetcher) else find_store(fetcher)[0]
         self._limit = SkipLimit(sampler, skip, None if store is None else store.root)
         self.check_skipped = self._limit.receive
         # Indices that were damaged before. They are tested first, and most batches are then made only once.
@@ -184,6 +185,8 @@ def find_store(fetcher: BatchFetcher, index: int = 0) -> tuple[StoreDataset | No
     """Return the store's dataset behind a fetcher, or None, and the index there of a sample."""
     while isinstance(fetcher, SubsetBatchFetcher):
         fetcher, index = fetcher.inner, fetcher.dataset.indices[index]
+    if isinstance(fetcher, MixtureBatchFetcher):
+        return fetcher.dataset.find(index)
     return (fetcher.dataset if isinstance(fetcher.dataset, StoreDataset) else None), index
 
 

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import get_worker_info
 from typing_extensions import override
 
-from dbloader.batches.base import BatchFetcher, row_for_each, split
+from dbloader.batches.base import DatasetBatchFetcher, row_for_each, split
 from dbloader.batches.collate import ELEMENTS, collate
 from dbloader.batches.shared_memory import ReleasingArray, TensorByValue, send_small_by_value
 from dbloader.batches.timed import TimedBatch, Work, now
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 PLANNED_NBYTES = 2**21
 
 
-class TensorBatchFetcher(BatchFetcher):
+class TensorBatchFetcher(DatasetBatchFetcher):
     """Decodes the images of a store's dataset that ``suits`` straight into the tensor of their batch."""
 
     releases_gil = True
@@ -65,22 +65,29 @@ class TensorBatchFetcher(BatchFetcher):
     @override
     def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
         began = now()
-        rows = row_for_each(self.dataset.random_numbers(indices), len(indices))
-        images, pixels = self._allocate(len(indices))
+        images, pixels = self.allocate(len(indices))
+        given = self.read(indices)
+        read = now() - began
+        futures = [submit(self.make, given, part, pixels[part]) for part in split(len(indices), size)]
+        return functools.partial(self._finish, images, indices, futures, read)
+
+    @override
+    def read(self, indices: Sequence[int]) -> tuple[Store, Sequence[Any], Sequence[Any]]:
         store, places = self.dataset.locate(indices)
         records: Sequence[Any] = places
         if store.has_views:  # each decoding thread reads its own
             store.prefetch(places)
         else:  # all are read at once, in one round trip
             records = store.read(places)
-        read = now() - began
-        futures = [
-            submit(self._decode, store, pixels[part], records[part], rows[part]) for part in split(len(indices), size)
-        ]
-        return functools.partial(self._finish, images, indices, futures, read)
+        return store, records, row_for_each(self.dataset.random_numbers(indices), len(indices))
+
+    @override
+    def make(self, given: Any, part: slice, pixels: Sequence[Any] = ()) -> tuple[list[Any], Work]:
+        store, records, rows = given
+        return self._decode(store, pixels, records[part], rows[part])
 
     def _decode(
-        self, store: Store, pixels: np.ndarray[Any, Any], records: Sequence[Any], rows: Sequence[Any]
+        self, store: Store, pixels: Sequence[Any], records: Sequence[Any], rows: Sequence[Any]
     ) -> tuple[list[Any], Work]:
         """Decode the images of some records into ``pixels``; ``records`` are indices if the store has views.
 
@@ -116,16 +123,11 @@ class TensorBatchFetcher(BatchFetcher):
     ) -> TimedBatch:
         parts = [future.result() for future in futures]
         began = now()
-        others = [one for rest, _ in parts for one in rest]
-        others = collate(self.dataset, indices, others, ELEMENTS[1:], self.rule)
-        batch = join_image(self.dataset.fields, images, others)
-        batch = [*batch] if isinstance(batch, tuple) else batch
-        if not isinstance(images, torch.Tensor):
-            batch = send_small_by_value(batch)
+        batch = join_batch(self.dataset, indices, images, [one for rest, _ in parts for one in rest], self.rule)
         serial = Work(read, 0.0, now() - began)
         return TimedBatch(batch, sum((work for _, work in parts), serial), len(indices), serial=serial.total)
 
-    def _allocate(self, count: int) -> tuple[Any, np.ndarray[Any, Any]]:
+    def allocate(self, count: int) -> tuple[Any, np.ndarray[Any, Any]]:
         """Return the images of a batch, and their memory to decode into: uint8, shape (count, height, width, 3)."""
         decode: Any = self.dataset.decode
         shape = (count, *decode.size, 3)
@@ -142,6 +144,14 @@ class TensorBatchFetcher(BatchFetcher):
         else:
             tensor = self._memory.empty(shape)
         return tensor.permute(0, 3, 1, 2), tensor.numpy()
+
+
+def join_batch(dataset: Any, indices: Sequence[int], images: Any, others: list[Any], rule: Collate | None) -> Any:
+    """Return the batch of decoded images and the rest of each sample."""
+    collated = collate(dataset, indices, others, ELEMENTS[1:], rule)
+    batch = join_image(dataset.fields, images, collated)
+    batch = [*batch] if isinstance(batch, tuple) else batch
+    return batch if isinstance(images, torch.Tensor) else send_small_by_value(batch)
 
 
 def _take_some(records: Iterator[Record]) -> list[Record]:

@@ -54,6 +54,7 @@ class TimedBatch:
     Attributes:
         serial: Seconds of ``work`` in the thread that asks for the batches. More workers do not make them shorter.
         skipped: The damaged samples that others replace in this batch.
+        sources: In a mixture, for each source its samples, and the seconds that workers waited for its records.
     """
 
     batch: Any
@@ -61,3 +62,4 @@ class TimedBatch:
     samples: int
     serial: float = 0.0
     skipped: tuple[SkippedSample, ...] = ()
+    sources: dict[str, tuple[int, float]] = dataclasses.field(default_factory=dict)

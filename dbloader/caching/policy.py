@@ -199,7 +199,7 @@ def needs_of(
     from both ends until it has named every shard.
 
     Args:
-        sampler: A sampler of dbloader's, for this rank.
+        sampler: A sampler of dbloader's, for this rank. Index -1 is a sample of another store.
         since: The sampler's state where the iteration begins.
         lengths: Records in each shard.
         chosen: The indices of the samples in the store: int64, shape (samples,); None if every record is a sample.
@@ -227,7 +227,7 @@ def needs_of(
             part = positions[at : at + _COMPUTED]
             indices = order(np.arange(part.start, part.stop, part.step, dtype=np.int64) % sampler.length)
             shards = np.searchsorted(ends, indices if chosen is None else chosen[indices], side="right")
-            new = np.flatnonzero(unseen[shards])
+            new = np.flatnonzero(unseen[shards] & (indices >= 0))
             for shard, place in zip(*np.unique(shards[new], return_index=True), strict=True):
                 yield int(shard), at + int(new[place])
             unseen[shards[new]] = False

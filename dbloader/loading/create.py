@@ -6,6 +6,7 @@ import copy
 import multiprocessing
 import os
 from collections.abc import Iterable, Sequence, Sized
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -16,6 +17,7 @@ from dbloader._options import check_choice, checked_flag, number_from_environmen
 from dbloader.batches.fetchers import create_fetcher
 from dbloader.batches.replacing import ReplacingBatchFetcher, Skip
 from dbloader.datasets.fields import image_and_label
+from dbloader.datasets.mixture import Mixture
 from dbloader.datasets.store import StoreDataset
 from dbloader.decoding.crops import RandomResizedCrop, ResizeCenterCrop
 from dbloader.decoding.decoder import Decoder, check_size
@@ -88,10 +90,10 @@ def create_loader(
     exception.
 
     Args:
-        dataset: Any map-style dataset: LMDBDataset, MongoDataset, a Subset of one, torchvision's, timm's. It is not
-            changed. With ``fields`` the batches are dicts, and a Decoder crops image, masks and boxes together
-            (docs/masks.md). (For a ConcatDataset, pass a random Decoder as ``transform``. As the ``decode`` of one part
-            it would not get the position in the epoch.)
+        dataset: Any map-style dataset: LMDBDataset, MongoDataset, a Subset of one, a mixture of them (``mix``),
+            torchvision's, timm's. It is not changed. With ``fields`` the batches are dicts, and a Decoder crops image,
+            masks and boxes together (docs/masks.md). (For a ConcatDataset, pass a random Decoder as ``transform``. As
+            the ``decode`` of one part it would not get the position in the epoch.)
         input_size: Height and width of the images in pixels: one number for both, two numbers, or (3, height, width) as
             in timm; 224 if None. In evaluation, the output's longer side shows 0.875 of an image's shorter side. It is
             an error with a dataset that has a ``transform`` or ``decode`` of its own.
@@ -151,6 +153,7 @@ def create_loader(
         raise TypeError(f"collate_fn must be a callable or None, got {collate_fn!r}")
     num_workers = cpu_share() if num_workers is None else whole_number("num_workers", num_workers, 0)
     prefetch_factor = None if prefetch_factor is None else whole_number("prefetch_factor", prefetch_factor, 1)
+    automatic = isinstance(transform, str)
     if isinstance(transform, str):
         transform = default_transform(dataset, size, is_training=is_training)
         if transform is None and input_size is not None:
@@ -158,7 +161,7 @@ def create_loader(
                 f"input_size={input_size!r} has no effect, because the dataset has a transform or decode of its own: "
                 "leave input_size out, or pass transform=RandomResizedCrop(...) or another Decoder"
             )
-    decoded, transform = with_transform(dataset, transform)
+    decoded, transform = with_transform(dataset, transform, only_missing=automatic)
     batches = create_batch_sampler(
         dataset,
         sampler,
@@ -187,7 +190,8 @@ def create_loader(
     steps: list[Any] = [] if normalize is None else [check_uint8, normalize]
     if preparation is not None:
         steps.append(preparation)
-    prepared = Preparation(*steps, **image_and_label(dataset)) if steps else None
+    named = dataset.datasets[0] if isinstance(dataset, Mixture) else dataset
+    prepared = Preparation(*steps, **image_and_label(named)) if steps else None
     return PrefetchLoader(loader, device, preparation=prepared)
 
 
@@ -223,6 +227,8 @@ def default_transform(dataset: Any, size: tuple[int, int], *, is_training: bool)
 def _has_transform(dataset: Any) -> bool:
     if isinstance(dataset, Subset):
         return _has_transform(dataset.dataset)
+    if isinstance(dataset, Mixture):  # the others get the default
+        return all(map(_has_transform, dataset.datasets))
     if isinstance(dataset, ConcatDataset):
         return any(map(_has_transform, dataset.datasets))
     if isinstance(dataset, StoreDataset) and dataset.decode is not decode_pil:
@@ -230,8 +236,17 @@ def _has_transform(dataset: Any) -> bool:
     return any(getattr(dataset, name, None) is not None for name in ("transform", "transforms"))
 
 
-def with_transform(dataset: Any, transform: Callable[..., Any] | None) -> tuple[Any, Callable[..., Any] | None]:
-    """Return the dataset that makes the samples, and the transform that is left to apply to them."""
+def with_transform(
+    dataset: Any, transform: Callable[..., Any] | None, *, only_missing: bool = False
+) -> tuple[Any, Callable[..., Any] | None]:
+    """Return the dataset that makes the samples, and the transform that is left to apply to them.
+
+    With ``only_missing``, datasets of a mixture that have a transform keep it.
+    """
+    if isinstance(dataset, Mixture):
+        return dataset.replaced(
+            lambda part: part if only_missing and _has_transform(part) else with_transform(part, transform)[0]
+        ), transform
     if type(dataset) is Subset:
         inner, transform = with_transform(dataset.dataset, transform)
         return Subset(inner, dataset.indices), transform
@@ -261,7 +276,12 @@ def create_batch_sampler(
     if distributed and not is_distributed():
         raise OptionError("distributed=True needs torch.distributed: call init_process_group() first")
     if sampler is None:
-        sampler = ShuffleSampler(dataset, **ranks, seed=seed) if shuffle else OrderedSampler(dataset, **ranks)
+        if not shuffle:
+            sampler = OrderedSampler(dataset, **ranks)
+        else:
+            sampler = (dataset.sampler if isinstance(dataset, Mixture) else partial(ShuffleSampler, dataset))(
+                **ranks, seed=seed
+            )
     elif not isinstance(sampler, Iterable):
         raise TypeError(f"sampler must be an iterable of indices, got {type(sampler).__name__}")
     elif hasattr(sampler, "batch_size"):

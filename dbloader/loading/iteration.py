@@ -15,7 +15,7 @@ from dbloader.batches.timed import TimedBatch, now
 from dbloader.errors import LoaderError
 from dbloader.loading.background import BackgroundIterator
 from dbloader.loading.checkpoint import Position
-from dbloader.loading.stats import Clock
+from dbloader.loading.stats import Clock, SourceStats
 from dbloader.loading.workers import close_iterator, find_killed_worker
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class BatchInTransit(NamedTuple):
     snapshot: State | None
     samples: int
     skipped: tuple[SkippedSample, ...]
+    sources: dict[str, tuple[int, float]]
 
 
 class Iteration(Iterator[BatchInTransit]):
@@ -89,8 +90,10 @@ class Iteration(Iterator[BatchInTransit]):
             made = now()
             self.clock.add_batch(batch, made - began)
             skipped: tuple[SkippedSample, ...] = ()
+            sources: dict[str, tuple[int, float]] = {}
             if type(batch) is TimedBatch:
-                batch, samples, skipped = batch.batch, batch.samples, batch.skipped
+                skipped, sources = batch.skipped, batch.sources
+                batch, samples = batch.batch, batch.samples
             else:
                 samples = count_samples(batch, self._image)
             batch = self._prepare(batch, samples)
@@ -106,7 +109,7 @@ class Iteration(Iterator[BatchInTransit]):
             # torch notices a dead worker, unless the worker dies while torch fetches a batch from it.
             raise LoaderError(f"DataLoader worker (pid {worker.pid}) exited unexpectedly: {error}") from error
         self._number += 1
-        return BatchInTransit(batch, snapshot, samples if self._counts_samples else 0, skipped)
+        return BatchInTransit(batch, snapshot, samples if self._counts_samples else 0, skipped, sources)
 
     def _prepare(self, batch: Any, samples: int) -> Any:
         prepare = None
@@ -125,6 +128,9 @@ class Iteration(Iterator[BatchInTransit]):
         self._active.receive(self._position)
         if in_transit.samples:
             self.clock.stats.samples = in_transit.samples + (self.clock.stats.samples or 0)
+        for name, (samples, waited_s) in in_transit.sources.items():
+            source = self.clock.stats.sources.setdefault(name, SourceStats())
+            source.samples, source.waited_s = source.samples + samples, source.waited_s + waited_s
         return in_transit.batch if self._transfer is None else self._transfer.receive(in_transit.batch)
 
     def finish(self, error: BaseException) -> None:

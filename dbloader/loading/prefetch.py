@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from dbloader._describe import describe
 from dbloader._options import whole_number
 from dbloader.errors import LoaderError, OptionError
-from dbloader.loading.checkpoint import Position, SamplerPosition, dataset_of, find_checkpoint, keeps_order
+from dbloader.loading.checkpoint import (
+    Position,
+    SamplerCheckpoint,
+    SamplerPosition,
+    dataset_of,
+    find_checkpoint,
+    keeps_order,
+)
 from dbloader.loading.iteration import BackgroundBatches, Iteration, SynchronousBatches
 from dbloader.loading.stats import Clock
 from dbloader.loading.workers import own_workers
@@ -212,8 +219,11 @@ class PrefetchLoader(Generic[T]):
 
     def stats(self) -> Stats:
         """Return how the latest iteration spent its time; as a str, what limits its speed, in one line."""
-        num_workers = getattr(self._loader, "num_workers", None)
-        return dataclasses.replace(self._clock.stats, num_workers=num_workers, depth=self.depth)
+        num_workers, sources = getattr(self._loader, "num_workers", None), self._clock.stats.sources
+        if sources and isinstance(self._checkpoint, SamplerCheckpoint):
+            passes = dataset_of(self._loader).passes(self._checkpoint.state())
+            sources = {name: dataclasses.replace(one, passes=passes[name]) for name, one in sources.items()}
+        return dataclasses.replace(self._clock.stats, num_workers=num_workers, depth=self.depth, sources=sources)
 
     # Description
 

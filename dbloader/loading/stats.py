@@ -16,6 +16,21 @@ if TYPE_CHECKING:
 _DOING = {"read": "reading", "decode": "decoding", "collate": "collating"}
 
 
+@dataclasses.dataclass
+class SourceStats:
+    """What a source of a mixture gave this process.
+
+    Attributes:
+        samples: Samples received.
+        waited_s: Seconds that workers waited for the records of these samples, summed over all workers.
+        passes: How often the source has given all of its samples to all ranks, since the training began.
+    """
+
+    samples: int = 0
+    waited_s: float = 0.0
+    passes: float = 0.0
+
+
 @dataclasses.dataclass(kw_only=True)
 class Stats:
     """How an iteration has spent its time so far; as a str, the verdict in one line.
@@ -41,6 +56,7 @@ class Stats:
         num_workers: Workers of the loader; None if unknown.
         depth: Most batches ahead of the consumer, as in PrefetchLoader.
         cpus: CPUs that this process may use.
+        sources: What each source of a mixture gave, by its name.
     """
 
     batches: int = 0
@@ -60,6 +76,7 @@ class Stats:
     num_workers: int | None = None
     depth: int = 0
     cpus: int = dataclasses.field(default_factory=cpu_count)
+    sources: dict[str, SourceStats] = dataclasses.field(default_factory=dict)
 
     @property
     def seconds(self) -> float:

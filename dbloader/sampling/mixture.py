@@ -1,8 +1,8 @@
 """The order of a mixture of sources: computed at any position, not stored.
 
 In every window, whose length is the sum of the weights, each source has exactly its share of the positions. The window
-is shuffled, so a source's positions in it are random. The k-th draw from a source of n samples is sample ``k % n`` of
-its pass ``k // n``, and each pass has its own order. So a source gives all of its samples before it repeats one.
+is shuffled. The k-th draw from a source of n samples is sample ``k % n`` of its pass ``k // n``, and each pass has its
+own order. So a source gives all of its samples before it repeats one.
 
 A long window is halved until its blocks have at most ``SHUFFLED`` positions. Half of the draws from a source are in
 each half. If that is no integer, random numbers decide which half gets one more. So a block has less than two draws
@@ -12,8 +12,8 @@ more or fewer than a source's share. If windows have a power of two of positions
 from __future__ import annotations
 
 from fractions import Fraction
-from math import lcm
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from math import gcd, lcm
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from dbloader.sampling.permutation import Permutation
 from dbloader.sampling.rng import bits, derive_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from dbloader.sampling.rng import Array
 
@@ -31,20 +31,13 @@ SHUFFLED = 1024
 # The largest sum of weights that is kept exactly, and the sum that replaces larger ones, such as the sum of roots.
 _EXACT, _ROUNDED = 2**40, 2**48
 
-_AT_A_TIME = 2**16  # numbers in a temporary table
+
+AT_A_TIME = 2**16  # numbers in a temporary table
 
 
-class Source(Protocol):
-    """Anything whose draws have an order: the samples of a dataset, or another mixture.
-
-    Attributes:
-        length: Draws in one pass.
-    """
-
-    length: int
-
-    def walk(self, seed: int, *path: int) -> Callable[[Array], Array]:
-        """Return a function from draws to indices; ``path`` is the place of the source in the mixture."""
+def shuffled_rows(starts: Array, length: int, key: Array) -> Array:
+    """Return a random order of ``range(length)`` for each start; the next start is ``length`` higher."""
+    return np.argsort(bits(starts[:, None] + np.arange(length), key), axis=1, kind="stable")
 
 
 def whole_shares(weights: Iterable[Any]) -> tuple[int, ...]:
@@ -56,8 +49,7 @@ def whole_shares(weights: Iterable[Any]) -> tuple[int, ...]:
     exact = [Fraction(str(weight)) for weight in weights]
     common = lcm(*(weight.denominator for weight in exact))
     shares = [int(weight * common) for weight in exact]
-    divisor = int(np.gcd.reduce(np.array(shares, object)))
-    shares = [share // divisor for share in shares]
+    shares = [share // gcd(*shares) for share in shares]
     total = sum(shares)
     if total > _EXACT:
         shares = [max(1, share * _ROUNDED // total) if share else 0 for share in shares]
@@ -65,61 +57,54 @@ def whole_shares(weights: Iterable[Any]) -> tuple[int, ...]:
     return tuple(shares)
 
 
-def positions_needed(length: int, share: int, total: int) -> int:
-    """Return in how many positions a source with a share of ``total`` is drawn from at least ``length`` times."""
-    whole_windows = -(-length // share) * total
-    # Before a position are at most two blocks of each size. A part of a block may have none of its draws.
-    splits = max(0, (total // SHUFFLED).bit_length() + 1)
-    return min(whole_windows, -(-(length + 4 * splits) * total // share) + SHUFFLED)
-
-
 class SampleOrder:
-    """The draws from the samples of one source: all of them in a random order, then again in another order.
+    """The draws from one source: all of its samples in a random order, then again in another order.
 
     Args:
         length: The number of samples.
         first: The index of the first sample in the mixture.
-        indices: Integers from 0, shape (length,): the place of each sample after ``first``. None for all in a row.
     """
 
-    def __init__(self, length: int, first: int = 0, indices: Array | None = None) -> None:
+    def __init__(self, length: int, first: int = 0) -> None:
         self.length = length
         self._first = first
-        self._indices = indices
 
     def walk(self, seed: int, *path: int) -> Callable[[Array], Array]:
-        """Return the function from draws, from 0, to indices in the mixture: int64, shape (draws,)."""
+        """Return the function from draws, from 0, to indices in the mixture; ``path`` is the place of the source."""
         key = derive_keys(2, "mixture samples", seed, *path)
-        return lambda draws: self._look_up(self._shuffle(draws, key, seed, *path))
 
-    def _look_up(self, samples: Array) -> Array:
-        return self._first + (samples if self._indices is None else self._indices[samples].astype(np.int64))
+        def look_up(draws: Array) -> Array:
+            passes, within = np.divmod(draws, self.length)
+            numbers, rows = np.unique(passes, return_inverse=True)
+            if self.length > SHUFFLED:
+                for number in numbers.tolist():
+                    chosen = passes == number
+                    within[chosen] = Permutation(self.length, seed, number, "mixture", *path)(within[chosen])
+            else:  # a batch may have many passes
+                step = max(1, AT_A_TIME // self.length)
+                for at in range(0, len(numbers), step):
+                    chosen = (rows >= at) & (rows < at + step)
+                    orders = shuffled_rows(numbers[at : at + step] * self.length, self.length, key)
+                    within[chosen] = orders[rows[chosen] - at, within[chosen]]
+            return self._first + within
 
-    def _shuffle(self, draws: Array, key: Array, seed: int, *path: int) -> Array:
-        passes, within = np.divmod(draws, self.length)
-        result = np.empty_like(draws)
-        if self.length <= SHUFFLED:  # there may be many passes
-            for chosen, rows, row in _groups(passes, self.length):
-                tables = np.argsort(_random_rows(rows * self.length, self.length, key), axis=1, kind="stable")
-                result[chosen] = tables[row, within[chosen]]
-            return result
-        for number in np.unique(passes).tolist():
-            chosen = passes == number
-            result[chosen] = Permutation(self.length, seed, number, "mixture", *path)(within[chosen])
-        return result
+        return look_up
 
 
 class MixtureOrder:
-    """The draws from several sources in proportion to weights.
+    """The draws from several sources, or mixtures, in proportion to weights.
 
     Args:
         sources: The sources.
         schedule: From which position on which weights count, one for each source: the first position is 0.
+
+    Attributes:
+        length: Draws in an epoch; set it.
     """
 
     length: int
 
-    def __init__(self, sources: Sequence[Source], schedule: Sequence[tuple[int, Any]]) -> None:
+    def __init__(self, sources: Sequence[SampleOrder | MixtureOrder], schedule: Sequence[tuple[int, Any]]) -> None:
         self.sources = sources
         self.starts = [start for start, _ in schedule]
         self.shares = [whole_shares(weights) for _, weights in schedule]
@@ -130,9 +115,14 @@ class MixtureOrder:
 
     def epochs(self) -> list[int]:
         """Return in how many positions each source that is drawn from at first gives all of its samples."""
-        total = sum(self.shares[0])
-        drawn = zip(self.sources, self.shares[0], strict=True)
-        return [positions_needed(source.length, share, total) for source, share in drawn if share]
+        total, needed = sum(self.shares[0]), []
+        # Before a position are at most two blocks of each size. A part of a block may have none of its draws.
+        missing = 4 * max(0, (total // SHUFFLED).bit_length() + 1)
+        for source, share in zip(self.sources, self.shares[0], strict=True):
+            if share:
+                in_blocks = -(-(source.length + missing) * total // share) + SHUFFLED
+                needed.append(min(-(-source.length // share) * total, in_blocks))
+        return needed
 
 
 class MixtureWalk:
@@ -142,39 +132,43 @@ class MixtureWalk:
         self._order = order
         self._sources = [source.walk(seed, *path, number) for number, source in enumerate(order.sources)]
         self._parts: list[tuple[_Interleaving, Array]] = []  # from each start on, and the draws before it
-        before = np.zeros(len(order.sources), np.int64)
-        for number, (start, shares) in enumerate(zip(order.starts, order.shares, strict=True)):
-            if number:
-                before = before + self._parts[-1][0].before(start - order.starts[number - 1])
+        for start, shares in zip(order.starts, order.shares, strict=True):
+            before = self.before(start) if start else np.zeros(len(shares), np.int64)
             self._parts.append((_Interleaving(shares, derive_keys(2, "mixture", seed, start, *path)), before))
 
     def __call__(self, positions: Array) -> Array:
         """Return the indices at some positions, from 0: int64, shape (positions,)."""
         sources, draws = self.draws(positions)
-        result = np.empty_like(draws)
         order = np.argsort(sources, kind="stable")
         numbers, begins = np.unique(sources[order], return_index=True)
         for number, chosen in zip(numbers.tolist(), np.split(order, begins[1:]), strict=True):
-            result[chosen] = self._sources[number](draws[chosen])
-        return result
+            draws[chosen] = self._sources[number](draws[chosen])
+        return draws
 
     def draws(self, positions: Array) -> tuple[Array, Array]:
         """Return the source at each position, and how often it was drawn from before: int64, shape (positions,)."""
-        sources, draws = np.empty(len(positions), np.int64), np.empty(len(positions), np.int64)
+        sources, draws = np.empty((2, len(positions)), np.int64)
         at = np.searchsorted(self._order.starts, positions, "right") - 1
         for number in np.unique(at).tolist():
             chosen = np.flatnonzero(at == number)
             part, before = self._parts[number]
-            sources[chosen], drawn = part(positions[chosen].astype(np.int64) - self._order.starts[number])
+            sources[chosen], drawn = part(positions[chosen] - self._order.starts[number])
             draws[chosen] = drawn + before[sources[chosen]]
         return sources, draws
 
     def before(self, position: int) -> Array:
         """Return how often each source is drawn from before a position: int64, shape (sources,)."""
-        number = int(np.searchsorted(self._order.starts, position, "right")) - 1
+        number = int(np.searchsorted(self._order.starts[: len(self._parts)], position, "right")) - 1
         part, before = self._parts[number]
         counts: Array = before + part.before(position - self._order.starts[number])
         return counts
+
+    def passes(self, position: int) -> list[float]:
+        """Return how often each source has given all of its samples before a position; a mixture lists its own."""
+        passes: list[float] = []
+        for source, walk, draws in zip(self._order.sources, self._sources, self.before(position).tolist(), strict=True):
+            passes += walk.passes(draws) if isinstance(walk, MixtureWalk) else [draws / source.length]
+        return passes
 
 
 class _Block(NamedTuple):
@@ -187,38 +181,35 @@ class _Block(NamedTuple):
 
 
 class _Interleaving:
-    """Which source each position belongs to while the weights do not change, with positions from there on."""
+    """The sources at all positions while the weights do not change, counted from there on."""
 
     def __init__(self, shares: Sequence[int], key: Array) -> None:
         self._shares = np.array(shares, np.int64)
-        self._length = int(self._shares.sum())
+        self._length = sum(shares)
         self._key = key
         self._path: list[_Block] = []  # the latest window, and the halves that were chosen in it
 
     def __call__(self, positions: Array) -> tuple[Array, Array]:
         """Return the source at each position, and how often it was drawn from before."""
-        if self._length > SHUFFLED:
-            return self._in_blocks(positions)
-        sources, draws = np.empty_like(positions), np.empty_like(positions)
-        windows, offsets = np.divmod(positions, self._length)
-        for chosen, rows, row in _groups(windows, self._length):
-            table, ranks = self._shuffle(self._shares, rows * self._length)
-            sources[chosen], draws[chosen] = table[row, offsets[chosen]], ranks[row, offsets[chosen]]
-        return sources, draws + windows * self._shares[sources]
-
-    def _in_blocks(self, positions: Array) -> tuple[Array, Array]:
-        sources, draws = np.empty_like(positions), np.empty_like(positions)
+        sources, draws = np.empty((2, len(positions)), np.int64)
         order = np.argsort(positions, kind="stable")
-        ascending = positions[order]
-        at = 0
+        ascending, at = positions[order], 0
         while at < len(order):
             block = self._find(int(ascending[at]))
-            end = int(np.searchsorted(ascending, block.start + block.length))
-            chosen, inside = order[at:end], ascending[at:end] - block.start
-            table, ranks = self._shuffle(block.draws, np.array([block.start]))
-            sources[chosen] = table[0, inside]
-            draws[chosen] = ranks[0, inside] + block.before[sources[chosen]]
+            if self._length > SHUFFLED:
+                starts, before = np.array([block.start]), block.before
+                end = int(np.searchsorted(ascending, block.start + block.length))
+            else:  # many windows at once
+                starts = np.unique(ascending[at : at + AT_A_TIME // self._length] // self._length) * self._length
+                end, before = int(np.searchsorted(ascending, starts[-1] + self._length)), 0 * block.before
+            table, ranks = self._shuffle(block.draws, starts)
+            rows = np.searchsorted(starts, ascending[at:end], "right") - 1
+            inside, chosen = ascending[at:end] - starts[rows], order[at:end]
+            sources[chosen], draws[chosen] = table[rows, inside], ranks[rows, inside]
+            draws[chosen] += before[sources[chosen]]
             at = end
+        if self._length <= SHUFFLED:
+            draws += positions // self._length * self._shares[sources]
         return sources, draws
 
     def before(self, position: int) -> Array:
@@ -253,33 +244,12 @@ class _Interleaving:
         )
 
     def _shuffle(self, draws: Array, starts: Array) -> tuple[Array, Array]:
-        """Shuffle blocks with the same draws.
-
-        Return the source at each of their positions, and how often it was drawn from before in the block: both of shape
-        (blocks, positions).
-        """
+        """Return the source at each position of blocks with these draws, and how often it came before in its block."""
         numbers = np.arange(len(draws), dtype=np.uint16 if len(draws) <= 2**16 else np.int64)
         unshuffled = np.repeat(numbers, draws)
         ranks = np.arange(len(unshuffled)) - np.repeat(np.cumsum(draws) - draws, draws)
-        sources = unshuffled[np.argsort(_random_rows(starts, len(unshuffled), self._key), axis=1, kind="stable")]
+        sources = unshuffled[shuffled_rows(starts, len(unshuffled), self._key)]
         result = np.empty(sources.shape, np.int64)
         # Sorted by source, each row is ``unshuffled`` again, and its draws are in the order of their positions.
         np.put_along_axis(result, np.argsort(sources, axis=1, kind="stable"), ranks[None], axis=1)
         return sources, result
-
-
-def _random_rows(starts: Array, length: int, key: Array) -> Array:
-    """Return random bits for the positions from each start on: uint64, shape (starts, length)."""
-    return bits(starts[:, None] + np.arange(length), key)
-
-
-def _groups(rows: Array, length: int) -> Iterator[tuple[Array, Array, Array]]:
-    """Group elements by their rows of a table, few rows at a time.
-
-    Yield the elements, the rows, and which of these rows belongs to each element.
-    """
-    unique, inverse = np.unique(rows, return_inverse=True)
-    step = max(1, _AT_A_TIME // length)
-    for begin in range(0, len(unique), step):
-        chosen = np.flatnonzero((inverse >= begin) & (inverse < begin + step))
-        yield chosen, unique[begin : begin + step], inverse[chosen] - begin

@@ -145,12 +145,12 @@ class SeededIndices(list[int]):
         indices: The index of each sample.
         seed: As in SampleRNG.
         epoch: As in SampleRNG.
-        positions: The position of each index in the global order of the epoch.
+        positions: The position of each index in the global order of the epoch: a range, or an int64 array.
     """
 
     __slots__ = ("epoch", "positions", "seed")
 
-    def __init__(self, indices: Iterable[int], seed: int, epoch: int, positions: range) -> None:
+    def __init__(self, indices: Iterable[int], seed: int, epoch: int, positions: range | Array) -> None:
         super().__init__(indices)
         self.seed = seed
         self.epoch = epoch
@@ -162,7 +162,8 @@ class SeededIndices(list[int]):
     def rng(self) -> SampleRNG:
         """The random numbers of these samples."""
         part = self.positions
-        return SampleRNG(self.seed, self.epoch, np.arange(part.start, part.stop, part.step))
+        array = np.arange(part.start, part.stop, part.step) if isinstance(part, range) else part
+        return SampleRNG(self.seed, self.epoch, array)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (list(self), self.seed, self.epoch, self.positions)

@@ -149,10 +149,3 @@ def test_epoch_lasts_until_a_source_is_through(weights: list[float]) -> None:
         share = weights[source] / sum(weights)
         assert positions <= (length + 200) / share + 2 * SHUFFLED
     assert create_order([7, 13], (0, [7, 13])).epochs() == [20, 20]
-
-
-def test_indices_select_samples() -> None:
-    chosen = np.array([3, 5, 8], np.uint32)
-    indices = SampleOrder(3, 100, chosen).walk(0)(np.arange(6))
-    assert np.sort(indices.reshape(2, 3)).tolist() == [[103, 105, 108]] * 2
-    assert indices.dtype == np.int64

@@ -1,0 +1,100 @@
+"""Make the batches of a mixture: each dataset makes its part, and the parts are collated together."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from typing_extensions import override
+
+from dbloader.batches.base import BatchFetcher, split
+from dbloader.batches.collate import Collate, collate_samples
+from dbloader.batches.tensors import TensorBatchFetcher, join_batch
+from dbloader.batches.timed import TimedBatch, Work, now
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
+
+    from dbloader.batches.base import DatasetBatchFetcher, Finish, Submit
+    from dbloader.datasets.mixture import Mixture
+    from dbloader.sampling.rng import Array
+
+
+class MixtureBatchFetcher(BatchFetcher):
+    """Makes the batches of a mixture with a fetcher for each dataset.
+
+    If each of them decodes images into a tensor, all decode into the tensor of the batch.
+    """
+
+    def __init__(
+        self, mixture: Mixture, parts: Sequence[DatasetBatchFetcher], collate_fn: Callable[[list[Any]], Any] | None
+    ) -> None:
+        self.dataset: Mixture = mixture
+        self.parts = parts
+        self.collate_fn = collate_fn
+        self.releases_gil = all(part.releases_gil for part in parts)
+        self.image_nbytes = parts[0].image_nbytes
+
+    @override
+    def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
+        first = self.parts[0]
+        images: Any = None
+        pixels: Any = None
+        if isinstance(first, TensorBatchFetcher):
+            first.shared_pool = self.shared_pool
+            images, pixels = first.allocate(len(indices))
+        began = now()
+        sources, groups = self.dataset.divide(indices)
+        waited = np.zeros(len(self.parts))
+        jobs: list[list[Any]] = []
+        left = 0  # how many samples the last job can take
+        for number, places, own in groups:
+            read = now()
+            given = self.parts[number].read(own)
+            waited[number] += now() - read
+            for part in split(len(own), size):
+                if left < len(places[part]):
+                    jobs.append([])
+                    left = size
+                jobs[-1].append((number, given, part, places[part]))
+                left -= len(places[part])
+        serial = now() - began
+        futures = [submit(self._make, job, pixels) for job in jobs]
+        return functools.partial(self._finish, indices, sources, images, futures, waited, serial)
+
+    def _make(self, job: list[Any], pixels: Any) -> list[tuple[int, list[int], list[Any], Work]]:
+        made = []
+        for number, given, part, places in job:
+            rows = () if pixels is None else [pixels[place] for place in places]
+            made.append((number, places, *self.parts[number].make(given, part, rows)))
+        return made
+
+    def _finish(
+        self,
+        indices: Sequence[int],
+        sources: Array,
+        images: Any,
+        futures: list[Future[list[tuple[int, list[int], list[Any], Work]]]],
+        waited: Array,
+        read: float,
+    ) -> TimedBatch:
+        work = Work()
+        samples: list[Any] = [None] * len(indices)
+        for number, places, made, spent in [one for future in futures for one in future.result()]:
+            work += spent
+            waited[number] += spent.read
+            for place, sample in zip(places, made, strict=True):
+                samples[place] = sample
+        began = now()
+        samples = self.dataset.name_sources(samples, sources)
+        if images is None:
+            batch = collate_samples(self.dataset, indices, samples, self.collate_fn)
+        else:
+            rule = self.collate_fn if isinstance(self.collate_fn, Collate) else Collate()
+            batch = join_batch(self.dataset, indices, images, samples, rule)
+        serial = Work(read, 0.0, now() - began)
+        return TimedBatch(
+            batch, work + serial, len(indices), serial.total, sources=self.dataset.count_sources(sources, waited)
+        )

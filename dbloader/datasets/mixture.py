@@ -1,0 +1,455 @@
+"""Several datasets as one, in proportion to weights: `mix`."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Mapping
+from itertools import accumulate
+from operator import index as as_index
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import Dataset, Subset
+from typing_extensions import override
+
+from dbloader._describe import short_repr
+from dbloader._options import check_choice, real_number, whole_number
+from dbloader.datasets.fields import check_fields, checked_fields, has_image, image_and_label, names_of
+from dbloader.datasets.lmdb import LMDBDataset
+from dbloader.datasets.mongo import MongoDataset
+from dbloader.datasets.store import StoreDataset, checked_place
+from dbloader.decoding.decoder import Decoder
+from dbloader.decoding.open import decode_pil
+from dbloader.errors import DBLoaderError, OptionError, RecordIndexError
+from dbloader.records.columns import NO_LABEL
+from dbloader.sampling.mixture import MixtureOrder, SampleOrder
+from dbloader.sampling.mixture_sampler import MixtureSampler, describe_weights
+from dbloader.sampling.rng import SeededIndices
+from dbloader.stores.mongo.uri import is_mongo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from dbloader.sampling.base import ResumableSampler
+    from dbloader.sampling.rng import Array
+
+_SOURCE = "source"  # the field with the name of a sample's source
+
+
+def mix(
+    sources: Any,
+    *,
+    length: int | Literal["longest", "shortest"] = "longest",
+    by: Literal["class"] | None = None,
+    fields: Iterable[str] | Mapping[str, str] | None = None,
+) -> Mixture:
+    """Return a dataset that mixes several datasets in proportion to weights, for `create_loader` (docs/mixing.md).
+
+    The order is a function of the seed and the position. In each window of the sum of the weights, as small integers,
+    each source has exactly its share. A source gives all of its samples, in random order, before it repeats one. Each
+    epoch continues where the last one ended.
+
+    Args:
+        sources: A dict from each source to its weight. A source is a place, as for LMDBDataset and MongoDataset, or
+            one of these datasets, a Subset of one, or a mixture. A weight is a number from 0, or a schedule of numbers:
+            ``[(0, 5), (1_000_000, 1)]`` is 5 for the first million samples of the training, and then 1.
+        length: Samples in an epoch, of all ranks together. ``"longest"`` lasts until each source has given all of its
+            samples, with the first weights. ``"shortest"`` lasts until one source has.
+        by: ``"class"`` makes each class of a single source, here without a weight, a source of its own. All classes
+            are then equally frequent.
+        fields: Names of the fields for all sources, as for LMDBDataset, and ``"source"``: the place of the sample's
+            source, with its query, or the class. None leaves each dataset its own fields.
+
+    Raises:
+        OptionError: Sources disagree: only some have named classes, their samples have different fields, or their
+            images different shapes. Or a weight is out of range, all are 0, or a source has no samples or no labels.
+        TypeError: A source is something else, or a weight is not a number.
+        DBLoaderError: As from LMDBDataset and MongoDataset.
+    """
+    chosen = checked_fields(fields)
+    if by is not None:
+        check_choice("by", by, ("class",))
+        sources = dict.fromkeys(_by_class(_open(sources, chosen)), 1)
+    if not isinstance(sources, Mapping) or not sources:
+        raise TypeError(f"sources must be a dict from sources to weights, got {short_repr(sources)}")
+    schedule = _schedule(sources)
+    return Mixture([_open(source, chosen) for source in sources], schedule, length, chosen)
+
+
+class Source(NamedTuple):
+    """The samples of one source.
+
+    Attributes:
+        name: The place of the store, with the query; or the class.
+        dataset: The dataset.
+        indices: The index of each sample in the dataset; None for all of them.
+    """
+
+    name: str
+    dataset: StoreDataset
+    indices: Array | None = None
+
+    @property
+    def length(self) -> int:
+        """The number of samples."""
+        return len(self.dataset) if self.indices is None else len(self.indices)
+
+    @property
+    def digest(self) -> str:
+        """A digest of the samples and their order."""
+        digest = self.dataset.content_digest
+        return digest if self.indices is None else f"{digest}/{hashlib.sha256(self.indices.tobytes()).hexdigest()}"
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+class Mixture(Dataset[Any]):
+    """The dataset that `mix` returns.
+
+    ``len`` is the number of samples in an epoch. An index below it is a position in the first epoch with seed 0, so any
+    sampler keeps the shares, but gives the same samples in each epoch. ``sampler()`` has the order of all epochs. Its
+    indices begin at ``len``: there, each sample of each source has one index.
+
+    Attributes:
+        sources: The sources; those of a mixture in place of the mixture.
+        datasets: The datasets of the sources. Their labels are the mixture's.
+        classes: The class names of all sources in the order of their labels; empty if they have no names.
+        fields: The fields of a sample, as in LMDBDataset.
+        order: The order.
+    """
+
+    def __init__(
+        self, parts: Sequence[Source | Mixture], schedule: list[tuple[int, Any]], length: int | str, fields: Any
+    ) -> None:
+        self._parts, self._schedule = parts, schedule
+        self.sources = _with_names([one for part in parts for one in _sources_of(part)])
+        originals = [*{id(source.dataset): source.dataset for source in self.sources}.values()]
+        numbers = {id(dataset): number for number, dataset in enumerate(originals)}
+        self._dataset_of = np.array([numbers[id(source.dataset)] for source in self.sources])
+        self._starts = np.array([0, *accumulate(source.length for source in self.sources)])
+        for source in self.sources:
+            if not source.length:
+                raise OptionError(f"each source must have samples, got none in {source.name}")
+        self.datasets = [_with_fields(dataset, fields) for dataset in originals]
+        self.fields = self._common_fields() if fields is None else fields
+        self.classes = self._unite_classes()
+        self._check_outputs()
+        self.order = self.order_from(0)
+        if isinstance(length, str):
+            check_choice("length", length, ("longest", "shortest"))
+            length = (max if length == "longest" else min)(self.order.epochs())
+        self.order.length = whole_number("length", length, 1)
+
+    def order_from(self, first: int) -> MixtureOrder:
+        """Return the order, if ``first`` is the index of the first sample."""
+        parts: list[Any] = []
+        for part in self._parts:
+            parts.append(part.order_from(first) if isinstance(part, Mixture) else SampleOrder(part.length, first))
+            parts[-1].length = len(part) if isinstance(part, Mixture) else part.length
+            first += sum(source.length for source in _sources_of(part))
+        return MixtureOrder(parts, self._schedule)
+
+    def _common_fields(self) -> Any:
+        first = self.datasets[0]
+        for dataset in self.datasets[1:]:
+            shown = [one.fields and names_of(one.fields) for one in (first, dataset)]
+            if shown[0] != shown[1]:
+                texts = ["(image, label)" if one is None else short_repr([*one]) for one in shown]
+                raise OptionError(
+                    f"all sources must have the same fields, got {texts[0]} in {first.root} and {texts[1]} in "
+                    f"{dataset.root}: pass fields= to mix"
+                )
+        return first.fields
+
+    def _unite_classes(self) -> list[str]:
+        """Return the classes of all datasets, and let the datasets give the labels of these classes."""
+        if "label" not in names_of(self.fields).values():
+            return []
+        named = [bool(dataset.classes) for dataset in self.datasets]
+        if any(named) and not all(named):
+            one, other = self.datasets[named.index(True)].root, self.datasets[named.index(False)].root
+            raise OptionError(
+                f"either all sources must have names of classes or none, got names in {one} and none in {other}: leave "
+                "the label out with fields=, or convert the images from folders that are named after the classes"
+            )
+        labels: dict[str, int] = {}
+        for dataset in self.datasets:
+            own = [labels.setdefault(name, len(labels)) for name in dataset.classes]
+            then = dataset.target_transform
+            then = then.then if isinstance(then, UnitedLabels) else then
+            dataset.target_transform = then if own == [*range(len(own))] else UnitedLabels(own, then)
+        return [*labels]
+
+    def _check_outputs(self) -> None:
+        """Raise OptionError if the images of two datasets are known to differ in shape or type."""
+        known: dict[Any, tuple[str | None, str]] = {}
+        for dataset in self.datasets if has_image(self.fields) else ():
+            functions = (dataset.decode, dataset.transform, dataset.transforms, type(dataset))
+            if (key := tuple(map(id, functions))) not in known:
+                known[key] = (_output_of(dataset), dataset.root)
+        outputs = [(output, root) for output, root in known.values() if output]
+        for output, root in outputs[1:]:
+            if output != outputs[0][0]:
+                raise OptionError(
+                    f"the images of all sources must have one shape and type, got {outputs[0][0]} in {outputs[0][1]} "
+                    f"and {output} in {root}"
+                )
+
+    def replaced(self, change: Callable[[StoreDataset], StoreDataset]) -> Mixture:
+        """Return a copy with changed datasets for the same samples; OptionError if their images differ in shape."""
+        other = copy.copy(self)
+        other.datasets = [*map(change, self.datasets)]
+        other._check_outputs()
+        return other
+
+    def __len__(self) -> int:
+        return self.order.length
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self.__getitem__, range(len(self)))
+
+    @override
+    def __getitem__(self, index: int) -> Any:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """Return a batch of samples, each store read in one transaction; torch's DataLoader calls this."""
+        sources, groups = self.divide(indices)
+        samples: list[Any] = [None] * len(indices)
+        for number, places, own in groups:
+            for place, sample in zip(places, self.datasets[number].__getitems__(own), strict=True):
+                samples[place] = sample
+        return self.name_sources(samples, sources)
+
+    def name_sources(self, samples: list[Any], sources: Array) -> list[Any]:
+        """Return samples with the names of their sources, if ``fields`` has them."""
+        for name in [name for name, field in names_of(self.fields).items() if field == _SOURCE]:
+            named = zip(samples, sources.tolist(), strict=True)
+            samples = [{**sample, name: self.sources[number].name} for sample, number in named]
+        return samples
+
+    def divide(self, indices: Sequence[int]) -> tuple[Array, list[tuple[int, list[int], list[int]]]]:
+        """Divide the samples at some indices among the datasets.
+
+        Return the number of each sample's source: int64, shape (indices,). And for each dataset that is needed: its
+        number, the places of its samples among the indices, and their indices in the dataset.
+
+        Raises:
+            RecordIndexError: An index is out of range.
+            TypeError: An index is not an int.
+        """
+        values = np.array([as_index(index) for index in indices], np.int64)
+        values[values < 0] += len(self)
+        if values.min(initial=0) < 0 or values.max(initial=0) >= len(self) + self._starts[-1]:
+            raise RecordIndexError(f"no sample at one of the indices {short_repr(values)} of {len(self)} in an epoch")
+        in_epoch = values < len(self)
+        values -= len(self)
+        if in_epoch.any():
+            values[in_epoch] = self.order.walk(0)(values[in_epoch] + len(self))
+        sources = np.searchsorted(self._starts, values, "right") - 1
+        values -= self._starts[sources]
+        for number in np.unique(sources).tolist():
+            if (own := self.sources[number].indices) is not None:
+                values[sources == number] = own[values[sources == number]]
+        datasets, groups = self._dataset_of[sources], []
+        for number in np.unique(datasets).tolist():
+            places = np.flatnonzero(datasets == number)
+            part: list[int] = values[places].tolist()
+            if isinstance(indices, SeededIndices):
+                part = SeededIndices(part, indices.seed, indices.epoch, np.asarray(indices.positions)[places])
+            groups.append((number, places.tolist(), part))
+        return sources, groups
+
+    def find(self, index: int) -> tuple[StoreDataset, int]:
+        """Return the dataset of a sample, and its index there."""
+        [(number, _, [own])] = self.divide([index])[1]
+        return self.datasets[number], own
+
+    def count_sources(self, sources: Array, waited: Array) -> dict[str, tuple[int, float]]:
+        """Return for each source in a batch its samples, and its share of the seconds that its dataset took."""
+        numbers, counts = np.unique(sources, return_counts=True)
+        datasets = self._dataset_of[numbers]
+        seconds = waited[datasets] * counts / np.bincount(datasets, counts)[datasets]
+        found = zip(numbers.tolist(), counts.tolist(), seconds.tolist(), strict=True)
+        return {self.sources[number].name: (count, waited_s) for number, count, waited_s in found}
+
+    def sampler(
+        self, num_replicas: int | None = None, rank: int | None = None, *, seed: int = 0, drop_last: bool = False
+    ) -> MixtureSampler:
+        """Return the sampler of the order; arguments and errors are as in ShuffleSampler.
+
+        `create_loader` makes it itself. For torch's DataLoader pass it as ``sampler``, or
+        ``SeededBatchSampler(mixture.sampler(), batch_size)`` as ``batch_sampler``.
+        """
+        names = [_sources_of(part)[0].name for part in self._parts]
+        digests = [part.digest for part in self._parts]
+        return MixtureSampler(self.order, names, digests, num_replicas, rank, seed=seed, drop_last=drop_last)
+
+    @property
+    def digest(self) -> str:
+        """A digest of the samples and their order."""
+        return "/".join([describe_weights(self.order), str(len(self)), *(part.digest for part in self._parts)])
+
+    def passes(self, state: Mapping[str, Any]) -> dict[str, float]:
+        """Return how often each source has given all of its samples before a state of the sampler."""
+        passes = self.order.walk(state["seed"]).passes(state["epoch"] * len(self) + state["position"])
+        return dict(zip([source.name for source in self.sources], passes, strict=True))
+
+    def expect_order(self, sampler: ResumableSampler, since: Mapping[str, Any], *, margin: int, check: bool) -> None:
+        """Tell the caches of the datasets, if there are any, the order of a new iteration, as in a dataset."""
+        for number, dataset in enumerate(self.datasets):
+
+            def order(seed: int, epoch: int, number: int = number) -> Callable[[Array], Array]:
+                whole = sampler.order(seed, epoch)
+                return lambda positions: self._inside(number, whole(positions))
+
+            part: Any = SimpleNamespace(positions=sampler.positions, length=sampler.length, order=order)
+            dataset.expect_order(part, since, margin=margin, check=check)
+
+    def _inside(self, number: int, indices: Array) -> Array:
+        """Return the index in one dataset of each sample; -1 for samples of other datasets."""
+        result = np.full(len(indices), -1)
+        for dataset, places, own in self.divide(indices.tolist())[1]:
+            if dataset == number:
+                result[places] = own
+        return result
+
+    def close(self) -> None:
+        """Close the stores. The next read opens them again."""
+        for dataset in self.datasets:
+            dataset.close()
+
+    def __repr__(self) -> str:
+        """Return a text in the form of torchvision's datasets."""
+        lines = [f"Number of datapoints: {len(self)}", f"Classes: {len(self.classes)}"]
+        lines += [f"Weights: {describe_weights(self.order)}", f"Sources: {len(self.sources)}"]
+        lines += [f"    {source.name} ({source.length:,} samples)" for source in self.sources[:10]]
+        return "\n    ".join(["Dataset Mixture", *lines])
+
+
+class UnitedLabels:
+    """A ``target_transform`` from a store's labels to those of a mixture; then the dataset's own, if it has one."""
+
+    def __init__(self, labels: list[int], then: Callable[[Any], Any] | None) -> None:
+        self.labels = labels
+        self.then = then
+
+    def __call__(self, label: int) -> Any:
+        """Return the mixture's label, transformed."""
+        if not 0 <= label < len(self.labels):
+            raise OptionError(
+                f"label {label} has no name among {len(self.labels)} classes, so the mixture has no label"
+            )
+        return self.labels[label] if self.then is None else self.then(self.labels[label])
+
+
+def _open(given: Any, fields: Any) -> Source | Mixture:
+    """Return a source from a place or a dataset."""
+    if isinstance(given, (Source, Mixture)):
+        return given
+    indices: Array | None = None
+    while type(given) is Subset:
+        own = np.asarray(given.indices, np.int64)
+        indices, given = own if indices is None else own[indices], given.dataset
+    if isinstance(given, Dataset) and not isinstance(given, StoreDataset):
+        raise TypeError(
+            "a source must be a place, an LMDBDataset, a MongoDataset, a Subset of one or a mixture, got "
+            f"{type(given).__name__}"
+        )
+    if not isinstance(given, StoreDataset):
+        kind = MongoDataset if is_mongo(checked_place(given, "a place or a dataset")) else LMDBDataset
+        given = kind(given, fields=_without_source(fields))
+    return Source(given.root + ("" if given.where is None else f" ({given.where})"), given, indices)
+
+
+def _by_class(source: Source | Mixture) -> list[Source]:
+    """Return a source for each class of a source."""
+    if isinstance(source, Mixture):
+        raise OptionError("by='class' balances the classes of one store, got a mixture")
+    name, dataset, indices = source
+    labels = dataset.targets if indices is None else dataset.targets[indices]
+    if NO_LABEL in labels:
+        raise OptionError(f"by='class' needs a label in each record, got none in some of {name}")
+    order = np.argsort(labels, kind="stable")
+    found, begins = np.unique(labels[order], return_index=True)
+    order = (order if indices is None else indices[order]).astype(np.uint32 if len(dataset) < 2**32 else np.int64)
+    names = dict(enumerate(dataset.classes))
+    parts = zip(found.tolist(), np.split(order, begins[1:]), strict=True)
+    return [Source(names.get(label, str(label)), dataset, part) for label, part in parts]
+
+
+def _sources_of(part: Source | Mixture) -> list[Source]:
+    if isinstance(part, Source):
+        return [part]
+    return [source._replace(dataset=part.datasets[n]) for source, n in zip(part.sources, part._dataset_of, strict=True)]
+
+
+def _with_names(sources: list[Source]) -> list[Source]:
+    """Number the sources that have one name."""
+    seen: dict[str, int] = {}
+    for source in sources:
+        seen[source.name] = seen.get(source.name, 0) + 1
+    counts = dict.fromkeys(seen, 0)
+    named = []
+    for source in sources:
+        counts[source.name] += 1
+        number = f" #{counts[source.name]}" if seen[source.name] > 1 else ""
+        named.append(source._replace(name=source.name + number))
+    return named
+
+
+def _without_source(fields: Any) -> Any:
+    if isinstance(fields, dict):
+        return {name: field for name, field in fields.items() if field != _SOURCE}
+    return fields and tuple(name for name in fields if name != _SOURCE)
+
+
+def _with_fields(dataset: StoreDataset, fields: Any) -> StoreDataset:
+    dataset = copy.copy(dataset)
+    if fields is not None:
+        dataset.fields = _without_source(fields)
+        check_fields(dataset, dataset.manifest)
+    return dataset
+
+
+def _schedule(sources: Mapping[Any, Any]) -> list[tuple[int, list[Any]]]:
+    """Return from which position on which weights count, from the weight or the schedule of each source."""
+    schedules = [weight if isinstance(weight, (list, tuple)) else [(0, weight)] for weight in sources.values()]
+    for name, schedule in zip(sources, schedules, strict=True):
+        what = f"the weight of {short_repr(name)}"
+        if not all(isinstance(entry, (list, tuple)) and len(entry) == 2 for entry in schedule):
+            raise TypeError(f"{what} must be a number or a schedule such as [(0, 5), (1_000_000, 1)], got {schedule}")
+        starts = [whole_number(f"a position in {what}", start, 0) for start, _ in schedule]
+        if starts[:1] != [0] or starts != sorted({*starts}):
+            raise OptionError(f"the positions in {what} must begin with 0 and ascend, got {starts}")
+        for _, weight in schedule:
+            real_number(what, weight)
+    changes = sorted({start for schedule in schedules for start, _ in schedule})
+    weights = [(at, [[weight for start, weight in one if start <= at][-1] for one in schedules]) for at in changes]
+    for position, now in weights:
+        if not any(now):
+            raise OptionError(f"a weight must be above 0 at each position, got only 0 from position {position} on")
+    return weights
+
+
+def _output_of(dataset: StoreDataset) -> str | None:
+    """Return the type and shape of a dataset's images; None if they differ, or if `create_loader` may add a Decoder."""
+    if dataset.transform is dataset.transforms is None and not dataset.makes_own_samples:
+        if isinstance(dataset.decode, Decoder):
+            return dataset.decode.size and f"torch.uint8 of shape {(3, *dataset.decode.size)}"
+        if dataset.decode is decode_pil:
+            return None
+    try:
+        with torch.random.fork_rng(devices=[]):
+            sample = dataset[0]
+    except DBLoaderError:
+        return None  # the training raises it, or skips the sample
+    image = sample[image_and_label(dataset)["image"]] if isinstance(sample, dict) else sample[0]
+    if isinstance(image, Image.Image):
+        return None
+    return f"{image.dtype} of shape {tuple(image.shape)}" if hasattr(image, "shape") else type(image).__name__

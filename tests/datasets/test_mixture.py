@@ -1,0 +1,249 @@
+"""A mixture as a dataset: its labels, fields, sources and errors."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Subset, TensorDataset
+
+from dbloader import LMDBDataset, MongoDataset, Record, convert, copy_store, mix, write_store
+from dbloader.decoding import RandomResizedCrop, ResizeCenterCrop
+from dbloader.errors import OptionError, RecordIndexError, StoreNotFoundError
+from dbloader.sampling import SeededBatchSampler, ShuffleSampler
+from dbloader.stores.lmdb.store import LMDBStore
+from tests.conversion.test_shards import Here
+from tests.support.images import photo, plant_photos
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CLASSES = {"a": ("cat", "dog"), "b": ("dog", "emu"), "c": ("ant", "cat", "dog")}
+LENGTHS = {"a": 20, "b": 9, "c": 6}
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("mixture")
+    for name, classes in CLASSES.items():
+        convert(plant_photos(folder / name, LENGTHS[name], classes), folder / f"{name}.lmdb")
+    return {name: str(folder / f"{name}.lmdb") for name in CLASSES}
+
+
+def names_in_order(mixture: Any, count: int, seed: int = 0) -> list[tuple[str, str]]:
+    """Return the source and the name of the samples at the first positions of the order of all epochs."""
+    sampler = mixture.sampler(seed=seed)
+    epochs = range(-(-count // len(mixture)))
+    indices = [index for epoch in epochs for index in sampler.order(seed, epoch)(np.arange(len(mixture))).tolist()]
+    samples = mixture.__getitems__(indices[:count])
+    return [(sample["source"][-6:-5], sample["name"]) for sample in samples]
+
+
+def test_shares_and_labels_are_of_the_mixture(places: dict[str, str]) -> None:
+    weights = dict(zip(places.values(), (5, 2, 1), strict=True))
+    mixture = mix(weights, fields=("image", "label", "name", "source"))
+    assert mixture.classes == ["cat", "dog", "emu", "ant"]
+    assert len(mixture) == 48  # six windows of eight: until the source of six samples is through
+    samples = [*mixture]
+    for window in range(0, 48, 8):
+        assert sorted(sample["source"] for sample in samples[window : window + 8]) == [
+            *[places["a"]] * 5,
+            *[places["b"]] * 2,
+            places["c"],
+        ]
+    assert all(mixture.classes[sample["label"]] == sample["name"].split("/")[0] for sample in samples)
+    stored = {place: LMDBDataset(place, fields=("image", "name")) for place in places.values()}
+    for sample in samples:
+        dataset = stored[sample["source"]]
+        assert np.array_equal(sample["image"], dataset[dataset.find(sample["name"])]["image"])
+
+
+def test_each_source_gives_all_samples_before_it_repeats_one(places: dict[str, str]) -> None:
+    mixture = mix(dict(zip(places.values(), (5, 2, 1), strict=True)), length=10, fields=("name", "source"))
+    order = names_in_order(mixture, 480)
+    for source, length in LENGTHS.items():
+        names = [name for one, name in order if one == source]
+        passes = [names[begin : begin + length] for begin in range(0, len(names) - length + 1, length)]
+        assert len(passes) > 1
+        assert {frozenset(one) for one in passes} == {frozenset(LMDBDataset(places[source]).names)}
+        assert passes[0] != passes[1]
+    assert order != names_in_order(mixture, 480, seed=1)
+
+
+def test_epochs_last_until_the_longest_or_shortest_is_through(places: dict[str, str]) -> None:
+    weights = dict(zip(places.values(), (1, 1, 1), strict=True))
+    assert [len(mix(weights, length=length)) for length in ("longest", "shortest", 7)] == [60, 18, 7]
+
+
+def test_subsets_queries_shards_caches_mongodb_and_mixtures_are_sources(
+    places: dict[str, str], tmp_path: Path, mongo_uri: str
+) -> None:
+    copy_store(places["a"], mongo_uri)
+    root = plant_photos(tmp_path / "c", LENGTHS["c"], CLASSES["c"])
+    convert(root, tmp_path / "shards.lmdb", shards=3, executor=Here())
+    shards = LMDBDataset(tmp_path / "shards.lmdb", fields=("name", "label"))
+    queried = LMDBDataset(places["b"], where="class:emu", fields=("name", "label"))
+    subset = Subset(Subset(LMDBDataset(places["a"], fields=("name", "label")), [7, 3, 5, 9]), [1, 2])
+    inner = mix({queried: 1, subset: 2})
+    with MongoDataset(mongo_uri, fields=("name", "label")) as server:
+        cached = LMDBDataset(tmp_path / "shards.lmdb", fields=("name", "label"), cache=tmp_path / "cache")
+        mixture = mix({inner: 3, shards: 1, server: 2, cached: 1})
+        samples = [*mixture]
+        assert len(samples) == len(mixture) == 70
+        assert all(mixture.classes[sample["label"]] == sample["name"].split("/")[0] for sample in samples)
+        assert [source.length for source in mixture.sources] == [4, 2, 6, 20, 6]
+        assert np.bincount(mixture.divide(range(70))[0]).tolist() == [10, 20, 10, 20, 10]
+        chosen = {sample["name"] for sample in samples}
+        assert {name for name in queried.names if name.startswith("emu")} <= chosen
+        mixture.close()
+
+
+def test_classes_are_balanced(places: dict[str, str]) -> None:
+    dataset = LMDBDataset(places["c"], fields=("name", "label"), where="class:cat or class:dog or name:0000")
+    mixture = mix(dataset, by="class", length=300)
+    counts = np.bincount([sample["label"] for sample in mixture])
+    assert counts.tolist() == [100, 100, 100]
+    assert [source.name for source in mixture.sources] == ["ant", "cat", "dog"]
+    assert mixture.classes == ["ant", "cat", "dog"]
+    part = mix(Subset(LMDBDataset(places["a"]), [0, 1, 3, 12]), by="class", fields=("name", "source"))
+    assert len(part) == 6
+    assert {sample["source"]: None for sample in part}.keys() == {"cat", "dog"}
+    assert {sample["name"] for sample in part} == {"cat/0000.jpg", "cat/0002.jpg", "cat/0006.jpg", "dog/0005.jpg"}
+
+
+def test_weights_may_change(places: dict[str, str]) -> None:
+    weights: dict[str, Any] = {places["a"]: [(0, 1), (100, 0)], places["b"]: [(0, 0), (50, 1)], places["c"]: 1}
+    sources = [source for source, _ in names_in_order(mix(weights, fields=("name", "source")), 160)]
+    assert [{*sources[part]} for part in (slice(50), slice(50, 100), slice(100, 160))] == [
+        {"a", "c"},
+        {"a", "b", "c"},
+        {"b", "c"},
+    ]
+
+
+def test_data_loader_of_torch_gives_the_order(places: dict[str, str]) -> None:
+    mixture = mix(dict(zip(places.values(), (5, 2, 1), strict=True)), fields=("name", "source"))
+    expected = [name for _, name in names_in_order(mixture, 96)]
+    for workers in (0, 2):
+        sampler = mixture.sampler()
+        loader = DataLoader(mixture, batch_size=8, sampler=sampler, num_workers=workers)
+        found = []
+        for epoch in range(2):
+            sampler.set_epoch(epoch)
+            found += [name for batch in loader for name in batch["name"]]
+        assert found == expected
+    assert [name for batch in DataLoader(mixture, batch_size=8) for name in batch["name"]] == expected[:48]
+    shuffled = [name for batch in DataLoader(mixture, 8, sampler=ShuffleSampler(mixture)) for name in batch["name"]]
+    assert shuffled != expected[:48]
+    assert sorted(shuffled) == sorted(expected[:48])
+
+
+def test_random_crops_depend_on_the_position_alone(places: dict[str, str]) -> None:
+    mixture = mix({LMDBDataset(place, decode=RandomResizedCrop(16)): 1 for place in places.values()})
+    batches = [*SeededBatchSampler(mixture.sampler(), 20)]
+    whole = mixture.__getitems__(batches[0])
+    batches = [*SeededBatchSampler(mixture.sampler(), 5)]
+    parts = [sample for batch in batches[:4] for sample in mixture.__getitems__(batch)]
+    assert all(torch.equal(one, other) for (one, _), (other, _) in zip(whole, parts, strict=True))
+
+
+def test_batch_reads_each_store_once(places: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    read = LMDBStore.read
+
+    def counted(store: LMDBStore, indices: Any) -> Any:
+        calls.append(store.place)
+        return read(store, indices)
+
+    monkeypatch.setattr(LMDBStore, "read", counted)
+    mixture = mix(dict(zip(places.values(), (5, 2, 1), strict=True)), fields=("name",))
+    mixture.__getitems__(range(24))
+    assert sorted(calls) == sorted(places.values())
+    calls.clear()
+    mix(places["c"], by="class", fields=("name",)).__getitems__(range(6))
+    assert calls == [places["c"]]
+
+
+def test_pickled_mixture_gives_the_same_samples(places: dict[str, str]) -> None:
+    mixture = mix(dict.fromkeys(places.values(), 1), fields=("name", "label", "source"))
+    copied = pickle.loads(pickle.dumps(mixture))  # noqa: S301 - our own
+    assert [*copied] == [*mixture]
+
+
+def test_targets_are_transformed_after_they_are_united(places: dict[str, str]) -> None:
+    second = LMDBDataset(places["b"], target_transform=lambda label: -label, fields=("name", "label"))
+    mixture = mix({LMDBDataset(places["a"], fields=("name", "label")): 1, second: 1})
+    signs = {-2 if name.startswith("emu") else -1 for name in second.names}
+    assert {sample["label"] for sample in mixture} == {0, 1} | signs
+    assert second[0]["label"] == 0  # the given dataset does not change
+
+
+def test_disagreeing_sources_are_named(places: dict[str, str], tmp_path: Path) -> None:
+    unnamed = tmp_path / "unnamed.lmdb"
+    write_store([Record(f"{n}.jpg", n, photo(n), fields={"text": str(n)}) for n in range(3)], unnamed)
+    with pytest.raises(OptionError, match=r"names in .*a\.lmdb and none in .*unnamed\.lmdb"):
+        mix({places["a"]: 1, unnamed: 1})
+    assert len(mix({places["a"]: 1, unnamed: 1}, fields=("image",))) == 40
+    text = LMDBDataset(unnamed, fields=("image", "text"))
+    image = LMDBDataset(places["a"], fields=("image",))
+    with pytest.raises(OptionError, match=r"got \['image'\] in .*a\.lmdb and \['image', 'text'\] in .*unnamed\.lmdb"):
+        mix({image: 1, text: 1})
+    with pytest.raises(OptionError, match=r"no record of .*a\.lmdb has a field 'text'"):
+        mix({places["a"]: 1, unnamed: 1}, fields=("image", "text"))
+    small, large = (LMDBDataset(places["a"], decode=ResizeCenterCrop(size)) for size in (16, 24))
+    with pytest.raises(OptionError, match=r"uint8 of shape \(3, 16, 16\) in .*a\.lmdb and .*\(3, 24, 24\)"):
+        mix({small: 1, large: 1})
+    floats = LMDBDataset(places["b"], lambda image: torch.zeros(3, 16, 16))
+    with pytest.raises(OptionError, match=r"got torch.uint8 .*a\.lmdb and torch.float32 of shape .* in .*b\.lmdb"):
+        mix({small: 1, floats: 1})
+
+
+@pytest.mark.parametrize(
+    ("weights", "error", "match"),
+    [
+        ([-1], OptionError, "at least 0"),
+        ([0], OptionError, "a weight must be above 0 at each position"),
+        (["5"], TypeError, "must be a number"),
+        ([[(0, 1), (10, 0)]], OptionError, "from position 10 on"),
+        ([[(5, 1)]], OptionError, "begin with 0 and ascend"),
+        ([[(0, 1), (9, 1), (9, 2)]], OptionError, "begin with 0 and ascend"),
+        ([[1, 2]], TypeError, "a number or a schedule"),
+        ([], TypeError, "dict from sources to weights"),
+    ],
+)
+def test_wrong_weights_are_refused(
+    places: dict[str, str], weights: list[Any], error: type[Exception], match: str
+) -> None:
+    with pytest.raises(error, match=match):
+        mix(dict(zip(places.values(), weights, strict=False)))
+
+
+def test_wrong_sources_are_refused(places: dict[str, str], tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="dict from sources to weights"):
+        mix([places["a"]])
+    with pytest.raises(TypeError, match="got TensorDataset"):
+        mix({TensorDataset(torch.zeros(3)): 1})
+    with pytest.raises(StoreNotFoundError):
+        mix({tmp_path / "nothing.lmdb": 1})
+    with pytest.raises(OptionError, match="must have samples, got none in"):
+        mix({Subset(LMDBDataset(places["a"]), []): 1})
+    with pytest.raises(OptionError, match="length must be one of longest, shortest"):
+        mix({places["a"]: 1}, length="long")  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="got a mixture"):
+        mix(mix({places["a"]: 1}), by="class")
+    mixture = mix({places["a"]: 1})
+    with pytest.raises(RecordIndexError, match="of 20 in an epoch"):
+        mixture[40]
+
+
+def test_state_is_small_and_same_for_any_number_of_sources(places: dict[str, str]) -> None:
+    base = LMDBDataset(places["a"])
+    for count in (2, 50, 500):
+        parts: dict[Any, Any] = {Subset(base, [n % 20]): (n + 1) ** 0.5 for n in range(count)}
+        parts[base] = [(0, 1), *((1000 * n, n) for n in range(1, 20))]
+        state = mix(parts).sampler().state_after()
+        assert len(json.dumps(state)) <= 1000
