@@ -14,6 +14,7 @@ from dbloader.errors import DamagedRecordError, DamagedStoreError, ImageError, N
 from dbloader.images.info import describe_jpeg, read_exif, read_facts
 from dbloader.images.preview import legend_of, shown_orientation
 from dbloader.viewing.files import why_rendered
+from dbloader.viewing.vectors import vector_of
 
 if TYPE_CHECKING:
     from dbloader.records.record import Record
@@ -34,6 +35,7 @@ def show_record(store: Store, index: int) -> dict[str, Any]:
     - ``orientation``: the EXIF orientation, 1 to 8, that browsers apply to the image;
     - ``rendered``: the reason why browsers get a picture made of the image; None if they get the stored image;
     - ``boxes``: the first 2,000 boxes, in pixels of the stored image, and ``box_labels``, the names of their classes;
+    - ``vectors``: the names of fields with a vector;
     - ``files``: number and name of each file field of the record, and for a mask its ``legend``: value, color, share of
       the pixels, and name of each value.
 
@@ -58,6 +60,7 @@ def show_record(store: Store, index: int) -> dict[str, Any]:
         "rendered": None if record.image is None else why_rendered(record.image),
         "boxes": boxes,
         "box_labels": labels,
+        "vectors": [name for name, value in record.fields.items() if vector_of(value) is not None],
         "files": [
             {"field": number, "name": name, "legend": _legend(store, name, record.fields[name])}
             for number, name in enumerate(store.manifest.file_fields)

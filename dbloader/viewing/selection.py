@@ -27,6 +27,7 @@ class Selections:
         counts: The last results of ``summary.count``.
         histograms: The last histograms of all records.
         orders: The last results of ``sorting.sort_records``.
+        vectors: The last fields of vectors.
         report: The report of the conversion.
         revision: Number of changes of the marks.
     """
@@ -39,6 +40,7 @@ class Selections:
         self.report = ConversionReport(store)
         self._kept = LRUCache[Any](_MOST_BYTES, lambda indices: 1_000 + getattr(indices, "nbytes", 0))
         self.orders = LRUCache[Any](_MOST_BYTES, lambda indices: indices.nbytes)
+        self.vectors = LRUCache[Any](_MOST_BYTES, lambda vectors: vectors.nbytes)
         self.histograms = LRUCache[dict[str, Any]](_MOST_HISTOGRAMS, lambda _: 1)
         self.counts = LRUCache[dict[str, Any]](_MOST_BYTES, lambda counts: 10_000 + 200 * len(counts["labels"]))
 

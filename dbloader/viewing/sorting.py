@@ -9,6 +9,7 @@ import numpy as np
 from dbloader._describe import listed, short_repr
 from dbloader.errors import OptionError
 from dbloader.queries.columns import blocks, parts
+from dbloader.viewing.vectors import read_vectors
 
 if TYPE_CHECKING:
     from dbloader.queries.columns import Array, Columns
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 ODD = "odd"
 """Sorts by the number of records that have the same width and height: odd sizes first."""
+
+LIKE = "like:"
+"""Sorts by the similarity to a record, as in ``like:embedding:17``: a field of vectors, and the index of the record."""
 
 _BITS = 32
 _LOW = np.uint64(2**_BITS - 1)
@@ -30,15 +34,17 @@ def sort_records(selections: Selections, text: str, by: str) -> Any:
     Args:
         selections: Evaluates the query.
         text: The query.
-        by: Name of a column, or ``ODD``. A ``-`` before it sorts in descending order. "" keeps the order of the store.
+        by: Name of a column, ``ODD`` or ``LIKE``. A ``-`` before it reverses the order. "" is the order of the store.
 
     Raises:
-        OptionError: The query is wrong, or the store has no such column.
+        OptionError: The query is wrong, or the store has no such column or vectors.
     """
     indices = selections.select(text)
     if not by:
         return indices
     name, columns = by.removeprefix("-"), selections.columns
+    if name.startswith(LIKE):
+        return selections.orders.get((selections.key(text), by), lambda: _by_similarity(selections, indices, by))
     if name not in (*columns.sortable, ODD):
         known = listed((*columns.sortable, ODD))
         raise OptionError(f"sort must be one of {known}, or one of these after a -, got {short_repr(by, 50)}")
@@ -65,6 +71,15 @@ def _by_column(columns: Columns, indices: Any, name: str, *, descending: bool) -
         values, known[part] = columns.known(name, here)
         keys[part] = _ordered(values)
     return _at(indices, _argsort(keys, known, descending=descending))
+
+
+def _by_similarity(selections: Selections, indices: Any, by: str) -> Array:
+    field, _, index = by.removeprefix("-").removeprefix(LIKE).rpartition(":")
+    if not index.isdecimal() or int(index) >= len(selections.store):
+        raise OptionError(f"sort must be like {LIKE}embedding:17, with the index of a record, got {short_repr(by, 50)}")
+    vectors = selections.vectors.get(field, lambda: read_vectors(selections.store, field))
+    cosines = (vectors @ vectors[int(index)])[np.asarray(indices)]
+    return np.asarray(indices)[np.argsort(cosines if by[0] == "-" else -cosines, kind="stable")]  # NaN is last
 
 
 def _by_rarity(columns: Columns, indices: Any, _: str, *, descending: bool) -> Array:

@@ -114,8 +114,8 @@ def test_facts_of_a_record_are_shown_as_text(tabs: Tabs, site: Site) -> None:
         "index": "0", "class": "cat", "label": "0", "pixels": f"160 {TIMES} 120", "format": "JPEG",
         "checksum": "CRC-32 verified", "caption": "<i>red</i> on\nblue", "Make": "Came\\u001bra <b>",
         "structure": "complete",        "tiles": f"1 {TIMES} 8 of 160 {TIMES} 16 pixels", "boxes": "40, 20, 100, 60",
-        "score": "0.3", "vector": f"{first}, … (100 values)",
-        "embedding": f"float32 array of shape (768,): {first}, …",
+        "score": "0.3", "vector": f"{first}, … (100 values) Similar images",
+        "embedding": f"float32 array of shape (768,): {first}, … Similar images",
     }  # fmt: skip
     assert expected.items() <= rows.items()
     names = [*rows]
@@ -259,3 +259,36 @@ def test_boxes_and_masks_are_drawn_in_grid_and_training_on_request(tabs: Tabs, s
     check_page(page, axe)
     page.get_by_label("boxes").uncheck()
     assert page.url.endswith("over=0")
+
+
+def test_similar_images_are_a_sorted_grid(tabs: Tabs, site: Site) -> None:
+    page = tabs.open(site, "/?view=record&index=3", refused="/thumb/")
+    page.locator("db-record tr", has_text="embedding").get_by_role("link", name="Similar images").click()
+    expect(page.locator("#sort option:checked")).to_have_text("similar to 3 by embedding")
+    expect(page.locator("#tiles .tile").first.locator(".facts")).to_contain_text("0 · cat")
+    page.locator("#direction").click()
+    expect(page.locator("#sort option:checked")).to_have_text("similar to 3 by embedding")
+    page.get_by_label("index").fill("5")
+    page.get_by_label("index").press("Enter")
+    expect(page.locator("#tiles-5")).to_be_visible()
+
+
+def test_play_shows_the_records_of_the_search_in_their_order(tabs: Tabs, site: Site) -> None:
+    page = tabs.open(site, "/?view=record&index=2&q=index:2-7&sort=label")
+    expect(page.locator("db-record h1")).to_have_text("cat/3.jpg")
+    page.evaluate("""() => {
+        window.seen = [];
+        new MutationObserver(() => seen.push(document.querySelector("db-record h1")?.textContent))
+            .observe(document.querySelector("db-record"), {childList: true});
+    }""")
+    page.get_by_role("button", name="Play").click()
+    expect(page.locator("db-record h1")).to_have_text("cat/8.jpg")
+    expect(page.get_by_role("button", name="Play")).to_have_attribute("aria-pressed", "false")
+    seen = page.evaluate("[...new Set(seen)]")
+    assert seen[-5:] == [f"cat/{n}.jpg" for n in range(4, 9)]
+    page.goto("/?view=record&index=2&q=index:2-7")
+    expect(page.locator("db-record h1")).to_have_text("cat/3.jpg")
+    page.keyboard.press("p")
+    expect(page.locator("db-record h1")).not_to_have_text("cat/3.jpg")
+    page.keyboard.press("Escape")
+    expect(page.locator("#count")).to_contain_text("6 of")

@@ -7,11 +7,13 @@ import random
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from dbloader import Record, open_store
 from dbloader.errors import OptionError
 from dbloader.viewing import summary
+from dbloader.viewing.record import show_record
 from dbloader.viewing.selection import Selections
 from dbloader.viewing.sorting import find_position, sort_records
 from tests.viewing.stores import random_query, some_records, write_records
@@ -79,3 +81,29 @@ def test_odd_sizes_are_first_and_together(tmp_path: Path, text: str) -> None:
                     else (math.inf,)
                 ),
             )
+
+
+def test_similar_records_are_sorted_by_the_cosine_of_their_vectors(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    vectors = rng.normal(size=(200, 12))
+    wrong = {7: None, 9: np.ones(5), 11: np.zeros(12), 13: "text", 15: [[1.5], [2.5, 3.5]], 17: vectors[17].tolist()}
+    records = [Record(f"{n}", n % 3, fields={"e": wrong.get(n, vectors[n])}) for n in range(200)]
+    write_records(tmp_path / "s.lmdb", records)
+    missing = [7, 9, 11, 13, 15]
+    units = vectors / np.linalg.norm(vectors, axis=1)[:, None]
+    with open_store(tmp_path / "s.lmdb") as store:
+        selections = Selections(store)
+        for text, found in (("", [*range(200)]), ("label:1", [*range(1, 200, 3)])):
+            nearest = sorted({*found} - {*missing}, key=lambda n: -float(units[n] @ units[40]))
+            last = [n for n in missing if n in found]
+            assert sort_records(selections, text, "like:e:40").tolist() == [*nearest, *last]
+            assert sort_records(selections, text, "-like:e:40").tolist() == [*nearest[::-1], *last]
+        assert find_position(selections, "", "like:e:40", 40) == 0
+        assert [show_record(store, index)["vectors"] for index in (0, 13, 17)] == [["e"], [], ["e"]]
+        for by, error in (
+            ("like:e:200", "with the index of a record, got 'like:e:200'"),
+            ("like:e", "with the index of a record"),
+            ("like:none:3", "no record has a vector in a field 'none'"),
+        ):
+            with pytest.raises(OptionError, match=error):
+                sort_records(selections, "", by)

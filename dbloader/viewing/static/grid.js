@@ -90,6 +90,8 @@ class Grid extends HTMLElement {
     this.sort.replaceChildren(make("option", {value: ""}, "as stored"),
       ...stores[now.store].sorts.map((name) => make("option", {value: name}, name === "odd" ? "odd sizes first" : `by ${escaped(name)}`)));
     this.overlays.replaceChildren(...overlays(now.store));
+    const [, field, index] = now.sort.match(/^-?like:(.*):(\d+)$/) ?? [];
+    if (field) this.sort.append(make("option", {value: `like:${field}:${index}`}, `similar to ${index} by ${escaped(field)}`));
     this.sort.value = now.sort.replace(/^-/, "");
     this.direction.hidden = !now.sort;
     this.direction.textContent = now.sort.startsWith("-") ? "↓" : "↑";
@@ -216,7 +218,7 @@ class Grid extends HTMLElement {
     const more = Object.entries(fields).filter(([field, value]) => value !== null && !field.startsWith("mark.")).map(([field, value]) => [field, typeof value === "number" ? exact(value) : escaped(value)]);
     const by = sort.replace("-", ""), size = width && `${width} × ${height}`;
     const sorted = by === "bytes" ? bytes && sized(bytes) : ["width", "height", "aspect", "odd"].includes(by) && size;
-    cell.facts.textContent = [counted(index), escaped(className(store, label)), ...more.map(([, text]) => text), sorted].filter(Boolean).join(" · ");
+    cell.facts.textContent = [counted(index), escaped(className(store, label)), ...more.map(([field, text]) => field !== "prediction" ? text : text !== escaped(className(store, label)) && `predicted ${text}`), sorted].filter(Boolean).join(" · ");
     cell.facts.title = [...more.map(([field, text]) => `${field}: ${text}`), size].filter(Boolean).join("\n");
     cell.ariaSelected = String(this.has(index));
     load(cell.img, picture("thumb", store, index, {px: this.px, over: this.over}), (why) => {

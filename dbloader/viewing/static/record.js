@@ -4,6 +4,7 @@ import {keys} from "./keys.js";
 
 const LONGEST = 2000; // characters of a value
 const FIRST = 8; // values of a list that are shown
+const FRAME_MS = 80; // between two records that are played, at least
 const ENLARGED = 8; // how many times a small image is enlarged, at most
 /** For each EXIF orientation: the point of the upright image that shows the point (x, y) of the stored image of w × h pixels. */
 const TURNED = [(x, y) => [x, y], (x, y) => [x, y], (x, y, w) => [w - x, y], (x, y, w, h) => [w - x, h - y], (x, y, w, h) => [x, h - y],
@@ -56,6 +57,7 @@ class Record extends HTMLElement {
       z: ["Original size, or as large as fits", () => go({zoom: state().zoom ? null : 1}, {replace: true})],
       b: ["Boxes", toggle("boxes")],
       t: ["Tiles", toggle("tiles")],
+      p: ["Play: show the next records, until p is pressed again", () => this.button && this.play(!this.isPlaying)],
       m: ["Masks and other files over the image", () => this.facts?.files?.forEach((file) => toggle(`file${file.field}`)())],
     }, "record");
   }
@@ -72,6 +74,20 @@ class Record extends HTMLElement {
   step(by) {
     const to = by < 0 ? this.before : this.after;
     if (to) go(to, {replace: true});
+  }
+
+  /** Show the records of the search one after the other, such as frames that are sorted by their number. */
+  play(on) {
+    this.isPlaying = on && Boolean(this.after);
+    this.button.textContent = this.isPlaying ? "❚❚" : "▶";
+    this.button.ariaPressed = String(this.isPlaying);
+    clearTimeout(this.timer);
+    if (!this.isPlaying) return;
+    this.timer = setTimeout(async () => {
+      await this.image?.decode().catch(() => {}); // one without a picture is passed
+      if (this.isPlaying && state().view === "record") this.step(1);
+      else this.play(false);
+    }, FRAME_MS);
   }
 
   async show(now) {
@@ -112,8 +128,9 @@ class Record extends HTMLElement {
     title(name);
     const step = (text, to) =>
       to ? link(to, text) : make("span", {class: "muted", ariaDisabled: "true"}, text);
+    this.button = make("button", {ariaLabel: "Play", title: "Show the next records one after the other (p)", onclick: () => this.play(!this.isPlaying)});
     const steps = make("nav", {class: "steps", ariaLabel: "Records"}, link({view: null}, "All images"),
-      step("← Previous", this.before), step("Next →", this.after), make("span", {class: "muted"}, where.note));
+      step("← Previous", this.before), step("Next →", this.after), this.button, make("span", {class: "muted"}, where.note));
     const heading = make("h1", {tabIndex: -1}, escaped(name));
     const focused = [...this.querySelectorAll("nav.steps a")].indexOf(document.activeElement);
     const hasFocus = document.activeElement === document.body || this.contains(document.activeElement);
@@ -124,6 +141,7 @@ class Record extends HTMLElement {
     marks.show(1, `index:${facts.index}`);
     if (hasFocus) (steps.querySelectorAll("a")[focused] ?? heading).focus({preventScroll: true});
     say(`${name}, ${where.note}`);
+    this.play(this.isPlaying);
     if (!facts.error) this.paint();
   }
 
@@ -209,13 +227,15 @@ class Record extends HTMLElement {
     const file = (text, params) => make("a", {href: picture("image", now.store, facts.index, {...params, download: 1}), download: ""}, text);
     const files = facts.files.map((one) => [one.name, make("span", {}, `${escaped(fields[one.name])} `, file("Download", {field: one.field}))]);
     const names = new Set(facts.files.map((one) => one.name));
+    const similar = (name) => link({view: null, index: null, at: null, sort: `like:${name}:${facts.index}`}, "Similar images");
     const named = facts.name === null ? "" : `\nrecord = store[store.find(${JSON.stringify(facts.name)})]`;
     return make("div", {class: "facts"},
       section("Record", [["index", counted(facts.index)], ["class", facts.class ?? className(now.store, facts.label)], ["label", facts.label],
         ["pixels", facts.width && `${counted(facts.width)} × ${counted(facts.height)}`], ["resized from", facts.resized_from?.join(" × ")],
         ["format", facts.format], ["image", facts.bytes === null ? facts.array : make("span", {}, `${sized(facts.bytes)} `, file("Download", {}))],
         ["checksum", `CRC-32 ${facts.crc}`]]),
-      section("Fields", [...files, ...Object.entries(fields).filter(([name]) => !names.has(name))]),
+      section("Fields", [...files, ...Object.entries(fields).filter(([name]) => !names.has(name)).map(([name, value]) =>
+        [name, facts.vectors.includes(name) ? make("span", {}, `${readable(value)} `, similar(name)) : value])]),
       section("Marks", joined.filter(([name, value]) => name.startsWith("mark.") && value !== "false").map(([name, value]) => [name.slice(5), value])),
       section("Joined", joined.filter(([name]) => !name.startsWith("mark."))),
       stores[now.store].events ? make("p", {}, link({view: "report", text: facts.name}, "Its lines of the report")) : null,
