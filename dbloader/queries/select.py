@@ -14,7 +14,7 @@ import numpy as np
 from dbloader._describe import listed, short_repr
 from dbloader.queries.columns import Columns, blocks
 from dbloader.queries.parse import EVENTS, Condition, Group, parse, query_error
-from dbloader.records.columns import CHUNK, NO_LABEL
+from dbloader.records.columns import CHUNK
 from dbloader.records.field_columns import PREFIX
 from dbloader.records.names import names_in, names_with
 
@@ -104,7 +104,8 @@ def _compare(columns: Columns, condition: Condition, within: Array) -> Array:
             holds[indices.start : indices.stop] = True
     elif sign == ":":  # a class or a label
         for label in _labels_of(columns, condition) if key == "class" else [value]:
-            holds |= columns.get("label") == (NO_LABEL if label is None else label)
+            labels, known = columns.known("label", slice(None))
+            holds |= ~known if label is None else known & (labels == label)
     elif key == "index":
         holds[:] = _COMPARE[sign](np.arange(len(holds)), value)
     else:

@@ -199,6 +199,11 @@ def _texts(chunk: bytes | memoryview) -> bytes | memoryview:
 
 
 def known_values(values: Array) -> Array:
-    """Return which values of a column of booleans or numbers are values: bool, of the same shape."""
-    known: Array = ~np.isnan(values) if values.dtype.kind == "f" else values != INT64_MIN
-    return known if values.dtype.kind != "u" else values != NO_BOOL
+    """Return which values of a column of booleans or numbers are values: bool, of the same shape.
+
+    NaN, the least value of a signed dtype, and NO_BOOL are none.
+    """
+    kind = values.dtype.kind
+    missing = np.iinfo(values.dtype).min if kind == "i" else NO_BOOL
+    known: Array = ~np.isnan(values) if kind == "f" else values != missing
+    return known
