@@ -46,6 +46,8 @@ RETURNED = (
     "dbloader.conversion.report.Progress",
     "dbloader.records.manifest.Manifest",
     "dbloader.loading.stats.Stats",
+    "dbloader.loading.stats.SourceStats",
+    "dbloader.datasets.mixture.Mixture",
     "dbloader.stores.base.Store",
     "dbloader.stores.writer.Writer",
 )
