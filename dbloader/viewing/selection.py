@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dbloader.records.field_columns import FieldColumn
     from dbloader.stores.base import Store
 
-_MOST_BYTES = 64_000_000  # for all kept selections. One of ten million records has up to 40 MB
+_MOST_BYTES = 40_000_000  # for all kept selections: one of ten million records, or many small ones
 _MOST_HISTOGRAMS = 200
 
 

@@ -22,6 +22,7 @@ LIKE = "like:"
 """Sorts by the similarity to a record, as in ``like:embedding:17``: a field of vectors, and the index of the record."""
 
 _BITS = 32
+_BLOCK = 2**20  # keys that are sorted by their lost bits at a time
 _LOW = np.uint64(2**_BITS - 1)
 
 
@@ -135,12 +136,11 @@ def _argsort(keys: Array, known: Array, *, descending: bool = False) -> Array:
         packed[part] |= np.arange(part.start, part.stop, dtype=np.uint64)
     packed.sort()
     order = packed.astype(np.uint32)  # the lower halves
-    if lost:
-        tied = np.zeros(len(order), bool)
-        for part in blocks(len(order) - 1):
-            equal = packed[part] ^ packed[part.start + 1 : part.stop + 1] <= _LOW
-            tied[part] |= equal
-            tied[part.start + 1 : part.stop + 1] |= equal
-        some = np.flatnonzero(tied)
-        order[some] = order[some[np.argsort(keys[order[some]], kind="stable")]]
+    start = 0 if lost else len(order)
+    while start < len(order):  # sort by the lost bits, in blocks that end between different keys
+        last = packed[min(start + _BLOCK, len(order)) - 1]
+        stop = int(packed.searchsorted(last | _LOW, "right"))
+        some = order[start:stop]
+        order[start:stop] = some[np.argsort(keys[some], kind="stable")]
+        start = stop
     return order

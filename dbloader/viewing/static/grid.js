@@ -123,7 +123,7 @@ class Grid extends HTMLElement {
         this.key = ""; // the next show() asks again
         this.status.className = "error";
         this.status.textContent = error.message;
-        this.list.hidden = true;
+        this.list.hidden = this.everything.hidden = true;
       }
       this.scroller.active = kept ? Math.min(kept[1], this.scroller.count - 1) : -1;
     }
@@ -218,7 +218,11 @@ class Grid extends HTMLElement {
     const more = Object.entries(fields).filter(([field, value]) => value !== null && !field.startsWith("mark.")).map(([field, value]) => [field, typeof value === "number" ? exact(value) : escaped(value)]);
     const by = sort.replace("-", ""), size = width && `${width} × ${height}`;
     const sorted = by === "bytes" ? bytes && sized(bytes) : ["width", "height", "aspect", "odd"].includes(by) && size;
-    cell.facts.textContent = [counted(index), escaped(className(store, label)), ...more.map(([field, text]) => field !== "prediction" ? text : text !== escaped(className(store, label)) && `predicted ${text}`), sorted].filter(Boolean).join(" · ");
+    const named = escaped(className(store, label)), predicted = fields.prediction;
+    const differs = predicted != null && ![label, className(store, label)].includes(predicted);
+    const guess = differs && escaped(typeof predicted === "number" ? className(store, predicted) : predicted);
+    cell.facts.textContent = [counted(index), guess ? `${named} ≠ ${guess}` : named,
+      ...more.map(([field, text]) => field !== "prediction" && text), sorted].filter(Boolean).join(" · ");
     cell.facts.title = [...more.map(([field, text]) => `${field}: ${text}`), size].filter(Boolean).join("\n");
     cell.ariaSelected = String(this.has(index));
     load(cell.img, picture("thumb", store, index, {px: this.px, over: this.over}), (why) => {
