@@ -8,7 +8,7 @@ Both send lines of JSON over a socket in the cache's folder:
                                        <-------  ready, or error
     expect: needs; check               ------->  fetches in this order from now on
                                        <-------  ready, or error
-    need: 17                           ------->  fetches shard 17 next
+    need: 17, wrong                    ------->  fetches shard 17 next; once more if its file is damaged
                                        <-------  ready: it is there, and stays; or error
     opened                             ------->  may remove shard 17
 
@@ -119,8 +119,8 @@ class FetcherClient:
         except OSError:
             self.close()  # the next question finds a new fetcher
 
-    def ask(self, what: str, **message: Any) -> None:
-        """Send a question and wait for its answer. If the fetcher ends, ask a new one.
+    def ask(self, what: str, **message: Any) -> dict[str, Any]:
+        """Send a question and return its answer. If the fetcher ends, ask a new one.
 
         Args:
             what: What the caller waits for, for messages.
@@ -133,8 +133,7 @@ class FetcherClient:
             try:
                 if self._channel is None:
                     self._channel = self._open()
-                if message:
-                    self._exchange(self._channel, what, message)
+                return self._exchange(self._channel, what, message) if message else {}
             except DBLoaderError:  # first, because some are also ConnectionErrors
                 raise
             except (ConnectionError, EOFError):
@@ -144,8 +143,6 @@ class FetcherClient:
                 if isinstance(error, OSError):
                     raise translate_refusal(error, self._cache) from error
                 raise
-            else:
-                return
         raise StoreAccessError(
             f"{what} of {self._place} cannot be fetched: the cache's fetcher ended {_STARTS} times{self._log()}"
         )
@@ -159,7 +156,7 @@ class FetcherClient:
             raise
         return channel
 
-    def _exchange(self, channel: Channel, what: str, message: dict[str, Any]) -> None:
+    def _exchange(self, channel: Channel, what: str, message: dict[str, Any]) -> dict[str, Any]:
         """Send a message, and wait for the answer while bytes arrive."""
         channel.send(**message)
         arrived, since = -1, time.monotonic()
@@ -179,6 +176,7 @@ class FetcherClient:
             kind = getattr(errors, answer["error"], None)
             known = isinstance(kind, type) and issubclass(kind, DBLoaderError)
             raise (kind if known else StoreAccessError)(answer["text"])  # type: ignore[misc]
+        return answer
 
     def _connect(self) -> Channel:
         """Connect to the fetcher. Start one if no process holds its lock."""

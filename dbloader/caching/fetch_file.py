@@ -16,14 +16,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from dbloader.caching.checksums import Checksums
     from dbloader.caching.origins import Origin
 
 # Before each further attempt at a shard. Some origins repeat their own requests for up to a minute in each attempt.
 _PAUSES_S = (0.5, 1.0)
 
 
-def fetch_index(origin: Origin, cache: Path) -> ShardTable:
-    """Fetch the manifest, and the index unless it is there, and return the manifest.
+def fetch_index(origin: Origin, cache: Path, checksums: Checksums, *, compare: bool = False) -> ShardTable:
+    """Fetch the manifest, and the index unless it is there and undamaged, and return the manifest.
+
+    With ``compare``, all bytes of the index are compared with its checksum.
 
     Raises:
         NotAStoreError: The cache has the shards of another store.
@@ -31,21 +34,28 @@ def fetch_index(origin: Origin, cache: Path) -> ShardTable:
     """
     data = origin.manifest()
     table = ShardTable.decode(data, origin.place)
-    with suppress(FileNotFoundError):
+    there = None
+    with suppress(FileNotFoundError, DamagedStoreError):
         there = ShardTable.decode((cache / MANIFEST_FILE).read_bytes(), str(cache))
-        if _files(there) != _files(table):
-            raise NotAStoreError(
-                f"{cache} caches another store than the one that is now at {origin.place}: "
-                "remove the folder, or name another"
-            )
-    if not (cache / table.index_file).exists():
-        _fetch(origin, cache, table.index_file, index_of=table.manifest)
+    if there is not None and _files(there) != _files(table):
+        raise NotAStoreError(
+            f"{cache} caches another store than the one that is now at {origin.place}: "
+            "remove the folder, or name another"
+        )
+    index = cache / table.index_file
+    if not index.exists() or not checksums.agrees(index, compare=compare):
+        _fetch(origin, cache, checksums, table.index_file, index_of=table.manifest)
     write_whole(cache / MANIFEST_FILE, data)  # last: it makes the folder a store
     return table
 
 
 def fetch_shard(
-    origin: Origin, cache: Path, table: ShardTable, number: int, note: Callable[[DBLoaderError], None]
+    origin: Origin,
+    cache: Path,
+    checksums: Checksums,
+    table: ShardTable,
+    number: int,
+    note: Callable[[DBLoaderError], None],
 ) -> None:
     """Fetch a shard of a store in up to three attempts. Call ``note`` with each error before the next attempt.
 
@@ -56,7 +66,7 @@ def fetch_shard(
     name = f"{SHARD_FOLDER}/{shard.name}"
     for pause in (*_PAUSES_S, None):
         try:
-            _fetch(origin, cache, name, digest=shard.digest)
+            _fetch(origin, cache, checksums, name, digest=shard.digest)
         except Exception as error:
             failed = as_ours(error, f"{origin.place}/{name}")
             if isinstance(failed, StoreFullError):
@@ -74,12 +84,13 @@ def fetch_shard(
             return
 
 
-def _fetch(origin: Origin, cache: Path, name: str, **expected: Any) -> None:
+def _fetch(origin: Origin, cache: Path, checksums: Checksums, name: str, **expected: Any) -> None:
     path, place = cache / name, f"{origin.place}/{name}"
     partial = cache / PARTIAL / path.name
     try:
         origin.fetch(name, str(partial))
         LMDBHandle(str(partial), place, **expected)
+        checksums.add(partial, path.name)
         partial.replace(path)
     except OtherStoreError as error:
         raise DamagedStoreError(f"{place} is not the part of {origin.place} that was published") from error

@@ -70,13 +70,13 @@ def _converse(cache: str, shards: CachedShards, reader: Reader, channel: Channel
 
 
 def _obey(shards: CachedShards, reader: Reader, message: dict[str, Any]) -> None:
-    if "need" in message:
-        shards.need(reader, message["need"])  # answers when the shard is there
-        return
     if "opened" in message:
         shards.opened(reader)
         return
     try:
+        if "need" in message:
+            shards.need(reader, **message)  # answers when the shard is there
+            return
         if "open" in message:
             reader.name = message["reader"]
             shards.open(**message["open"])

@@ -2,7 +2,7 @@
 
 ``cache.json`` marks the folder. dbloader removes files only in a folder with this file. ``partial/`` has the files that
 are being fetched. The running fetcher locks ``fetcher.lock``, listens on ``fetcher.sock``, and writes its counters to
-``stats.json`` and its errors to ``fetcher.log``.
+``stats.json`` and its errors to ``fetcher.log``. ``checksums`` is described in checksums.py.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dbloader.errors import NotAStoreError, OptionError
 from dbloader.stores.lmdb.errors import translate_refusal
 from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
 
-MARKER, LOCK, SOCKET, LOG, STATS, PARTIAL = (
-    "cache.json", "fetcher.lock", "fetcher.sock", "fetcher.log", "stats.json", "partial",
+MARKER, LOCK, SOCKET, LOG, STATS, CHECKSUMS, PARTIAL = (
+    "cache.json", "fetcher.lock", "fetcher.sock", "fetcher.log", "stats.json", "checksums", "partial",
 )  # fmt: skip
 
 
@@ -32,6 +32,8 @@ class CacheStats:
         fetches: Fetched shards.
         fetched_bytes: Bytes of the fetched shards.
         removed: Shards removed to make room.
+        damaged: Shards in the cache that were damaged, so they were fetched again.
+        readers: Connected processes.
         retries: Repeated attempts to fetch a shard, and repeated requests to object storage.
         seconds: Seconds spent fetching, summed over all threads.
         last_error: Error of the last failed attempt; "" after the next shard has arrived.
@@ -41,6 +43,8 @@ class CacheStats:
     fetches: int = 0
     fetched_bytes: int = 0
     removed: int = 0
+    damaged: int = 0
+    readers: int = 0
     retries: int = 0
     seconds: float = 0.0
     last_error: str = ""
@@ -55,7 +59,7 @@ def read_stats(cache: str | os.PathLike[str]) -> CacheStats:
     """Return the counters of the cache in a folder; zeros before its fetcher has done anything."""
     try:
         return CacheStats(**json.loads((Path(cache) / STATS).read_text()))
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError, TypeError):  # none, or damaged
         return CacheStats()
 
 

@@ -6,15 +6,15 @@ import os
 import threading
 import time
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dbloader.caching.checksums import Checksums
 from dbloader.caching.fetch_file import as_ours, fetch_index, fetch_shard
 from dbloader.caching.folder import CacheStats
 from dbloader.caching.origins import open_origin
 from dbloader.caching.policy import CachePolicy, Need
-from dbloader.errors import OptionError
+from dbloader.errors import DamagedStoreError, OptionError
 from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
 
 if TYPE_CHECKING:
@@ -36,12 +36,14 @@ class Reader:
         name: The name of its dataset, the same in all processes with a copy of the dataset.
         shard: The shard that it waits for or opens, which must stay; else None.
         is_waiting: Whether it waits for the shard.
+        damaged: How many shards were found damaged when its shard was; 0 if its shard was not.
     """
 
     def __init__(self, channel: Channel) -> None:
         self.name = ""
         self.shard: int | None = None
         self.is_waiting = False
+        self.damaged = 0
         self._channel = channel
 
     def answer(self, error: DBLoaderError | None = None) -> None:
@@ -49,7 +51,8 @@ class Reader:
         self.is_waiting = False
         with suppress(OSError):  # it has disconnected
             if error is None:
-                self._channel.send(ready=True)
+                self._channel.send(ready=True, damaged=self.damaged)
+                self.damaged = 0
             else:
                 self.shard = None
                 self._channel.send(error=type(error).__name__, text=str(error))
@@ -72,11 +75,15 @@ class CachedShards:
         self._failed: set[int] = set()  # not fetched again until a reader asks for them
         self._stats = CacheStats()
         self._repeated = 0  # attempts
+        self._checksums = Checksums(self._folder)
+        self._comparing: dict[int, threading.Lock] = {}
+        self._fetched_again: set[int] = set()  # because a reader found damage in the bytes that the origin sent
 
     def join(self, reader: Reader) -> None:
         """Add a connected reader."""
         with self._lock:
             self._readers.append(reader)
+            self._count()
 
     def leave(self, reader: Reader) -> bool:
         """Forget a reader that has disconnected, and return whether others are connected."""
@@ -86,6 +93,7 @@ class CachedShards:
                 if reader.name not in {other.name for other in self._readers}:
                     self._policy.forget(reader.name)
                 self._go_on()
+            self._count()
             return bool(self._readers)
 
     def open(self, place: str, limit: int | None, *, known: bool) -> None:
@@ -99,7 +107,7 @@ class CachedShards:
             with self._opening:
                 if self._origin is None or not known:  # another reader may have opened it meanwhile
                     origin = open_origin(place)
-                    table = fetch_index(origin, self._folder)
+                    table = fetch_index(origin, self._folder, self._checksums)
                     if self._origin is None:
                         self._begin(origin, table, limit)
         if self._limit != limit:
@@ -120,7 +128,7 @@ class CachedShards:
                 if name in numbers:
                     self._arrived(numbers[name])
             self._limit, self._origin = limit, origin  # in this order, because open does not lock
-            self._count(origin)
+            self._count()
 
     def expect(self, reader: Reader, needs: Sequence[Sequence[int]], *, check: bool) -> None:
         """Fetch in the order in which the processes with a reader's name will need shards.
@@ -140,10 +148,23 @@ class CachedShards:
                 )
             self._go_on()
 
-    def need(self, reader: Reader, shard: int) -> None:
-        """Note that a reader waits for a shard. The reader gets an answer when the shard is in the cache."""
+    def need(self, reader: Reader, need: int, wrong: Sequence[int] | None = None) -> None:
+        """Note that a reader waits for a shard. The reader gets an answer when the shard is in the cache.
+
+        A shard that differs from what was fetched is removed first.
+
+        Args:
+            reader: The reader.
+            need: The shard.
+            wrong: Inode and time of the last change in ns of a file of this shard in which the reader found damage.
+
+        Raises:
+            DamagedStoreError: The reader found damage, and the origin has sent the same damage twice.
+        """
+        shard = need
+        damaged = self._remove_damaged(shard, wrong)
         with self._lock:
-            reader.shard, reader.is_waiting = shard, True
+            reader.shard, reader.is_waiting, reader.damaged = shard, True, damaged
             self._readers.remove(reader)
             self._readers.append(reader)  # at the end: the reader that waits longest is served first
             self._policy.ask(reader.name, shard)
@@ -151,6 +172,33 @@ class CachedShards:
             if shard in self._present and not self._path(shard).exists():  # another program removed it
                 self._gone(shard)
             self._go_on()
+
+    def _remove_damaged(self, shard: int, wrong: Sequence[int] | None) -> int:
+        """Remove a shard that is damaged, and return the number of shards that were; 0 if this shard is not damaged."""
+        with self._lock:
+            if shard not in self._present:
+                return 0
+            path, comparing = self._path(shard), self._comparing.setdefault(shard, threading.Lock())
+        with comparing:  # other readers find the same damage, and must not blame the next file
+            try:
+                status = path.stat()
+                is_blamed = wrong == [status.st_ino, status.st_mtime_ns]
+                as_fetched = self._checksums.agrees(path, compare=is_blamed)
+            except FileNotFoundError:
+                return 0
+            if as_fetched and not is_blamed:
+                return 0
+            if as_fetched and shard in self._fetched_again:
+                raise DamagedStoreError(f"{self._origin_of(shard)} has the same damage: the cache has fetched it twice")
+            with self._lock:
+                if as_fetched:
+                    self._fetched_again.add(shard)
+                if shard in self._present:
+                    path.unlink(missing_ok=True)
+                    self._gone(shard)
+                self._stats.damaged += 1
+                self._count()
+                return self._stats.damaged
 
     def opened(self, reader: Reader) -> None:
         """Note that a reader has opened its shard, which may now be removed."""
@@ -180,7 +228,7 @@ class CachedShards:
     def _fetch(self, origin: Origin, shard: int) -> None:
         began, failure = time.monotonic(), None
         try:
-            fetch_shard(origin, self._folder, self._table, shard, partial(self._note, origin))
+            fetch_shard(origin, self._folder, self._checksums, self._table, shard, self._note)
         except Exception as error:
             failure = as_ours(error, f"shard {shard} of {origin.place}")
         with self._lock:
@@ -196,22 +244,27 @@ class CachedShards:
                     if reader.is_waiting and reader.shard == shard:
                         reader.answer(failure)
             self._stats.seconds += time.monotonic() - began
-            self._count(origin)
+            self._count()
             self._go_on()
 
-    def _note(self, origin: Origin, error: DBLoaderError) -> None:
+    def _note(self, error: DBLoaderError) -> None:
         """Count an attempt that failed and will be repeated."""
         with self._lock:
             self._repeated += 1
             self._stats.last_error = str(error)
-            self._count(origin)
+            self._count()
 
-    def _count(self, origin: Origin) -> None:
-        self._stats.retries = self._repeated + origin.repeats
+    def _count(self) -> None:
+        self._stats.retries = self._repeated + (self._origin.repeats if self._origin else 0)
+        self._stats.readers = len(self._readers)
         self._stats.write(self._folder)
 
     def _path(self, shard: int) -> Path:
         return self._folder / SHARD_FOLDER / self._table.shards[shard].name
+
+    def _origin_of(self, shard: int) -> str:
+        assert self._origin is not None
+        return f"{self._origin.place}/{SHARD_FOLDER}/{self._table.shards[shard].name}"
 
     def _arrived(self, shard: int) -> None:
         """Note that a shard has arrived, and its size: the size of a shard made from records was an estimate."""

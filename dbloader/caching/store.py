@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import os
 import secrets
+import warnings
 import weakref
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import lmdb
 from typing_extensions import override
 
 from dbloader._options import whole_number
 from dbloader.caching.client import FetcherClient
-from dbloader.errors import DamagedStoreError, NotAStoreError, OptionError, PlaceError
+from dbloader.caching.folder import STATS
+from dbloader.errors import (
+    DamagedRecordError,
+    DamagedStoreError,
+    NotAStoreError,
+    OptionError,
+    PlaceError,
+    StoreError,
+)
+from dbloader.records.decode import decode
 from dbloader.remote.places import is_remote, parse_place
+from dbloader.stores.base import Store
 from dbloader.stores.lmdb import env
 from dbloader.stores.lmdb.errors import translate
 from dbloader.stores.lmdb.handle import ShardedHandle
@@ -24,15 +36,20 @@ from dbloader.stores.mongo.uri import is_mongo, parse
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from dbloader.caching.policy import Need
-    from dbloader.errors import DamagedRecordError
     from dbloader.records.manifest import Manifest
-    from dbloader.stores.base import Store
+    from dbloader.records.record import EncodedRecord, Record
     from dbloader.stores.lmdb.handle import LMDBHandle
     from dbloader.stores.lmdb.shard_table import Shard
     from dbloader.stores.mongo.uri import MongoURI
+
+Result = TypeVar("Result")
+
+# More damage may be found while a batch is read again. Damage that the disk adds all the time must be an error.
+_REPAIRS = 4
+_DAMAGE = (DamagedRecordError, DamagedStoreError, NotAStoreError)
 
 
 def with_cache(
@@ -51,7 +68,7 @@ class CachedStore(LMDBStore):
     """A store whose shards are copied to a disk of this machine when they are needed.
 
     All processes of the machine share the folder. A separate process, the fetcher, fetches, verifies and removes
-    shards. It ends when no process uses the cache.
+    shards. It ends when no process uses the cache. A shard that is damaged in the cache is fetched again.
 
     Args:
         place: A folder of shards, an LMDB file, or a place in MongoDB or in object storage.
@@ -134,9 +151,41 @@ class CachedStore(LMDBStore):
         self.handle = self._digest = None
 
     @override
-    def _damaged(self, index: int, what: str) -> DamagedRecordError:
-        file = self.open_handle().file_of(index)
-        return super()._damaged(index, f"{what} (in the cache: {file}; remove that file to have it fetched again)")
+    def read(self, indices: Sequence[int]) -> list[Record]:
+        return self._repaired(lambda: LMDBStore.read(self, indices), indices)
+
+    @override
+    def documents(self, indices: Sequence[int]) -> list[bytes]:
+        return self._repaired(lambda: LMDBStore.documents(self, indices), indices)
+
+    # Records of a shard are copied in any case.
+    borrow = Store.borrow
+    borrow_documents = Store.borrow_documents
+
+    @override
+    def verified(self, document: bytes | memoryview, index: int) -> EncodedRecord:
+        try:
+            return super().verified(document, index)
+        except DamagedRecordError as error:
+            self._repair([index], error)
+            return super().verified(self.documents([index])[0], index)
+
+    def _repaired(self, read: Callable[[], Result], indices: Sequence[int]) -> Result:
+        """Return what a function reads. If a shard is damaged, have it fetched again, and call the function again."""
+        for _ in range(_REPAIRS):
+            try:
+                return read()
+            except _DAMAGE as error:
+                self._repair(indices, error)
+        return read()
+
+    def _repair(self, indices: Sequence[int], error: Exception) -> None:
+        """Have the damaged shards of some records fetched again; raise ``error`` if the origin has the same damage."""
+        try:
+            with env.gate:
+                self.open_handle().repair(indices)
+        except DamagedStoreError as same:
+            raise type(error)(f"{error}; {same}") from error
 
     def __repr__(self) -> str:
         return f"CachedStore({self.place!r}, {self._path!r})"
@@ -150,14 +199,41 @@ class CachedHandle(ShardedHandle):
         self._client = client
         weakref.finalize(self, client.close)
 
-    def ask(self, what: str, **message: Any) -> None:
+    def ask(self, what: str, **message: Any) -> dict[str, Any]:
         """Send the fetcher a question and return its answer. Threads may call this at the same time."""
         with self._lock:
-            self._client.ask(what, **message)
+            return self._client.ask(what, **message)
 
-    def file_of(self, index: int) -> str:
-        """Return the path of the shard with a record, in the cache."""
-        return self._file(self._number_of(index))
+    def repair(self, indices: Sequence[int]) -> None:
+        """Have each open shard fetched again in which a record at one of some indices is damaged.
+
+        Raises:
+            DamagedStoreError: The origin has sent the same damage twice.
+        """
+        # Each record is read again under the lock. Otherwise a second thread would blame the new file for the damage
+        # of the old one.
+        with self._lock:
+            for number, positions in self._by_shard(indices).items():
+                handle = self._opened.get(number)
+                inside = [indices[position] - self._starts[number] for position in positions]
+                if handle is not None and not self._drop_changed(number) and not _is_whole(handle, inside):
+                    del self._opened[number]
+                    wrong = handle.shared.key[1], handle.written[1]
+                    self._opened[number] = self._open_fetched(number, wrong)
+
+    def _drop_changed(self, number: int) -> bool:
+        """Close an open shard whose file was written to. Reading beyond its new end would crash the process."""
+        handle = self._opened.get(number)
+        if handle is None or not handle.is_changed():
+            return False
+        del self._opened[number]
+        return True
+
+    @override
+    def _shard(self, number: int) -> LMDBHandle:
+        with self._lock:
+            self._drop_changed(number)
+        return super()._shard(number)
 
     def _file(self, number: int) -> str:
         return os.path.join(self.place, SHARD_FOLDER, self._table.shards[number].name)  # noqa: PTH118 - any str
@@ -168,17 +244,46 @@ class CachedHandle(ShardedHandle):
             return super()._open(*names, digest=digest, index_of=index_of)
         except (NotAStoreError, DamagedStoreError) as error:
             file = os.path.join(self.place, *names)  # noqa: PTH118 - any str
-            raise DamagedStoreError(f"{file}, in the cache, is damaged: remove it to have it fetched again") from error
+            raise DamagedStoreError(
+                f"{file}, in the cache, is damaged: dbloader cache {self.place} --verify repairs it"
+            ) from error
 
     @override
     def _open_shard(self, number: int) -> LMDBHandle:
-        self._client.ask(f"shard {number} ({self._table.shards[number].name})", need=number)
-        for other in [other for other in self._opened if not os.path.exists(self._file(other))]:  # noqa: PTH110
-            del self._opened[other]  # the fetcher removed it; while it is open, it takes space on the disk
-        try:
-            return super()._open_shard(number)
-        finally:
-            self._client.tell(opened=True)
+        return self._open_fetched(number)
+
+    def _open_fetched(self, number: int, wrong: tuple[int, int] | None = None) -> LMDBHandle:
+        """Open a shard when it is in the cache.
+
+        Args:
+            number: The shard.
+            wrong: Inode and time of the last change in ns of a damaged file of this shard, which must be fetched again.
+        """
+        path = self._file(number)
+        for _ in range(_REPAIRS):
+            answer = self._client.ask(f"shard {number} ({self._table.shards[number].name})", need=number, wrong=wrong)
+            for other in [other for other in self._opened if not os.path.exists(self._file(other))]:  # noqa: PTH110
+                del self._opened[other]  # the fetcher removed it; while it is open, it takes space on the disk
+            found = wrong = None
+            try:
+                with suppress(FileNotFoundError):  # another reader found damage, and has it fetched again
+                    found = os.stat(path)  # noqa: PTH116 - any str
+                return super()._open_shard(number)
+            except StoreError as error:
+                failed = error
+                if found and isinstance(error, DamagedStoreError):
+                    wrong = found.st_ino, found.st_mtime_ns
+            finally:
+                self._client.tell(opened=True)
+                if answer["damaged"] == 1:  # the first one since the fetcher started
+                    what = f"{path}, in the cache, was damaged, so dbloader fetched it again"
+                    warnings.warn(f"{what}; {STATS} counts others", UserWarning, stacklevel=2)
+        raise failed
+
+    @override
+    def _check_unchanged(self, handle: LMDBHandle) -> None:
+        if handle.is_changed():  # a record may have been verified before it changed, and copied after that
+            raise DamagedStoreError(f"{handle.place}, in the cache, was changed while it was read")
 
     @override
     def check_files(self) -> None:
@@ -191,3 +296,15 @@ class CachedHandle(ShardedHandle):
     @override
     def prefetch(self, indices: Sequence[int]) -> None:
         super().prefetch([index for index in indices if self._number_of(index) in self._opened])
+
+
+def _is_whole(handle: LMDBHandle, indices: Sequence[int]) -> bool:
+    """Return whether the records at some indices of a shard are undamaged."""
+    try:
+        for index, document in zip(indices, handle.look_up(indices), strict=True):
+            if document is None:
+                return False
+            decode(document, index, handle.manifest.salt, view=True)
+    except (DamagedRecordError, StoreError):
+        return False
+    return True

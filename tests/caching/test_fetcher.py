@@ -19,7 +19,6 @@ from dbloader.caching import client
 from dbloader.caching.folder import read_stats
 from dbloader.caching.store import CachedStore
 from dbloader.errors import (
-    DamagedRecordError,
     DamagedStoreError,
     NotAStoreError,
     OptionError,
@@ -40,7 +39,6 @@ from tests.support.caching import (
     wait_for,
     wait_until_ended,
 )
-from tests.support.lmdb_files import tamper_with_records
 from tests.support.mongo import Proxy
 
 if TYPE_CHECKING:
@@ -332,28 +330,6 @@ def test_damaged_shard_of_origin_fails_its_readers_only(origin: Path, cache: Pat
             store.read([4])
         assert images_of(store, [0, 8]) == [IMAGES[0], IMAGES[8]]
         damaged.write_bytes(whole)
-        assert images_of(store) == IMAGES
-
-
-def test_damaged_cached_file_raises_with_file_to_remove(origin: Path, cache: Path) -> None:
-    with CachedStore(origin, cache) as store:
-        store.read([4])
-    wait_until_ended(cache)
-    file = cache / "shards" / "00001.lmdb"
-    tamper_with_records(file, {1: b"no record"})
-    with CachedStore(origin, cache) as store:
-        message = rf"^record 5 \(5.x\) of {origin} is damaged: .*in the cache: {file}; remove that file"
-        with pytest.raises(DamagedRecordError, match=message):
-            store.read([5])
-        file.unlink()
-        store.close()
-        assert images_of(store) == IMAGES
-    wait_until_ended(cache)
-    file.write_bytes(b"")  # like after a power failure
-    with CachedStore(origin, cache) as store:
-        with pytest.raises(DamagedStoreError, match=f"^{file}, in the cache, is damaged: remove it"):
-            store.read([5])
-        file.unlink()
         assert images_of(store) == IMAGES
 
 

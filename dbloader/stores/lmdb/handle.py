@@ -82,6 +82,7 @@ class LMDBHandle:
             undo.callback(release)  # otherwise a caller that keeps the error would keep the file open
             self._read_header(status.st_size, digest, index_of)
             undo.pop_all()
+        self.written = self.shared.ahead.written()
 
     def _read_header(self, size: int, digest: str | None, index_of: Manifest | None) -> None:
         opened, place = self.shared.env, self.place
@@ -113,6 +114,10 @@ class LMDBHandle:
     def pid(self) -> int:
         """The process that opened the file."""
         return self.shared.pid
+
+    def is_changed(self) -> bool:
+        """Return whether the file was written to since it was opened."""
+        return self.shared.ahead.written() != self.written
 
     @property
     def files(self) -> list[str]:
@@ -331,6 +336,10 @@ class ShardedHandle:
             inside = [indices[position] - self._starts[number] for position in positions]
             handle = self._shard(number)
             yield from zip(positions, inside, repeat(handle.manifest.salt), handle.look_up(inside))
+            self._check_unchanged(handle)
+
+    def _check_unchanged(self, handle: LMDBHandle) -> None:
+        """Do nothing: no program writes to a finished store."""
 
     def _by_shard(self, indices: Sequence[int]) -> dict[int, list[int]]:
         """Group ``indices`` by shard: return each shard's number with the positions in ``indices``."""

@@ -62,6 +62,13 @@ class ReadAhead:
             if (status.st_dev, status.st_ino) == key:
                 self._find_root(name)
 
+    def written(self) -> tuple[int, int]:
+        """Return the file's present size in bytes and when it was last written to in ns, even if it was removed."""
+        if self._file < 0:
+            return 0, 0
+        status = os.fstat(self._file)
+        return status.st_size, status.st_mtime_ns
+
     def prefetch(self, indices: Sequence[int]) -> None:
         """Request records that will be read soon, unless they are probably in memory.
 

@@ -1,0 +1,101 @@
+"""The checksums of a cache's files, which show the fetcher that a file changed after it was fetched.
+
+The file ``checksums`` has a line of JSON for each fetched file: its name, a Stamp, and the CRC-32 of all its bytes. The
+last line with a name counts. A line that cannot be read counts as missing, and a file without a line is fetched again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import zlib
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from dbloader.caching.folder import CHECKSUMS, write_whole
+
+_READ_BYTES = 2**22
+# Several writes in so short a time may leave the same time of the last change.
+_TICK_NS = 10**8
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Stamp(NamedTuple):
+    """What changes when a file is written or replaced, or the machine starts again.
+
+    A power failure can leave zeros in a file, with the right size and time of the last change.
+    """
+
+    boot: str
+    inode: int
+    nbytes: int
+    changed_ns: int
+
+
+class Checksums:
+    """The stamps and checksums of a cache's files; threads may share it if they use different files.
+
+    Args:
+        cache: The folder of the cache.
+    """
+
+    def __init__(self, cache: Path) -> None:
+        self._file = cache / CHECKSUMS
+        self._boot = _BOOT.read_text().strip() if _BOOT.exists() else ""
+        self._known: dict[str, tuple[Stamp, int]] = {}
+        lines = self._file.read_bytes().splitlines() if self._file.exists() else []
+        for line in lines:
+            with suppress(ValueError, TypeError):  # half a line, after a failure
+                name, stamp, crc32 = json.loads(line)
+                self._known[name] = Stamp(*stamp), crc32
+        if len(lines) > 2 * len(self._known):
+            write_whole(self._file, "".join(map(self._line, self._known)))
+
+    def add(self, path: Path, name: str) -> None:
+        """Note the checksum of a file that has just been fetched and will be renamed to a name."""
+        self._note(name, self._stamp(path), _crc32(path))
+
+    def agrees(self, path: Path, *, compare: bool = False) -> bool:
+        """Return whether a file is as it was fetched.
+
+        Its bytes are read if its stamp has changed.
+
+        Args:
+            path: The file.
+            compare: Read the bytes in any case.
+
+        Raises:
+            OSError: The file does not exist or cannot be read.
+        """
+        stamp, (noted, crc32) = self._stamp(path), self._known.get(path.name, (None, 0))
+        if noted is None or noted.nbytes != stamp.nbytes:
+            return False
+        if noted == stamp and not compare:
+            return True
+        if _crc32(path) != crc32:
+            return False
+        if noted != stamp and stamp.changed_ns < time.time_ns() - _TICK_NS:
+            self._note(path.name, stamp, crc32)
+        return True
+
+    def _stamp(self, path: Path) -> Stamp:
+        status = path.stat()
+        return Stamp(self._boot, status.st_ino, status.st_size, status.st_mtime_ns)
+
+    def _note(self, name: str, stamp: Stamp, crc32: int) -> None:
+        self._known[name] = stamp, crc32
+        with suppress(OSError), self._file.open("ab", buffering=0) as file:  # the disk may be full
+            file.write(self._line(name).encode())
+
+    def _line(self, name: str) -> str:
+        return json.dumps([name, *self._known[name]]) + "\n"
+
+
+def _crc32(path: Path) -> int:
+    """Return the CRC-32 of a file's bytes."""
+    crc32 = 0
+    with path.open("rb", buffering=0) as file:
+        while data := file.read(_READ_BYTES):
+            crc32 = zlib.crc32(data, crc32)
+    return crc32
