@@ -101,15 +101,39 @@ def make_plan(
     progress: Callable[[int], object],
 ) -> Plan:
     """Make a plan from settings; see `plan_conversion`."""
-    settings, name = settings.absolute(), os.fspath(destination)
-    parts = whole_number("shards", shards, 1, _MOST_PARTS)
     checked_flag("overwrite", overwrite)
     base = _read_base(destination) if checked_flag("append", append) else None
     if base is None:
         check_target(target_of(destination), overwrite=True)  # publish replaces a store
     folder = partial_folder(destination)
     aside = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
-    with closing(settings.open()) as found, refusals(name):
+    try:
+        plan = write_plan(aside, settings, os.fspath(destination), shards, base, progress)
+        return _put(aside, destination, plan.id, overwrite=overwrite)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def write_plan(
+    aside: Path,
+    settings: Settings,
+    destination: str,
+    shards: int,
+    base: ShardTable | None,
+    progress: Callable[[int], object],
+) -> Plan:
+    """Write all files of a plan into a new folder.
+
+    Args:
+        aside: The folder.
+        settings: The settings of the conversion.
+        destination: Place of the future store.
+        shards: The largest number of parts.
+        base: The store to which the records are added; None for a new store.
+        progress: Called with the number of files found so far.
+    """
+    settings, parts = settings.absolute(), whole_number("shards", shards, 1, _MOST_PARTS)
+    with closing(settings.open()) as found, refusals(destination):
         check_destination(destination, found.stores)
         if found.compressed:
             raise SourceError(
@@ -118,37 +142,35 @@ def make_plan(
             )
         classes = [*found.classes]
         if base is not None:
-            classes, labels = _unite_classes(base.manifest, found, name)
+            classes, labels = _unite_classes(base.manifest, found, destination)
             settings = replace(settings, labels=labels)
-        try:
-            for new in (aside, aside / SHARD_FOLDER, aside / RECEIPT_FOLDER):
-                new.mkdir()
-            with (aside / LIST_FILE).open("x+b") as data:
-                files = FileList.of_source(found, data, progress)
-                os.fsync(data.fileno())
-                if base is not None:
-                    _check_agreement(base.manifest, found, files, name)
-                parts = min(parts, max(1, len(files)))
-                spans = files.spans()[np.asarray(files.order(settings.shuffle_seed))]
-                write_durably(aside / SPANS_FILE, pack_spans(spans, parts))
-            options = asdict(settings)
-            decisive = {
-                "parts": parts,
-                "described": settings.describe(found),
-                "classes": classes,
-                "grows": "" if base is None else base.index_file,
-                "versions": library_versions(settings.images),
-            }
-            # The path of the source may be written in several ways; ``described`` has only one.
-            known = {**decisive, "options": {**options, "source": None, "listing": None}}
-            plan_id = hashlib.sha256(files.digest.encode() + bson.encode(known)).hexdigest()
-            facts = {"options": options, "files": len(files), "left_out": left_out(found, files.tally)}
-            write_durably(aside / PLAN_FILE, seal({**decisive, **facts, "id": plan_id, "token": secrets.token_hex(4)}))
-            if is_mongo(settings.source):  # the place may contain a password
-                (aside / PLAN_FILE).chmod((aside / PLAN_FILE).stat().st_mode & 0o770)
-            return _put(aside, destination, plan_id, overwrite=overwrite)
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
+        for new in (aside, aside / SHARD_FOLDER, aside / RECEIPT_FOLDER):
+            new.mkdir()
+        with (aside / LIST_FILE).open("x+b") as data:
+            files = FileList.of_source(found, data, progress)
+            os.fsync(data.fileno())
+            if base is not None:
+                _check_agreement(base.manifest, found, files, destination)
+            parts = min(parts, max(1, len(files)))
+            spans = files.spans()[np.asarray(files.order(settings.shuffle_seed))]
+            write_durably(aside / SPANS_FILE, pack_spans(spans, parts))
+        options = asdict(settings)
+        decisive = {
+            "parts": parts,
+            "described": settings.describe(found),
+            "classes": classes,
+            "grows": "" if base is None else base.index_file,
+            "versions": library_versions(settings.images),
+        }
+        # The path of the source may be written in several ways; ``described`` has only one.
+        known = {**decisive, "options": {**options, "source": None, "listing": None}}
+        plan_id = hashlib.sha256(files.digest.encode() + bson.encode(known)).hexdigest()
+        facts = {"options": options, "files": len(files), "left_out": left_out(found, files.tally)}
+        sealed = seal({**decisive, **facts, "id": plan_id, "token": secrets.token_hex(4)})
+        write_durably(aside / PLAN_FILE, sealed)
+        if is_mongo(settings.source):  # the place may contain a password
+            (aside / PLAN_FILE).chmod((aside / PLAN_FILE).stat().st_mode & 0o770)
+        return Plan.decode(sealed, str(aside))
 
 
 def _put(aside: Path, destination: str | os.PathLike[str], plan_id: str, *, overwrite: bool) -> Plan:

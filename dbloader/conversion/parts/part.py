@@ -25,6 +25,8 @@ from dbloader.stores.lmdb.writer import LMDBWriter
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dbloader.conversion.file_list import FileList
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartReceipt:
@@ -82,14 +84,10 @@ def convert_part(
         StoreError: The shard cannot be written.
     """
     plan = Plan.open(destination)
-    part, workers = whole_number("part", part, 0), whole_number("workers", workers, 1)
-    if part >= plan.parts:
-        raise OptionError(f"part must be 0 to {plan.parts - 1}, as {plan.folder} says, got {part}")
+    part = check_part(plan, part)
     done = read_receipt(plan, part)
     if done is not None:
         return done
-    plan.check_versions()
-    return_large_blocks()
     with refusals(f"part {part} of {os.fspath(destination)}"):
         return _make(plan, destination, part, workers, scratch)
 
@@ -97,37 +95,59 @@ def convert_part(
 def _make(
     plan: Plan, destination: str | os.PathLike[str], part: int, workers: int, scratch: str | os.PathLike[str] | None
 ) -> PartReceipt:
-    settings = plan.settings
-    shard = f"{part:05}-{secrets.token_hex(4)}.lmdb"
     with tempfile.TemporaryDirectory(prefix="dbloader-", dir=scratch) as local:
-        path = Path(local) / shard
-        with closing(settings.open()) as found, plan.open_part(part) as files, LMDBWriter(path) as writer:
-            into = FileWriter(writer, settings, found, in_parts=True)
-            into.write(files, range(len(files)), workers)
-            manifest = writer.finish(classes=plan.classes, source=plan.described)
-        copy_durably(path, plan.folder / SHARD_FOLDER / shard)
-    receipt = PartReceipt(
+        shard = Path(local) / f"{part:05}-{secrets.token_hex(4)}.lmdb"
+        with plan.open_part(part) as files:
+            receipt = make_shard(plan, part, files, shard, workers)
+        stored = plan.folder / SHARD_FOLDER / receipt.shard
+        copy_durably(shard, stored)
+    path = plan.receipt_path(part)
+    aside = path.with_name(f"{path.name}.{receipt.shard}")
+    write_durably(aside, seal(asdict(receipt), part))
+    aside.replace(path)
+    with suppress(StoreNotFoundError):  # published, or removed
+        if Plan.open(destination).token != plan.token:
+            for late in (path, stored):
+                late.unlink(missing_ok=True)
+            raise replaced_plan(plan, part)
+    return receipt
+
+
+def check_part(plan: Plan, part: int) -> int:
+    """Return the number of a part; raise OptionError if the plan has no such part."""
+    part = whole_number("part", part, 0)
+    if part >= plan.parts:
+        raise OptionError(f"part must be 0 to {plan.parts - 1}, as {plan.where} says, got {part}")
+    return part
+
+
+def make_shard(plan: Plan, part: int, files: FileList, path: Path, workers: int) -> PartReceipt:
+    """Convert the files of a part into a new shard at a path, and return its receipt."""
+    workers = whole_number("workers", workers, 1)
+    plan.check_versions()
+    return_large_blocks()
+    settings = plan.settings
+    with closing(settings.open()) as found, LMDBWriter(path) as writer:
+        into = FileWriter(writer, settings, found, in_parts=True)
+        into.write(files, range(len(files)), workers)
+        manifest = writer.finish(classes=plan.classes, source=plan.described)
+    return PartReceipt(
         plan=plan.id,
         part=part,
-        shard=shard,
+        shard=path.name,
         digest=manifest.digest,
-        nbytes=(plan.folder / SHARD_FOLDER / shard).stat().st_size,
+        nbytes=path.stat().st_size,
         records=manifest.length,
         rejected=manifest.outcome.get("rejected", 0),
         first_rejected=into.first_rejected,
         bytes_read=into.bytes_read,
         host=socket.gethostname(),
     )
-    path = plan.receipt_path(part)
-    aside = path.with_name(f"{path.name}.{shard}")
-    write_durably(aside, seal(asdict(receipt), part))
-    aside.replace(path)
-    with suppress(StoreNotFoundError):  # published, or removed
-        if Plan.open(destination).token != plan.token:
-            for late in (path, plan.folder / SHARD_FOLDER / shard):
-                late.unlink(missing_ok=True)
-            raise ConversionError(f"{plan.folder} has another plan than when part {part} began: make the part again")
-    return receipt
+
+
+def replaced_plan(plan: Plan, part: int) -> ConversionError:
+    """Return the error for a part whose plan was replaced while the part was made."""
+    return ConversionError(f"{plan.where} has another plan than when part {part} began: make the part again")
 
 
 def read_receipt(plan: Plan, part: int) -> PartReceipt | None:
@@ -136,17 +156,24 @@ def read_receipt(plan: Plan, part: int) -> PartReceipt | None:
     Raises:
         DamagedStoreError: The receipt is damaged, or belongs to another plan.
     """
-    path = plan.receipt_path(part)
     try:
-        receipt = PartReceipt(**open_sealed(path.read_bytes(), part))
+        receipt = decode_receipt(plan, part, plan.receipt_path(part).read_bytes())
         size = (plan.folder / SHARD_FOLDER / receipt.shard).stat().st_size
     except FileNotFoundError:
         return None
+    return receipt if size == receipt.nbytes else None
+
+
+def decode_receipt(plan: Plan, part: int, data: bytes) -> PartReceipt:
+    """Return the receipt in the content of its file; raise DamagedStoreError as ``read_receipt``."""
+    path = f"{plan.where}/{plan.receipt_name(part)}"
+    try:
+        receipt = PartReceipt(**open_sealed(data, part))
     except (ValueError, TypeError) as error:
         raise DamagedStoreError(f"{path} is damaged: {error}; remove it, and make part {part} again") from error
     if receipt.plan != plan.id:
         raise DamagedStoreError(f"{path} is of another plan; remove it, and make part {part} again")
-    return receipt if size == receipt.nbytes else None
+    return receipt
 
 
 class Parts(NamedTuple):

@@ -45,7 +45,7 @@ class Plan:
     """A planned conversion; `plan_conversion` makes it.
 
     Attributes:
-        folder: ``DESTINATION.partial``.
+        where: Path or URL of ``DESTINATION.partial``.
         id: SHA-256 of everything that decides the records, hex.
         token: Random hex digits, new whenever a plan is written, even with the same id.
         parts: Number of parts, each of which makes one shard.
@@ -58,7 +58,7 @@ class Plan:
         versions: Versions of dbloader and of the libraries that decide the records, by name.
     """
 
-    folder: Path
+    where: str
     id: str
     token: str
     parts: int
@@ -80,14 +80,23 @@ class Plan:
         """
         folder = partial_folder(destination)
         try:
-            return cls(folder=folder, **open_sealed((folder / PLAN_FILE).read_bytes()))
+            return cls.decode((folder / PLAN_FILE).read_bytes(), str(folder))
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise StoreNotFoundError(
-                f"{destination} has no plan at {folder}: dbloader plan makes one, and dbloader publish removes it"
-            ) from error
+            raise no_plan(destination, str(folder)) from error
+
+    @classmethod
+    def decode(cls, data: bytes, where: str) -> Plan:
+        """Return the plan in the content of a plan file; DamagedStoreError if that is damaged."""
+        try:
+            return cls(where=where, **open_sealed(data))
         except (ValueError, TypeError) as error:
-            what = f"{folder / PLAN_FILE} is damaged, or of another version of dbloader: {error}"
-            raise DamagedStoreError(f"{what}; remove {folder} and plan again") from error
+            what = f"{where}/{PLAN_FILE} is damaged, or of another version of dbloader: {error}"
+            raise DamagedStoreError(f"{what}; remove {where} and plan again") from error
+
+    @property
+    def folder(self) -> Path:
+        """The folder of a plan on a disk."""
+        return Path(self.where)
 
     @property
     def settings(self) -> Settings:
@@ -98,10 +107,14 @@ class Plan:
         """Return the number of files that a part converts."""
         return len(_slice_of(number, self.parts, self.files))
 
-    def receipt_path(self, number: int) -> Path:
-        """Return where the receipt of a part is."""
+    def receipt_name(self, number: int) -> str:
+        """Return the path of a part's receipt in ``DESTINATION.partial``."""
         # The token makes the name differ from the late receipt of a part of an older plan.
-        return self.folder / RECEIPT_FOLDER / f"{number:05}-{self.token}.bson"
+        return f"{RECEIPT_FOLDER}/{number:05}-{self.token}.bson"
+
+    def receipt_path(self, number: int) -> Path:
+        """Return where the receipt of a part is on a disk."""
+        return self.folder / self.receipt_name(number)
 
     def open_part(self, number: int) -> FileList:
         """Open the list of the files that a part converts, in order. Reading an entry verifies its checksum.
@@ -130,9 +143,16 @@ class Plan:
                 install = f"pip install {name}=={planned}" if planned != "none" else f"pip uninstall {name}"
                 remedy = {LIMIT_VARIABLE: f"export {name}={planned}", JPEGTRAN: "put that one first on the PATH"}
                 raise ConversionError(
-                    f"this machine has {name} {here} and {self.folder} was planned with {planned}, so a part made here "
+                    f"this machine has {name} {here} and {self.where} was planned with {planned}, so a part made here "
                     f"might have other records: {remedy.get(name, install)}, or plan again"
                 )
+
+
+def no_plan(destination: str | os.PathLike[str], where: str) -> StoreNotFoundError:
+    """Return the error for a destination without a plan."""
+    return StoreNotFoundError(
+        f"{destination} has no plan at {where}: dbloader plan makes one, and dbloader publish removes it"
+    )
 
 
 def _slice_of(part: int, parts: int, files: int) -> range:

@@ -78,7 +78,7 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
         if (target / PLAN_FILE).is_file():  # a publisher was killed before it removed the plan
             _remove_files(target, {LIST_FILE, SPANS_FILE, PLAN_FILE})
         return _report_again(destination, ShardTable.read(target).manifest, started)
-    _check_parts(plan, receipts, missing, destination)
+    check_parts(plan, receipts, missing, destination)
     if plan.grows and overwrite:
         raise OptionError(f"the plan adds to the store at {target}: leave overwrite (--overwrite) out")
     if table := _made_of(target, receipts):  # a publisher was killed before it removed the plan
@@ -118,7 +118,7 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
     )
 
 
-def _check_parts(
+def check_parts(
     plan: Plan, receipts: Sequence[PartReceipt], missing: Sequence[int], destination: str | os.PathLike[str]
 ) -> None:
     """Raise an error unless all parts are made, account for all files, and have a record."""
@@ -131,7 +131,7 @@ def _check_parts(
         if receipt.records + receipt.rejected != (files := plan.part_length(receipt.part)):
             raise DamagedStoreError(
                 f"part {receipt.part} has {receipt.records:,} records and {receipt.rejected:,} rejected files, not "
-                f"{files:,}; remove {plan.receipt_path(receipt.part)}, and make the part again"
+                f"{files:,}; remove {plan.where}/{plan.receipt_name(receipt.part)}, and make the part again"
             )
     if not any(receipt.records for receipt in receipts):
         first = next((receipt.first_rejected for receipt in receipts if receipt.first_rejected), "")
@@ -182,7 +182,7 @@ def _make(
         for name in shards:
             with LMDBStore(plan.folder / SHARD_FOLDER / name) as shard:
                 manifests.append(shard.manifest)
-        options["source"] = _joined_source(manifests)
+        options["source"] = joined_source(manifests)
         options |= {"grows": (target, base), "index": f"index-{plan.id[:16]}.lmdb"}  # a later attempt replaces it
     table = index_shards(plan.folder, shards, [receipt.digest for receipt in receipts], **options)
     if replaces:
@@ -202,7 +202,7 @@ def _make(
     return table.manifest
 
 
-def _joined_source(manifests: Sequence[Manifest]) -> dict[str, Any]:
+def joined_source(manifests: Sequence[Manifest]) -> dict[str, Any]:
     """Return the ``source`` of a store with new shards, given the manifests of the store and the shards."""
     places = [*str(manifests[0].source.get("path", "")).split(", "), manifests[1].source["path"]]
     return {**common_source(manifests), "path": ", ".join(filter(None, dict.fromkeys(places)))}
