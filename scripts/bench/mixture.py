@@ -134,13 +134,16 @@ def kill_trainings(folder: Path, kills: int, samples: int) -> int:
     while done < kills or batches * 840 < samples:
         world = rng.choice([one for one in (1, 2, 3, 5, 7, 8) if one != world])
         kind = rng.choice(["threads", "processes"])
-        child = subprocess.Popen([sys.executable, __file__, str(folder), "--train", str(log), str(world), kind])
+        command = [sys.executable, __file__, str(folder), "--train", str(log), str(world), kind]
+        with (folder / "errors.txt").open("ab") as errors:  # workers report that they lost their parent
+            child = subprocess.Popen(command, stderr=errors)
         wanted, begin = batches + -(-samples // 840 // kills), log.stat().st_size if log.exists() else 0
         until = time.monotonic() + 600
         while child.poll() is None and time.monotonic() < until:
             time.sleep(rng.uniform(0.005, 0.05))
             if log.exists() and batches + log.read_bytes()[begin:].count(b"\n") >= wanted:
                 break
+        assert child.poll() is None, f"the training ended by itself: see {folder}/errors.txt"
         child.send_signal(signal.SIGKILL)
         child.wait()
         done += 1
