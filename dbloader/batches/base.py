@@ -73,8 +73,11 @@ class DatasetBatchFetcher(BatchFetcher):
     """Makes the samples of one dataset in two steps, which a mixture calls for its parts of a batch."""
 
     @abstractmethod
-    def read(self, indices: Sequence[int]) -> Any:
-        """Read the records at some indices, or request them from the kernel; return what ``make`` needs."""
+    def read(self, indices: Sequence[int], rows: Sequence[Any] | None = None) -> Any:
+        """Read the records at some indices, or request them from the kernel; return what ``make`` needs.
+
+        ``rows`` are a row of random numbers for each sample; None draws them.
+        """
 
     @abstractmethod
     def make(self, given: Any, part: slice, pixels: Sequence[Any] = ()) -> tuple[list[Any], Work]:

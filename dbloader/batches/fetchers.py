@@ -112,12 +112,13 @@ class SampleBatchFetcher(DatasetBatchFetcher):
         return functools.partial(self._finish, indices, futures, read)
 
     @override
-    def read(self, indices: Sequence[int]) -> tuple[Sequence[Any], Sequence[Any]]:
-        if self._reads_records:
-            given, numbers = self.dataset.records(indices), self.dataset.random_numbers(indices)
-        else:
-            given, numbers = indices, random_numbers_for(self.transform, indices, self.transform)
-        return given, row_for_each(numbers, len(indices))
+    def read(self, indices: Sequence[int], rows: Sequence[Any] | None = None) -> tuple[Sequence[Any], Sequence[Any]]:
+        if not self._reads_records:
+            numbers = random_numbers_for(self.transform, indices, self.transform)
+            return indices, row_for_each(numbers, len(indices))
+        if rows is None:
+            rows = row_for_each(self.dataset.random_numbers(indices), len(indices))
+        return self.dataset.records(indices), rows
 
     @override
     def make(self, given: Any, part: slice, pixels: Sequence[Any] = ()) -> tuple[list[Any], Work]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from typing_extensions import override
 
-from dbloader.batches.base import BatchFetcher, split
+from dbloader.batches.base import BatchFetcher, row_for_each, split
 from dbloader.batches.collate import Collate, collate_samples
 from dbloader.batches.tensors import TensorBatchFetcher, join_batch
 from dbloader.batches.timed import TimedBatch, Work, now
@@ -49,10 +49,11 @@ class MixtureBatchFetcher(BatchFetcher):
         sources, groups = self.dataset.divide(indices)
         waited = np.zeros(len(self.parts))
         jobs: list[list[Any]] = []
+        drawn: dict[Any, Any] = {}
         left = 0  # how many samples the last job can take
         for number, places, own in groups:
             read = now()
-            given = self.parts[number].read(own)
+            given = self.parts[number].read(own, self._rows(number, indices, drawn, places))
             waited[number] += now() - read
             for part in split(len(own), size):
                 if left < len(places[part]):
@@ -63,6 +64,17 @@ class MixtureBatchFetcher(BatchFetcher):
         serial = now() - began
         futures = [submit(self._make, job, pixels) for job in jobs]
         return functools.partial(self._finish, indices, sources, images, futures, waited, serial)
+
+    def _rows(self, number: int, indices: Sequence[int], drawn: dict[Any, Any], places: list[int]) -> Any:
+        """Return the random numbers of a dataset's samples. Datasets with the same functions draw together."""
+        dataset = self.dataset.datasets[number]
+        if dataset.makes_own_samples:
+            return None
+        functions = (dataset.decode, dataset.transform, dataset.transforms)
+        key = tuple(map(id, functions))
+        if key not in drawn:
+            drawn[key] = dataset.random_numbers(indices)
+        return row_for_each(None if drawn[key] is None else drawn[key][places], len(places))
 
     def _make(self, job: list[Any], pixels: Any) -> list[tuple[int, list[int], list[Any], Work]]:
         made = []

@@ -72,14 +72,16 @@ class TensorBatchFetcher(DatasetBatchFetcher):
         return functools.partial(self._finish, images, indices, futures, read)
 
     @override
-    def read(self, indices: Sequence[int]) -> tuple[Store, Sequence[Any], Sequence[Any]]:
+    def read(self, indices: Sequence[int], rows: Sequence[Any] | None = None) -> tuple[Store, Any, Sequence[Any]]:
         store, places = self.dataset.locate(indices)
         records: Sequence[Any] = places
         if store.has_views:  # each decoding thread reads its own
             store.prefetch(places)
         else:  # all are read at once, in one round trip
             records = store.read(places)
-        return store, records, row_for_each(self.dataset.random_numbers(indices), len(indices))
+        if rows is None:
+            rows = row_for_each(self.dataset.random_numbers(indices), len(indices))
+        return store, records, rows
 
     @override
     def make(self, given: Any, part: slice, pixels: Sequence[Any] = ()) -> tuple[list[Any], Work]:
