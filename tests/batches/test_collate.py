@@ -1,4 +1,4 @@
-"""Batches of lists, boxes and other fields of varying length."""
+"""Collating lists, boxes and other fields of varying length into batches."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def check(batch: Any) -> None:
 
 
 @pytest.mark.slow
-def test_boxes_become_lists_and_numbers_tensors(place: Path) -> None:
+def test_boxes_are_collated_to_lists_and_numbers_to_tensors(place: Path) -> None:
     dataset = LMDBDataset(place, fields=FIELDS)
     for engine in ({"worker_type": "threads"}, {"worker_type": "processes", "num_workers": 2}):
         check(next(iter(loader(dataset, **engine))))
@@ -64,14 +64,14 @@ def test_boxes_become_lists_and_numbers_tensors(place: Path) -> None:
     check(next(iter(loader(decoded, input_size=None, transform=None, collate_fn=Collate()))))
 
 
-def test_field_of_boxes_is_a_list_for_any_counts(place: Path) -> None:
+def test_boxes_are_a_list_even_if_every_image_has_the_same_number(place: Path) -> None:
     for indices in ([2], [3, 3], [0, 0]):
         batch = next(iter(loader(Subset(LMDBDataset(place, fields=("image", "boxes")), indices))))
         assert isinstance(batch["boxes"], list)
         assert [len(boxes) for boxes in batch["boxes"]] == indices
 
 
-def test_fields_under_other_names_keep_their_rule(place: Path) -> None:
+def test_renamed_fields_are_collated_like_the_original_fields(place: Path) -> None:
     batch = next(iter(loader(LMDBDataset(place, fields={"pixels": "image", "where": "boxes", "y": "classes"}))))
     assert [len(boxes) for boxes in batch["where"]] == [0, 1, 2, 3]
     assert batch["y"].tolist() == CLASSES
@@ -86,7 +86,7 @@ def test_numbers_keep_their_type(place: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["tokens", "embedding"])
-def test_ragged_fields_are_an_error_or_lists(place: Path, name: str) -> None:
+def test_ragged_field_raises_unless_it_is_listed(place: Path, name: str) -> None:
     dataset = LMDBDataset(place, fields=("image", "boxes", name))
     message = rf"^'{name}' has the shape \(2,\) in record 1 .* and \(1,\) in record 0 .*: pass collate_fn="
     with pytest.raises(OptionError, match=message):
@@ -98,7 +98,7 @@ def test_ragged_fields_are_an_error_or_lists(place: Path, name: str) -> None:
     assert all(isinstance(values, torch.Tensor) for values in batch[name])
 
 
-def test_boxes_of_concatenated_stores_are_refused_by_name(place: Path) -> None:
+def test_boxes_of_concatenated_stores_are_refused_with_the_field_name(place: Path) -> None:
     dataset = LMDBDataset(place, fields=("image", "boxes"), decode=RandomResizedCrop(16))
     both: ConcatDataset[Any] = ConcatDataset([dataset] * 2)
     with pytest.raises(
@@ -124,7 +124,7 @@ def test_images_of_different_sizes_are_refused_with_a_remedy() -> None:
     assert labels.tolist() == [0, 1, 2, 3]
 
 
-def test_the_label_may_be_a_list(place: Path) -> None:
+def test_target_transform_may_return_lists(place: Path) -> None:
     dataset = LMDBDataset(place, target_transform=lambda label: CLASSES[label])
     for transform in ("auto", RandomResizedCrop(16)):
         images, labels = next(iter(loader(dataset, transform=transform)))
@@ -135,7 +135,7 @@ def test_the_label_may_be_a_list(place: Path) -> None:
     assert [values.tolist() for values in labels] == [[], [0], [0, 1], [0, 1, 2]]
 
 
-def test_collate_refuses_a_single_name() -> None:
+def test_collate_refuses_a_string_as_lists() -> None:
     with pytest.raises(OptionError, match="lists must be several names"):
         Collate("tokens")
     with pytest.raises(TypeError, match="lists must be names of fields, such as"):

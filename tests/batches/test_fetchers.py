@@ -1,4 +1,4 @@
-"""Fetchers return the batches that torch would collate from the samples, and their errors."""
+"""Fetchers return what torch would collate from the samples, and raise the samples' errors."""
 
 import pickle
 from collections.abc import Sequence
@@ -77,14 +77,14 @@ def test_batch_of_a_store_equals_collated_samples(place: Path, kind: str, size: 
         assert torch.equal(one, other)
 
 
-def test_parts_of_a_batch_keep_seeded_positions(place: Path) -> None:
+def test_batch_made_in_parts_draws_the_same_random_values(place: Path) -> None:
     fetcher = create_fetcher(LMDBDataset(place, decode=RandomResizedCrop(8)), transform=Twice())
     indices = keyed(range(LENGTH))
     one, other = (fetcher.begin(indices, call_now, size)().batch[0] for size in (LENGTH, 3))
     assert torch.equal(one, other)
 
 
-def test_decoder_with_its_own_call_is_called(place: Path) -> None:
+def test_overridden_call_of_a_decoder_is_used(place: Path) -> None:
     class Dark(RandomResizedCrop):
         def __call__(self, *arguments: Any, **options: Any) -> torch.Tensor:
             return super().__call__(*arguments, **options) // 2
@@ -97,7 +97,7 @@ def test_decoder_with_its_own_call_is_called(place: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_first_error_of_a_batch_names_its_record(tmp_path: Path, workers: int) -> None:
+def test_first_error_in_a_batch_names_the_damaged_record(tmp_path: Path, workers: int) -> None:
     images = [photo(0), photo(1), b"\xff\xd8\xff damaged", photo(3), b"\xff\xd8\xff too", photo(5)]
     write_store((Record(f"{n}.jpg", 0, image) for n, image in enumerate(images)), tmp_path / "some.lmdb")
     with LMDBDataset(tmp_path / "some.lmdb", decode=RandomResizedCrop(8)) as dataset:

@@ -1,4 +1,4 @@
-"""Memory of batches is reused after its last reference is gone."""
+"""The memory of a batch is reused after the last reference to the batch is gone."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dbloader.batches.tensors import BatchMemory
 SHAPE = (4, 8, 8, 3)
 
 
-def test_memory_is_reused_once_its_tensor_is_gone_if_it_suffices() -> None:
+def test_memory_of_a_deleted_tensor_is_reused_for_batches_that_fit() -> None:
     memory = BatchMemory()
     tensor = memory.empty(SHAPE)
     assert (tensor.shape, tensor.dtype) == (SHAPE, torch.uint8)
     address = tensor.data_ptr()
     del tensor
     assert memory.empty(SHAPE).data_ptr() == address
-    assert memory.empty((2, 8, 8, 3)).data_ptr() == address, "a smaller batch fits too"
+    assert memory.empty((2, 8, 8, 3)).data_ptr() == address, "a smaller batch must reuse the memory"
     large = memory.empty((9, 8, 8, 3)).fill_(7)
     assert large.sum() == 7 * 9 * 8 * 8 * 3
 

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 CLASSES = {"cat": 90, "dog": 60, "maine coon": 30}
-FLIPPED = 3  # the record that is damaged in the store
+FLIPPED = 3  # index of the damaged record
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
+@pytest.hookimpl(tryfirst=True)  # runs before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let one process run all tests of this folder, with one browser."""
+    """Run all tests of this folder in one process, so they share one browser."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.xdist_group("browser"))
@@ -35,7 +35,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
-    """One browser for all tests of this folder. It ends after them: Playwright's event loop disturbs other tests."""
+    """One browser for all tests of this folder.
+
+    It is closed after them, because Playwright's event loop disturbs other tests.
+    """
     executable = needing_a_browser()
     expect.set_options(timeout=WAIT_MS)
     quiet = ["--disable-quic", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
@@ -47,7 +50,10 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture(scope="package")
 def photos(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[Site]:
-    """A viewer of two stores: 180 photographs in three classes, one repaired and one damaged; and six others."""
+    """A viewer of two stores.
+
+    One has 180 photographs in three classes, one repaired and one damaged; the other has six.
+    """
     folder = tmp_path_factory.mktemp("photos")
     number = iter(range(1000))
     files = {
@@ -81,5 +87,5 @@ def axe() -> str:
 
 @pytest.fixture
 def damaged() -> str:
-    """Pattern of the refused requests: a damaged picture."""
+    """Pattern of the requests that fail because a picture is damaged."""
     return rf"/thumb/0/{FLIPPED}\?"

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
     from tests.support.viewer import Viewer
 
-WAIT_MS = 30_000  # an idle machine needs less than a second
+WAIT_MS = 30_000  # on an idle machine every wait ends within a second
 
 
 def needing_a_browser() -> str:
-    """Return the executable of Chromium; skip a test where there is none, and fail it in CI."""
+    """Return Chromium's executable. Without one, skip the test, or fail it in CI."""
     names = (os.environ.get("DBLOADER_CHROMIUM"), "chromium", "chromium-browser", "google-chrome")
     found = next((path for name in names if name and (path := shutil.which(name))), None)
     if found is None:
@@ -27,7 +27,7 @@ def needing_a_browser() -> str:
 
 
 def skip_or_fail(reason: str) -> NoReturn:
-    """Skip a test for lack of something; fail it in CI."""
+    """Skip a test because something is missing, or fail it in CI."""
     if os.environ.get("CI"):
         pytest.fail(reason)
     pytest.skip(reason)
@@ -49,7 +49,7 @@ class Site(NamedTuple):
 
 
 class Tabs:
-    """Opens pages, each with cookies of its own, and collects their errors."""
+    """Opens pages, each with its own cookies, and collects their errors."""
 
     def __init__(self, chromium: Browser) -> None:
         self._chromium = chromium
@@ -64,7 +64,7 @@ class Tabs:
         page = context.new_page()
 
         def said(message: ConsoleMessage) -> None:
-            # answered() judges failed requests.
+            # answered() checks failed requests.
             if message.type in ("error", "warning") and not message.text.startswith("Failed to load resource"):
                 self.complaints.append(f"{message.type}: {message.text}")
 

@@ -1,4 +1,4 @@
-"""Pages while the viewer or its MongoDB server does not answer."""
+"""What pages show while the viewer or its MongoDB server does not answer."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ BROKEN = """[...document.images].filter((image) => image.complete && !image.natu
 
 
 def check_one_message(page: Page, text: str) -> None:
-    """Wait until the bar shows a text, and check that there is no other message and no broken picture."""
+    """Wait until the bar shows ``text``. Check that the page has no other message and no broken picture."""
     expect(page.locator("#note")).to_contain_text(text)
     expect(page.locator("#notice")).to_be_empty()
     expect(page.locator(".error:visible, .bad:visible")).to_have_count(0)
     assert page.evaluate(BROKEN) == 0
 
 
-def test_stopped_viewer_leaves_captions_and_one_message(tabs: Tabs, chromium: Browser, tmp_path: Path) -> None:
+def test_page_of_a_stopped_viewer_keeps_captions_and_shows_one_message(
+    tabs: Tabs, chromium: Browser, tmp_path: Path
+) -> None:
     convert(plant_photos(tmp_path / "images", 60), tmp_path / "a.lmdb")
     with socket.create_server(("127.0.0.1", 0)) as free:  # the second viewer uses the same port
         port = free.getsockname()[1]
@@ -55,7 +57,7 @@ def test_stopped_viewer_leaves_captions_and_one_message(tabs: Tabs, chromium: Br
     record.keyboard.press("ArrowRight")
     check_one_message(record, STOPPED)
     expect(record.locator("db-record h1")).to_be_visible()
-    with viewer(*arguments) as running:  # a new viewer does not know these browsers
+    with viewer(*arguments) as running:  # a new viewer does not accept the old cookies
         for page in (grid, record):
             expect(page.get_by_role("heading", name="The viewer is not open in this browser")).to_be_visible()
         grid.goto(running.link)

@@ -38,7 +38,7 @@ WIDE = {"width": 1440, "height": 900}
 
 
 class Planted(NamedTuple):
-    """A running viewer, the right labels of all records, and what was planted."""
+    """A running viewer, the right label of each record, and the planted faults."""
 
     site: Site
     place: Path
@@ -50,7 +50,7 @@ class Planted(NamedTuple):
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[Planted]:
-    """Plant 50 wrong labels, and 16 duplicates at the end: half with the same bytes, half encoded again."""
+    """Plant 50 wrong labels, and append 16 duplicates: half have the same bytes, half are encoded again."""
     folder, rng = tmp_path_factory.mktemp("cleaning"), random.Random(5)
     images = [encoded(scene(n), "JPEG", quality=90) for n in range(COUNT)]
     labels = [rng.randrange(4) for _ in range(COUNT)]
@@ -81,11 +81,11 @@ def planted(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iter
         yield Planted(Site.entered(chromium, running), folder / "train.lmdb", labels, stored, captions, scores)
 
 
-def test_copy_of_a_cleaned_data_set_has_none_of_the_planted_faults(tabs: Tabs, planted: Planted) -> None:
+def test_copy_of_a_cleaned_data_set_contains_no_planted_fault(tabs: Tabs, planted: Planted) -> None:
     place, labels, stored = planted.place, planted.labels, planted.stored
     page = tabs.open(planted.site, "/?px=80", viewport=WIDE)
     count, chosen, notice = page.locator("#count"), page.locator("#chosen"), page.locator("#notice")
-    # The wrong labels: each pair of label and prediction is opened, selected and corrected.
+    # Correct the wrong labels: open each pair of label and prediction, and select its records.
     page.get_by_role("link", name="Labels compared").click()
     status, clicks, found = page.locator("db-compare p[role=status]"), 1, set[int]()
     expect(status).to_contain_text(f"{WRONG} differ")
@@ -107,7 +107,7 @@ def test_copy_of_a_cleaned_data_set_has_none_of_the_planted_faults(tabs: Tabs, p
         clicks += 6
     assert found == {n for n, label in enumerate(labels) if label != stored[n]}
     assert clicks <= 25
-    # The duplicates: searched here, and the extras dropped.
+    # Search for duplicates, and drop the extra copies.
     page.get_by_role("link", name="Duplicates").click()
     page.get_by_role("button", name="Search for duplicates").click()
     expect(page.locator("db-duplicates [role=status]")).to_contain_text(
@@ -115,7 +115,7 @@ def test_copy_of_a_cleaned_data_set_has_none_of_the_planted_faults(tabs: Tabs, p
     )
     page.get_by_role("button", name="Drop the checked images").click()
     expect(notice).to_have_text(f"{EXTRAS} records: drop")
-    # A caption and a score; then two classes.
+    # Search by caption and score, then by two classes.
     page.locator("#search").fill('caption~"red car" score>=0.5')
     page.locator("#search").press("Enter")
     wanted = [n for n, text in enumerate(planted.captions) if text == "a red car" and planted.scores[n] >= 0.5]
@@ -126,7 +126,7 @@ def test_copy_of_a_cleaned_data_set_has_none_of_the_planted_faults(tabs: Tabs, p
     page.locator(".class", has_text="fox").click(modifiers=["Control"])
     both = [n for n, label in enumerate(stored) if label in (1, 2)]
     expect(count).to_contain_text(f"{len(both)} of {len(labels)}")
-    # 30 of them are dropped by Shift, and 3 by touch.
+    # Select and drop 30 records with Shift, and 3 by touch.
     page.locator("#tiles-0").click(modifiers=["Control"])
     page.locator("#tiles-29").click(modifiers=["Shift"])
     expect(chosen).to_contain_text("30 selected")
@@ -139,7 +139,7 @@ def test_copy_of_a_cleaned_data_set_has_none_of_the_planted_faults(tabs: Tabs, p
     expect(phone.locator("#chosen")).to_contain_text("3 selected")
     phone.locator("db-grid").get_by_role("button", name="Drop").tap()
     expect(phone.locator("#tiles-2 .marks")).to_contain_text("drop")
-    # The page's command makes the copy.
+    # Run the command that the page shows, which makes the copy.
     page.reload()
     line = page.locator("#marks code").inner_text()
     done = run(*shlex.split(line)[1:], cwd=place.parent)
@@ -160,7 +160,7 @@ PAGES = {
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", PAGES)
-def test_pages_are_accessible_in_each_width(tabs: Tabs, planted: Planted, axe: str, name: str) -> None:
+def test_pages_are_accessible_at_every_width(tabs: Tabs, planted: Planted, axe: str, name: str) -> None:
     for width in (1440, 1024, 390):
         page = tabs.open(
             planted.site,

@@ -40,7 +40,7 @@ def write(place: Path, seeds: list[int]) -> None:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a store of ten images, two of them twice. ``b.lmdb`` beside it has no search for duplicates."""
+    """Return a store of ten images, two of them twice. ``b.lmdb`` beside it has not been searched for duplicates."""
     folder = tmp_path_factory.mktemp("two")
     write(folder / "a.lmdb", [0, 1, 2, 3, 4, 5, 6, 1, 7, 2])
     write(folder / "b.lmdb", [10, 4, 11, 5, 12, 13, 6, 14, 15])
@@ -54,7 +54,7 @@ def two(place: Path, chromium: Browser) -> Iterator[Site]:
         yield Site.entered(chromium, running)
 
 
-def test_page_searches_for_duplicates_and_drops_the_checked_ones(tabs: Tabs, two: Site, place: Path) -> None:
+def test_page_searches_for_duplicates_and_drops_checked_images(tabs: Tabs, two: Site, place: Path) -> None:
     page = tabs.open(two, "/?view=duplicates&store=1", **PHONE)
     status = page.locator("db-duplicates [role=status]")
     expect(status).to_have_text("These images were not searched for duplicates yet.")
@@ -86,7 +86,7 @@ def test_page_searches_for_duplicates_and_drops_the_checked_ones(tabs: Tabs, two
 
 
 @pytest.mark.parametrize("options", [{}, PHONE], ids=["wide", "phone"])
-def test_html_report_needs_no_script_and_no_request(
+def test_html_report_works_without_scripts_and_requests(
     chromium: Browser, place: Path, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     write_html(place, tmp_path / "report.html")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def other_site(page: str) -> Iterator[str]:
-    """Serve one page as another site than 127.0.0.1, and yield its URL."""
+    """Serve one page as a site other than 127.0.0.1, and yield the page's URL."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -44,7 +44,7 @@ def other_site(page: str) -> Iterator[str]:
             thread.join()
 
 
-def test_other_site_may_link_to_the_viewer_and_gets_no_data(tmp_path: Path, chromium: Browser) -> None:
+def test_other_site_may_link_to_the_viewer_but_gets_no_data(tmp_path: Path, chromium: Browser) -> None:
     place = tmp_path / "a.lmdb"
     convert(plant_photos(tmp_path / "images", 12), place)
     with viewer(place, "--port", "0", "--no-open") as running:
@@ -52,7 +52,7 @@ def test_other_site_may_link_to_the_viewer_and_gets_no_data(tmp_path: Path, chro
         parts = f'<img src="{address}/image/0/0"><iframe src="{address}/"></iframe>'
         link = f'<a href="{running.link}&q=cat">notebook</a>'
         with other_site(f"{link}{parts}") as url, chromium.new_context() as context:
-            for _ in range(2):  # a new link, then a used link and the cookie
+            for _ in range(2):  # an unused link, then a used link with the cookie
                 page = context.new_page()
                 page.goto(url)
                 page.get_by_text("notebook").click()
@@ -62,7 +62,7 @@ def test_other_site_may_link_to_the_viewer_and_gets_no_data(tmp_path: Path, chro
             page.reload()
             expect(page.locator(".tile").first).to_be_visible()
             answers: dict[str, int] = {}
-            page = context.new_page()  # the other page may still get answers
+            page = context.new_page()  # the other page may still receive responses
             page.on("response", lambda answer: answers.__setitem__(answer.url, answer.status))
             page.goto(url)
             expect(page.get_by_text("notebook")).to_be_visible()
@@ -71,7 +71,7 @@ def test_other_site_may_link_to_the_viewer_and_gets_no_data(tmp_path: Path, chro
             assert page.evaluate(asking, f"{address}/api/stores") == "TypeError"
 
 
-def test_second_browser_gets_a_page_with_the_remedy(tmp_path: Path, chromium: Browser) -> None:
+def test_second_browser_gets_a_page_that_explains_how_to_enter(tmp_path: Path, chromium: Browser) -> None:
     convert(plant_photos(tmp_path / "images", 3), tmp_path / "a.lmdb")
     with viewer(tmp_path / "a.lmdb", "--port", "0", "--no-open") as running:
         with chromium.new_context() as first:

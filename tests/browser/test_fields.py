@@ -1,4 +1,4 @@
-"""The further fields of a store in the side bar, and searches of all forms, in a browser."""
+"""A store's additional fields in the side bar, and every form of search, in a browser."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SPLITS = ("train", "train", "val", "test")
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[Site]:
-    """The viewer of a store with numbers, texts and booleans of its own."""
+    """The viewer of a store whose additional fields are numbers, texts and booleans."""
     place, image = tmp_path_factory.mktemp("own") / "own.lmdb", photo()
     with create_store(place) as writer:
         for n in range(COUNT):
@@ -67,7 +67,7 @@ def chips(page: Page) -> list[str]:
     return [text[:-2] for text in page.locator(".chips").first.locator("button").all_inner_texts()]
 
 
-def test_side_bar_filters_and_sorts_by_fields_of_the_store(page: Page) -> None:
+def test_side_bar_filters_and_sorts_by_additional_fields(page: Page) -> None:
     split, test = page.locator("db-field[name=split]"), page.locator("db-field[name=is_test]")
     expect(split.locator(".values button")).to_have_text(["train60", "test30", "val30"])
     split.get_by_role("button", name="val").click()
@@ -104,7 +104,7 @@ def test_side_bar_filters_and_sorts_by_fields_of_the_store(page: Page) -> None:
     expect(page.locator(".tile .facts").first).to_contain_text("119 · maine coon · 0.991667")
 
 
-def test_chip_is_a_whole_condition_of_a_search(page: Page) -> None:
+def test_each_chip_shows_one_whole_condition_of_a_search(page: Page) -> None:
     search(page, "score < 0.5 not is_test and -(class:cat or class:dog)")
     counted(page, 15)
     assert chips(page) == ["score<0.5", "not is_test", "-(class:cat or class:dog)"]

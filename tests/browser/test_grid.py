@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
-TALL = 25_000  # one column of them is higher than 8 million px, the limit of a scrolled element
+TALL = 25_000  # records; one column of them is taller than 8 million px, the limit of a scrolled element
 NARROW = {"width": 360, "height": 740}
 SCROLLS = int(os.environ.get("DBLOADER_SCROLLS", "60"))
 
@@ -55,13 +55,13 @@ def shows(page: Page, index: int) -> None:
 
 
 def scroll_to(page: Page, part: float) -> None:
-    """Move the scroll bar to a part of its length."""
+    """Move the scroll bar to ``part`` of its length, from 0 to 1."""
     page.locator("#tiles").evaluate(
         "(list, part) => list.scrollTop = part * list.scrollHeight - part * list.clientHeight", part
     )
 
 
-def test_last_of_many_records_is_reached_by_key_scroll_bar_and_url(tabs: Tabs, tall: Site) -> None:
+def test_key_scroll_bar_and_url_reach_the_last_of_many_records(tabs: Tabs, tall: Site) -> None:
     page = tabs.open(tall, "/?px=320", viewport=NARROW)
     shows(page, 0)
     assert page.locator("#tiles").evaluate("list => list.scrollHeight") == 8_000_000
@@ -76,7 +76,7 @@ def test_last_of_many_records_is_reached_by_key_scroll_bar_and_url(tabs: Tabs, t
     shows(tabs.open(tall, page.url, viewport=NARROW), TALL - 1)
 
 
-def test_scroll_bar_moves_in_proportion_and_the_wheel_by_rows(tabs: Tabs, tall: Site) -> None:
+def test_scroll_bar_scrolls_in_proportion_and_the_wheel_by_rows(tabs: Tabs, tall: Site) -> None:
     page = tabs.open(tall, "/?px=320", viewport=NARROW)
     shows(page, 0)
     scroll_to(page, 0.5)
@@ -87,9 +87,7 @@ def test_scroll_bar_moves_in_proportion_and_the_wheel_by_rows(tabs: Tabs, tall: 
     shows(page, TALL // 2 + 3)
 
 
-def test_sorted_search_is_a_link_and_keeps_its_order_from_record_to_record(
-    tabs: Tabs, photos: Site, damaged: str
-) -> None:
+def test_sorted_search_is_a_link_and_arrow_keys_keep_its_order(tabs: Tabs, photos: Site, damaged: str) -> None:
     page = tabs.open(photos, "/?q=-class:dog", refused=damaged)
     names = page.locator("#tiles .tile:visible .facts")
     expect(names.first).to_contain_text("0 · cat")
@@ -120,7 +118,7 @@ def test_sorted_search_is_a_link_and_keeps_its_order_from_record_to_record(
     expect(names.first).not_to_contain_text("59 · cat")
 
 
-def test_keys_reach_an_index(tabs: Tabs, tall: Site) -> None:
+def test_typed_index_scrolls_to_its_record(tabs: Tabs, tall: Site) -> None:
     page = tabs.open(tall)
     shows(page, 0)
     page.keyboard.press("g")
@@ -132,7 +130,7 @@ def test_keys_reach_an_index(tabs: Tabs, tall: Site) -> None:
     page.wait_for_url(re.compile(r"at=123\d\d$"))
 
 
-def test_back_and_forward_return_to_the_shown_state(tabs: Tabs, tall: Site) -> None:
+def test_back_and_forward_restore_earlier_views(tabs: Tabs, tall: Site) -> None:
     page = tabs.open(tall)
     shows(page, 0)
     page.keyboard.press("End")
@@ -189,7 +187,7 @@ def test_caption_shows_the_end_of_a_long_name(tabs: Tabs, tmp_path: Path, chromi
             assert image.evaluate("(image) => image.clientWidth <= image.naturalWidth")  # not enlarged
 
 
-def test_damaged_record_is_a_cell_with_its_message(tabs: Tabs, photos: Site, damaged: str) -> None:
+def test_damaged_record_is_shown_as_a_cell_with_an_error(tabs: Tabs, photos: Site, damaged: str) -> None:
     page = tabs.open(photos, refused=damaged)
     expect(page.locator(".tile.bad")).to_have_count(1)
     expect(page.locator(".tile.bad")).to_contain_text("CRC-32")
@@ -214,7 +212,7 @@ def test_scrolling_leaks_no_memory(tabs: Tabs, tall: Site) -> None:
         found = {metric["name"]: metric["value"] for metric in session.send("Performance.getMetrics")["metrics"]}
         return found["JSHeapUsedSize"], found["Nodes"]
 
-    heap, nodes = used(20)  # fills all caches
+    heap, nodes = used(20)  # fills all caches of the browser
     heap_after, nodes_after = used(SCROLLS)
     assert heap_after < heap + 1_000_000
     assert nodes_after < 1.2 * nodes + 100

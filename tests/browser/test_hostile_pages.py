@@ -1,4 +1,4 @@
-"""Hostile names and images in a browser: nothing runs, and the page stays whole."""
+"""Hostile names and images run no code in the browser and leave the page intact."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iter
         yield Site.entered(chromium, running)
 
 
-def test_hostile_names_are_text_with_visible_escapes(tabs: Tabs, hostile: Site) -> None:
+def test_hostile_names_are_shown_as_text_with_visible_escapes(tabs: Tabs, hostile: Site) -> None:
     page = tabs.open(hostile, refused="/thumb/")
     expect(page.locator(".tile:visible")).to_have_count(len(NAMES) + len(IMAGES))
     expect(page.locator(".tile .name").nth(len(NAMES))).to_have_text("svg.jpg")
@@ -58,7 +58,7 @@ def test_hostile_names_are_text_with_visible_escapes(tabs: Tabs, hostile: Site) 
     assert page.title() == "hostile.lmdb · dbloader"
 
 
-def test_hostile_classes_are_searched(tabs: Tabs, hostile: Site) -> None:
+def test_hostile_class_names_can_be_searched(tabs: Tabs, hostile: Site) -> None:
     page = tabs.open(hostile, refused="/thumb/")
     for place, count in ((1, len(IMAGES)), (0, len(NAMES))):
         page.locator(".class").nth(place).click()
@@ -67,7 +67,7 @@ def test_hostile_classes_are_searched(tabs: Tabs, hostile: Site) -> None:
     assert ATTACK in page.title()
 
 
-def test_other_files_are_cells_with_a_message(tabs: Tabs, hostile: Site) -> None:
+def test_files_that_are_not_images_are_cells_with_a_message(tabs: Tabs, hostile: Site) -> None:
     page = tabs.open(hostile, "/?q=label:1", refused="/thumb/")
     bad = page.locator(".tile.bad")
     expect(bad.filter(has_text="svg.jpg")).to_have_count(1)

@@ -1,4 +1,4 @@
-"""Predictions beside a store, in a browser: planted wrong labels are found by the table of pairs and by the loss."""
+"""Joined predictions in a browser. The table of pairs and the loss reveal planted wrong labels."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 COUNT, PLANTED = 2_000, 50
 CLASSES = ["cat", "dog", "fox", "maine coon"]
-WRONG = {*random.Random(1).sample(range(COUNT), PLANTED)}  # records with another label than their class
+WRONG = {*random.Random(1).sample(range(COUNT), PLANTED)}  # records whose stored label is wrong
 
 
 @pytest.fixture(scope="module")
 def doubtful(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[Site]:
-    """The viewer of a store with wrong labels, and of predictions of the right classes with a few mistakes."""
+    """The viewer of a store with wrong labels, joined with predictions that are right but for a few mistakes."""
     folder, image, rng = tmp_path_factory.mktemp("doubtful"), photo(), random.Random(2)
     classes = [n * 7 % len(CLASSES) for n in range(COUNT)]
     labels = [(one + 1 + n % 3) % len(CLASSES) if n in WRONG else one for n, one in enumerate(classes)]
@@ -54,13 +54,13 @@ def doubtful(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Ite
 
 
 def tiles(page: Page) -> list[int]:
-    """Return the indices of the shown tiles, in their order."""
+    """Return the indices of the shown tiles, in the order shown."""
     expect(page.locator("#tiles .tile:visible").last.locator(".facts")).not_to_be_empty()
     facts = page.locator("#tiles .tile:visible .facts").all_inner_texts()
     return [int(text.split(" · ")[0].replace(",", "")) for text in facts if text]
 
 
-def test_planted_labels_are_found_by_the_table_of_pairs(tabs: Tabs, doubtful: Site) -> None:
+def test_table_of_pairs_finds_planted_wrong_labels(tabs: Tabs, doubtful: Site) -> None:
     page = tabs.open(doubtful, "/?px=80", viewport={"width": 1440, "height": 900})
     page.get_by_role("link", name="Labels compared").click()
     status = page.locator("db-compare p[role=status]")
@@ -78,7 +78,7 @@ def test_planted_labels_are_found_by_the_table_of_pairs(tabs: Tabs, doubtful: Si
     assert found == WRONG
     assert clicks <= 13
     expect(page.locator(".matrix th")).to_have_count(9)
-    # The table has the same numbers, and one search finds all of them.
+    # The table shows the same numbers, and one search finds all these records.
     differing = page.locator(".matrix td.differs a").all_inner_texts()
     assert sum(map(int, differing)) == PLANTED
     page.locator(".matrix td.differs a").first.click()
@@ -91,7 +91,7 @@ def test_pages_are_accessible_and_fit_a_narrow_window(tabs: Tabs, doubtful: Site
     check_page(page, axe)
 
 
-def test_planted_labels_are_first_by_loss(tabs: Tabs, doubtful: Site) -> None:
+def test_planted_wrong_labels_are_first_when_sorted_by_loss(tabs: Tabs, doubtful: Site) -> None:
     page = tabs.open(doubtful, "/?px=80", viewport={"width": 1440, "height": 900})
     page.locator("#sort").select_option("loss")
     page.locator("#direction").click()
@@ -104,7 +104,7 @@ def test_planted_labels_are_first_by_loss(tabs: Tabs, doubtful: Site) -> None:
     assert {*tiles(page)} == WRONG
 
 
-def test_fields_filter_by_bars_values_and_text(tabs: Tabs, doubtful: Site) -> None:
+def test_joined_fields_are_filtered_by_bars_values_and_text(tabs: Tabs, doubtful: Site) -> None:
     page = tabs.open(doubtful, "/?q=labels.differ", viewport={"width": 1440, "height": 900})
     count = page.locator("#count")
     expect(count).to_contain_text(f"{PLANTED} of 2,000")

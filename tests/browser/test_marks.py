@@ -1,4 +1,4 @@
-"""Records are marked in a browser, by mouse, keys and touch, and a copy has what the marks say."""
+"""Records are marked in a browser by mouse, keys and touch, and a copy applies the marks."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def hold(page: Page, index: int) -> None:
     session.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
 
 
-def test_copy_has_exactly_what_was_marked(tabs: Tabs, marked: Marked) -> None:
+def test_copy_applies_exactly_the_marks(tabs: Tabs, marked: Marked) -> None:
     page = tabs.open(marked.site, "/?px=80", viewport=WIDE)
     chosen, notice = page.locator("#chosen"), page.locator("#notice")
-    # 30 records: a range of 20 by the mouse, and one of 10 by keys.
+    # Mark 30 records: a range of 20 with the mouse, and a range of 10 with keys.
     page.locator("#tiles-2").click(modifiers=["Control"])
     page.locator("#tiles-21").click(modifiers=["Shift"])
     expect(chosen).to_contain_text("20 selected")
@@ -78,7 +78,7 @@ def test_copy_has_exactly_what_was_marked(tabs: Tabs, marked: Marked) -> None:
     expect(notice).to_have_text("30 records: drop")
     expect(chosen).to_be_hidden()
     expect(page.locator(".tile .marks.drop")).to_have_count(30)
-    # All of a search but one record.
+    # Mark every record of a search except one.
     page.goto("/?q=class:dog+index>=300&px=80")
     page.locator("#everything").click()
     expect(chosen).to_contain_text("33 selected")
@@ -88,7 +88,7 @@ def test_copy_has_exactly_what_was_marked(tabs: Tabs, marked: Marked) -> None:
     page.get_by_label("Class to set").fill("maine coon")
     page.get_by_role("button", name="Set label").click()
     expect(page.locator(".tile .marks").first).to_have_text("→ maine coon")
-    # Three records by touch, in a phone.
+    # Mark three records by touch on a phone.
     phone = tabs.open(marked.site, viewport=PHONE, has_touch=True)
     hold(phone, 0)
     phone.locator("#tiles-1").tap()
@@ -99,7 +99,7 @@ def test_copy_has_exactly_what_was_marked(tabs: Tabs, marked: Marked) -> None:
     expect(phone.locator("#tiles-3 .marks")).to_have_text("drop · blurry")
     phone.locator("#tiles-1").tap()
     expect(phone.locator("db-record tr", has_text="tags")).to_contain_text("blurry")
-    # The marks are fields of the search, and the page has the command.
+    # Marks can be searched like fields, and the page shows the command that copies.
     page.goto("/?q=mark.drop+or+mark.tags~blurry")
     expect(page.locator("#count")).to_have_text(f"32 of {COUNT} records")
     expect(page.locator("#marks code")).to_have_text(
@@ -115,7 +115,7 @@ def test_copy_has_exactly_what_was_marked(tabs: Tabs, marked: Marked) -> None:
     }
 
 
-def test_marks_follow_the_file_and_its_mistakes(tabs: Tabs, marked: Marked) -> None:
+def test_marks_show_changes_and_mistakes_in_their_file(tabs: Tabs, marked: Marked) -> None:
     page = tabs.open(marked.site, "/?view=record&index=5", refused="/api/0/marks")
     page.get_by_role("button", name="Drop").click()
     expect(page.locator("db-record tr", has_text="drop")).to_contain_text("true")

@@ -44,7 +44,7 @@ def test_page_is_accessible_and_fits_a_narrow_window(
 
 
 def check_page(page: Page, axe: str) -> None:
-    """Compare a page with the rules of axe in light and dark colors, and its width with a narrow window."""
+    """Check a page by the rules of axe in light and dark colors, and check that a narrow window holds it."""
     settled(page)
     page.evaluate(axe)
     for rules in ("", "runOnly: ['color-contrast']"):
@@ -78,7 +78,7 @@ SMALL = f"""[...document.querySelectorAll("{TARGETS}")].filter((each) => each.ch
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_fingers_reach_everything_in_a_narrow_window(tabs: Tabs, photos: Site, damaged: str, view: str) -> None:
+def test_touch_reaches_everything_in_a_narrow_window(tabs: Tabs, photos: Site, damaged: str, view: str) -> None:
     page = settled(tabs.open(photos, VIEWS[view], refused=damaged, **PHONE))
     assert page.evaluate(SMALL) == []
     page.locator("#menu").click()
@@ -86,7 +86,7 @@ def test_fingers_reach_everything_in_a_narrow_window(tabs: Tabs, photos: Site, d
     assert page.evaluate(SMALL) == []
 
 
-def test_narrow_window_shows_the_search_and_removes_it(tabs: Tabs, photos: Site, damaged: str) -> None:
+def test_search_can_be_seen_and_removed_in_a_narrow_window(tabs: Tabs, photos: Site, damaged: str) -> None:
     page = settled(tabs.open(photos, "/?q=class:dog width<90", refused=damaged, **PHONE))
     expect(page.get_by_role("button", name="width<90")).to_be_visible()
     page.get_by_role("button", name="width<90").click()
@@ -118,7 +118,7 @@ def test_keyboard_reaches_all_pages_and_a_list_of_keys(tabs: Tabs, photos: Site,
         page.keyboard.press("Enter")
         expect(page.locator(element)).to_be_visible()
     page.keyboard.press("ArrowRight")
-    page.keyboard.press("Enter")  # the focus may still be on the link to the images
+    page.keyboard.press("Enter")  # this may follow the link to the images, which may still have the focus
     page.evaluate("document.activeElement.blur()")
     page.keyboard.press("Enter")
     page.wait_for_url("**view=record**")
@@ -142,7 +142,7 @@ def test_focus_follows_the_search_and_the_record(tabs: Tabs, photos: Site, damag
     page.keyboard.press("Enter")
     expect(page.locator("h1:visible")).to_be_focused()
     expect(page.locator("#said")).to_have_text("dog/d_001.jpg, 2 of 60")
-    page.keyboard.press("Shift+Tab")  # to the link before the heading
+    page.keyboard.press("Shift+Tab")  # moves the focus to the link before the heading
     assert focused(page) == "a"
     page.keyboard.press("Enter")
     expect(page.locator("#said")).to_have_text("dog/d_002.jpg, 3 of 60")
@@ -158,7 +158,7 @@ def test_focus_follows_the_search_and_the_record(tabs: Tabs, photos: Site, damag
     page.keyboard.type("color:red")
     page.keyboard.press("Enter")
     expect(page.locator("#search-error")).to_contain_text("color")
-    expect(page.locator("#search")).to_be_focused()  # to mend the mistake
+    expect(page.locator("#search")).to_be_focused()  # so the user can correct the query
 
 
 def test_colors_follow_the_system_until_the_user_chooses(tabs: Tabs, photos: Site, damaged: str) -> None:

@@ -102,7 +102,7 @@ def test_boxes_are_drawn_in_place_for_every_orientation(tabs: Tabs, site: Site) 
         page.keyboard.press("ArrowRight")
 
 
-def test_facts_of_a_record_are_shown_as_text(tabs: Tabs, site: Site) -> None:
+def test_fields_of_a_record_are_shown_as_text(tabs: Tabs, site: Site) -> None:
     page = tabs.open(site, "/?view=record&index=0")
     expect(page.locator("db-record h1")).to_have_text("cat/1.jpg")
     rows = {
@@ -123,7 +123,7 @@ def test_facts_of_a_record_are_shown_as_text(tabs: Tabs, site: Site) -> None:
     expect(page.locator("td", has_text=re.compile(r"^0\.3$"))).to_have_attribute("title", "0.30000000000000004")
 
 
-def test_shown_layers_are_in_the_url(tabs: Tabs, site: Site) -> None:
+def test_url_contains_the_shown_layers(tabs: Tabs, site: Site) -> None:
     page = tabs.open(site, "/?view=record&index=0")
     expect(page.locator("db-record rect")).to_have_count(1)
     page.get_by_label("1 box", exact=True).uncheck()
@@ -171,7 +171,7 @@ def test_arrow_keys_go_through_the_records_of_the_search(tabs: Tabs, site: Site)
     expect(page.get_by_text("not among the images of this search", exact=True)).to_be_visible()
 
 
-def test_damaged_record_is_a_message_and_the_page_continues(tabs: Tabs, site: Site) -> None:
+def test_damaged_record_shows_a_message_and_the_page_still_works(tabs: Tabs, site: Site) -> None:
     page = tabs.open(site, f"/?view=record&index={BROKEN}", refused="/record/12$")
     expect(page.get_by_role("alert").filter(has_text="record 9 (dog/broken.jpg)")).to_be_visible()
     page.keyboard.press("ArrowRight")
@@ -181,7 +181,7 @@ def test_damaged_record_is_a_message_and_the_page_continues(tabs: Tabs, site: Si
     expect(page.get_by_role("alert").filter(has_text="no record 12 in")).to_be_visible()
 
 
-def test_image_that_browsers_do_not_show_is_rendered_or_saved(tabs: Tabs, site: Site) -> None:
+def test_image_that_browsers_cannot_show_is_rendered_or_downloaded(tabs: Tabs, site: Site) -> None:
     page = tabs.open(site, f"/?view=record&index={TIFF}", refused=f"/thumb/0/{SVG}")
     expect(page.get_by_text("browsers do not show TIFF")).to_be_visible()
     expect(page.locator(".view img")).to_have_js_property("naturalWidth", 160)
@@ -237,7 +237,7 @@ def test_report_is_searched_and_links_to_records(tabs: Tabs, reported: Site) -> 
     expect(search).to_have_value("CAT/017")
 
 
-def test_image_that_was_stored_damaged_is_marked(tabs: Tabs, reported: Site) -> None:
+def test_image_kept_despite_damage_is_marked(tabs: Tabs, reported: Site) -> None:
     page = tabs.open(reported, "/?view=report&event=damaged")
     page.get_by_role("link", name="dog/half.jpg").click()
     expect(page.get_by_text("The image was damaged when it was converted, and is stored as it is:")).to_be_visible()
@@ -246,7 +246,7 @@ def test_image_that_was_stored_damaged_is_marked(tabs: Tabs, reported: Site) -> 
 
 
 @pytest.mark.parametrize("path", ["/?q=index:0-7&px=160", "/?view=training&batch_size=4&q=index:0-7"])
-def test_boxes_and_masks_are_drawn_in_grid_and_training_on_request(tabs: Tabs, site: Site, path: str, axe: str) -> None:
+def test_grid_and_training_view_draw_boxes_and_masks_on_request(tabs: Tabs, site: Site, path: str, axe: str) -> None:
     page = tabs.open(site, path, refused=r"/(seen|thumb)/", color_scheme="light", reduced_motion="reduce")
     picture = page.locator("main > :not([hidden]) img:visible").first
     expect(picture).not_to_have_attribute("src", re.compile("over="))
@@ -261,7 +261,7 @@ def test_boxes_and_masks_are_drawn_in_grid_and_training_on_request(tabs: Tabs, s
     assert page.url.endswith("over=0")
 
 
-def test_similar_images_are_a_sorted_grid(tabs: Tabs, site: Site) -> None:
+def test_similar_images_are_shown_as_a_sorted_grid(tabs: Tabs, site: Site) -> None:
     page = tabs.open(site, "/?view=record&index=3", refused="/thumb/")
     page.locator("db-record tr", has_text="embedding").get_by_role("link", name="Similar images").click()
     expect(page.locator("#sort option:checked")).to_have_text("similar to 3 by embedding")
@@ -273,7 +273,7 @@ def test_similar_images_are_a_sorted_grid(tabs: Tabs, site: Site) -> None:
     expect(page.locator("#tiles-5")).to_be_visible()
 
 
-def test_play_shows_the_records_of_the_search_in_their_order(tabs: Tabs, site: Site) -> None:
+def test_play_shows_the_found_records_in_order(tabs: Tabs, site: Site) -> None:
     page = tabs.open(site, "/?view=record&index=2&q=index:2-7&sort=label")
     expect(page.locator("db-record h1")).to_have_text("cat/3.jpg")
     page.evaluate("""() => {

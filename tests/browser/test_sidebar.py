@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 ALL = sum(CLASSES.values())
-# Some refused requests belong to the record that is damaged, some to searches that are wrong.
+# Requests fail for the damaged record and for invalid searches.
 REFUSED = r"/thumb/0/3\?|/(select|summary)\?q=(width|color)"
 
 
@@ -30,7 +30,7 @@ def page(tabs: Tabs, photos: Site) -> Page:
 
 
 def counted(page: Page, count: int) -> None:
-    """Wait until a number of records is shown."""
+    """Wait until the page shows this number of records."""
     text = f"{count} records" if count == ALL else re.compile(f"^{count} of {ALL} records")
     expect(page.locator("#count")).to_have_text(text)
 
@@ -39,7 +39,7 @@ def query(page: Page) -> str:
     return str(page.evaluate("new URLSearchParams(location.search).get('q') ?? ''"))
 
 
-def test_click_on_a_class_shows_it_and_another_click_shows_all(page: Page) -> None:
+def test_click_on_a_class_shows_it_and_a_second_click_shows_all_records(page: Page) -> None:
     for name, count in CLASSES.items():
         expect(page.locator(".class", has_text=name)).to_have_text(f"{name}{count}")
     page.locator(".class", has_text="maine coon").click()
@@ -51,7 +51,7 @@ def test_click_on_a_class_shows_it_and_another_click_shows_all(page: Page) -> No
     counted(page, ALL)
 
 
-def test_several_classes_are_searched_at_once(page: Page) -> None:
+def test_several_classes_can_be_selected_at_once(page: Page) -> None:
     row = page.locator(".class")
     row.filter(has_text="cat").click()
     counted(page, CLASSES["cat"])
@@ -82,7 +82,7 @@ def test_several_classes_are_searched_at_once(page: Page) -> None:
     assert query(page).startswith("width>=")
 
 
-def test_list_of_classes_keeps_its_row(page: Page) -> None:
+def test_list_of_classes_keeps_its_active_row(page: Page) -> None:
     page.locator("#classes").focus()
     page.keyboard.press("End")
     page.keyboard.press(" ")
@@ -94,7 +94,7 @@ def test_list_of_classes_keeps_its_row(page: Page) -> None:
     counted(page, CLASSES["dog"] + CLASSES["maine coon"])
 
 
-def test_classes_are_found_by_letters_and_sorted_by_count(page: Page) -> None:
+def test_list_of_classes_can_be_searched_and_sorted_by_count(page: Page) -> None:
     page.locator("#find-class").fill("o")
     expect(page.locator(".class:visible .name")).to_have_text(["dog", "maine coon"])
     page.locator("#find-class").fill("")
@@ -106,7 +106,7 @@ def test_classes_are_found_by_letters_and_sorted_by_count(page: Page) -> None:
     counted(page, CLASSES["maine coon"])
 
 
-def test_drag_on_a_histogram_shows_its_records(page: Page) -> None:
+def test_drag_over_a_histogram_shows_the_records_of_that_range(page: Page) -> None:
     bars = page.locator("db-bars[name=width] svg")
     expect(bars).to_be_visible()
     box = bars.bounding_box()
@@ -123,7 +123,7 @@ def test_drag_on_a_histogram_shows_its_records(page: Page) -> None:
     assert count == sum(low <= 40 + seed % 60 <= high for seed in range(ALL))
 
 
-def test_histogram_of_a_search_lies_over_the_one_of_all_records(page: Page) -> None:
+def test_histogram_of_a_search_is_drawn_over_the_histogram_of_all_records(page: Page) -> None:
     bars, heights = page.locator("db-bars[name=width]"), [30 + seed % 20 for seed in range(ALL)]
     expect(bars.locator("rect.all")).to_have_count(0)
     page.locator(".class", has_text="maine coon").click()
@@ -141,7 +141,7 @@ def test_histogram_of_a_search_lies_over_the_one_of_all_records(page: Page) -> N
     expect(page.locator("db-bars[name=bytes] rect.all")).not_to_have_count(0)
 
 
-def test_all_words_of_a_search_match_and_are_removed_one_by_one(page: Page) -> None:
+def test_search_matches_all_words_and_each_word_can_be_removed(page: Page) -> None:
     page.keyboard.press("/")
     page.keyboard.type("class:cat name:_01 width<1000")
     page.keyboard.press("Enter")
@@ -153,7 +153,7 @@ def test_all_words_of_a_search_match_and_are_removed_one_by_one(page: Page) -> N
     counted(page, ALL)
 
 
-def test_wrong_search_is_a_message_and_back_undoes_it(page: Page) -> None:
+def test_invalid_search_shows_a_message_and_back_undoes_it(page: Page) -> None:
     page.locator("#search").fill("color:red")
     page.locator("#search").press("Enter")
     expect(page.locator("#search-error")).to_contain_text("color:")

@@ -1,4 +1,4 @@
-"""The training view in a browser: crops, steps, states, one record."""
+"""The training view in a browser: its crops, steps, pasted states, and the epochs of one record."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_keys_and_buttons_go_through_steps_and_epochs(page: Page) -> None:
     assert parameter(page, "step") == "1"
     page.get_by_role("button", name="Next step").click()
     at(page, "Epoch 0, step 2 ")
-    page.keyboard.press("Enter")  # the button has kept the focus
+    page.keyboard.press("Enter")  # the button still has the focus
     at(page, "Epoch 0, step 3 ")
     page.keyboard.press("ArrowLeft")
     at(page, "Epoch 0, step 2 ")
@@ -97,7 +97,7 @@ def test_keys_and_buttons_go_through_steps_and_epochs(page: Page) -> None:
 
 def test_form_is_filled_by_keyboard(page: Page) -> None:
     page.get_by_label("Seed").focus()
-    page.keyboard.press("ArrowRight")  # moves the cursor, not the step
+    page.keyboard.press("ArrowRight")  # moves the text cursor, and does not change the step
     page.keyboard.press("Backspace")
     page.keyboard.type("7")
     page.keyboard.press("Tab")
@@ -115,7 +115,7 @@ def test_form_is_filled_by_keyboard(page: Page) -> None:
 def test_pasted_state_shows_the_next_batches(page: Page) -> None:
     state = state_of(page)
     page.get_by_text("Paste a state_dict()").click()
-    page.get_by_label("A state_dict() of the loader").fill(str(state))  # as print shows it
+    page.get_by_label("A state_dict() of the loader").fill(str(state))  # in Python's syntax, as print() shows a dict
     page.get_by_role("button", name="Show").click()
     at(page, "Epoch 0, step 0 (0 to 15 after the state): 8 images")
     sampler = ShuffleSampler(range(LENGTH), 1, 0, seed=9)
@@ -145,8 +145,8 @@ def test_wrong_state_shows_an_error(page: Page) -> None:
     expect(page.get_by_label("A state_dict() of the loader")).to_have_value(text)
 
 
-def test_record_in_twelve_epochs_links_to_its_batches(page: Page) -> None:
-    page.goto(f"{PAGE}&record=0&world_size=2")  # 0 too
+def test_twelve_epochs_of_a_record_link_to_its_batches(page: Page) -> None:
+    page.goto(f"{PAGE}&record=0&world_size=2")  # index 0 is a record too
     at(page, "Record 0, cat/c_000.jpg, in epochs 0 to 11.")
     entries = asked(page, "/api/0/epochs/0?batch_size=8&size=32&world_size=2")["epochs"]
     expect(page.locator(".samples li")).to_have_count(12)
@@ -162,7 +162,7 @@ def test_record_in_twelve_epochs_links_to_its_batches(page: Page) -> None:
     at(page, "Epoch 0, step 0 ")
 
 
-def test_damaged_record_is_one_cell(page: Page) -> None:
+def test_damaged_record_spoils_only_its_own_cell(page: Page) -> None:
     entry = asked(page, f"/api/0/epochs/{FLIPPED}?batch_size=8")["epochs"][0]
     page.goto(f"{PAGE}&drop_last=0&step={entry['position'] // 8}")
     at(page, f"step {entry['position'] // 8} ")

@@ -1,4 +1,4 @@
-"""Caches of shards: content, readers, size and refused places."""
+"""Caches of shards: their content, readers and size, and the places that they refuse."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 fork = multiprocessing.get_context("fork")
 
-# Python >= 3.12 warns of every fork of a process with threads, which every client of a server has.
+# Python >= 3.12 warns about every fork of a process with threads, and every MongoDB client has threads.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
 
@@ -43,7 +43,7 @@ def test_constructor_creates_no_files(tmp_path: Path, cache: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_notebook_shows_no_images_of_a_cache_and_fetches_no_shard(origin: Path, cache: Path) -> None:
+def test_showing_a_cached_dataset_in_a_notebook_fetches_no_shard(origin: Path, cache: Path) -> None:
     with LMDBDataset(origin, cache=cache) as dataset:
         page = dataset._repr_html_() or ""
         assert "<th>Records</th><td>24</td>" in page
@@ -69,7 +69,7 @@ def test_reading_record_fetches_its_shard(origin: Path, cache: Path) -> None:
     with pickle.loads(pickled) as store:  # noqa: S301 - our own
         assert images_of(store) == IMAGES
     wait_until_ended(cache)
-    assert read_stats(cache).fetches == 0  # the cache had all shards
+    assert read_stats(cache).fetches == 0  # all shards were already in the cache
     assert index.stat().st_ino == number
 
 
@@ -106,7 +106,7 @@ def test_store_in_one_file_is_cached_in_shards(tmp_path: Path, origin: Path, cac
         assert read_stats(cache).nbytes == sum(path.stat().st_size for path in (cache / "shards").iterdir())
 
 
-def test_cache_keeps_limit_and_last_shards(origin: Path, cache: Path) -> None:
+def test_cache_stays_below_its_limit_and_keeps_the_latest_shards(origin: Path, cache: Path) -> None:
     limit = 2 * size_of_shard(origin)
     with CachedStore(origin, cache, max_bytes=limit) as store:
         for first in range(0, 24, 4):
@@ -124,7 +124,7 @@ def test_limit_below_largest_shard_is_refused(origin: Path, cache: Path) -> None
     assert len(LMDBDataset(origin, decode=None, cache=cache, cache_bytes=least)) == 24
 
 
-def test_another_limit_for_cache_in_use_is_refused(origin: Path, cache: Path) -> None:
+def test_cache_in_use_refuses_a_different_limit(origin: Path, cache: Path) -> None:
     with CachedStore(origin, cache, max_bytes=10**6) as store, CachedStore(origin, cache) as other:
         len(store)
         with pytest.raises(OptionError, match=r"is in use with cache_bytes=1000000: all .* the same, got None$"):
@@ -132,11 +132,11 @@ def test_another_limit_for_cache_in_use_is_refused(origin: Path, cache: Path) ->
         assert images_of(store) == IMAGES
 
 
-def test_full_disk_raises_and_other_shards_are_readable(origin: Path, tmp_path: Path) -> None:
+def test_full_disk_raises_but_cached_shards_stay_readable(origin: Path, tmp_path: Path) -> None:
     make_shards(origin, (4, 100))
 
     def read() -> list[Any]:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))  # the fetcher inherits it
+        resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))  # the fetcher inherits this limit
         with CachedStore(origin, tmp_path / "cache") as store:
             assert images_of(store, [0]) == [image_of(0)]
             with pytest.raises(StoreFullError, match=r"no room is left for .*00001.lmdb: .* give cache_bytes$"):
@@ -173,7 +173,7 @@ def link_to(folder: Path) -> Path:
         (lambda origin: origin.parent / "precious" / "file", NotAStoreError, "is a file, and a cache is a folder"),
     ],
 )
-def test_folder_that_is_no_cache_is_refused_and_unchanged(
+def test_folder_that_is_not_a_cache_is_refused_and_left_unchanged(
     origin: Path, cache_of: Callable[[Path], Path], error: type[Exception], message: str
 ) -> None:
     (origin.parent / "precious").mkdir()
@@ -221,7 +221,9 @@ def test_store_in_mongodb_is_cached_in_shards(origin: Path, cache: Path, mongo_u
     assert "secret" not in (cache / "cache.json").read_text()
 
 
-def test_stale_cache_is_refused_by_new_and_refreshed_dataset(origin: Path, cache: Path, mongo_uri: str) -> None:
+def test_cache_of_a_replaced_store_is_refused_by_new_and_refreshed_datasets(
+    origin: Path, cache: Path, mongo_uri: str
+) -> None:
     copy_store(origin, mongo_uri)
     message = r"caches another store than the one that is now at mongodb://.*: remove the folder, or name another"
     with MongoDataset(mongo_uri, decode=None, cache=cache) as dataset:

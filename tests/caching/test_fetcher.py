@@ -59,7 +59,7 @@ class Reading:
         try:
             self.result = images_of(store, indices)
         except StoreError as error:
-            self.result = type(error), str(error)  # the error would keep the store open
+            self.result = type(error), str(error)  # keeping the error itself would keep the store open
 
     def get(self) -> Any:
         self._thread.join(WAIT_S)
@@ -98,7 +98,7 @@ def test_fetcher_imports_no_torch_and_has_its_own_session(origin: Path, cache: P
         assert pid is not None
         assert "torch" not in Path(f"/proc/{pid}/maps").read_text()
         assert int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1]) != os.getpid()
-        assert os.getsid(pid) != os.getsid(0)  # Ctrl-C does not reach it
+        assert os.getsid(pid) != os.getsid(0)  # Ctrl-C does not reach the fetcher
     wait_until_ended(cache)
     assert sorted(path.name for path in cache.iterdir() if path.name.startswith("fetcher")) == [
         "fetcher.lock",
@@ -118,10 +118,10 @@ def test_fetcher_killed_during_download_is_replaced(origin: Path, cache: Path) -
         slow.send()
         assert reading.get() == [IMAGES[8]]
     wait_until_ended(cache)
-    assert shards_in(cache) == ["00000.lmdb", "00002.lmdb"]  # no partial shard
+    assert shards_in(cache) == ["00000.lmdb", "00002.lmdb"]  # the shard is complete
 
 
-def test_killed_training_leaves_no_fetcher_and_usable_cache(origin: Path, cache: Path) -> None:
+def test_killed_training_leaves_a_usable_cache_and_no_fetcher(origin: Path, cache: Path) -> None:
     slow = SlowFile(origin / "shards" / "00005.lmdb")
     with training(origin, cache) as process:
         assert process.stdout is not None
@@ -140,7 +140,7 @@ def test_killed_training_leaves_no_fetcher_and_usable_cache(origin: Path, cache:
     wait_until_ended(cache)
 
 
-def test_killed_training_and_fetcher_leave_usable_cache(origin: Path, cache: Path) -> None:
+def test_cache_is_usable_after_training_and_fetcher_are_killed(origin: Path, cache: Path) -> None:
     slow = SlowFile(origin / "shards" / "00005.lmdb")
     with training(origin, cache) as process:
         assert process.stdout is not None
@@ -163,7 +163,7 @@ def test_killed_training_and_fetcher_leave_usable_cache(origin: Path, cache: Pat
     assert sizes_of_partial_files(cache) == []
 
 
-def test_fetcher_that_cannot_start_raises_with_reason(origin: Path, cache: Path) -> None:
+def test_reader_raises_the_reason_why_the_fetcher_cannot_start(origin: Path, cache: Path) -> None:
     (cache / "fetcher.sock").mkdir(parents=True)
     (cache / "cache.json").touch()
     with CachedStore(origin, cache) as store, pytest.raises(StoreAccessError, match=r"cannot be reached.*directory"):
@@ -171,17 +171,17 @@ def test_fetcher_that_cannot_start_raises_with_reason(origin: Path, cache: Path)
 
 
 def connect(origin: Path, cache: Path, shards: int, reader: str = "x") -> client.FetcherClient:
-    """Connect to the fetcher of a cache with room for this number of shards."""
+    """Connect to the fetcher of a cache that has room for ``shards`` shards."""
     limit = shards * (origin / "shards" / "00000.lmdb").stat().st_size
     opening = {"place": str(origin), "limit": limit, "known": False}
     return client.FetcherClient(str(cache), str(origin), {"open": opening, "reader": reader})
 
 
-def test_shard_stays_until_its_reader_has_opened_it(origin: Path, cache: Path) -> None:
+def test_shard_is_kept_until_the_waiting_reader_has_opened_it(origin: Path, cache: Path) -> None:
     first, second = connect(origin, cache, 1), connect(origin, cache, 1)
     second.ask("shard 0", need=0)
     first.tell(need=1)
-    first.ask("", expect=[], check=False)  # the answer follows the earlier message
+    first.ask("", expect=[], check=False)  # the answer proves that the fetcher has handled the earlier message
     assert shards_in(cache) == ["00000.lmdb"]
     second.tell(opened=True)
     wait_for(lambda: shards_in(cache) == ["00001.lmdb"], "shard 1 in the place of shard 0")
@@ -214,7 +214,7 @@ def test_longest_waiting_reader_is_served_first(origin: Path, cache: Path) -> No
     wait_until_ended(cache)
 
 
-def test_order_lasts_until_its_last_process_ends(origin: Path, cache: Path) -> None:
+def test_announced_order_is_kept_until_its_last_process_ends(origin: Path, cache: Path) -> None:
     one, another, stranger = (connect(origin, cache, 2, reader) for reader in ("x", "x", "y"))
 
     def is_accepted() -> bool:
@@ -271,7 +271,9 @@ def test_reader_waits_while_bytes_arrive(origin: Path, cache: Path, impatient: N
         assert reading.get() == [IMAGES[8]]
 
 
-def test_reader_raises_with_shard_when_no_bytes_arrive(origin: Path, cache: Path, impatient: None) -> None:
+def test_reader_raises_an_error_that_names_the_shard_when_no_bytes_arrive(
+    origin: Path, cache: Path, impatient: None
+) -> None:
     slow = SlowFile(origin / "shards" / "00002.lmdb")
     with CachedStore(origin, cache) as store:
         store.read([0])
@@ -279,14 +281,14 @@ def test_reader_raises_with_shard_when_no_bytes_arrive(origin: Path, cache: Path
         reading = Reading(store, [8])
         with slow.opened():
             assert reading.get() == (StoreAccessError, message)
-            assert images_of(store, [4]) == [IMAGES[4]]  # other shards arrive
+            assert images_of(store, [4]) == [IMAGES[4]]  # other shards still arrive
         reading = Reading(store, [8])
         slow.send()
         assert reading.get() == [IMAGES[8]]
     wait_until_ended(cache)
 
 
-def test_workers_do_not_wait_for_reader_of_hanging_origin(origin: Path, cache: Path) -> None:
+def test_workers_read_cached_shards_while_the_origin_hangs(origin: Path, cache: Path) -> None:
     with CachedStore(origin, cache) as store, CachedStore(origin, cache) as other:
         assert images_of(store, [0]) == [IMAGES[0]]
         slow = SlowFile(origin / "manifest.bson")
@@ -299,7 +301,7 @@ def test_workers_do_not_wait_for_reader_of_hanging_origin(origin: Path, cache: P
     wait_until_ended(cache)
 
 
-def test_missing_origin_raises_until_it_exists(origin: Path, cache: Path, tmp_path: Path) -> None:
+def test_missing_origin_raises_until_it_is_back(origin: Path, cache: Path, tmp_path: Path) -> None:
     origin.rename(tmp_path / "away")
     with CachedStore(origin, cache) as store:
         with pytest.raises(StoreNotFoundError, match=f"^{origin} does not exist"):
@@ -321,7 +323,7 @@ def test_worker_of_open_store_reads_cached_shards_without_origin(origin: Path, c
                 worker.read([4])
 
 
-def test_damaged_shard_of_origin_fails_its_readers_only(origin: Path, cache: Path) -> None:
+def test_damaged_shard_of_the_origin_leaves_other_shards_readable(origin: Path, cache: Path) -> None:
     damaged = origin / "shards" / "00001.lmdb"
     whole = damaged.read_bytes()
     damaged.write_bytes(whole[: len(whole) // 2])
@@ -333,7 +335,7 @@ def test_damaged_shard_of_origin_fails_its_readers_only(origin: Path, cache: Pat
         assert images_of(store) == IMAGES
 
 
-def test_exchanged_shards_of_origin_raise(origin: Path, cache: Path) -> None:
+def test_swapped_shard_of_the_origin_raises(origin: Path, cache: Path) -> None:
     first, second = origin / "shards" / "00001.lmdb", origin / "shards" / "00002.lmdb"
     shutil.copyfile(second, first)
     with CachedStore(origin, cache) as store:
@@ -342,7 +344,7 @@ def test_exchanged_shards_of_origin_raise(origin: Path, cache: Path) -> None:
         assert images_of(store, [8]) == [IMAGES[8]]
 
 
-def test_replaced_origin_raises_and_mixes_nothing(origin: Path, cache: Path) -> None:
+def test_replaced_origin_raises_and_never_mixes_records(origin: Path, cache: Path) -> None:
     with CachedStore(origin, cache) as store:
         assert images_of(store, [0]) == [IMAGES[0]]
         make_shards(origin, base=100)
@@ -361,7 +363,9 @@ def test_replaced_origin_raises_and_mixes_nothing(origin: Path, cache: Path) -> 
 
 
 @pytest.mark.slow
-def test_restarted_mongodb_server_loses_nothing(origin: Path, cache: Path, mongod: Mongod, mongod_uri: str) -> None:
+def test_restart_of_the_mongodb_server_loses_no_record(
+    origin: Path, cache: Path, mongod: Mongod, mongod_uri: str
+) -> None:
     make_shards(origin, (220, 220), size=200_000)
     copy_store(origin, mongod_uri)
     with Proxy(mongod.port) as proxy, CachedStore(proxy.through(mongod_uri), cache) as store:

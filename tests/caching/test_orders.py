@@ -91,7 +91,8 @@ def test_epoch_over_small_cache_fetches_every_shard_once(
                 before = read_stats(cache).fetches
                 assert sorted(epoch(loader)) == list(range(RECORDS))
                 fetched = read_stats(cache).fetches - before
-                assert SHARDS * 2 // 3 <= fetched <= SHARDS  # shards of the previous epoch are reused
+                # shards that the previous epoch left in the cache are reused
+                assert SHARDS * 2 // 3 <= fetched <= SHARDS
                 assert number or fetched == SHARDS
                 assert len(shards_in(cache)) <= SHARDS // 3
         del loader  # ends its worker processes
@@ -136,7 +137,8 @@ def test_cache_without_room_for_batches_of_all_workers_is_refused(
 ) -> None:
     one, two = size_of(origin, 1), size_of(origin, 2)
     with LMDBDataset(origin, decode=None, cache=cache, cache_bytes=one) as dataset:
-        loader = loader_of(dataset, OrderedSampler(dataset))  # workers are up to four batches apart
+        # two workers may be up to four batches apart, and so in two shards
+        loader = loader_of(dataset, OrderedSampler(dataset))
         with pytest.raises(
             OptionError, match=rf"={one} is too small for this order, which reads shards of {two} bytes"
         ):
@@ -145,7 +147,7 @@ def test_cache_without_room_for_batches_of_all_workers_is_refused(
     wait_until_ended(cache)
 
 
-def test_later_epoch_that_needs_more_is_not_refused(tmp_path: Path, cache: Path) -> None:
+def test_later_epoch_is_not_refused_for_needing_more_room(tmp_path: Path, cache: Path) -> None:
     place, lengths = tmp_path / "uneven.lmdb", [4, 4, 4, 4, 40, 40]
     make_shards(place, lengths, size=400)
     sampler = BlockShuffleSampler(Records(lengths), None, 2)
@@ -193,11 +195,11 @@ def read_share(origin: Path, cache: Path, rank: int, lanes: int | None, shards: 
         loader = wrapped(dataset, BlockShuffleSampler(dataset, None, 2, 2, rank, seed=3, lanes=lanes))
         with loader:
             results.put((epoch(loader), read_stats(cache).fetches))
-            results.join()  # both use the cache until the end
+            results.join()  # both processes use the cache until the end
 
 
 def shares(*ranks: tuple[Path, Path, int, int | None, int]) -> list[tuple[list[int], int]]:
-    """Run concurrent processes that each read the share of a rank, and return their results."""
+    """Run one process for each rank at the same time. Each reads its rank's share. Return the results."""
     context = multiprocessing.get_context("fork")
     results = context.JoinableQueue()
     processes = [context.Process(target=read_share, args=(*rank, results)) for rank in ranks]
@@ -260,7 +262,7 @@ def sampler_of(kind: str, of: Any, world: int, rank: int, *, drop_last: bool) ->
 @pytest.mark.parametrize("world", [1, 3])
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("kind", ["ordered", "shuffled", "weighted", "blocks", "lanes", "equal blocks", "chosen"])
-def test_each_sample_is_read_within_need_of_its_shard(kind: str, drop_last: bool, world: int, position: int) -> None:
+def test_each_sample_is_read_while_its_shard_is_needed(kind: str, drop_last: bool, world: int, position: int) -> None:
     records = Records(LENGTHS)
     chosen = np.arange(0, len(records), 2) if kind == "chosen" else None
     of: Any = range(len(chosen)) if chosen is not None else records
@@ -279,7 +281,7 @@ def test_each_sample_is_read_within_need_of_its_shard(kind: str, drop_last: bool
             assert {need.shard: need.first for need in reversed(needs)} == firsts
 
 
-def test_needs_of_ten_million_samples_take_seconds() -> None:
+def test_needs_of_ten_million_samples_are_computed_in_seconds() -> None:
     records = Records([10_000] * 1_000)
     sampler = ShuffleSampler(records)
     needs = needs_of(sampler, sampler.state_after(0), records.shard_lengths)
@@ -289,7 +291,7 @@ def test_needs_of_ten_million_samples_take_seconds() -> None:
 
 @pytest.mark.parametrize("lanes", [None, 4])
 @pytest.mark.parametrize("margin", [0, 16, 50])
-def test_worker_within_margin_fetches_no_shard_twice(lanes: int | None, margin: int) -> None:
+def test_worker_that_lags_within_the_margin_causes_no_second_fetch(lanes: int | None, margin: int) -> None:
     records = Records([EACH] * SHARDS)
     sampler = BlockShuffleSampler(records, None, 2 if lanes is None else lanes, lanes=lanes)
     policy = CachePolicy([1] * SHARDS)
@@ -300,7 +302,8 @@ def test_worker_within_margin_fetches_no_shard_twice(lanes: int | None, margin: 
     fetches = 0
     order = [index // EACH for index in sampler]
     for at in range(len(order) + margin):
-        for shard in [*order[at : at + 1], *order[max(0, at - margin) :][:1]]:  # the first worker, and the last one
+        # one worker is at ``at``, another lags by ``margin``
+        for shard in [*order[at : at + 1], *order[max(0, at - margin) :][:1]]:
             policy.ask("rank", shard)
             while (step := policy.next(present, [] if shard in present else [shard])) is not None:
                 present = (present - set(step.remove)) | {step.shard}

@@ -11,7 +11,7 @@ from dbloader.caching.policy import CachePolicy, Fetch, Need
 
 
 def fetches(policy: CachePolicy, order: list[int]) -> int:
-    """Return the number of fetches for a reader of whole shards, without fetching ahead."""
+    """Return how many fetches a reader of whole shards needs when nothing is fetched ahead."""
     present: set[int] = set()
     count = 0
     for shard in order:
@@ -27,7 +27,7 @@ def fetches(policy: CachePolicy, order: list[int]) -> int:
 
 
 def fewest(order: list[int], room: int) -> int:
-    """Return the fewest fetches of any order of removal, by trying all of them."""
+    """Return the fewest fetches possible, by trying every choice of shards to remove."""
     states: dict[frozenset[int], int] = {frozenset(): 0}
     for shard in order:
         new: dict[frozenset[int], int] = {}
@@ -45,14 +45,14 @@ def fewest(order: list[int], room: int) -> int:
 
 
 @pytest.mark.parametrize("room", [1, 2, 3])
-def test_no_order_of_removal_needs_fewer_fetches(room: int) -> None:
+def test_policy_needs_as_few_fetches_as_the_best_choice_of_removals(room: int) -> None:
     for order in product(range(4), repeat=6):
         policy = CachePolicy([1] * 4, room)
         policy.expect("reader", [Need(shard, at, at) for at, shard in enumerate(order)])
         assert fetches(policy, list(order)) == fewest(list(order), room), order
 
 
-def test_next_shard_is_fetched_first_and_later_ones_while_there_is_room() -> None:
+def test_shards_are_fetched_in_order_of_need_while_there_is_room() -> None:
     policy = CachePolicy([10] * 5, 30)
     policy.expect("reader", [Need(0, 20, 29), Need(4, 0, 9), Need(1, 30, 39), Need(2, 10, 19)])
     present: set[int] = set()
@@ -60,38 +60,39 @@ def test_next_shard_is_fetched_first_and_later_ones_while_there_is_room() -> Non
         step = policy.next(present)
         assert step == Fetch(expected, [])
         present.add(expected)
-    assert policy.next(present) is None  # 1 is needed later than all that are there
+    assert policy.next(present) is None  # shard 1 is needed later than every shard in the cache
     policy.ask("reader", 2)
-    assert policy.next(present) == Fetch(1, [4])  # 4 is done
+    assert policy.next(present) == Fetch(1, [4])  # shard 4 is no longer needed
 
 
-def test_only_next_shards_replace_later_ones() -> None:
+def test_shard_replaces_another_only_when_it_is_needed_next() -> None:
     policy = CachePolicy([1] * 6, 3)
     policy.expect("reader", [Need(shard, 10 * shard, 10 * shard + 9) for shard in range(6)])
     assert policy.next({0, 4, 5}) == Fetch(1, [5])
-    assert policy.next({0, 1, 4}) is None  # 2 would come early enough after 0, and 4 would come twice
+    assert policy.next({0, 1, 4}) is None  # fetching 2 can wait until 0 is done; removing 4 would fetch it twice
     policy.ask("reader", 1)
     assert policy.next({0, 1, 4}) == Fetch(2, [0])
 
 
-def test_least_bytes_are_shards_in_use_at_one_time() -> None:
+def test_least_bytes_are_the_bytes_of_the_shards_in_use_at_once() -> None:
     policy = CachePolicy([10, 20, 40])
     assert policy.least_bytes() == 0
     policy.expect(0, [Need(0, 0, 9), Need(1, 9, 19), Need(2, 20, 29)])
     assert policy.least_bytes() == 40
-    policy.expect(1, [Need(0, 0, 9), Need(2, 9, 19)])  # at 9, each reads two shards
+    policy.expect(1, [Need(0, 0, 9), Need(2, 9, 19)])  # at position 9, each reader uses two shards
     assert policy.least_bytes() == 70
-    policy.expect(1, [Need(0, 100, 109), Need(1, 120, 129)])  # at position 20, where the other reader reads shard 2
+    policy.expect(1, [Need(0, 100, 109), Need(1, 120, 129)])  # at position 120, while the other reader uses shard 2
     assert policy.least_bytes() == 60
-    policy.expect(1, [Need(0, 100, 109), Need(2, 120, 129)])  # both read the same
+    policy.expect(1, [Need(0, 100, 109), Need(2, 120, 129)])  # both readers use the same shard
     assert policy.least_bytes() == 40
-    policy.expect(1, [Need(shard, 0, 29) for shard in range(3)])  # like a shuffle of all records
+    policy.expect(1, [Need(shard, 0, 29) for shard in range(3)])  # a shuffle of all records needs every shard
     assert policy.least_bytes() == 70
 
 
-def test_each_shard_is_fetched_once_with_least_bytes() -> None:
+def test_least_bytes_suffice_to_fetch_each_shard_once() -> None:
     for order in permutations(range(4)):
-        needs = [Need(shard, 10 * at, 10 * at + 14) for at, shard in enumerate(order)]  # two at a time
+        # two shards are in use at a time
+        needs = [Need(shard, 10 * at, 10 * at + 14) for at, shard in enumerate(order)]
         policy = CachePolicy([1] * 4)
         policy.expect("reader", needs)
         policy.limit = policy.least_bytes()

@@ -63,19 +63,20 @@ def flip(file: Path, rng: random.Random) -> None:
 
 
 def cut_aside(file: Path, rng: random.Random) -> None:
-    """Put a file that is cut short in place of a shard, as an interrupted copy does."""
+    """Replace a shard with a truncated file, as an interrupted copy does."""
     aside = file.with_suffix(".aside")
     aside.write_bytes(file.read_bytes()[: rng.randrange(file.stat().st_size)])
     aside.replace(file)
 
 
 FAULTS = [cut, zero, exchange, flip]
-# A process that reads beyond the end of a file that is just being cut is killed by SIGBUS, so no training survives it.
+# Truncating an open file kills its readers with SIGBUS. No training can survive that, so a truncated copy takes its
+# place.
 FAULTS_IN_TRAINING = [cut_aside, zero, exchange, flip]
 
 
 def flip_in_image(file: Path, index: int) -> None:
-    """Flip a bit of an image as a disk would: the file's size and time of the last change stay."""
+    """Flip a bit of an image as a failing disk would, without changing the file's size or modification time."""
     before = file.stat()
     with file.open("r+b") as opened:
         at = opened.read().index(IMAGES[index])
@@ -104,7 +105,7 @@ def test_shard_damaged_between_runs_is_fetched_again(origin: Path, cache: Path, 
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_open_shard_that_is_damaged_is_fetched_again(origin: Path, cache: Path, fault: Fault) -> None:
+def test_shard_damaged_while_open_is_fetched_again(origin: Path, cache: Path, fault: Fault) -> None:
     with CachedStore(origin, cache) as store, CachedStore(origin, cache) as other:
         assert images_of(store) == images_of(other) == IMAGES
         for number in range(6):
@@ -116,7 +117,7 @@ def test_open_shard_that_is_damaged_is_fetched_again(origin: Path, cache: Path, 
     wait_until_ended(cache)
 
 
-def test_all_ways_of_reading_repair_damage_that_only_the_checksum_shows(origin: Path, cache: Path) -> None:
+def test_every_way_of_reading_repairs_damage_that_only_a_checksum_reveals(origin: Path, cache: Path) -> None:
     with CachedStore(origin, cache) as store:
         digest = store.verify()
         reads: list[Callable[[], Any]] = [
@@ -143,7 +144,7 @@ def borrowed(store: CachedStore) -> list[bytes]:
         return [*map(image, records)]
 
 
-def test_readers_that_find_the_same_damage_fetch_the_shard_once(origin: Path, cache: Path) -> None:
+def test_damage_found_by_several_readers_is_fetched_again_only_once(origin: Path, cache: Path) -> None:
     context = multiprocessing.get_context("fork")
 
     def read(pipe: Any) -> None:
@@ -177,7 +178,7 @@ def test_readers_that_find_the_same_damage_fetch_the_shard_once(origin: Path, ca
     wait_until_ended(cache)
 
 
-def test_damage_of_the_origin_is_fetched_twice_and_raised(origin: Path, cache: Path) -> None:
+def test_damaged_record_in_the_origin_is_fetched_twice_and_then_raised(origin: Path, cache: Path) -> None:
     file = origin / "shards" / "00001.lmdb"
     whole = file.read_bytes()
     tamper_with_records(file, {1: b"no record"})
@@ -190,13 +191,13 @@ def test_damage_of_the_origin_is_fetched_twice_and_raised(origin: Path, cache: P
         assert images_of(store, [4, 6, 7]) == [IMAGES[4], *IMAGES[6:8]]
         assert (read_stats(cache).fetches, read_stats(cache).damaged) == (2, 1)
     wait_until_ended(cache)
-    file.write_bytes(whole)  # from a backup
+    file.write_bytes(whole)  # restored from a backup
     with CachedStore(origin, cache) as store, pytest.warns(UserWarning, match="was damaged"):
         assert images_of(store) == IMAGES
     wait_until_ended(cache)
 
 
-def test_unchanged_bytes_with_another_time_stay(origin: Path, cache: Path) -> None:
+def test_shard_with_a_new_modification_time_but_the_same_bytes_is_kept(origin: Path, cache: Path) -> None:
     with CachedStore(origin, cache) as store:
         assert images_of(store) == IMAGES
         for file in (cache / "shards").iterdir():
@@ -207,12 +208,12 @@ def test_unchanged_bytes_with_another_time_stay(origin: Path, cache: Path) -> No
 
 
 @pytest.mark.parametrize("lost", ["checksums", "index", "manifest.bson", "stats.json"])
-def test_other_damaged_files_of_a_cache_are_made_again(origin: Path, cache: Path, lost: str) -> None:
+def test_other_damaged_files_of_a_cache_are_rebuilt(origin: Path, cache: Path, lost: str) -> None:
     with CachedStore(origin, cache) as store:
         assert images_of(store) == IMAGES
     wait_until_ended(cache)
     file = next(cache.glob(f"{lost}*"))
-    file.write_bytes(bytes(file.stat().st_size))  # as after a power failure
+    file.write_bytes(bytes(file.stat().st_size))  # zeros, as after a power failure
     with CachedStore(origin, cache) as store, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert images_of(store) == IMAGES
@@ -221,8 +222,8 @@ def test_other_damaged_files_of_a_cache_are_made_again(origin: Path, cache: Path
 
 
 SHARDS, EACH = 24, 8
-# LMDB can crash if pages change in the microseconds in which it follows them. So the share of the time in which workers
-# read is as small as in a training that decodes images.
+# LMDB can crash when a page changes in the microseconds in which LMDB reads that page. So these workers spend most of
+# their time on something else, as workers do that decode images.
 DECODING_S = 0.005
 
 
@@ -237,7 +238,7 @@ def train(origin: Path, cache: Path, rank: int, stop: Path, pipe: Any) -> None:
     with LMDBDataset(origin, decode=None, transform=decoded, cache=cache) as dataset:
         checked = epoch = 0
         while not stop.exists():
-            # New workers in each epoch: open files stay whole when cut ones take their places.
+            # Start new workers in each epoch: only a worker that opens a file sees the truncated copy in its place.
             sampler = ShuffleSampler(dataset, 2, rank)
             sampler.set_epoch(epoch)
             loader = create_loader(

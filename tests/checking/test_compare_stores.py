@@ -1,4 +1,4 @@
-"""Verifying a store against another one."""
+"""Verifying one store against another store."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def compared(places: tuple[Path, Path], a: list[Record], b: list[Record]) -> Ver
     return verified(places)
 
 
-def test_copies_are_identical_also_in_mongodb(places: tuple[Path, Path], mongo_uri: str) -> None:
+def test_copies_in_lmdb_and_mongodb_are_identical(places: tuple[Path, Path], mongo_uri: str) -> None:
     records = make_records(200)
     report = compared(places, records, records)
     assert (report.compared, report.problems) == ({"same": 200}, {})
@@ -78,13 +78,14 @@ def test_moved_records_are_matched_by_content(
 ) -> None:
     a = [*make_records(30), Record(label=1), Record(label=1), Record(label=2)]
     report = compared(places, a, [*a[1:], a[0]])
-    assert (report.compared, report.problems) == ({"same": 1, "moved": 32}, {})  # two records are alike
+    # two records are equal, so one is still in its place
+    assert (report.compared, report.problems) == ({"same": 1, "moved": 32}, {})
     b = [*a[5:], Record(label=3)]
     report = compared(places, a, b)
     assert (report.compared["moved"], report.problems) == (28, {"extra": 5, "missing": 1})
 
 
-def test_records_of_one_name_are_matched_one_to_one(places: tuple[Path, Path]) -> None:
+def test_records_with_the_same_name_are_matched_one_to_one(places: tuple[Path, Path]) -> None:
     a = [Record(name="same", label=label) for label in (0, 1, 2, 3)]
     b = [Record(name="same", label=label) for label in (3, 8, 9)]
     report = compared(places, a, b)
@@ -92,14 +93,14 @@ def test_records_of_one_name_are_matched_one_to_one(places: tuple[Path, Path]) -
     assert report.problems == {"extra": 1, "label": 2}
 
 
-def test_pixels_compared_with_files_count_as_changed(tmp_path: Path) -> None:
+def test_raw_pixels_count_as_changed_when_compared_with_image_files(tmp_path: Path) -> None:
     root = plant_photos(tmp_path / "images", 3)
     for name, images in (("files", ImageFormat()), ("raw", ImageFormat(raw=True))):
         convert(root, tmp_path / f"{name}.lmdb", images=images)
     report = verify_store(tmp_path / "raw.lmdb", against=tmp_path / "files.lmdb")
     assert (report.problems, report.compared) == ({}, {"changed": 3})
     report = verify_store(tmp_path / "files.lmdb", against=tmp_path / "raw.lmdb")
-    assert report.problems == {"bytes": 3, "fields": 3}  # the format of the image is a field
+    assert report.problems == {"bytes": 3, "fields": 3}  # the format of the image is a field, so it differs too
 
 
 def test_records_with_different_checksums_are_never_equal(places: tuple[Path, Path]) -> None:
@@ -111,7 +112,7 @@ def test_records_with_different_checksums_are_never_equal(places: tuple[Path, Pa
     assert (report.compared, report.problems) == ({"same": 19}, {"fields": 1})
 
 
-def test_other_classes_are_a_difference(places: tuple[Path, Path]) -> None:
+def test_different_order_of_classes_is_a_difference(places: tuple[Path, Path]) -> None:
     for place, classes in zip(places, (["a", "b"], ["b", "a"]), strict=True):
         with create_store(place) as writer:
             writer.finish(classes=classes)
@@ -134,7 +135,7 @@ def test_copy_drops_the_listed_differences(places: tuple[Path, Path], tmp_path: 
     a = [*make_records(20), Record(label=1), Record(name="twice", label=1), Record(name="twice", label=2)]
     b = [replace(record) for record in a[:18]]
     b[4].label = 9
-    b += [a[22], Record(name="new")]  # B has one of two records with the same name
+    b += [a[22], Record(name="new")]  # B has only one of A's two records with this name
     report = compared(places, a, b)
     assert report.compared == {"same": 17, "moved": 1}
     verify_store(places[0], against=places[1], output=tmp_path / "d.jsonl")
@@ -146,7 +147,7 @@ def test_copy_drops_the_listed_differences(places: tuple[Path, Path], tmp_path: 
 
 
 @pytest.mark.slow
-def test_comparison_takes_120_bytes_for_a_moved_record(places: tuple[Path, Path]) -> None:
+def test_comparison_needs_at_most_120_bytes_per_moved_record(places: tuple[Path, Path]) -> None:
     def peak(count: int) -> int:
         for place, step in zip(places, (1, -1), strict=True):
             write(place, small_records(count)[::step], overwrite=True)

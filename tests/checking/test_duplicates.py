@@ -1,4 +1,4 @@
-"""find_duplicates finds the pairs of a brute-force search, and keeps fingerprints in a file."""
+"""find_duplicates finds the same pairs as a brute-force search, and keeps fingerprints in a file."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def test_search_finds_what_brute_force_finds(distance: int, others: int) -> None
 
 
 @pytest.mark.slow
-def test_search_among_many_compares_few_of_them() -> None:
+def test_search_of_many_images_compares_few_pairs() -> None:
     values = np.zeros(100_000, FINGERPRINT)
     values["seen"] = np.random.default_rng(0).integers(0, 2**64, (100_000, 2), np.uint64)
     values["seen"][77_777] = values["seen"][5] ^ np.uint64(2**63 + 2**40 + 1)
     values["kind"] = HASHED
-    found = find_originals(values, 10)  # 5,000,000,000 comparisons would outlast the time that a test has
+    found = find_originals(values, 10)  # comparing all 5,000,000,000 pairs would exceed the time limit of a test
     assert np.flatnonzero(found != np.arange(100_000)).tolist() == [77_777]
 
 
@@ -74,7 +74,7 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "a.lmdb"
 
 
-def test_changed_copies_are_near_and_other_pictures_are_not(place: Path, tmp_path: Path) -> None:
+def test_changed_copies_are_near_duplicates_and_other_images_are_not(place: Path, tmp_path: Path) -> None:
     images = [scene(seed) for seed in range(8)]
     changed: list[Any] = [
         encoded(images[0], "JPEG", quality=50),
@@ -100,7 +100,7 @@ def test_changed_copies_are_near_and_other_pictures_are_not(place: Path, tmp_pat
         find_duplicates(place, distance=16)
 
 
-def test_leaks_are_found_between_lmdb_and_mongodb(
+def test_duplicates_between_an_lmdb_and_a_mongodb_store_are_found(
     place: Path, tmp_path: Path, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -130,11 +130,12 @@ def find_pixels(place: Path, *images: Array) -> int:
     return len(find_duplicates(place).first)
 
 
-def test_incomparable_images_are_named_or_counted(place: Path) -> None:
+def test_images_that_cannot_be_compared_are_named_or_counted(place: Path) -> None:
     gray = encoded(draw(40, 40).point(lambda value: 7), "PNG")
     floats = np.zeros((4, 4), "<f4")
     right, left = (np.broadcast_to(np.arange(256, dtype="u1")[::step], (64, 256)) for step in (1, -1))
-    assert find_pixels(place, right, right // 2) == find_pixels(place, left, left // 2) == 0  # gradients look alike
+    # all gradients look alike, so they are never near duplicates
+    assert find_pixels(place, right, right // 2) == find_pixels(place, left, left // 2) == 0
     some = encoded(scene(0), "JPEG")
     images: list[Any] = [some, photo(2), b"no image", b"no image", gray, gray, None, None, floats, floats]
     write(place, [Record(name=f"n{n}", image=image) for n, image in enumerate(images)], overwrite=True)
@@ -172,7 +173,7 @@ def test_fingerprints_are_kept_until_the_records_change(place: Path) -> None:
         assert kept.read_bytes() == data
 
 
-def test_killed_process_leaves_the_old_fingerprints(place: Path) -> None:
+def test_killed_search_leaves_the_old_fingerprints(place: Path) -> None:
     images = [encoded(image, "JPEG") for image in map(scene, range(3))]
     write(place, [Record(image=image) for image in images])
     find_duplicates(place)

@@ -56,7 +56,7 @@ def test_verify_finds_damaged_records_and_columns_of_one_chunk(tmp_path: Path) -
     reasons = "\n".join(row["reason"] for row in report.first)
     for what in ("column name does not fit", "column label does not fit", "column width is missing or damaged"):
         assert what in reasons
-    # A column that is wrong only for a damaged record is not a second problem.
+    # A column that is wrong only at a damaged record is not reported as a second problem.
     write(place, make_records(20), overwrite=True)
     tamper_with_records(place, {3: b"x"})
     chunk = bytearray(chunk_at(place, "label", 0))
@@ -65,7 +65,7 @@ def test_verify_finds_damaged_records_and_columns_of_one_chunk(tmp_path: Path) -
     assert [index for index, _, _ in named(verify_store(place))] == [3]
 
 
-def test_failing_comparison_keeps_earlier_problems(tmp_path: Path) -> None:
+def test_failed_comparison_keeps_problems_found_earlier(tmp_path: Path) -> None:
     root, place = plant_photos(tmp_path / "images", 10), tmp_path / "store.lmdb"
     plant(root, {"cat/bad.jpg": b"no image"})
     convert(root, place)
@@ -127,7 +127,7 @@ def test_store_is_compared_with_its_folder(tmp_path: Path) -> None:
     (root / "cat" / "0000.jpg").unlink()
     plant(root, {"cat/0002.jpg": photo(78), "cat/new.jpg": photo(79)})
     (root / "cat" / "0004.jpg").rename(root / "dog" / "0004.jpg")
-    (root / "ant").mkdir()  # now cat has the label 1, and dog 2
+    (root / "ant").mkdir()  # the new class shifts the label of cat to 1 and of dog to 2
     report = verify_store(tmp_path / "store.lmdb", against=root)
     found = {(name, kind) for _, name, kind in named(report)}
     assert {("cat/0000.jpg", "extra"), ("cat/0004.jpg", "extra"), ("dog/0004.jpg", "missing")} <= found
