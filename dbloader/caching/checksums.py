@@ -38,9 +38,10 @@ class Checksums:
 
     Args:
         cache: The folder of the cache.
+        compact: Write the file again if it has many outdated lines. Only the fetcher may do this.
     """
 
-    def __init__(self, cache: Path) -> None:
+    def __init__(self, cache: Path, *, compact: bool = False) -> None:
         self._file = cache / CHECKSUMS
         self._boot = _BOOT.read_text().strip() if _BOOT.exists() else ""
         self._known: dict[str, tuple[Stamp, int]] = {}
@@ -49,7 +50,7 @@ class Checksums:
             with suppress(ValueError, TypeError):  # half a line, after a failure
                 name, stamp, crc32 = json.loads(line)
                 self._known[name] = Stamp(*stamp), crc32
-        if len(lines) > 2 * len(self._known):
+        if compact and len(lines) > 2 * len(self._known):
             write_whole(self._file, "".join(map(self._line, self._known)))
 
     def add(self, path: Path, name: str) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dbloader.errors import NotAStoreError, OptionError
 from dbloader.stores.lmdb.errors import translate_refusal
-from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
+from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER
 
 MARKER, LOCK, SOCKET, LOG, STATS, CHECKSUMS, PARTIAL = (
     "cache.json", "fetcher.lock", "fetcher.sock", "fetcher.log", "stats.json", "checksums", "partial",
@@ -87,7 +87,7 @@ def make_folder(cache: str, origin: str) -> None:
     folder = Path(cache)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if not (folder / MARKER).exists():
+        if not ((folder / MARKER).exists() and (folder / MANIFEST_FILE).exists()):  # new, or cleared
             # Another process may be making this cache too, so look for the marker once more before refusing.
             strangers = [name for name in os.listdir(folder) if not name.startswith(MARKER)]  # noqa: PTH208 - names
             if strangers and not (folder / MARKER).exists():

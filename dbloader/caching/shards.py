@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 # Enough to hide the latency of a request. More would delay the shard that is needed first.
 _AT_ONCE = 4
+ANY_LIMIT = 0
+"""A reader's limit of the bytes in the cache that accepts the limit of other readers."""
 
 
 class Reader:
@@ -75,7 +77,7 @@ class CachedShards:
         self._failed: set[int] = set()  # not fetched again until a reader asks for them
         self._stats = CacheStats()
         self._repeated = 0  # attempts
-        self._checksums = Checksums(self._folder)
+        self._checksums = Checksums(self._folder, compact=True)
         self._comparing: dict[int, threading.Lock] = {}
         self._fetched_again: set[int] = set()  # because a reader found damage in the bytes that the origin sent
 
@@ -110,7 +112,10 @@ class CachedShards:
                     table = fetch_index(origin, self._folder, self._checksums)
                     if self._origin is None:
                         self._begin(origin, table, limit)
-        if self._limit != limit:
+        with self._lock:
+            if self._limit == ANY_LIMIT != limit:
+                self._limit = self._policy.limit = limit
+        if limit not in (self._limit, ANY_LIMIT):
             raise OptionError(
                 f"the cache {self._cache} is in use with cache_bytes={self._limit}: all that use it at one time "
                 f"must give the same, got {limit}"
@@ -119,10 +124,10 @@ class CachedShards:
     def _begin(self, origin: Origin, table: ShardTable, limit: int | None) -> None:
         """Find the shards that the folder has."""
         nbytes = [shard.nbytes for shard in table.shards]
-        if limit is not None and limit < max(nbytes, default=0):
+        if limit and limit < max(nbytes, default=0):
             raise OptionError(f"cache_bytes must be at least {max(nbytes)}, the size of the largest shard, got {limit}")
         with self._lock:
-            self._table, self._policy = table, CachePolicy(nbytes, limit)
+            self._table, self._policy = table, CachePolicy(nbytes, limit or None)
             numbers = {shard.name: number for number, shard in enumerate(table.shards)}
             for name in os.listdir(self._folder / SHARD_FOLDER):  # noqa: PTH208 - names
                 if name in numbers:
@@ -138,8 +143,8 @@ class CachedShards:
         """
         with self._lock:
             self._policy.expect(reader.name, [Need(*need) for need in needs])
-            least = self._policy.least_bytes() if check and self._limit is not None else 0
-            if self._limit is not None and self._limit < least:
+            least = self._policy.least_bytes() if check and self._limit else 0
+            if self._limit and self._limit < least:
                 self._policy.forget(reader.name)
                 raise OptionError(
                     f"cache_bytes={self._limit} is too small for this order, which reads shards of {least} bytes at "

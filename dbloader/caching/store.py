@@ -6,7 +6,9 @@ import os
 import secrets
 import warnings
 import weakref
+from bisect import bisect_right
 from contextlib import suppress
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import lmdb
@@ -203,6 +205,16 @@ class CachedHandle(ShardedHandle):
         """Send the fetcher a question and return its answer. Threads may call this at the same time."""
         with self._lock:
             return self._client.ask(what, **message)
+
+    def first_shards(self, limit: int | None) -> range:
+        """Return the numbers of the first shards, as many as have at most ``limit`` bytes together."""
+        ends = [*accumulate(shard.nbytes for shard in self._table.shards)]
+        return range(len(ends) if limit is None else bisect_right(ends, limit))
+
+    def fetch(self, number: int) -> None:
+        """Wait until a shard is in the cache."""
+        with env.gate, self._lock:
+            self._open_fetched(number)
 
     def repair(self, indices: Sequence[int]) -> None:
         """Have each open shard fetched again in which a record at one of some indices is damaged.

@@ -32,7 +32,8 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells return it
 # torch, which takes over a second.
 _IN_PARTS = ("plan", "part", "parts", "publish")
 _COMMANDS = (
-    "convert", "info", "ls", "show", "view", "verify", "duplicates", "copy", "export", "bench", "doctor", *_IN_PARTS,
+    "convert", "info", "ls", "show", "view", "verify", "duplicates", "copy", "export", "cache", "bench", "doctor",
+    *_IN_PARTS,
 )  # fmt: skip
 
 

@@ -1,0 +1,160 @@
+"""Look after a cache: describe it, check its files, fill it before a training, and clear it.
+
+All functions but ``fill_cache`` raise NotAStoreError if the folder is not a cache.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from dbloader.caching.checksums import Checksums
+from dbloader.caching.folder import CHECKSUMS, LOCK, MARKER, PARTIAL, STATS, read_stats
+from dbloader.caching.policy import Need
+from dbloader.caching.shards import ANY_LIMIT
+from dbloader.caching.store import CachedStore
+from dbloader.errors import NotAStoreError, StoreLockedError
+from dbloader.stores.lmdb.errors import refusals
+from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from dbloader.caching.folder import CacheStats
+
+
+class CacheFacts(NamedTuple):
+    """What is in a cache.
+
+    Attributes:
+        origin: The place of the store.
+        shards: Number of shards in the cache.
+        of: Number of shards of the store.
+        nbytes: Bytes of the shards in the cache.
+        idle_s: Seconds since the last use; 0 while processes use the cache.
+        stats: Counters of the fetcher that runs, or ran last.
+    """
+
+    origin: str
+    shards: int
+    of: int
+    nbytes: int
+    idle_s: float
+    stats: CacheStats
+
+
+def describe_cache(cache: str | os.PathLike[str]) -> CacheFacts:
+    """Return what is in a cache."""
+    folder, origin = Path(cache), _origin(cache)
+    with refusals(str(cache)):
+        sizes = [path.stat().st_size for path in _shards(folder)]
+        used = max(path.stat().st_mtime for path in (folder / STATS, folder / MARKER) if path.exists())
+        with _alone(folder) as is_alone:
+            stats = read_stats(folder)
+        if is_alone:
+            stats.readers = 0  # a killed fetcher leaves its last count
+    of = 0
+    with suppress(FileNotFoundError):
+        of = len(ShardTable.read(folder).shards)
+    return CacheFacts(origin, len(sizes), of, sum(sizes), max(0.0, time.time() - used) * is_alone, stats)
+
+
+def check_cache(cache: str | os.PathLike[str], progress: Callable[[int, int], object] = lambda *_: None) -> list[str]:
+    """Compare all bytes of a cache with what was fetched, remove the damaged files, and return their names.
+
+    Readers fetch these files again. The cache may be in use.
+
+    Args:
+        cache: The folder.
+        progress: Called with the number of checked files and of all files.
+    """
+    folder = Path(cache)
+    _origin(cache)
+    with refusals(str(cache)):
+        files = [*_shards(folder), *folder.glob("index-*.lmdb")]
+        checksums, damaged = Checksums(folder), []  # after the files: the checksum of a file is written first
+        for number, path in enumerate(files):
+            progress(number, len(files))
+            with suppress(FileNotFoundError):  # the fetcher made room
+                if not checksums.agrees(path, compare=True):
+                    path.unlink()
+                    damaged.append(path.name)
+    return damaged
+
+
+def fill_cache(
+    place: str | os.PathLike[str],
+    cache: str | os.PathLike[str],
+    max_bytes: int | None = None,
+    progress: Callable[[int, int], object] = lambda *_: None,
+) -> None:
+    """Fetch the shards of a store, in their order, until the cache is full.
+
+    Args:
+        place: The store.
+        cache: The folder.
+        max_bytes: Most bytes of the shards in the cache; None for no limit.
+        progress: Called with the number of fetched shards and of those that will be fetched.
+
+    Raises:
+        DBLoaderError: A shard cannot be fetched, or the cache belongs to another store.
+    """
+    with CachedStore(place, cache, max_bytes=max_bytes) as store:
+        if max_bytes is None:
+            store.max_bytes = ANY_LIMIT
+        handle = store.open_handle()
+        numbers = handle.first_shards(max_bytes)
+        store.expect([Need(number, number, number) for number in numbers], check=False)
+        for number in numbers:
+            progress(number, len(numbers))
+            handle.fetch(number)
+
+
+def clear_cache(cache: str | os.PathLike[str]) -> int:
+    """Remove the files of a cache, and return the bytes of its shards. The folder stays a cache, for any store.
+
+    Raises:
+        StoreLockedError: Processes use the cache.
+    """
+    folder = Path(cache)
+    _origin(cache)
+    with refusals(str(cache)), _alone(folder) as is_alone:
+        if not is_alone:
+            readers = read_stats(folder).readers
+            raise StoreLockedError(f"{cache} is used by {readers} processes, so nothing was removed")
+        shards = _shards(folder)
+        nbytes = sum(path.stat().st_size for path in shards)
+        (folder / MANIFEST_FILE).unlink(missing_ok=True)  # first: without it, nobody opens the rest
+        for path in (*shards, *folder.glob("index-*"), *(folder / PARTIAL).iterdir(), folder / CHECKSUMS):
+            path.unlink(missing_ok=True)
+    return nbytes
+
+
+def _origin(cache: str | os.PathLike[str]) -> str:
+    try:
+        return str(json.loads((Path(cache) / MARKER).read_bytes()).get("origin"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotAStoreError(f"{os.fspath(cache)} is not a cache: it has no {MARKER}") from None
+    except ValueError:
+        return "an unknown place"  # the file was damaged; nothing reads it but this
+
+
+def _shards(folder: Path) -> list[Path]:
+    return sorted((folder / SHARD_FOLDER).iterdir())
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[bool]:
+    """Yield whether no fetcher runs; if so, none starts inside the ``with`` block."""
+    with (folder / LOCK).open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
