@@ -21,9 +21,9 @@ Exit status: 0 success, 1 --verify found damaged files, 2 error.
 
 \b
 Examples:
-  dbloader cache /nvme/train
-  dbloader cache /nvme/train --verify
-  dbloader cache /nvme/train --fill s3://bucket/train.lmdb""",
+  dbloader cache cache/
+  dbloader cache cache/ --verify
+  dbloader cache cache/ --fill train.lmdb""",
 )
 @click.argument("folder", type=click.Path())
 @click.option("--verify", is_flag=True, help="Compare all bytes with what was fetched, and remove damaged files.")

@@ -27,6 +27,7 @@ import pymongo
 import pytest
 
 from dbloader import convert
+from dbloader.caching.care import fill_cache
 from dbloader.cli import group
 from dbloader.conversion.parts.make_plan import plan_conversion
 from dbloader.conversion.parts.part import convert_part
@@ -233,6 +234,10 @@ def test_examples_of_a_command_run(command: click.Command, shop: Path, mongo_uri
             plan_conversion("shards", words[1], 18)
             for part in range(18) if words[0] != "part" else ():
                 convert_part(words[1], part)
+        elif words[0] == "cache":
+            if not (shop / words[1]).exists():
+                convert("imagefolder", "train.lmdb", overwrite=True)
+                fill_cache("train.lmdb", words[1])
         elif words[1] == "boxes.lmdb":
             plant_coco(shop / "coco")
             convert("coco/train2017", "boxes.lmdb", listing="coco/annotations/instances_train2017.json", overwrite=True)
