@@ -118,7 +118,7 @@ class ViewerState:
             Selections(store, None if listing is None else join_listing(store, listing, tell)) for store in stores
         ]
         self.marks = [Marks(selections, read_only=read_only) for selections in self.selections]
-        self.searches = [*map(DuplicateSearch, stores)]
+        self.searches = [*map(DuplicateSearch, self.selections)]
         self.started = secrets.token_hex(4)
         self.answers = itertools.count(1)
 
@@ -172,7 +172,9 @@ class ViewerRequest:
 
 
 def _stores(request: ViewerRequest) -> list[dict[str, Any]]:
-    marks = [marks.describe() for marks in request.state.marks]  # first: it may change the columns
+    for search in request.state.searches:  # first: this and the marks may change the columns
+        search.join()
+    marks = [marks.describe() for marks in request.state.marks]
     return [
         {
             **asdict((store := selections.store).manifest),
@@ -256,6 +258,7 @@ def _report(request: ViewerRequest) -> dict[str, Any]:
 
 def _duplicates(request: ViewerRequest) -> dict[str, Any]:
     start, count = request.integer("start", 0), request.integer("count", 100)
+    request.state.searches[request.number].join()
     search = request.state.searches[request.number].describe()
     return {
         "search": search,

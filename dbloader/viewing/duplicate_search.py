@@ -5,11 +5,15 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dbloader.checking.duplicates import DISTANCE, search_store
+from dbloader.checking.fingerprints import load_groups
 from dbloader.errors import DBLoaderError
+from dbloader.records.field_columns import FieldColumn
 
 if TYPE_CHECKING:
-    from dbloader.stores.base import Store
+    from dbloader.viewing.selection import Selections
 
 
 class _StopError(Exception):
@@ -17,10 +21,15 @@ class _StopError(Exception):
 
 
 class DuplicateSearch:
-    """A search for duplicates in a thread, as `dbloader duplicates` does it. Threads may share it."""
+    """A search for duplicates in a thread, as `dbloader duplicates` does it. Threads may share it.
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    Its result is joined to the columns of the store: ``duplicates.extra`` is true for all duplicates but the first of
+    each group, ``duplicates.differ`` for the records of a group whose labels differ.
+    """
+
+    def __init__(self, selections: Selections) -> None:
+        self._selections, self._store = selections, selections.store
+        self._joined: tuple[int, int] | None = None
         self._lock, self._stopped = threading.Lock(), threading.Event()
         self._thread: threading.Thread | None = None
         self._done, self._problem = 0, ""
@@ -45,6 +54,20 @@ class DuplicateSearch:
         """Return whether the search runs, its ``done`` records of all, and the ``problem`` of the last search or ""."""
         running = self._thread is not None and self._thread.is_alive()
         return {"running": running, "done": self._done, "of": len(self._store), "problem": self._problem}
+
+    def join(self) -> None:
+        """Join the last result, also that of `dbloader duplicates`, unless it is joined."""
+        groups = load_groups(self._store)
+        if groups is None or self._joined == (groups.distance, len(groups.rows)):
+            return
+        index, of, labels = groups.rows["index"], groups.rows["of"], self._store.column("label")
+        differs = labels[index] != labels[of]
+        joined = {}
+        for name, found in (("extra", [index]), ("differ", [index[differs], of[differs]])):
+            joined[f"duplicates.{name}"] = FieldColumn("bool", np.zeros(len(self._store), np.uint8))
+            joined[f"duplicates.{name}"].values[np.concatenate(found)] = 1
+        self._selections.join("duplicates", joined)
+        self._joined = groups.distance, len(groups.rows)
 
     def _run(self) -> None:
         try:

@@ -193,7 +193,7 @@ class Marks:
         for key, texts in (("label", labels), ("tags", tags)):
             if texts:
                 joined[PREFIX + key] = FieldColumn("text", _pack(texts, length))
-        self._selections.join(joined)
+        self._selections.join("marks", joined)
 
 
 def _changed(mark: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 from dbloader.queries.cache import LRUCache
@@ -29,14 +30,14 @@ class Selections:
         orders: The last results of ``sorting.sort_records``.
         vectors: The last fields of vectors.
         report: The report of the conversion.
-        revision: Number of changes of the marks.
+        revision: Number of changes of the marks and duplicates.
     """
 
     def __init__(self, store: Store, joined: Mapping[str, FieldColumn] | None = None) -> None:
         self.store = store
         self.columns = Columns(store, joined)
         self.revision = 0
-        self._joined = joined or {}
+        self._joined, self._lock = {"listing": joined or {}}, threading.Lock()
         self.report = ConversionReport(store)
         self._kept = LRUCache[Any](_MOST_BYTES, lambda indices: 1_000 + getattr(indices, "nbytes", 0))
         self.orders = LRUCache[Any](_MOST_BYTES, lambda indices: indices.nbytes)
@@ -44,14 +45,16 @@ class Selections:
         self.histograms = LRUCache[dict[str, Any]](_MOST_HISTOGRAMS, lambda _: 1)
         self.counts = LRUCache[dict[str, Any]](_MOST_BYTES, lambda counts: 10_000 + 200 * len(counts["labels"]))
 
-    def join(self, marks: Mapping[str, FieldColumn]) -> None:
-        """Replace the columns of marks."""
-        self.columns = self.columns.joining({**self._joined, **marks})
-        self.revision += 1  # the last step: a result for this revision is made of these columns
+    def join(self, what: str, columns: Mapping[str, FieldColumn]) -> None:
+        """Replace the joined columns of marks or duplicates."""
+        with self._lock:
+            self._joined[what] = columns
+            self.columns = self.columns.joining({k: v for some in self._joined.values() for k, v in some.items()})
+            self.revision += 1  # the last step: a result for this revision is made of these columns
 
     def key(self, text: str) -> tuple[str, int]:
-        """Return the key of a kept result for a text. The results for queries of marks change with the marks."""
-        return text.strip(), self.revision if "mark." in text else 0
+        """Return the key of a kept result for a text. Results for queries of marks and duplicates change with them."""
+        return text.strip(), self.revision if "mark." in text or "duplicates." in text else 0
 
     def select(self, text: str) -> Any:
         """Return the indices of the records that match all words of a query, ascending.

@@ -32,7 +32,10 @@ PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}, "color_schem
 def write(place: Path, seeds: list[int]) -> None:
     images = [encoded(scene(seed), "JPEG") for seed in seeds]
     with create_store(place) as writer:
-        records = [Record(f"{ATTACK}{n}", n % 2, image, 240, 180, "JPEG") for n, image in enumerate(images)]
+        fields = [{"number": n} if place.stem == "a" else {} for n in range(len(images))]
+        records = [
+            Record(f"{ATTACK}{n}", n % 2, image, 240, 180, "JPEG", fields=fields[n]) for n, image in enumerate(images)
+        ]
         events = [{"name": ATTACK, "event": "rejected", "reason": ATTACK}]
         writer.write([encode(record) for record in records], events=events)
         writer.finish(classes=[ATTACK, "dog"])
@@ -83,6 +86,19 @@ def test_page_searches_for_duplicates_and_drops_checked_images(tabs: Tabs, two: 
         assert [name[len(ATTACK) :] for name in clean.names()] == ["0", "1", "2", "3", "4", "5", "6", "7", "8"]
     expect(groups.nth(0).locator("h2")).to_contain_text("\\u202e1 and 1 more")
     assert page.evaluate("document.querySelector('#main').scrollWidth") <= 360
+
+
+def test_search_stays_for_another_store_if_it_is_valid_there(tabs: Tabs, two: Site) -> None:
+    page = tabs.open(two, "/?q=class:dog&sort=-width", refused="number")
+    count, store = page.locator("#count"), page.locator("#store")
+    expect(count).to_have_text("5 of 10 records")
+    store.select_option("b.lmdb")
+    expect(count).to_have_text("4 of 9 records")
+    assert "sort=-width" in page.url
+    page.goto("/?q=number>7")
+    expect(count).to_have_text("2 of 10 records")
+    store.select_option("b.lmdb")
+    expect(count).to_have_text("9 records")
 
 
 @pytest.mark.parametrize("options", [{}, PHONE], ids=["wide", "phone"])

@@ -5,12 +5,16 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
-from dbloader import Record, open_store
+from dbloader import Record, find_duplicates, open_store
+from dbloader.errors import OptionError
+from dbloader.records.field_columns import FieldColumn
 from dbloader.viewing import duplicate_search
 from dbloader.viewing.duplicate_search import DuplicateSearch
 from dbloader.viewing.reports import list_duplicates
+from dbloader.viewing.selection import Selections
 from tests.support.images import WAIT_S, encoded, scene
 from tests.viewing.stores import write_records
 
@@ -35,7 +39,7 @@ def finish(search: DuplicateSearch) -> None:
 
 def test_search_finds_what_the_page_lists(place: Path) -> None:
     with open_store(place) as store:
-        search = DuplicateSearch(store)
+        search = DuplicateSearch(Selections(store))
         assert search.describe() == {"running": False, "done": 0, "of": 4, "problem": ""}
         assert list_duplicates(store, 0, 10) is None
         search.start()
@@ -44,6 +48,27 @@ def test_search_finds_what_the_page_lists(place: Path) -> None:
         found = list_duplicates(store, 0, 10)
         assert found is not None
         assert [(group["index"], group["others"][0]["index"]) for group in found["groups"]] == [(0, 2)]
+
+
+def test_result_is_columns_of_the_search(place: Path) -> None:
+    images = [encoded(scene(seed), "JPEG") for seed in (0, 1, 0, 1, 1, 2)]
+    records = [Record(f"{n}", [0, 1, 0, 2, 1, 0][n], image) for n, image in enumerate(images)]
+    write_records(place.with_name("b.lmdb"), records)
+    with open_store(place.with_name("b.lmdb")) as store:
+        selections = Selections(store)
+        search = DuplicateSearch(selections)
+        search.join()
+        with pytest.raises(OptionError, match=r"no field 'duplicates\.extra'"):
+            selections.select("duplicates.extra=true")
+        find_duplicates(store.place)  # in a terminal
+        selections.join("marks", {"mark.drop": FieldColumn("bool", np.eye(1, 6, 4, dtype=np.uint8)[0])})
+        search.join()
+        revision = selections.revision
+        search.join()
+        assert selections.revision == revision
+        assert selections.select("duplicates.extra").tolist() == [2, 3, 4]
+        assert selections.select("duplicates.differ").tolist() == [1, 3]
+        assert selections.select("duplicates.extra -mark.drop").tolist() == [2, 3]
 
 
 def test_cancelled_search_ends_and_starts_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +80,7 @@ def test_cancelled_search_ends_and_starts_again(place: Path, monkeypatch: pytest
             begun.set()
 
     with open_store(place) as store:
-        search = DuplicateSearch(store)
+        search = DuplicateSearch(Selections(store))
         monkeypatch.setattr(duplicate_search, "search_store", search_for_ever)
         search.start()
         search.start()
@@ -73,7 +98,7 @@ def test_cancelled_search_ends_and_starts_again(place: Path, monkeypatch: pytest
 def test_problem_of_a_search_is_described(place: Path) -> None:
     (place.parent / "a.lmdb.duplicates").mkdir()
     with open_store(place) as store:
-        search = DuplicateSearch(store)
+        search = DuplicateSearch(Selections(store))
         search.start()
         finish(search)
         assert "Is a directory" in search.describe()["problem"]

@@ -29,6 +29,7 @@ class Duplicates extends HTMLElement {
         if (!await mark(store, `index:${all.slice(start, start + MARKED).join(",")}`, {drop: true})) return;
       notice(`${counted(all.length)} ${all.length === 1 ? "record" : "records"}: drop`);
     }}, "Drop the checked images");
+    const all = link({view: null, at: null, sort: null, q: "duplicates.extra"}, "Show all of them in the grid");
     const run = make("button", {...off, onclick: async () => {
       const reply = await ask(`/api/${store}/duplicates`, undefined, {method: "POST", body: run.value});
       if (!reply.ok) notice(escaped(await errorOf(reply)));
@@ -36,7 +37,7 @@ class Duplicates extends HTMLElement {
     }});
     const meter = make("progress", {ariaLabel: "Searched images"}), number = make("span"), terminal = make("div");
     const search = make("div", {hidden: true}, make("p", {class: "row"}, run, meter, number), terminal);
-    this.replaceChildren(make("h1", {}, "Duplicates"), head, search, make("div", {class: "row"}, choice, drop), list, more);
+    this.replaceChildren(make("h1", {}, "Duplicates"), head, search, make("div", {class: "row"}, choice, drop, all), list, more);
     const load = async () => {
       const start = list.childElementCount;
       clearTimeout(this.later);
@@ -53,7 +54,8 @@ class Duplicates extends HTMLElement {
           return;
         }
         if (list.childElementCount === start) list.append(...found.groups.map((group) => this.group(store, group)));
-        drop.hidden = !list.childElementCount;
+        drop.hidden = all.hidden = !list.childElementCount;
+        if (!stores[store].columns["duplicates.extra"]) Object.assign(stores, await api("/api/stores", {}, signal));
         more.hidden = list.childElementCount >= (only.checked ? found.differing : found.total);
         choice.hidden = !found.differing;
         head.textContent = found.total ? `${counted(found.duplicates)} images are duplicates of ${counted(found.total)} others: they have the same bytes, or at most ` +

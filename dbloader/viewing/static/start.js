@@ -1,5 +1,5 @@
 /** The start of the page: load the views, and show the view in the URL. */
-import {api, bar, escaped, find, go, make, menu, say, shortPlace, state, stores, url} from "./app.js";
+import {api, ask, bar, escaped, find, go, make, menu, say, shortPlace, state, stores, url} from "./app.js";
 import {help, keys, pressed} from "./keys.js";
 
 let view = null; // the one that is shown
@@ -45,7 +45,11 @@ async function start() {
   find("#menu").onclick = () => menu(!document.body.classList.contains("menu"));
   find("#help").onclick = help;
   find("#home").onclick = (event) => { event.preventDefault(); go({view: null, q: null, at: null}); };
-  find("#store").onchange = () => go({store: find("#store").value});
+  find("#store").onchange = async () => {
+    const {q, sort} = state(), store = find("#store").value;
+    const {ok} = await ask(`/api/${store}/rows?${new URLSearchParams({q, sort, count: 0})}`);
+    go({store, ...ok && {q, sort}}); // a search that is valid there stays
+  };
   find("#px").oninput = () => go({px: find("#px").value}, {replace: true});
   keys({"?": ["Show these keys", help]});
   keys({Escape: ["Back to the images", () => go({view: null})]});
