@@ -33,7 +33,7 @@ class BatchFetcher(ABC):
         dataset: The dataset whose samples are in the batches.
         releases_gil: Whether threads do nearly all of the work without the GIL.
         image_nbytes: Bytes of each image in a batch, if one uint8 tensor holds all images; else None.
-        shared_pool: Memory for that tensor in worker processes. ProcessLoader sets it while the workers start.
+        shared_pool: Memory for that tensor in worker processes.
         check_skipped: A function that the consumer calls with newly skipped samples, the number of all skipped samples
             in this epoch, and the first of them; it raises LoaderError if there are too many. None if nothing is
             skipped.

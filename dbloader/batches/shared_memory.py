@@ -42,26 +42,32 @@ _pools: WeakValueDictionary[str, SharedBatchPool] = WeakValueDictionary()
 
 
 class SharedBatchPool:
-    """Slots of shared memory, one per batch, for the worker processes of one run over a loader.
+    """Slots of shared memory, one per batch, for the worker processes of a loader.
 
-    Each worker has its own slots. One byte per slot is 1 while the slot is in use. The worker sets the byte before it
-    writes into the slot. The last reference to the slot's memory clears the byte: in the training's process if the
-    batch has arrived there, otherwise in the worker. So no batch is overwritten while something refers to it. A slot
-    that the training's process holds when it forks is never reused, because the child may keep it.
+    The training's process reserves a slot for each batch, which one or more workers write into. One byte per slot is 1
+    while the slot is in use. The last reference to the batch's memory in the training's process clears the byte. So no
+    batch is overwritten while something refers to it. A slot that the training's process holds when it forks is never
+    reused, because the child may keep it.
 
-    The system allocates memory at the first write, and frees it when the run and all tensors in the slot are gone.
-    ``slots`` is the number of slots for each worker, and ``nbytes`` the size of a slot.
+    The system allocates memory at the first write, and frees it when the workers and all tensors in the slot are gone.
+
+    Attributes:
+        slot: In a worker process, the slot of the batch that is made now; None if its images get private memory.
+
+    Args:
+        slots: The number of slots.
+        nbytes: The size of each slot.
 
     Raises:
         OSError: The process may open no more files: each slot is an open file while the workers start.
     """
 
-    def __init__(self, workers: int, slots: int, nbytes: int) -> None:
+    def __init__(self, slots: int, nbytes: int) -> None:
         self.token = f"{os.getpid()}.{next(_tokens)}"
-        self.slots = slots
         self.nbytes = nbytes
+        self.slot: int | None = None
         self._files: list[int] = []
-        for size in (workers * slots, *itertools.repeat(nbytes, workers * slots)):
+        for size in (slots, *itertools.repeat(nbytes, slots)):
             self._files.append(os.memfd_create("dbloader"))  # not in /dev/shm, of which containers have little
             os.ftruncate(self._files[-1], size)
         self._map()
@@ -75,31 +81,37 @@ class SharedBatchPool:
         while self._files:
             os.close(self._files.pop())
 
-    def take(self, worker: int, shape: tuple[int, ...]) -> SharedSlot | None:
-        """Return a free slot of a worker (a number from 0); None if all slots are in use or too small.
+    def reserve(self) -> int | None:
+        """Return a free slot, which is in use from now on; None if all are in use."""
+        slot = next((slot for slot, used in enumerate(self._used) if not used), None)
+        if slot is not None:
+            self._used[slot] = 1
+        return slot
 
-        The shape of the batch is (count, height, width, 3). One thread of the worker may call this at a time.
-        """
-        if math.prod(shape) > self.nbytes:
-            return None
-        own = range(worker * self.slots, (worker + 1) * self.slots)
-        index = next((index for index in own if not self._used[index]), None)
-        if index is None:
-            return None
-        self._used[index] = 1
-        return SharedSlot(self, index, shape)
+    def free(self, slot: int) -> None:
+        """Free the slot of a batch that has not arrived and that no worker makes any more."""
+        self._used[slot] = 0
 
-    def array(self, index: int, shape: tuple[int, ...]) -> ReleasingArray:
-        """Return the memory of a slot in use; the slot becomes free when the array and all its views are gone."""
-        array = self._memory[index][: math.prod(shape)].reshape(shape).view(ReleasingArray)
-        array.release = functools.partial(_free_slot, self._used, index, os.getpid())
+    def take(self, shape: tuple[int, ...]) -> SharedSlot | None:
+        """Return the slot of the batch that is made now, for images of shape (count, height, width, 3)."""
+        return None if self.slot is None or math.prod(shape) > self.nbytes else SharedSlot(self, self.slot, shape)
+
+    def view(self, slot: int, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+        """Return the memory of a slot."""
+        return self._memory[slot][: math.prod(shape)].reshape(shape)
+
+    def receive(self, slot: int, shape: tuple[int, ...]) -> ReleasingArray:
+        """Return the memory of a slot; the slot becomes free when the array and all its views are gone."""
+        array = self.view(slot, shape).view(ReleasingArray)
+        array.release = functools.partial(_free_slot, self._used, slot, os.getpid())
         return array
 
-    def __getstate__(self) -> tuple[str, int, int, list[Any]]:
-        return self.token, self.slots, self.nbytes, [DupFd(file) for file in self._files]
+    def __getstate__(self) -> tuple[str, int, list[Any]]:
+        return self.token, self.nbytes, [DupFd(file) for file in self._files]
 
-    def __setstate__(self, state: tuple[str, int, int, list[Any]]) -> None:
-        self.token, self.slots, self.nbytes, files = state
+    def __setstate__(self, state: tuple[str, int, list[Any]]) -> None:
+        self.token, self.nbytes, files = state
+        self.slot = None
         self._files = [file.detach() for file in files]
         self._map()
         self.close_files()
@@ -120,23 +132,21 @@ class SharedSlot:
         pixels: uint8, shape (count, height, width, 3), to be written to.
     """
 
-    def __init__(self, pool: SharedBatchPool, index: int, shape: tuple[int, ...]) -> None:
-        self._token, self._index = pool.token, index
-        self._array = pool.array(index, shape)
-        self.pixels: npt.NDArray[np.uint8] = torch.from_numpy(self._array).numpy()
+    def __init__(self, pool: SharedBatchPool, slot: int, shape: tuple[int, ...]) -> None:
+        self._token, self._slot = pool.token, slot
+        self.pixels = pool.view(slot, shape)
 
     def __reduce__(self) -> tuple[Any, tuple[str, int, tuple[int, ...]]]:
-        self._array.release = None  # from now on the receiver frees the slot
-        return _receive_images, (self._token, self._index, self.pixels.shape)
+        return _receive_images, (self._token, self._slot, self.pixels.shape)
 
 
 # The arrays of batches that have arrived in this process and are still referenced, by id: arrays have no hash.
 _received: WeakValueDictionary[int, ReleasingArray] = WeakValueDictionary()
 
 
-def _receive_images(token: str, index: int, shape: tuple[int, ...]) -> torch.Tensor:
+def _receive_images(token: str, slot: int, shape: tuple[int, ...]) -> torch.Tensor:
     """Return the images that a worker has made: uint8, shape (count, 3, height, width)."""
-    array = _pools[token].array(index, shape)
+    array = _pools[token].receive(slot, shape)
     _received[id(array)] = array
     return torch.from_numpy(array).permute(0, 3, 1, 2)
 

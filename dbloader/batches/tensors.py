@@ -135,7 +135,7 @@ class TensorBatchFetcher(DatasetBatchFetcher):
         shape = (count, *decode.size, 3)
         worker = get_worker_info()
         if worker is not None and self.shared_pool is not None:
-            slot = self.shared_pool.take(worker.id, shape)
+            slot = self.shared_pool.take(shape)
             if slot is not None:
                 return slot, slot.pixels
             # The consumer keeps batches, perhaps all. Shared memory and open files are scarcer than private memory.

@@ -75,7 +75,7 @@ def create_loader(
 
         background thread   Iteration.__next__ takes the indices of the next batch from the sampler, in the order of
             |               (seed, epoch); TensorBatchFetcher.begin looks up their records
-            | indices       of a part of the batch (threads) or of a whole batch (processes)
+            | indices       of a part of the batch (threads), or of a whole batch, in parts if it is late (processes)
         workers             StoreDataset.plan and Plan.decode read the records, and decode, crop, resize and flip their
             |               images
             | uint8 batch   in pinned memory (threads) or shared memory (processes), prefetch_factor ahead
@@ -126,8 +126,9 @@ def create_loader(
             which releases the GIL. ``"processes"`` suit transforms in Python, and many workers. ``"auto"`` takes
             threads for a store's dataset with a Decoder, if there are up to 4 workers or processes are not forked.
             Later changes of the dataset do not reach worker processes.
-        prefetch_factor: Batches ahead for each worker process, or for all threads together. None means 2; with threads,
-            it means more if 2 batches have fewer than 24 samples for each thread.
+        prefetch_factor: Batches ahead for each worker process, or for all threads together: at most these are in memory
+            before they are copied to the device. None means 2; with threads, it means more if 2 batches have fewer than
+            24 samples for each thread, because the others go on while one thread makes a slow sample.
 
     Raises:
         OptionError: An option is out of its range or contradicts another; the dataset has no samples; the device is

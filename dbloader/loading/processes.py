@@ -1,34 +1,55 @@
-"""A DataLoader whose worker processes make whole batches."""
+"""A DataLoader whose worker processes make whole batches, together where one of them is late."""
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import dataclasses
-import threading
+import multiprocessing
+import os
+import pickle
+import selectors
+import signal
 import weakref
+from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
+from dbloader._describe import stop_iteration_error
 from dbloader.batches.shared_memory import SharedBatchPool
+from dbloader.batches.timed import TimedBatch, now
+from dbloader.errors import LoaderError
+from dbloader.loading.board import Board
+from dbloader.loading.part_size import PartSize
+from dbloader.loading.worker_process import Task, run_worker
+from dbloader.loading.workers import KILL_WAIT_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Sequence
+    from multiprocessing.process import BaseProcess
 
     from dbloader.batches.base import BatchFetcher
-
-# Held while the workers of a run start, because they inherit the shared memory that is set meanwhile. They inherit the
-# held lock too. It is reentrant: a loader that a forked worker makes then fails with torch's error, and does not hang.
-_starting = threading.RLock()
+    from dbloader.loading.worker_process import Reply
 
 # Batches in use: three of the PrefetchLoader, and two of its consumer, which works on one and may still hold the last.
 _HELD_BATCHES = 5
+# Most images in a part of a fetcher that decodes many images faster than one.
+_LARGEST_PART = 16
+# Other parts take about this long. Handing over a part takes 30 microseconds.
+_PART_S = 0.005
 
 
 class ProcessLoader(DataLoader[Any]):
     """The TimedBatches of a BatchFetcher, made by worker processes in memory that they share with this process.
 
     ``source_dataset`` is the dataset whose samples are in the batches. (``dataset`` is the fetcher, for torch.)
+    ``prefetch_factor`` batches for each worker are under way or wait for the consumer, never more. The workers start
+    with the first ``iter()``, and end with the last reference to this object and its iterators.
     """
 
     whole_batches = True
@@ -41,39 +62,268 @@ class ProcessLoader(DataLoader[Any]):
             fetcher,  # type: ignore[arg-type] # torch calls its __getitems__
             batch_sampler=batch_sampler,
             num_workers=num_workers,
-            collate_fn=_forget_serial,
+            collate_fn=_same,
             persistent_workers=num_workers > 0,
             prefetch_factor=prefetch_factor if num_workers else None,
         )
         self.source_dataset = dataset
         self.check_skipped = fetcher.check_skipped
         self._fetcher = fetcher
-        self._largest_batch: int = batch_sampler.batch_size
+        self._team: _Team | None = None
 
     @override
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override] # torch names a private class
-        nbytes = self._fetcher.image_nbytes
-        # torch keeps an iterator, and with it the workers, if they are persistent.
-        if not self.num_workers or nbytes is None or self._iterator is not None:
+        if not self.num_workers:
             return super().__iter__()
-        # Slots of each worker: for the batches that it makes ahead, and for its share of the batches in use.
-        slots = int(self.prefetch_factor or 1) + -(-_HELD_BATCHES // self.num_workers)
-        # One pool for each run, because workers of another live run have the same numbers.
-        with _starting:
-            try:
-                pool = SharedBatchPool(self.num_workers, slots, self._largest_batch * nbytes)
-            except OSError:  # too many open files: use torch's own shared memory
-                return super().__iter__()
-            self._fetcher.shared_pool = pool
-            try:
-                iterator = super().__iter__()
-            finally:
-                self._fetcher.shared_pool = None
-                pool.close_files()
-        weakref.finalize(iterator, lambda _: None, pool).atexit = False  # keeps the pool as long as the iterator
-        return iterator
+        batches: Any = self.batch_sampler
+        order = iter(batches)
+        team = self._team
+        if team is None or team.failed:
+            # As in a DataLoader, torch.manual_seed decides this seed of the workers.
+            seed = int(torch.empty((), dtype=torch.int64).random_().item())
+            ahead = self.num_workers * int(self.prefetch_factor or 1)
+            team = _Team(self._fetcher, self.num_workers, ahead, batches.batch_size, seed)
+        run = _Batches(team, order)
+        team.start()
+        self._team = team
+        return run
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_team": None}
 
 
-def _forget_serial(batch: Any) -> Any:
-    """Return a batch with ``serial`` set to 0, because worker processes do that work in parallel."""
-    return dataclasses.replace(batch, serial=0.0)
+def _same(batch: Any) -> Any:
+    return batch
+
+
+@dataclasses.dataclass
+class _Pending:
+    """A batch under way: its cell, its slot, and how many messages about it no worker has answered."""
+
+    cell: int
+    slot: int | None
+    parts: int
+    messages: int = 0
+    finished: bool = False
+    outcome: TimedBatch | ExceptionWrapper | None = None
+
+
+class _Team:
+    """The worker processes of a ProcessLoader.
+
+    Args:
+        fetcher: Makes the batches, in each worker.
+        workers: The number of workers.
+        ahead: Most batches under way, or waiting for the consumer.
+        largest: The number of samples in the largest batch.
+        seed: Of the workers' global random generators.
+    """
+
+    def __init__(self, fetcher: BatchFetcher, workers: int, ahead: int, largest: int, seed: int) -> None:
+        self.ahead = ahead
+        self.failed = False
+        self.run = 0
+        self._workers, self._seed = workers, seed
+        # A batch that has arrived keeps its cell until the last worker has answered.
+        cells = ahead + workers
+        self._free_cells = deque(range(cells))
+        self._pending: dict[int, _Pending] = {}
+        self.part_size = PartSize(workers, _LARGEST_PART)
+        self._samples, self._seconds = 0, 0.0
+        self._board = Board(multiprocessing.get_context(), cells)
+        self._fetcher = copy.copy(fetcher)
+        if fetcher.image_nbytes is not None:
+            with contextlib.suppress(OSError):  # too many open files: use torch's own shared memory
+                self._fetcher.shared_pool = SharedBatchPool(ahead + _HELD_BATCHES, largest * fetcher.image_nbytes)
+        self._pool = self._fetcher.shared_pool
+        self._selector = selectors.DefaultSelector()
+        self._processes: list[BaseProcess] = []
+        self._busy = [0]  # messages that workers have not answered; the finalizer has this list too
+        weakref.finalize(self, _end, os.getpid(), self._processes, self._board, self._busy)
+
+    def start(self) -> None:
+        """Start the workers, unless they have started. A worker that has started makes batches while others start."""
+        context = multiprocessing.get_context()
+        for number in range(len(self._processes), self._workers):
+            reading, writing = context.Pipe(duplex=False)
+            process = context.Process(
+                target=run_worker,
+                args=(self._board, self._fetcher, number, self._workers, self._seed + number, writing),
+                daemon=True,
+            )
+            process.start()
+            writing.close()
+            self._processes.append(process)
+            self._selector.register(reading, selectors.EVENT_READ, process)
+            self._selector.register(process.sentinel, selectors.EVENT_READ, process)
+        if self._pool is not None:
+            self._pool.close_files()
+
+    @property
+    def free_workers(self) -> int:
+        """How many workers have no message."""
+        return max(0, self._workers - self._busy[0])
+
+    def begin_run(self) -> int:
+        """End the run before, and wait for its parts in production; return the number of the new run."""
+        self.end_run(self.run)
+        self.run += 1
+        while self._pending:
+            self.receive()
+        self._board.run[0] = self.run
+        return self.run
+
+    def end_run(self, run: int) -> None:
+        """Let the workers leave out the parts of a run that they have not begun."""
+        if run == self.run:
+            self._board.run[0] = 0
+
+    def send(self, indices: Sequence[int]) -> _Pending:
+        """Let a worker make a batch."""
+        slot = None if self._pool is None else self._pool.reserve()
+        size = self.part_size.most
+        if not self._fetcher.releases_gil:  # until the first batch shows the time of a sample, take a few
+            size = max(1, min(size, int(_PART_S * self._samples / self._seconds) if self._seconds else 4))
+        pending = _Pending(self._free_cells.popleft(), slot, -(-len(indices) // size))
+        self._pending[pending.cell] = pending
+        self._send(pending, pickle.dumps(Task(self.run, indices, size, slot), protocol=5))
+        return pending
+
+    def help(self, pending: _Pending) -> None:
+        """Let free workers make parts of a batch that is late."""
+        left = self._board.parts_left(pending.cell)
+        for _ in range(min(self.free_workers, pending.parts - 1 if left is None else left)):
+            if pending.messages <= pending.parts:
+                self._send(pending)
+
+    def _send(self, pending: _Pending, task: bytes | None = None) -> None:
+        pending.messages += 1
+        self._busy[0] += 1
+        self._board.send(pending.cell, task)
+
+    def receive(self) -> None:
+        """Wait for answers of the workers.
+
+        Raises:
+            LoaderError: A worker process has ended.
+        """
+        ended: BaseProcess | None = None
+        for key, _ in self._selector.select():
+            connection: Any = key.fileobj
+            if isinstance(connection, int):
+                ended = ended or key.data
+                continue
+            try:
+                reply: Reply = connection.recv()
+            except (EOFError, OSError) as error:
+                self._fail(key.data, error)
+            self._receive(reply)
+        if ended is not None:
+            self._fail(ended)
+
+    def _receive(self, reply: Reply) -> None:
+        pending = self._pending[reply.cell]
+        pending.messages -= 1
+        self._busy[0] -= 1
+        if not reply.helped:
+            pending.parts = 0  # send no more messages about it
+        if reply.finished:
+            pending.finished, pending.outcome = True, reply.outcome
+            if isinstance(reply.outcome, TimedBatch):
+                self._samples += reply.outcome.samples
+                self._seconds += reply.outcome.work.total
+            elif pending.slot is not None and self._pool is not None:
+                self._pool.free(pending.slot)
+        if pending.finished and not pending.messages:
+            del self._pending[reply.cell]
+            self._free_cells.append(reply.cell)
+
+    def _fail(self, process: BaseProcess, error: Exception | None = None) -> None:
+        self.failed = True
+        self._busy[0] = 1
+        process.join(1.0)  # a killed worker may take a moment to show an exit code
+        code = process.exitcode
+        how = f"is killed by signal: {signal.strsignal(-code)}" if code and code < 0 else "exited unexpectedly"
+        raise LoaderError(f"DataLoader worker (pid {process.pid}) {how}") from error
+
+
+def _end(pid: int, processes: list[BaseProcess], board: Board, busy: list[int]) -> None:
+    """End the worker processes: at once, if they may be making something, because nobody will receive it.
+
+    Garbage collection can begin anywhere, so this takes no lock.
+    """
+    board.close()
+    if os.getpid() != pid:  # a forked child has a copy of the team, but the workers are the parent's
+        return
+    if not busy[0]:
+        for process in processes:
+            process.join(KILL_WAIT_S)
+    for process in processes:
+        process.kill()
+    for process in processes:
+        process.join(KILL_WAIT_S)
+
+
+class _Batches(Iterator[TimedBatch]):
+    """One run over a ProcessLoader."""
+
+    def __init__(self, team: _Team, order: Iterator[Sequence[int]]) -> None:
+        self._team = team
+        self._run = team.begin_run()
+        self._order: Iterator[Sequence[int]] | None = order
+        self._pending: deque[_Pending | Exception] = deque()
+        self._send()
+
+    def _send(self) -> None:
+        """Let the workers make the next batches; keep an error of the sampler for its place."""
+        while self._order is not None and len(self._pending) < self._team.ahead:
+            try:
+                indices = next(self._order, None)
+                if indices is None:
+                    self._order = None
+                else:
+                    self._pending.append(self._team.send(indices))
+            except Exception as error:
+                self._order = None
+                self._pending.append(error)
+
+    @override
+    def __next__(self) -> TimedBatch:
+        if self._pending and self._run != self._team.run:
+            raise LoaderError("ended by a new iterator over the same loader: its workers make one epoch at a time")
+        try:
+            if self._pending:
+                return self._receive()
+        except StopIteration as stop:  # a sample raised it, and it would end the epoch
+            self.close()
+            raise stop_iteration_error("a sample or batch") from stop
+        except BaseException:
+            self.close()
+            raise
+        raise StopIteration
+
+    def _receive(self) -> TimedBatch:
+        first = self._pending[0]
+        if isinstance(first, Exception):
+            raise first
+        idle_s = 0.0
+        while not first.finished:
+            for pending in self._pending:
+                if self._team.free_workers and isinstance(pending, _Pending) and not pending.finished:
+                    self._team.help(pending)
+            began, free = now(), self._team.free_workers
+            self._team.receive()
+            idle_s += free * (now() - began)
+        self._team.part_size.adapt(idle_s)
+        self._pending.popleft()
+        self._send()
+        if isinstance(first.outcome, ExceptionWrapper):
+            first.outcome.reraise()  # type: ignore[no-untyped-call]
+        batch: TimedBatch = first.outcome  # type: ignore[assignment] # the batch of a run that is wanted
+        return batch
+
+    def close(self) -> None:
+        """End the run. The workers finish the parts that they have begun, and wait for the next run."""
+        self._order = None
+        self._pending.clear()
+        self._team.end_run(self._run)

@@ -18,6 +18,7 @@ from typing_extensions import override
 from dbloader._describe import describe, stop_iteration_error
 from dbloader.batches.base import call_now
 from dbloader.batches.timed import now
+from dbloader.loading.part_size import PartSize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -94,7 +95,7 @@ class _Batches(Iterator["TimedBatch"]):
         self._order: Iterator[Sequence[int]] | None = itertools.chain([*itertools.islice(order, 1)], order)
         self._threads = threads
         self._ahead = ahead if threads else 0
-        self._part_size = PartSize(threads)
+        self._idling, self._part_size = _Idling(threads), PartSize(threads, 32)
         self._pending: deque[Finish] = deque()
         self._pool: ThreadPoolExecutor | None = None
 
@@ -106,7 +107,7 @@ class _Batches(Iterator["TimedBatch"]):
             if self._pending:
                 asked = now()
                 batch = self._pending.popleft()()
-                self._part_size.adapt(asked)
+                self._part_size.adapt(self._idling.since(asked))
                 return batch
         except StopIteration as stop:  # a sample raised it, and it would end the epoch
             self.close()
@@ -142,7 +143,7 @@ class _Batches(Iterator["TimedBatch"]):
             return call_now
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, "dbloader-worker", initializer=limit_intraop_threads)
-        return functools.partial(self._part_size.submit, self._pool)
+        return functools.partial(self._idling.submit, self._pool)
 
     def close(self, *, wait: bool = True) -> None:
         """End the threads, and wait for the parts that they are working on."""
@@ -153,29 +154,14 @@ class _Batches(Iterator["TimedBatch"]):
             pool.shutdown(wait, cancel_futures=True)
 
 
-class PartSize:
-    """How many samples a thread makes at a time: fewer while threads are idle because one of them is late.
-
-    A thread that has some slow images among many delays its batch, and the batches after it cannot begin. With smaller
-    parts the other threads take over the rest.
-    """
-
-    # Parts of one sample took a fifth longer, for handing them over; parts of 16 took 3 % longer than parts of 32.
-    _LARGEST = 32
-    _IDLE_SHARE = 0.05  # of the time of all threads, since the last batch
+class _Idling:
+    """Counts the time that threads have nothing to do."""
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
-        self._limit = float(self._LARGEST)
         self._lock = threading.Lock()
         self._open = 0
         self._ends: deque[float] = deque(maxlen=max(1, threads))
-        self._last = now()
-
-    @property
-    def most(self) -> int:
-        """Most samples in a part."""
-        return int(self._limit)
 
     def submit(self, pool: ThreadPoolExecutor, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Submit a part, and note when it ends."""
@@ -190,17 +176,12 @@ class PartSize:
             self._open -= 1
             self._ends.append(now())
 
-    def adapt(self, asked: float) -> None:
-        """Adapt the size to the time that threads were idle while a batch was awaited, since ``asked``."""
+    def since(self, asked: float) -> float:
+        """Return the seconds since ``asked`` in which threads that are idle now were idle, added up."""
         ended = now()
         with self._lock:
             ends = [*self._ends][min(0, self._open - self._threads) or len(self._ends) :]
-        idle = sum(ended - max(end, asked) for end in ends)
-        if idle > self._IDLE_SHARE * self._threads * (ended - self._last):
-            self._limit = max(1.0, self._limit / 2)
-        else:
-            self._limit = min(self._LARGEST, self._limit * 1.05)
-        self._last = ended
+        return sum(ended - max(end, asked) for end in ends)
 
 
 def _raise(error: Exception) -> TimedBatch:

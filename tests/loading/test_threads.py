@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
 import pytest
@@ -20,7 +20,7 @@ from dbloader.batches.base import BatchFetcher
 from dbloader.batches.fetchers import create_fetcher
 from dbloader.errors import LoaderError
 from dbloader.loading.prefetch import PrefetchLoader
-from dbloader.loading.threads import PartSize, ThreadLoader
+from dbloader.loading.threads import ThreadLoader
 from tests.support.loaders import Numbers, batches_of, fail_at_7, numbers, process_loader, thread_loader
 
 WAIT_S = 20.0  # only a broken test waits so long
@@ -296,25 +296,39 @@ def test_batches_after_a_late_sample_are_made_up_to_the_bound() -> None:
 
 def test_parts_get_smaller_only_while_threads_are_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     times = itertools.count()
-    monkeypatch.setattr("dbloader.loading.threads.now", lambda: next(times))
-    size, pool = PartSize(2), ThreadPoolExecutor(1)
-    monkeypatch.setattr(pool, "submit", lambda *_: Future())
+    for module in ("threads", "part_size"):
+        monkeypatch.setattr(f"dbloader.loading.{module}.now", lambda: next(times))
+    sizes: list[int] = []
+    short: list[Any] = []
 
-    def idle(duration: int) -> int:
-        """Let one of two parts end; after some time, the batch of the other one arrives."""
-        first, second = size.submit(pool, int), size.submit(pool, int)
-        asked = next(times)
-        second.set_result(0)
-        collections.deque(itertools.islice(times, duration), maxlen=0)
-        first.set_result(0)
-        size.adapt(asked)
-        return size.most
+    class Recording(BatchFetcher):
+        """Its batches have two parts, of which one ends early."""
 
-    assert [idle(90) for _ in range(7)] == [16, 8, 4, 2, 1, 1, 1]
-    keep = [size.submit(pool, int) for _ in range(2)]  # no thread is idle now
-    assert max(idle(90) for _ in range(99)) == size.most == 32
-    assert not keep[0].done()
-    pool.shutdown()
+        dataset = Numbers()
+        releases_gil = True
+
+        def begin(self, indices: Sequence[int], submit: Any, size: int) -> Any:
+            sizes.append(size)
+            may_end = threading.Event()
+            late = submit(may_end.wait, WAIT_S)
+            short.append(submit(int))
+
+            def finish() -> Any:
+                wait(short)
+                collections.deque(itertools.islice(times, 90), maxlen=0)
+                may_end.set()
+                late.result()
+
+            return finish
+
+    fetcher = Recording()
+    loader = ThreadLoader(fetcher, [[*range(64)]] * 99, 3, dataset=fetcher.dataset, prefetch_factor=1)
+    iterator = iter(loader)
+    for _ in range(20):
+        next(iterator)
+    iterator.close()  # type: ignore[attr-defined]
+    assert sizes[0] == 22, "a third of the batch"
+    assert sizes[12:] == [1] * (len(sizes) - 12)
 
 
 def test_only_worker_threads_compute_with_one_core() -> None:

@@ -1,0 +1,156 @@
+"""What worker processes share to make batches together: the tasks, who makes which part, and finished parts.
+
+Each batch under way has a cell. A message to the workers is the number of a cell, 8 bytes in one pipe that all workers
+read, so the next free worker takes it. A killed worker leaves no half-read message. The parts of a batch are numbered,
+and each worker that has the message of its cell takes the next number until none is left.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from multiprocessing.reduction import DupFd
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from multiprocessing.context import BaseContext
+
+_MESSAGE = 8
+# The file has the shared numbers, the task of each cell, and the parked parts of each cell, this many bytes apart. It
+# takes memory only where something was written.
+_STRIDE = 2**36
+_UNKNOWN = -1
+
+
+class Board:
+    """The cells of the batches under way, in memory of all worker processes of a loader.
+
+    Attributes:
+        run: A shared array with one number, of the run whose batches are wanted.
+        lock: Held while ``counts`` are read and changed.
+        counts: int64, shape (cells, 4), shared: parts that workers have taken, all parts of the batch or -1 if no
+            worker has begun it, parts that are not finished or -1 if all are, and bytes of parked parts.
+
+    Raises:
+        OSError: The process may open no more files.
+    """
+
+    def __init__(self, context: BaseContext, cells: int) -> None:
+        self.lock = context.Lock()
+        self._file = os.memfd_create("dbloader")
+        os.ftruncate(self._file, 8 * (1 + 4 * cells))
+        self._reader, self._writer = os.pipe()
+        self._map(cells)
+
+    def _map(self, cells: int) -> None:
+        numbers = np.frombuffer(mmap.mmap(self._file, 8 * (1 + 4 * cells)), np.int64)
+        self.run, self.counts = numbers[:1], numbers[1:].reshape(-1, 4)
+
+    # The training's process
+
+    def send(self, cell: int, task: bytes | None = None) -> None:
+        """Let one more worker make parts of a cell's batch; ``task`` begins a new batch there."""
+        if task is not None:
+            self.counts[cell] = 0, _UNKNOWN, 0, 0
+            os.pwrite(self._file, len(task).to_bytes(8, "little") + task, (2 * cell + 1) * _STRIDE)
+        os.write(self._writer, cell.to_bytes(_MESSAGE, "little"))
+
+    def parts_left(self, cell: int) -> int | None:
+        """Return how many parts of a batch no worker has taken; None if no worker has begun the batch."""
+        taken, parts = self.counts[cell, :2].tolist()
+        return None if parts == _UNKNOWN else parts - taken
+
+    def close(self) -> None:
+        """Let the workers end after the messages that are in the pipe."""
+        for file in (self._reader, self._writer, self._file):
+            os.close(file)
+
+    # A worker process
+
+    def messages(self) -> Iterator[int]:
+        """Yield the cells of the messages for this worker, until the training's process ends or closes the board."""
+        os.close(self._writer)
+        while message := os.read(self._reader, _MESSAGE):
+            yield int.from_bytes(message, "little")
+
+    def task(self, cell: int) -> bytes:
+        """Return the task of a cell."""
+        place = (2 * cell + 1) * _STRIDE
+        return self._read(place + 8, int.from_bytes(self._read(place, 8), "little"))
+
+    def is_wanted(self, run: int) -> bool:
+        """Return whether the training still wants the batches of a run."""
+        return bool(self.run[0] == run)
+
+    def begin(self, cell: int, parts: int) -> bool:
+        """Note how many parts a batch has; return False if another worker has done that before."""
+        with self.lock:
+            first = bool(self.counts[cell, 1] == _UNKNOWN)
+            if first:
+                self.counts[cell] = 0, parts, parts, 0
+        return first
+
+    def take(self, cell: int, run: int, *, all_parts: bool = False) -> range:
+        """Return the next part, or all that are left; none if the run is not wanted any more."""
+        if not self.is_wanted(run):
+            self.skip(cell)
+        with self.lock:
+            taken, parts, *_ = self.counts[cell].tolist()
+            end = parts if all_parts else min(parts, taken + 1)
+            self.counts[cell, 0] = end
+        return range(taken, end)
+
+    def skip(self, cell: int) -> None:
+        """Leave out the parts that no worker has taken, after an error of another part."""
+        with self.lock:
+            taken, parts, *_ = self.counts[cell].tolist()
+            self.counts[cell, 0] = parts
+            self.counts[cell, 2] -= parts - taken
+
+    def finish(self, cell: int, count: int) -> bool:
+        """Return whether a worker's finished parts are the last ones of the batch; one worker gets True."""
+        with self.lock:
+            last = bool(self.counts[cell, 2] == count)
+            if last:
+                self.counts[cell, 2] = _UNKNOWN
+        return last
+
+    def park(self, cell: int, count: int, parts: bytes) -> bool:
+        """Keep finished parts for the worker that finishes last; return whether that is this worker now."""
+        with self.lock:
+            start = int(self.counts[cell, 3])
+            self.counts[cell, 3] += 8 + len(parts)
+        place = (2 * cell + 2) * _STRIDE + start
+        data = memoryview(len(parts).to_bytes(8, "little") + parts)
+        while data:
+            written = os.pwrite(self._file, data, place)
+            place, data = place + written, data[written:]
+        with self.lock:
+            self.counts[cell, 2] -= count
+        return self.finish(cell, 0)
+
+    def parked(self, cell: int) -> Iterator[bytes]:
+        """Yield what workers have parked for a batch."""
+        start = (2 * cell + 2) * _STRIDE
+        end = start + int(self.counts[cell, 3])
+        while start < end:
+            length = int.from_bytes(self._read(start, 8), "little")
+            yield self._read(start + 8, length)
+            start += 8 + length
+
+    def _read(self, place: int, length: int) -> bytes:
+        data = bytearray()
+        while len(data) < length:
+            data += os.pread(self._file, length - len(data), place + len(data))
+        return bytes(data)
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self.lock, len(self.counts), *map(DupFd, (self._reader, self._writer, self._file))
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.lock, cells, *files = state
+        self._reader, self._writer, self._file = [file.detach() for file in files]
+        self._map(cells)

@@ -1,0 +1,167 @@
+"""Worker processes make a batch together while the training waits for it."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from torch.utils.data import BatchSampler, SequentialSampler
+
+from dbloader import LMDBDataset, PrefetchLoader, Record, create_loader, write_store
+from dbloader.decoding import RandomResizedCrop
+from dbloader.errors import LoaderError
+from dbloader.sampling import OrderedSampler
+from tests.support.images import photo
+from tests.support.loaders import Numbers, batches_of, numbers, process_loader
+from tests.support.samples import same
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+WAIT_S = 20.0  # only a broken test waits so long
+FIRST_PART = 4  # samples of a dataset in Python; images are decoded in parts of 16
+BATCH = 2 * FIRST_PART
+
+
+class Meeting:
+    """Returns what a function returns; two processes meet at the first samples of the first and the second part.
+
+    They do not wait for a sample that is made again.
+    """
+
+    def __init__(self, function: Callable[[int], Any] = int, second: int = FIRST_PART) -> None:
+        self.arrived = {index: multiprocessing.Event() for index in (0, second)}
+        self.function = function
+
+    def __call__(self, index: int) -> Any:
+        if index in self.arrived and not self.arrived[index].is_set():
+            self.arrived[index].set()
+            assert all(event.wait(WAIT_S) for event in self.arrived.values())
+        return self.function(index)
+
+
+def pid_of(index: int) -> int:
+    return os.getpid()
+
+
+def test_free_worker_makes_a_part_of_the_last_batch() -> None:
+    (pids,) = numbers(batches_of(process_loader(Numbers(BATCH, Meeting(pid_of)), BATCH, num_workers=2)))
+    assert len({*pids[:FIRST_PART]}) == len({*pids[FIRST_PART:]}) == 1
+    assert pids[0] != pids[FIRST_PART]
+
+
+@pytest.mark.parametrize("fields", [("image", "label"), ("label", "name")])
+def test_batch_of_two_workers_equals_the_batch_of_one(tmp_path: Path, fields: tuple[str, ...]) -> None:
+    place = tmp_path / "photos.lmdb"
+    write_store((Record(f"{n}.jpg", n, photo(n)) for n in range(32)), place)
+
+    def loader(function: Callable[[int], Any], workers: Any) -> Any:
+        dataset = LMDBDataset(place, decode=RandomResizedCrop(16), fields=fields, target_transform=function)
+        options: dict[str, Any] = {"normalize": None, "worker_type": workers, "num_workers": 2}
+        return create_loader(dataset, batch_size=32, sampler=OrderedSampler(dataset), **options)
+
+    assert same(list(loader(Meeting(second=16), "processes")), list(loader(int, "threads")))
+
+
+def fail_in_both_parts(index: int) -> int:
+    if index in (1, FIRST_PART + 1):
+        raise KeyError(f"no record {index}")
+    return index
+
+
+def fail_in_the_second_part(index: int) -> int:
+    if index == FIRST_PART:
+        raise KeyError("no record 4")
+    return index
+
+
+def test_first_error_of_a_joint_batch_comes_out_with_its_traceback() -> None:
+    for function, message in (
+        (fail_in_both_parts, "no record 1.*in fail_in_both_parts|in fail_in_both_parts(.|\n)*no record 1"),
+        (fail_in_the_second_part, "in fail_in_the_second_part(.|\n)*no record 4"),
+    ):
+        with pytest.raises(KeyError, match=message):
+            batches_of(process_loader(Numbers(BATCH, Meeting(function)), BATCH, num_workers=2))
+
+
+def unpicklable(index: int) -> Callable[[], int]:
+    return lambda: index
+
+
+def called(samples: list[Callable[[], int]]) -> list[int]:
+    return [sample() for sample in samples]
+
+
+def test_samples_that_cannot_be_pickled_are_made_by_the_worker_that_collates() -> None:
+    dataset = Numbers(BATCH, Meeting(unpicklable))
+    assert batches_of(process_loader(dataset, BATCH, num_workers=2, collate_fn=called)) == [[*range(BATCH)]]
+
+
+def die_in_the_second_part(index: int) -> int:
+    if index == FIRST_PART:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return index
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_killed_helper_is_an_error_and_the_next_epoch_has_new_workers(depth: int) -> None:
+    meeting = Meeting(die_in_the_second_part)
+    loader = PrefetchLoader(process_loader(Numbers(BATCH, meeting), BATCH, num_workers=2), depth=depth)
+    with pytest.raises(LoaderError, match=r"DataLoader worker \(pid \d+\) is killed by signal: Killed"):
+        list(loader)
+    gc.collect()
+    with pytest.raises(LoaderError, match="is killed by signal: Killed"):
+        list(loader)
+
+
+class Counted:
+    """A batch sampler that counts the batches that were asked for."""
+
+    batch_size = BATCH
+
+    def __init__(self, length: int) -> None:
+        self.batches = BatchSampler(SequentialSampler(range(length)), BATCH, drop_last=False)
+        self.asked = 0
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for batch in self.batches:
+            self.asked += 1
+            yield batch
+
+
+def test_batches_after_a_late_sample_are_made_up_to_the_bound() -> None:
+    """Sample 0 waits until the samples of all other parts of the batches under way are made."""
+    made, rest_made = multiprocessing.Semaphore(0), multiprocessing.Event()
+    batches = 2 * 3  # two workers, three batches for each
+
+    def late_at_0(index: int) -> int:
+        if index == 0:
+            assert rest_made.wait(WAIT_S), made
+        elif index >= FIRST_PART:
+            made.release()
+            if made.get_value() == BATCH * batches - FIRST_PART:
+                rest_made.set()
+        return index
+
+    order = Counted(20 * BATCH)
+    loader = process_loader(Numbers(20 * BATCH, late_at_0), num_workers=2, batch_sampler=order, prefetch_factor=3)
+    iterator = iter(loader)
+    assert order.asked == batches
+    assert numbers(batches_of(iterator)) == [[*range(at, at + BATCH)] for at in range(0, 20 * BATCH, BATCH)]
+
+
+def test_second_iterator_ends_the_first() -> None:
+    loader = process_loader(Numbers(80), 8, num_workers=2, prefetch_factor=2)
+    first = iter(loader)
+    next(first)
+    assert len(batches_of(loader)) == 10
+    with pytest.raises(LoaderError, match="ended by a new iterator over the same loader"):
+        next(first)
