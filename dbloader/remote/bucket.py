@@ -29,6 +29,7 @@ from dbloader.errors import (
     StoreNotFoundError,
     StoreUnreachableError,
 )
+from dbloader.remote.credentials import profile_credentials
 from dbloader.remote.errors import NotWholeError, is_temporary, status_of, translate
 from dbloader.remote.places import WRITABLE, parse_place
 
@@ -117,6 +118,8 @@ class Bucket:
         with self._translated():
             if scheme not in WRITABLE:
                 return HTTPStore.from_url(self.place, **options)
+            if scheme == "s3" and (profile := profile_credentials()):
+                options["credential_provider"] = profile
             kind: Any = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[scheme]
             return kind(self.parts.bucket, prefix=self.parts.key or None, **options)
 

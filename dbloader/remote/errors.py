@@ -19,6 +19,8 @@ _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
 # The services of a cloud that give a machine credentials. obstore asks them when the environment has none.
 _NO_CREDENTIALS = re.compile(r"169\.254\.|metadata\.google|token request|/oauth2/|Account must be specified")
 _BAD_CREDENTIALS = re.compile("service account|Invalid Access Key")
+# The message of credentials.py, which obstore repeats in its own.
+_NO_PROFILE = re.compile(r"the profile .* \(AWS_PROFILE\) gives no credentials: .* failed: \w+")
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired")
 _OTHER_REGION = re.compile("redirect without LOCATION|PermanentRedirect|AuthorizationHeaderMalformed")
 _BAD_KEY = re.compile(r'object with invalid path: Error parsing Path "(.*?)": ', re.DOTALL)
@@ -65,6 +67,8 @@ def translate(error: BaseException, place: RemotePlace, key: str = "") -> StoreE
     where, bucket = "/".join(filter(None, (str(place), key))), f"{place.scheme}://{place.bucket}"
     how = f" ({', '.join(filter(None, (str(status or ''), code)))})" if status else ""
     wanted = _CREDENTIALS.get(place.scheme, "")
+    if no_profile := _NO_PROFILE.search(text):
+        return StoreAccessError(f"{bucket}: {no_profile[0]}")
     if _NO_CREDENTIALS.search(text):
         return StoreAccessError(f"{bucket}: no credentials were found: set {wanted}")
     if _BAD_CREDENTIALS.search(text):
