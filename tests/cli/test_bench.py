@@ -33,7 +33,7 @@ def test_bench_prints_a_table_and_the_verdict(shell: Shell, store: Path) -> None
     assert verdict.startswith("The fastest loader gives ")
 
 
-def test_json_has_every_round(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_lists_every_round(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = (Measurement(name="reading", images_per_s=2.0, rounds=(1.0, 2.0, 4.0)),)
     result = Benchmark(
         place="x.lmdb", images=12, image_bytes=1e5, cpus=2, measurements=runs, limit="", limit_share=0, verdict="The …"
@@ -44,5 +44,5 @@ def test_json_has_every_round(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> 
     assert json.loads(outcome.stdout) == json.loads(json.dumps(dataclasses.asdict(result)))
 
 
-def test_numbers_of_workers_may_have_spaces_between_them() -> None:
+def test_workers_option_accepts_spaces_between_numbers() -> None:
     assert bench_command.make_context("bench", ["x.lmdb", "--workers", "2, 1"]).params["workers"] == [2, 1]

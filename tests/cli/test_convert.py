@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.support.shell import Shell
 
 
-def test_report_of_a_conversion_is_two_lines(shell: Shell, root: Path, place: Path) -> None:
+def test_conversion_prints_a_report_of_two_lines(shell: Shell, root: Path, place: Path) -> None:
     outcome = shell("convert", root, place)
     assert outcome.status == 0
     assert outcome.stderr == ""
@@ -58,14 +58,14 @@ def test_report_names_rejected_and_repaired_files(shell: Shell, root: Path, plac
     assert outcome.stderr == ""
 
 
-def test_kept_damaged_image_is_named_with_status_0(shell: Shell, root: Path, place: Path) -> None:
+def test_kept_damaged_image_is_named_and_the_status_is_0(shell: Shell, root: Path, place: Path) -> None:
     plant_kinds(root, "half")
     outcome = shell("convert", root, place, "--on-damaged", "keep")
     assert outcome.status == 0
     assert "  damaged   1, stored nevertheless\n    damaged   cat/000.jpg: is damaged: " in outcome.stdout
 
 
-def test_report_names_rejected_files_before_untiled_ones(shell: Shell, root: Path, place: Path) -> None:
+def test_report_names_rejected_files_before_untiled_files(shell: Shell, root: Path, place: Path) -> None:
     plant_kinds(root, *["png"] * 12, "text")
     outcome = shell("convert", root, place, "--tile", "--quality", "90")
     assert outcome.status == 1
@@ -80,7 +80,7 @@ def test_report_names_rejected_files_before_untiled_ones(shell: Shell, root: Pat
     assert lines[13:] == [f"    and 3 more, all in {place}.report.jsonl"]
 
 
-def test_report_names_ten_files_and_ten_kinds_of_files(shell: Shell, root: Path, place: Path) -> None:
+def test_report_names_at_most_ten_files_and_ten_kinds_of_files(shell: Shell, root: Path, place: Path) -> None:
     plant_kinds(root, *["text"] * 13)
     plant(root, {f"cat/x.{number:02}": b"" for number in range(13)} | {"dog/y.12": b""})
     outcome = shell("convert", root, place)
@@ -99,7 +99,7 @@ def test_quiet_prints_only_errors(shell: Shell, root: Path, place: Path) -> None
     assert shell("convert", root, place, "-q", "--overwrite") == Outcome(1, "", "")
 
 
-def test_json_is_the_whole_report(shell: Shell, root: Path, place: Path) -> None:
+def test_json_contains_the_whole_report(shell: Shell, root: Path, place: Path) -> None:
     plant_kinds(root, "half", "text", "no end marker")
     plant(root, {"loose.jpg": b""})
     outcome = shell("convert", root, place, "--json")
@@ -153,7 +153,7 @@ def test_every_option_reaches_the_conversion(shell: Shell, monkeypatch: pytest.M
         assert seen["images"] == images
 
 
-def test_report_of_a_resumed_conversion_counts_the_earlier_files(
+def test_report_of_a_resumed_conversion_includes_earlier_files(
     shell: Shell, root: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dbloader.stores.writer, "COMMIT_BYTES", 1)
@@ -171,7 +171,7 @@ def _stop(progress: Progress) -> None:
 # --dry-run
 
 
-def test_dry_run_counts_classes_and_names_files_left_out(shell: Shell, root: Path, place: Path) -> None:
+def test_dry_run_counts_classes_and_names_ignored_files(shell: Shell, root: Path, place: Path) -> None:
     plant(root, {"cat/notes.txt": b"", "cat/.x.jpg": b"", "dog/broken.jpg": b"never read"})
     (root / "dog" / "gone.jpg").symlink_to("nowhere")
     before = sorted(root.parent.rglob("*"))
@@ -200,7 +200,7 @@ def test_dry_run_counts_classes_and_names_files_left_out(shell: Shell, root: Pat
     }
 
 
-def test_dry_run_counts_boxes_by_class_and_labels_without_names(shell: Shell, tmp_path: Path) -> None:
+def test_dry_run_counts_boxes_by_class_and_unnamed_labels(shell: Shell, tmp_path: Path) -> None:
     root = plant_coco(tmp_path / "coco")
     listing = root / "annotations" / "instances_train2017.json"
     outcome = shell("convert", root / "train2017", tmp_path / "o.lmdb", "--listing", listing, "--dry-run")
@@ -214,7 +214,7 @@ def test_dry_run_counts_boxes_by_class_and_labels_without_names(shell: Shell, tm
     assert shell(*arguments, "--quiet").stdout == ""
 
 
-def test_dry_run_names_ten_problems_and_classes(shell: Shell, tmp_path: Path) -> None:
+def test_dry_run_names_at_most_ten_problems_and_classes(shell: Shell, tmp_path: Path) -> None:
     rows = "".join(f"x,class {number:02}\n" for number in range(12)) + "y\n" * 12
     (tmp_path / "many.csv").write_text("path,label\n" + rows)
     outcome = shell("convert", tmp_path, tmp_path / "o.lmdb", "--listing", tmp_path / "many.csv", "--dry-run")
@@ -224,5 +224,5 @@ def test_dry_run_names_ten_problems_and_classes(shell: Shell, tmp_path: Path) ->
     assert "  rejected  12, before any file is read\n" in outcome.stdout
 
 
-def test_dry_run_of_a_wrong_source_is_an_error(shell: Shell, tmp_path: Path) -> None:
+def test_dry_run_of_an_invalid_source_is_an_error(shell: Shell, tmp_path: Path) -> None:
     check_error(shell("convert", tmp_path, tmp_path / "o.lmdb", "--dry-run"), "it contains no class folders")

@@ -1,4 +1,4 @@
-"""`dbloader copy`, and places in MongoDB given to all commands."""
+"""`dbloader copy`, and MongoDB places as arguments of all commands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.support.shell import Shell
 
 
-def test_copy_is_the_same_store_at_another_place(shell: Shell, store: Path, tmp_path: Path) -> None:
+def test_copy_has_the_same_contents_at_another_place(shell: Shell, store: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.lmdb"
     outcome = shell("copy", store, copy)
     with open_store(store) as first, open_store(copy) as second:
@@ -37,7 +37,7 @@ def test_copy_is_the_same_store_at_another_place(shell: Shell, store: Path, tmp_
 
 
 @pytest.mark.filterwarnings("always:.*name no record:UserWarning")
-def test_options_select_merge_and_rename(shell: Shell, store: Path, tmp_path: Path) -> None:
+def test_options_select_records_merge_stores_and_rename_classes(shell: Shell, store: Path, tmp_path: Path) -> None:
     copy, (drop, labels) = tmp_path / "copy.lmdb", (tmp_path / name for name in ("drop.txt", "labels.csv"))
     drop.write_text("cat/0000.jpg\ndog/0001.jpg\n")
     labels.write_text("name,label\ncat/0002.jpg,dog\n")
@@ -65,7 +65,7 @@ def test_options_select_merge_and_rename(shell: Shell, store: Path, tmp_path: Pa
     assert outcome == Outcome(0, "", f"Warning: {drop}: 1 of its rows name no record of {store}: '\\x1b[2J'\n")
 
 
-def test_split_prints_each_part(shell: Shell, store: Path, tmp_path: Path) -> None:
+def test_split_prints_a_line_for_each_part(shell: Shell, store: Path, tmp_path: Path) -> None:
     parts = [tmp_path / "train.lmdb", tmp_path / "val.lmdb"]
     lines = shell("copy", store, *parts, "--split", "0.75,0.25", "--seed", 3).stdout.splitlines()
     assert [line.partition(",")[0] for line in lines] == [f"{parts[0]}: 9 records", f"{parts[1]}: 3 records"]
@@ -87,13 +87,15 @@ def test_split_prints_each_part(shell: Shell, store: Path, tmp_path: Path) -> No
         (["--select", "none.xyz"], "none.xyz: a listing is one of .*, got '.xyz'"),
     ],
 )
-def test_wrong_option_is_one_line(shell: Shell, store: Path, tmp_path: Path, options: list[str], message: str) -> None:
+def test_invalid_option_prints_one_line(
+    shell: Shell, store: Path, tmp_path: Path, options: list[str], message: str
+) -> None:
     check_error(shell("copy", store, tmp_path / "copy.lmdb", *options), message)
     assert not (tmp_path / "copy.lmdb").exists()
 
 
 @pytest.mark.slow
-def test_commands_take_a_place_in_mongodb(
+def test_commands_accept_a_place_in_mongodb(
     shell: Shell, root: Path, place: Path, tmp_path: Path, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -127,14 +129,14 @@ def test_commands_take_a_place_in_mongodb(
     assert outcome.stdout.startswith(f"{shown}2: 13 records, ")
 
 
-def test_server_that_does_not_answer_is_one_line(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_server_prints_one_line(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dbloader.stores.mongo.connection.SELECTION_SECONDS", 0.1)
     check_error(
         shell("info", "mongodb://127.0.0.1:1/images.train"), "no server answers at mongodb://127.0.0.1:1/images.train"
     )
 
 
-def test_refused_user_is_an_error_without_the_password(shell: Shell, mongod_with_users: Mongod) -> None:
+def test_failed_login_prints_an_error_without_the_password(shell: Shell, mongod_with_users: Mongod) -> None:
     place = mongod_with_users.place("images", "train").replace("root:", "nobody:")
     outcome = shell("info", place)
     check_error(outcome, "the server refuses this user or password")

@@ -35,7 +35,7 @@ def test_doctor_examines_the_machine_and_a_store(shell: Shell, store: Path) -> N
     ("findings", "status", "state"),
     [([OK], 0, "ok"), ([OK, WARNING], 0, "warning"), ([OK, WARNING, PROBLEM], 1, "problem")],
 )
-def test_worst_finding_decides_the_status(
+def test_worst_finding_decides_the_exit_status(
     shell: Shell, findings: list[Finding], status: int, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dbloader.cli.doctor.examine_machine", lambda: [*findings])

@@ -1,4 +1,4 @@
-"""`dbloader duplicates`: none, some, or a store that cannot be read."""
+"""`dbloader duplicates` on stores with duplicates, without duplicates, and unreadable stores."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def root(tmp_path: Path) -> Path:
     return plant(tmp_path / "images", {f"cat/{seed:04}.jpg": encoded(scene(seed), "JPEG") for seed in range(12)})
 
 
-def test_duplicates_have_status_1_and_none_have_status_0(shell: Shell, root: Path, store: Path, tmp_path: Path) -> None:
+def test_duplicates_give_status_1_and_no_duplicates_give_status_0(
+    shell: Shell, root: Path, store: Path, tmp_path: Path
+) -> None:
     assert shell("duplicates", store) == Outcome(0, f"{store}: 12 records\n  same    0\n  near    0\n", "")
     plant(root, {"dog/again\x1b.jpg": (root / "cat/0000.jpg").read_bytes()})
     other = tmp_path / "other.lmdb"
@@ -38,14 +40,14 @@ def test_duplicates_have_status_1_and_none_have_status_0(shell: Shell, root: Pat
     assert (report["groups"], report["duplicates"]) == (12, {"same": 13})
 
 
-def test_damaged_records_are_named_with_status_1(shell: Shell, store: Path) -> None:
+def test_damaged_records_are_named_and_give_status_1(shell: Shell, store: Path) -> None:
     tamper_with_records(store, {3: None})
     outcome = shell("duplicates", store)
     assert outcome.status == 1
     assert f"Error: record 3 (cat/0003.jpg) of {store} is damaged: it is missing" in outcome.stderr
 
 
-def test_store_that_cannot_be_searched_has_status_2(shell: Shell, store: Path) -> None:
+def test_store_that_cannot_be_searched_gives_status_2(shell: Shell, store: Path) -> None:
     check_error(shell("duplicates", store.with_name("none.lmdb")), "does not exist", 2)
     check_error(shell("duplicates", store, "--output", store), "must be a new file", 2)
     check_error(shell("duplicates", store, "--output", store / "a" / "b"), "there is no folder .*a; make it first", 2)

@@ -1,4 +1,4 @@
-"""Commands that end by Ctrl-C or for lack of memory: one line, and an exit status."""
+"""A command that Ctrl-C or a lack of memory ends prints one line and has an exit status."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_ctrl_c_while_a_worker_starts_prints_one_line(
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with running(command(*arguments), cwd=store.parent, start_new_session=True, **pipes) as process:
         assert wait_until(process, lambda: any(map(began, descendants(process.pid))))
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal sends it
+        os.killpg(process.pid, signal.SIGINT)  # to the whole process group, as a terminal does
         _, stderr = process.communicate(timeout=WAIT_S)
     assert (process.returncode, len(stderr.splitlines())) == (130, 1), stderr
     assert stderr.startswith("Interrupted")
@@ -56,7 +56,7 @@ def test_process_without_enough_memory_prints_one_line(store: Path, arguments: l
     outcome = run(
         *arguments,
         cwd=store.parent,
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # which else ends the process itself
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # with more threads, OpenBLAS ends the process itself
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (megabytes * 10**6,) * 2),
     )
     assert outcome.status in (0, 2), outcome

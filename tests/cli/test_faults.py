@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
     from tests.support.shell import Shell
 
-TRIALS = int(os.environ.get("DBLOADER_TRIALS", "4"))  # of each fault; a trial takes about half a second
+TRIALS = int(os.environ.get("DBLOADER_TRIALS", "4"))  # trials of each fault; a trial takes about half a second
 PAGE = 4096
-_BRANCH, _LEAF, _OVERFLOW, _META = 1, 2, 4, 8  # mdb.c: P_BRANCH and others
+_BRANCH, _LEAF, _OVERFLOW, _META = 1, 2, 4, 8  # P_BRANCH and other page flags of mdb.c
 
 
 def pages_of(content: bytes | bytearray, *kinds: int) -> list[int]:
-    """Return the offsets of the pages of some kinds whose head LMDB reads."""
+    """Return the offsets of the pages of these kinds whose header LMDB reads."""
     found, at = [], 0
     while at < len(content):
         flags, count = struct.unpack_from("<10xHI", content, at)
@@ -55,7 +55,7 @@ def wipe(content: bytearray, rng: random.Random) -> None:
 
 
 def flip_in(*kinds: int) -> Callable[[bytearray, random.Random], None]:
-    """Return a fault in the numbers that LMDB follows: the heads of pages and of their nodes."""
+    """Return a fault in the headers of pages and nodes, whose numbers LMDB follows."""
 
     def fault(content: bytearray, rng: random.Random) -> None:
         at = rng.choice(pages_of(content, *kinds))
@@ -83,7 +83,7 @@ FAULTS = {
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of 400 records. Small records are in leaf pages, large ones in pages of their own."""
+    """A store of 400 records. Small records share leaf pages, and large records have overflow pages."""
     place = tmp_path_factory.mktemp("faults") / "whole.lmdb"
     with create_store(place) as writer:
         for number in range(400):
@@ -131,7 +131,7 @@ def test_file_that_crashes_the_process_is_reported_as_damaged(whole: Path, tmp_p
     place = tmp_path / "faulty.lmdb"
     content = bytearray(whole.read_bytes())
     for page in pages_of(content, _BRANCH):
-        content[page + 12] = 18  # one node, where LMDB asserts at least two
+        content[page + 12] = 18  # the header now claims one node, and LMDB asserts at least two
     place.write_bytes(content)
     other = ["verify", whole, "--against", place]
     copy = ["copy", place, tmp_path / "new.lmdb", "--skip-damaged"]
@@ -152,8 +152,9 @@ def test_problems_found_before_a_crash_are_printed(whole: Path, tmp_path: Path) 
     shutil.copy(whole, place)
     tamper_with_records(place, {4: b"x"})
     content = bytearray(place.read_bytes())
-    at = content.index(b"\1\0\10\0" + record_key(302))  # the node of a value in pages of its own: its length before
-    content[at - 4 : at] = b"\xff\xff\xff\x3f"  # far behind the end of the file
+    # the node of a value in overflow pages; the value's length is before these bytes
+    at = content.index(b"\1\0\10\0" + record_key(302))
+    content[at - 4 : at] = b"\xff\xff\xff\x3f"  # a length that ends far beyond the end of the file
     place.write_bytes(content)
     outcome = run("verify", str(place))
     assert outcome.status == 1

@@ -59,7 +59,7 @@ def test_info_shows_fields_and_labels_of_a_listing(shell: Shell, root: Path, pla
     assert "    -3  1  ████" in shell("info", place).stdout
 
 
-def test_info_of_a_store_without_labels_images_and_sizes(shell: Shell, place: Path) -> None:
+def test_info_omits_labels_images_and_sizes_that_a_store_lacks(shell: Shell, place: Path) -> None:
     with create_store(place) as writer:
         writer.write([encode(Record(fields={"x": 1}))])
         writer.finish()
@@ -69,7 +69,7 @@ def test_info_of_a_store_without_labels_images_and_sizes(shell: Shell, place: Pa
     assert rows.keys() == {"records", "images", "fields", "created", "digest", "labelled"}
 
 
-def test_info_shows_twenty_classes_and_json_all(shell: Shell, tmp_path: Path, place: Path) -> None:
+def test_info_shows_twenty_classes_and_json_shows_all(shell: Shell, tmp_path: Path, place: Path) -> None:
     names = tuple(f"{number:02} {'x' * number}" for number in range(35))
     convert(plant_photos(tmp_path / "many", 40, names), place)
     outcome = shell("info", place)
@@ -82,7 +82,7 @@ def test_info_shows_twenty_classes_and_json_all(shell: Shell, tmp_path: Path, pl
 
 
 @pytest.mark.slow
-def test_info_of_more_than_65536_labels(shell: Shell, place: Path) -> None:
+def test_info_counts_more_than_65536_labels(shell: Shell, place: Path) -> None:
     with create_store(place) as writer:
         writer.write(encode(Record(label=number)) for number in range(65_537))
         writer.finish()
@@ -96,7 +96,7 @@ def test_json_is_the_manifest(shell: Shell, store: Path) -> None:
     assert json.loads(outcome.stdout) == {"place": str(store), **manifest}
 
 
-def test_report_is_json_lines(shell: Shell, root: Path, place: Path) -> None:
+def test_report_is_printed_as_json_lines(shell: Shell, root: Path, place: Path) -> None:
     plant_kinds(root, "text", "no end marker", "half")
     report = convert(root, place)
     assert shell("info", place, "--report").stdout == Path(report.report_file).read_text()

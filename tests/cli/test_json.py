@@ -1,4 +1,4 @@
-"""Every command that ends by itself has --json, with which it prints JSON and nothing else."""
+"""Every command except `view` has --json, and then prints only JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tests.support.images import run, subcommands
 if TYPE_CHECKING:
     from pathlib import Path
 
-# A store is in place of STORE, a new place of NEW, a folder of images of FOLDER, and a plan whose part is made of PLAN.
+# The test replaces STORE by a store, NEW by a new place, FOLDER by a folder of images, and PLAN by a plan with its
+# part.
 ARGUMENTS = {
     "convert": ("FOLDER", "NEW"),
     "show": ("STORE", "0"),
@@ -26,7 +27,7 @@ ARGUMENTS = {
     "publish": ("PLAN",),
     "bench": ("STORE", "--seconds", "0.01", "--rounds", "1", "--workers", "1"),
 }
-LINES = ("ls",)  # of JSON, one for each record
+LINES = ("ls",)  # commands that print one line of JSON for each record
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""`dbloader ls`: the records of a store, a line each."""
+"""`dbloader ls` prints one line for each record of a store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.support.shell import Shell
 
 
-def test_ls_lists_records_in_their_order(shell: Shell, store: Path) -> None:
+def test_ls_lists_records_in_the_order_of_the_store(shell: Shell, store: Path) -> None:
     outcome = shell("ls", store)
     assert (outcome.status, outcome.stderr) == (0, "")
     with open_store(store) as opened:
@@ -31,7 +31,7 @@ def test_ls_lists_records_in_their_order(shell: Shell, store: Path) -> None:
     assert [line.split() for line in outcome.stdout.splitlines()] == expected
 
 
-def test_ls_lists_the_records_of_a_query_as_json_lines(shell: Shell, store: Path) -> None:
+def test_ls_prints_matching_records_as_json_lines(shell: Shell, store: Path) -> None:
     lines = [
         json.loads(line) for line in shell("ls", store, "--where", "class:dog width<41", "--json").stdout.splitlines()
     ]
@@ -43,7 +43,7 @@ def test_ls_lists_the_records_of_a_query_as_json_lines(shell: Shell, store: Path
     }  # fmt: skip
 
 
-def test_ls_of_records_without_names_labels_and_images(shell: Shell, place: Path) -> None:
+def test_ls_prints_records_without_names_labels_and_images(shell: Shell, place: Path) -> None:
     with create_store(place) as writer:
         writer.write(map(encode, (Record(), Record("a\x1b[2J\n.jpg", label=-7), Record(label=-7))))
         writer.finish()
@@ -76,7 +76,7 @@ def test_first_lines_are_printed_before_the_rest_is_read(place: Path) -> None:
     with create_store(place) as writer:
         writer.write(encode(Record(f"{number}.jpg", label=number % 2)) for number in range(20_000))
         writer.finish()
-    # The last chunk of names is damaged, so whatever reads it fails; a page that is free now may have it too.
+    # Damage the last chunk of names, so reading it fails. A free page may hold the same bytes, so replace all of them.
     place.write_bytes(place.read_bytes().replace(b"19998.jpg19999.jpg", b"19998.jpg19999.jpX"))
     with subprocess.Popen(command("ls", place), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""All commands alike: errors, statuses, help, completion, streams and names."""
+"""What all commands share: errors, exit statuses, help, completion, streams and names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BIN = Path(sys.executable).parent
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of images, a store and a text file, which no error changes."""
+    """A folder of images, a store and a text file. No failing command may change them."""
     folder = tmp_path_factory.mktemp("here")
     convert(plant_photos(folder / "images", 3), folder / "old.lmdb")
     plant(folder, {"file.txt": b"text"})
@@ -40,7 +40,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 NEW = ["convert", "images", "new.lmdb"]
-SUGGESTION = r" Did you mean 'convert'\?" if hasattr(click, "NoSuchCommand") else ""  # from click 8.4 on
+# click 8.4 and later suggest a command
+SUGGESTION = r" Did you mean 'convert'\?" if hasattr(click, "NoSuchCommand") else ""
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,7 @@ SUGGESTION = r" Did you mean 'convert'\?" if hasattr(click, "NoSuchCommand") els
         (["--quiet"], "No such option:? '?--quiet'?"),
     ],
 )
-def test_wrong_input_is_one_line_on_stderr_and_changes_no_file(
+def test_invalid_input_prints_one_line_on_stderr_and_changes_no_file(
     shell: Shell, folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
 ) -> None:
     monkeypatch.chdir(folder)
@@ -107,7 +108,7 @@ def test_wrong_input_is_one_line_on_stderr_and_changes_no_file(
         ),
     ],
 )
-def test_system_error_is_one_line(
+def test_system_error_prints_one_line(
     shell: Shell, error: Exception, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> Report:
@@ -117,7 +118,7 @@ def test_system_error_is_one_line(
     check_error(shell("convert", "images", "out.lmdb"), message)
 
 
-def test_interruption_is_one_line_and_status_130(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interruption_prints_one_line_and_gives_status_130(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -224,7 +225,7 @@ def test_closed_pipe_is_not_an_error(tmp_path: Path, place: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("closed", ["> /dev/full", "--json > /dev/full", "| true"])
-def test_error_of_stdout_shows_that_the_result_is_complete(tmp_path: Path, closed: str) -> None:
+def test_stdout_error_message_says_that_the_result_is_complete(tmp_path: Path, closed: str) -> None:
     plant(tmp_path / "src", {"cat/0.jpg": photo()})
     for *arguments, made in (["convert", "src", "x.lmdb"], ["copy", "x.lmdb", "y.lmdb"], ["export", "x.lmdb", "out"]):
         line = ["bash", "-c", f'set -o pipefail; "$@" {closed}', "bash", *command(*arguments, made)]
@@ -238,7 +239,7 @@ def test_error_of_stdout_shows_that_the_result_is_complete(tmp_path: Path, close
 
 @pytest.mark.slow
 @pytest.mark.parametrize("closed", ["2>/dev/full", ">&- 2>&-", "2>&1 | true"])
-def test_status_reports_an_error_without_stderr(tmp_path: Path, closed: str) -> None:
+def test_exit_status_reports_an_error_when_stderr_is_unusable(tmp_path: Path, closed: str) -> None:
     line = 'set -o pipefail; "$@" ' + closed
     line_of = ["bash", "-c", line, "bash", *command("info", "nosuch")]
     done = subprocess.run(line_of, cwd=tmp_path, capture_output=True, timeout=WAIT_S, check=False)

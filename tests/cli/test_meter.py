@@ -1,4 +1,4 @@
-"""Progress is shown by a bar on a terminal, and by lines elsewhere."""
+"""A terminal shows progress as a bar. Elsewhere, progress is printed as lines."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def test_error_message_is_the_last_line(shell: Shell, store: Path, monkeypatch: 
     store.write_bytes(data)
     lines = shell("verify", store).stderr.splitlines()
     assert lines[-1].startswith("Error: record ")
-    assert "100%" in lines[-2]  # verify continues after a damaged record
+    assert "100%" in lines[-2]  # verify went on after the damaged record
 
 
-def test_rate_leaves_out_the_search_and_earlier_runs(
+def test_printed_rate_excludes_the_search_and_earlier_runs(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     clock = 1000.0
@@ -70,14 +70,14 @@ def test_rate_leaves_out_the_search_and_earlier_runs(
 
 
 @pytest.mark.parametrize("option", ["--quiet", "--json"])
-def test_quiet_and_json_show_no_bar(
+def test_quiet_and_json_hide_the_bar(
     shell: Shell, root: Path, place: Path, option: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     assert shell("convert", root, place, option).stderr == ""
 
 
-def test_rate_of_the_bar_leaves_out_the_search_and_earlier_runs(
+def test_rate_in_the_bar_excludes_the_search_and_earlier_runs(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     clock = 1000.0

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.support.shell import Shell
 
 
-def test_parts_become_a_store_with_the_digest_of_one_file(shell: Shell, place: Path, tmp_path: Path) -> None:
+def test_published_parts_have_the_digest_of_an_unsharded_store(shell: Shell, place: Path, tmp_path: Path) -> None:
     root = tmp_path / "mine"
     plant_kinds(root, "photo", "text", "png", "no end marker")
     one = convert(root, tmp_path / "one.lmdb")
@@ -35,13 +35,13 @@ def test_parts_become_a_store_with_the_digest_of_one_file(shell: Shell, place: P
     assert "images/s" not in outcome.stdout
     with open_store(place) as store:
         assert store.verify() == one.digest
-    again = shell("publish", place)  # as a job does that runs again
+    again = shell("publish", place)  # as a restarted job does
     assert again.status == 0
     assert one.digest in again.stdout
     assert "was published already" in again.stderr
 
 
-def test_commands_take_a_folder_of_shards(shell: Shell, root: Path, place: Path, tmp_path: Path) -> None:
+def test_commands_accept_a_folder_of_shards(shell: Shell, root: Path, place: Path, tmp_path: Path) -> None:
     assert shell("convert", root, place, "--shards", "3", "-q").status == 0
     with open_store(place) as store:
         digest = store.manifest.digest

@@ -1,4 +1,4 @@
-"""In a terminal, commands also show the next step and colors, and shorten lines to fit."""
+"""In a terminal, commands also print colors and the next step, and shorten lines to fit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.slow
-def test_convert_and_copy_end_with_the_command_that_shows_the_store(
+def test_convert_and_copy_end_by_printing_the_view_command(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -50,7 +50,7 @@ def test_dumb_terminal_gets_no_bar(store: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.slow
 def test_bars_of_classes_fit_a_narrow_terminal(tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     convert(plant_photos(tmp_path / "images", 6, ("cat", "a class of some length")), place)
-    monkeypatch.setenv("COLUMNS", "40")  # some library has set it to 80
+    monkeypatch.setenv("COLUMNS", "40")  # as if a library had set the width to 80
     lines = on_terminal("info", place, columns=40, output=True).stderr.splitlines()
     bars = [line for line in lines if "█" in line]
     assert len(bars) == 2

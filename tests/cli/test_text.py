@@ -1,4 +1,4 @@
-"""No text from a place, a name, a store or an option reaches the terminal as a command."""
+"""Text from places, names, stores and options never reaches the terminal as an escape sequence."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from tests.support.shell import Shell
 
-# Clears the screen; C1's CSI; overrides and isolates the direction of writing; ends a line in each of the possible
-# ways; deletes; a tag character.
+# In order: clear the screen; the C1 control CSI; override and isolate the writing direction; all ways to end a line;
+# delete; a tag character.
 HOSTILE = "\x1b[2J\x9b31m\u202egpj\u2066\u200f\n\r\x0b\x85\u2028\u2029\x07\x7f\ufeff\U000e0041"
 NOT_UTF8 = os.fsdecode(b"\xff\xfe")  # lone surrogates, as Python represents such a file name
 ORDINARY = "ümläut 日本 कार्‌य می‌خواهم עברית 🙂 a b"
@@ -41,7 +41,7 @@ def is_a_command(letter: str) -> bool:
 
 
 def check(text: str) -> str:
-    """Check that printed text contains no control character but newlines at the end of lines."""
+    """Check that printed text contains no control characters except a newline at the end of each line."""
     assert not {ascii(letter) for letter in text if letter != "\n" and is_a_command(letter)}
     for line in text.split("\n"):
         assert not line.startswith("gpj"), "a newline in a name began a new line"
@@ -68,7 +68,7 @@ def run(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Safe:
     return Safe(shell)
 
 
-def test_hostile_store_is_printed_without_commands(run: Safe) -> None:
+def test_hostile_store_is_printed_without_escape_sequences(run: Safe) -> None:
     name = f"a{HOSTILE}.lmdb"
     with create_store(name) as writer:
         writer.write(
@@ -95,7 +95,7 @@ def test_hostile_store_is_printed_without_commands(run: Safe) -> None:
     assert "is damaged" in run("copy", name, "other.lmdb", status=2)
 
 
-def test_hostile_folder_is_converted_and_printed_without_commands(run: Safe, tmp_path: Path) -> None:
+def test_hostile_folder_is_converted_and_printed_without_escape_sequences(run: Safe, tmp_path: Path) -> None:
     name = HOSTILE
     files = {
         f"k{name}/0.jpg": photo(), f"k{name}/{name}.jpg": b"text", f"k{name}/x.{name}": b"", "loose.jpg": photo(),
@@ -138,7 +138,7 @@ def hostile_lmdb(folder: Path) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("make", [hostile_listing, hostile_tar, hostile_lmdb])
-def test_hostile_source_is_converted_and_printed_without_commands(
+def test_hostile_source_is_converted_and_printed_without_escape_sequences(
     run: Safe, tmp_path: Path, make: Callable[[Path], tuple[str, ...]]
 ) -> None:
     source, *options = make(tmp_path)
@@ -151,7 +151,7 @@ def test_hostile_source_is_converted_and_printed_without_commands(
 
 
 @pytest.mark.slow
-def test_bench_and_doctor_print_hostile_names_without_commands(run: Safe, tmp_path: Path) -> None:
+def test_bench_and_doctor_print_hostile_names_without_escape_sequences(run: Safe, tmp_path: Path) -> None:
     name = f"o{HOSTILE}.lmdb"
     run("convert", *hostile_listing(tmp_path)[:1], name, "--listing", "l.jsonl", status=1)
     for options in ((), ("--json",)):
@@ -164,7 +164,8 @@ def test_bar_shows_no_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
     source, *_ = hostile_tar(tmp_path)
     shown = on_terminal("convert", source, f"o{HOSTILE}.lmdb")
-    check(re.sub(r"\r|\x1b\[A", "", shown.stderr))  # what tqdm itself sends: to the start of the line, a line up
+    # sequences that tqdm itself sends: return to the start of the line, move up a line
+    check(re.sub(r"\r|\x1b\[A", "", shown.stderr))
     assert "Looking for images" in shown.stderr
 
 
@@ -177,7 +178,7 @@ ARGUMENTS = [
 
 
 @pytest.mark.parametrize("arguments", ARGUMENTS, ids=" ".join)
-def test_error_shows_arguments_without_commands(
+def test_error_shows_arguments_without_escape_sequences(
     run: Safe, arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dbloader.stores.mongo.connection.SELECTION_SECONDS", 0.01)
@@ -197,7 +198,7 @@ def test_bug_in_dbloader_prints_its_traceback_without_control_characters(
     assert check(outcome.stderr).startswith("Traceback")
 
 
-def test_every_command_character_is_escaped_and_no_letter() -> None:
+def test_every_control_character_is_escaped_and_no_letter_is() -> None:
     bidirectional = (0x061C, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
     for number in itertools.chain(
         range(0x3100), range(0xD700, 0xE100), range(0xFE00, 0x10000), range(0xE0000, 0xE0200)
@@ -231,5 +232,5 @@ def test_only_safe_functions_print() -> None:
             if isinstance(node, ast.Call)
         }
         prints = {"click.echo", "click.secho", "print", "stdout.write", "stderr.write"} & calls
-        expected = {"text.py": {"click.echo"}, "__init__.py": {"click.echo"}}  # the latter prints its own help
+        expected = {"text.py": {"click.echo"}, "__init__.py": {"click.echo"}}  # click prints its own help
         assert prints <= expected.get(path.name, set()), path

@@ -1,4 +1,4 @@
-"""`dbloader verify`: undamaged, damaged, or not to be opened."""
+"""`dbloader verify` on stores that are undamaged, damaged, or cannot be opened."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from tests.support.shell import Shell
 
 
-def test_undamaged_store_has_status_0(shell: Shell, store: Path) -> None:
+def test_undamaged_store_gives_status_0(shell: Shell, store: Path) -> None:
     with open_store(store) as opened:
         digest = opened.manifest.digest
     assert shell("verify", store) == Outcome(0, f"{store}: 12 records, all undamaged; digest {digest}\n", "")
     assert shell("verify", store, "--quiet") == Outcome(0, "", "")
 
 
-def test_damaged_record_is_named_with_status_1(shell: Shell, root: Path, store: Path) -> None:
+def test_damaged_record_is_named_and_gives_status_1(shell: Shell, root: Path, store: Path) -> None:
     data = bytearray(store.read_bytes())
     data[data.index((root / "cat" / "0002.jpg").read_bytes()[-100:])] ^= 1
     store.write_bytes(data)
     check_error(shell("verify", store), r"record 1 \(cat/0002.jpg\) of .*out.lmdb is damaged: its CRC-32 is \w{8}", 1)
 
 
-def test_cut_store_has_status_1_and_a_missing_store_2(shell: Shell, store: Path) -> None:
+def test_truncated_store_gives_status_1_and_a_missing_store_gives_2(shell: Shell, store: Path) -> None:
     check_error(shell("verify", store.with_name("none.lmdb")), "does not exist", 2)
     check_error(shell("verify", store.parent), "is a folder", 2)
     check_error(shell("verify", "mongodb://127.0.0.1:1/images"), "names no collection", 2)
@@ -37,7 +37,7 @@ def test_cut_store_has_status_1_and_a_missing_store_2(shell: Shell, store: Path)
     check_error(shell("verify", store), "is cut short", 1)
 
 
-def test_ten_problems_are_named_and_all_are_counted_and_written(shell: Shell, root: Path, store: Path) -> None:
+def test_verify_prints_ten_problems_and_counts_and_writes_all(shell: Shell, root: Path, store: Path) -> None:
     for name in ("cat/0000.jpg", *(f"dog/{number:04}.jpg" for number in range(1, 12, 2))):
         (root / name).unlink()
     plant(root, {f"cat/new {number}\x1b.jpg": photo(number) for number in range(5)})
@@ -53,7 +53,7 @@ def test_ten_problems_are_named_and_all_are_counted_and_written(shell: Shell, ro
     assert len(report["first"]) == 12
 
 
-def test_image_that_does_not_decode_has_status_1(shell: Shell, root: Path, place: Path) -> None:
+def test_image_that_does_not_decode_gives_status_1(shell: Shell, root: Path, place: Path) -> None:
     plant(root, {"dog/half.jpg": photo(1)[:-200]})
     convert(root, place, check="none")
     assert shell("verify", place).status == 0
@@ -61,7 +61,7 @@ def test_image_that_does_not_decode_has_status_1(shell: Shell, root: Path, place
     check_error(shell("verify", place, "--decode"), message, 1)
 
 
-def test_missing_source_has_status_2(shell: Shell, store: Path) -> None:
+def test_missing_source_gives_status_2(shell: Shell, store: Path) -> None:
     check_error(shell("verify", store, "--against", store.with_name("none")), "there is no such folder", 2)
 
 
@@ -81,5 +81,5 @@ def test_output_never_replaces_a_file(shell: Shell, store: Path) -> None:
     assert not store.with_name("out.lmdb.partial").exists()
 
 
-def test_listing_without_source_is_refused(shell: Shell, store: Path) -> None:
+def test_listing_without_a_source_is_refused(shell: Shell, store: Path) -> None:
     check_error(shell("verify", store, "--listing", "x.csv"), r"give that too \(--against\)", 2)

@@ -31,11 +31,11 @@ def opener_of(store: Store) -> int | None:
 
 
 class Backend:
-    """Where a backend's stores are, and how tests read and change them.
+    """How tests find, read and change the stores of a backend.
 
     Attributes:
-        opener: Returns the id of the process that opened the handle of a store, or None. It is a function of a module,
-            because spawned processes receive it.
+        opener: A function that returns the id of the process that opened a store's handle, or None. It is defined at
+            module level, because spawned processes must unpickle it.
     """
 
     opener: Any
@@ -66,7 +66,7 @@ class Backend:
         raise NotImplementedError
 
     def can_hold(self, place: str, index: int, document: bytes) -> bool:
-        """Return whether the backend accepts such bytes. A server refuses invalid BSON."""
+        """Return whether the backend can store these bytes. A MongoDB server refuses invalid BSON."""
         return True
 
     def open(self, place: str) -> Store:

@@ -1,4 +1,7 @@
-"""The promises of every dataset over a store, in one process and in many. The tests of LMDB and MongoDB inherit it."""
+"""The promises of every dataset over a store, in one or many processes.
+
+The tests of LMDB and MongoDB inherit this class.
+"""
 
 from __future__ import annotations
 
@@ -92,10 +95,10 @@ def fail_at_9(data: bytes) -> Any:
         raise ZeroDivisionError("at nine")
 
 
-# Python >= 3.12 warns of every fork of a process with threads, which is what some of these test.
+# Python >= 3.12 warns about forks of a process with threads. Some of these tests fork such processes on purpose.
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 class DatasetContract:
-    """Subclasses have two fixtures: ``stored``, a store of ``make`` to read, and ``fresh``, an empty place."""
+    """Subclasses have two fixtures: ``stored``, a store that ``make`` wrote, and ``fresh``, an empty place."""
 
     kind: ClassVar[Callable[..., Any]]
 
@@ -123,7 +126,7 @@ class DatasetContract:
                 with pytest.raises(RecordIndexError, match=message):
                     use(index)
 
-    def test_indices_are_integers_of_python_numpy_or_torch(self, stored: Any) -> None:
+    def test_index_may_be_an_integer_of_python_numpy_or_torch(self, stored: Any) -> None:
         with self.kind(stored, decode=None) as dataset:
             for index in (np.int64(3), np.uint8(3), torch.tensor(3), torch.tensor(3, dtype=torch.uint8)):
                 assert dataset[index] == dataset.__getitems__([index])[0] == EXPECTED[3]
@@ -135,13 +138,13 @@ class DatasetContract:
                     with pytest.raises(TypeError, match=r"integer|index"):
                         use(wrong)
 
-    def test_transforms_and_decode_are_called_once_for_a_sample(self, stored: Any) -> None:
+    def test_transforms_and_decode_are_called_once_per_sample(self, stored: Any) -> None:
         with self.kind(stored, lambda image: image[:1], lambda label: -label, decode=bytes.hex) as dataset:
             assert dataset[17] == ("1", -3)
             dataset.transform, dataset.target_transform, dataset.decode = None, None, len
             assert dataset[17] == (500, 3)
 
-    def test_fields_give_a_dict_in_their_order(self, stored: Any) -> None:
+    def test_sample_is_a_dict_in_the_order_of_fields(self, stored: Any) -> None:
         fields = ("index", "caption", "label", "image", "boxes", "name", "width", "damaged")
         with self.kind(stored, len, str, decode=None, fields=iter(fields)) as dataset:
             samples = read_all(dataset)
@@ -152,7 +155,7 @@ class DatasetContract:
         with pytest.raises(OptionError, match=r"has a field 'captions'; there are name, .*(boxes, caption|caption, b)"):
             self.kind(stored, fields=("captions",))
 
-    def test_where_selects_the_records_that_a_query_finds(self, stored: Any) -> None:
+    def test_where_selects_the_records_that_match_a_query(self, stored: Any) -> None:
         query = 'width>=110 (class:a or caption~"2")'
         chosen = [index for index in range(10, LENGTH) if index % 7 == 0 or (index % 2 and "2" in str(index))]
         with self.kind(stored, decode=None, where=query) as dataset, self.kind(stored, decode=None) as whole:
@@ -175,7 +178,7 @@ class DatasetContract:
             assert len(nothing) == 0
         assert caught[0].filename == __file__
 
-    def test_transform_error_names_the_record_here_and_in_a_worker(self, stored: Any) -> None:
+    def test_transform_error_names_the_record_also_in_a_worker(self, stored: Any) -> None:
         with self.kind(stored, fail_at_9, decode=None) as dataset:
             for use in (read_all, in_worker):
                 with pytest.raises(ZeroDivisionError, match="at nine") as raised:
@@ -183,7 +186,7 @@ class DatasetContract:
                 note = f"in record 9 (9.x) of {dataset.root}"
                 assert note in str(raised.value) or raised.value.__notes__ == [note]
 
-    def test_damaged_record_raises_here_and_in_a_worker(self, fresh: Any) -> None:
+    def test_damaged_record_raises_also_in_a_worker(self, fresh: Any) -> None:
         make(fresh)
         self.damage(fresh, 6)
         with self.kind(fresh, decode=None) as dataset:
@@ -193,7 +196,7 @@ class DatasetContract:
                     use(dataset)
             assert dataset.__getitems__([5, 7]) == [EXPECTED[5], EXPECTED[7]]
 
-    # Facts about all records
+    # Columns of all records
 
     def test_labels_and_names_are_packed_and_read_only(self, stored: Any) -> None:
         with self.kind(stored) as dataset:
@@ -214,7 +217,7 @@ class DatasetContract:
                 with pytest.raises(AttributeError, match=name):
                     setattr(dataset, name, [])
             targets = dataset.targets
-        assert targets.sum() > 0  # also when the store is closed
+        assert targets.sum() > 0  # the columns stay readable after the store is closed
 
     def test_find_returns_the_index_of_a_name_or_raises(self, stored: Any) -> None:
         with self.kind(stored) as dataset:
@@ -273,7 +276,7 @@ class DatasetContract:
         with pytest.raises((TypeError, OptionError), match=message):
             self.kind(stored, **options)
 
-    def test_place_of_another_type_is_refused_without_its_value(self) -> None:
+    def test_place_of_another_type_is_refused_without_showing_its_value(self) -> None:
         for place in (3, None, ["mongodb://user:secret@host/db.images"]):
             with pytest.raises(TypeError, match=rf"^place must be .*, got {type(place).__name__}$"):
                 self.kind(place)
@@ -309,7 +312,8 @@ class DatasetContract:
             pids = {int(pid) for pid in images[:, 0]}
             assert len(pids) == max(1, workers)
             assert (os.getpid() in pids) == (workers == 0)
-            assert dataset[-1][0].tolist() == [os.getpid(), os.getpid(), LENGTH - 1]  # the parent's is still its own
+            # the parent still reads with its own handle
+            assert dataset[-1][0].tolist() == [os.getpid(), os.getpid(), LENGTH - 1]
 
     def test_pickle_has_no_columns_and_opens_nothing(self, stored: Any) -> None:
         with self.kind(stored, decode=None, fields=("image", "label", "name")) as dataset:
@@ -325,7 +329,7 @@ class DatasetContract:
 
     # Stores that are replaced
 
-    def test_open_dataset_keeps_a_replaced_store_and_its_workers_refuse_the_new_one(self, fresh: Any) -> None:
+    def test_open_dataset_keeps_a_replaced_store_but_its_workers_raise(self, fresh: Any) -> None:
         make(fresh)
         with self.kind(fresh, decode=None) as dataset:
             make(fresh, overwrite=True, classes=CLASSES[::-1])  # the same records, with other classes
@@ -333,7 +337,7 @@ class DatasetContract:
                 in_worker(dataset)
             assert read_all(dataset) == EXPECTED
 
-    def test_replaced_store_is_refused(self, fresh: Any) -> None:
+    def test_unpickled_dataset_refuses_a_replaced_store(self, fresh: Any) -> None:
         uses: tuple[Callable[[Any], Any], ...] = (
             lambda dataset: dataset[0],
             lambda dataset: dataset.__getitems__([0]),
@@ -344,7 +348,7 @@ class DatasetContract:
             lambda dataset: dataset.samples,
         )
         make(fresh, 5)
-        data = pickle.dumps(self.kind(fresh))  # as for a worker
+        data = pickle.dumps(self.kind(fresh))  # as a worker receives the dataset
         make(fresh, 6, overwrite=True)
         for use in uses:
             with (
@@ -353,7 +357,7 @@ class DatasetContract:
             ):
                 use(dataset)
 
-    def test_copy_of_a_store_is_the_same_store(self, fresh: Any, tmp_path: Path) -> None:
+    def test_dataset_accepts_a_copy_in_place_of_its_store(self, fresh: Any, tmp_path: Path) -> None:
         make(fresh)
         with self.kind(fresh, decode=None) as dataset:
             copy_store(fresh, tmp_path / "copy.lmdb")

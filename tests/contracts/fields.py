@@ -33,7 +33,7 @@ NORMALIZED = CPU | {"normalize": Normalize((0.5,) * 3, (0.5,) * 3)}
 
 
 class Framed(Decoder):
-    """Shows a part of an image in a black frame."""
+    """A decoder that crops an image and places the crop in a black frame."""
 
     size = (16, 26)
 
@@ -42,7 +42,7 @@ class Framed(Decoder):
 
 
 def boxes_of(index: int) -> np.ndarray[Any, Any]:
-    """Three boxes that do not overlap, and one without width."""
+    """Return three boxes that do not overlap, and one box without width."""
     left = index % 3
     return np.array([[left, 1, 12, 9], [14, 2, 30 - left, 28], [33, 20, 40, 30], [5, 5, 5, 9]], np.float32)
 
@@ -106,7 +106,7 @@ def smooth(pixels: np.ndarray[Any, Any], size: tuple[int, int], mode: str) -> to
 
 
 def extent(mask: Any, value: int) -> list[int]:
-    """Return the box of the pixels with a value, [] without such pixels."""
+    """Return the box around all pixels with a value, or [] if no pixel has it."""
     rows, columns = np.nonzero(np.asarray(mask) == value)
     return [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1] if len(rows) else []
 
@@ -189,7 +189,8 @@ class FieldsContract:
             assert dataset[5] == {"label": -2, "name": "5.jpg"}
         with self.kind(stored, transforms=negated, fields=("image", "label", "mask")) as dataset:
             sizeless = {name: value for name, value in CPU.items() if name != "input_size"}
-            loader = create_loader(dataset, **sizeless, num_workers=0, collate_fn=whole)  # not the default crop
+            # without an input size, the loader does not crop
+            loader = create_loader(dataset, **sizeless, num_workers=0, collate_fn=whole)
             assert [sample["image"].size for sample in first(loader)] == [size_of(n) for n in range(4)]
             loader = create_loader(dataset, **CPU, num_workers=0, transform=ResizeCenterCrop(16))
             batch = first(loader)
@@ -197,7 +198,7 @@ class FieldsContract:
         with self.kind(stored, transforms=negated, decode=RandomResizedCrop(16), fields=("image", "label")) as dataset:
             assert first(create_loader(dataset, **sizeless, num_workers=0))["label"].tolist() == [0, -1, -2, 0]
 
-    # One crop for all
+    # One crop for all fields
 
     @pytest.mark.parametrize(
         "decode",
@@ -270,9 +271,9 @@ class FieldsContract:
                 assert sample["iscrowd"] == [label % 2 for label in sample["box_labels"]]
                 for box, value in zip(sample["boxes"], sample["box_labels"], strict=True):
                     assert np.abs(box - extent(sample["mask"], value)).max() <= tolerance
-        assert min(counts) < 3  # the crop cut off more than the box without width
+        assert min(counts) < 3  # some crop removed more than the box without width
 
-    def test_field_with_another_number_of_rows_is_refused(self, fresh: Any) -> None:
+    def test_field_with_fewer_rows_than_boxes_is_refused(self, fresh: Any) -> None:
         make_fields(fresh, {"box_labels": np.arange(3)})
         with self.kind(fresh, decode=RandomResizedCrop(16), fields=("image", "boxes", "box_labels")) as dataset:
             with pytest.raises(OptionError, match="field 'box_labels' has 3 rows and 'boxes' 4"):
@@ -287,10 +288,10 @@ class FieldsContract:
         with self.kind(fresh, decode=RandomResizedCrop(16), fields=("image", "boxes")) as dataset:
             with pytest.raises(OptionError, match="field 'boxes' must have a row x_min, y_min, x_max, y_max in pixels"):
                 dataset[0]
-            assert dataset[1]["boxes"].shape[1] == 4  # the crop may have left none
+            assert dataset[1]["boxes"].shape[1] == 4  # the crop may have removed all boxes
 
     @pytest.mark.parametrize("exif", [False, True])
-    def test_field_of_another_size_is_refused(self, fresh: Any, exif: bool) -> None:
+    def test_field_with_another_size_than_the_image_is_refused(self, fresh: Any, exif: bool) -> None:
         sizes = {"mask": (41, 30), "depth": (30, 40), "disparity": (80, 30), "large": (39, 29)}
         make_fields(fresh, *({name: encoded(Image.new("L", size), "PNG")} for name, size in sizes.items()))
         for index, (name, size) in enumerate(sizes.items()):
@@ -302,7 +303,7 @@ class FieldsContract:
                 assert f"in record {index} " in raised.value.__notes__[0]
 
     @pytest.mark.parametrize("orientation", range(1, 9))
-    def test_exif_turns_boxes_and_fields_that_have_it_too(self, fresh: Any, orientation: int) -> None:
+    def test_exif_turns_boxes_and_fields_with_the_same_orientation(self, fresh: Any, orientation: int) -> None:
         exif = Image.Exif()
         exif[274] = orientation
         turned = encoded(Image.open(io.BytesIO(photo(0))), "JPEG", exif=exif, quality=95)
@@ -313,7 +314,8 @@ class FieldsContract:
             for sample in dataset.__getitems__(seeded(0, 0, 0)):
                 assert len(sample["boxes"])
                 for box, value in zip(sample["boxes"], sample["box_labels"], strict=True):
-                    assert np.abs(box - extent(sample["mask"], value)).max() <= 3.5  # one pixel is 7 wide at most
+                    # the crop enlarges a pixel up to 7 times
+                    assert np.abs(box - extent(sample["mask"], value)).max() <= 3.5
         with self.kind(fresh, decode=decode, fields=("image", "depth")) as dataset:
             if orientation >= 5:
                 with pytest.raises(OptionError, match="field 'depth': it has 40 x 30 pixels and its image 30 x 40"):

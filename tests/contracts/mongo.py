@@ -1,4 +1,4 @@
-"""The backend of the contract tests that is a MongoDB server."""
+"""The MongoDB backend of the contract tests."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument
 
 
 def opener_of(store: MongoStore) -> int | None:
-    """Return the id of the process that opened the handle which a store object holds."""
+    """Return the id of the process that opened a store object's handle, or None without a handle."""
     return None if store._handle is None else store._handle.pid
 
 
 def client_of(place: str) -> pymongo.MongoClient[Any]:
-    # A client that is asked to close while it waits for a server's news, as it does by default, takes 0.5 s.
+    # By default, a client waits for news of its server, and then takes 0.5 s to close. Polling avoids this delay.
     return pymongo.MongoClient(place, serverMonitoringMode="poll")
 
 
@@ -50,7 +50,7 @@ class MongoBackend(Backend):
         return f"{self.uri.rpartition('.')[0]}.{name}"
 
     def what_is_at(self, place: str) -> list[str]:
-        # A replaced store does not count: it is kept only for its readers.
+        # Leave out a replaced store, which is kept only for its readers.
         at = parse(place)
         database = self.client[at.database]
         meta = database[at.collection + MANIFEST]
@@ -90,7 +90,8 @@ class MongoBackend(Backend):
             database[records_collection(at.collection, store)].rename(records_collection(other.collection, store))
             database.drop_collection(at.collection)
             there = database[other.collection + MANIFEST]
-            there.update_one({"_id": STORE}, {"$set": documents.pop(STORE)}, upsert=True)  # where another may be begun
+            # another store may have been begun there
+            there.update_one({"_id": STORE}, {"$set": documents.pop(STORE)}, upsert=True)
             if documents:
                 there.insert_many(documents.values())
             database.drop_collection(at.collection + MANIFEST)

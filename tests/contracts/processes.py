@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def read_here(store: Store, opener: Any, indices: list[int]) -> tuple[int, int | None, int | None, list[bytes], Any]:
-    """Return the id of this process, those that opened the handle before and after, documents and records."""
+    """Return this process's id, the handle's opener before and after reading, the documents and the records."""
     before = opener(store)
     documents = stored(store, indices)
     return os.getpid(), before, opener(store), documents, [facts(record) for record in store.read(indices)]
@@ -91,7 +91,7 @@ class ProcessesContract(Backend):
             assert stored(store, range(9)) == documents_of(new)
 
     @pytest.mark.slow
-    def test_process_can_fork_while_threads_read(self, tmp_path: Path) -> None:
+    def test_process_forks_safely_while_threads_read(self, tmp_path: Path) -> None:
         records = make_records(50)
         place = self.store(tmp_path, records)
         expected = documents_of(records)
@@ -126,7 +126,7 @@ class ProcessesContract(Backend):
 
         def read(seed: int, times: int) -> None:
             rng = random.Random(seed)
-            barrier.wait(WAIT_S)  # then all use the store at the same time, for the first time
+            barrier.wait(WAIT_S)  # all threads then open the store at the same time
             for _ in range(times):
                 indices = rng.choices(range(60), k=8)
                 assert [facts(record) for record in store.read(indices)] == [facts(records[i]) for i in indices]
@@ -138,7 +138,7 @@ class ProcessesContract(Backend):
 
         def close_often() -> None:
             barrier.wait(WAIT_S)
-            while not stop.wait(0.01):  # between two closings, all share a handle
+            while not stop.wait(0.01):  # between two calls of close(), all threads share a handle
                 store.close()
 
         with self.open(place) as store, ThreadPoolExecutor(6) as pool:

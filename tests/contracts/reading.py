@@ -88,7 +88,7 @@ class ReadingContract(Backend):
             with pytest.raises(RecordIndexError, match=f"^no record {index} in .*store.*, which has 101$"):
                 use()
 
-    def test_brackets_count_from_the_end_too(self, many: Store) -> None:
+    def test_negative_index_counts_from_the_end(self, many: Store) -> None:
         for index in (-101, -1, 0, 100):
             assert facts(many[index]) == FACTS[index]
             assert many[index].index == index % 101
@@ -106,7 +106,7 @@ class ReadingContract(Backend):
             first_key, *_, last_key = values
             assert (first_key, last_key, values["_id"]) == ("_id", "crc32", index)
 
-    def test_results_do_not_point_into_the_store(self, tmp_path: Path) -> None:
+    def test_results_do_not_share_memory_with_the_store(self, tmp_path: Path) -> None:
         place = self.store(tmp_path, RECORDS)
         store = self.open(place)
         read, documents, names = store.read(range(101)), store.documents(range(101)), store.names()
@@ -165,7 +165,7 @@ class ReadingContract(Backend):
                 store.column("name" * 1000)
             assert len(str(caught.value)) < 1500
 
-    def test_scalars_of_further_fields_have_columns(self, tmp_path: Path) -> None:
+    def test_scalars_in_additional_fields_have_columns(self, tmp_path: Path) -> None:
         count = 2 * CHUNK + 5
         records = [Record(fields={"half": number / 2}) for number in range(count)]
         records[5].fields = {"boxes": [1], "long": "x" * 3000, "none": None}
@@ -181,14 +181,14 @@ class ReadingContract(Backend):
             assert np.isnan(half[5])
             assert (np.flatnonzero(caption != "").tolist(), caption[CHUNK]) == ([CHUNK], "a cat")
             assert store.column("flag").tolist() == [-1] * (count - 1) + [1]
-            assert store.column("nbytes").tolist() == [0] * count  # of images
+            assert store.column("nbytes").tolist() == [0] * count  # size of the image; these records have none
             assert store.column("field.nbytes")[CHUNK] == 3
             for name in ("boxes", "long", "none"):
                 with pytest.raises(OptionError, match=rf" has no column '{name}'; .*, caption, flag, half, late, "):
                     store.column(name)
             assert store.verify() == store.manifest.digest
 
-    def test_names_are_packed_and_empty_without_a_name(self, tmp_path: Path) -> None:
+    def test_names_are_packed_and_a_missing_name_is_empty(self, tmp_path: Path) -> None:
         names = ["a/ü.jpg", None, "日本/🐈.png", "x", None]
         with self.open(self.store(tmp_path, small_records(5, names.__getitem__))) as store:
             packed = store.names()
@@ -209,7 +209,7 @@ class ReadingContract(Backend):
                 with pytest.raises(RecordNotFoundError, match=r"^no record of .*store.* is named '"):
                     store.find(name)
 
-    def test_store_without_records_is_a_store(self, tmp_path: Path) -> None:
+    def test_store_without_records_can_be_read(self, tmp_path: Path) -> None:
         place = self.place(tmp_path)
         manifest = self.write(place, [])
         with self.open(place) as store:
@@ -233,7 +233,7 @@ class ReadingContract(Backend):
             writer.finish()
         with self.open(place) as store:
             assert list(store.events()) == events
-            assert store.verify() == store.manifest.digest  # although the outcome does not count these lines
+            assert store.verify() == store.manifest.digest  # although these events are not counted in the outcome
             iterators = store.events(), store.events()
             assert [next(iterator)["name"] for iterator in iterators] == ["0.jpg", "0.jpg"]
             for iterator in iterators:
@@ -251,7 +251,7 @@ class ReadingContract(Backend):
             assert len(steps) >= count // 100
 
     @pytest.mark.slow
-    def test_flipped_bit_in_any_byte_of_a_record_raises(self, tmp_path: Path) -> None:
+    def test_bit_flip_in_any_byte_of_a_record_raises(self, tmp_path: Path) -> None:
         record = Record(name="kept/name.jpg", label=3, image=b"the image", fields={"n": np.arange(2, dtype="<u1")})
         size = len(encode(record).document(0, 0))
         place = self.store(tmp_path, [record] * size)
@@ -271,7 +271,7 @@ class ReadingContract(Backend):
             assert store.documents(list(damaged)) == list(damaged.values())
 
     @pytest.mark.parametrize("change", ["shorter", "longer", "empty", "another record", "missing"])
-    def test_damaged_record_raises_and_the_others_are_read(self, tmp_path: Path, change: str) -> None:
+    def test_damaged_record_raises_and_other_records_are_read(self, tmp_path: Path, change: str) -> None:
         records = make_records(5)
         place = self.store(tmp_path, records)
         documents = documents_of(records, salt_of(place))
@@ -283,7 +283,7 @@ class ReadingContract(Backend):
             "missing": None,
         }[change]
         if new is not None and not self.can_hold(place, 2, new):
-            pytest.skip("this backend cannot have such a record")
+            pytest.skip("this backend cannot store such a record")
         self.replace_documents(place, {2: new})
         with self.open(place) as store:
             message = r"^record 2 \(class 2/ä 2\.jpg\) of .*store.* is damaged: it .*; convert again, or copy"
@@ -293,7 +293,7 @@ class ReadingContract(Backend):
                     use()
             assert [facts(record) for record in store.read([0, 1, 3, 4])] == [facts(records[i]) for i in (0, 1, 3, 4)]
 
-    def test_verify_finds_a_record_exchanged_for_another(self, tmp_path: Path) -> None:
+    def test_verify_finds_a_record_replaced_by_another(self, tmp_path: Path) -> None:
         records = make_records(70)
         place = self.store(tmp_path, records)
         records[66].label = 2

@@ -1,4 +1,4 @@
-"""Records of all kinds for the contract tests, and comparing them."""
+"""Records of all kinds for the contract tests, and functions that compare records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ WAIT_S = 60.0  # only a failing test waits so long
 
 
 def make_records(count: int, seed: int = 0) -> list[Record]:
-    """Records of all kinds, the same at every call: every 7th has no label, every 5th an array, one no name."""
+    """Return the same records of all kinds at every call.
+
+    Every 7th has no label, every 5th an array, and one has no name.
+    """
     rng = random.Random(seed)
     records = []
     for number in range(count):
@@ -59,13 +62,13 @@ def salt_of(place: str | Path) -> int:
 
 
 def stored(store: Store, indices: Sequence[int]) -> list[bytes]:
-    """Return documents, verified, as a store with the salt 0 would have them: to compare stores of different salts."""
+    """Return verified documents as a store with salt 0 would contain them, to compare stores with different salts."""
     found = zip(store.documents(indices), indices, strict=True)
     return [store.verified(document, index).document(index, 0) for document, index in found]
 
 
 def plain(value: Any) -> Any:
-    """Return a value that ``==`` compares, with the type, dtype and shape of everything in it."""
+    """Convert a value so that ``==`` also compares the types, dtypes and shapes in it."""
     if isinstance(value, np.ndarray):
         return ("array", value.dtype.descr, value.shape, value.tobytes())
     if isinstance(value, dict):
@@ -76,12 +79,12 @@ def plain(value: Any) -> Any:
 
 
 def facts(record: Record) -> Any:
-    """Return all of a record but its index."""
+    """Return everything in a record except its index."""
     return plain({key: value for key, value in asdict(record).items() if key != "index"})
 
 
 def owner_of(array: np.ndarray[Any, Any]) -> object:
-    """Return the object whose memory an array uses in the end; None if that is the array's own."""
+    """Return the object that owns an array's memory, or None if the array owns it."""
     base: Any = array
     while isinstance(base, (np.ndarray, memoryview)):
         base = base.base if isinstance(base, np.ndarray) else base.obj

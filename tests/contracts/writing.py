@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def commit_with(patch: pytest.MonkeyPatch, replace: Callable[[Callable[..., None]], Callable[..., None]]) -> None:
-    """Let every commit run another function in place of its own."""
+    """Make every commit run another function instead of its own."""
     begin = Committer.begin
     patch.setattr(Committer, "begin", lambda self, commit, *arguments: begin(self, replace(commit), *arguments))
 
@@ -50,7 +50,7 @@ def fail_full(*arguments: object) -> None:
 
 
 class WritingContract(Backend):
-    """The content of a place over time, locks, and unfinished stores."""
+    """What a place contains over time, locks, and unfinished stores."""
 
     def test_manifest_counts_the_records(self, tmp_path: Path) -> None:
         records = make_records(50)
@@ -104,7 +104,7 @@ class WritingContract(Backend):
     # The content of the place
 
     @pytest.mark.parametrize("finishes", [False, True])
-    def test_store_replaces_another_only_when_it_is_finished(
+    def test_finished_store_replaces_another_and_unfinished_store_does_not(
         self, tmp_path: Path, many_commits: None, finishes: bool
     ) -> None:
         place = self.place(tmp_path)
@@ -172,7 +172,7 @@ class WritingContract(Backend):
         assert self.what_is_at(place) == there
 
     @pytest.mark.parametrize("resume", [False, True])
-    def test_something_else_is_never_replaced(self, tmp_path: Path, resume: bool) -> None:
+    def test_file_that_is_not_a_store_is_never_replaced(self, tmp_path: Path, resume: bool) -> None:
         place = self.place(tmp_path)
         if resume:
             self.write(place, make_records(2))
@@ -189,7 +189,7 @@ class WritingContract(Backend):
 
     # Locks
 
-    def test_store_of_another_writer_is_not_replaced(self, tmp_path: Path) -> None:
+    def test_store_that_another_writer_published_is_not_replaced(self, tmp_path: Path) -> None:
         place, elsewhere = self.place(tmp_path), self.place(tmp_path, "elsewhere")
         theirs = make_records(3, seed=1)
         with create_store(place, resumable=True) as writer:
@@ -207,7 +207,7 @@ class WritingContract(Backend):
             assert writer.length == 2
             writer.finish()
 
-    def test_second_writer_is_refused_in_this_process_and_in_another(self, tmp_path: Path) -> None:
+    def test_second_writer_is_refused_in_this_and_in_another_process(self, tmp_path: Path) -> None:
         place = self.place(tmp_path)
         with create_store(place) as writer:
             for options in ({}, {"resume": True}, {"overwrite": True}):
@@ -223,7 +223,7 @@ class WritingContract(Backend):
         assert from_child(lambda: write_nothing(place, overwrite=True)) is None
 
     def test_forked_process_does_not_keep_the_lock(self, tmp_path: Path) -> None:
-        # Such as a DataLoader worker that lives longer than the writer.
+        # A DataLoader worker can outlive the writer.
         place = self.place(tmp_path)
         context = multiprocessing.get_context("fork")
         may_end = context.Event()
@@ -258,7 +258,7 @@ class WritingContract(Backend):
             assert list(store.events()) == []
 
     @pytest.mark.parametrize("cuts", [[0, 0, 3], [5, 6, 7, 19], [20]])
-    def test_resumed_store_equals_one_written_at_once(
+    def test_resumed_store_equals_an_uninterrupted_store(
         self, tmp_path: Path, cuts: list[int], many_commits: None
     ) -> None:
         records = make_records(20)
@@ -272,7 +272,7 @@ class WritingContract(Backend):
         self.check_resumes(place, whole, records)
 
     @pytest.mark.parametrize("cut", [CHUNK - 1, CHUNK])
-    def test_store_resumed_in_a_chunk_of_columns_is_complete(self, tmp_path: Path, cut: int) -> None:
+    def test_store_resumed_within_a_chunk_of_columns_is_complete(self, tmp_path: Path, cut: int) -> None:
         small = small_records(CHUNK + 10)
         for number in (0, cut - 1, cut):
             small[number].fields = {"score": number / 2, "late": number} if number else {"score": 0}
@@ -295,7 +295,7 @@ class WritingContract(Backend):
             assert store.find(f"{cut}.jpg") == cut
 
     @pytest.mark.parametrize(("begun", "overwrite"), [(True, False), (True, True), (False, True)])
-    def test_resumed_writer_overwrites_if_it_or_the_first_may(
+    def test_resumed_writer_overwrites_if_any_of_its_runs_was_allowed_to(
         self, tmp_path: Path, begun: bool, overwrite: bool
     ) -> None:
         place = self.store(tmp_path, make_records(2, seed=1))
@@ -318,7 +318,7 @@ class WritingContract(Backend):
     )
     def test_resuming_with_other_settings_is_refused(self, tmp_path: Path, now: dict[str, Any], named: str) -> None:
         place = self.place(tmp_path)
-        # They are compared as they are stored: a tuple becomes a list.
+        # Settings are compared as they are stored, and a stored tuple becomes a list.
         settings = {"quality": 95, "source": "abc", "size": (3, 4), "factor": np.float64(0.5), "nested": {"a": (1,)}}
         with create_store(place, resumable=True) as writer:
             writer.check_settings(settings)
@@ -335,11 +335,12 @@ class WritingContract(Backend):
             writer.check_settings(settings)
             writer.finish()
 
-    def test_writer_commits_after_some_bytes_or_two_seconds(
+    def test_writer_commits_after_commit_bytes_or_two_seconds(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         commits = []
-        monkeypatch.setattr(Committer, "begin", lambda self, _, *commit: commits.append(commit))  # without its thread
+        # without the committer's thread
+        monkeypatch.setattr(Committer, "begin", lambda self, _, *commit: commits.append(commit))
         record = encode(Record(image=bytes(2**20)))
         now = 100.0
         for module in ("writer", "write_buffer"):
@@ -379,7 +380,7 @@ class WritingContract(Backend):
     def test_nothing_is_stored_after_a_failed_commit(
         self, tmp_path: Path, many_commits: None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        # Otherwise the store would lack the records of the failed commit.
+        # A later commit would leave out the records of the failed commit.
         place = self.place(tmp_path)
         records = make_records(6)
         uses: list[Callable[[Writer], object]] = [
@@ -411,7 +412,7 @@ class WritingContract(Backend):
         self.check_documents(place, records)
 
     def check_resumes(self, place: str, whole: str, records: list[Record], begun: int | None = None) -> None:
-        """Finish a store, and check that it equals one that is written at once."""
+        """Finish a store, and check that it equals a store written without interruption."""
         with create_store(whole) as writer:
             write_one_by_one(writer, records)
             expected = writer.finish(created="then")

@@ -1,4 +1,4 @@
-"""Fixtures of conversions."""
+"""Fixtures of the conversion tests."""
 
 from __future__ import annotations
 

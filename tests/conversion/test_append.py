@@ -1,4 +1,4 @@
-"""Appending keeps old records first, and open readers keep the old state."""
+"""Appended records follow the old records, and open readers keep the old state."""
 
 from __future__ import annotations
 
@@ -55,14 +55,19 @@ def files(place: Path) -> list[str]:
 
 @pytest.fixture
 def grown(root: Path, place: Path, tmp_path: Path) -> Path:
-    """A store of 7 photos of cats and dogs in two shards, and a folder of 5 with ants, cats and owls beside it."""
+    """A store of 7 photos of cats and dogs in two shards.
+
+    The folder ``new`` beside it has 5 photos of ants, cats and owls.
+    """
     convert(plant_photos(root, 7), place, shards=2, executor=Here())
     plant_photos(tmp_path / "new", 5, classes=("cat", "owl", "ant"))
     return place
 
 
 @pytest.mark.parametrize("shards", [None, 3])
-def test_appended_store_equals_one_file(grown: Path, root: Path, tmp_path: Path, shards: int | None) -> None:
+def test_appended_store_equals_one_file_with_all_records(
+    grown: Path, root: Path, tmp_path: Path, shards: int | None
+) -> None:
     plant_kinds(tmp_path / "new", "text", "no end marker", "half")
     convert(root, tmp_path / "old.lmdb")
     alone = convert(tmp_path / "new", tmp_path / "alone.lmdb")
@@ -72,7 +77,7 @@ def test_appended_store_equals_one_file(grown: Path, root: Path, tmp_path: Path,
         assert store.manifest.classes[:4] == ("cat", "dog", "ant", "owl")  # the old classes, then the new ones, sorted
         assert store.verify() == report.digest
         events = [*store.events()]
-        # The documents equal one file with the old records, followed by the new records.
+        # The documents equal those of one file that contains the old records and then the new records.
         with LMDBStore(tmp_path / "old.lmdb") as old:
             assert stored(store, range(7)) == stored(old, range(7))
         records = [decode(document, index, 0) for index, document in enumerate(stored(store, range(len(store))))]
@@ -87,7 +92,7 @@ def test_appended_store_equals_one_file(grown: Path, root: Path, tmp_path: Path,
     assert len([*(grown / "shards").iterdir()]) == 2 + (shards or 1)
     assert not Path(f"{grown}.partial").exists()
     again = convert(tmp_path / "new", grown, append=True, executor=Here())
-    assert {name: getattr(again, name) for name in counts} == counts  # counts of the new images only
+    assert {name: getattr(again, name) for name in counts} == counts  # the report counts only the new images
     assert again.earlier_events == len(events)
 
 
@@ -97,7 +102,7 @@ def test_appending_again_keeps_the_previous_index(grown: Path, tmp_path: Path) -
         plant_photos(tmp_path / f"{number}", 2)
         convert(tmp_path / f"{number}", grown, append=True, executor=Here())
         indices.append([name for name in files(grown) if name.startswith("index-")])
-    assert [len(names) for names in indices] == [3, 3, 3, 3]  # two indices, and the previous manifest
+    assert [len(names) for names in indices] == [3, 3, 3, 3]  # the old index, the new index, and the previous manifest
     assert len(contents(grown)) == 7 + 4 * 2
     convert(tmp_path / "0", grown, shards=1, executor=Here(), overwrite=True)
     assert len(files(grown)) == 3
@@ -107,7 +112,7 @@ def test_open_readers_keep_the_old_records(grown: Path, tmp_path: Path) -> None:
     with LMDBStore(grown) as store, LMDBDataset(grown) as dataset, LMDBStore(grown) as manifest_only:
         before = stored(store, range(7))
         names = [*store.names()]
-        assert len(manifest_only) == 7  # neither its index nor a shard is open
+        assert len(manifest_only) == 7  # this opens neither its index nor a shard
         data = pickle.dumps(dataset)
         convert(tmp_path / "new", grown, append=True, executor=Here())
         assert stored(store, range(7)) == stored(manifest_only, range(7)) == before
@@ -127,7 +132,7 @@ def test_open_readers_keep_the_old_records(grown: Path, tmp_path: Path) -> None:
         with pytest.raises(NotAStoreError, match="has been replaced since this dataset was made"):
             again[0]
         again.close()
-        assert stored(store, range(7)) == before  # the store has the files open
+        assert stored(store, range(7)) == before  # the store still has the old files open
         manifest_only.close()
         assert len(manifest_only) == 17
 
@@ -198,7 +203,7 @@ def test_append_refuses_other_places_with_a_remedy(root: Path, place: Path, tmp_
 
 
 class AtOnce(Here):
-    """Runs each task while another conversion begins to add images to the same store."""
+    """An executor. Before it runs a task, another conversion tries to append to the same store."""
 
     def __init__(self, source: Path) -> None:
         super().__init__()
@@ -234,7 +239,7 @@ def test_concurrent_append_has_one_winner(grown: Path, tmp_path: Path) -> None:
     assert contents(grown) == after
 
 
-def test_store_that_changes_just_before_its_lock_does_not_grow(
+def test_append_is_refused_if_the_store_changes_just_before_the_lock(
     grown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan_conversion(tmp_path / "new", grown, 1, append=True)
@@ -276,7 +281,7 @@ def test_publishing_again_after_a_kill_adds_nothing_twice(grown: Path, tmp_path:
 def test_warning_names_shards_of_a_killed_publisher(grown: Path, tmp_path: Path) -> None:
     plan_conversion(tmp_path / "new", grown, 1, append=True)
     shard = convert_part(grown, 0).shard
-    shutil.copy(f"{grown}.partial/shards/{shard}", grown / "shards")  # killed after that
+    shutil.copy(f"{grown}.partial/shards/{shard}", grown / "shards")  # the publisher was killed after this step
     shutil.rmtree(f"{grown}.partial")
     kept = next(grown.glob("index-*")).with_suffix(".lmdb.manifest.bson")
     kept.write_bytes(b"half")
@@ -289,7 +294,7 @@ def test_warning_names_shards_of_a_killed_publisher(grown: Path, tmp_path: Path)
     assert not convert(tmp_path / "new", grown, append=True, executor=Here()).warnings
 
 
-def test_shards_are_made_replaced_and_appended_behind_a_link(root: Path, tmp_path: Path) -> None:
+def test_store_behind_a_symbolic_link_is_made_replaced_and_appended(root: Path, tmp_path: Path) -> None:
     target, link = tmp_path / "far" / "store.lmdb", tmp_path / "link.lmdb"
     target.parent.mkdir()
     link.symlink_to(target)
@@ -301,9 +306,9 @@ def test_shards_are_made_replaced_and_appended_behind_a_link(root: Path, tmp_pat
         assert [path.name for path in target.parent.iterdir()] == ["store.lmdb"]
 
 
-def test_check_of_an_appended_store_is_the_check_of_all_its_images(grown: Path, tmp_path: Path) -> None:
+def test_append_with_a_different_check_leaves_the_check_out_of_the_manifest(grown: Path, tmp_path: Path) -> None:
     convert(tmp_path / "new", grown, append=True, executor=Here(), check="structure")
     with open_store(grown) as store:
         source = store.manifest.source
-        assert "check" not in source  # training decodes its images with all checks
+        assert "check" not in source  # so training decodes the images with all checks
         assert source["path"] == f"{tmp_path / 'images'}, {tmp_path / 'new'}"

@@ -1,4 +1,4 @@
-"""Stores are complete, in the order of the source, and the same for any number of workers."""
+"""A store is complete, in the order of its source, and the same for any number of workers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_records_are_equal_for_any_number_of_workers(root: Path, tmp_path: Path,
     assert one.digest == four.digest == verified(four.place)
 
 
-def test_seed_shuffles_the_records_and_loses_none(root: Path, tmp_path: Path) -> None:
+def test_seed_shuffles_the_records_without_loss(root: Path, tmp_path: Path) -> None:
     plant_photos(root, 30)
     stores = {
         seed: records(convert(root, tmp_path / f"{seed}.lmdb", shuffle_seed=seed).place) for seed in (0, 2**63 - 1)
@@ -77,7 +77,7 @@ def test_seed_shuffles_the_records_and_loses_none(root: Path, tmp_path: Path) ->
     assert [record.name for record in records(again.place)] == orders[0]
 
 
-def test_listing_gives_order_labels_and_fields(root: Path, place: Path, tmp_path: Path) -> None:
+def test_listing_determines_order_labels_and_fields(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 3)
     listing = tmp_path / "captions.jsonl"
     rows = [
@@ -151,11 +151,11 @@ def test_damage_is_found_with_load_truncated_images(root: Path, place: Path, mon
     assert ImageFile.LOAD_TRUNCATED_IMAGES
 
 
-# Nothing stored, and errors before anything is
+# Conversions that store nothing, and errors raised before anything is stored
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_conversion_without_a_storable_file_changes_nothing(root: Path, place: Path, overwrite: bool) -> None:
+def test_conversion_without_any_storable_file_changes_nothing(root: Path, place: Path, overwrite: bool) -> None:
     old = convert(plant_photos(root, 2), place).digest if overwrite else None
     plant(root, {"cat/0000.jpg": b"text", "dog/0001.jpg": b""})
     with pytest.raises(ConversionError, match=r"none of the 2 files could be stored; the first is cat/0000.jpg: is in"):
@@ -208,7 +208,7 @@ def test_source_that_cannot_be_converted_leaves_nothing(root: Path, place: Path,
 
 
 def test_unwritable_destination_is_refused_before_the_source_is_read(root: Path, tmp_path: Path) -> None:
-    (root / "cat").mkdir()  # an empty class: reading the folder would fail
+    (root / "cat").mkdir()  # an empty class would make reading the folder fail
     taken = tmp_path / "taken.txt"
     taken.write_text("not a store")
     with pytest.raises(StoreAccessError, match=r"the folder .*none does not exist"):

@@ -48,8 +48,8 @@ STRUCTURES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_store_gives_the_batches_of_the_loader(tmp_path: Path, structure: str) -> None:
-    """Some structures look like a batch of 5: lists of 5 items, images of 5 rows, samples of 5 fields."""
+def test_store_returns_the_same_batches_as_the_loader(tmp_path: Path, structure: str) -> None:
+    """Lists of 5 items, images of 5 rows and samples of 5 fields look like a batch of 5."""
     items = [STRUCTURES[structure](at) for at in range(12)]
     stored = written(DataLoader(Items(items), 5), tmp_path)
     for one, other in zip(stored, written(items, tmp_path), strict=True):
@@ -85,7 +85,7 @@ def columns(batch: list[Any]) -> Any:
 
 @pytest.mark.parametrize("collate", [list, tuple, columns, refuse_to_collate, default_collate])
 def test_samples_are_stored_before_they_are_collated(tmp_path: Path, collate: Any) -> None:
-    """Samples may have different sizes, and a batch never becomes one sample."""
+    """Samples may differ in size, and a batch is never stored as one sample."""
     boxes = [(torch.rand(at, 4), at) for at in range(5)]
     loader = DataLoader(Items(boxes), 2, collate_fn=collate)
     for record, (tensor, label) in zip(written(loader, tmp_path), boxes, strict=True):
@@ -97,14 +97,14 @@ def double(sample: Any) -> Any:
     return sample[0] * 2, sample[1]
 
 
-def test_collate_fn_without_batches_makes_the_samples(tmp_path: Path) -> None:
+def test_collate_fn_of_an_unbatched_loader_makes_the_samples(tmp_path: Path) -> None:
     loader = DataLoader(Items([(torch.ones(2), 5)]), None, collate_fn=double)
     (record,) = written(loader, tmp_path)
     assert same(record.image, np.full(2, 2, np.float32))
 
 
 class Repeating(DataLoader[Any]):
-    """A loader that makes its own batches, as some do to repeat or mix them."""
+    """A loader that makes its own batches, as loaders do that repeat or mix batches."""
 
     @override
     def __iter__(self) -> Any:
@@ -121,7 +121,7 @@ def test_loader_with_opaque_batches_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 def test_loader_of_create_loader_is_refused(tmp_path: Path, workers: Any) -> None:
-    """Its batches are decoded, cropped and normalized."""
+    """The batches of create_loader are decoded, cropped and normalized."""
     write_store([(IMAGE, 0)] * 3, tmp_path / "a.lmdb")
     dataset = LMDBDataset(tmp_path / "a.lmdb")
     loader = create_loader(dataset, batch_size=2, device=None, num_workers=0, worker_type=workers)
@@ -154,7 +154,7 @@ class Failing(Items):
 def test_failing_sample_leaves_no_store_and_no_worker(tmp_path: Path, batch_size: int | None) -> None:
     loader = DataLoader(Failing([(IMAGE, at) for at in range(8)]), batch_size, num_workers=2)
     before = multiprocessing.active_children()
-    gc.disable()  # the garbage collector would end the workers too, but later
+    gc.disable()  # the garbage collector would end the workers only later
     try:
         with pytest.raises(RuntimeError, match="no item 5"):
             write_store(loader, tmp_path / "s.lmdb")

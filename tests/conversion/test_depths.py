@@ -1,4 +1,4 @@
-"""Converting images with more than 8 bits, with values of unknown range, or with several frames."""
+"""Converting images that have more than 8 bits, values of unknown range, or several frames."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_deep_images_are_stored_unchanged_with_a_warning(root: Path, place: Path
         assert store.manifest.outcome["deep"] == 3
 
 
-def test_images_of_unknown_format_have_no_depth(root: Path, place: Path) -> None:
+def test_image_of_unknown_format_has_no_depth_in_the_report(root: Path, place: Path) -> None:
     (root / "cat" / "other.jpg").write_text("in a format that needs a decode of your own")
     convert(root, place, check="none")
     with open_store(place) as store:
@@ -66,7 +66,7 @@ def test_images_of_unknown_format_have_no_depth(root: Path, place: Path) -> None
 
 
 @pytest.mark.parametrize("check", ["decode", "structure", "none"])
-def test_raw_scales_deep_values_of_known_range_and_rejects_others(root: Path, place: Path, check: str) -> None:
+def test_raw_scales_deep_values_of_known_range_and_rejects_unknown_ranges(root: Path, place: Path, check: str) -> None:
     report = convert(root, place, images=ImageFormat(raw=True), check=check)
     assert (report.records, report.rejected, report.deep) == (3, 1, 2)
     stored = {record.name: record.image for record in records(place)}
@@ -82,7 +82,7 @@ def test_raw_scales_deep_values_of_known_range_and_rejects_others(root: Path, pl
         assert store.manifest.depths == {"8-bit": 3}
 
 
-def test_smaller_gray_keeps_16_bits_and_smaller_color_is_reported(root: Path, place: Path) -> None:
+def test_resized_gray_keeps_16_bits_and_resized_color_is_reported(root: Path, place: Path) -> None:
     report = convert(root, place, images=ImageFormat(max_side=25))
     assert (report.records, report.resized) == (4, 4)
     with open_store(place) as store:
@@ -107,7 +107,7 @@ def test_write_store_counts_the_depth_of_pixels(dtype: str, depth: str, tmp_path
 
 
 UNREAD = [
-    tiff(bytes(5 * 4 * 16), 4, 4, 32, white=2, kind=3, samples=5),  # five channels of floats
+    tiff(bytes(5 * 4 * 16), 4, 4, 32, white=2, kind=3, samples=5),  # an array with five channels of floats
     tiff(bytes(8 * 16), 4, 4, 64, kind=3),
     tiff(bytes(16), 4, 4, 8).replace(struct.pack("<HHII", 259, 4, 1, 1), struct.pack("<HHII", 259, 4, 1, 34_999)),
 ]

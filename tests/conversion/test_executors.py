@@ -1,4 +1,4 @@
-"""Executors and Ray make the same store as one process, and errors name their part."""
+"""Executors and Ray make the same store as one process, and an error names the part that failed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run_program(name: str, *arguments: object) -> Any:
 
 
 @pytest.mark.nightly
-def test_ray_makes_all_parts_after_a_node_has_died(root: Path, place: Path, tmp_path: Path) -> None:
+def test_ray_makes_all_parts_after_a_node_dies(root: Path, place: Path, tmp_path: Path) -> None:
     need("ray")
     plant_photos(root, 240, width=64, height=48)
     plant_kinds(root, "half", "text", "no end marker")
@@ -63,7 +63,7 @@ def test_ray_makes_all_parts_after_a_node_has_died(root: Path, place: Path, tmp_
 
 
 @pytest.mark.nightly
-def test_dask_makes_all_parts_after_a_worker_has_died(root: Path, place: Path, tmp_path: Path) -> None:
+def test_dask_makes_all_parts_after_a_worker_dies(root: Path, place: Path, tmp_path: Path) -> None:
     need("distributed")
     plant_photos(root, 120, width=64, height=48)
     told = run_program("dask_cluster", root, place)
@@ -71,7 +71,7 @@ def test_dask_makes_all_parts_after_a_worker_has_died(root: Path, place: Path, t
 
 
 class Job:
-    """A result like a job of submitit: nobody can wait for it."""
+    """A result like a job of submitit, with no method that waits for completion."""
 
     def __init__(self, future: Future[Any]) -> None:
         self.future = future
@@ -102,7 +102,7 @@ def test_executor_needs_only_submit_done_and_result(root: Path, place: Path, tmp
     with ThreadPoolExecutor(2) as pool:
         with pytest.raises(OptionError, match=r"^part \d: workers must be at least 1, got 0$"):
             [*run_parts(str(place), range(4), Jobs(pool), 0)]
-        assert len([*run_parts(str(place), [0], pool, 1, patience=0.0)]) == 1  # without a warning
+        assert len([*run_parts(str(place), [0], pool, 1, patience=0.0)]) == 1  # warns about nothing
         report = convert(root, place, shards=4, executor=Jobs(pool), workers=2)
         assert pool.submit(int).result() == 0  # the pool still runs
     assert report.digest == convert(root, tmp_path / "one.lmdb").digest
@@ -132,7 +132,9 @@ class Failing:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_error_names_its_part_and_cancels_the_others(root: Path, place: Path, error: Exception, told: str) -> None:
+def test_error_names_the_failed_part_and_cancels_the_others(
+    root: Path, place: Path, error: Exception, told: str
+) -> None:
     plant_photos(root, 4)
     failing = Failing(error)
     with pytest.raises(ConversionError, match=told) as caught:

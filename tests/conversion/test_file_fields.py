@@ -1,4 +1,4 @@
-"""File fields: further image files of a record, such as a mask."""
+"""File fields are additional image files of a record, such as a mask."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_copies_and_unions_keep_file_fields(tmp_path: Path) -> None:
         assert write_store(store, tmp_path / "again.lmdb").file_fields == ("mask",)
 
 
-def test_stores_with_contradicting_file_fields_are_not_united(tmp_path: Path) -> None:
+def test_stores_with_contradicting_file_fields_are_not_merged(tmp_path: Path) -> None:
     masks = made(tmp_path / "masks.lmdb", SAMPLE)
     texts = made(tmp_path / "texts.lmdb", {"image": photo(2), "mask": "none"}, file_fields=())
     with pytest.raises(OptionError, match="'mask' has image files in one store, and other values in another"):
@@ -119,7 +119,7 @@ def converted(root: Path, **options: Any) -> tuple[Any, list[Any]]:
         return report, store.read(range(len(store)))
 
 
-def test_columns_of_a_listing_become_files_in_their_order(tmp_path: Path) -> None:
+def test_listing_columns_become_file_fields_in_column_order(tmp_path: Path) -> None:
     root = scenes(tmp_path / "scenes")
     report, (first, second) = converted(root, workers=1)
     assert list(first.fields) == ["before", "mask", "after", "depth"]
@@ -152,7 +152,7 @@ def test_bad_field_file_rejects_its_record_and_is_named(tmp_path: Path, data: by
         converted(root, on_bad="fail", on_damaged="fail")
 
 
-def test_kept_damage_of_a_field_file_marks_its_record(tmp_path: Path) -> None:
+def test_record_with_a_kept_damaged_field_file_is_marked_damaged(tmp_path: Path) -> None:
     root = scenes(tmp_path / "scenes")
     (root / "masks/b.png").write_bytes(photo(5)[:-200])
     report, (first, second) = converted(root, on_damaged="keep")
@@ -163,7 +163,7 @@ def test_kept_damage_of_a_field_file_marks_its_record(tmp_path: Path) -> None:
     assert second.image == photo(2)
 
 
-def test_smaller_images_are_refused_with_file_fields(tmp_path: Path) -> None:
+def test_resizing_is_refused_with_file_fields(tmp_path: Path) -> None:
     root = scenes(tmp_path / "scenes")
     with pytest.raises(OptionError, match="not the files in the field 'mask', 'depth'"):
         converted(root, images=ImageFormat(short_side=8))
@@ -221,7 +221,7 @@ def test_metadata_columns_ending_with_file_name_are_file_fields(tmp_path: Path) 
         ({"image_file_name": "masks/a.png"}, "rename the column 'image_file_name', which names files"),
     ],
 )
-def test_unusable_file_in_a_metadata_row_is_named(tmp_path: Path, row: dict[str, Any], what: str) -> None:
+def test_unusable_file_of_a_metadata_row_is_named(tmp_path: Path, row: dict[str, Any], what: str) -> None:
     root = described(scenes(tmp_path / "scenes"), {**METADATA[0], **row}, {**METADATA[0], "file_name": "none.jpg"})
     with pytest.raises((ConversionError, SourceError), match=what):
         convert(root, tmp_path / "a.lmdb")
@@ -247,7 +247,7 @@ def test_converted_store_keeps_and_checks_field_files(tmp_path: Path) -> None:
         assert again.bytes_read == one.manifest.image_bytes + sum(map(len, files))
 
 
-def test_files_of_fields_count_in_the_memory_of_a_conversion(tmp_path: Path) -> None:
+def test_memory_budget_of_a_conversion_counts_field_files(tmp_path: Path) -> None:
     place, held = stored(tmp_path), list[int]()
     listing = read_listing(tmp_path / "scenes" / "scenes.csv", tmp_path / "scenes", ("mask", "depth"))
     for source in (listing, read_store(place)):
@@ -260,7 +260,7 @@ def test_files_of_fields_count_in_the_memory_of_a_conversion(tmp_path: Path) -> 
         assert sum(held) == sum(map(len, [*files, *(part.data for part in parts)]))
 
 
-def test_verify_finds_damaged_files_and_convert_rejects_them(tmp_path: Path) -> None:
+def test_verify_finds_damaged_field_files_and_convert_rejects_them(tmp_path: Path) -> None:
     root, place = scenes(tmp_path / "scenes"), tmp_path / "scenes.lmdb"
     (root / "masks/b.png").write_bytes(photo(5)[:-200])
     convert(root, place, listing=root / "scenes.csv", file_fields=("mask",), check="none")

@@ -1,4 +1,4 @@
-"""The list of a source's entries on disk, and the order of a shuffled conversion."""
+"""The on-disk list of a source's entries, and the order of a shuffled conversion."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Listed(Source):
-    """A source of given items."""
+    """A source that returns the given items."""
 
     def __init__(self, *items: Entry | Problem) -> None:
         super().__init__(Path(), ())
@@ -38,7 +38,7 @@ def digest(*items: Entry | Problem) -> str:
 
 
 def test_digest_changes_with_any_part_of_the_list() -> None:
-    """A conversion resumes only with the same digest."""
+    """A conversion resumes only if this digest is unchanged."""
     lists: list[list[Entry | Problem]] = [
         [entry(0), entry(1)],
         [entry(1), entry(0)],
@@ -58,7 +58,7 @@ def test_digest_changes_with_any_part_of_the_list() -> None:
 
 
 def test_order_of_a_seed_never_changes() -> None:
-    # Users convert again years later. Another program, with Python's integers, computed these.
+    # A conversion must give the same order years later. A separate program that uses Python integers computed these.
     assert permutation(10, 0).tolist() == [9, 7, 0, 8, 5, 1, 6, 2, 4, 3]
     assert permutation(10, 1).tolist() == [1, 9, 0, 6, 4, 7, 5, 2, 8, 3]
     assert permutation(10, -1).tolist() == [9, 1, 8, 4, 2, 6, 0, 7, 5, 3]

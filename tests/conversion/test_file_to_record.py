@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def expected(kind: str, check: str, on_damaged: str) -> str:
-    """Return the event of a file, or "" for none."""
+    """Return the expected event of a file, or "" if it has none."""
     outcome = KINDS[kind].outcome(check)
     if outcome == DAMAGED:
         return "damaged" if on_damaged == "keep" else "rejected"
@@ -54,7 +54,7 @@ def check_accounts(root: Path, report: Report, kinds: dict[str, str], check: str
     assert (report.repaired, report.damaged, report.rejected) == tuple(
         counts[event] for event in ("repaired", "damaged", "rejected")
     )
-    # Nothing is lost: each file is in the store or in the report.
+    # No file is lost: the store or the report contains each file.
     assert stored.keys() | {name for name, event in told.items() if event["event"] == "rejected"} == seen.keys()
     assert {name: event["event"] for name, event in told.items()} == {n: e for n, e in wanted.items() if e}
     assert report_lines(report) == events(report.place)
@@ -81,7 +81,7 @@ def check_accounts(root: Path, report: Report, kinds: dict[str, str], check: str
 
 
 @pytest.mark.parametrize("check", ["decode", "structure", "none"])
-def test_every_file_is_accounted_for(root: Path, place: Path, check: str) -> None:
+def test_every_file_is_stored_or_reported(root: Path, place: Path, check: str) -> None:
     kinds = plant_kinds(root, *KINDS)
     for on_damaged in ("reject", "keep") if check != "none" else ("reject",):
         report = convert(root, place, check=check, on_damaged=on_damaged, overwrite=True)
@@ -96,7 +96,7 @@ def test_every_file_is_accounted_for(root: Path, place: Path, check: str) -> Non
         ("reject", "fail", "structure"),
     ],
 )
-def test_bad_or_damaged_file_can_end_the_conversion(
+def test_bad_or_damaged_file_ends_the_conversion_on_request(
     root: Path, place: Path, on_bad: str, on_damaged: str, check: str
 ) -> None:
     plant_kinds(root, *KINDS)
@@ -108,7 +108,7 @@ def test_bad_or_damaged_file_can_end_the_conversion(
     assert not place.exists()
 
 
-JP2 = b"\0\0\0\x0cjP  \r\n\x87\n\0\0\0\x14ftypjp2 "  # the first box, and a piece of the second
+JP2 = b"\0\0\0\x0cjP  \r\n\x87\n\0\0\0\x14ftypjp2 "  # the first box and a piece of the second box
 
 
 @pytest.mark.parametrize("data", [b"RIFF", picture("WEBP")[:-9], b"\x89PNG\r\n\x1a\n", b"GIF8", b"II*\x00", JP2])

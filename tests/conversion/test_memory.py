@@ -49,7 +49,7 @@ def test_memory_does_not_grow_with_the_number_of_files(tmp_path: Path) -> None:
         ("WEBP", {"method": 0}, (3000, 2000), 6, {}),  # 24 MB of pixels; decoding takes 96 MB
         ("JPEG", {"progressive": True}, (4000, 3000), 8, {}),  # 72 MB of coefficients
         ("PNG", {"compress_level": 1}, (4000, 3000), 8, {"images": ImageFormat(max_side=500), "check": "none"}),
-        # 18 MB of pixels. They are stored, so all of a task are held at once, and a commit holds some a second time.
+        # 18 MB of pixels per image. A task holds all the pixels that it stores, and a commit holds some of them again.
         ("JPEG", {}, (3000, 2000), 24, {"images": ImageFormat(raw=True), "check": "none"}),
     ],
     ids=["PNG", "WebP", "progressive", "smaller", "raw"],
@@ -81,7 +81,7 @@ def turned() -> Image.Exif:
     return exif
 
 
-# Images that take the most memory for each pixel: mode, format and options.
+# Mode, format and options of the images that take the most memory per pixel.
 DRAWN: dict[str, tuple[str, str, dict[str, Any]]] = {
     "RGB": ("RGB", "PNG", {"compress_level": 1}),
     "RGBA": ("RGBA", "PNG", {"compress_level": 1}),
@@ -125,7 +125,8 @@ def memory_of(number: int) -> int:
 
 
 def size_of(kind: str) -> tuple[int, int]:
-    return (5000, 3000) if kind.startswith("JPEG 2000") else (3200, 2000)  # OpenJPEG holds 16 MB beside the pixels
+    # OpenJPEG needs 16 MB in addition to the pixels
+    return (5000, 3000) if kind.startswith("JPEG 2000") else (3200, 2000)
 
 
 @pytest.mark.slow
@@ -139,11 +140,11 @@ def size_of(kind: str) -> tuple[int, int]:
 def test_image_takes_no_more_memory_than_reserved(number: int) -> None:
     kind, images = MEASURED[number]
     image = read_facts(draw(kind, size_of(kind)))
-    # A new process: memory that other tests left is fragmented, which costs many MB.
+    # Use a new process, because other tests leave fragmented memory, which costs many MB.
     script = f"from tests.conversion.test_memory import memory_of; print(memory_of({number}))"
     taken = int(subprocess.run([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout)
     pixels = image.width * image.height
     allowed = sum(transcoding_bytes(image, images)) if images else decoding_bytes(image.format) * pixels
-    assert taken < allowed + pixels / 2  # pieces
-    if kind == "RGB":  # the commonest: to ask for much more would keep other files waiting
+    assert taken < allowed + pixels / 2  # allowance for small allocations
+    if kind == "RGB":  # for the most common kind, reserving much more would delay other files
         assert allowed < 1.4 * taken

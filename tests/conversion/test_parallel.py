@@ -1,4 +1,4 @@
-"""Threads have bounded memory, raise errors, and end."""
+"""Conversion threads use bounded memory, raise errors, and end."""
 
 from __future__ import annotations
 
@@ -82,4 +82,4 @@ def test_no_thread_begins_another_file_after_an_error(root: Path, place: Path, m
     with pytest.raises(MemoryError, match="no more of it"):
         convert(root, place, workers=workers)
     assert not place.exists()
-    assert len(seen) <= workers + 1  # the failed thread may begin one more
+    assert len(seen) <= workers + 1  # the failed thread may begin one more file

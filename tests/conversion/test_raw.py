@@ -31,7 +31,7 @@ def test_stored_pixels_equal_decoded_pixels_for_every_kind_of_image(root: Path, 
     before = {record.name: record for record in records(plain.place)}
     for record in records(place):
         if record.name not in before:
-            continue  # damage that only the decoding finds
+            continue  # damage that only decoding finds
         data = before[record.name].image
         assert isinstance(data, bytes)
         assert isinstance(record.image, np.ndarray)
@@ -39,13 +39,13 @@ def test_stored_pixels_equal_decoded_pixels_for_every_kind_of_image(root: Path, 
         np.testing.assert_array_equal(record.image, np.asarray(decode_pil(data)))
         assert (record.format, record.resized_from, record.damaged) == (None, None, None)
     missing = before.keys() - {record.name for record in records(place)}
-    assert len(missing) == (check == "none")  # --check none repairs nothing, so one image has no end marker
+    assert len(missing) == (check == "none")  # --check none repairs nothing, so one image still lacks its end marker
     assert report.digest == verified(place)
     for event in report_lines(report):
         assert event["event"] in ("rejected", "repaired")
 
 
-def test_images_made_smaller_are_never_encoded(root: Path, place: Path) -> None:
+def test_resized_raw_images_are_never_encoded(root: Path, place: Path) -> None:
     png = encoded(jpegs.draw(90, 60), "PNG")
     plant(root, {"cat/0.png": png, "cat/1.jpg": photo(width=90, height=60), "cat/2.jpg": photo(width=20, height=10)})
     report = convert(root, place, images=ImageFormat(raw=True, max_side=30))
@@ -60,7 +60,7 @@ def test_images_made_smaller_are_never_encoded(root: Path, place: Path) -> None:
     assert report.resized == 2
 
 
-def test_files_without_pixels_are_rejected_even_unchecked(root: Path, place: Path) -> None:
+def test_files_without_pixels_are_rejected_even_without_checks(root: Path, place: Path) -> None:
     plant(root, {"cat/0.jpg": photo(), "cat/1.jpg": b"text", "cat/2.png": encoded(jpegs.draw(24, 18), "PNG")[:-99]})
     report = convert(root, place, images=ImageFormat(raw=True), check="none")
     assert (report.records, report.rejected) == (1, 2)

@@ -38,20 +38,20 @@ def opened(data: bytes) -> Image.Image:
 
 
 def patches(mode: str = "RGB", side: int = 32) -> Image.Image:
-    """Four squares of one color each."""
+    """Draw four squares, each in one color."""
     colors = np.repeat(np.repeat(COLOURS.reshape(2, 2, 3), side, axis=0), side, axis=1)
     return Image.fromarray(colors.astype(np.uint8)).convert(mode)
 
 
 def waves(width: int, height: int, bands: int) -> Array:
-    """A smooth picture: floats from 20 to 235, shape (height, width, bands)."""
+    """Return a smooth picture as floats from 20 to 235, shape (height, width, bands)."""
     y, x = np.mgrid[0:height, 0:width]
     waves = [np.sin(x / width * (3 + band) + band) * np.cos(y / height * (4 - band)) for band in range(bands)]
     return 127.5 + 107.5 * np.stack(waves, axis=-1)
 
 
 def shrunk(pixels: Array, factor: int) -> Array:
-    """Return the means of squares of pixels: nearly what a good filter gives for a smooth picture."""
+    """Average squares of pixels, which is close to the result of a good filter for a smooth picture."""
     height, width, bands = pixels.shape
     squares = pixels.reshape(height // factor, factor, width // factor, factor, bands)
     return np.asarray(squares.mean(axis=(1, 3)))
@@ -63,7 +63,7 @@ def floats(image: Image.Image) -> Array:
 
 
 def centers(image: Image.Image) -> Array:
-    """Return the mean color of the middle of each quarter."""
+    """Return the mean color in the middle of each quarter."""
     pixels = floats(image)
     height, width, _ = pixels.shape
     parts = [
@@ -100,7 +100,7 @@ def test_sizes_are_rounded_to_the_nearest(
 
 
 @pytest.mark.parametrize("image_format", FORMATS)
-def test_smaller_image_has_mean_pixels(image_format: str) -> None:
+def test_resized_pixels_are_close_to_the_mean(image_format: str) -> None:
     pixels = waves(256, 192, 3)
     data = encoded(Image.fromarray(pixels.round().astype(np.uint8)), image_format)
     smaller, its_facts = resize(data, (64, 48))
@@ -164,7 +164,7 @@ def test_opacity_and_hidden_colors_are_kept(image_format: str) -> None:
     assert opened(smaller).mode == "RGBA"
     seen = centers(opened(smaller))
     assert np.abs(seen[:, 3] - [0, 128, 255, 5]).max() < 2
-    assert np.abs(seen[:, :3] - COLOURS).max() < 8  # training drops the opacity
+    assert np.abs(seen[:, :3] - COLOURS).max() < 8  # training drops the alpha channel
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_transparent_color_becomes_opacity(mode: str, transparency: Any, expecte
         image.putpalette([200, 30, 40, 10, 220, 90])
     data = encoded(image, "PNG", transparency=transparency)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow recommends what dbloader does
+        warnings.simplefilter("ignore")  # Pillow itself recommends this conversion
         smaller = opened(resize(data, (32, 32))[0])
         before = floats(opened(data).convert("RGBA"))
     assert smaller.mode == expected
@@ -200,7 +200,8 @@ def test_transparent_color_becomes_opacity(mode: str, transparency: Any, expecte
     ("image_format", "mode"), [("JPEG", "RGB"), ("JPEG", "CMYK"), ("PNG", "RGB"), ("WEBP", "RGB"), ("TIFF", "RGB")]
 )
 def test_resizing_keeps_color_profile_exif_and_orientation(image_format: str, mode: str) -> None:
-    options: dict[str, Any] = {} if image_format == "TIFF" else {"exif": EXIF}  # Pillow turns a TIFF
+    # Pillow applies the orientation of a TIFF when it opens the file
+    options: dict[str, Any] = {} if image_format == "TIFF" else {"exif": EXIF}
     data = encoded(Image.new(mode, (64, 48)), image_format, icc_profile=PROFILE, **options)
     smaller = resize(data, (32, 24))[0]
     assert opened(smaller).size == (32, 24)
@@ -212,7 +213,7 @@ def test_resizing_keeps_color_profile_exif_and_orientation(image_format: str, mo
 
 
 @pytest.mark.parametrize("kind", GRAY)
-def test_smaller_gray_keeps_16_bits_or_the_upper_8_as_pixels(kind: str) -> None:
+def test_resized_gray_keeps_16_bits_as_a_file_and_the_upper_8_as_pixels(kind: str) -> None:
     data, values = GRAY[kind]
     smaller, its_facts = resize(data, (128, 128))
     assert (read_facts(smaller), its_facts.depth) == (its_facts, "16-bit")
@@ -223,7 +224,7 @@ def test_smaller_gray_keeps_16_bits_or_the_upper_8_as_pixels(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", UNKNOWN)
-def test_smaller_deep_values_keep_their_range_or_are_refused(kind: str) -> None:
+def test_resized_deep_values_keep_their_range_or_are_refused(kind: str) -> None:
     data, _ = UNKNOWN[kind]
     if kind in ("TIFF, float, white is 0", "TIFF, 32 bits", "TIFF, 8 bits signed"):
         with pytest.raises(PixelRangeError, match=r"Pillow (reads as|cannot write).*: keep its size"):
@@ -233,5 +234,5 @@ def test_smaller_deep_values_keep_their_range_or_are_refused(kind: str) -> None:
     assert read_facts(smaller) == its_facts
     before, after = np.asarray(open_pillow(data)).astype(float), np.asarray(open_pillow(smaller)).astype(float)
     means = before.reshape(128, 2, 128, 2).mean(axis=(1, 3))
-    middle = slice(4, 60) if kind == "TIFF, 16 bits signed" else slice(4, -4)  # half of them are negative
+    middle = slice(4, 60) if kind == "TIFF, 16 bits signed" else slice(4, -4)  # half of the values are negative
     assert np.abs(after - means)[middle, 4:-4].max() < 0.005 * np.ptp(before)

@@ -79,7 +79,7 @@ def test_unfinished_conversion_is_neither_read_nor_replaced(root: Path, place: P
     assert convert(root, place, overwrite=True).resumed_at == 0
 
 
-# Each option that decides the records: its value when the conversion begins, and another when it is to be resumed.
+# For each option that affects the records: its value in the first run, and a different value in the resumed run.
 OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "check": ({}, {"check": "structure"}, "(decode, now structure)"),
     "on_damaged": ({"on_damaged": "keep"}, {}, "(keep, now not keep)"),
@@ -117,7 +117,7 @@ def test_resuming_with_other_options_is_refused(root: Path, place: Path, option:
     assert convert(root, place, resume=True, **before).resumed_at > 0
 
 
-def test_options_of_a_conversion_are_all_tested(root: Path) -> None:
+def test_every_option_that_affects_records_is_in_this_table(root: Path) -> None:
     assert {name.partition(" ")[0] for name in Settings(source=root).named()} == OPTIONS.keys()
 
 
@@ -126,7 +126,7 @@ def test_resuming_with_another_source_is_refused(root: Path, place: Path) -> Non
     plant_photos(root, 60)
     interrupt(root, place, 30)
     first = root / "cat" / "0000.jpg"
-    first.rename(first.with_name("0000 new.jpg"))  # test_file_list.py has all other changes
+    first.rename(first.with_name("0000 new.jpg"))  # test_file_list.py tests all other changes of the source
     pattern = r"begun with another list of files \(60 files, SHA-256 \w+, now 60 files, SHA-256 \w+\): resume with"
     with pytest.raises(StoreExistsError, match=pattern):
         convert(root, place, resume=True)
@@ -137,7 +137,7 @@ def test_resuming_with_another_source_is_refused(root: Path, place: Path) -> Non
 @pytest.mark.parametrize(
     ("on", "kind", "mended"), [("on_bad", "text", True), ("on_damaged", "half", True), ("on_bad", "text", False)]
 )
-def test_failed_conversion_resumes_with_or_without_the_file(
+def test_failed_conversion_resumes_with_or_without_the_failing_file(
     root: Path, place: Path, on: str, kind: str, mended: bool
 ) -> None:
     plant_photos(root, 60)
@@ -161,11 +161,11 @@ def unreadable_file() -> Path:
         except OSError as error:
             if error.errno == errno.EIO:
                 return path
-    pytest.skip("no file here gives EIO")
+    pytest.skip("no file on this machine fails with EIO")
 
 
 @pytest.mark.usefixtures("frequent_commits")
-def test_unreadable_files_in_a_row_end_a_resumable_conversion(root: Path, place: Path) -> None:
+def test_several_unreadable_files_in_a_row_end_the_conversion_resumably(root: Path, place: Path) -> None:
     plant_photos(root, 80)
     whole = convert(root, place.with_name("whole.lmdb"))
     names = sorted(str(path.relative_to(root)) for path in root.rglob("*.jpg"))
@@ -184,8 +184,8 @@ def test_unreadable_files_in_a_row_end_a_resumable_conversion(root: Path, place:
     assert (report.digest, report.rejected) == (whole.digest, 0)
 
 
-def test_unreadable_file_ends_the_conversion_if_its_folder_is_unreadable_too(root: Path, place: Path) -> None:
-    # All files are outside of the folder, so only the file that gives EIO cannot be read.
+def test_unreadable_file_in_an_unreadable_folder_ends_the_conversion(root: Path, place: Path) -> None:
+    # All other files are outside this folder, so only the file that fails with EIO is unreadable.
     photos = sorted(plant_photos(place.with_name("photos"), 20).rglob("*.jpg"))
     photos[10].unlink()
     photos[10].symlink_to(unreadable_file())
@@ -207,7 +207,7 @@ def test_unreadable_file_ends_the_conversion_if_its_folder_is_unreadable_too(roo
 def test_single_unreadable_file_is_rejected(root: Path, place: Path) -> None:
     plant_photos(root, 20)
     names = sorted(str(path.relative_to(root)) for path in root.rglob("*.jpg"))
-    for name in (*names[2:9], names[12], names[19]):  # at most seven in a row
+    for name in (*names[2:9], names[12], names[19]):  # at most seven unreadable files in a row
         (root / name).unlink()
         (root / name).symlink_to(unreadable_file())
     report = convert(root, place)
@@ -219,7 +219,7 @@ def test_single_unreadable_file_is_rejected(root: Path, place: Path) -> None:
 
 
 @pytest.mark.usefixtures("frequent_commits")
-def test_ctrl_c_ends_a_conversion_with_one_line_and_resumably(root: Path, place: Path) -> None:
+def test_ctrl_c_prints_one_line_and_leaves_a_resumable_conversion(root: Path, place: Path) -> None:
     plant_photos(root, 60)
     code = (
         "import os, dbloader.stores.writer as w; w.COMMIT_BYTES = 1; write = w.Writer.write; done = [];"

@@ -1,4 +1,4 @@
-"""Records of samples: kinds of samples, their values, labels and images."""
+"""Converting samples to records: kinds of samples, their values, labels and images."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_sample_may_be_an_image_alone(tmp_path: Path, image: Any) -> None:
     assert (record.format, record.width, record.height) == ("PNG", 7, 9)
 
 
-def test_sample_may_lack_items_and_needs_no_image(tmp_path: Path) -> None:
+def test_sample_may_lack_any_item_even_the_image(tmp_path: Path) -> None:
     samples = [(IMAGE,), (), {"caption": "words"}, {"image": None, "label": None}]
     first, *others = written(samples, tmp_path)
     assert (first.image, first.label) == (IMAGE, None)
@@ -192,7 +192,7 @@ def test_pil_images_are_stored_without_loss(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("image_format", ["TIFF", "png", "JPEG", "WEBP"])
-def test_every_format_keeps_profile_and_exif_without_turning(tmp_path: Path, image_format: str) -> None:
+def test_every_format_keeps_profile_and_exif_and_does_not_turn_pixels(tmp_path: Path, image_format: str) -> None:
     image = Image.new("RGB", (9, 8), "red")
     image.paste("blue", (0, 0, 9, 3))
     exif = Image.Exif()
@@ -209,7 +209,7 @@ def test_every_format_keeps_profile_and_exif_without_turning(tmp_path: Path, ima
 
 
 @pytest.mark.parametrize("mode", ["CMYK", "F"])
-def test_mode_that_png_lacks_is_refused_and_stored_as_tiff(tmp_path: Path, mode: str) -> None:
+def test_mode_that_png_lacks_is_refused_as_png_and_stored_as_tiff(tmp_path: Path, mode: str) -> None:
     image = noise(mode)
     told = (
         rf"^sample 0: field 'image' is an image of mode {mode}, which cannot be written as PNG \(.*\): "
@@ -230,7 +230,9 @@ def test_mode_that_png_lacks_is_refused_and_stored_as_tiff(tmp_path: Path, mode:
         (Image.fromarray(np.array([[0, 300, -1]], np.int32)), "PPM", "values outside of 0 to"),
     ],
 )
-def test_silent_losses_of_pillow_are_refused(tmp_path: Path, image: Image.Image, image_format: str, lost: str) -> None:
+def test_images_that_pillow_would_change_silently_are_refused(
+    tmp_path: Path, image: Image.Image, image_format: str, lost: str
+) -> None:
     with pytest.raises(FieldError, match=f"cannot be written as {image_format} .that loses its {lost}.*: choose"):
         written([image], tmp_path, image_format=image_format)
 

@@ -1,4 +1,4 @@
-"""A conversion in parts makes the records of one file, and never an incomplete store."""
+"""A conversion in parts makes the same records as one file, and never an incomplete store."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def check_same(place: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize(("shards", "shuffle_seed"), [(1, 5), (3, 5), (64, None)])
-def test_shards_have_the_records_and_the_report_of_one_file(
+def test_shards_have_the_same_records_and_report_as_one_file(
     root: Path, place: Path, tmp_path: Path, shards: int, shuffle_seed: int | None
 ) -> None:
     plant_kinds(root, *KINDS)
@@ -103,7 +103,7 @@ def test_plan_names_the_parts_that_are_missing(root: Path, place: Path) -> None:
     plant_photos(root, 12)
     plan_conversion(root, place, 6)
     receipts = [convert_part(place, part) for part in (0, 2)]
-    assert [convert_part(place, part) for part in (0, 2)] == receipts  # found, not made again
+    assert [convert_part(place, part) for part in (0, 2)] == receipts  # the finished parts are not made again
     assert list_parts(place).missing == [1, 3, 4, 5]
     with pytest.raises(
         ConversionError, match=r"^only 2 of 6 parts are made; missing 1,3-5: make them with dbloader part"
@@ -113,7 +113,7 @@ def test_plan_names_the_parts_that_are_missing(root: Path, place: Path) -> None:
     for part in (5, 4, 3, 1):  # in any order
         convert_part(place, part)
     assert publish(place).records == 12
-    with pytest.raises(StoreNotFoundError, match="has no plan"):  # a late attempt
+    with pytest.raises(StoreNotFoundError, match="has no plan"):  # a late attempt at a part finds no plan
         convert_part(place, 1)
 
 
@@ -123,7 +123,7 @@ def test_publishing_again_finds_the_published_store(root: Path, place: Path, tmp
     first = convert(root, place, shards=2, executor=Here())
     report = Path(first.report_file)
     lines = report.read_text()
-    report.unlink()  # killed before it wrote the report
+    report.unlink()  # as if publish was killed before it wrote the report
     again = publish(place)
     assert (again.digest, again.records, again.files) == (first.digest, first.records, 0)
     assert again.report_file == str(report)
@@ -134,11 +134,11 @@ def test_publishing_again_finds_the_published_store(root: Path, place: Path, tmp
         convert_part(place, part)
     shutil.copytree(f"{place}.partial", tmp_path / "kept")
     publish(place, overwrite=True)
-    (tmp_path / "kept").rename(f"{place}.partial")  # killed before it removed the plan
+    (tmp_path / "kept").rename(f"{place}.partial")  # as if publish was killed before it removed the plan
     assert publish(place).files == 0
     assert not Path(f"{place}.partial").exists()
     for name in ("files", "files.spans", "plan.bson"):
-        (place / name).write_bytes(b"")  # killed before it removed these files
+        (place / name).write_bytes(b"")  # as if publish was killed before it removed these files
     publish(place)
     assert sorted(path.name[:5] for path in place.iterdir()) == ["index", "manif", "shard"]
 
@@ -166,7 +166,7 @@ def test_concurrent_attempts_at_one_part_all_succeed(root: Path, place: Path, tm
 def test_killed_part_is_made_again(
     root: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """The process is killed before it creates the shard, fills it, copies it, and writes the receipt."""
+    """The process is killed before it creates, fills or copies the shard, or before it writes the receipt."""
     plant_photos(root, 8)
     convert(root, tmp_path / "one.lmdb")
     plan_conversion(root, place, 2)
@@ -185,7 +185,7 @@ def test_killed_part_is_made_again(
     assert len([*(place / "shards").iterdir()]) == 2
 
 
-def test_conversion_continues_with_the_missing_parts(root: Path, place: Path, tmp_path: Path) -> None:
+def test_conversion_continues_with_missing_parts_only(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 20)
     convert(root, tmp_path / "one.lmdb")
     plan_conversion(root, place, 4)
@@ -216,7 +216,7 @@ def test_another_plan_is_refused_without_overwrite(root: Path, place: Path) -> N
 
 
 class Replacing(Here):
-    """Runs each task after another conversion has replaced the plan."""
+    """An executor that runs each task after another conversion has replaced the plan."""
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
         place = Path(arguments[0])
@@ -251,7 +251,7 @@ def test_publish_replaces_only_a_store_of_shards(root: Path, place: Path, tmp_pa
         convert(root, tmp_path / "file.lmdb", shards=2, executor=Here(), overwrite=True)
 
 
-def test_exchanged_shard_is_refused(root: Path, place: Path, tmp_path: Path) -> None:
+def test_swapped_shard_of_a_part_is_refused(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 8)
     plan = plan_conversion(root, place, 2)
     receipts = [convert_part(place, part) for part in range(2)]
@@ -262,7 +262,7 @@ def test_exchanged_shard_is_refused(root: Path, place: Path, tmp_path: Path) -> 
     assert list_parts(place).missing == [0]
     shards[0].write_bytes(kept.read_bytes()[:-1])
     assert list_parts(place).missing == [0]
-    shutil.copy(shards[1], shards[0])  # of the same size, but other records
+    shutil.copy(shards[1], shards[0])  # if the sizes are equal, only the records differ
     if shards[1].stat().st_size == kept.stat().st_size:
         with pytest.raises(DamagedStoreError, match="is not the shard that part 0 made"):
             publish(place)
@@ -270,7 +270,7 @@ def test_exchanged_shard_is_refused(root: Path, place: Path, tmp_path: Path) -> 
     publish(place)
 
 
-def test_exchanged_shards_of_a_store_are_found(root: Path, place: Path) -> None:
+def test_swapped_shards_of_a_published_store_are_found(root: Path, place: Path) -> None:
     plant_photos(root, 8)
     convert(root, place, shards=2, executor=Here())
     one, two = sorted((place / "shards").iterdir())
@@ -299,7 +299,7 @@ def test_receipts_of_another_plan_or_part_are_refused(root: Path, place: Path, t
         publish(place)
 
 
-def test_part_that_does_not_account_for_all_of_its_files_is_refused(root: Path, place: Path) -> None:
+def test_part_that_omits_some_of_its_files_is_refused(root: Path, place: Path) -> None:
     plant_photos(root, 8)
     plan = plan_conversion(root, place, 2)
     receipts = [convert_part(place, part) for part in range(2)]
@@ -313,7 +313,7 @@ def test_part_that_does_not_account_for_all_of_its_files_is_refused(root: Path, 
     publish(place)
 
 
-def test_part_is_refused_where_a_library_has_another_version(root: Path, place: Path) -> None:
+def test_part_is_refused_if_a_library_version_differs_from_the_plan(root: Path, place: Path) -> None:
     plant_photos(root, 2)
     path = plan_conversion(root, place, 1).folder / "plan.bson"
     values = open_sealed(path.read_bytes())
@@ -330,7 +330,7 @@ def test_part_is_refused_where_a_library_has_another_version(root: Path, place: 
     assert list_parts(place).missing == [0]
 
 
-def test_bad_file_fails_its_part_with_on_bad_fail(root: Path, place: Path) -> None:
+def test_bad_file_fails_its_part_if_on_bad_is_fail(root: Path, place: Path) -> None:
     plant_kinds(root, "photo", "text", "photo")
     remedy = "fix the file and run the same command again, or begin again with --overwrite and --on-bad reject"
     with pytest.raises(ConversionError, match=rf"^part 1: dog/001\.jpg: .*; {remedy}$"):
@@ -396,9 +396,9 @@ def test_all_files_are_on_the_disk_before_the_manifest(
         for part in range(2):
             convert_part(place, part)
         made = [path for path in folder.rglob("*") if path.is_file()]
-        assert len(made) == 3 + 2 + 2  # plan, list and spans; shards; receipts
+        assert len(made) == 3 + 2 + 2  # three files of the plan (plan, list, spans), two shards, two receipts
         assert synced >= {path.stat().st_ino for path in made}
-        synced |= {path.stat().st_ino for path in place.glob("shards/*")}  # written before
+        synced |= {path.stat().st_ino for path in place.glob("shards/*")}  # the old shards were written earlier
         publish(place)
         assert place.parent.stat().st_ino in synced or append
     assert ready == [True, True]
@@ -411,7 +411,7 @@ def test_late_part_of_a_replaced_plan_is_ignored(root: Path, place: Path) -> Non
     kept = old.receipt_path(0).read_bytes()
     shard = (old.folder / "shards" / receipt.shard).read_bytes()
     plan_conversion(root, place, 2, overwrite=True)
-    old.receipt_path(0).write_bytes(kept)  # the late part ends now
+    old.receipt_path(0).write_bytes(kept)  # as if the late part ended now
     (old.folder / "shards" / receipt.shard).write_bytes(shard)
     assert list_parts(place).missing == [0, 1]
     for part in range(2):
@@ -437,7 +437,7 @@ def test_full_disk_is_a_store_error_of_a_part(root: Path, place: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     assert list_parts(place).missing == [0]
-    assert len([*(plan.folder / "shards").iterdir()]) == 1  # of the first attempt
+    assert len([*(plan.folder / "shards").iterdir()]) == 1  # the shard of the first attempt
     convert_part(place, 0)
     assert publish(place).records == 40
 
@@ -445,7 +445,7 @@ def test_full_disk_is_a_store_error_of_a_part(root: Path, place: Path) -> None:
 @pytest.mark.parametrize(
     "change", [lambda data: data[:-1], lambda data: data + b"x", None], ids=["cut", "longer", "gone"]
 )
-def test_shard_of_another_size_is_found_by_read_and_verify(
+def test_read_and_verify_find_a_shard_with_a_wrong_size(
     root: Path, place: Path, change: Callable[[bytes], bytes] | None
 ) -> None:
     plant_photos(root, 4)

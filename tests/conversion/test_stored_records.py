@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A store of 9 JPEGs and PNGs of two classes, with a further field."""
+    """A store of 9 JPEGs and PNGs of two classes, with an additional field."""
     root = plant_photos(tmp_path / "images", 8)
     plant(root, {"dog/9.png": picture("PNG")})
     (tmp_path / "list.csv").write_text(
@@ -45,7 +45,7 @@ def out(tmp_path: Path) -> Path:
 
 
 def other(tmp_path: Path, *classes: str) -> Path:
-    """Another store, of these classes."""
+    """Return another store with these classes."""
     place = tmp_path / f"{'-'.join(classes)}.lmdb"
     convert(plant_photos(tmp_path / f"of {place.name}", 2 * len(classes), classes), place)
     return place
@@ -90,13 +90,13 @@ def test_concatenated_datasets_are_copied_as_records_in_order(place: Path, out: 
     a, b = told(place), told(second)
     assert told(out) == [b[3], b[1], *a, *b, b[3], a[0]]
     assert manifest.classes == ("cat", "dog")
-    assert (manifest.source["check"], "path" in manifest.source) == ("decode", False)  # the common options
+    assert (manifest.source["check"], "path" in manifest.source) == ("decode", False)  # options that all datasets share
     with open_store(out) as store:
         assert store.verify() == manifest.digest
 
 
 class Turned(Subset[Any]):
-    """A Subset of a user that changes the samples."""
+    """A user's subclass of Subset that changes the samples."""
 
     @override
     def __getitem__(self, index: Any) -> Any:
@@ -162,7 +162,7 @@ def rotate(image: Image.Image) -> Image.Image:
     return image.rotate(180)
 
 
-def test_kept_damage_stays_marked(tmp_path: Path, out: Path) -> None:
+def test_copied_record_with_kept_damage_stays_marked(tmp_path: Path, out: Path) -> None:
     root = plant(tmp_path / "images", {"cat/0.jpg": photo(), "cat/1.jpg": photo()[:700]})
     convert(root, tmp_path / "first.lmdb", on_damaged="keep")
     with LMDBDataset(tmp_path / "first.lmdb") as dataset:

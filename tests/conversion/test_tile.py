@@ -40,7 +40,7 @@ def _no_jpegtran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def assert_tiled(record: Record) -> np.ndarray[Any, Any]:
-    """Check that crops of a record equal crops of its whole image, and return the whole image."""
+    """Check that crops of a tiled record equal crops of its whole image. Return the whole image."""
     assert isinstance(record.image, bytes)
     tiles = record.fields["tiles"]
     assert tiles == find_lengths(record.image)
@@ -61,7 +61,7 @@ def pixels(path: Path) -> np.ndarray[Any, Any]:
     return np.asarray(decode_pil(path.read_bytes()))
 
 
-def test_field_named_tiles_is_refused_in_a_store_of_tiles(root: Path, place: Path) -> None:
+def test_field_named_tiles_is_refused_in_a_tiled_store(root: Path, place: Path) -> None:
     plant_photos(root, 2)
     listing = place.with_name("all.jsonl")
     listing.write_text('{"path": "cat/0000.jpg", "tiles": 7}\n{"path": "dog/0001.jpg"}\n')
@@ -74,7 +74,7 @@ def test_field_named_tiles_is_refused_in_a_store_of_tiles(root: Path, place: Pat
 
 @jpegs.needs_jpegtran
 def test_untileable_image_is_stored_unchanged_and_named(root: Path, place: Path) -> None:
-    padded = photo()[:-2] + bytes(40) + END  # the check accepts it, jpegtran does not
+    padded = photo()[:-2] + bytes(40) + END  # the check accepts this file and jpegtran refuses it
     files = {
         "cat/0.jpg": photo(),
         "cat/1.png": encoded(jpegs.draw(24, 18), "PNG"),
@@ -114,7 +114,7 @@ def test_resumed_conversion_tiles_or_names_every_kind_of_file(root: Path, place:
         convert(root, place, resume=True, images=ImageFormat(tile=True))
     report = convert(root, place, images=images, resume=True)
     assert report.resumed_at > 0
-    # Tiling rejects nothing, and changes no reason.
+    # Tiling rejects no further file and changes no reason.
     assert (report.records, report.rejected, report.repaired) == (plain.records, plain.rejected, plain.repaired)
     told = events(place)
     assert [event for event in told if event["event"] != "untiled"] == events(plain.place)
@@ -134,7 +134,7 @@ def test_resumed_conversion_tiles_or_names_every_kind_of_file(root: Path, place:
 
 
 @jpegs.needs_jpegtran
-def test_images_made_smaller_are_encoded_tiled_and_others_unchanged(root: Path, place: Path) -> None:
+def test_resized_images_are_encoded_in_tiles_and_others_keep_their_pixels(root: Path, place: Path) -> None:
     plant(
         root,
         {
@@ -163,7 +163,9 @@ def test_images_made_smaller_are_encoded_tiled_and_others_unchanged(root: Path, 
 
 @pytest.mark.usefixtures("_no_jpegtran")
 @pytest.mark.parametrize("options", [{}, {"max_side": 100}])
-def test_quality_encodes_all_jpegs_again_and_reports_it(root: Path, place: Path, options: dict[str, Any]) -> None:
+def test_quality_option_encodes_all_jpegs_again_and_reports_this(
+    root: Path, place: Path, options: dict[str, Any]
+) -> None:
     data = photo(width=90, height=60, quality=95)
     cmyk = jpegs.encode(jpegs.draw(90, 60, "CMYK"))
     plant(root, {"cat/0.jpg": data, "cat/1.png": picture_of(data), "cat/2.jpg": cmyk})
@@ -174,7 +176,7 @@ def test_quality_encodes_all_jpegs_again_and_reports_it(root: Path, place: Path,
     assert len(jpeg.image) < len(data) / 2
     assert jpeg.resized_from == (jpeg.width, jpeg.height) == (90, 60)
     assert (png.image, png.resized_from) == (picture_of(data), None)
-    assert (other.image, other.resized_from) == (cmyk, None)  # encoding again would only lose quality
+    assert (other.image, other.resized_from) == (cmyk, None)  # encoding these again would only lose quality
     assert (report.reencoded, report.resized, report.untiled) == (1, 0, 2)
     with open_store(place) as store:
         assert store.manifest.outcome["reencoded"] == 1

@@ -1,4 +1,4 @@
-"""``ImageFormat``: images made smaller, and the options that exclude each other."""
+"""``ImageFormat`` makes images smaller, and refuses options that exclude each other."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
         ({"raw": True, "quality": 90, "max_side": 9}, "stores pixels, which have no quality: leave quality .* out"),
     ],
 )
-def test_image_format_checks_itself(options: dict[str, Any], message: str) -> None:
+def test_image_format_refuses_invalid_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises((OptionError, TypeError), match=message):
         ImageFormat(**options)
 
 
-def test_images_made_smaller_are_reported_and_others_unchanged(root: Path, place: Path) -> None:
+def test_resized_images_are_reported_and_others_stay_unchanged(root: Path, place: Path) -> None:
     plant(
         root,
         {
@@ -67,7 +67,7 @@ def test_images_made_smaller_are_reported_and_others_unchanged(root: Path, place
 
 
 def test_unresizable_image_is_damaged(root: Path, place: Path) -> None:
-    data = encoded(jpegs.draw(24, 18), "PNG")[:-60]  # the header is whole, so its structure is
+    data = encoded(jpegs.draw(24, 18), "PNG")[:-60]  # the header and so the structure are intact
     plant(root, {"cat/0.jpg": photo(), "cat/1.png": data})
     report = convert(root, place, check="structure", on_damaged="keep", images=ImageFormat(max_side=10))
     (event,) = report_lines(report)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     ("samples", "kind"),
     [({"image": [IMAGE]}, "dict"), ("folder/", "str"), (IMAGE, "bytes"), (Record(), "Record"), (noise("L"), "Image")],
 )
-def test_write_store_refuses_other_types_than_iterables_of_samples(tmp_path: Path, samples: Any, kind: str) -> None:
+def test_write_store_refuses_anything_but_iterables_of_samples(tmp_path: Path, samples: Any, kind: str) -> None:
     told = rf"^samples must be an iterable .* got {kind}: put a single sample into a list.*convert\(\)$"
     with pytest.raises(OptionError, match=told):
         written(samples, tmp_path)
@@ -107,7 +107,7 @@ def test_class_names_are_found_through_wrappers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("label", [2, -1])
-def test_label_without_a_class_is_refused_at_its_sample(tmp_path: Path, label: int) -> None:
+def test_label_without_a_class_is_refused_with_the_number_of_its_sample(tmp_path: Path, label: int) -> None:
     samples = [(IMAGE, 1), (IMAGE, 1), (IMAGE, label)]
     told = rf"^sample 2: label {label} is not one of the 2 classes \(0 to 1\): .* or classes=\(\) to store labels"
     with pytest.raises(FieldError, match=told):
@@ -140,7 +140,7 @@ def test_unknown_or_ambiguous_class_name_is_refused(tmp_path: Path, classes: Any
 
 
 @pytest.mark.parametrize("error", [LookupError, KeyboardInterrupt])
-def test_failing_source_leaves_nothing_at_the_place(tmp_path: Path, error: type[BaseException]) -> None:
+def test_failed_source_leaves_nothing_at_the_place(tmp_path: Path, error: type[BaseException]) -> None:
     def samples() -> Iterator[Any]:
         yield IMAGE, 1
         raise error("the source broke")

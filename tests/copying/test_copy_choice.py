@@ -1,4 +1,4 @@
-"""Copies of some records, or with other labels, equal a conversion of these files."""
+"""A copy of selected or relabeled records equals a conversion of the same files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A store of 30 photographs in three classes, ten of them wide, and of some that were repaired or rejected."""
+    """A store of 30 photographs in three classes, ten of them wide. Other files were repaired or rejected."""
     root = plant_photos(tmp_path / "images", 20, classes=("cat", "dog"))
     plant(root, {f"eel/{number}.jpg": photo(number, 80, 30) for number in range(10)})
     plant_kinds(root, "no end marker", "half", "text")
@@ -33,14 +33,14 @@ def store(tmp_path: Path) -> Path:
 
 
 def listing(folder: Path, name: str, *rows: Any) -> Path:
-    """Write a listing: lines of a .txt or .csv, objects of a .jsonl."""
+    """Write a listing from lines of text (.txt, .csv) or from objects (.jsonl)."""
     lines = rows if not name.endswith("jsonl") else map(json.dumps, rows)
     (folder / name).write_text("".join(f"{line}\n" for line in lines))
     return folder / name
 
 
 def copied(store: Path, **options: Any) -> tuple[list[Record], Manifest]:
-    """Copy, verify, and return the records and the manifest of the copy."""
+    """Copy the store and verify the copy. Return the copy's records and manifest."""
     place = store.with_name("copy.lmdb")
     manifest = copy_store(store, place, overwrite=True, **options)
     assert verified(place) == manifest.digest
@@ -52,7 +52,7 @@ def names(store: Path, **options: Any) -> list[str | None]:
 
 
 def converted(tmp_path: Path, chosen: Mapping[str, str | None]) -> tuple[str, tuple[str, ...]]:
-    """Convert the files of the store again, with these labels; return the digest and the classes."""
+    """Convert the store's files again with these labels. Return the digest and the classes."""
     rows = [{"path": name, "label": label} for name, label in chosen.items()]
     convert(
         tmp_path / "images", tmp_path / "again.lmdb", listing=listing(tmp_path, "again.jsonl", *rows), overwrite=True
@@ -67,10 +67,10 @@ def labels_of(store: Path) -> dict[str, str | None]:
         return {name: classes[label] for name, label in zip(opened.names(), labels, strict=True)}
 
 
-# Which records
+# Selecting records
 
 
-def test_records_are_selected_and_dropped_by_listings_of_every_kind(store: Path, tmp_path: Path) -> None:
+def test_listings_of_every_kind_select_and_drop_records(store: Path, tmp_path: Path) -> None:
     everything = names(store)
     two = ["cat/0000.jpg", "dog/0001.jpg"]
     at = [everything.index(name) for name in two]
@@ -91,7 +91,7 @@ def test_records_are_selected_and_dropped_by_listings_of_every_kind(store: Path,
     ]
 
 
-def test_select_refuses_unknown_names_and_drop_warns(store: Path, tmp_path: Path) -> None:
+def test_select_refuses_unknown_names_and_drop_only_warns(store: Path, tmp_path: Path) -> None:
     few = listing(tmp_path, "few.txt", "cat/0000.jpg", "a", "b", "c", "d")
     told = r"few\.txt: 4 of its rows name no record of .*all\.lmdb: 'a', 'b', 'c', …"
     with pytest.raises(SourceError, match=told):
@@ -117,7 +117,7 @@ def test_ambiguous_row_is_refused(store: Path, tmp_path: Path, row: Any, message
         copied(store, drop=listing(tmp_path, "bad.jsonl", row))
 
 
-def test_query_selects_records_of_every_source(store: Path) -> None:
+def test_query_selects_records_from_every_source(store: Path) -> None:
     wide = [name for name in labels_of(store) if name.startswith("eel/")]
     assert names(store, where="width>=80") == names(store, where="width > 40  height==30 ") == wide
     assert names(store, where="width!=80 label<1") == names(store, classes=["cat"])
@@ -139,7 +139,7 @@ def test_empty_selection_is_an_error_and_writes_nothing(store: Path) -> None:
     assert not [*store.parent.glob("none*")]
 
 
-def test_selection_keeps_all_classes_and_its_report_lines(store: Path) -> None:
+def test_selection_keeps_all_classes_and_report_lines_of_its_records(store: Path) -> None:
     before = labels_of(store)
     some, manifest = copied(store, where="width==80")
     assert manifest.classes == ("cat", "dog", "eel")
@@ -165,18 +165,19 @@ def test_copy_of_classes_equals_a_conversion_of_their_folders(store: Path, tmp_p
 
 
 @pytest.mark.parametrize("rename", [{"cat": "zebra"}, {"cat": "dog"}, {"cat": "dog", "dog": "cat"}])
-def test_renamed_classes_equal_a_conversion_with_these_names(
+def test_copy_with_renamed_classes_equals_a_conversion_with_these_names(
     store: Path, tmp_path: Path, rename: dict[str, str]
 ) -> None:
     chosen = {name: rename.get(str(label), label) for name, label in labels_of(store).items()}
     _, manifest = copied(store, rename_classes=rename)
     assert (manifest.digest, manifest.classes) == converted(tmp_path, chosen)
-    assert manifest.outcome == {"repaired": 1, "rejected": 2}  # all records are copied, so the whole report is
+    # all records are copied, so the whole report is copied too
+    assert manifest.outcome == {"repaired": 1, "rejected": 2}
     with pytest.raises(OptionError, match=r"rename_classes \(--rename-class\): no class is called 'cow'"):
         copied(store, rename_classes={"cow": "cat"})
 
 
-def test_labels_of_a_full_listing_equal_a_conversion_with_it(store: Path, tmp_path: Path) -> None:
+def test_copy_labeled_by_a_full_listing_equals_a_conversion_with_that_listing(store: Path, tmp_path: Path) -> None:
     chosen = {name: f"group {number % 4}" for number, name in enumerate(labels_of(store))}
     rows = [{"name": name, "label": label} for name, label in reversed(chosen.items())]
     _, manifest = copied(store, labels=listing(tmp_path, "labels.jsonl", *rows))
@@ -193,7 +194,7 @@ def test_unlisted_records_keep_their_labels(store: Path, tmp_path: Path) -> None
     _, manifest = copied(store, labels=listing(tmp_path, "labels.csv", *rows))
     assert (manifest.digest, manifest.classes) == converted(tmp_path, wanted)
     some, manifest = copied(store, labels=listing(tmp_path, "labels.csv", "path,label", "cat/000.jpg,1"))
-    assert manifest.classes == ("cat", "dog", "eel")  # an integer is the label of a class
+    assert manifest.classes == ("cat", "dog", "eel")  # an integer means the label of a class
     assert [record.label for record in some][:2] == [1, 0]
 
 
@@ -218,7 +219,7 @@ def test_listing_with_wrong_labels_is_an_error(
         copied(store, labels=listing(tmp_path, "bad.jsonl", *rows))
 
 
-def test_only_the_label_of_a_record_changes(tmp_path: Path) -> None:
+def test_relabeling_changes_only_the_label_of_a_record(tmp_path: Path) -> None:
     image = np.asfortranarray(np.arange(12, dtype=">u2").reshape(3, 4))
     before = [
         Record("a", 0, b"\xff\xd8", 5, 6, "JPEG", "cut", (7, 8), {"n": 2**40, "list": [[1, 2.5], None]}),

@@ -46,7 +46,7 @@ def source(tmp_path: Path) -> Path:
         (exchanged, "has been exchanged for another one"),
     ],
 )
-def test_damaged_record_is_left_out_and_named(
+def test_skip_damaged_leaves_out_and_names_a_damaged_record(
     tmp_path: Path, source: Path, damage: Callable[[Path], bytes | None], reason: str
 ) -> None:
     before, old = [record.image for record in records(source)], events(source)
@@ -115,7 +115,7 @@ def test_skip_damaged_without_an_intact_record_leaves_nothing(tmp_path: Path, so
     assert {*tmp_path.iterdir()} == before
 
 
-def test_skip_damaged_excludes_a_selection(tmp_path: Path, source: Path) -> None:
+def test_skip_damaged_cannot_be_combined_with_a_selection(tmp_path: Path, source: Path) -> None:
     with pytest.raises(OptionError, match=r"skip_damaged \(--skip-damaged\) copies one store, without where, resume: "):
         copy_store(source, tmp_path / "new.lmdb", skip_damaged=print, where="label==1", resume=True)
 

@@ -1,4 +1,4 @@
-"""Merges and splits contain each record once, also after an interruption."""
+"""Merges and splits contain each record exactly once, even after an interruption."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-# Python >= 3.12 warns of forks of a process with threads. MongoDB clients have threads.
+# Python >= 3.12 warns about forks of a process with threads. MongoDB clients have threads.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
 
@@ -48,7 +48,7 @@ def write_boxes(place: Path, labels: Any, classes: tuple[str, ...]) -> Path:
 
 
 def named(place: Path) -> list[tuple[str | None, str | None]]:
-    """Return the name and the name of the class of each record."""
+    """Return the name and the class name of each record."""
     with open_store(place) as store:
         classes = store.manifest.classes
         return [(record.name, None if record.label is None else classes[record.label]) for record in store]
@@ -99,7 +99,7 @@ def test_merge_is_equal_in_lmdb_and_mongodb(tmp_path: Path, mongo_uri: str) -> N
     assert [verified(f"{mongo_uri}.t"), verified(tmp_path / "v.lmdb")] == [part.digest for part in parts]
 
 
-def test_unsorted_classes_are_united_in_source_order(tmp_path: Path) -> None:
+def test_unsorted_classes_are_merged_in_source_order(tmp_path: Path) -> None:
     one = write(tmp_path / "1.lmdb", [0, 1, None], ("dog", "cat"), "a")
     two = write(tmp_path / "2.lmdb", [0, 1], ("ant", "cat"), "b")
     empty = write(tmp_path / "3.lmdb", [None], (), "c")
@@ -150,7 +150,7 @@ def test_box_labels_change_like_record_labels(tmp_path: Path, labels: Any) -> No
         found(two, classes=["cat"])
 
 
-def test_box_labels_without_classes_get_no_classes(tmp_path: Path) -> None:
+def test_merged_box_labels_without_classes_get_no_classes(tmp_path: Path) -> None:
     one = write_boxes(tmp_path / "1.lmdb", [1, 0], ("cat", "dog"))
     bare, names = (write_boxes(tmp_path / f"{labels}.lmdb", labels, ()) for labels in ([0, 1], ["cat", "cow"]))
     with pytest.raises(OptionError, match=r"has a box with the label 0 \(without a class\), .* give all sources"):
@@ -161,12 +161,15 @@ def test_box_labels_without_classes_get_no_classes(tmp_path: Path) -> None:
     assert documents(tmp_path / "same.lmdb") == documents(bare)
 
 
-# One into several
+# Splits
 
 
 @pytest.mark.parametrize("fractions", [(0.9, 0.1), (0.7, 0.2, 0.1), (1 / 3, 1 / 3, 1 / 3)])
-def test_each_record_is_in_one_part_and_each_label_in_proportion(tmp_path: Path, fractions: tuple[float, ...]) -> None:
-    labels = [number % 10 if number < 900 else 10 + number % 50 for number in range(1000)]  # of 90 and of 2 records
+def test_split_puts_each_record_in_one_part_and_keeps_label_proportions(
+    tmp_path: Path, fractions: tuple[float, ...]
+) -> None:
+    # labels with 90 records and with 2 records
+    labels = [number % 10 if number < 900 else 10 + number % 50 for number in range(1000)]
     write(tmp_path / "all.lmdb", labels)
     places = [tmp_path / f"{number}.lmdb" for number in range(len(fractions))]
     parts = copy_store(tmp_path / "all.lmdb", places, split=fractions, seed=1)
@@ -217,7 +220,7 @@ def test_wrong_split_is_refused(tmp_path: Path, fractions: list[float], count: i
     assert [path.name for path in tmp_path.iterdir()] == ["all.lmdb"]
 
 
-def test_taken_destination_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_existing_destination_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     make(tmp_path / "all.lmdb")
     taken = write(tmp_path / "v.lmdb", [0])
     with pytest.raises(StoreExistsError, match=r"v\.lmdb exists already; overwrite \(--overwrite\) replaces it"):
@@ -227,7 +230,7 @@ def test_taken_destination_is_refused_before_anything_is_written(tmp_path: Path)
     assert {path.name for path in tmp_path.iterdir()} == {"all.lmdb", "v.lmdb"}
 
 
-def test_damage_changes_no_destination(tmp_path: Path) -> None:
+def test_damaged_source_leaves_destinations_unchanged(tmp_path: Path) -> None:
     make(tmp_path / "all.lmdb")
     old = write(tmp_path / "t.lmdb", [0])
     document = value_at(tmp_path / "all.lmdb", RECORDS, record_key(200))
@@ -239,7 +242,7 @@ def test_damage_changes_no_destination(tmp_path: Path) -> None:
     assert not (tmp_path / "v.lmdb").exists()
 
 
-# Interrupted
+# Interruptions
 
 
 def killed(at: int, sources: Any, destinations: Any, **options: Any) -> None:
@@ -305,7 +308,7 @@ def test_killed_split_resumes_to_the_same_stores(tmp_path: Path, mongo_uri: str,
         copy_store(tmp_path / "all.lmdb", places, resume=True, **options)
 
 
-def test_boolean_field_of_a_query_must_be_in_all_stores(tmp_path: Path) -> None:
+def test_boolean_field_in_a_query_must_exist_in_all_stores(tmp_path: Path) -> None:
     write_store([{"name": "a", "is_test": True}], tmp_path / "a.lmdb")
     write_store([{"name": "b", "other": True}], tmp_path / "b.lmdb")
     with pytest.raises(OptionError, match=r"b\.lmdb has no column 'is_test'; its columns are .*, other"):

@@ -1,4 +1,4 @@
-"""Copies with the marks of one person or several."""
+"""Copies that apply the marks of one or several people."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def marks(folder: Path, *rows: dict[str, Any], name: str = "all.lmdb.marks.jsonl") -> Path:
-    """Write marks; rows with an index get the name of the record."""
+    """Write marks, and add the record's name to each row that has an index."""
     some = [{"name": f"r{row['index']}"} | row if "index" in row else row for row in rows]
     (folder / name).write_text("".join(f"{json.dumps(row)}\n" for row in some))
     return folder / name
@@ -62,7 +62,7 @@ def test_marked_records_are_dropped_and_labelled_and_tags_are_ignored(store: Pat
     expected = everything | {"r2": 0, "r3": 2, "r4": None}
     del expected["r1"], expected["r5"]
     assert copied(store, file) == expected
-    # The labels of all records leave all classes there, and a new name becomes a new class.
+    # Relabeling all records keeps all classes, and a new name becomes a new class.
     assert set(copied(store, marks(tmp_path, *({"index": n, "label": "dog"} for n in range(9)))).values()) == {1}
     assert copied(store, marks(tmp_path, {"index": 0, "label": "fox"}))["r0"] == 3
     # Marks apply after other labels.
@@ -85,7 +85,9 @@ def test_marks_of_several_people_are_joined(store: Path, tmp_path: Path) -> None
     ("mark", "what"),
     [({"index": 2, "label": "dog"}, "label 'cat', label 'dog'"), ({"name": "r2", "drop": True}, "label 'cat', drop")],
 )
-def test_contradiction_names_both_files(store: Path, tmp_path: Path, mark: dict[str, Any], what: str) -> None:
+def test_contradicting_marks_are_refused_with_both_files(
+    store: Path, tmp_path: Path, mark: dict[str, Any], what: str
+) -> None:
     ann = marks(tmp_path, {"index": 0, "tags": ["x"]}, {"index": 2, "label": "cat"}, name="ann.jsonl")
     bob = marks(tmp_path, mark, name="bob.jsonl")
     found = rf"ann.jsonl, row 2, and .*bob.jsonl, row 1, disagree about record 2 \(r2\): {what}"
@@ -108,6 +110,6 @@ def test_contradiction_names_both_files(store: Path, tmp_path: Path, mark: dict[
         ({"index": 1, "lable": "dog"}, "row 2: a mark has index, name, drop, label, tags, and not 'lable'"),
     ],
 )
-def test_wrong_mark_is_refused_with_the_reason(store: Path, tmp_path: Path, mark: dict[str, Any], what: str) -> None:
+def test_invalid_mark_is_refused_with_the_reason(store: Path, tmp_path: Path, mark: dict[str, Any], what: str) -> None:
     with pytest.raises(SourceError, match=what):
         copied(store, marks(tmp_path, {"index": 0, "drop": True}, mark))

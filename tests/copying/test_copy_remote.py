@@ -55,7 +55,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("object_store")]
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a store in one file, the same records in shards, and a store of other records."""
+    """Return a folder of three stores: one file, the same records in shards, and other records."""
     folder = tmp_path_factory.mktemp("stores")
     root = plant_photos(folder / "images", 12)
     convert(root, folder / "one.lmdb")
@@ -90,7 +90,7 @@ def test_store_is_uploaded_and_downloaded(
         assert stored(one, range(12)) == stored(back, range(12))
 
 
-def test_remote_store_is_replaced_whole_and_only_on_request(
+def test_remote_store_is_replaced_completely_and_only_on_request(
     object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
 ) -> None:
     place = object_store.place("train.lmdb")
@@ -115,7 +115,7 @@ def test_concurrent_upload_has_one_winner(
     object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
 ) -> None:
     place = object_store.place("train.lmdb")
-    both = threading.Barrier(2)  # neither publishes before the other has put its shards
+    both = threading.Barrier(2)  # neither publishes before both have uploaded their shards
 
     def decide(method: str, path: str) -> None:
         if method == "PUT" and path.endswith("manifest.bson"):
@@ -148,7 +148,7 @@ def test_concurrent_upload_has_one_winner(
 
 @contextmanager
 def held_copy(object_store: ObjectStore, source: object, to: object) -> Iterator[subprocess.Popen[str]]:
-    """Begin to copy a store of three shards, and hold it at the last one, 00002, until the block ends."""
+    """Begin to copy a store of three shards, and pause the copy at the last shard, 00002, until the block ends."""
     reached, release = threading.Event(), threading.Event()
 
     def decide(method: str, path: str) -> tuple[int, str] | None:
@@ -178,7 +178,7 @@ def held_copy(object_store: ObjectStore, source: object, to: object) -> Iterator
 
 
 def kill_copy(object_store: ObjectStore, source: object, to: object, others_are_there: Callable[[], bool]) -> None:
-    """Begin to copy a store, and kill the process when all shards but the last have been copied."""
+    """Begin to copy a store, and kill the process when all shards except the last are copied."""
     with held_copy(object_store, source, to) as process:
         deadline = time.monotonic() + WAIT_S
         while not others_are_there():
@@ -188,7 +188,7 @@ def kill_copy(object_store: ObjectStore, source: object, to: object, others_are_
 
 
 def copy_and_watch(object_store: ObjectStore, outside: Outside, method: str, source: object, to: object) -> set[str]:
-    """Copy a store, and return the names of the shards whose bytes were sent or fetched."""
+    """Copy a store, and return the names of the shards that were transferred."""
     seen: set[str] = set()
 
     def decide(used: str, path: str) -> None:
@@ -200,8 +200,11 @@ def copy_and_watch(object_store: ObjectStore, outside: Outside, method: str, sou
     return seen
 
 
-def test_killed_upload_leaves_no_store_and_continues(object_store: ObjectStore, outside: Outside, stores: Path) -> None:
-    place = object_store.place("bucket.lmdb")  # its errors must not look like errors about a bucket
+def test_killed_upload_leaves_no_store_and_can_continue(
+    object_store: ObjectStore, outside: Outside, stores: Path
+) -> None:
+    # an error that contains this name must not look like an error about a bucket
+    place = object_store.place("bucket.lmdb")
 
     def shards() -> list[str]:
         return [key for key in outside(keys, place) if key.startswith("shards/")]
@@ -210,7 +213,8 @@ def test_killed_upload_leaves_no_store_and_continues(object_store: ObjectStore, 
     with pytest.raises(NotAStoreError, match=r"has no store: there is no manifest\.bson"):
         outside(read_table, place)
     left = shards()
-    outside(put, place, {left[1]: bytes(len(outside(get, place, left[1])))})  # the name and the size are right
+    # wrong bytes under the right name and with the right size
+    outside(put, place, {left[1]: bytes(len(outside(get, place, left[1])))})
     sent = copy_and_watch(object_store, outside, "PUT", stores / "shards.lmdb", place)
     assert len(sent) == 2
     assert left[0].removeprefix("shards/") not in sent
@@ -224,7 +228,9 @@ def remove(place: str, key: str) -> None:
     Bucket(place).delete([key])
 
 
-def test_grown_store_is_downloaded(object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path) -> None:
+def test_store_with_appended_shards_is_downloaded(
+    object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
+) -> None:
     place, grown, to = object_store.place("train.lmdb"), tmp_path / "grown.lmdb", tmp_path / "back.lmdb"
     shutil.copytree(stores / "shards.lmdb", grown)
     convert(stores / "other", grown, append=True)
@@ -244,7 +250,9 @@ def test_upload_removes_files_of_outdated_uploads(object_store: ObjectStore, out
     assert {*outside(keys, place)} == {*table.files, "manifest.bson", *others}
 
 
-def test_upload_with_removed_files_is_not_published(object_store: ObjectStore, outside: Outside, stores: Path) -> None:
+def test_upload_whose_files_were_removed_is_not_published(
+    object_store: ObjectStore, outside: Outside, stores: Path
+) -> None:
     place = object_store.place("train.lmdb")
     with held_copy(object_store, stores / "shards.lmdb", place) as process:
         deadline = time.monotonic() + WAIT_S
@@ -270,7 +278,7 @@ def test_download_reports_a_replaced_store(
     assert not to.exists()
 
 
-def test_killed_download_continues_with_whole_shards(
+def test_killed_download_continues_after_its_complete_shards(
     object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
 ) -> None:
     place, to = object_store.place("train.lmdb"), tmp_path / "back.lmdb"
@@ -283,14 +291,14 @@ def test_killed_download_continues_with_whole_shards(
     kill_copy(object_store, place, to, lambda: len(there()) == 2)
     assert not to.exists()
     first, second = there()
-    second.write_bytes(first.read_bytes())  # a whole shard, but the wrong one
+    second.write_bytes(first.read_bytes())  # another complete shard under this name
     assert copy_and_watch(object_store, outside, "GET", place, to) == {*names[1:]}
     assert digest(to) == digest(stores / "one.lmdb")
     assert {path.name for path in (to / "shards").iterdir()} == {*names}
     assert [*tmp_path.iterdir()] == [to]
 
 
-def test_ctrl_c_ends_a_repeating_download(
+def test_ctrl_c_ends_a_download_that_repeats_requests(
     object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
 ) -> None:
     place = object_store.place("train.lmdb")
@@ -318,10 +326,12 @@ def test_ctrl_c_ends_a_repeating_download(
         error = process.communicate(timeout=WAIT_S)[1]
     assert process.returncode == 130
     assert "copied files are kept; the same command copies the others" in error
-    assert len(refused) < before + 6  # in a minute there would be 14
+    assert len(refused) < before + 6  # a minute of retries would make 14 requests
 
 
-def test_lost_answer_keeps_the_published_store(object_store: ObjectStore, outside: Outside, stores: Path) -> None:
+def test_upload_succeeds_if_only_the_last_response_is_lost(
+    object_store: ObjectStore, outside: Outside, stores: Path
+) -> None:
     place = object_store.place("train.lmdb")
     lost: list[str] = []
 
@@ -339,14 +349,14 @@ def test_lost_answer_keeps_the_published_store(object_store: ObjectStore, outsid
 
 
 def other_etag(headers: dict[str, str], body: bytes) -> tuple[dict[str, str], bytes]:
-    """Replace the ETag by one that only looks like an MD5. S3 does so for objects encrypted with KMS."""
+    """Replace the ETag by a value that only looks like an MD5, as S3 does for objects encrypted with KMS."""
     return headers | {"ETag": f'"{"0" * 32}"'}, body
 
 
 @pytest.mark.parametrize(
     ("change", "etags", "listed"), [(shorten, other_etag, False), (flip, None, True), (flip, other_etag, False)]
 )
-def test_conversion_repeats_incomplete_answers(
+def test_conversion_repeats_requests_with_incomplete_responses(
     change: Change,
     etags: Change | None,
     listed: bool,
@@ -377,7 +387,7 @@ def test_conversion_repeats_incomplete_answers(
     assert (report.digest, report.records, report.rejected) == (expected, 12, 0)
 
 
-def test_incomplete_answers_reject_an_image(
+def test_image_is_rejected_if_every_response_is_incomplete(
     object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
 ) -> None:
     place = object_store.place("images")
@@ -392,7 +402,7 @@ def test_incomplete_answers_reject_an_image(
 
 
 @pytest.mark.parametrize("change", [shorten, flip])
-def test_download_repeats_incomplete_answers(
+def test_download_repeats_requests_with_incomplete_responses(
     change: Change, object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
 ) -> None:
     place, changed = object_store.place("train.lmdb"), set[str]()
@@ -417,7 +427,7 @@ def test_download_repeats_incomplete_answers(
             outside(copy_store, place, tmp_path / "again.lmdb", environment=environment)
 
 
-def test_expired_credentials_end_a_conversion_that_resumes(
+def test_expired_credentials_end_a_conversion_that_can_resume(
     object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
 ) -> None:
     place = object_store.place("images")
@@ -464,4 +474,4 @@ def test_refused_remote_copies_leave_nothing(
             outside(copy_store, place, to)
         assert not to.exists()
     outside(put, place, {shards[0]: first})
-    assert outside(copy_store, place, to).digest == digest(to)  # with the shards that are there already
+    assert outside(copy_store, place, to).digest == digest(to)  # continues with the shards already downloaded

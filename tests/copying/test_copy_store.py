@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 LENGTH = 300
 EVENTS = [{"event": "repaired", "name": f"{number}.jpg", "reason": "no end"} for number in range(5)]
 
-# Python >= 3.12 warns of forks of a process with threads. MongoDB clients have threads.
+# Python >= 3.12 warns about forks of a process with threads. MongoDB clients have threads.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
 
@@ -62,7 +62,7 @@ def source(tmp_path: Path) -> Path:
     return tmp_path / "source.lmdb"
 
 
-def test_copy_to_a_server_and_back_is_the_same_store(tmp_path: Path, source: Path, mongo_uri: str) -> None:
+def test_copy_to_a_server_and_back_equals_the_source(tmp_path: Path, source: Path, mongo_uri: str) -> None:
     back = tmp_path / "back.lmdb"
     first = copy_store(source, mongo_uri)
     second = copy_store(mongo_uri, back)
@@ -86,7 +86,7 @@ def test_copy_equals_its_source_at_block_edges(tmp_path: Path, length: int) -> N
     check_same(tmp_path / "source.lmdb", tmp_path / "copy.lmdb")
 
 
-def test_copy_replaces_a_store_only_when_asked_and_whole(tmp_path: Path, source: Path, mongo_uri: str) -> None:
+def test_copy_replaces_a_store_only_on_request_and_completely(tmp_path: Path, source: Path, mongo_uri: str) -> None:
     for place in (tmp_path / "copy.lmdb", mongo_uri):
         old = make(place, 10, seed=1)
         with pytest.raises(StoreExistsError, match=r"exists already; overwrite \(--overwrite\) replaces it"):
@@ -100,7 +100,7 @@ def test_copy_replaces_a_store_only_when_asked_and_whole(tmp_path: Path, source:
         check_same(source, place)
 
 
-# Interrupted
+# Interruptions
 
 
 def killed(source: str | Path, destination: str | Path, records: int, **options: bool) -> None:
@@ -135,7 +135,7 @@ def test_copy_killed_repeatedly_is_resumed(tmp_path: Path, source: Path, mongo_u
         copy_store(source, place, resume=True)
 
 
-def test_copy_killed_at_its_end_counts_nothing_twice(tmp_path: Path, source: Path) -> None:
+def test_copy_killed_at_its_end_stores_nothing_twice(tmp_path: Path, source: Path) -> None:
     def die(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -161,7 +161,7 @@ def test_copy_is_not_resumed_with_another_source(tmp_path: Path, source: Path) -
 # Damage
 
 
-def test_damaged_record_ends_the_copy_without_changes(tmp_path: Path, source: Path, mongo_uri: str) -> None:
+def test_damaged_record_ends_the_copy_and_changes_nothing(tmp_path: Path, source: Path, mongo_uri: str) -> None:
     document = documents_of(make_records(LENGTH), salt_of(source))[200]
     tamper(source, RECORDS, record_key(200), document[:-30] + b"\0" + document[-29:])
     for place in (tmp_path / "copy.lmdb", mongo_uri):
@@ -177,7 +177,7 @@ def test_damaged_record_ends_the_copy_without_changes(tmp_path: Path, source: Pa
             assert store.manifest == old
 
 
-def test_exchanged_record_ends_the_copy(tmp_path: Path, source: Path) -> None:
+def test_swapped_record_ends_the_copy(tmp_path: Path, source: Path) -> None:
     record = make_records(LENGTH)[200]
     record.label = 1
     tamper(source, RECORDS, record_key(200), encode(record).document(200, salt_of(source)))
