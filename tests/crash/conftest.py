@@ -14,5 +14,5 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
-    """An image folder, and what an uninterrupted conversion makes of it."""
+    """An image folder, and the result of an uninterrupted conversion of it."""
     return make_whole(tmp_path_factory.mktemp("whole"))

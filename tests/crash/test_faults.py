@@ -1,4 +1,4 @@
-"""Faults other than kills: full or read-only disks, and several converters and readers at one place."""
+"""Faults other than kills: full or read-only disks, and concurrent conversions and readers at one place."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.slow,
-    # Python >= 3.12 warns of every fork of a process with threads, which every client of a server has.
+    # Python >= 3.12 warns about every fork of a process with threads, and every MongoDB client has threads.
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
 ]
 
@@ -62,7 +62,7 @@ def needed(whole: Whole, tmp_path_factory: pytest.TempPathFactory) -> int:
 
 
 def leave_free(folder: Path, nbytes: int) -> Path:
-    """Fill a file system until ``nbytes`` are free. Return the file that fills it."""
+    """Fill a file system until only ``nbytes`` are free. Return the file that fills it."""
     filler = folder / "filler"
     status = os.statvfs(folder)
     filler.write_bytes(bytes(max(0, status.f_bavail * status.f_frsize - nbytes)))
@@ -83,7 +83,7 @@ def test_full_disk_at_any_moment_loses_nothing(
     place = small_disk / "out.lmdb"
     old = make_old(small_disk) if replacing else None
     options = ["--overwrite"] if old else []
-    # Half of the times it is full near the end: at the columns, the manifest, the report.
+    # In half of the trials the disk is full near the end, while columns, manifest or report are written.
     share = number / len(DISKS) if number % 2 else 0.9 + 0.2 * number / len(DISKS)
     filler = leave_free(small_disk, round(needed * share))
     with converting(whole, place, *options, log=tmp_path / "log") as process:
@@ -97,7 +97,7 @@ def test_full_disk_at_any_moment_loses_nothing(
         filler.unlink()
         resume(whole, place)
         check_resumed(whole, place)
-    else:  # a warning: only the report beside the store had no room
+    else:  # at most a warning, because only the report beside the store had no room
         assert status == 1
         assert [line.partition(": ")[0] for line in said] in ([], ["Warning"]), said
         check_whole(whole, place)
@@ -124,9 +124,10 @@ def test_full_disk_of_a_server_loses_nothing(
     number: int,
 ) -> None:
     server, folder = mongod_on_small_disk
-    monkeypatch.chdir(tmp_path)  # where the report is written
+    monkeypatch.chdir(tmp_path)  # the report is written to the working directory
     place = server.place("full") + "?timeoutMS=3000"
-    filler = folder if number % 2 else fill_disk(folder, 2**16)  # before it begins, or while it writes
+    # fill the disk before the conversion begins, or while it writes
+    filler = folder if number % 2 else fill_disk(folder, 2**16)
     with converting(whole, place, log=tmp_path / "log") as process:
         if number % 2:
             process.join(0.05 * number)
@@ -149,7 +150,7 @@ def test_full_disk_of_a_server_loses_nothing(
     check_whole(whole, place)
 
 
-def test_nearly_full_disk_of_a_server_is_not_written_to(
+def test_conversion_does_not_write_to_a_nearly_full_server(
     whole: Whole, mongod_on_small_disk: tuple[Mongod, Path]
 ) -> None:
     server, folder = mongod_on_small_disk
@@ -163,7 +164,7 @@ def test_nearly_full_disk_of_a_server_is_not_written_to(
 
 @pytest.fixture
 def read_only(tmp_path: Path) -> Iterator[Path]:
-    """A read-only file system with a store, a folder of images, and an unfinished conversion."""
+    """A read-only file system that contains a store, a folder of images, and an unfinished conversion."""
     folder = tmp_path / "media"
     folder.mkdir()
     mount(folder, "size=64m")
@@ -207,7 +208,7 @@ RACES = [("lmdb", trials(8, 0, 1)), ("mongodb", trials(8, 0, 1, share=4))]  # mo
 
 @pytest.fixture
 def place(request: pytest.FixtureRequest, tmp_path: Path, session_mongod: Mongod) -> str:
-    """A place of the kind in the test's parameters."""
+    """A place of the kind that the test's parameter names."""
     return str(request.getfixturevalue("mongod_uri") if request.param == "mongodb" else tmp_path / "out.lmdb")
 
 
@@ -225,7 +226,7 @@ def test_concurrent_conversion_has_one_winner(whole: Whole, tmp_path: Path, plac
             (tmp_path / name).mkdir()
             begun = converting(whole, place, *options, log=tmp_path / name / "log")
             processes.append(stack.enter_context(begun))
-            time.sleep(generator.uniform(0, 0.1))  # a race has no moments to wait for
+            time.sleep(generator.uniform(0, 0.1))  # a race offers no event to wait for
         for process in processes:
             process.join(WAIT_S)
         statuses = [process.exitcode for process in processes]
@@ -243,7 +244,7 @@ def test_concurrent_conversion_has_one_winner(whole: Whole, tmp_path: Path, plac
 
 @pytest.mark.parametrize("place", STORES, indirect=True)
 @pytest.mark.parametrize("number", trials(8, 0, share=4))
-def test_replaced_store_is_never_read_mixed(tmp_path: Path, place: str, number: int) -> None:
+def test_reader_never_mixes_a_store_with_its_replacement(tmp_path: Path, place: str, number: int) -> None:
     roots = [plant_photos(tmp_path / name, 60, width=48 + 8 * at) for at, name in enumerate("ab")]
     digests = [convert(root, place, overwrite=True).digest for root in roots]
     context = multiprocessing.get_context("fork")
@@ -263,17 +264,17 @@ def test_replaced_store_is_never_read_mixed(tmp_path: Path, place: str, number: 
         reader.kill()
         reader.join()
     assert {digest for digest, _ in found} <= set(digests)
-    assert len({*found}) == len({digest for digest, _ in found})  # the same records each time
+    assert len({*found}) == len({digest for digest, _ in found})  # each conversion stores the same records
     assert len(found) > 1
-    # A server keeps only the last store that was replaced.
+    # A server keeps only the store that was replaced last.
     assert all("replaced" in error or "removed" in error for error in errors), errors
     assert not errors or place.startswith("mongodb")
 
 
 def read_on(place: str, done: Any, sender: Any, seed: int) -> None:
-    """Open a store and read it record by record, again and again; send digests and errors."""
+    """Open a store and read it record by record, repeatedly. Send the digests and errors."""
     generator = random.Random(seed)
-    found: list[tuple[str, str]] = []  # the digest of the store, and of what was read
+    found: list[tuple[str, str]] = []  # the digest in the manifest, and the digest of the records that were read
     errors: list[str] = []
     while not done.is_set() or len(found) < 2:
         try:

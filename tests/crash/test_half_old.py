@@ -1,4 +1,4 @@
-"""Stores of which one half is newer than the other, as an interrupted copy over an older store leaves them.
+"""Stores with one new and one old half, which an interrupted copy over an older store leaves.
 
 Each reader must return what the store named by the manifest contains, or raise an error. DBLOADER_TRIALS is the number
 of stores of each kind.
@@ -42,14 +42,14 @@ pytestmark = pytest.mark.slow
 
 
 class Outcome(NamedTuple):
-    """The reads of one store that returned a wrong value without an error, and those that raised an error."""
+    """The reads of one store that silently returned a wrong value, and the reads that raised an error."""
 
     silent: list[str]
     refused: list[str]
 
 
 def make(place: Path, form: str, change: str | None) -> None:
-    """Write a store; ``change`` names the difference of the older one."""
+    """Write a store. ``change`` names how the older store differs, and is None for the newer store."""
     shift = int(change in ("labels", "classes"))
     classes = ("cat", "dog", "owl") if change != "classes" else ("dog", "owl", "cat")
     records = [
@@ -75,7 +75,7 @@ def _write(place: Path, records: list[Any], classes: tuple[str, ...]) -> None:
 
 
 def copy_half(newer: Path, older: Path, place: Path, form: str, rng: random.Random) -> None:
-    """Begin to copy a store over an older one."""
+    """Copy a part of a store over an older store."""
     if form == "one file":
         place.write_bytes(_half(newer, older, rng))
         return
@@ -97,7 +97,7 @@ def _half(newer: Path, older: Path, rng: random.Random) -> bytes:
 
 
 def observe(place: Path) -> tuple[str, dict[str, tuple[set[Any], bool]]]:
-    """Return the digest of a store, and for each way to read it, the items and whether they are all."""
+    """Return a store's digest and, for each way to read it, the items and whether the read completed."""
     with open_store(place) as store:
         digest = store.manifest.digest
     return digest, {name: _collect(read, place) for name, read in READS.items()}
@@ -160,7 +160,7 @@ READS: dict[str, Callable[[Path], Iterator[Any]]] = {
 
 
 def run_trials(form: str, change: str, trials: int, folder: Path) -> list[Outcome]:
-    """Read stores that are half old, each in a process of its own, since LMDB may end it."""
+    """Read half-old stores, each in its own process, because LMDB may crash the process."""
     newer, older = folder / "newer.lmdb", folder / "older.lmdb"
     make(newer, form, None)
     make(older, form, change)
@@ -177,7 +177,7 @@ def run_trials(form: str, change: str, trials: int, folder: Path) -> list[Outcom
 def _try_one(place: Path, whole: dict[str, dict[str, tuple[set[Any], bool]]]) -> Outcome:
     try:
         seen = from_child(lambda: observe(place))
-    except EOFError:  # the process has ended by a signal
+    except EOFError:  # a signal ended the process
         return Outcome([], ["process"])
     if isinstance(seen, DBLoaderError):
         return Outcome([], ["opening"])
@@ -193,8 +193,10 @@ def _try_one(place: Path, whole: dict[str, dict[str, tuple[set[Any], bool]]]) ->
 @pytest.mark.parametrize("trials", TRIALS)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("change", CHANGES)
-def test_half_old_store_is_never_read_as_whole(tmp_path: Path, form: str, change: str, trials: int) -> None:
+def test_reading_a_half_old_store_never_mixes_old_and_new_records(
+    tmp_path: Path, form: str, change: str, trials: int
+) -> None:
     outcomes = run_trials(form, change, trials, tmp_path)
     assert [outcome.silent for outcome in outcomes] == [[]] * trials
     refused = [outcome for outcome in outcomes if outcome.refused]
-    assert len(refused) > trials * 3 // 4  # the older part may be pages without a record
+    assert len(refused) > trials * 3 // 4  # the old half may contain only pages without records

@@ -1,4 +1,4 @@
-"""Conversions to LMDB that are killed: real processes, killed with SIGKILL at random or given moments."""
+"""Conversions to LMDB in real processes that SIGKILL ends at random or given moments."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 
 
 def killed(whole: Whole, place: Path, option: str | None, seconds: float) -> bool:
-    """Convert, kill the process some time after it has begun to write, and return whether that was in time."""
+    """Convert, and kill the process ``seconds`` after its first write. Return whether it was still running."""
     partial = Path(f"{place}.partial")
     before = partial.stat().st_mtime_ns if partial.exists() else 0
     with converting(whole, place, *([option] if option else []), log=place.with_name("log")) as process:
@@ -58,7 +58,7 @@ def test_conversion_killed_at_any_moment_is_resumed(whole: Whole, tmp_path: Path
     option = "--overwrite" if old else None
     limit = max(whole.seconds, 0.05) * 1.5
     while not killed(whole, place, option, generator.uniform(0, limit)):
-        # It was faster: the store is there, and all begins again.
+        # The conversion finished before the kill, so start again with a shorter time.
         check_resumed(whole, place)
         place.unlink()
         old, limit = (make_old(tmp_path) if old else None), limit / 2
@@ -68,14 +68,14 @@ def test_conversion_killed_at_any_moment_is_resumed(whole: Whole, tmp_path: Path
                 check_nothing_is_lost(place, old)
                 killed(whole, place, "--resume", generator.uniform(0, limit / 2))
     if is_finished(place, old):
-        check_whole(whole, place)  # with its report inside, but maybe not yet beside it
+        check_whole(whole, place)  # the report is in the store, but may not be beside the store yet
     else:
         check_nothing_is_lost(place, old)
         resume(whole, place)
         check_resumed(whole, place)
 
 
-# Moments: the function that is called next, and how often it was called before.
+# Each moment is given by the next function called, and by how often it was called before.
 BEFORE_THE_FIRST_RECORD = ("at the first commit", "at the first commit of records")
 MOMENTS: dict[str, tuple[Any, str, int]] = {
     "at the first commit": (PartialFile, "write", 0),
@@ -102,7 +102,7 @@ def test_conversion_killed_at_a_given_moment_is_resumed(
 
 
 def killed_at(whole: Whole, place: Path, moment: tuple[Any, str, int], *options: str) -> bool:
-    """Convert in a process that is killed at a call of one function, and return whether it was."""
+    """Convert in a process that is killed when it calls one function. Return whether the process was killed."""
     with converting(whole, place, *options, log=place.with_name("log"), prepare=lambda: die_at(*moment)) as process:
         process.join(WAIT_S)
         return process.exitcode == -signal.SIGKILL

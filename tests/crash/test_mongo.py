@@ -1,4 +1,4 @@
-"""Conversions to MongoDB whose process or server is killed at any moment: no record is lost or doubled.
+"""Conversions to MongoDB whose process or server is killed at any moment lose and duplicate no record.
 
 With DBLOADER_TEST_MONGO_URI, that server is used and only processes are killed.
 """
@@ -36,7 +36,7 @@ SERVERS = {"mongo_server": "mongo_server"} if GIVEN else OWN
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.usefixtures(*SERVERS.values()),
-    # Python >= 3.12 warns of every fork of a process with threads, which every client of a server has.
+    # Python >= 3.12 warns about every fork of a process with threads, and every MongoDB client has threads.
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
 ]
 
@@ -65,7 +65,7 @@ def wait_until_begun(process: ForkProcess, server: Server, place: str) -> None:
 
 
 def check_alone(whole: Whole, place: str, server: Server) -> None:
-    """Check that the whole store is at a place, and no record is doubled."""
+    """Check that a place has the complete store and no other collection of records."""
     check_whole(whole, place)
     at = parse(place)
     with server.client() as client:
@@ -100,8 +100,8 @@ def test_conversion_killed_at_any_moment_is_resumed(
             killed = kill(process)
         if killed and attempt == 0:
             with open_store(place) as store, suppress(NotAStoreError, StoreNotFoundError):
-                assert store.manifest.digest == whole.digest  # it was in time
-    monkeypatch.chdir(tmp_path)  # where the report is written
+                assert store.manifest.digest == whole.digest  # the store was published before the kill
+    monkeypatch.chdir(tmp_path)  # the report is written to the working directory
     try:
         convert(whole.root, place, resume=True)
     except StoreExistsError as error:
@@ -110,9 +110,9 @@ def test_conversion_killed_at_any_moment_is_resumed(
     check_alone(whole, place, server)
 
 
-@pytest.mark.skipif(GIVEN, reason="a server that was given is not harmed")
+@pytest.mark.skipif(GIVEN, reason="a server that the user provides is not killed")
 @pytest.mark.parametrize("number", trials(2, 1))
-def test_conversion_continues_after_kills_of_its_server(
+def test_conversion_continues_after_its_server_is_killed(
     whole: Whole, tmp_path: Path, seconds: float, server: Any, place: str, number: int
 ) -> None:
     """Every second time it is killed three times."""

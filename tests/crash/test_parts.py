@@ -1,4 +1,4 @@
-"""Parts and publishers that are killed: real processes, killed with SIGKILL at random moments."""
+"""Parts and publishers in real processes that SIGKILL ends at random moments."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_killed_parts_are_made_again(whole: Whole, tmp_path: Path, number: int) 
     scratch.mkdir()
     plan_conversion(whole.root, place, PARTS)
     limit = whole.seconds / PARTS * 3
-    for _ in range(3):  # two attempts at each missing part, some of them killed
+    for _ in range(3):  # run two attempts at each missing part, and kill some of them
         attempts = [
             run(lambda part: convert_part(place, part, scratch=scratch), part)
             for part in list_parts(place).missing
@@ -92,7 +92,7 @@ def test_killed_publisher_leaves_a_store_or_the_parts(
         except (StoreNotFoundError, NotAStoreError):
             assert not replacing
     try:
-        for part in list_parts(place).missing:  # a replacing publisher may have moved shards already
+        for part in list_parts(place).missing:  # a publisher that replaces a store may already have moved shards
             convert_part(place, part)
         publish(place, overwrite=replacing)
     except (StoreNotFoundError, StoreExistsError):
@@ -101,7 +101,7 @@ def test_killed_publisher_leaves_a_store_or_the_parts(
 
 
 @pytest.mark.parametrize("number", trials(8, 0, 1, share=2))
-def test_growing_store_is_always_the_old_or_the_new_one(whole: Whole, tmp_path: Path, number: int) -> None:
+def test_appended_store_is_always_entirely_old_or_new(whole: Whole, tmp_path: Path, number: int) -> None:
     generator = random.Random(number)
     place = tmp_path / "out.lmdb"
     plan_conversion(whole.root, place, 2)
@@ -135,7 +135,7 @@ def test_growing_store_is_always_the_old_or_the_new_one(whole: Whole, tmp_path: 
         assert [record.image for record in store] == [record.image for record in store[: len(old)]] * 2
         assert [*store.events()] == [*store.events()][: store.manifest.events // 2] * 2
     assert len([*(place / "shards").iterdir()]) == 2 + PARTS
-    assert len([*place.glob("index-*")]) == 3  # and of the store before
+    assert len([*place.glob("index-*")]) == 3  # and the files of the old store
     assert not Path(f"{place}.partial").exists()
 
 
@@ -156,5 +156,5 @@ def test_workers_of_a_killed_conversion_end(whole: Whole, tmp_path: Path) -> Non
         workers = [pid for pid in started if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     kill(driver)
     while any(map(is_there, workers)):
-        assert time.monotonic() < deadline, "the workers wait for a driver that is gone"
+        assert time.monotonic() < deadline, "the workers wait for a driver that no longer exists"
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Ranks that are killed in a training: torchrun restarts all of them, and each sample is trained on once an epoch."""
+"""After ranks of a training are killed, torchrun restarts all ranks, and each epoch trains on each sample once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-SAMPLES = 96  # for 2, 3 and 4 ranks, in whole batches: nothing is left out, and nothing repeated
+SAMPLES = 96  # 2, 3 and 4 ranks divide this into whole batches, so no sample is left out or repeated
 WAIT_S = 240
 
 
@@ -42,7 +42,7 @@ def run(place: Path, folder: Path, ranks: int, deaths: list[str], *, restarts: i
     """Run torchrun, check that all deaths happened, and return its exit status."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     command = [*torchrun, f"--max-restarts={restarts}", elastic_run.__file__, str(place), str(folder)]
-    # Without the last one, restarted ranks may find the addresses of those that died: pytorch/pytorch#135712.
+    # Without the last variable, restarted ranks may get the addresses of dead ranks: pytorch/pytorch#135712.
     environment = {
         **os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"
     }  # fmt: skip
@@ -55,8 +55,8 @@ def run(place: Path, folder: Path, ranks: int, deaths: list[str], *, restarts: i
     return done.returncode
 
 
-# An epoch has 6 steps with 2 ranks, 4 with 3, 3 with 4. Every third step is saved. More restarts than deaths are
-# allowed, since under load gloo may fail to connect.
+# An epoch has 6 steps with 2 ranks, 4 steps with 3 ranks, and 3 steps with 4 ranks. Every third step is saved. More
+# restarts than deaths are allowed, because gloo may fail to connect under load.
 CASES = [
     (2, ["1 5 received"]),
     pytest.param(4, ["2 1 received", "0 2 trained", "3 5 received"], marks=pytest.mark.nightly),
@@ -74,10 +74,10 @@ def test_each_sample_is_trained_on_once_when_ranks_are_killed(
 
 
 @pytest.mark.nightly
-def test_another_number_of_ranks_continues(place: Path, tmp_path: Path) -> None:
+def test_training_continues_with_another_number_of_ranks(place: Path, tmp_path: Path) -> None:
     assert run(place, tmp_path, 2, ["1 5 received"], restarts=0) == 1
     assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["step"] == 3
-    # Two steps of 3 ranks end the epoch, and one of the next epoch is in the checkpoint.
+    # With 3 ranks, two steps complete the epoch. The checkpoint also contains one step of the next epoch.
     assert run(place, tmp_path, 3, ["2 8 received"], restarts=0) == 1
     assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["step"] == 6
     assert run(place, tmp_path, 1, []) == 0

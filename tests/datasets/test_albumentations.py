@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"  # albumentations would ask a server for its newest version
+os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"  # otherwise albumentations asks a server for its newest version
 import albumentations as A  # noqa: N812
 
 LENGTH = 12
@@ -53,7 +53,7 @@ def test_composition_transforms_images(place: Path) -> None:
     whole, _ = LMDBDataset(place)[3]
     assert label == 3
     assert np.array_equal(image, np.asarray(whole)[16:24, 20:28])
-    assert np.array_equal(LMDBDataset(place, transform=A.CenterCrop(8, 8))[3][0], image)  # without Compose
+    assert np.array_equal(LMDBDataset(place, transform=A.CenterCrop(8, 8))[3][0], image)  # a transform without Compose
 
 
 def test_image_and_mask_are_transformed_together(place: Path) -> None:
@@ -92,12 +92,12 @@ def equal(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
     return len(some) == len(others) and all(map(torch.equal, some, others))
 
 
-def test_draws_are_a_function_of_seed_epoch_and_position(place: Path) -> None:
+def test_random_numbers_depend_only_on_seed_epoch_and_position(place: Path) -> None:
     dataset = LMDBDataset(place, transform=crop())
     expected = batches(dataset, 2, num_workers=0)
     assert not torch.equal(
         torch.cat(expected[:3]).sort(0)[0], torch.cat(expected[3:]).sort(0)[0]
-    )  # each epoch has its own crops
+    )  # each epoch draws different crops
     threads = batches(dataset, 2, num_workers=3, worker_type="threads")
     processes = batches(dataset, 2, num_workers=2, worker_type="processes")
     assert equal(threads, expected)
@@ -105,7 +105,7 @@ def test_draws_are_a_function_of_seed_epoch_and_position(place: Path) -> None:
     assert not equal(batches(dataset, 2, num_workers=0, seed=1), expected)
 
 
-def test_foreign_dataset_gets_same_draws_from_the_loader(place: Path) -> None:
+def test_dataset_of_another_library_gets_the_same_random_numbers(place: Path) -> None:
     class Pairs(torch.utils.data.Dataset[Any]):
         def __len__(self) -> int:
             return LENGTH
@@ -119,7 +119,7 @@ def test_foreign_dataset_gets_same_draws_from_the_loader(place: Path) -> None:
 
 
 def test_forked_workers_of_a_plain_dataloader_draw_different_numbers(place: Path) -> None:
-    """The generator of the transform would draw the same first crop in each worker."""
+    """The transform's own generator would draw the same first crop in each worker."""
     torch.manual_seed(0)
     dataset = Subset(LMDBDataset(place, transform=A.Compose([A.RandomCrop(16, 16)])), [0, 0])
     first, second = DataLoader(dataset, 1, num_workers=2, multiprocessing_context="fork")

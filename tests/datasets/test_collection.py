@@ -1,4 +1,4 @@
-"""Collections of image files in MongoDB that other programs made are read and converted."""
+"""Reading and converting MongoDB collections of image files that other programs made."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Old:
     def __init__(self, uri: str, folder: Path) -> None:
         self.uri = uri
         self.listing = folder / "listing.json"
-        # Neither the order of the documents, nor the order of the names.
+        # An order that differs from the order of the documents and of the names.
         self.numbers = [(7 * number) % COUNT for number in range(COUNT)]
         self.list([name_of(number) for number in self.numbers], [number % 3 for number in self.numbers])
 
@@ -110,7 +110,7 @@ def test_transforms_and_create_loader_take_a_collection(old: Old) -> None:
         assert (images.shape, labels.tolist()) == ((4, 3, 8, 8), dataset.targets[:4].tolist())
 
 
-def test_file_without_a_label_has_none(old: Old) -> None:
+def test_label_of_an_unlabeled_file_is_none(old: Old) -> None:
     old.list([name_of(0), name_of(1)], [1, None])
     with pytest.warns(UserWarning, match="^1 of 2 rows have no label$"):
         dataset = MongoDataset.from_listing(old.uri, old.listing, decode=None)
@@ -135,7 +135,7 @@ def test_missing_end_marker_is_appended(old: Old) -> None:
         assert dataset[4][0] == whole
 
 
-def test_damaged_file_is_an_error_with_its_record(old: Old) -> None:
+def test_damaged_file_raises_an_error_that_names_the_record(old: Old) -> None:
     old.change(name_of(old.numbers[4]), jpeg(old.numbers[4])[:-20])
     with (
         MongoDataset.from_listing(old.uri, old.listing) as dataset,
@@ -208,7 +208,7 @@ def test_collection_is_converted(old: Old, tmp_path: Path, workers: int) -> None
         assert store.manifest.source["path"] == old.uri
 
 
-def test_listing_may_name_further_files_of_the_collection(old: Old, tmp_path: Path) -> None:
+def test_listing_may_name_file_fields_in_the_collection(old: Old, tmp_path: Path) -> None:
     listing = tmp_path / "pairs.csv"
     rows = [(name_of(0), name_of(1)), (name_of(2), ""), (name_of(3), "none.jpg")]
     listing.write_text("path,right\n" + "".join(f"{left},{right}\n" for left, right in rows))

@@ -41,7 +41,7 @@ class TestFieldsOfLMDB(FieldsContract):
         return tmp_path / "fresh.lmdb"
 
 
-# Python >= 3.12 warns of every fork of a process with threads, which every client of a server has.
+# Python >= 3.12 warns about every fork of a process with threads, and every MongoDB client has threads.
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 class TestFieldsOfMongo(FieldsContract):
     kind = MongoDataset

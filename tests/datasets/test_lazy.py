@@ -55,7 +55,7 @@ def test_samples_are_lazy_with_pixels_of_decode_pil(place: Path) -> None:
 
 def test_resize_is_exact_by_default_and_close_otherwise(place: Path) -> None:
     expected = torch.stack([corner(eager(LMDBDataset(place), at)).int() for at in range(8)])
-    for resize, most in (("exact", 0), ("fast", 1), ("scaled", 12)):  # decoded at 1/2
+    for resize, most in (("exact", 0), ("fast", 1), ("scaled", 12)):  # decoded at half size
         dataset = LMDBDataset(place, corner, resize=resize)
         for loader in (
             DataLoader(dataset, 4),
@@ -66,7 +66,7 @@ def test_resize_is_exact_by_default_and_close_otherwise(place: Path) -> None:
 
 
 class WithWrongTiles(LMDBDataset):
-    """A dataset with wrong lengths of tiles."""
+    """A dataset whose records have wrong tile lengths."""
 
     def _known(self, record: Record) -> dict[str, Any]:
         return {**super()._known(record), "tiles": b"\1\0"}
@@ -81,7 +81,7 @@ def as_list(samples: list[Any]) -> list[Any]:
 
 
 def message_of(loader: DataLoader[Any]) -> str:
-    """Return the message and notes of an error. The error itself would keep the workers alive."""
+    """Return an error's message and notes. Keeping the error itself would keep the workers alive."""
     try:
         for _ in loader:
             pass
@@ -95,7 +95,7 @@ def test_late_damage_in_a_worker_names_the_record_once(tmp_path: Path) -> None:
     plant_photos(tmp_path / "images", 2, width=900, height=700, quality=90)
     convert(tmp_path / "images", tmp_path / "a.lmdb", images=ImageFormat(tile=True, quality=90))
     dataset = WithWrongTiles(tmp_path / "a.lmdb")
-    # The thread that sends the images decodes them: the error must not be lost there.
+    # The thread that sends the images decodes them, and must not lose the error.
     loader = DataLoader(dataset, 2, num_workers=1, collate_fn=as_list, multiprocessing_context="fork")
     assert message_of(loader).count("in record 0 (cat/0000.jpg)") == 1
 

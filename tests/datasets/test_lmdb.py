@@ -61,7 +61,7 @@ class Folder(Dataset[Any]):
         path, label = self.samples[index]
         with open(path, "rb") as file:  # noqa: PTH123 - as there
             image: Image.Image = Image.open(file)
-            if image.mode == "I;16":  # torchvision makes it white; dbloader keeps the upper bits
+            if image.mode == "I;16":  # torchvision turns these pixels white, and dbloader keeps the upper bits
                 image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
             return image.convert("RGB"), label
 
@@ -130,7 +130,7 @@ def small(place: Path, length: int = 10, **fields: Any) -> Path:
 
 
 def every(dataset: Dataset[Any]) -> list[Any]:
-    """Return all samples by iterating over indices, a protocol that type checkers do not know."""
+    """Return all samples by iterating over indices. Type checkers do not know this protocol."""
     return list(dataset)  # type: ignore[call-overload,no-any-return]
 
 
@@ -174,7 +174,7 @@ def test_classes_names_and_targets_equal_image_folder(folder: Folder, place: Pat
         assert type(dataset.classes) is list
         assert dataset.class_to_idx == folder.class_to_idx
         assert type(dataset.class_to_idx) is dict
-        dataset.classes.append("another")  # a new list each time
+        dataset.classes.append("another")  # the attribute returns a new list each time
         assert len(dataset.classes) == 4
         assert list(dataset.names) == folder.names()
         assert dataset.targets.tolist() == folder.targets
@@ -241,7 +241,7 @@ class Stopping(LMDBDataset):
 
 @pytest.mark.parametrize("how", ["transform", "target_transform", "decode", "subclass"])
 def test_stop_iteration_in_a_sample_is_an_error(how: str, tmp_path: Path) -> None:
-    """torch's DataLoader would end the epoch."""
+    """torch's DataLoader would take StopIteration for the end of the epoch."""
     path = small(tmp_path / "small.lmdb", 20)
     begun = iter(range(7))
 
@@ -272,7 +272,7 @@ def test_missing_field_is_none_and_calls_no_transform(tmp_path: Path) -> None:
         ]
 
 
-def test_missing_label_is_none_beside_records_with_labels(tmp_path: Path) -> None:
+def test_missing_label_is_none_in_a_store_with_labels(tmp_path: Path) -> None:
     image = encoded(noise("L"), "PNG")
     write_store([(image, 5), (image,), (image, None), (image, -5)], tmp_path / "s.lmdb")
     with LMDBDataset(tmp_path / "s.lmdb", target_transform=lambda label: label + 1) as dataset:
@@ -282,7 +282,7 @@ def test_missing_label_is_none_beside_records_with_labels(tmp_path: Path) -> Non
 
 @pytest.fixture
 def damaged(tmp_path: Path) -> Path:
-    """A store with a complete image and a truncated one, which on_damaged='keep' kept."""
+    """A store with a complete image, and with a truncated image that on_damaged='keep' kept."""
     (tmp_path / "folder/a").mkdir(parents=True)
     data = encoded(noise("RGB", size=(200, 100)), "JPEG")
     (tmp_path / "folder/a/cut.jpg").write_bytes(data[: len(data) // 2])
@@ -302,7 +302,7 @@ def test_image_marked_damaged_is_never_decoded(damaged: Path) -> None:
             assert dataset[1][1] == 0
 
 
-def test_image_marked_damaged_is_read_as_bytes(damaged: Path) -> None:
+def test_image_marked_damaged_can_be_read_as_bytes(damaged: Path) -> None:
     cut = (damaged.parent / "folder/a/cut.jpg").read_bytes()
     with LMDBDataset(damaged, decode=None, fields=("image", "damaged")) as dataset:
         assert dataset[0]["image"] == cut
@@ -319,7 +319,7 @@ def test_place_in_mongodb_is_refused_without_showing_its_password() -> None:
 
 
 class WithIndex(LMDBDataset):
-    """A subclass that adds the index, as written around ImageFolder."""
+    """A subclass that adds the index to each sample, as users of ImageFolder often write."""
 
     @override
     def __getitem__(self, index: int) -> Any:
@@ -344,5 +344,5 @@ def test_loader_attribute_decodes_an_image_by_its_name(tmp_path: Path) -> None:
             assert dataset.loader(name).getpixel((1, 1)) == colors[name]
         with pytest.raises(KeyError, match=r"c\.png"):
             dataset.loader("c.png")
-        with pytest.raises(AttributeError):  # dbloader would never call it
+        with pytest.raises(AttributeError):  # dbloader would never call this attribute
             dataset.loader = len  # type: ignore[misc]

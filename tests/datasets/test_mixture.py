@@ -35,7 +35,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def names_in_order(mixture: Any, count: int, seed: int = 0) -> list[tuple[str, str]]:
-    """Return the source and the name of the samples at the first positions of the order of all epochs."""
+    """Return source and name of the first ``count`` samples in the order that continues through all epochs."""
     sampler = mixture.sampler(seed=seed)
     epochs = range(-(-count // len(mixture)))
     indices = [index for epoch in epochs for index in sampler.order(seed, epoch)(np.arange(len(mixture))).tolist()]
@@ -43,11 +43,11 @@ def names_in_order(mixture: Any, count: int, seed: int = 0) -> list[tuple[str, s
     return [(sample["source"][-6:-5], sample["name"]) for sample in samples]
 
 
-def test_shares_and_labels_are_of_the_mixture(places: dict[str, str]) -> None:
+def test_mixture_has_exact_shares_and_merged_labels(places: dict[str, str]) -> None:
     weights = dict(zip(places.values(), (5, 2, 1), strict=True))
     mixture = mix(weights, fields=("image", "label", "name", "source"))
     assert mixture.classes == ["cat", "dog", "emu", "ant"]
-    assert len(mixture) == 48  # six windows of eight: until the source of six samples is through
+    assert len(mixture) == 48  # six windows of eight samples, until the source with six samples is used up
     samples = [*mixture]
     for window in range(0, 48, 8):
         assert sorted(sample["source"] for sample in samples[window : window + 8]) == [
@@ -74,7 +74,7 @@ def test_each_source_gives_all_samples_before_it_repeats_one(places: dict[str, s
     assert order != names_in_order(mixture, 480, seed=1)
 
 
-def test_epochs_last_until_the_longest_or_shortest_is_through(places: dict[str, str]) -> None:
+def test_epoch_lasts_until_the_longest_or_shortest_source_is_used_up(places: dict[str, str]) -> None:
     weights = dict(zip(places.values(), (1, 1, 1), strict=True))
     assert [len(mix(weights, length=length)) for length in ("longest", "shortest", 7)] == [60, 18, 7]
 
@@ -115,7 +115,7 @@ def test_classes_are_balanced(places: dict[str, str]) -> None:
     assert {sample["name"] for sample in part} == {"cat/0000.jpg", "cat/0002.jpg", "cat/0006.jpg", "dog/0005.jpg"}
 
 
-def test_weights_may_change(places: dict[str, str]) -> None:
+def test_weights_may_follow_a_schedule(places: dict[str, str]) -> None:
     weights: dict[str, Any] = {places["a"]: [(0, 1), (100, 0)], places["b"]: [(0, 0), (50, 1)], places["c"]: 1}
     sources = [source for source, _ in names_in_order(mix(weights, fields=("name", "source")), 160)]
     assert [{*sources[part]} for part in (slice(50), slice(50, 100), slice(100, 160))] == [
@@ -125,7 +125,7 @@ def test_weights_may_change(places: dict[str, str]) -> None:
     ]
 
 
-def test_data_loader_of_torch_gives_the_order(places: dict[str, str]) -> None:
+def test_torch_data_loader_keeps_the_order_of_the_mixture(places: dict[str, str]) -> None:
     mixture = mix(dict(zip(places.values(), (5, 2, 1), strict=True)), fields=("name", "source"))
     expected = [name for _, name in names_in_order(mixture, 96)]
     for workers in (0, 2):
@@ -142,7 +142,7 @@ def test_data_loader_of_torch_gives_the_order(places: dict[str, str]) -> None:
     assert sorted(shuffled) == sorted(expected[:48])
 
 
-def test_random_crops_depend_on_the_position_alone(places: dict[str, str]) -> None:
+def test_random_crops_depend_only_on_the_position(places: dict[str, str]) -> None:
     mixture = mix({LMDBDataset(place, decode=RandomResizedCrop(16)): 1 for place in places.values()})
     batches = [*SeededBatchSampler(mixture.sampler(), 20)]
     whole = mixture.__getitems__(batches[0])
@@ -174,15 +174,15 @@ def test_pickled_mixture_gives_the_same_samples(places: dict[str, str]) -> None:
     assert [*copied] == [*mixture]
 
 
-def test_targets_are_transformed_after_they_are_united(places: dict[str, str]) -> None:
+def test_target_transform_gets_merged_labels(places: dict[str, str]) -> None:
     second = LMDBDataset(places["b"], target_transform=lambda label: -label, fields=("name", "label"))
     mixture = mix({LMDBDataset(places["a"], fields=("name", "label")): 1, second: 1})
     signs = {-2 if name.startswith("emu") else -1 for name in second.names}
     assert {sample["label"] for sample in mixture} == {0, 1} | signs
-    assert second[0]["label"] == 0  # the given dataset does not change
+    assert second[0]["label"] == 0  # the given dataset stays unchanged
 
 
-def test_disagreeing_sources_are_named(places: dict[str, str], tmp_path: Path) -> None:
+def test_sources_that_disagree_are_named(places: dict[str, str], tmp_path: Path) -> None:
     unnamed = tmp_path / "unnamed.lmdb"
     write_store([Record(f"{n}.jpg", n, photo(n), fields={"text": str(n)}) for n in range(3)], unnamed)
     with pytest.raises(OptionError, match=r"names in .*a\.lmdb and none in .*unnamed\.lmdb"):
@@ -240,7 +240,7 @@ def test_wrong_sources_are_refused(places: dict[str, str], tmp_path: Path) -> No
         mixture[40]
 
 
-def test_state_is_small_and_same_for_any_number_of_sources(places: dict[str, str]) -> None:
+def test_state_stays_small_for_any_number_of_sources(places: dict[str, str]) -> None:
     base = LMDBDataset(places["a"])
     for count in (2, 50, 500):
         parts: dict[Any, Any] = {Subset(base, [n % 20]): (n + 1) ** 0.5 for n in range(count)}

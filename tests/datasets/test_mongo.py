@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from tests.support.mongo import Mongod, Server
 
-# Python >= 3.12 warns of every fork of a process with threads, which every client of a server has.
+# Python >= 3.12 warns about every fork of a process with threads, and every MongoDB client has threads.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
 finds_none = pytest.mark.filterwarnings("ignore:no record of .* is found by the query:UserWarning")
@@ -88,7 +88,7 @@ def test_batch_is_read_in_one_query(mongod: Mongod, mongod_uri: str) -> None:
     make(mongod_uri)
     with MongoDataset(mongod_uri, decode=None) as dataset:
         dataset.__getitems__([0])
-        # Each later find fails and is repeated.
+        # Every later find command fails and is repeated.
         with mongod.fail_point("find", skip=1, error_code=6) as met:
             assert dataset.__getitems__(list(range(20))) == EXPECTED[:20]
             assert met() == 0
@@ -108,7 +108,7 @@ def test_pickle_has_no_credentials(mongod_with_users: Mongod) -> None:
         mongod_with_users.drop(parse(place).database)
 
 
-AS_STORED: dict[str, Any] = {"transform": None, "normalize": None, "device": None}  # for create_loader
+AS_STORED: dict[str, Any] = {"transform": None, "normalize": None, "device": None}  # options of create_loader
 QUERIES: list[tuple[dict[str, Any], Callable[[Record], bool]]] = [
     ({"label": 3}, lambda record: record.label == 3),
     (
@@ -125,13 +125,13 @@ QUERIES: list[tuple[dict[str, Any], Callable[[Record], bool]]] = [
     ({"$expr": {"$eq": [{"$mod": ["$width", 5]}, 0]}}, lambda record: (record.width or 0) % 5 == 0),
     ({}, lambda record: True),
     ({"label": 99}, lambda record: False),
-    ({"store": {"$exists": True}}, lambda record: False),  # only a document beside the records has this field
+    ({"store": {"$exists": True}}, lambda record: False),  # only a document outside the records has this field
 ]
 
 
 @finds_none
 @pytest.mark.parametrize(("query", "wanted"), QUERIES, ids=lambda value: str(value) if isinstance(value, dict) else "")
-def test_query_selects_records_in_their_order(
+def test_query_selects_records_in_the_order_of_the_store(
     place: str, query: dict[str, Any], wanted: Callable[[Record], bool]
 ) -> None:
     indices = [index for index in range(LENGTH) if wanted(record_of(index))]
@@ -164,7 +164,7 @@ def test_query_selects_records_in_their_order(
     ],
     ids=str,
 )
-def test_query_about_columns_reads_no_record(mongod: Mongod, mongod_uri: str, query: dict[str, Any]) -> None:
+def test_query_of_columns_reads_no_record(mongod: Mongod, mongod_uri: str, query: dict[str, Any]) -> None:
     make(mongod_uri)
     at = parse(mongod_uri)
     with MongoDataset(mongod_uri, query=query) as dataset, mongod.client() as client:
@@ -233,12 +233,12 @@ def test_query_that_the_server_refuses_is_a_store_error(place: str, query: dict[
 
 
 @pytest.mark.parametrize("query", [{"label": np.int64(3)}, {"label": {"$in": {3}}}, {3: 4}, "label", [("label", 3)]])
-def test_query_that_cannot_be_sent_is_refused(place: str, query: Any) -> None:
+def test_query_that_cannot_be_encoded_is_refused(place: str, query: Any) -> None:
     with pytest.raises(OptionError, match=r"^query must be a MongoDB query of Python's own "):
         MongoDataset(place, query=query)
 
 
-def test_index_field_is_the_index_in_the_store(place: str) -> None:
+def test_index_field_contains_the_index_in_the_store(place: str) -> None:
     with MongoDataset(place, fields=("index", "caption"), query={"label": 3}) as dataset:
         assert read_all(dataset) == [
             {"index": 3, "caption": "number 3"},
@@ -247,7 +247,7 @@ def test_index_field_is_the_index_in_the_store(place: str) -> None:
         ]
 
 
-def test_refresh_asks_the_query_again(mongo_uri: str) -> None:
+def test_refresh_runs_the_query_again(mongo_uri: str) -> None:
     make(mongo_uri)
     with MongoDataset(mongo_uri, query={"caption": "number 5"}) as dataset:
         before = dataset.content_digest
@@ -309,7 +309,7 @@ def collated(samples: list[Any]) -> list[Any]:
         ("threads", True),
     ],
 )
-def test_epoch_ends_with_the_samples_it_began_with(mongo_uri: str, kind: str, replaced: bool) -> None:
+def test_epoch_keeps_its_samples_when_the_store_changes(mongo_uri: str, kind: str, replaced: bool) -> None:
     make(mongo_uri)
     with MongoDataset(mongo_uri, decode=bytes, query={"caption": {"$exists": True}}) as dataset:
 
@@ -323,7 +323,8 @@ def test_epoch_ends_with_the_samples_it_began_with(mongo_uri: str, kind: str, re
 
         loader = make_loader()
         epoch = iter(loader)
-        # One batch from each worker. A worker that opens the store later finds another store and raises an error.
+        # Receive a batch from each worker first. A worker that opened the store later would find the new store and
+        # raise.
         first = [next(epoch), next(epoch)]
         if replaced:
             with create_store(mongo_uri, overwrite=True) as writer:
@@ -345,7 +346,7 @@ def test_epoch_ends_with_the_samples_it_began_with(mongo_uri: str, kind: str, re
             loader.close()
 
 
-def test_open_dataset_and_its_replacement_do_not_mix(mongo_uri: str) -> None:
+def test_open_dataset_never_mixes_a_store_with_its_replacement(mongo_uri: str) -> None:
     make(mongo_uri)
     with MongoDataset(mongo_uri, decode=None) as old:
         write_store([Record(f"new {index}", 0, b"new") for index in range(5)], mongo_uri, overwrite=True)

@@ -12,7 +12,7 @@ from dbloader.errors import StoreNotFoundError
 from tests.contracts.dataset import EXPECTED, WAIT_S, Witness, in_worker, make, read_all
 from tests.support.children import in_child
 
-# Python >= 3.12 warns of every fork of a process with threads.
+# Python >= 3.12 warns about every fork of a process with threads.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
 
@@ -42,7 +42,7 @@ def test_grandchild_reads_through_its_own_handle(place: Path) -> None:
             check_own(1)
             assert in_child(lambda: check_own(2)) == 0
             check_own(3)
-            dataset.close()  # does not close the parent's
+            dataset.close()  # this does not close the parent's handle
             check_own(4)
 
         check_own(0)
@@ -51,7 +51,7 @@ def test_grandchild_reads_through_its_own_handle(place: Path) -> None:
 
 
 def test_fork_does_not_wait_for_a_decoding_thread(place: Path) -> None:
-    """Decoding takes long and does not use the store."""
+    """Decoding is slow and does not use the store."""
     decoding, forked = threading.Event(), threading.Event()
 
     def decode(data: bytes) -> bytes:

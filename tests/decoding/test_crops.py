@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from dbloader.decoding import Decoder
 
 DRAWS = RandomResizedCrop.draws
-SIZES = ((500, 375), (375, 500), (1, 1), (1, 300), (300, 1), (900, 30), (30, 900), (64, 64), (13, 7))  # width, height
+# (width, height) of the images
+SIZES = ((500, 375), (375, 500), (1, 1), (1, 300), (300, 1), (900, 30), (30, 900), (64, 64), (13, 7))
 
 
 def torchvision_resized_crop(
     random_numbers: list[float], width: int, height: int, scale: tuple[float, float], ratio: tuple[float, float]
 ) -> tuple[int, int, int, int]:
-    """RandomResizedCrop.get_params of torchvision with given random numbers: top, left, height, width."""
+    """Run torchvision's RandomResizedCrop.get_params with given random numbers. Return top, left, height and width."""
     top, left, *pairs = random_numbers
     for share, aspect in zip(pairs[::2], pairs[1::2], strict=True):
         target = height * width * (scale[0] + share * (scale[1] - scale[0]))
@@ -66,7 +67,7 @@ def test_random_resized_crop_equals_torchvision(
         assert 0 <= crop.top <= height - crop.height
 
 
-def test_mirrored_output_equals_output_of_mirrored_image() -> None:
+def test_flipped_output_equals_output_of_a_mirrored_image() -> None:
     generator = np.random.default_rng(0)
     for width, height in generator.integers(1, 120, (60, 2)).tolist():
         image = generator.integers(0, 256, (height, width, 3), np.uint8)
@@ -78,7 +79,7 @@ def test_mirrored_output_equals_output_of_mirrored_image() -> None:
         assert torch.equal(mirrored(image, random_numbers), straight(image[:, ::-1], random_numbers))
 
 
-def test_random_numbers_decide_everything() -> None:
+def test_given_random_numbers_determine_the_output() -> None:
     decoder, file = RandomResizedCrop(16), encode(draw(90, 60))
     rows = SampleRNG(0, 0, [5, 6]).uniform(DRAWS, "decode")
     torch.manual_seed(1)
@@ -88,13 +89,14 @@ def test_random_numbers_decide_everything() -> None:
     assert torch.equal(decoder(file, tuple(rows[0])), first)
     assert not torch.equal(decoder(file, rows[1]), first)
     assert torch.equal(torch.get_rng_state(), state)
-    drawn = decoder(file)  # with torch's generator
+    drawn = decoder(file)  # drawn from torch's generator
     torch.set_rng_state(state)
     assert torch.equal(decoder(file), drawn)
     assert not torch.equal(decoder(file), drawn)
 
 
-# Width and height of the image; size, resize; height and width when resized; the center's first row and column.
+# Width and height of the image, the options size and resize, height and width when resized, and the crop's first row
+# and column.
 CENTERS = [
     ((500, 375), (224, 224), 256, (256, 341), (16, 58)),  # (341 - 224) / 2 = 58.5, rounded to even
     ((375, 503), (224, 224), 256, (343, 256), (60, 16)),  # 59.5, rounded to even
@@ -125,7 +127,7 @@ def test_center_equals_torchvision(
 
 
 def torchvision_random_crop(pixels: Any, decoder: RandomCrop, row: Any) -> Any:
-    """RandomCrop.forward and RandomHorizontalFlip of torchvision with given random numbers."""
+    """Run torchvision's RandomCrop.forward and RandomHorizontalFlip with given random numbers."""
     (height, width), (left, top, right, bottom) = decoder.size, decoder.padding
     image = np.pad(pixels, ((top, bottom), (left, right), (0, 0)))
     if decoder.pad_if_needed and image.shape[1] < width:
@@ -164,7 +166,7 @@ def test_random_crop_equals_torchvision(decoder: RandomCrop) -> None:
 
 
 def pillow_resize(pixels: npt.NDArray[np.uint8], size: tuple[int, int], name: str) -> npt.NDArray[Any]:
-    """Resize rows, then columns, like torch. Pillow alone starts with the cheaper axis."""
+    """Resize rows first, then columns, like torch. Pillow itself starts with the cheaper axis."""
     resample = Image.Resampling[name.upper()]
     if name not in TORCH_FILTERS:
         return np.asarray(Image.fromarray(pixels).resize(size[::-1], resample)).astype(int)
@@ -177,7 +179,7 @@ def pillow_resize(pixels: npt.NDArray[np.uint8], size: tuple[int, int], name: st
     ("shape", "size"),
     [((90, 60), (32, 48)), ((24, 133), (40, 20)), ((61, 83), (64, 64)), ((5, 7), (1, 30)), ((200, 150), (56, 56))],
 )
-def test_resizing_differs_from_pillow_by_two_levels_at_most(
+def test_resizing_differs_from_pillow_by_at_most_two_levels(
     shape: tuple[int, int], size: tuple[int, int], name: str
 ) -> None:
     noise = np.random.default_rng(shape[0]).integers(0, 256, (*shape, 3), np.uint8)
@@ -225,7 +227,7 @@ def test_random_filter_is_bilinear_or_bicubic_and_keeps_the_crop() -> None:
     ],
     ids=repr,
 )
-def test_decoder_is_pickled_with_its_options(decoder: Decoder) -> None:
+def test_pickled_decoder_keeps_its_options(decoder: Decoder) -> None:
     copy = pickle.loads(pickle.dumps(decoder))  # noqa: S301 - it was pickled here
     assert repr(copy) == repr(decoder)
     assert repr(decoder).startswith(f"{type(decoder).__name__}(")

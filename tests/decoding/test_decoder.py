@@ -31,7 +31,7 @@ SIZES = ((1, 1), (1, 40), (40, 1), (7, 5), (67, 45))
 
 
 def jpeg_with(*factors: int, process: int = 0xC0) -> bytes:
-    """Return a JPEG of 40 x 40 pixels whose components have these sampling factors."""
+    """Return a JPEG of 40 x 40 pixels with these sampling factors of its components."""
     across, down = 8 * max(factor >> 4 for factor in factors), 8 * max(factor & 15 for factor in factors)
     blocks = sum((factor >> 4) * (factor & 15) for factor in factors) if len(factors) > 1 else 1
     across, down = (across, down) if len(factors) > 1 else (8, 8)
@@ -47,7 +47,7 @@ def files_of_each_kind() -> dict[str, bytes]:
                 image = draw(*size, mode)
                 options = {"quality": 85, "subsampling": sub, "progressive": progressive}
                 files[f"jpeg {mode} {sub} {progressive} {size}"] = encoded(image, "JPEG", **options)
-    # 4:4:0, 4:1:1, 4:1:0, 4:4:1, and two without a name.
+    # 4:4:0, 4:1:1, 4:1:0, 4:4:1, and two combinations without a name.
     for factors in ((0x12, 17, 17), (0x41, 17, 17), (0x42, 17, 17), (0x14, 17, 17), (0x31, 17, 17), (0x22, 0x21, 0x12)):
         files[f"jpeg of factors {factors}"] = jpeg_with(*factors)
     files["jpeg extended"] = jpeg_with(0x11, process=0xC1)
@@ -72,7 +72,7 @@ FILES = files_of_each_kind()
 
 
 def pixels(tensor: torch.Tensor) -> npt.NDArray[Any]:
-    """Check the layout of an output, and return it as an array (height, width, 3)."""
+    """Check the layout of an output. Return the output as an array of shape (height, width, 3)."""
     assert tensor.dtype is torch.uint8
     assert tensor.shape[0] == 3
     array = tensor.permute(1, 2, 0)
@@ -114,7 +114,7 @@ def test_gray_read_only_and_strided_arrays_are_decoded_unchanged(decoder: Decode
         assert np.array_equal(pixels(output), expected)
         output.zero_()
     decoder(rgb, random_numbers).zero_()
-    assert np.array_equal(rgb[..., 0], gray), "the output shares no memory with the image"
+    assert np.array_equal(rgb[..., 0], gray), "the output must not share memory with the image"
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def oriented(orientation: int, name: str, size: tuple[int, int] = (67, 45), mode
 
 @pytest.mark.parametrize("name", ["JPEG", "PNG", "TIFF", "WEBP"])
 @pytest.mark.parametrize("orientation", range(10))
-def test_exif_turns_image_only_on_request(orientation: int, name: str) -> None:
+def test_exif_orientation_is_applied_only_on_request(orientation: int, name: str) -> None:
     for mode in ("RGB", "CMYK") if name == "JPEG" else ("RGB",):
         file = oriented(orientation, name, mode=mode)
         assert np.array_equal(pixels(DecodeTensor()(file)), np.asarray(decode_pil(file)))
@@ -161,7 +161,7 @@ def test_crop_of_tiles_is_turned_upright(orientation: int) -> None:
 
 
 @pytest.mark.parametrize("file", [FILES["jpeg RGB 2 False (67, 45)"], FILES["jpeg CMYK 2 False (67, 45)"]])
-def test_image_cut_anywhere_is_refused(file: bytes) -> None:
+def test_image_truncated_anywhere_is_refused(file: bytes) -> None:
     for length in random.Random(0).sample(range(3, len(file) - 2), 40):
         with pytest.raises((DamagedImageError, NotAnImageError), match=r"^the (image|header of the image) "):
             DecodeTensor()(file[:length])
@@ -176,7 +176,7 @@ def test_padding_before_the_end_is_not_damage() -> None:
     scaled, plain = (RandomResizedCrop(8, scale=(0.5, 1), scaled=scaled) for scaled in (True, False))
     random_numbers = np.random.default_rng(0).random(plain.draws)
     assert not torch.equal(scaled(file, random_numbers), plain(file, random_numbers))
-    assert torch.equal(scaled(padded, random_numbers), plain(file, random_numbers)), "Pillow decodes it at full size"
+    assert torch.equal(scaled(padded, random_numbers), plain(file, random_numbers)), "Pillow must decode at full size"
 
 
 @pytest.mark.parametrize("data", [b"", b"hello", b"\xff\xd8\xff", jpeg_with(0x11, 0x11)])
@@ -203,11 +203,11 @@ def test_threads_share_a_decoder() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"progressive": True}, {"restart_marker_blocks": 5}])
 @pytest.mark.parametrize("mode", ["L", "RGB"])
-def test_jpeg_cut_inside_a_scan_is_refused(mode: str, options: dict[str, Any]) -> None:
+def test_jpeg_truncated_inside_a_scan_is_refused(mode: str, options: dict[str, Any]) -> None:
     file = encoded(draw(67, 45).convert(mode), "JPEG", **options)
     cut = file[: len(file) * 3 // 4] + file[-2:]
     with Image.open(io.BytesIO(cut)) as image:
-        image.load()  # Pillow alone shows gray
+        image.load()  # Pillow itself raises no error and fills the missing part with gray
     for decoder in (decode_pil, DecodeTensor()):
         with pytest.raises(DamagedImageError, match="the image does not decode"):
             decoder(cut)

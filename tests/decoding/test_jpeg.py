@@ -1,4 +1,4 @@
-"""Parts of a JPEG are decoded: tiles, upper rows and fractions of its size."""
+"""Decoding a part of a JPEG: tiles, upper rows, or the image at a fraction of its size."""
 
 from __future__ import annotations
 
@@ -92,10 +92,10 @@ def test_scaled_decoding_stays_close_to_the_picture(factor: int) -> None:
         crop = plain.choose_crop(row, 400, 320)
         assert crop == scaled.choose_crop(row, 400, 320)
         difference = (plain(file, row).int() - scaled(file, row).int()).abs()
-        # At most one pixel of the smaller image: two levels at a factor of 2.
+        # The shift is at most one pixel of the smaller image, which is two levels of the ramp at a factor of 2.
         assert difference.max() <= 255 / 719 * factor * 2 + 3
         if min(crop.width / size[1], crop.height / size[0]) < 2:
-            assert not difference.any(), "the crop is not twice as large as the output"
+            assert not difference.any(), "a crop less than twice as large as the output must not be scaled"
         differences.append(bool(difference.any()))
     assert any(differences)
 

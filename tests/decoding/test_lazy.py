@@ -163,7 +163,7 @@ def test_operation_has_same_result_as_on_an_eager_image(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_file_of_any_kind_has_pixels_of_decode_pil(kind: str) -> None:
+def test_lazy_image_of_any_kind_has_the_pixels_of_decode_pil(kind: str) -> None:
     data = FILES[kind]
     expected = decode_pil(data)
     for resize in ("exact", "fast", "scaled"):
@@ -174,7 +174,7 @@ def test_file_of_any_kind_has_pixels_of_decode_pil(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["4:4:4", "4:2:2", "4:2:0", "progressive", "untiled"])
-def test_crop_of_any_box_has_pixels_of_the_whole(kind: str) -> None:
+def test_crop_of_any_box_equals_the_crop_of_the_whole_image(kind: str) -> None:
     random = np.random.default_rng(0)
     lengths = None
     if kind in ("progressive", "untiled"):
@@ -182,7 +182,7 @@ def test_crop_of_any_box_has_pixels_of_the_whole(kind: str) -> None:
     else:
         data, lengths = encode_tiled(draw(97, 130), quality=90, subsampling=kind)
     whole = decode_pil(data)
-    several = lazy(data, lengths)  # one image for all crops; it soon decodes the whole file
+    several = lazy(data, lengths)  # all crops use one image, which soon decodes the whole file
     for at in range(60):
         edges = random.uniform(-30, 150, 4) if at % 3 else np.sort(random.uniform(0, 97, (2, 2)), axis=0).ravel()
         box = tuple(edges.tolist() if at % 2 else np.rint(edges).astype(int).tolist())
@@ -191,7 +191,7 @@ def test_crop_of_any_box_has_pixels_of_the_whole(kind: str) -> None:
             assert outcome(methodcaller("crop", box), image) == expected
 
 
-def test_crop_decodes_its_part_of_the_file_only() -> None:
+def test_crop_decodes_only_its_part_of_the_file() -> None:
     jpeg, lengths = tiled(300, 200)
     cut = jpeg[:-400] + bytes(398) + jpeg[-2:]
     plain = encode(draw(300, 200), quality=90)
@@ -200,7 +200,7 @@ def test_crop_decodes_its_part_of_the_file_only() -> None:
         assert crop.resize((20, 20)) == decode_pil(sound).crop(box).resize((20, 20))
 
 
-def test_many_crops_of_one_image_decode_the_whole_once() -> None:
+def test_many_crops_of_one_image_decode_the_whole_image_once() -> None:
     data = encode(draw(300, 200), quality=90)
     image = lazy(data[:-400] + data[-2:])
     np.asarray(image.crop((0, 0, 90, 150)))
@@ -220,7 +220,7 @@ def test_fast_resizing_is_within_two_levels_of_pillow(resize: str, resample: Ima
         noise = Image.fromarray(random.integers(0, 256, (height, width, 3), dtype=np.uint8))
         data = encode(noise, quality=95, subsampling=0)
         if resize == "scaled" and (width >= 2 * new_width or height >= 2 * new_height):
-            continue  # decoded smaller
+            continue  # decoded at a fraction of the size
         expected = decode_pil(data).resize((new_width, new_height), resample)
         resized = lazy(data, resize=resize).resize((new_width, new_height), resample)
         assert type(resized) is LazyImage
@@ -262,7 +262,7 @@ def test_threads_share_an_image() -> None:
             assert all(results[at + 5 * turn] == wanted[at] for at in range(4) for turn in range(3))
 
 
-def test_damage_found_late_names_the_record() -> None:
+def test_error_about_damage_found_late_names_the_record() -> None:
     jpeg, lengths = tiled(300, 200)
     wrong = np.frombuffer(lengths, "<u2").copy()
     wrong[0] += 9

@@ -1,4 +1,4 @@
-"""Masks are refused where only the image would be cropped."""
+"""Loaders and decoders refuse masks that they would not crop together with the image."""
 
 from __future__ import annotations
 

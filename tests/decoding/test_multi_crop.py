@@ -78,7 +78,7 @@ def test_scaled_crops_stay_close_to_full_crops() -> None:
 
 
 class Decoded(list[int]):
-    """The number of decoded pixels of each call of simplejpeg."""
+    """Records how many pixels each call of simplejpeg decodes."""
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> Decoded:
     return counts
 
 
-def test_eight_crops_take_one_decoding_of_upper_rows(decoded: Decoded) -> None:
+def test_eight_crops_decode_the_upper_rows_once(decoded: Decoded) -> None:
     for row in rows(DINO, 5):
         DINO(photo(1, 200, 150), row, known_intact=True)
     assert len(decoded) == 5
@@ -173,7 +173,7 @@ def test_crops_are_equal_for_any_workers_and_after_resuming(place: Path, engine:
     assert same(begun + crops(resumed), expected[1])
 
 
-def test_masks_beside_several_crops_are_refused(place: Path) -> None:
+def test_masks_are_refused_with_several_crops(place: Path) -> None:
     dataset = LMDBDataset(place, decode=DINO, fields=("image", "mask"))
     with pytest.raises(OptionError, match=r"'mask' of record 0 .* is as large as its image"):
         dataset[0]

@@ -27,7 +27,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.skipif(has_torchvision, reason="torchvision is installed")
-def test_missing_torchvision_is_named() -> None:
+def test_error_names_missing_torchvision() -> None:
     with pytest.raises(ImportError, match="torchvision"):
         as_tv_tensors({"image": Image.new("RGB", (8, 8))})
 

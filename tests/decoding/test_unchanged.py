@@ -24,7 +24,7 @@ from tests.support.images import encoded, photo, plant
 
 
 def deflated() -> bytes:
-    """Return a TIFF that libtiff reads."""
+    """Return a compressed TIFF, which Pillow reads with libtiff."""
     plain = tiff(zlib.compress(COLORS[..., :3].tobytes()), 30, 40, 16, white=2, samples=3)
     method = struct.pack("<HHI", 259, 4, 1)
     return plain.replace(method + struct.pack("<I", 1), method + struct.pack("<I", 8))
@@ -39,13 +39,13 @@ DEEP_COLORS = {
 
 
 @pytest.mark.parametrize("kind", GRAY)
-def test_gray_keeps_its_bits(kind: str) -> None:
+def test_gray_images_keep_their_depth(kind: str) -> None:
     data, values = GRAY[kind]
     array = read_array(data)
     assert array.dtype == np.uint16
     assert array.flags.c_contiguous
     assert array.flags.writeable
-    if kind == "PGM, 12 bits":  # Pillow spreads them over 16
+    if kind == "PGM, 12 bits":  # Pillow scales these values to 16 bits
         np.testing.assert_array_equal(array >> 4, values >> 4)
     else:
         np.testing.assert_array_equal(array, values >> 4 if kind == "TIFF, 12 bits" else values)

@@ -1,4 +1,4 @@
-"""On a GPU, the streams do not race and do not wait without need."""
+"""On a GPU, the streams never race and never wait unnecessarily."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -16,8 +16,8 @@ from tests.support.tensors import DTYPES, MEAN, STD, pixels
 
 pytestmark = pytest.mark.cuda
 
-BYTES = 2**24  # in a batch; copying it takes about a millisecond
-DELAY = 500_000_000  # clock cycles, about 0.25 s; the other work of a test takes a hundredth of it
+BYTES = 2**24  # size of a batch, which takes about a millisecond to copy
+DELAY = 500_000_000  # clock cycles, about 0.25 s, and a hundred times as long as the other work of a test
 MODES: tuple[Any, ...] = ("const", "rand", "pixel")
 
 
@@ -63,7 +63,7 @@ def total(batch: torch.Tensor) -> torch.Tensor:
 
 
 def value_read_at_once(transfer: CudaTransfer, value: int, delay: int) -> int:
-    """Return the value that a consumer reads from a batch whose stream is delayed first."""
+    """Delay the copy stream, and return the value that a consumer then reads from a batch."""
 
     def late(batch: torch.Tensor) -> torch.Tensor:
         delayed(delay)
@@ -74,7 +74,7 @@ def value_read_at_once(transfer: CudaTransfer, value: int, delay: int) -> int:
 
 
 @pytest.mark.parametrize(("kind", "right"), [(CudaTransfer, True), (NotWaitingForCopies, False)])
-def test_consumer_reads_whole_batches_only(gpu: torch.device, kind: type[CudaTransfer], right: bool) -> None:
+def test_consumer_reads_only_complete_batches(gpu: torch.device, kind: type[CudaTransfer], right: bool) -> None:
     transfer = kind(gpu)
     value_read_at_once(transfer, 3, 1)
     torch.cuda.synchronize()
@@ -82,12 +82,14 @@ def test_consumer_reads_whole_batches_only(gpu: torch.device, kind: type[CudaTra
 
 
 @pytest.mark.parametrize(("kind", "right"), [(CudaTransfer, True), (NotKeeping, False)])
-def test_memory_of_a_dropped_batch_outlives_its_work(gpu: torch.device, kind: type[CudaTransfer], right: bool) -> None:
+def test_memory_of_a_dropped_batch_is_kept_until_work_on_it_ends(
+    gpu: torch.device, kind: type[CudaTransfer], right: bool
+) -> None:
     transfer = kind(gpu)
     first, second = pinned(7), pinned(9)
     transfer.receive(transfer.start(first))
     torch.cuda.synchronize()
-    torch.cuda.empty_cache()  # then the only free memory of this stream is that of the dropped batch
+    torch.cuda.empty_cache()  # afterwards the dropped batch is the only free memory of this stream
     total(torch.zeros(BYTES, dtype=torch.uint8, device=gpu)).item()
     delayed(1)
     batch = transfer.receive(transfer.start(first))
@@ -112,7 +114,7 @@ class TwoBuffers:
 
 
 @pytest.mark.parametrize(("kind", "right"), [(CudaTransfer, True), (NotWaitingForTheConsumer, False)])
-def test_memory_is_rewritten_after_earlier_work_of_the_consumer(
+def test_memory_is_overwritten_only_after_the_consumers_earlier_work(
     gpu: torch.device, kind: type[CudaTransfer], right: bool
 ) -> None:
     transfer, buffers = kind(gpu), TwoBuffers(gpu)
@@ -133,7 +135,9 @@ def test_memory_is_rewritten_after_earlier_work_of_the_consumer(
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_gpu_and_cpu_prepare_equal_bits(gpu: torch.device, mode: Any, dtype: torch.dtype, channels_last: bool) -> None:
+def test_gpu_and_cpu_preparation_give_identical_bits(
+    gpu: torch.device, mode: Any, dtype: torch.dtype, channels_last: bool
+) -> None:
     erasing = RandomErasing(0.7, mode=mode, max_count=3)
     prepared = Preparation(Normalize(MEAN, STD, dtype=dtype, channels_last=channels_last), erasing)
     images, given = pixels(16, 3, 64, 48), SampleRNG(1, 2, range(16))
@@ -142,7 +146,7 @@ def test_gpu_and_cpu_prepare_equal_bits(gpu: torch.device, mode: Any, dtype: tor
     assert torch.equal(result.cpu(), expected)
 
 
-def test_consumer_on_its_own_stream_gets_whole_batches(gpu: torch.device) -> None:
+def test_consumer_on_its_own_stream_gets_complete_batches(gpu: torch.device) -> None:
     batches = [torch.full((BYTES,), number, dtype=torch.uint8) for number in range(20)]
     with torch.cuda.stream(torch.cuda.Stream(gpu)):  # type: ignore[no-untyped-call]
         sums = [total(batch) for batch in PrefetchLoader(PrefetchLoader(batches, "cuda"), "cuda")]
@@ -160,7 +164,7 @@ def test_loader_prepares_equal_batches_on_gpu_and_cpu(gpu: torch.device, depth: 
         assert torch.equal(images.cpu(), given)
 
 
-def test_tensors_of_several_blocks_arrive(gpu: torch.device) -> None:
+def test_tensors_of_several_memory_blocks_arrive(gpu: torch.device) -> None:
     packed = pack_sequence([torch.ones(3), torch.ones(2)])
     batch = (torch.eye(3).to_sparse(), packed, torch.nn.Parameter(torch.ones(2)), torch.ones(3, device=gpu))
     sparse, moved, parameter, there = next(iter(PrefetchLoader([batch], device="cuda")))
@@ -185,7 +189,7 @@ def test_tensors_of_any_layout_keep_their_values() -> None:
     assert [part.stride() for part in moved[:2]] == [part.stride() for part in batch[:2]]
 
 
-def test_epoch_after_an_abandoned_or_failed_one_is_whole(gpu: torch.device) -> None:
+def test_epoch_after_an_abandoned_or_failed_epoch_is_complete(gpu: torch.device) -> None:
     batches = [torch.full((BYTES,), number, dtype=torch.uint8) for number in range(6)]
     loader = PrefetchLoader[Any](batches, device="cuda", depth=3)
     for _ in loader:
@@ -214,7 +218,7 @@ def test_loader_keeps_the_current_device_and_stream(gpu: torch.device) -> None:
 @pytest.mark.usefixtures("gpu")
 def test_loader_feeds_a_gpu_that_is_not_current() -> None:
     if torch.cuda.device_count() < 2:
-        pytest.skip("there is one CUDA device only")
+        pytest.skip("there is only one CUDA device")
     batches = [torch.full((BYTES,), number, dtype=torch.uint8) for number in range(20)]
     source = [batch.to("cuda:0") if number % 2 else batch for number, batch in enumerate(batches)]
     sums = []
@@ -244,11 +248,11 @@ def epoch() -> PrefetchLoader[Any]:
 
 
 @pytest.mark.usefixtures("gpu")
-def test_neither_side_of_a_loader_waits_for_the_device() -> None:
+def test_neither_loader_nor_consumer_waits_for_the_device() -> None:
     loader = epoch()
-    run_through(loader)  # CUDA may wait when a kernel is loaded and memory pinned for the first time
+    run_through(loader)  # CUDA may wait the first time that a kernel is loaded or memory is pinned
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")  # for the whole process, with the thread of the loader
+    torch.cuda.set_sync_debug_mode("error")  # this mode applies to the whole process, including the loader's thread
     try:
         run_through(loader)
         with pytest.raises(RuntimeError, match="synchronizing"):

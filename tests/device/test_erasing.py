@@ -23,7 +23,7 @@ def rng_of(positions: Any) -> SampleRNG:
 
 
 def reference_boxes(erasing: RandomErasing, given: SampleRNG, height: int, width: int) -> list[list[Any]]:
-    """Return the rectangles of each image, drawn one by one like in timm's code."""
+    """Return the rectangles of each image, drawn one after the other as in timm's code."""
     found: list[list[Any]] = []
     tries = 10
     count_of = erasing.max_count
@@ -76,7 +76,9 @@ def test_erasing_equals_a_loop_over_images_and_boxes(mode: Any, counts: Any, siz
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_erasing_keeps_dtype_memory_format_and_its_input(mode: Any, dtype: torch.dtype, layout: Any) -> None:
+def test_erasing_keeps_dtype_and_memory_format_and_leaves_its_input_unchanged(
+    mode: Any, dtype: torch.dtype, layout: Any
+) -> None:
     images = sevens(8, 3, 17, 23, dtype=dtype).contiguous(memory_format=layout)
     result = RandomErasing(1, mode=mode)(images, rng=rng_of(range(8)))
     assert (result.dtype, result.is_contiguous(memory_format=layout)) == (dtype, True)
@@ -96,7 +98,7 @@ def test_erasing_of_an_image_does_not_depend_on_its_batch(mode: Any) -> None:
         assert torch.equal(torch.cat(parts), whole[torch.from_numpy(order)])
 
 
-def test_without_an_rng_the_torch_generator_decides() -> None:
+def test_erasing_without_an_rng_draws_from_the_torch_generator() -> None:
     erasing, images = RandomErasing(1, mode="pixel"), sevens(8, 3, 16, 16)
     results = []
     for seed in (1, 1, 2):
@@ -108,7 +110,7 @@ def test_without_an_rng_the_torch_generator_decides() -> None:
     assert not torch.equal(results[2][0], results[2][1])
 
 
-def test_uint8_images_are_erased_with_zeros_only() -> None:
+def test_uint8_images_can_only_be_erased_with_zeros() -> None:
     erased = RandomErasing(1)(pixels(), rng=rng_of(range(4)))
     assert erased.dtype is torch.uint8
     assert (erased != pixels()).any(dim=(1, 2, 3)).all()

@@ -17,7 +17,7 @@ def environment(**variables: str) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without CUDA")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this test is for machines without CUDA")
 def test_machine_without_a_gpu_gets_one_line() -> None:
     done = subprocess.run(
         [SCRIPTS / "gpu-check"], env=environment(), capture_output=True, text=True, timeout=60, check=False

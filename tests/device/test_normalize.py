@@ -1,4 +1,4 @@
-"""Normalize computes exact floats, and refuses other inputs than images."""
+"""Normalize computes exact floats, and refuses inputs that are not images."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_uint8_images_equal_float64_arithmetic(dtype: torch.dtype) -> None:
     result = Normalize(MEAN, STD, dtype=dtype)(every_value())
     exact = (np.arange(256) / 255 - np.array(MEAN)[:, None]) / np.array(STD)[:, None]
     assert (result.dtype, result.shape) == (dtype, (1, 3, 1, 256))
-    # Half a unit of the last place, and some float32 rounding before it.
+    # Half a unit in the last place, plus the earlier rounding to float32.
     allowed = torch.finfo(dtype).eps / 2 * np.abs(exact) + 5e-7
     assert (np.abs(result[0, :, 0].double().numpy() - exact) <= allowed).all()
 

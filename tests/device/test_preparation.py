@@ -1,4 +1,4 @@
-"""Preparation changes the images of a batch, and keeps the type of the batch."""
+"""Preparation changes the images of a batch and keeps the batch's type."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_names_of_image_and_label_can_be_set() -> None:
     assert (result["pixel_values"].item(), result["labels"].item(), result["image"]) == (1, 2, "a.jpg")
 
 
-def test_modules_that_draw_get_streams_of_their_own() -> None:
+def test_each_module_that_draws_gets_its_own_random_stream() -> None:
     first, second = Recorder(), Recorder()
     prepared = Preparation(first, doubled, second)
     given = rng_of(range(2))
@@ -154,7 +154,7 @@ def test_modules_that_draw_get_streams_of_their_own() -> None:
 
 
 def test_compiled_module_gets_the_rng() -> None:
-    class Optimized(torch.nn.Module):  # like a compiled module: takes any arguments, and keeps the original
+    class Optimized(torch.nn.Module):  # like a compiled module, which takes any arguments and keeps the original module
         def __init__(self, module: torch.nn.Module) -> None:
             super().__init__()
             self._orig_mod = module
@@ -196,7 +196,7 @@ def test_batch_without_images_is_refused() -> None:
         Preparation(forgetful)((torch.ones(2), torch.ones(2)))
 
 
-def test_target_with_a_default_gets_no_labels() -> None:
+def test_module_whose_target_has_a_default_gets_no_labels() -> None:
     def scale(images: torch.Tensor, target: float = 2.0) -> torch.Tensor:
         return images * target
 

@@ -105,7 +105,7 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
     return Cuda(monkeypatch)
 
 
-def test_streams_wait_for_each_other_and_keep_memory(fake_cuda: Cuda) -> None:
+def test_streams_wait_for_each_other_and_keep_memory_in_use(fake_cuda: Cuda) -> None:
     transfer = CudaTransfer(CUDA)
     in_transit = transfer.start([Graph("batch", fake_cuda), "a.jpg"])
     assert fake_cuda.happened() == ["batch pinned", "batch to cuda:1 on side at leisure", "side 1 recorded"]
@@ -177,5 +177,5 @@ def test_failed_preparation_restores_the_stream(fake_cuda: Cuda) -> None:
         (Mover(), False),
     ],
 )
-def test_only_recordable_objects_are_copied_beside_the_consumer(leaf: Any, recordable: bool) -> None:
+def test_only_recordable_objects_are_copied_on_the_copy_stream(leaf: Any, recordable: bool) -> None:
     assert is_recordable(leaf) is recordable

@@ -14,10 +14,10 @@ from dbloader.device.transfer import resolve_device, to_device
 from dbloader.errors import OptionError
 from dbloader.loading.prefetch import PrefetchLoader
 
-# The meta device is always there, and nothing is on it by itself: what is on it afterwards has moved.
+# Every machine has the meta device, and tensors are on it only if something has moved them there.
 META = torch.device("meta")
 
-without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without CUDA")
+without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="this test is for machines without CUDA")
 
 
 class Pair(NamedTuple):
@@ -50,7 +50,7 @@ class Defaulted:
 
 
 class Attributes(dict[str, Any]):
-    """A dictionary with keys as attributes: reading `to` raises KeyError."""
+    """A dictionary whose keys are attributes, so reading the attribute `to` raises KeyError."""
 
     __getattr__ = dict.__getitem__
 
@@ -103,7 +103,7 @@ def test_tensors_move_and_containers_keep_type_and_values(make: Any) -> None:
     batch = make(tensor())
     moved = to_device(batch, META)
     assert type(moved) is type(batch)
-    assert repr(moved) == repr(make(tensor().to(META)))  # tensors have no single truth value
+    assert repr(moved) == repr(make(tensor().to(META)))  # == of two tensors has no single truth value
     assert repr(batch) == repr(make(tensor()))
 
 
@@ -147,7 +147,7 @@ def test_user_dict_is_copied_with_moved_values() -> None:
     assert tokens["ids"].device.type == "cpu"
 
 
-def test_auto_is_the_best_device_present() -> None:
+def test_auto_chooses_the_best_device_present() -> None:
     resolved = resolve_device("auto")
     assert resolved.type in {"cuda", "cpu"}
     if torch.cuda.is_available():
@@ -174,7 +174,7 @@ def test_loader_moves_batches() -> None:
     assert [(images.device, names) for images, names in loader] == [(META, ["a", "b"]), (META, ["c", "d"])]
 
 
-def test_error_while_moving_arrives_at_its_place() -> None:
+def test_error_while_moving_a_batch_is_raised_at_that_batch() -> None:
     class Refusing:
         def to(self, device: Any) -> None:
             raise ValueError(f"not to {device}")

@@ -1,4 +1,4 @@
-"""Exports as COCO and YOLO: other programs read them, and convert makes the same store again."""
+"""Other programs can read exports as COCO and YOLO, and `convert` makes the same store from them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.images import photo, plant
 if TYPE_CHECKING:
     from pathlib import Path
 
-BOXES = [[1.1, 2.7, 3.3, 4.9], [0, 0, 40, 30], [20.05, 7, 9.25, 11]]  # x, y, width, height
+BOXES = [[1.1, 2.7, 3.3, 4.9], [0, 0, 40, 30], [20.05, 7, 9.25, 11]]  # each box is x, y, width, height
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def coco(root: Path, tmp_path: Path) -> Path:
 
 
 def yolo(root: Path, tmp_path: Path) -> Path:
-    """Write labels of YOLO, with numbers that have no exact fraction."""
+    """Write YOLO labels with numbers that binary floats cannot represent exactly."""
     lines = ["1 0.3 0.7 0.1 0.17", "0 0.5 0.5 1 1"]
     plant(root.parent / "labels", {"a.txt": "\n".join(lines).encode(), "b/c.txt": b"\xef\xbb\xbf0 .33333 .4 .2 .1"})
     (tmp_path / "data.yaml").write_text("names:\n  0: cat\n  1: 'dog: big'\n")
@@ -98,7 +98,7 @@ def test_other_programs_read_the_boxes(root: Path, tmp_path: Path, source: str, 
             assert corners == pytest.approx(np.concatenate((left, right - left), 1), abs=1e-4)
 
 
-def test_lost_labels_fields_and_names_give_warnings(root: Path, tmp_path: Path) -> None:
+def test_export_warns_about_labels_fields_and_names_that_it_loses(root: Path, tmp_path: Path) -> None:
     del root
     boxes = {"boxes": np.zeros((1, 4), np.float32), "box_labels": np.array([0])}
     samples = [

@@ -81,7 +81,7 @@ def test_full_disk_is_one_clear_error(place: Path, small_disk: Path) -> None:
     assert names(small_disk) == []
 
 
-def test_new_file_follows_no_link_and_replaces_nothing(tmp_path: Path) -> None:
+def test_new_file_never_follows_a_link_or_replaces_a_file(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "b").write_text("mine")
     for name in ("a", "b"):

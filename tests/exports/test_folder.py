@@ -1,4 +1,4 @@
-"""Exports as folders: an image folder comes back, and converts to the same store."""
+"""A store of an image folder is exported as the same folder, which converts to the same store."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metadata.jsonl").read_text().splitlines()]
 
 
-def test_image_folder_comes_back_byte_for_byte(tmp_path: Path) -> None:
+def test_export_restores_an_image_folder_byte_for_byte(tmp_path: Path) -> None:
     plant_photos(tmp_path / "images", 8)
     names = ["cat/a b.png", "cat/é\n😀.gif", "cat/a-b/2.jpg", "cat/a/1.jpg", "dog/%2e.bmp", "dog/-x.webp"]
     plant(
@@ -87,12 +87,12 @@ def test_image_folder_comes_back_byte_for_byte(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("records", "classes"),
     [
-        ([record("dog/1.jpg", 1), record("cat/1.jpg")], ("cat", "dog")),  # in another order
+        ([record("dog/1.jpg", 1), record("cat/1.jpg")], ("cat", "dog")),  # the records are in another order
         ([record("cat/a/1.jpg"), record("cat/1.jpg")], ("cat", "dog")),
         ([record("cat/1.jpg", 1), record("dog/1.jpg", 0)], ("dog", "cat")),  # classes in another order
-        ([record("cat/1.jpg", 1)], ("cat", "dog")),  # of another class
+        ([record("cat/1.jpg", 1)], ("cat", "dog")),  # the name begins with another class
         ([record("cat/1.jpg", -7), record("cat/2.jpg", None)], ()),
-        ([record("cat/1.jpg"), record("cat/1.jpg", seed=1)], ("cat", "dog")),  # twice
+        ([record("cat/1.jpg"), record("cat/1.jpg", seed=1)], ("cat", "dog")),  # a name that occurs twice
         ([record("cat/1.jpg"), record(None)], ("cat", "dog")),
         ([record("cat/1.jpg", caption="a cat")], ("cat", "dog")),
         ([record("cat/1")], ("cat", "dog")),
@@ -101,7 +101,9 @@ def test_image_folder_comes_back_byte_for_byte(tmp_path: Path) -> None:
         ([Record("cat/1.jpg", 0, photo(), 40, 30, "JPEG", resized_from=(80, 60))], ("cat", "dog")),
     ],
 )
-def test_metadata_keeps_what_a_folder_cannot(tmp_path: Path, records: list[Record], classes: tuple[str, ...]) -> None:
+def test_metadata_keeps_what_a_folder_cannot_express(
+    tmp_path: Path, records: list[Record], classes: tuple[str, ...]
+) -> None:
     folder = exported(tmp_path, records, classes)
     assert children(folder) >= BESIDE
     assert json.loads((folder / "classes.json").read_text()) == list(classes)
@@ -120,7 +122,7 @@ def test_metadata_keeps_names_that_are_not_safe_paths(tmp_path: Path, name: str)
     assert {*files(folder)} == {"cat/1.jpg", "dog/000000001.jpg", *BESIDE}
 
 
-def test_names_that_collide_get_files_of_their_own(tmp_path: Path) -> None:
+def test_colliding_names_get_separate_files(tmp_path: Path) -> None:
     names = ["dog/000000003.jpg", "dog/a.jpg/b.jpg", "dog/a.jpg", "dog/000000003.jpg", "000000003.jpg", "DOG/A.jpg"]
     folder = exported(tmp_path, [record(name, 1, seed) for seed, name in enumerate(names)])
     assert [(row["file_name"], row.get("name", "as it is")) for row in rows(folder)] == [
@@ -141,14 +143,14 @@ def test_names_that_collide_get_files_of_their_own(tmp_path: Path) -> None:
         FIELD_NAMES.filter(lambda name: name == name.strip() and name != "file_name"), VALUES, max_size=4
     ),
 )
-def test_any_names_and_fields_come_back(
+def test_all_names_and_fields_survive_export_and_conversion(
     tmp_path_factory: pytest.TempPathFactory, names: list[str | None], fields: dict[str, Any]
 ) -> None:
     tmp_path = tmp_path_factory.mktemp("any")
     exported(tmp_path, [record(name, seed % 2, seed, **fields) for seed, name in enumerate(names)])
 
 
-def test_pixels_become_png_and_pixels_again(tmp_path: Path) -> None:
+def test_raw_pixels_are_exported_as_png_and_converted_back(tmp_path: Path) -> None:
     plant_photos(tmp_path / "images", 3)
     convert(tmp_path / "images", tmp_path / "store.lmdb", images=ImageFormat(raw=True, short_side=20))
     report = export_store(tmp_path / "store.lmdb", tmp_path / "folder")
@@ -162,7 +164,7 @@ def test_pixels_become_png_and_pixels_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tile", [True, False])
-def test_smaller_and_tiled_images_come_back(tmp_path: Path, tile: bool) -> None:
+def test_resized_and_tiled_images_survive_export_and_conversion(tmp_path: Path, tile: bool) -> None:
     plant_photos(tmp_path / "images", 3, width=200, height=150)
     convert(tmp_path / "images", tmp_path / "store.lmdb", images=ImageFormat(short_side=100, tile=tile, quality=90))
     export_store(tmp_path / "store.lmdb", tmp_path / "folder")

@@ -1,4 +1,4 @@
-"""Every kind of source, through every format of export, and back: the same records, classes and digest."""
+"""Each kind of source, exported in each format and converted again, gives the same records, classes and digest."""
 
 from __future__ import annotations
 

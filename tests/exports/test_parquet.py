@@ -1,4 +1,4 @@
-"""Exports as Parquet: Hugging Face's datasets reads them, and convert makes the same store again."""
+"""Hugging Face's datasets can read exports as Parquet, and `convert` makes the same store from them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def exported(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def test_convert_gives_same_store(tmp_path: Path) -> None:
+def test_converting_the_export_gives_the_same_store(tmp_path: Path) -> None:
     damaged = record(9, image=photo(1)[:-300], damaged="is cut short", fields=varied(9).fields)
     digest = store_of(tmp_path / "s.lmdb", *map(varied, range(9)), damaged)
     report = convert(exported(tmp_path), tmp_path / "again.lmdb")
@@ -110,7 +110,7 @@ def test_datasets_reads_images_classes_and_fields(tmp_path: Path) -> None:
     assert row == {**expected, "label": 1, "resized_from": None}
 
 
-def test_pixels_become_png(tmp_path: Path) -> None:
+def test_raw_pixels_are_exported_as_png(tmp_path: Path) -> None:
     folder = plant_photos(tmp_path / "images", 3)
     (folder / "cat" / "gray.png").write_bytes(encoded(draw(24, 18, "L"), "PNG"))
     digest = convert(folder, tmp_path / "s.lmdb", images=ImageFormat(raw=True)).digest
@@ -120,7 +120,7 @@ def test_pixels_become_png(tmp_path: Path) -> None:
     assert convert(tmp_path / "out", tmp_path / "again.lmdb", images=ImageFormat(raw=True)).digest == digest
 
 
-def test_records_that_convert_changes_are_counted(tmp_path: Path) -> None:
+def test_export_counts_the_records_that_convert_would_change(tmp_path: Path) -> None:
     made = [
         record(0, image=None, fields={"a": 1, "b": 1}),
         record(1, image=b"no image", format=None, fields={"b": 2, "a": 2}),
@@ -161,7 +161,7 @@ ARRAYS = [
 
 def with_boxes(number: int) -> Record:
     fields: dict[str, Any] = {
-        "boxes": np.arange(4 * number, dtype=np.float32).reshape(-1, 4) + 0.1,  # none at all in the first record
+        "boxes": np.arange(4 * number, dtype=np.float32).reshape(-1, 4) + 0.1,  # the first record has no value
         "box_labels": np.arange(number),
         "ragged": np.zeros((2, number % 3, 5), bool),
         "fixed": np.full((0, 3), 1, np.int16),
@@ -174,7 +174,7 @@ def with_boxes(number: int) -> Record:
     return record(number, fields=fields)
 
 
-def test_arrays_come_back_byte_for_byte(tmp_path: Path) -> None:
+def test_arrays_survive_export_and_conversion_byte_for_byte(tmp_path: Path) -> None:
     digest = store_of(tmp_path / "s.lmdb", *map(with_boxes, range(5)))
     schema = pq.read_schema(next((exported(tmp_path) / "data").iterdir()))
     rules = json.loads(schema.metadata[b"dbloader"])["arrays"]
@@ -216,7 +216,7 @@ def test_rule_of_another_column_is_refused(tmp_path: Path, rule: Any) -> None:
         convert(tmp_path / "out", tmp_path / "again.lmdb")
 
 
-def test_array_of_another_shape_than_its_rule_is_a_problem(tmp_path: Path) -> None:
+def test_array_that_breaks_the_rule_of_its_column_is_a_problem(tmp_path: Path) -> None:
     store_of(tmp_path / "s.lmdb", record(0, fields={"x": np.arange(3)}), record(1, fields={"x": np.arange(3)}))
     (path,) = (exported(tmp_path) / "data").iterdir()
     own = json.dumps({"arrays": {"x": {"dtype": "int64", "shape": [2]}}})

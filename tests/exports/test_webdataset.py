@@ -1,4 +1,4 @@
-"""Exports as tar files: WebDataset reads them, and convert makes the same store again."""
+"""WebDataset can read exports as tar files, and `convert` makes the same store from them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-# WebDataset leaves the file of a shard to the garbage collector.
+# WebDataset leaves closing a shard's file to the garbage collector.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -65,7 +65,7 @@ def test_webdataset_reads_images_labels_and_fields(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "a.shards" / "classes.json").read_text()) == ["dog", "cat"]
 
 
-def test_all_parts_of_records_come_back(tmp_path: Path) -> None:
+def test_records_survive_export_and_conversion_completely(tmp_path: Path) -> None:
     files: list[dict[str, Any]] = [
         {"name": "x.jpg", "label": 1, "image": photo(1), **FIELDS},
         {"image": photo(2), "resized_from": (80, 60), "tiles": b"t"},
@@ -85,7 +85,7 @@ def test_all_parts_of_records_come_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("labels", [(0, -5, 2**63 - 1, -(2**63) + 1), (3, None, 3, 10**6)])
-def test_labels_without_names_come_back(tmp_path: Path, labels: Sequence[int | None]) -> None:
+def test_unnamed_labels_survive_export_and_conversion(tmp_path: Path, labels: Sequence[int | None]) -> None:
     files = [{"name": f"{at % 2}/{at}.jpg", "label": label, "image": photo(at)} for at, label in enumerate(labels)]
     write_store(files, tmp_path / "a.lmdb")
     check_same(tmp_path / "a.lmdb")
@@ -107,7 +107,7 @@ NAMES = st.text(st.sampled_from("ab./\\ \n\0_\u00e4-"), min_size=1, max_size=12)
 
 @settings(deadline=None, max_examples=40)
 @given(names=st.lists(NAMES | st.builds("{}.jpg".format, NAMES), min_size=1, max_size=6))
-def test_any_name_comes_back_and_no_path_leaves_the_folder(
+def test_all_names_survive_and_no_path_leaves_the_folder(
     tmp_path_factory: pytest.TempPathFactory, names: list[str]
 ) -> None:
     folder = tmp_path_factory.mktemp("names")
@@ -121,7 +121,7 @@ def test_any_name_comes_back_and_no_path_leaves_the_folder(
     assert len(samples(folder / "a.shards")) == len(names)
 
 
-def test_pixels_become_pngs(tmp_path: Path) -> None:
+def test_raw_pixels_become_png_files(tmp_path: Path) -> None:
     root = plant_photos(tmp_path / "images", 3)
     raw = ImageFormat(raw=True, short_side=20)
     convert(root, tmp_path / "a.lmdb", images=raw)

@@ -1,4 +1,4 @@
-"""Image files of strangers: the JPEG walker, the checks of the conversion, and decoding in training."""
+"""Untrusted image files, in the JPEG walker, in the checks of the conversion, and in decoding for training."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Stores of strangers: records, manifests, columns and lines of the report.
+"""Untrusted stores: records, manifests, columns and lines of the report.
 
-Checksums would end most inputs at once, so they are made right for some of them.
+Wrong checksums would reject most inputs at once, so some inputs get correct checksums.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _INDEX, _SALT = 7, 0
 
 
 def record(data: bytes, _: Path) -> None:
-    """The first byte selects: the rest is a document, or elements for a document with a right CRC-32."""
+    """The first byte selects whether the rest is a document, or elements for a document with a correct CRC-32."""
     document = data[1:] if data[:1] < b"\x80" else _record_of(data[1:])
     try:
         found = encode(decode(document, _INDEX, _SALT)).document(_INDEX, _SALT)
@@ -62,7 +62,7 @@ def record_seeds() -> list[bytes]:
         Record(),
     ]
     documents = [encode(record).document(_INDEX, _SALT) for record in records]
-    found = b"\xff\x05image\0\xfe\xff\xff\xff\0\x02\0\x01\0\0\0\0"  # by fuzzing: an image of -2 bytes
+    found = b"\xff\x05image\0\xfe\xff\xff\xff\0\x02\0\x01\0\0\0\0"  # found by fuzzing: an image of -2 bytes
     return [found, *(part for whole in documents for part in (b"\0" + whole, b"\xff" + whole[HEAD.size : -TAIL.size]))]
 
 
@@ -72,7 +72,7 @@ _PLACE = "store.lmdb"
 
 
 def manifest(data: bytes, _: Path) -> None:
-    """The first byte chooses what the rest is."""
+    """The first byte selects what the rest is."""
     kind, data = data[:1], data[1:]
     if kind < b"\x80":
         with suppress(DamagedStoreError, NotAStoreError, StoreVersionError):

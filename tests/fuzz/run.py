@@ -30,8 +30,8 @@ PIXELS = "1000000"
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/fuzz", description="Look for inputs that break a reader.")
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(NAMES)}")
-    parser.add_argument("--all", action="store_true", help="all targets, one after the other")
-    parser.add_argument("--minutes", type=float, default=10.0, help="for each target (default: 10)")
+    parser.add_argument("--all", action="store_true", help="run all targets, one after the other")
+    parser.add_argument("--minutes", type=float, default=10.0, help="minutes for each target (default: 10)")
     parser.add_argument("--input", type=Path, metavar="FILE", help="run one input of TARGET again, such as a crash")
     asked = parser.parse_args()
     names = NAMES if asked.all else tuple(asked.targets)

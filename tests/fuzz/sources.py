@@ -1,4 +1,4 @@
-"""Sources of strangers: listings, tar and zip files, and LMDB files of other programs."""
+"""Untrusted sources: listings, tar and zip files, and LMDB files of other programs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SUFFIXES = (".csv", ".tsv", ".json", ".jsonl")
 
 
 def listing(data: bytes, folder: Path) -> None:
-    """The first byte chooses the kind of listing."""
+    """The first byte selects the kind of listing."""
     path = folder / f"listing{_SUFFIXES[(data[:1] or b'0')[0] % len(_SUFFIXES)]}"
     path.write_bytes(data[1:])
     with suppress(SourceError):
@@ -52,7 +52,7 @@ def listing_seeds() -> list[bytes]:
 
 
 def tar(data: bytes, folder: Path) -> None:
-    """From a first byte of 128, correct the checksums of headers."""
+    """If the first byte is 128 or more, correct the checksums of the headers."""
     path = folder / "images.tar"
     path.write_bytes(data[1:] if data[:1] < b"\x80" else _with_checksums(data[1:]))
     with suppress(SourceError):
@@ -90,7 +90,7 @@ def tar_seeds() -> list[bytes]:
 
 
 def zipped(data: bytes, folder: Path) -> None:
-    """The first byte selects: the rest is a zip, or a directory that is completed to a zip."""
+    """The first byte selects whether the rest is a zip, or a zip directory that is completed to a zip."""
     path = folder / "images.zip"
     path.write_bytes(data[1:] if data[:1] < b"\x80" else _with_end(data[1:]))
     with suppress(SourceError):
@@ -99,7 +99,7 @@ def zipped(data: bytes, folder: Path) -> None:
 
 
 def _with_end(directory: bytes) -> bytes:
-    """Return a zip of the files of the first seed, and another directory."""
+    """Return a zip that has the files of the first seed and the given directory."""
     files, _ = _zip_parts(_zips()[0])
     count = directory.count(b"PK\1\2")
     return files + directory + struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, count, count, len(directory), len(files), 0)
@@ -130,7 +130,7 @@ def zip_seeds() -> list[bytes]:
 
 
 def other_lmdb(data: bytes, folder: Path) -> None:
-    """The first byte selects: the rest is a pickle, or keys and values, each after its length."""
+    """The first byte selects whether the rest is a pickle, or keys and values that each follow their length."""
     kind, data = data[:1], data[1:]
     if kind < b"\x60":
         with suppress(ValueError):

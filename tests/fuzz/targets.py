@@ -1,4 +1,4 @@
-"""Readers of data from strangers, each as a function of one input.
+"""Readers of untrusted data, each as a function of one input.
 
 A target raises only if a promise is broken: an undocumented error, or values that differ but must be equal. The caller
 bounds time and memory.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Target(NamedTuple):
     """A reader and its first inputs."""
 
-    run: Callable[[bytes, Path], None]  # the folder is for files, and belongs to one process
+    run: Callable[[bytes, Path], None]  # takes the input, and a folder that only this process uses
     seeds: Callable[[], list[bytes]]
 
 
@@ -35,7 +35,7 @@ TARGETS = {
 
 
 def mutate(rng: random.Random, inputs: list[bytes]) -> bytes:
-    """Return an input with some bytes flipped, overwritten, cut out, repeated or taken from another one."""
+    """Return an input with some bytes flipped, overwritten, removed, repeated or taken from another input."""
     data = bytearray(rng.choice(inputs))
     for _ in range(rng.choice([1, 1, 2, 4, 16])):
         at, size = rng.randrange(len(data) + 1), rng.choice([1, 1, 2, 4, 8, 64])

@@ -1,4 +1,7 @@
-"""Readers of data from strangers keep their promises for any bytes; scripts/fuzz looks for inputs that break them."""
+"""Readers of untrusted data keep their promises for any bytes.
+
+scripts/fuzz searches for inputs that break a promise.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ def test_every_target_is_listed_and_has_kept_inputs() -> None:
 @pytest.mark.parametrize("count", [300, pytest.param(3000, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("name", NAMES)
 def test_no_input_breaks_a_promise(name: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DBLOADER_MAX_PIXELS", "1000000")  # read once in a process: here in the child
+    # a process reads this variable only once, so set it in the child
+    monkeypatch.setenv("DBLOADER_MAX_PIXELS", "1000000")
     target, last = TARGETS[name], tmp_path / "input"
     inputs = [*target.seeds(), *kept(name)]
     rng = random.Random(name)
@@ -34,7 +38,7 @@ def test_no_input_breaks_a_promise(name: str, count: int, tmp_path: Path, monkey
         resource.setrlimit(resource.RLIMIT_AS, (used + MEBIBYTES * 2**20,) * 2)
         for number in range(len(inputs) + count):
             data = inputs[number] if number < len(inputs) else mutate(rng, inputs)
-            last.write_bytes(data)  # a crash of the interpreter leaves it too
+            last.write_bytes(data)  # after a crash of the interpreter, this file still contains the input
             target.run(data, tmp_path)
 
     status = in_child(run)

@@ -54,7 +54,7 @@ def test_photos_are_stored_byte_for_byte(tmp_path: Path) -> None:
     ] * 3
 
 
-def test_several_pictures_and_deep_values_are_in_the_report(tmp_path: Path) -> None:
+def test_report_names_photos_with_several_images_or_deep_values(tmp_path: Path) -> None:
     plant(tmp_path / "images", {"cat/1.heic": heic(images=2), "cat/2.heic": deep()})
     report = convert(tmp_path / "images", tmp_path / "out.lmdb")
     assert [(event["name"], event["event"]) for event in events(report.place)] == [
@@ -83,7 +83,7 @@ def test_photo_is_decoded_upright() -> None:
     assert np.abs(np.asarray(decode_pil(turned)).astype(int) - upright).mean() < 3
 
 
-def test_process_without_pillow_heif_names_the_package(tmp_path: Path) -> None:
+def test_error_without_pillow_heif_names_the_package(tmp_path: Path) -> None:
     plant(tmp_path / "images", {"cat/1.heic": heic(), "cat/2.jpg": photo()})
     convert(tmp_path / "images", tmp_path / "out.lmdb")
 

@@ -1,4 +1,4 @@
-"""Facts are read from headers, and damaged files are found."""
+"""Reading format and size from image headers, and finding damaged files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_facts_are_format_width_and_height(image_format: str) -> None:
     assert read_facts(encoded(jpegs.draw(37, 21), image_format))[:3] == (image_format, 37, 21)
 
 
-def test_facts_need_only_the_header_of_the_first_image() -> None:
+def test_facts_are_read_from_the_header_of_the_first_image_alone() -> None:
     assert read_facts(encoded(jpegs.draw(37, 21), "PNG")[:60])[:3] == ("PNG", 37, 21)
     assert read_facts(multi_picture())[:3] == ("JPEG", 24, 18)
     check(multi_picture())
@@ -64,7 +64,7 @@ def test_facts_need_only_the_header_of_the_first_image() -> None:
         (encoded(jpegs.draw(37, 21), "WEBP")[:-10], "its header cannot be read: could not create decoder object"),
     ],
 )
-def test_other_files_are_refused(data: bytes, reason: str) -> None:
+def test_files_that_are_not_images_are_refused(data: bytes, reason: str) -> None:
     with pytest.raises(NotAnImageError, match=reason):
         read_facts(data)
 
@@ -94,7 +94,7 @@ def test_header_with_too_many_pixels_is_refused(header: Callable[[int, int], byt
 
 @pytest.mark.parametrize("image_format", FORMATS)
 @pytest.mark.parametrize("mode", ["L", "RGB"])
-def test_whole_images_decode(image_format: str, mode: str) -> None:
+def test_complete_images_pass_the_check(image_format: str, mode: str) -> None:
     check(encoded(jpegs.draw(37, 21, mode), image_format))
 
 
@@ -111,27 +111,28 @@ def test_whole_images_decode(image_format: str, mode: str) -> None:
     ],
 )
 @pytest.mark.parametrize("size", [(37, 21), (12, 1), (1, 1), (1, 500)])
-def test_all_kinds_of_jpegs_decode(mode: str, options: dict[str, Any], size: tuple[int, int]) -> None:
+def test_complete_jpegs_of_all_kinds_pass_the_check(mode: str, options: dict[str, Any], size: tuple[int, int]) -> None:
     check(jpegs.encode(jpegs.draw(*size, mode), **options))
 
 
 @pytest.mark.parametrize("sampling", [(0x31, 0x11, 0x11), (0x14, 0x11, 0x11), (0x22, 0x21, 0x11), (0x11, 0x22, 0x11)])
-def test_jpegs_with_rare_sampling_factors_decode(sampling: tuple[int, ...]) -> None:
+def test_complete_jpegs_with_rare_sampling_factors_pass_the_check(sampling: tuple[int, ...]) -> None:
     assert read_facts(jpegs.exotic(*sampling))[:3] == ("JPEG", 48, 48)
     check(jpegs.exotic(*sampling))
 
 
-def test_cut_jpegs_with_rare_sampling_factors_are_damaged() -> None:
+def test_truncated_jpegs_with_rare_sampling_factors_are_damaged() -> None:
     with pytest.raises(ValueError, match="subsampling level"):
         simplejpeg.decode_jpeg(jpegs.exotic(0x31, 0x11, 0x11))
-    decode_pil(jpegs.exotic(0x31, 0x11, 0x11, blocks=5))  # Pillow says nothing
+    decode_pil(jpegs.exotic(0x31, 0x11, 0x11, blocks=5))  # Pillow reports no error
     with pytest.raises(DamagedImageError, match=r"does not decode: its last scan is cut short"):
         check(jpegs.exotic(0x31, 0x11, 0x11, blocks=9))
-    with pytest.raises(DamagedImageError, match="does not decode: broken data stream"):  # Pillow does not decode it
+    # Pillow cannot decode this file
+    with pytest.raises(DamagedImageError, match="does not decode: broken data stream"):
         check(jpegs.exotic(0x33, 0x11, 0x11))
 
 
-def test_damage_with_a_warning_of_libjpeg_is_found() -> None:
+def test_damage_that_causes_a_libjpeg_warning_is_found() -> None:
     generator = random.Random(0)
     data = photo(width=160, height=120, quality=85)
     found = 0
@@ -168,7 +169,7 @@ def test_jpeg_with_a_header_that_pillow_cannot_read_is_damaged() -> None:
     start = data.index(b"\xff\xdb")
     broken = data[:start] + jpegs.segment(0xE1, b"Exif\x00\x00II*\x00\xff\xff\xff\xff") + data[start:]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about corrupt EXIF, which does not affect pixels
+        warnings.simplefilter("ignore")  # Pillow warns about corrupt EXIF, which does not affect pixels
         check(broken)
     with pytest.raises(DamagedImageError, match="its header cannot be read"):
         check_decodes(b"\xff\xd8\xff\xe0", Facts("JPEG", 1, 1))
@@ -181,4 +182,4 @@ def test_every_flipped_bit_in_the_pixels_of_a_png_is_found() -> None:
     for position in range(start, len(data) - 16):
         with pytest.raises(DamagedImageError, match=r"the CRC of its chunk IDAT at byte \d+ is wrong"):
             check(flip(data, position, position % 8))
-    check(data + b"\x00\x00\x00\x01tEXtxbad!")  # after the end
+    check(data + b"\x00\x00\x00\x01tEXtxbad!")  # bytes after the end of the image do not matter

@@ -36,18 +36,18 @@ SAMPLES = {
     "progressive 4:2:2": encode(draw(33, 24), quality=60, progressive=True, subsampling=1),
     "progressive restart": encode(draw(24, 17), quality=30, progressive=True, restart_marker_blocks=1),
     "progressive cmyk": encode(draw(16, 16, "CMYK"), quality=20, progressive=True),
-    # 40 x 29 pixels are 5 x 4 blocks, or 3 x 2 of the halved components, in scans of one component each.
+    # 40 x 29 pixels need 5 x 4 blocks, or 3 x 2 blocks in a halved component. Each scan has one component.
     "scans": frame(0xC1, 40, 29, 0x22, 0x11, 0x11)
     + scan([1], code_blocks(20))
     + scan([2], code_blocks(6, seed=1))
     + scan([3], code_blocks(6, seed=2))
     + END,
-    # 17 x 9 pixels are 2 x 2 blocks of the halved component, and 2 x 2 MCUs of 3 blocks of the other two.
+    # 17 x 9 pixels need 2 x 2 blocks of the halved component, and 2 x 2 MCUs that each have 3 blocks of the other two.
     "scans of two": frame(0xC0, 17, 9, 0x21, 0x11, 0x11)
     + scan([2], code_blocks(4))
     + scan([1, 3], code_blocks(12))
     + END,
-    # The last of 177 bits begins a byte, which the padding makes FF.
+    # The last of 177 bits begins a new byte, and padding fills this byte to FF.
     "last byte FF": frame(0xC0, 8, 8, 0x11) + scan([1], DC[0] + (AC[0x31] + "1") * 2 + (AC[0x01] + "1") * 55) + END,
 }
 GREY = SAMPLES["gray"][:-2]
@@ -78,7 +78,7 @@ def decode(data: bytes) -> npt.NDArray[np.uint8]:
 
 
 def find_scans(data: bytes) -> list[tuple[int, int]]:
-    """Return the begin of each scan header and the end of its data."""
+    """Return where each scan header begins and where the scan's data ends."""
     ends = re.compile(rb"\xff[\xc4\xd9\xda]")
     headers = [found.start() for found in re.finditer(b"\xff\xda", data)]
     return [(header, next(ends.finditer(data, header + 2)).start()) for header in headers]
@@ -90,7 +90,7 @@ def drop_end(data: bytes) -> bytes:
 
 
 @each_sample
-def test_complete_image_is_recognized_with_its_size(data: bytes) -> None:
+def test_walker_recognizes_a_complete_image_and_its_size(data: bytes) -> None:
     image = Image.open(io.BytesIO(data))
     structure, frame = examine(data), frame_of(data)
     assert structure == Structure(State.COMPLETE, "", len(data), frame, len(data) - 2)
@@ -101,7 +101,7 @@ def test_complete_image_is_recognized_with_its_size(data: bytes) -> None:
 
 
 @each_sample
-def test_only_cuts_of_the_end_marker_are_repaired(data: bytes) -> None:
+def test_only_images_cut_at_the_end_marker_are_repaired(data: bytes) -> None:
     for length in range(len(data)):
         if length in (len(data) - 1, len(data) - 2):
             assert examine(data[:length]).reason == "the end marker is missing"
@@ -120,11 +120,11 @@ def test_fill_bytes_before_the_end_marker_are_dropped(data: bytes) -> None:
         assert repaired(body + fill) == data
 
 
-def test_several_fill_bytes_do_not_replace_a_last_byte_ff() -> None:
+def test_fill_bytes_are_not_taken_for_a_last_byte_of_ff() -> None:
     body = drop_end(SAMPLES["last byte FF"])
     with pytest.raises(DamagedImageError, match="premature end of data segment"):
         repaired(body[:-2] + b"\xff\xff")
-    # Also before another scan.
+    # The same holds before another scan.
     first, others = b"\xff\xda" + body.partition(b"\xff\xda")[2], scan([2], "000") + scan([3], "000")
     three = frame(0xC0, 8, 8, 0x11, 0x11, 0x11)
     assert repaired(three + first + others) == three + first + others + END
@@ -142,7 +142,7 @@ def test_bytes_after_the_last_block_are_refused(name: str, junk: bytes) -> None:
 @pytest.mark.parametrize("trailer", [bytes(53), SAMPLES["gray"], b"\n", b"\xff", b"junk\xff\xd9\xff\xd8\xff"])
 @each_sample
 def test_bytes_after_the_end_marker_are_ignored(data: bytes, trailer: bytes) -> None:
-    for fill in (b"", b"\xff\x01"):  # a marker without parameters
+    for fill in (b"", b"\xff\x01"):  # nothing, or a marker without parameters
         structure = examine(data[:-2] + fill + END + trailer)
         assert (structure.state, structure.end) == (State.COMPLETE, len(data) + len(fill))
 
@@ -155,7 +155,7 @@ def test_second_image_does_not_complete_a_truncated_one() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\x00", END + SAMPLES["gray"]])
-def test_other_data_are_not_a_jpeg(data: bytes) -> None:
+def test_other_data_is_not_a_jpeg(data: bytes) -> None:
     assert examine(data).state is State.NOT_JPEG
 
 
@@ -166,13 +166,13 @@ def test_progressive_image_cut_between_two_scans_is_not_repaired(name: str) -> N
     for _, end in find_scans(data)[:-1]:
         with pytest.raises(DamagedImageError, match=r"a further scan of component \d of \d is missing"):
             repaired(data[:end])
-        # With an end marker, libjpeg decodes other pixels without a warning, so the file counts as complete.
+        # With an end marker, libjpeg decodes different pixels without a warning, so the file counts as complete.
         assert not np.array_equal(decode(data[:end] + END), pixels)
         assert examine(data[:end] + END).state is State.COMPLETE
 
 
 @pytest.mark.parametrize("name", ["scans", "scans of two"])
-def test_image_without_one_of_its_scans_is_damaged(name: str) -> None:
+def test_image_that_lacks_a_scan_is_damaged(name: str) -> None:
     data = SAMPLES[name]
     for number, (_, end) in enumerate(find_scans(data)[:-1], 1):
         for cut in (data[:end], data[:end] + END):
@@ -187,7 +187,7 @@ def test_image_without_height_is_damaged() -> None:
 
 
 @pytest.mark.parametrize(("process", "precision"), [(0xC9, 8), (0xCA, 8), (0xC3, 8), (0xC1, 12)])
-def test_process_without_reliable_warnings_is_not_repaired(process: int, precision: int) -> None:
+def test_image_is_not_repaired_where_libjpeg_warnings_are_unreliable(process: int, precision: int) -> None:
     data = SAMPLES["restart rows"].replace(b"\xff\xc0\x00\x0b\x08", bytes((0xFF, process, 0, 11, precision)))
     assert examine(data).state is State.COMPLETE
     with pytest.raises(DamagedImageError, match=f"a frame SOF{process - 0xC0} of {precision}-bit samples cannot be"):
@@ -247,7 +247,7 @@ COMMENT = segment(0xFE, b"")
         (HEAD + segment(0xDA, b"\x01\x01\x00\x3f\x00") + END, f"segment FFDA at byte {len(HEAD)} contradicts"),
     ],
 )
-def test_inconsistent_segment_is_named_with_its_place(data: bytes, reason: str) -> None:
+def test_inconsistent_segment_is_named_with_its_offset(data: bytes, reason: str) -> None:
     structure = examine(data)
     assert structure.state is State.DAMAGED
     assert structure.reason.startswith(reason)
@@ -294,7 +294,7 @@ def test_image_without_end_marker_needs_all_scans(data: bytes, reason: str) -> N
 
 @pytest.mark.parametrize("zeros", [1, 2, 7, 8, 100, 3000])
 @pytest.mark.parametrize("name", ["gray", "4:2:0", "progressive 4:2:2"])
-def test_zeros_instead_of_lost_data_are_not_repaired(name: str, zeros: int) -> None:
+def test_image_with_zeros_in_place_of_lost_data_is_not_repaired(name: str, zeros: int) -> None:
     data = SAMPLES[name]
     for length in (len(data) - 6, len(data) - 40, len(data) - 90):
         with pytest.raises(DamagedImageError, match=r"is damaged|is missing"):
@@ -311,7 +311,7 @@ def test_image_that_cannot_be_checked_is_not_repaired() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(name=st.sampled_from(sorted(SAMPLES)), at=st.floats(0, 1, exclude_max=True), mask=st.integers(1, 255))
-def test_repaired_image_decodes_without_a_warning(name: str, at: float, mask: int) -> None:
+def test_repaired_image_decodes_without_warnings(name: str, at: float, mask: int) -> None:
     data = bytearray(SAMPLES[name])
     scans = find_scans(SAMPLES[name])
     header, end = scans[int(at * len(scans))]

@@ -1,4 +1,4 @@
-"""Pillow opens allowed formats only, with all depths and a limit of pixels."""
+"""Pillow opens only allowed formats, at every depth, and with a limit on pixels."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_values_of_unknown_range_raise_with_a_remedy(kind: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"])
-def test_modes_of_8_bits_are_converted_as_by_pillow(mode: str) -> None:
+def test_modes_of_8_bits_are_converted_like_in_pillow(mode: str) -> None:
     image = jpegs.draw(20, 10).convert(mode)
     data = encoded(image, "TIFF")
     expected = np.asarray(image.convert("RGB"))
@@ -107,7 +107,7 @@ def test_modes_of_8_bits_are_converted_as_by_pillow(mode: str) -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4])
-def test_gray_of_fewer_bits_is_spread_over_8(depth: int) -> None:
+def test_gray_with_fewer_bits_is_scaled_to_8_bits(depth: int) -> None:
     values = np.arange(2**depth, dtype=np.uint8)
     row = np.packbits(np.unpackbits(values[:, None], axis=1)[:, 8 - depth :].reshape(-1)).tobytes()
     header = struct.pack(">IIBBBBB", len(values), 1, depth, 0, 0, 0, 0)
@@ -123,7 +123,7 @@ def test_depth_of_jpeg_2000_is_read_from_its_codestream() -> None:
     for bits, data in ((8, encoded(jpegs.draw(20, 10), "JPEG2000")), (16, GRAY["JPEG 2000"][0])):
         at = data.index(b"jp2c") - 4
         box, codestream = data[at : at + 8], data[at + 8 :]
-        # Other boxes may hold the bytes of its markers too.
+        # The bytes of the codestream's markers may also occur in other boxes.
         decoy = b"\xff\x4f\xff\x51" + bytes(38) + bytes([11, 1, 1]) * 40
         before = data[:at] + struct.pack(">I", 8 + len(decoy)) + b"xml " + decoy
         long = struct.pack(">I4sQ", 1, b"jp2c", 16 + len(codestream))
@@ -180,7 +180,7 @@ XPM = b'/* XPM */\nstatic char * a[] = {\n"1 1 1 1",\n"a c #000000",\n"a"};\n'
 
 @pytest.fixture
 def ghostscript(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Put programs named like Ghostscript into PATH. Return the file that they create when they run."""
+    """Put programs with Ghostscript's names into PATH. Return the file that these programs create when they run."""
     mark, programs = tmp_path / "called", tmp_path / "programs"
     programs.mkdir()
     for name in ("gs", "gswin32c", "gswin64c", "convert", "magick"):
@@ -194,7 +194,7 @@ def ghostscript(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     "options",
     [{}, {"check": "none", "images": ImageFormat(raw=True)}, {"check": "none"}],
 )
-def test_no_file_makes_conversion_or_training_run_a_program(
+def test_no_file_can_make_conversion_or_training_run_a_program(
     ghostscript: Path, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     names = ("1.jpg", "2.png", "3.eps", "4.tif")
@@ -210,13 +210,13 @@ def test_no_file_makes_conversion_or_training_run_a_program(
         with pytest.raises(NotAnImageError, match=r"is in no known format: it begins with b'%!PS'"):
             decode(EPS)
     assert not ghostscript.exists()
-    # Pillow alone would run them.
+    # Without dbloader's restrictions, Pillow runs these programs.
     code = f"import io; from PIL import Image; Image.open(io.BytesIO({EPS!r})).load()"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode
     assert ghostscript.exists()
 
 
-def test_all_formats_are_opened() -> None:
+def test_all_allowed_formats_are_opened() -> None:
     Image.init()
     assert not {*FORMATS} & {"EPS", "WMF", "IPTC", "PSD", "MPEG", "XPM"}
     for name in (name for name in FORMATS if name in Image.SAVE):
@@ -268,7 +268,7 @@ def test_truncated_file_is_refused_or_has_all_pixels(kind: str) -> None:
 
 
 def sized(image_format: str, width: int, height: int) -> bytes:
-    """Return a file of 8 x 8 pixels with another size in its header."""
+    """Return a file of 8 x 8 pixels whose header claims another size."""
     if image_format == "TIFF":
         return tiff(bytes(64), width, height, 8)
     data = bytearray(encoded(Image.new("P" if image_format == "GIF" else "RGB", (8, 8)), image_format))
@@ -293,7 +293,7 @@ def test_invalid_or_absurd_size_is_refused(image_format: str, size: tuple[int, i
 
 
 @pytest.mark.parametrize("mode", ["CMYK", "YCCK"])
-def test_cmyk_is_converted_as_by_pillow_in_every_decoder(mode: str) -> None:
+def test_every_decoder_converts_cmyk_like_pillow(mode: str) -> None:
     data = encoded(jpegs.draw(33, 21, "CMYK"), "JPEG")
     at = data.index(b"Adobe") + 11
     if mode == "YCCK":
@@ -312,13 +312,13 @@ def limit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
         monkeypatch.setenv("DBLOADER_MAX_PIXELS", text)
         read_limit.cache_clear()
 
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 500)  # Pillow refuses twice as many
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 500)  # Pillow itself refuses images of more than twice this number
     yield set_limit
     read_limit.cache_clear()
 
 
-@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")  # before the error
-def test_limit_of_pixels_is_in_the_message_and_can_be_raised(
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")  # Pillow warns before the error
+def test_message_names_the_limit_of_pixels_which_can_be_raised(
     limit: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = encoded(jpegs.draw(40, 30), "PNG")
@@ -331,8 +331,8 @@ def test_limit_of_pixels_is_in_the_message_and_can_be_raised(
     limit("1200")
     for read in readers:
         read(data)
-        monkeypatch.setenv(LIMIT, "1199")  # too late: a process reads it once
-    assert Image.open(io.BytesIO(data)).size == (40, 30)  # for the whole process
+        monkeypatch.setenv(LIMIT, "1199")  # this is too late, because a process reads the variable once
+    assert Image.open(io.BytesIO(data)).size == (40, 30)  # this limit applies to the whole process
 
 
 @pytest.mark.parametrize("text", ["many", "0", "-5", "1e9", "٣", "9" * 5000])

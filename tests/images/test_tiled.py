@@ -19,7 +19,7 @@ from dbloader.images.tiled import decode_crop, encode_tiled, find_lengths, tile
 from tests.support.jpegs import END, code_blocks, draw, encode, frame, needs_jpegtran, scan, segment, thumbnail_exif
 
 SUBSAMPLINGS = ("4:4:4", "4:2:2", "4:2:0")
-# Sampling factors of the components. For pixels, 2 x 2 in gray and 2 x 1 in 4:4:4 mean the same as 0x11.
+# Sampling factors of the components. In gray and in 4:4:4, equal factors such as 2 x 2 give the same pixels as 0x11.
 FACTORS = {
     "gray": (0x11,),
     "gray of 2 x 2": (0x22,),
@@ -44,14 +44,15 @@ def by_pillow(jpeg: bytes) -> npt.NDArray[np.uint8]:
 
 
 def write(factors: tuple[int, ...], width: int, height: int, interval: int, seed: int = 0) -> bytes:
-    """Return a JPEG of these sampling factors, with random coefficients and a restart marker each `interval` MCUs."""
+    """Return a JPEG with these sampling factors, random coefficients, and a restart marker every `interval` MCUs."""
     alone = len(factors) == 1
     across = 1 if alone else max(factor >> 4 for factor in factors)
     down = 1 if alone else max(factor & 15 for factor in factors)
     blocks = 1 if alone else sum((factor >> 4) * (factor & 15) for factor in factors)
     total = -(-width // (8 * across)) * -(-height // (8 * down))
     runs = [code_blocks(blocks * min(interval, total - start), seed + start) for start in range(0, total, interval)]
-    head = frame(0xC0, width, height, *factors).replace(bytes([1]) * 64, bytes([24]) * 64)  # strong contrasts
+    # larger quantization factors give strong contrasts
+    head = frame(0xC0, width, height, *factors).replace(bytes([1]) * 64, bytes([24]) * 64)
     numbers = list(range(1, len(factors) + 1))
     return head + segment(0xDD, interval.to_bytes(2, "big")) + scan(numbers, *runs) + END
 
@@ -64,7 +65,7 @@ def assert_crops(jpeg: bytes, lengths: bytes, generator: random.Random, crops: i
     whole = decode(jpeg)
     height, width, _ = whole.shape
     for number in range(crops):
-        # Thin crops, and crops at the edge of a tile, show missing neighbors.
+        # Thin crops and crops at the edge of a tile reveal missing neighbor pixels.
         most_wide, most_high = (min(width, 3), min(height, 3)) if number % 2 else (width, height)
         w, h = generator.randint(1, most_wide), generator.randint(1, most_high)
         x, y = generator.randint(0, width - w), generator.randint(0, height - h)
@@ -84,7 +85,7 @@ def assert_crops(jpeg: bytes, lengths: bytes, generator: random.Random, crops: i
     seed=st.integers(0, 2**32),
 )
 @settings(max_examples=60, deadline=None)
-def test_crop_equals_the_whole_image(
+def test_crop_equals_the_crop_of_the_whole_image(
     mode: str, subsampling: str, width: int, height: int, tile_width: int, quality: int, seed: int
 ) -> None:
     image = draw(width, height, mode, seed)
@@ -97,7 +98,7 @@ def test_crop_equals_the_whole_image(
 
 @pytest.mark.parametrize("factors", FACTORS.values(), ids=FACTORS)
 @pytest.mark.parametrize("seed", range(4))
-def test_crop_equals_the_whole_image_for_any_subsampling(factors: tuple[int, ...], seed: int) -> None:
+def test_crop_of_any_subsampling_equals_the_crop_of_the_whole_image(factors: tuple[int, ...], seed: int) -> None:
     generator = random.Random(seed)
     width, height = generator.randint(1, 80), generator.randint(1, 60)
     mcu = 8 if len(factors) == 1 else 8 * max(factor >> 4 for factor in factors)
@@ -110,7 +111,7 @@ def test_crop_equals_the_whole_image_for_any_subsampling(factors: tuple[int, ...
 
 @pytest.mark.parametrize("subsampling", SUBSAMPLINGS)
 @pytest.mark.parametrize("over", range(1, 6))
-def test_crop_in_a_narrow_last_tile_equals_the_whole_image(subsampling: str, over: int) -> None:
+def test_crop_in_a_narrow_last_tile_equals_the_crop_of_the_whole_image(subsampling: str, over: int) -> None:
     image = draw(32 + over, 32 + over, seed=over)
     jpeg, lengths = encode_tiled(image, quality=90, subsampling=subsampling, tile_width=8)
     whole = decode(jpeg)
@@ -130,7 +131,7 @@ def test_encoded_image_has_pixels_metadata_and_markers() -> None:
         assert image.info["icc_profile"] == b"profile"
         assert image.info["exif"] == exif
     parts = np.split(np.frombuffer(jpeg, np.uint8), jpeg.index(b"\xff\xda") + 14 + _edges(lengths))
-    assert len(parts) == 1 + 5 * 8 + 1  # five tiles a row
+    assert len(parts) == 1 + 5 * 8 + 1  # five tiles in each row
     assert [bytes(part[-2:]) for part in parts[1:-2]] == [bytes((0xFF, 0xD0 + number % 8)) for number in range(39)]
     assert bytes(parts[-2][-2:]) == END
     assert not len(parts[-1])
@@ -161,7 +162,7 @@ SOURCES = {
 
 @needs_jpegtran
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
-def test_tiling_loses_nothing(source: bytes) -> None:
+def test_tiling_changes_no_pixel(source: bytes) -> None:
     jpeg, lengths = tile(source)
     structure = examine(jpeg)
     assert structure.state is State.COMPLETE
@@ -178,13 +179,13 @@ def test_tiling_keeps_metadata_and_optimizes_codes() -> None:
     source = encode(draw(90, 40), quality=60, exif=exif, icc_profile=b"profile", comment=b"comment", dpi=(72, 72))
     with Image.open(io.BytesIO(source)) as before, Image.open(io.BytesIO(tile(source).jpeg)) as after:
         assert after.info == before.info
-    assert len(tile(source).jpeg) < len(source)  # its Huffman codes became optimal
+    assert len(tile(source).jpeg) < len(source)  # optimized Huffman codes make the file smaller
     arithmetic = subprocess.run(["jpegtran", "-arithmetic"], input=source, capture_output=True, check=True).stdout
     assert by_pillow(tile(arithmetic).jpeg).tobytes() == by_pillow(source).tobytes()
 
 
 @needs_jpegtran
-def test_tiling_a_cut_image_raises_damaged_image_error() -> None:
+def test_tiling_a_truncated_image_raises_damaged_image_error() -> None:
     source = encode(draw(90, 40), quality=60)
     with pytest.raises(DamagedImageError, match="jpegtran: Premature end"):
         tile(source[: len(source) // 2])
@@ -192,7 +193,8 @@ def test_tiling_a_cut_image_raises_damaged_image_error() -> None:
 
 @needs_jpegtran
 def test_tiling_refuses_an_image_that_would_change() -> None:
-    # Decoders smooth a progressive image without its last scans, but not a baseline image with the same coefficients.
+    # Decoders smooth a progressive image that lacks its last scans, but not a baseline image with the same
+    # coefficients.
     source = encode(draw(90, 40), quality=95, progressive=True)
     cut = source[: source.index(b"\xff\xda", source.index(b"\xff\xda") + 2)]
     cut = cut[: cut.rindex(b"\xff\xc4")] if cut.rindex(b"\xff\xc4") > cut.index(b"\xff\xda") else cut
@@ -224,7 +226,7 @@ def test_jpeg_without_tiles_is_refused(jpeg: bytes, why: str) -> None:
     for function in (find_lengths, lambda data: decode_crop(data, bytes(8), 0, 0, 1, 1)):
         with pytest.raises(ImageError, match=f"cannot be decoded by tiles: .*{why}") as caught:
             function(jpeg)
-        assert type(caught.value) is NotTiledError  # not damaged
+        assert type(caught.value) is NotTiledError  # this error does not report damage
 
 
 @needs_jpegtran
@@ -234,7 +236,7 @@ def test_jpeg_that_must_be_decoded_whole_is_not_tiled(kind: str) -> None:
         tile(UNTILED[kind][0])
 
 
-def test_other_data_are_not_a_jpeg() -> None:
+def test_other_data_is_not_a_jpeg() -> None:
     for data in (b"", b"\xff", b"\x89PNG\r\n\x1a\n"):
         with pytest.raises(NotAnImageError, match="do not begin as a JPEG"):
             find_lengths(data)
@@ -242,7 +244,7 @@ def test_other_data_are_not_a_jpeg() -> None:
             decode_crop(data, b"", 0, 0, 1, 1)
 
 
-def test_jpeg_cut_anywhere_is_damaged() -> None:
+def test_jpeg_truncated_anywhere_is_damaged() -> None:
     jpeg, lengths = encode_tiled(draw(64, 20), quality=70)
     for length in range(2, len(jpeg)):
         with pytest.raises(DamagedImageError):
@@ -253,7 +255,7 @@ def test_jpeg_cut_anywhere_is_damaged() -> None:
 
 def test_restart_markers_out_of_order_are_damage() -> None:
     jpeg, lengths = encode_tiled(draw(64, 64), quality=70)
-    place = jpeg.index(b"\xff\xd2") + 1  # after the first tile of the second row
+    place = jpeg.index(b"\xff\xd2") + 1  # the restart marker after the first tile of the second row
     damaged = jpeg[:place] + b"\xd7" + jpeg[place + 1 :]
     with pytest.raises(DamagedImageError, match="missing or out of order"):
         find_lengths(damaged)
