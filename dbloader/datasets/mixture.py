@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from collections import Counter
 from collections.abc import Mapping
 from itertools import accumulate
 from operator import index as as_index
@@ -73,7 +74,8 @@ def mix(
     chosen = checked_fields(fields)
     if by is not None:
         check_choice("by", by, ("class",))
-        sources = dict.fromkeys(_by_class(_open(sources, chosen)), 1)
+        classes = _by_class(_open(sources, chosen))
+        return Mixture(classes, [(0, [1] * len(classes))], length, chosen)
     if not isinstance(sources, Mapping) or not sources:
         raise TypeError(f"sources must be a dict from sources to weights, got {short_repr(sources)}")
     schedule = _schedule(sources)
@@ -81,13 +83,7 @@ def mix(
 
 
 class Source(NamedTuple):
-    """The samples of one source.
-
-    Attributes:
-        name: The place of the store, with the query; or the class.
-        dataset: The dataset.
-        indices: The index of each sample in the dataset; None for all of them.
-    """
+    """The samples of one source, which is a dataset, or the samples at some indices of it."""
 
     name: str
     dataset: StoreDataset
@@ -103,9 +99,6 @@ class Source(NamedTuple):
         """A digest of the samples and their order."""
         digest = self.dataset.content_digest
         return digest if self.indices is None else f"{digest}/{hashlib.sha256(self.indices.tobytes()).hexdigest()}"
-
-    def __hash__(self) -> int:
-        return id(self)
 
 
 class Mixture(Dataset[Any]):
@@ -314,9 +307,8 @@ class Mixture(Dataset[Any]):
     def _inside(self, number: int, indices: Array) -> Array:
         """Return the index in one dataset of each sample; -1 for samples of other datasets."""
         result = np.full(len(indices), -1)
-        for dataset, places, own in self.divide(indices.tolist())[1]:
-            if dataset == number:
-                result[places] = own
+        for places, own in [group[1:] for group in self.divide(indices.tolist())[1] if group[0] == number]:
+            result[places] = own
         return result
 
     def close(self) -> None:
@@ -326,10 +318,9 @@ class Mixture(Dataset[Any]):
 
     def __repr__(self) -> str:
         """Return a text in the form of torchvision's datasets."""
-        lines = [f"Number of datapoints: {len(self)}", f"Classes: {len(self.classes)}"]
-        lines += [f"Weights: {describe_weights(self.order)}", f"Sources: {len(self.sources)}"]
-        lines += [f"    {source.name} ({source.length:,} samples)" for source in self.sources[:10]]
-        return "\n    ".join(["Dataset Mixture", *lines])
+        lines = ["Dataset Mixture", f"Number of datapoints: {len(self)}", f"Weights: {describe_weights(self.order)}"]
+        lines += [f"Source: {source.name} ({source.length:,} samples)" for source in self.sources[:20]]
+        return "\n    ".join(lines)
 
 
 class UnitedLabels:
@@ -390,15 +381,11 @@ def _sources_of(part: Source | Mixture) -> list[Source]:
 
 
 def _with_names(sources: list[Source]) -> list[Source]:
-    """Number the sources that have one name."""
-    seen: dict[str, int] = {}
+    """Number the sources that have the same name."""
+    counts, seen, named = Counter(source.name for source in sources), Counter[str](), []
     for source in sources:
-        seen[source.name] = seen.get(source.name, 0) + 1
-    counts = dict.fromkeys(seen, 0)
-    named = []
-    for source in sources:
-        counts[source.name] += 1
-        number = f" #{counts[source.name]}" if seen[source.name] > 1 else ""
+        seen[source.name] += 1
+        number = f" #{seen[source.name]}" if counts[source.name] > 1 else ""
         named.append(source._replace(name=source.name + number))
     return named
 

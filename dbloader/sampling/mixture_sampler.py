@@ -76,15 +76,15 @@ class MixtureSampler(ResumableSampler):
         epoch, position = (whole_number(f"{name!r} in the state", state[name]) for name in ("epoch", "position"))
         different = []
         if state["sources"] != self._sources:
-            (count, *theirs), (own_count, *own) = str(state["sources"]).split(" "), self._sources.split(" ")
-            if count.partition(":")[0] != own_count.partition(":")[0]:
-                different.append(f"it has {count.partition(':')[0]} sources, not {own_count.partition(':')[0]}")
-            elif theirs and sorted(theirs) == sorted(own):
+            (count, *theirs), (own_count, *own) = (str(text).split(" ") for text in (state["sources"], self._sources))
+            counts = [text.partition(":")[0] for text in (count, own_count)]
+            changed = [name for name, one, other in zip(self._names, theirs, own, strict=False) if one != other]
+            if counts[0] != counts[1]:
+                different.append(f"it has {counts[0]} sources, not {counts[1]}")
+            elif changed and sorted(theirs) == sorted(own):
                 different.append("its sources are in another order")
             else:
-                pairs = zip(self._names, theirs, own, strict=False)
-                names = listed(name for name, one, other in pairs if one != other)
-                different.append(f"it has other samples of {names or 'a source'}")
+                different.append(f"it has other samples of {listed(changed) or 'a source'}")
         consumed = epoch * self.length + position
         used, own_used = (
             [entry for entry in str(weights).split(" ") if entry[:2] == "0:" or int(entry.split(":")[0]) < consumed]
