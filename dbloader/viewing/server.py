@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import importlib
 import inspect
@@ -26,6 +27,7 @@ from dbloader.stores.open import open_store
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from dbloader.datasets.mixture import Mixture
     from dbloader.stores.base import Store
 
 PORT = 7878
@@ -50,7 +52,7 @@ class View:
 
     def __init__(
         self,
-        places: Sequence[str | os.PathLike[str]],
+        places: Sequence[Any],
         host: str = "127.0.0.1",
         port: int | None = None,
         tell: Callable[[str], object] = lambda _: None,
@@ -72,11 +74,13 @@ class View:
             raise DBLoaderError(f'the viewer needs {error.name}: pip install "dbloader[view]"') from error
         return_large_blocks()
         with ExitStack() as opened:
-            stores = [opened.enter_context(_open(place)) for place in places]
+            mixture = places[0] if hasattr(places[0], "datasets") else None
+            stores = [opened.enter_context(_open(place)) for place in places if mixture is None]
+            stores += [opened.enter_context(copy.copy(one.store)) for one in getattr(mixture, "datasets", ())]
             server = opened.enter_context(_listen(host, port))
             self.address, self.port = server.getsockname()[:2]
             self.is_public = not ipaddress.ip_address(self.address).is_loopback
-            training = Training(stores, transform, own_process=own_process)
+            training = Training(stores, transform, mixture, own_process=own_process)
             state = ViewerState(stores, tell, training, listing, read_only=read_only)
             opened.callback(state.close)
             self.marks = state.marks[0]
@@ -129,7 +133,7 @@ class View:
 
 
 def view(
-    place: str | os.PathLike[str],
+    place: str | os.PathLike[str] | Mixture,
     other: str | os.PathLike[str] | None = None,
     *,
     host: str = "127.0.0.1",
@@ -143,7 +147,8 @@ def view(
     The server runs in threads of this process until the result is closed. The result is also a context manager.
 
     Args:
-        place: Place of the store.
+        place: Place of the store; or a mixture that ``dbloader.mix`` returned. A menu on the page then switches between
+            its stores, and the training view shows its batches, with the source of each sample.
         other: Place of a second store. A menu on the page switches between the two.
         host: Name or address to listen on. Only this machine reaches the default.
         port: Port from 0 to 65535; 0 for any free port. None for 7878, or the next free port.
@@ -162,7 +167,7 @@ def view(
         DBLoaderError: The extra ``view`` is not installed.
     """
     checked_flag("read_only", read_only)
-    places = [place] if other is None else [place, other]
+    places: list[Any] = [place] if other is None else [place, other]
     return View(places, host, port, transform=transform, listing=listing, read_only=read_only)
 
 

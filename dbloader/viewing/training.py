@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from PIL import Image
@@ -17,6 +17,8 @@ from PIL import Image
 from dbloader._describe import short_repr
 from dbloader._options import whole_number
 from dbloader.datasets.base import check_whole
+from dbloader.datasets.fields import image_and_label
+from dbloader.datasets.mixture import Mixture
 from dbloader.datasets.store import StoreDataset
 from dbloader.datasets.transforms import is_albumentations
 from dbloader.decoding.decoder import Decoder
@@ -41,7 +43,7 @@ _MOST = 65_536  # samples in a batch, and ranks
 _LONGEST = 4_096  # pixels of a side: no request can make the server take gigabytes
 
 
-def show_batch(store: Store, options: Options, transform: Any = None) -> dict[str, Any]:
+def show_batch(store: Store | Mixture, options: Options, transform: Any = None) -> dict[str, Any]:
     """Return the batch that `create_loader` gives one rank at a step, with the crop of each of the first 256 samples.
 
     Raises:
@@ -68,7 +70,7 @@ def show_batch(store: Store, options: Options, transform: Any = None) -> dict[st
     }  # fmt: skip
 
 
-def show_epochs(store: Store, index: int, options: Options, transform: Any = None) -> dict[str, Any]:
+def show_epochs(store: Store | Mixture, index: int, options: Options, transform: Any = None) -> dict[str, Any]:
     """Return the rank, step and crop of a record in each of 12 epochs, beginning with ``options.epoch``.
 
     An epoch has several entries for the record if ranks repeat it: all ranks get equally many samples. ``step`` is None
@@ -77,6 +79,8 @@ def show_epochs(store: Store, index: int, options: Options, transform: Any = Non
     Raises:
         OptionError: An option or the state is wrong, or no record has this index.
     """
+    if isinstance(store, Mixture):
+        raise OptionError("the epochs of one record are shown for a single store, not for a mixture: look at batches")
     dataset = _dataset(store, options, transform)
     sampler, batches, state = _order(dataset, options)
     whole_number("index", index, 0, len(dataset) - 1)
@@ -93,7 +97,9 @@ def show_epochs(store: Store, index: int, options: Options, transform: Any = Non
     return {"seed": str(sampler.seed), "order": sampler.facts(), "epochs": entries, **_describe(transform)}
 
 
-def show_image(store: Store, index: int, position: int, options: Options, transform: Any = None) -> tuple[bytes, str]:
+def show_image(
+    store: Store | Mixture, index: int, position: int, options: Options, transform: Any = None
+) -> tuple[bytes, str]:
     """Return the image that the network gets for a record at a position of an epoch: a PNG, and the note of `to_png`.
 
     Raises:
@@ -102,7 +108,9 @@ def show_image(store: Store, index: int, position: int, options: Options, transf
     dataset = _dataset(store, options, transform)
     indices = SeededIndices([index], options.seed, options.epoch, range(position, position + 1))
     try:
-        return to_png(dataset.__getitems__(indices)[0]["image"])
+        sample = dataset.__getitems__(indices)[0]
+        named = image_and_label(dataset.datasets[0] if isinstance(dataset, Mixture) else dataset)
+        return to_png(sample[named["image"]] if isinstance(sample, dict) else sample[0])
     except DBLoaderError:
         raise
     except Exception as error:  # the transform is the user's code
@@ -120,19 +128,19 @@ def _state_of(state: Mapping[str, Any] | None, epoch: int) -> str | None:
     return None if state is None else json.dumps({**state, "epoch": epoch, "position": 0})
 
 
-def _dataset(store: Store, options: Options, transform: Any) -> StoreDataset:
+def _dataset(store: Store | Mixture, options: Options, transform: Any) -> Any:
     """Return the dataset that `create_loader` would make."""
-    dataset = StoreDataset(store, fields=("image",))
-    if transform is None:
+    dataset: Any = store if isinstance(store, Mixture) else StoreDataset(store, fields=("image",))
+    missing = transform is None  # datasets of a mixture may have their own
+    if missing:
         sides: Any = [int(side) if side.isdecimal() else side for side in options.size.split("x")]
         size = height_and_width(sides * (3 - len(sides)))
         whole_number("size", max(size), 1, _LONGEST)
         transform = default_transform(dataset, size, is_training=True)
-    decoded: StoreDataset = with_transform(dataset, transform)[0]
-    return decoded
+    return with_transform(dataset, transform, only_missing=missing)[0]
 
 
-def _order(dataset: StoreDataset, options: Options) -> tuple[ResumableSampler, Any, Mapping[str, Any] | None]:
+def _order(dataset: Any, options: Options) -> tuple[ResumableSampler, Any, Mapping[str, Any] | None]:
     """Return the sampler at the epoch and state of the options, its batches, and the state or None."""
     state = None
     if options.state:
@@ -159,8 +167,10 @@ def _order(dataset: StoreDataset, options: Options) -> tuple[ResumableSampler, A
     return sampler, batches, state
 
 
-def _sampler(dataset: StoreDataset, options: Options, state: Mapping[str, Any]) -> ResumableSampler:
+def _sampler(dataset: Any, options: Options, state: Mapping[str, Any]) -> ResumableSampler:
     ranks: dict[str, Any] = {"num_replicas": options.world_size, "rank": options.rank, "seed": options.seed}
+    if isinstance(dataset, Mixture):
+        return dataset.sampler(**ranks)
     name = state.get("sampler", "ShuffleSampler")
     if name == "BlockShuffleSampler":
         sizes = {name: state[name] for name in ("block_size", "buffer_blocks", "lanes") if name in state}
@@ -170,9 +180,18 @@ def _sampler(dataset: StoreDataset, options: Options, state: Mapping[str, Any]) 
     return ShuffleSampler(dataset, **ranks)
 
 
-def _sample(dataset: StoreDataset, indices: SeededIndices) -> dict[str, Any]:
-    """Return the facts and the crop of one sample, which is not decoded."""
-    sample: dict[str, Any] = {"index": indices[0], "position": indices.positions[0]}
+def _sample(dataset: Any, indices: SeededIndices) -> dict[str, Any]:
+    """Return the facts and the crop of one sample, which is not decoded.
+
+    In a mixture, ``index`` and ``label`` are those of the store that has the number ``store``, and ``seen`` is the
+    index in the mixture.
+    """
+    if isinstance(dataset, Mixture):
+        [source], [(number, _, own)] = dataset.divide(indices)
+        found = _sample(dataset.datasets[number], cast("SeededIndices", own))
+        index = dataset.datasets[number].locate(own)[1][0]
+        return {**found, "index": index, "seen": indices[0], "store": number, "source": dataset.sources[source].name}
+    sample: dict[str, Any] = {"index": indices[0], "position": int(indices.positions[0])}
     try:
         record = dataset.record(indices[0])
         sample |= {"name": record.name, "label": record.label}

@@ -26,14 +26,20 @@ class Training:
     Args:
         stores: The stores.
         transform: The user's transform; None for the default of `create_loader`.
+        mixture: The mixture whose training is shown, in place of the trainings of its stores.
         own_process: Call them in another process, which ends after a minute without calls. It starts Python, so it
             needs a main module that can be imported. It cannot have a transform.
     """
 
     def __init__(
-        self, stores: Sequence[Store], transform: Callable[..., Any] | None = None, *, own_process: bool = False
+        self,
+        stores: Sequence[Store],
+        transform: Callable[..., Any] | None = None,
+        mixture: Any = None,
+        *,
+        own_process: bool = False,
     ) -> None:
-        self._stores, self._transform = stores, transform
+        self._stores, self._transform, self._mixture = stores, transform, mixture
         self._own_process = own_process and transform is None
         self._lock = threading.Lock()
         self._process: Any = None
@@ -47,7 +53,7 @@ class Training:
             DBLoaderError: The process was ended while it ran.
         """
         if not self._own_process:
-            return _call(function, self._stores[number], *arguments, self._transform)
+            return _call(function, self._mixture or self._stores[number], *arguments, self._transform)
         request = (function, number, self._stores[number].manifest.digest, *arguments)
         with self._lock:
             for _ in range(2):  # a process may end in this moment, because it was idle

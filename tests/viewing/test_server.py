@@ -12,7 +12,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import httpx
@@ -384,3 +384,24 @@ def test_transform_is_an_object_a_function_or_the_result_of_a_function(module: s
 def test_transform_that_cannot_be_loaded_is_an_error(module: str, name: str, sentence: str) -> None:
     with pytest.raises(OptionError, match=sentence):
         load_transform(name.format(module))
+
+
+def test_mixture_is_shown_with_all_of_its_stores(tmp_path: Path) -> None:
+    places = [tmp_path / "a.lmdb", tmp_path / "b.lmdb", tmp_path / "c.lmdb"]
+    for number, place in enumerate(places):
+        convert(plant_photos(tmp_path / f"images{number}", 3), place)
+    mixture = dbloader.mix(dict.fromkeys(places, 1))
+    with dbloader.view(mixture, port=0) as running, browser(running.url) as client:
+        assert [store["place"] for store in client.get("/api/stores").json()] == [*map(str, places)]
+        batch = client.get("/api/0/training", params={"batch_size": 6, "size": 16}).json()
+        assert "samples" in batch, batch
+        assert sorted(sample["source"] for sample in batch["samples"]) == sorted([*map(str, places)] * 2)
+        for sample in batch["samples"]:
+            at: Any = {"seed": 0, "epoch": 0, "position": sample["position"], "size": 16}
+            assert (
+                client.get(f"/seen/{sample['store']}/{sample['seen']}", params=at).headers["content-type"]
+                == "image/png"
+            )
+            assert client.get(f"/api/{sample['store']}/record/{sample['index']}").json()["name"] == sample["name"]
+    assert len([*mixture]) == 9  # its stores are still usable
+    mixture.close()

@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import ExifTags, Image, ImageOps
 
-from dbloader import ImageFormat, LMDBDataset, MongoDataset, Record, convert, open_store, write_store
+from dbloader import ImageFormat, LMDBDataset, MongoDataset, Record, convert, mix, open_store, write_store
 from dbloader.decoding import MultiCrop, RandomCrop, RandomResizedCrop, ResizeCenterCrop
 from dbloader.errors import OptionError
 from dbloader.loading.create import create_loader
@@ -390,3 +390,26 @@ def test_images_of_any_type_and_range_become_pictures(value: Any, expected: Any,
 def test_value_that_is_not_an_image_is_refused(value: Any) -> None:
     with pytest.raises(OptionError, match="a transform must return an image to be shown: PIL, tensor or array, got "):
         to_png(value)
+
+
+def test_batch_of_a_mixture_shows_the_source_and_the_pixels_of_each_sample(images: Path, tmp_path: Path) -> None:
+    convert(images, tmp_path / "x.lmdb")
+    convert(plant(tmp_path / "more", {f"a/{n}.jpg": photo(n) for n in range(9)}), tmp_path / "y.lmdb")
+    queried = LMDBDataset(tmp_path / "x.lmdb", where="width>70", decode=RandomCrop(24), fields=("image",))
+    mixture = mix({queried: 2, LMDBDataset(tmp_path / "y.lmdb", fields=("image",)): 1})
+    options = Options(seed=3, epoch=1, batch_size=6, step=1, size="24")
+    shown = show_batch(mixture, options)
+    plain: Any = {"normalize": None, "device": None, "num_workers": 0}
+    sampler = mixture.sampler(1, 0, seed=3)
+    sampler.set_epoch(1)
+    batch = next(islice(create_loader(mixture, 24, 6, is_training=True, sampler=sampler, **plain), 1, None))
+    assert shown["order"] == sampler.facts()
+    sources = sorted(sample["source"] for sample in shown["samples"])
+    assert sources == [mixture.sources[0].name] * 4 + [mixture.sources[1].name] * 2
+    for sample, image in zip(shown["samples"], batch["image"], strict=True):
+        store = mixture.datasets[sample["store"]].store
+        assert store.read([sample["index"]])[0].name == sample["name"]
+        png, _ = show_image(mixture, sample["seen"], sample["position"], options)
+        assert np.array_equal(np.asarray(Image.open(io.BytesIO(png))), image.permute(1, 2, 0).numpy())
+    with pytest.raises(OptionError, match="not for a mixture"):
+        show_epochs(mixture, 0, options)

@@ -93,10 +93,11 @@ class Training extends HTMLElement {
 
   /** Return an item: the original with its crop, the image that the network gets, and facts. */
   pair(now, sample, data) {
+    const store = sample.store ?? now.store; // a mixture has several
     let [width, height] = sample.size?.every(Boolean) ? sample.size : [1, 1];
     if (sample.turned > 4) [width, height] = [height, width];
     const stored = make("img", {loading: "lazy", alt: `Original of ${sample.index}`});
-    load(stored, picture("thumb", now.store, sample.index, {px: 320, over: now.over}));
+    load(stored, picture("thumb", store, sample.index, {px: 320, over: now.over}));
     const original = make("span", {class: "original"}, stored);
     Object.assign(original.style, {width: `${SIDE * Math.min(1, width / height)}px`, height: `${SIDE * Math.min(1, height / width)}px`});
     if (sample.shares) {
@@ -113,7 +114,7 @@ class Training extends HTMLElement {
       const signal = this.stopped.signal;
       this.loads.set(seen, async () => {
         try {
-          const reply = await ask(address(`/seen/${now.store}/${sample.index}`, {seed: data.seed, epoch: sample.epoch, position: sample.position, size: now.size}), signal);
+          const reply = await ask(address(`/seen/${store}/${sample.seen ?? sample.index}`, {seed: data.seed, epoch: sample.epoch, position: sample.position, size: now.size}), signal);
           if (!reply.ok) return failed(await errorOf(reply));
           const src = URL.createObjectURL(await reply.blob());
           this.urls.push(src);
@@ -125,15 +126,15 @@ class Training extends HTMLElement {
       });
       this.near.observe(seen);
     }
-    const facts = [`position ${counted(sample.position)}`, sample.flip && make("b", {}, "flipped"),
+    const facts = [sample.source && escaped(sample.source), `position ${counted(sample.position)}`, sample.flip && make("b", {}, "flipped"),
       sample.turned > 1 && "stored turned; the training does not turn it upright"];
     if (sample.rank !== undefined) {
       const at = `epoch ${sample.epoch}, rank ${sample.rank}, `;
       const to = {record: null, epoch: sample.epoch, rank: sample.rank, step: sample.step, state: sample.state};
       facts.unshift(sample.step === null ? `${at}in the last incomplete batch, which is left out` : link(to, `${at}step ${counted(sample.step)}`));
     }
-    return make("li", {"data-position": sample.position}, make("div", {class: "both"}, Object.assign(link({view: "record", index: sample.index, record: null}, original), {ariaLabel: `Record ${sample.index}`}), seen),
-      make("div", {}, make("b", {}, sample.index), ` ${escaped(sample.name ?? "")} `, make("span", {class: "muted"}, escaped(className(now.store, sample.label ?? null)))),
+    return make("li", {"data-position": sample.position}, make("div", {class: "both"}, Object.assign(link({view: "record", store, index: sample.index, record: null}, original), {ariaLabel: `Record ${sample.index}`}), seen),
+      make("div", {}, make("b", {}, sample.index), ` ${escaped(sample.name ?? "")} `, make("span", {class: "muted"}, escaped(className(store, sample.label ?? null)))),
       make("div", {class: "at"}, ...facts.filter(Boolean).flatMap((fact, at) => at ? [" · ", fact] : [fact])), values);
   }
 
