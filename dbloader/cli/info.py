@@ -10,8 +10,8 @@ import click
 
 from dbloader._describe import counted, printable, size
 from dbloader.cli.text import say, say_json
-from dbloader.copying.copy_remote import read_table
 from dbloader.remote.places import is_remote
+from dbloader.stores.lmdb.objects import read_table
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from dbloader._describe import counted, size
 from dbloader.cli.convert import conversion_options, pop_image_format, print_report
 from dbloader.cli.meter import Meter
 from dbloader.cli.text import say, say_json
-from dbloader.conversion.parts.make_plan import plan_conversion
-from dbloader.conversion.parts.part import convert_part, list_parts, slurm_ranges
-from dbloader.conversion.parts.publish import publish
+from dbloader.conversion.parts.anywhere import list_parts, make_part, plan_parts, publish_parts
+from dbloader.conversion.parts.part import slurm_ranges
+from dbloader.conversion.settings import Settings
 
 SOME_MISSING = 1
 
@@ -34,22 +34,38 @@ Examples:
 @click.option("--overwrite", is_flag=True, help="Replace another plan and its parts.")
 @click.option("--quiet", "-q", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
-def plan_command(*, source: str, destination: str, quiet: bool, as_json: bool, **options: Any) -> None:
+def plan_command(
+    *,
+    source: str,
+    destination: str,
+    shards: int,
+    append: bool,
+    overwrite: bool,
+    quiet: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Write the list of files in SOURCE, and the options, to the folder DESTINATION.partial.
 
-    Then machines that see both folders make the parts in any order with dbloader part, and dbloader publish makes the
-    store of them. Making the same plan again keeps finished parts. Without --append, a store at DESTINATION stays until
+    Then machines make the parts in any order with dbloader part, and dbloader publish makes the store of them. All
+    machines must see SOURCE and DESTINATION at the same places: a shared file system, or object storage (s3://, gs://,
+    az://). Making the same plan again keeps finished parts. Without --append, a store at DESTINATION stays until
     dbloader publish --overwrite replaces it.
     """
     images = pop_image_format(options)
     with Meter("Looking for images", "images", quiet=quiet or as_json) as meter:
-        plan = plan_conversion(
-            source, destination, images=images, progress=lambda count: meter.update(count, None), **options
+        plan = plan_parts(
+            Settings(source=source, images=images, **options),
+            destination,
+            shards,
+            append=append,
+            overwrite=overwrite,
+            progress=lambda count: meter.update(count, None),
         )
     if as_json:
-        say_json({"place": destination, "folder": str(plan.folder), "parts": plan.parts, "files": plan.files}, indent=2)
+        say_json({"place": destination, "folder": plan.where, "parts": plan.parts, "files": plan.files}, indent=2)
     elif not quiet:
-        say(f"{plan.folder}: {counted(plan.files, 'file')} in {counted(plan.parts, 'part')}, 0 to {plan.parts - 1}")
+        say(f"{plan.where}: {counted(plan.files, 'file')} in {counted(plan.parts, 'part')}, 0 to {plan.parts - 1}")
         for warning in plan.left_out["warnings"]:
             say(f"Warning: {warning}", err=True)
 
@@ -81,7 +97,7 @@ def part_command(
 
     On Slurm: sbatch --array=0-511 --wrap 'dbloader part train.lmdb $SLURM_ARRAY_TASK_ID'
     """
-    receipt = convert_part(destination, number, workers=workers, scratch=scratch)
+    receipt = make_part(destination, number, workers=workers, scratch=scratch)
     if as_json:
         say_json(asdict(receipt), indent=2)
     elif not quiet:
@@ -114,7 +130,7 @@ def parts_command(*, destination: str, only_missing: bool, as_json: bool) -> int
         say(slurm_ranges(missing))
     else:
         rest = f"; missing {slurm_ranges(missing)}" if missing else ""
-        say(f"{plan.folder}: {len(receipts):,} of {plan.parts:,} parts are made{rest}")
+        say(f"{plan.where}: {len(receipts):,} of {plan.parts:,} parts are made{rest}")
     return SOME_MISSING if missing else 0
 
 
@@ -130,13 +146,19 @@ Examples:
 )
 @click.argument("destination", type=click.Path())
 @click.option("--overwrite", is_flag=True, help="Replace the store of shards at DESTINATION.")
+@click.option(
+    "--keep-hours",
+    metavar="H",
+    type=float,
+    help="In object storage: age from which objects without use are removed.  [default: 24]",
+)
 @click.option("--quiet", "-q", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-def publish_command(*, destination: str, overwrite: bool, quiet: bool, as_json: bool) -> int:
+def publish_command(*, destination: str, overwrite: bool, keep_hours: float | None, quiet: bool, as_json: bool) -> int:
     """Make the store DESTINATION of the parts of its planned conversion, in one step.
 
     If a part is missing, damaged or from another plan, publish fails and changes nothing. If the store was published
     already, as when a job runs again, publish prints so and succeeds.
     """
-    report = publish(destination, overwrite=overwrite)
+    report = publish_parts(destination, overwrite=overwrite, keep_hours=keep_hours)
     return print_report(report, quiet=quiet, as_json=as_json, rated=False)

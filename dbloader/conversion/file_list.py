@@ -17,6 +17,7 @@ import numpy as np
 
 from dbloader.errors import DamagedStoreError
 from dbloader.records.columns import seal_chunk, unseal_chunk
+from dbloader.records.document import UNREADABLE, open_sealed, seal
 from dbloader.records.values import pack
 from dbloader.sampling.rng import STEP, mix
 from dbloader.sources.base import Entries, Entry, Problem, Tally
@@ -81,11 +82,31 @@ class FileList:
     def __len__(self) -> int:
         return len(self._ends)
 
-    def __getitem__(self, position: int) -> Entry | Problem:
+    def packed(self) -> bytes:
+        """Return all entries, with their positions, for `unpacked`."""
+        lengths = (self._ends - self._begins).astype("<i8")
+        return seal({"lengths": lengths.tobytes(), "entries": b"".join(map(self._sealed, range(len(self))))})
+
+    @classmethod
+    def unpacked(cls, packed: bytes, data: IO[bytes]) -> FileList:
+        """Write packed entries into a new file, and return them; DamagedStoreError if they are damaged."""
+        try:
+            values = open_sealed(packed)
+        except UNREADABLE as error:
+            raise DamagedStoreError(f"the list of files is damaged: {error}; plan again (--overwrite)") from error
+        data.write(values["entries"])
+        data.flush()
+        ends = np.cumsum(np.frombuffer(values["lengths"], "<i8"))
+        return cls(data, np.concatenate(([0], ends[:-1])), ends)
+
+    def _sealed(self, position: int) -> bytes:
         start, end = int(self._begins[position]), int(self._ends[position])
-        sealed = os.pread(self._data.fileno(), end - start, start)
-        line = unseal_chunk("file", 0, sealed)
+        return os.pread(self._data.fileno(), end - start, start)
+
+    def __getitem__(self, position: int) -> Entry | Problem:
+        line = unseal_chunk("file", 0, self._sealed(position))
         if line is None:
+            start = int(self._begins[position])
             raise DamagedStoreError(f"the list of files is damaged at byte {start:,}: plan again (--overwrite)")
         document = bson.decode(line)
         if "reason" in document:

@@ -67,8 +67,9 @@ class Report:
         skipped: Number of files left out because they are no images, by extension, the most frequent first.
         hidden: Number of files and folders left out because their names begin with a dot.
         report_file: Path of a file of JSON lines, one for each event of a file: ``name``, ``event`` (rejected, damaged,
-            repaired, untiled, deep or frames) and ``reason``. It is next to an LMDB store; for MongoDB, it is in the
-            working directory. "" if there are no events, or if the file could not be written (see ``warnings``).
+            repaired, untiled, deep or frames) and ``reason``. It is next to an LMDB store; for MongoDB and object
+            storage, it is in the working directory. "" if there are no events, or if the file could not be written
+            (see ``warnings``).
         earlier_events: Number of lines at the beginning of the report file about images that were in the store before
             (``append``).
     """

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import secrets
 import shutil
 import tempfile
@@ -26,6 +25,7 @@ from dbloader.remote.places import WRITABLE, is_remote, parse_place
 from dbloader.stores.lmdb.errors import refusals, translate
 from dbloader.stores.lmdb.handle import LMDBHandle, OtherStoreError
 from dbloader.stores.lmdb.keys import checked_path
+from dbloader.stores.lmdb.objects import list_files
 from dbloader.stores.lmdb.publish_shards import check_target, index_shards, move_into, put_manifest
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
 from dbloader.stores.lmdb.store import LMDBStore
@@ -35,21 +35,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from dbloader.records.manifest import Manifest
-    from dbloader.remote.bucket import Item
     from dbloader.stores.lmdb.shard_table import Shard
 
 # Files copied at once, each in several requests.
 _AT_ONCE = 4
 _REMEDY = "copy the store there again (--overwrite)"
 _AGAIN = "the store there may be intact: repeat the command, which fetches only the missing files"
-# The keys of shards and indices, below the place.
-_OURS = re.compile(rf"{SHARD_FOLDER}/[0-9]{{5,}}-[0-9a-f]+\.lmdb|index-[0-9a-f]+\.lmdb")
-
-
-def read_table(place: str) -> ShardTable:
-    """Return the manifest and the shards of a store in object storage."""
-    bucket = Bucket(place)
-    return ShardTable.decode(bucket.manifest(), bucket.place)
 
 
 def copy_remote(
@@ -88,7 +79,7 @@ def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[in
         raise OptionError(f"{place}: a store cannot be put on a web server: name a bucket")
     bucket = Bucket(place)
     # List first, so an older upload cannot overwrite a newer manifest.
-    there = _list_files(bucket)
+    there = list_files(bucket)
     replaces = bucket.head(MANIFEST_FILE)
     if replaces and not overwrite:
         raise StoreExistsError(f"{bucket.place} exists already; overwrite (--overwrite) replaces it")
@@ -105,7 +96,7 @@ def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[in
             bucket.put_file(key, files[key], there.get(key))
 
         _for_each_file(new, put, bucket, progress)
-    sizes = {key: item.size for key, item in _list_files(bucket).items()}
+    sizes = {key: item.size for key, item in list_files(bucket).items()}
     whole = new.index_file in sizes and all(
         sizes.get(key) == shard.nbytes for key, shard in zip(files, shards, strict=False)
     )
@@ -124,12 +115,6 @@ def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[in
         raise type(error)(f"{error}; it may be published nevertheless: check with dbloader info {place}") from None
     bucket.delete(there.keys() - files.keys())  # files of the replaced store, and of uploads that lost
     return table.manifest
-
-
-def _list_files(bucket: Bucket) -> dict[str, Item]:
-    """Return all shards and indices at a place, published or not, by their keys."""
-    found = [*bucket.folders()[1], *bucket.items(SHARD_FOLDER)]  # the first fails soon without a server
-    return {item.key: item for item in found if _OURS.fullmatch(item.key)}
 
 
 def _for_each_file(

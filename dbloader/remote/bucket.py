@@ -35,6 +35,7 @@ from dbloader.remote.places import WRITABLE, parse_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from datetime import datetime
     from pathlib import Path
 
 Result = TypeVar("Result")
@@ -63,12 +64,14 @@ class Item(NamedTuple):
         key: Its key below the place.
         size: Its number of bytes.
         etag: A value that changes with its content; "" if the server gives none.
+        modified: When it was written, by the server's clock.
         version: Its number in Google's cloud, which compares this instead of the ETag; else None.
     """
 
     key: str
     size: int
     etag: str
+    modified: datetime
     version: str | None = None
 
 
@@ -319,7 +322,7 @@ class Bucket:
 
 
 def _item(meta: Any) -> Item:
-    return Item(meta["path"], meta["size"], meta["e_tag"] or "", meta["version"])
+    return Item(meta["path"], meta["size"], meta["e_tag"] or "", meta["last_modified"], meta["version"])
 
 
 def _part_bytes(size: int) -> int:

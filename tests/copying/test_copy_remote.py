@@ -18,7 +18,6 @@ from dbloader.conversion.convert import convert
 from dbloader.conversion.parts.make_plan import plan_conversion
 from dbloader.conversion.parts.part import convert_part
 from dbloader.conversion.parts.publish import publish
-from dbloader.copying.copy_remote import read_table
 from dbloader.copying.copy_store import copy_store
 from dbloader.errors import (
     DamagedStoreError,
@@ -28,6 +27,7 @@ from dbloader.errors import (
     StoreError,
     StoreExistsError,
 )
+from dbloader.stores.lmdb.objects import read_table
 from dbloader.stores.lmdb.shard_table import ShardTable
 from dbloader.stores.open import open_store
 from tests.contracts.records import stored

@@ -103,7 +103,7 @@ def _make(
         copy_durably(shard, stored)
     path = plan.receipt_path(part)
     aside = path.with_name(f"{path.name}.{receipt.shard}")
-    write_durably(aside, seal(asdict(receipt), part))
+    write_durably(aside, encode_receipt(receipt))
     aside.replace(path)
     with suppress(StoreNotFoundError):  # published, or removed
         if Plan.open(destination).token != plan.token:
@@ -157,23 +157,30 @@ def read_receipt(plan: Plan, part: int) -> PartReceipt | None:
         DamagedStoreError: The receipt is damaged, or belongs to another plan.
     """
     try:
-        receipt = decode_receipt(plan, part, plan.receipt_path(part).read_bytes())
+        receipt, _ = decode_receipt(plan, part, plan.receipt_path(part).read_bytes())
         size = (plan.folder / SHARD_FOLDER / receipt.shard).stat().st_size
     except FileNotFoundError:
         return None
     return receipt if size == receipt.nbytes else None
 
 
-def decode_receipt(plan: Plan, part: int, data: bytes) -> PartReceipt:
-    """Return the receipt in the content of its file; raise DamagedStoreError as ``read_receipt``."""
+def encode_receipt(receipt: PartReceipt, table: bytes = b"") -> bytes:
+    """Return the content of a receipt's file; ``table`` is the manifest file of a store of the shard alone, or b""."""
+    return seal({**asdict(receipt), "table": table}, receipt.part)
+
+
+def decode_receipt(plan: Plan, part: int, data: bytes) -> tuple[PartReceipt, bytes]:
+    """Return the receipt and the table in the content of a file; raise DamagedStoreError as ``read_receipt``."""
     path = f"{plan.where}/{plan.receipt_name(part)}"
     try:
-        receipt = PartReceipt(**open_sealed(data, part))
-    except (ValueError, TypeError) as error:
+        values = open_sealed(data, part)
+        table = values.pop("table")
+        receipt = PartReceipt(**values)
+    except (ValueError, TypeError, KeyError) as error:
         raise DamagedStoreError(f"{path} is damaged: {error}; remove it, and make part {part} again") from error
     if receipt.plan != plan.id:
         raise DamagedStoreError(f"{path} is of another plan; remove it, and make part {part} again")
-    return receipt
+    return receipt, table
 
 
 class Parts(NamedTuple):

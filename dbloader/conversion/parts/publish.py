@@ -81,7 +81,7 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
     check_parts(plan, receipts, missing, destination)
     if plan.grows and overwrite:
         raise OptionError(f"the plan adds to the store at {target}: leave overwrite (--overwrite) out")
-    if table := _made_of(target, receipts):  # a publisher was killed before it removed the plan
+    if table := _published_of(target, receipts):  # a publisher was killed before it removed the plan
         with suppress(OSError):  # another publisher removes it too
             remove_plan(plan.folder)
         return _report_again(destination, table.manifest, started)
@@ -91,17 +91,11 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
             base = ShardTable.read(target) if plan.grows else None
             manifest = _make(plan, receipts, target, base, replaces=replaces)
     except StoreError:
-        if plan.folder.exists() or not (table := _made_of(target, receipts)):
+        if plan.folder.exists() or not (table := _published_of(target, receipts)):
             raise
         return _report_again(destination, table.manifest, started)  # another process has published meanwhile
-    before = Counter(base.manifest.outcome) if base is not None else Counter[str]()
-    outcome = Counter(manifest.outcome) - before
-    facts = dict(plan.left_out)
-    warnings = [
-        *facts.pop("warnings"),
-        *image_warnings(outcome, manifest.depths, raw=bool(plan.described["raw"])),
-        *unnamed_warning(target),
-    ]
+    facts = published_now(plan, receipts, manifest, base and base.manifest)
+    facts["warnings"] += unnamed_warning(target)
     return finish_report(
         manifest,
         destination,
@@ -109,11 +103,6 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
         place=os.fspath(destination),
         started=started,
         replaces=replaces,
-        warnings=warnings,
-        outcome=outcome,
-        files=plan.files,
-        bytes_read=sum(receipt.bytes_read for receipt in receipts),
-        earlier_events=0 if base is None else base.manifest.events,
         **facts,
     )
 
@@ -142,20 +131,23 @@ def _report_path(target: Path) -> Path:
     return target.with_name(f"{target.name}.report.jsonl")
 
 
-def _made_of(target: Path, receipts: Sequence[PartReceipt]) -> ShardTable | None:
+def _published_of(target: Path, receipts: Sequence[PartReceipt]) -> ShardTable | None:
     """Return the shard table of the store at a path if it has the shards of these receipts, else None."""
     with suppress(OSError, StoreError):
         table = ShardTable.read(target)
-        made = {(receipt.shard, receipt.digest) for receipt in receipts}
-        if made & {(shard.name, shard.digest) for shard in table.shards}:
+        if has_shards(table, receipts):
             return table
     return None
 
 
+def has_shards(table: ShardTable, receipts: Sequence[PartReceipt]) -> bool:
+    """Return whether a store has shards of these receipts."""
+    made = {(receipt.shard, receipt.digest) for receipt in receipts}
+    return bool(made & {(shard.name, shard.digest) for shard in table.shards})
+
+
 def _report_again(destination: str | os.PathLike[str], manifest: Manifest, started: float) -> Report:
     """Return the report of a store that was published before; write its file again."""
-    rejected = manifest.outcome.get("rejected", 0)
-    more = f"; {counted(rejected, 'file')} had been rejected" if rejected else ""
     return finish_report(
         manifest,
         destination,
@@ -163,10 +155,33 @@ def _report_again(destination: str | os.PathLike[str], manifest: Manifest, start
         place=os.fspath(destination),
         started=started,
         replaces=True,
-        warnings=[f"no plan is left: the store was published already, at {manifest.created}{more}"],
-        outcome={},
-        files=0,
+        **published_before(manifest),
     )
+
+
+def published_before(manifest: Manifest) -> dict[str, Any]:
+    """Return the facts for the report of a store that was published before."""
+    rejected = manifest.outcome.get("rejected", 0)
+    more = f"; {counted(rejected, 'file')} had been rejected" if rejected else ""
+    warning = f"no plan is left: the store was published already, at {manifest.created}{more}"
+    return {"warnings": [warning], "outcome": {}, "files": 0}
+
+
+def published_now(
+    plan: Plan, receipts: Sequence[PartReceipt], manifest: Manifest, base: Manifest | None
+) -> dict[str, Any]:
+    """Return the facts for the report of a store that is published now, and was ``base`` before."""
+    outcome = Counter(manifest.outcome) - Counter({} if base is None else base.outcome)
+    facts = dict(plan.left_out)
+    warnings = [*facts.pop("warnings"), *image_warnings(outcome, manifest.depths, raw=bool(plan.described["raw"]))]
+    return {
+        "warnings": warnings,
+        "outcome": outcome,
+        "files": plan.files,
+        "bytes_read": sum(receipt.bytes_read for receipt in receipts),
+        "earlier_events": 0 if base is None else base.events,
+        **facts,
+    }
 
 
 def _make(

@@ -20,17 +20,16 @@ from typing_extensions import override
 
 from dbloader._describe import counted, short_repr
 from dbloader._machine import cpu_count, sigint_blocked
-from dbloader.conversion.parts.make_plan import adding_to, make_plan
-from dbloader.conversion.parts.part import PartReceipt, convert_part, list_parts
-from dbloader.conversion.parts.plan import Plan, target_of
-from dbloader.conversion.parts.publish import publish
+from dbloader.conversion.parts.anywhere import adding_to, check_free, list_parts, make_part, plan_parts, publish_parts
+from dbloader.conversion.parts.part import PartReceipt
 from dbloader.conversion.report import Progress
 from dbloader.errors import ConversionError, DBLoaderError, OptionError, StoreExistsError, StoreNotFoundError
-from dbloader.stores.lmdb.publish_shards import check_target
+from dbloader.remote.places import is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 
+    from dbloader.conversion.parts.plan import Plan
     from dbloader.conversion.report import Report
     from dbloader.conversion.settings import Settings
 
@@ -60,10 +59,11 @@ def convert_in_parts(
         error = OptionError if isinstance(executor, str) else TypeError
         raise error(f'executor must be "ray" or an object with submit(), got {short_repr(executor)}')
     if not append:
-        check_target(target_of(destination), overwrite=overwrite)
-    place = os.path.abspath(destination)  # noqa: PTH100 - tasks may run in another working directory
+        check_free(destination, overwrite=overwrite)
+    # Tasks may run in another working directory.
+    place = os.fspath(destination) if is_remote(destination) else os.path.abspath(destination)  # noqa: PTH100
     with adding_to(destination) if append else nullcontext():
-        plan = make_plan(
+        plan = plan_parts(
             settings,
             destination,
             shards,
@@ -86,7 +86,7 @@ def convert_in_parts(
                 done.append(plan.part_length(receipt.part))
                 nbytes += receipt.bytes_read
                 progress(Progress(plan.files, sum(done), nbytes))
-        report = publish(destination, overwrite=overwrite)
+        report = publish_parts(destination, overwrite=overwrite)
     return replace(report, resumed_at=resumed_at, bytes_read=nbytes, seconds=time.monotonic() - started)
 
 
@@ -94,7 +94,7 @@ def _check_same(plan: Plan, plan_id: str) -> None:
     """Raise StoreExistsError if a plan has another id than the plan of this conversion."""
     if plan_id != plan.id:
         raise StoreExistsError(
-            f"{plan.folder} has another plan than before: another conversion to the same place has replaced it"
+            f"{plan.where} has another plan than before: another conversion to the same place has replaced it"
         )
 
 
@@ -154,7 +154,7 @@ def run_parts(
 
 
 def _make_part(place: str, part: int, workers: int, _attempt: str) -> PartReceipt:
-    return convert_part(place, part, workers=workers)
+    return make_part(place, part, workers=workers)
 
 
 def _wait_for_one(running: Collection[Any], seconds: float) -> Collection[Any]:
@@ -173,7 +173,7 @@ def _part_error(part: int | None, place: str, error: Exception) -> DBLoaderError
     if isinstance(cause := getattr(error, "cause", None), Exception):
         error = cause  # Ray raises a RayTaskError with the error of the task as its cause
     if isinstance(error, StoreNotFoundError):
-        folder = Plan.open(place).folder  # raises if this machine cannot find the plan either
+        folder = list_parts(place).plan.where  # raises if this machine cannot find the plan either
         return ConversionError(
             f"part {part} ran where {folder} cannot be seen: source and destination must be folders that all "
             "machines have at the same path"

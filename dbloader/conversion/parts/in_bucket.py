@@ -1,0 +1,357 @@
+"""Conversion in parts to object storage, so the machines need no file system in common.
+
+``PLACE.partial/`` contains the plan (``plan.bson``), the list of the files of each part (``files/``), and for each
+finished part a receipt and the index of its shard (``parts/``). The shard itself goes to ``PLACE/shards/``, where the
+store needs it. No program uses a shard before a receipt names it. ``publish_in_bucket`` joins the indices and puts
+``manifest.bson`` by a conditional request, so one of several publishers wins.
+"""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dbloader.conversion.file_list import FileList
+from dbloader.conversion.parts.make_plan import write_plan
+from dbloader.conversion.parts.part import (
+    Parts,
+    check_part,
+    decode_receipt,
+    encode_receipt,
+    make_shard,
+    replaced_plan,
+)
+from dbloader.conversion.parts.plan import PLAN_FILE, RECEIPT_FOLDER, Plan, no_plan
+from dbloader.conversion.parts.publish import (
+    check_parts,
+    has_shards,
+    joined_source,
+    published_before,
+    published_now,
+)
+from dbloader.conversion.report import finish_report
+from dbloader.errors import ConversionError, OptionError, PlaceError, StoreExistsError, StoreNotFoundError
+from dbloader.remote.bucket import Bucket
+from dbloader.remote.places import WRITABLE, parse_place
+from dbloader.stores.lmdb.errors import refusals
+from dbloader.stores.lmdb.keys import PARTIAL
+from dbloader.stores.lmdb.objects import list_files
+from dbloader.stores.lmdb.publish_shards import index_shards, put_manifest, write_index
+from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, Shard, ShardTable
+from dbloader.stores.lmdb.store import LMDBStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from dbloader.conversion.parts.part import PartReceipt
+    from dbloader.conversion.report import Report
+    from dbloader.conversion.settings import Settings
+    from dbloader.remote.bucket import Item
+
+_LIST_FOLDER = "files"
+_AT_ONCE = 8  # small objects that are read or written at once
+KEEP_HOURS = 24.0
+
+
+def plan_in_bucket(
+    settings: Settings,
+    place: str,
+    shards: int,
+    *,
+    append: bool,
+    overwrite: bool,
+    progress: Callable[[int], object],
+) -> Plan:
+    """Put a plan into object storage; the arguments and errors are as in `plan_conversion`."""
+    target, bucket = _open(place)
+    base = _read_base(target) if append else None
+    there = bucket.head(PLAN_FILE)
+    with tempfile.TemporaryDirectory(prefix="dbloader-") as local, refusals(local):
+        aside = Path(local) / "plan"
+        plan = replace(write_plan(aside, settings, place, shards, base, progress), where=bucket.place)
+        if there is not None and not overwrite:
+            known = _read_plan(place, bucket)
+            if known.id == plan.id:
+                return known
+            raise StoreExistsError(
+                f"{bucket.place} has the plan of another conversion: publish it (dbloader publish), or replace it "
+                "(dbloader plan with --overwrite)"
+            )
+        data, written = (aside / PLAN_FILE).read_bytes(), replace(plan, where=str(aside))
+
+        def put_list(part: int) -> None:
+            path = aside / f"{part:05}"
+            with written.open_part(part) as files:
+                path.write_bytes(files.packed())
+            bucket.put_file(_list_key(plan, part), path)
+            path.unlink()
+
+        _each(put_list, range(plan.parts))
+        bucket.put_if(PLAN_FILE, data, there)
+    if there is not None:
+        bucket.delete([item.key for item in _plan_files(bucket) if plan.token not in item.key])
+    return plan
+
+
+def convert_part_in_bucket(place: str, part: int, *, workers: int = 1, scratch: str | None = None) -> PartReceipt:
+    """Make a part whose plan is in object storage; the arguments and errors are as in `convert_part`."""
+    target, bucket = _open(place)
+    plan = _read_plan(place, bucket)
+    part, receipt_key = check_part(plan, part), plan.receipt_name(part)
+    there = bucket.head(receipt_key)
+    if there is not None:
+        done, _ = _read_receipt(bucket, plan, part)
+        stored = target.head(f"{SHARD_FOLDER}/{done.shard}")
+        if stored is not None and stored.size == done.nbytes:
+            return done
+    with tempfile.TemporaryDirectory(prefix="dbloader-", dir=scratch) as local, refusals(f"part {part} of {place}"):
+        folder = Path(local)
+        (folder / SHARD_FOLDER).mkdir()
+        # With the token in their names, the shards of a plan can be told from others.
+        shard = folder / SHARD_FOLDER / f"{part:05}-{plan.token}{secrets.token_hex(4)}.lmdb"
+        with (folder / _LIST_FOLDER).open("x+b") as data:
+            files = FileList.unpacked(bucket.get(_list_key(plan, part)), data)
+            receipt = make_shard(plan, part, files, shard, workers)
+        table = index_shards(folder, [shard.name], [receipt.digest], classes=plan.classes, source=plan.described)
+        shard_key, index_key = f"{SHARD_FOLDER}/{shard.name}", _index_key(receipt)
+        target.put_file(shard_key, shard)
+        bucket.put_file(index_key, folder / table.index_file)
+    try:
+        bucket.put_if(receipt_key, encode_receipt(receipt, table.encode()), there)
+    except StoreExistsError:  # another attempt was first
+        target.delete([shard_key])
+        bucket.delete([index_key])
+        return _read_receipt(bucket, plan, part)[0]
+    now = _token(bucket)
+    if now != plan.token and shard_key not in _named(target):
+        target.delete([shard_key])
+        bucket.delete([receipt_key, index_key])
+        if now:
+            raise replaced_plan(plan, part)
+    return receipt
+
+
+def list_parts_in_bucket(place: str) -> Parts:
+    """Return which parts of a plan in object storage are made; errors are as in `list_parts`."""
+    target, bucket = _open(place)
+    plan = _read_plan(place, bucket)
+    receipts = [receipt for receipt, _ in _read_receipts(target, bucket, plan)]
+    return Parts(plan, receipts, sorted({*range(plan.parts)} - {receipt.part for receipt in receipts}))
+
+
+def publish_in_bucket(place: str, *, overwrite: bool = False, keep_hours: float = KEEP_HOURS) -> Report:
+    """Make one store of the parts of a plan in object storage; the arguments and errors are as in `publish`.
+
+    The indices of the parts are fetched, not the shards. Objects at the place that the new manifest does not name are
+    removed when they are ``keep_hours`` old, because programs may still read the store that was there before.
+    """
+    started = time.monotonic()
+    target, bucket = _open(place)
+    with tempfile.TemporaryDirectory(prefix="dbloader-") as local, refusals(local):
+        folder = Path(local)
+
+        def report(table: ShardTable, facts: dict[str, Any]) -> Report:
+            return _report(target, table, folder, started, facts)
+
+        try:
+            plan = _read_plan(place, bucket)
+        except StoreNotFoundError:
+            if target.head(MANIFEST_FILE) is None:
+                raise
+            there = ShardTable.decode(target.manifest(), target.place)
+            return report(there, published_before(there.manifest))
+        replaces = target.head(MANIFEST_FILE)
+        before = replaces and ShardTable.decode(target.get(MANIFEST_FILE, replaces.etag), target.place)
+        made = _read_receipts(target, bucket, plan)
+        receipts = [receipt for receipt, _ in made]
+        missing = sorted({*range(plan.parts)} - {receipt.part for receipt in receipts})
+        if before is not None and has_shards(before, receipts):  # a publisher was killed before it removed the plan
+            _remove_rest(target, bucket, before, plan, keep_hours)
+            return report(before, published_before(before.manifest))
+        check_parts(plan, receipts, missing, place)
+        base = _check_base(target, plan, before, overwrite=overwrite)
+        index = f"index-{plan.token}{secrets.token_hex(4)}.lmdb"
+        table = _join(target, bucket, plan, made, base, folder / "new", index)
+        target.put_file(index, folder / "new" / index)
+        if _token(bucket) != plan.token and not (_named(target) & {*table.files}):
+            target.delete([index])
+            raise StoreExistsError(f"{bucket.place} was planned again meanwhile: make its parts, then publish them")
+        try:
+            target.put_if(MANIFEST_FILE, table.encode(), replaces)
+        except StoreExistsError:
+            target.delete([index])
+            other = ShardTable.decode(target.manifest(), target.place)
+            if has_shards(other, receipts):  # another process has published the same parts
+                return report(other, published_before(other.manifest))
+            raise
+        _remove_rest(target, bucket, table, plan, keep_hours)
+        return report(table, published_now(plan, receipts, table.manifest, base.manifest if base else None))
+
+
+def check_free(place: str, *, overwrite: bool) -> None:
+    """Raise StoreExistsError if a store is at a place in object storage, unless it may be replaced."""
+    target, _ = _open(place)
+    if not overwrite and target.head(MANIFEST_FILE) is not None:
+        raise StoreExistsError(f"{target.place} exists already; overwrite (--overwrite) replaces it")
+
+
+# ---- The objects of a plan
+
+
+def _open(place: str) -> tuple[Bucket, Bucket]:
+    """Return the objects of the store at a place, and the objects of its plan."""
+    parts = parse_place(place)
+    if parts.scheme not in WRITABLE:
+        raise OptionError(f"{place}: a store cannot be put on a web server: name a bucket")
+    if not parts.key:
+        raise PlaceError(f"{place} names only a bucket: name the store too, as in {place}/train.lmdb")
+    return Bucket(place), Bucket(f"{parts}{PARTIAL}")
+
+
+def _read_plan(place: str, bucket: Bucket) -> Plan:
+    try:
+        return Plan.decode(bucket.get(PLAN_FILE), bucket.place)
+    except StoreNotFoundError:
+        raise no_plan(place, bucket.place) from None
+
+
+def _token(bucket: Bucket) -> str:
+    """Return the token of the plan that is there now; "" if there is none."""
+    with suppress(StoreNotFoundError):
+        return Plan.decode(bucket.get(PLAN_FILE), bucket.place).token
+    return ""
+
+
+def _list_key(plan: Plan, part: int) -> str:
+    return f"{_LIST_FOLDER}/{part:05}-{plan.token}"
+
+
+def _index_key(receipt: PartReceipt) -> str:
+    return f"{RECEIPT_FOLDER}/{receipt.shard}"
+
+
+def _plan_files(bucket: Bucket) -> list[Item]:
+    return [*bucket.items(_LIST_FOLDER), *bucket.items(RECEIPT_FOLDER)]
+
+
+def _read_receipt(bucket: Bucket, plan: Plan, part: int) -> tuple[PartReceipt, ShardTable]:
+    """Return the receipt of a part, and a store of its shard alone."""
+    receipt, table = decode_receipt(plan, part, bucket.get(plan.receipt_name(part)))
+    return receipt, ShardTable.decode(table, bucket.place)
+
+
+def _read_receipts(target: Bucket, bucket: Bucket, plan: Plan) -> list[tuple[PartReceipt, ShardTable]]:
+    """Return the receipts of all parts whose shards are there, in order."""
+    keys = {item.key for item in bucket.items(RECEIPT_FOLDER)}
+    sizes = {item.key: item.size for item in target.items(SHARD_FOLDER)}
+    parts = [part for part in range(plan.parts) if plan.receipt_name(part) in keys]
+    made = _each(lambda part: _read_receipt(bucket, plan, part), parts)
+    return [
+        (receipt, table) for receipt, table in made if sizes.get(f"{SHARD_FOLDER}/{receipt.shard}") == receipt.nbytes
+    ]
+
+
+def _each(use: Callable[[int], Any], numbers: Sequence[int]) -> list[Any]:
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="dbloader-parts") as threads:
+        return list(threads.map(use, numbers))
+
+
+def _remove_rest(target: Bucket, bucket: Bucket, table: ShardTable, plan: Plan, keep_hours: float) -> None:
+    """Remove the plan of a published store, and what its killed attempts left; other objects when they are old."""
+    young = datetime.now(UTC) - timedelta(hours=keep_hours)
+
+    def is_left(item: Item) -> bool:
+        return plan.token in item.key or item.modified < young
+
+    target.delete([key for key, item in list_files(target).items() if key not in table.files and is_left(item)])
+    bucket.delete([item.key for item in _plan_files(bucket) if is_left(item)])
+    if _token(bucket) == plan.token:  # not a plan that has replaced it
+        bucket.delete([PLAN_FILE])
+
+
+# ---- The store
+
+
+def _read_base(target: Bucket) -> ShardTable:
+    if target.head(MANIFEST_FILE) is None:
+        raise StoreNotFoundError(
+            f"append (--append) adds to a store, and none is at {target.place}: shards=8 (--shards 8) without append "
+            "makes it"
+        )
+    return ShardTable.decode(target.manifest(), target.place)
+
+
+def _named(target: Bucket) -> set[str]:
+    """Return the keys that the manifest of the store names; none without a store."""
+    with suppress(StoreNotFoundError):
+        return {*ShardTable.decode(target.get(MANIFEST_FILE), target.place).files}
+    return set()
+
+
+def _check_base(target: Bucket, plan: Plan, before: ShardTable | None, *, overwrite: bool) -> ShardTable | None:
+    """Return the store that the plan adds to, if it does; raise an error unless the plan may be published."""
+    if plan.grows and overwrite:
+        raise OptionError(f"the plan adds to the store at {target.place}: leave overwrite (--overwrite) out")
+    if plan.grows and (before is None or before.index_file != plan.grows):
+        raise StoreExistsError(
+            f"{target.place} has changed since the plan was made: plan again with append and overwrite (dbloader plan "
+            "--append --overwrite)"
+        )
+    if before is not None and not (overwrite or plan.grows):
+        raise StoreExistsError(f"{target.place} exists already; overwrite (--overwrite) replaces it")
+    return before if plan.grows else None
+
+
+def _join(
+    target: Bucket,
+    bucket: Bucket,
+    plan: Plan,
+    made: Sequence[tuple[PartReceipt, ShardTable]],
+    base: ShardTable | None,
+    folder: Path,
+    index: str,
+) -> ShardTable:
+    """Write the index of a new store of the parts, after the records of ``base``, and return the store's table."""
+    manifests = [table.manifest for _, table in made]
+    source = plan.described if base is None else joined_source([base.manifest, *manifests])
+    folder.mkdir()
+
+    def stores() -> Iterator[LMDBStore]:
+        if base is not None:
+            yield _fetch_index(target, base.index_file, base, folder / "base")
+        for receipt, table in made:
+            yield _fetch_index(bucket, _index_key(receipt), table, folder / f"{receipt.part:05}")
+
+    facts: dict[str, Any] = {"classes": plan.classes, "source": source, "created": None}
+    manifest = write_index(str(folder / index), stores(), target.place, salt=int(plan.token, 16), **facts)
+    shards = [Shard(receipt.shard, receipt.records, receipt.nbytes, receipt.digest) for receipt, _ in made]
+    table = ShardTable(manifest, index, [*(base.shards if base else ()), *shards])
+    if sum(shard.length for shard in table.shards) != manifest.length:
+        raise ConversionError(
+            f"{bucket.place}: the receipts and indices of the parts disagree: plan again (--overwrite)"
+        )
+    return table
+
+
+def _fetch_index(bucket: Bucket, key: str, table: ShardTable, folder: Path) -> LMDBStore:
+    """Return a store without its shards, of which the columns and the events can be read."""
+    (folder / SHARD_FOLDER).mkdir(parents=True)
+    bucket.fetch(key, folder / table.index_file)
+    put_manifest(folder, table)
+    return LMDBStore(folder)
+
+
+def _report(target: Bucket, table: ShardTable, folder: Path, started: float, facts: dict[str, Any]) -> Report:
+    """Return the report of a published store. Its events go to a file in the working directory."""
+    if table.manifest.events:
+        _fetch_index(target, table.index_file, table, folder / "report")
+    path = Path(f"{target.place.rpartition('/')[2]}.report.jsonl")
+    facts |= {"place": target.place, "started": started, "replaces": True}
+    return finish_report(table.manifest, folder / "report", path, **facts)

@@ -1,0 +1,330 @@
+"""Conversion in parts to object storage by machines that share no folder."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dbloader.conversion.convert import convert
+from dbloader.stores.lmdb.objects import read_table
+from dbloader.stores.open import open_store
+from tests.support.crash import trials
+from tests.support.http_proxy import LOST, SLOW_DOWN, HTTPProxy
+from tests.support.images import plant, plant_photos
+from tests.support.object_store import WAIT_S, keys, put_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.support.object_store import ObjectStore, Outside
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("object_store")]
+
+PARTS = 3
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = plant_photos(tmp_path_factory.mktemp("images") / "images", 24)
+    return plant(folder, {"cat/bad.jpg": b"no image"})
+
+
+@pytest.fixture(scope="module")
+def digest(root: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The digest of a store in one file."""
+    return convert(root, tmp_path_factory.mktemp("whole") / "whole.lmdb").digest
+
+
+class Machine:
+    """A machine with a folder of its own, and with no other way to the others than the bucket."""
+
+    def __init__(self, folder: Path, server: ObjectStore, endpoint: str = "") -> None:
+        self.folder = folder
+        (folder / "tmp").mkdir(parents=True)
+        self.environment = {**os.environ, **server.environment(endpoint=endpoint), "TMPDIR": str(folder / "tmp")}
+
+    def start(self, *arguments: object) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "dbloader", *map(str, arguments)]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, cwd=self.folder, env=self.environment, stdout=pipe, stderr=pipe, text=True)
+
+    def run(self, *arguments: object, status: int = 0) -> str:
+        """Run a command of dbloader, and return what it prints."""
+        process = self.start(*arguments)
+        printed, errors = process.communicate(timeout=WAIT_S)
+        assert process.returncode == status, errors
+        return printed + errors
+
+
+@pytest.fixture
+def machine(object_store: ObjectStore, tmp_path: Path) -> Machine:
+    return Machine(tmp_path / "machine", object_store)
+
+
+def check_is(machine: Machine, place: str, digest: str, events: int = 1) -> None:
+    """Check that the store at a place is whole."""
+    machine.run("copy", place, "copy.lmdb", "--overwrite")
+    with open_store(machine.folder / "copy.lmdb") as store:
+        assert store.verify() == store.manifest.digest == digest
+        assert len(list(store.events())) == events
+
+
+def check_clean(outside: Outside, place: str) -> None:
+    """Check that nothing is there but the store."""
+    assert {*outside(keys, place)} == {*outside(read_table, place).files, "manifest.bson"}
+    assert outside(keys, f"{place}.partial") == []
+
+
+def test_three_machines_without_a_shared_folder_make_a_store_and_train(
+    object_store: ObjectStore, outside: Outside, root: Path, digest: str, tmp_path: Path
+) -> None:
+    machines = [Machine(tmp_path / f"machine {number}", object_store) for number in range(3)]
+    images, place = object_store.place("images"), object_store.place("train.lmdb")
+    outside(put_folder, images, root)
+    machines[0].run("plan", images, place, "--shards", PARTS)
+    assert "0 of 3 parts are made; missing 0-2" in machines[1].run("parts", place, status=1)
+    running = [machine.start("part", place, part) for part, machine in enumerate(machines)]
+    for process in running:
+        assert process.wait(WAIT_S) == 0, process.communicate()
+        process.communicate()
+    machines[1].run("publish", place, status=1)  # a file is rejected
+    assert "bad.jpg" in (machines[1].folder / "train.lmdb.report.jsonl").read_text()
+    check_is(machines[0], place, digest)
+    check_clean(outside, place)
+    program = (
+        "import sys\nfrom dbloader import LMDBDataset, create_loader\n"
+        "dataset = LMDBDataset(sys.argv[1], cache='cache')\n"
+        "loader = create_loader(dataset, 32, 8, num_workers=0, device=None)\n"
+        "print(sum(len(labels) for _, labels in loader))\n"
+        "dataset.close()"
+    )
+    for machine in machines:
+        command = [sys.executable, "-c", program, place]
+        done = subprocess.run(
+            command, cwd=machine.folder, env=machine.environment, capture_output=True, text=True, check=False
+        )
+        assert done.stdout == "24\n", done.stderr
+
+
+def test_part_made_again_is_kept(outside: Outside, machine: Machine, object_store: ObjectStore, root: Path) -> None:
+    place = object_store.place("train.lmdb")
+    machine.run("plan", root, place, "--shards", PARTS)
+    machine.run("part", place, 1)
+    before = outside(keys, place)
+    machine.run("part", place, 1)
+    assert outside(keys, place) == before
+    assert "missing 0,2" in machine.run("parts", place, status=1)
+    assert "missing 0,2: make them" in machine.run("publish", place, status=2)
+
+
+def held_at(what: str, count: int, held: Callable[[], object]) -> Callable[[str, str], None]:
+    """Return a decider that calls ``held`` before it forwards each of the first PUTs of such an object."""
+    seen, lock = Counter[str](), threading.Lock()
+
+    def decide(method: str, path: str) -> None:
+        if method == "PUT" and what in path:
+            with lock:
+                seen[what] += 1
+                first = seen[what] <= count
+            if first:
+                held()
+
+    return decide
+
+
+def test_concurrent_attempts_at_a_part_leave_one_shard(
+    outside: Outside, object_store: ObjectStore, root: Path, digest: str, tmp_path: Path
+) -> None:
+    place, both = object_store.place("train.lmdb"), threading.Barrier(2)
+    # Neither attempt puts its receipt before the other is about to.
+    with HTTPProxy(object_store.port, held_at(".bson", 2, lambda: both.wait(WAIT_S))) as proxy:
+        direct = Machine(tmp_path / "direct", object_store)
+        direct.run("plan", root, place, "--shards", 1)
+        attempts = [Machine(tmp_path / name, object_store, proxy.endpoint).start("part", place, 0) for name in "ab"]
+        for process in attempts:
+            assert process.wait(WAIT_S) == 0, process.communicate()
+            process.communicate()
+    assert len(outside(keys, f"{place}/shards")) == 1
+    direct.run("publish", place, status=1)
+    check_is(direct, place, digest)
+    check_clean(outside, place)
+
+
+def test_concurrent_publishers_make_one_store(
+    outside: Outside, object_store: ObjectStore, root: Path, digest: str, tmp_path: Path
+) -> None:
+    place, both = object_store.place("train.lmdb"), threading.Barrier(2)
+    with HTTPProxy(object_store.port, held_at("manifest.bson", 2, lambda: both.wait(WAIT_S))) as proxy:
+        direct = Machine(tmp_path / "direct", object_store)
+        direct.run("plan", root, place, "--shards", PARTS)
+        for part in range(PARTS):
+            direct.run("part", place, part)
+        publishers = [Machine(tmp_path / name, object_store, proxy.endpoint).start("publish", place) for name in "ab"]
+        for process in publishers:
+            assert process.wait(WAIT_S) in (0, 1), process.communicate()
+            process.communicate()
+    check_is(direct, place, digest)
+    check_clean(outside, place)
+
+
+def test_late_part_of_a_replaced_plan_counts_for_nothing(
+    outside: Outside, object_store: ObjectStore, root: Path, digest: str, tmp_path: Path
+) -> None:
+    place = object_store.place("train.lmdb")
+    direct = Machine(tmp_path / "direct", object_store)
+    direct.run("plan", root, place, "--shards", 2)
+
+    def plan_again() -> None:
+        direct.run("plan", root, place, "--shards", PARTS, "--overwrite")
+
+    with HTTPProxy(object_store.port, held_at("/shards/", 1, plan_again)) as proxy:
+        late = Machine(tmp_path / "late", object_store, proxy.endpoint)
+        assert "has another plan than when part 0 began" in late.run("part", place, 0, status=2)
+    assert outside(keys, f"{place}/shards") == []
+    for part in range(PARTS):
+        direct.run("part", place, part)
+    direct.run("publish", place, status=1)
+    check_is(direct, place, digest)
+    check_clean(outside, place)
+
+
+def test_append_puts_only_new_files(
+    outside: Outside, machine: Machine, object_store: ObjectStore, root: Path, tmp_path: Path
+) -> None:
+    place = object_store.place("train.lmdb")
+    machine.run("convert", root, place, "--shards", PARTS, status=1)
+    before = outside(read_table, place)
+    more = plant_photos(tmp_path / "more", 5)
+    machine.run("convert", more, place, "--append", "--shards", 2)
+    after = outside(read_table, place)
+    assert [*after.shards[:PARTS]] == [*before.shards]
+    assert after.manifest.length == before.manifest.length + 5
+    assert {*before.files} < {*outside(keys, place)}  # readers of the old store still find its index
+    assert "exists already" in machine.run("convert", more, place, "--shards", 1, status=2)
+    machine.run("plan", more, place, "--shards", 1)
+    machine.run("part", place, 0)
+    machine.run("publish", place, "--overwrite", "--keep-hours", 0)
+    check_clean(outside, place)
+    check_is(machine, place, convert(more, tmp_path / "whole.lmdb").digest, events=0)
+
+
+def test_stale_append_is_refused(machine: Machine, object_store: ObjectStore, root: Path, tmp_path: Path) -> None:
+    place, more = object_store.place("train.lmdb"), plant_photos(tmp_path / "more", 5)
+    machine.run("convert", root, place, "--shards", 1, status=1)
+    machine.run("plan", more, place, "--shards", 1, "--append")
+    machine.run("part", place, 0)
+    machine.run("convert", more, tmp_path / "one.lmdb")
+    machine.run("copy", tmp_path / "one.lmdb", place, "--overwrite")
+    assert "missing 0" in machine.run("publish", place, status=2)  # copying has removed the shard
+    machine.run("part", place, 0)
+    assert "plan again with append" in machine.run("publish", place, status=2)
+
+
+def test_other_versions_than_the_plan_are_refused(machine: Machine, object_store: ObjectStore, root: Path) -> None:
+    place = object_store.place("train.lmdb")
+    machine.run("plan", root, place, "--shards", 1)
+    machine.environment["DBLOADER_MAX_PIXELS"] = "1000000"
+    assert "has DBLOADER_MAX_PIXELS 1000000 and" in machine.run("part", place, 0, status=2)
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [("s3://images", "names only a bucket"), ("https://host/train.lmdb", "cannot be put on a web server")],
+)
+def test_place_without_room_for_a_store_is_refused(machine: Machine, root: Path, place: str, message: str) -> None:
+    assert message in machine.run("plan", root, place, "--shards", 1, status=2)
+
+
+class Killer:
+    """Decides to kill a process at its n-th request, before or after the server executes the request."""
+
+    def __init__(self, at: int, *, after: bool) -> None:
+        self.at, self.after, self.requests = at, after, 0
+        self.process: subprocess.Popen[str] | None = None
+        self.known = threading.Event()
+
+    def __call__(self, method: str, path: str) -> Any:
+        self.known.wait(WAIT_S)
+        self.requests += 1
+        if self.process is not None and self.requests == self.at:
+            if not self.after:
+                self.process.kill()
+                return SLOW_DOWN
+            # The server executes the request, and the answer reaches nobody.
+            threading.Timer(0.05, self.process.kill).start()
+            return LOST
+        return SLOW_DOWN if self.process is not None and self.requests > self.at else None
+
+
+# The step that is killed, and the number of its requests; some kills come after its end.
+STEPS = {"plan": 10, "part": 14, "publish": 30, "append": 50}
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("trial", trials(30, 0, 1))
+def test_conversion_killed_at_any_request_ends_with_the_digest_of_one_file(
+    outside: Outside, object_store: ObjectStore, root: Path, digest: str, tmp_path: Path, step: str, trial: int
+) -> None:
+    generator = random.Random(f"{step} {trial}")
+    killer = Killer(generator.randint(1, STEPS[step]), after=generator.random() < 0.5)
+    place, direct = object_store.place("train.lmdb"), Machine(tmp_path / "direct", object_store)
+    steps: dict[str, list[tuple[object, ...]]] = {
+        "plan": [("plan", root, place, "--shards", 2)],
+        "part": [("part", place, 0), ("part", place, 1)],
+        "publish": [("publish", place, "--keep-hours", 0)],
+    }
+    append = ("convert", root, place, "--shards", 2, "--append")
+    if step == "append":
+        direct.run("convert", plant_photos(tmp_path / "old", 3), place, "--shards", 1)
+    else:
+        for earlier in [*steps][: [*steps].index(step)]:
+            for arguments in steps[earlier]:
+                direct.run(*arguments)
+    with HTTPProxy(object_store.port, killer) as proxy:
+        victim = Machine(tmp_path / "victim", object_store, proxy.endpoint)
+        killer.process = victim.start(*(append if step == "append" else steps[step][0]))
+        killer.known.set()
+        killer.process.wait(WAIT_S)
+        killer.process.communicate()
+    if step == "append":
+        direct.start(*steps["publish"][0]).communicate()  # it may have been killed before the plan, or after the parts
+        if outside(read_table, place).manifest.length == 3:
+            direct.run(*append, status=1)
+        assert [shard.length for shard in outside(read_table, place).shards] == [3, 12, 12]
+        direct.run("copy", place, "copy.lmdb")
+        direct.run("verify", "copy.lmdb")
+        return
+    for later in [*steps][[*steps].index(step) :]:
+        for arguments in steps[later]:
+            again = direct.start(*arguments)
+            _, errors = again.communicate(timeout=WAIT_S)
+            assert again.returncode in ((0, 1) if later == "publish" else (0,)), errors  # 1: a file was rejected
+    check_is(direct, place, digest)
+    check_clean(outside, place)
+
+
+@pytest.mark.parametrize("share", [pytest.param(0.3), pytest.param(0.7, marks=pytest.mark.nightly)])
+def test_conversion_survives_refused_requests_and_lost_answers(
+    outside: Outside, object_store: ObjectStore, root: Path, digest: str, tmp_path: Path, share: float
+) -> None:
+    generator, place = random.Random(share), object_store.place("train.lmdb")
+
+    def decide(*_: str) -> Any:
+        return None if generator.random() >= share else SLOW_DOWN if generator.random() < 0.8 else LOST
+
+    with HTTPProxy(object_store.port, decide) as proxy:
+        machine = Machine(tmp_path / "machine", object_store, proxy.endpoint)
+        machine.run("plan", root, place, "--shards", 2)
+        for part in range(2):
+            machine.run("part", place, part)
+        machine.run("publish", place, status=1)
+    check_is(Machine(tmp_path / "direct", object_store), place, digest)
+    check_clean(outside, place)
