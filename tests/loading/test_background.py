@@ -19,7 +19,7 @@ from dbloader.loading.background import BackgroundIterator, BackgroundThread
 from dbloader.loading.compat import BackgroundGenerator
 from tests.support.children import in_child
 
-WAIT_S = 20.0  # only a broken test waits so long
+WAIT_S = 20.0  # only a failing test waits this long
 
 
 class StrangeError(BaseException):
@@ -27,7 +27,7 @@ class StrangeError(BaseException):
 
 
 class Source(Iterator[int]):
-    """Counts its items, and may block, or fail in close()."""
+    """An iterator that counts its items and, on request, blocks or fails in close()."""
 
     def __init__(self, length: int, close_error: BaseException | None = None) -> None:
         self.length = length
@@ -69,7 +69,7 @@ def test_items_arrive_in_order_at_any_depth(depth: int) -> None:
 
 def test_thread_ends_before_the_consumer_sees_the_end() -> None:
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)  # else the thread often ends before the consumer's comes to run
+    sys.setswitchinterval(1e-6)  # otherwise the thread often ends before the consumer's thread runs
     try:
         for _ in range(300):
             assert list(BackgroundIterator([1])) == [1]
@@ -87,7 +87,7 @@ def test_items_may_look_like_ends_and_errors() -> None:
     ("kind", "position"),
     [(ValueError, 0), (KeyError, 3), (KeyboardInterrupt, 3), (SystemExit, 3), (GeneratorExit, 3), (StrangeError, 5)],
 )
-def test_error_arrives_at_its_place_with_its_traceback(kind: type[BaseException], position: int) -> None:
+def test_error_is_raised_after_earlier_items_with_its_traceback(kind: type[BaseException], position: int) -> None:
     error = kind("of the source")
 
     def produce() -> Iterator[int]:
@@ -106,7 +106,7 @@ def test_error_arrives_at_its_place_with_its_traceback(kind: type[BaseException]
 
 
 @pytest.mark.parametrize("depth", [1, 3])
-def test_source_runs_ahead_by_the_depth_at_most(depth: int) -> None:
+def test_source_runs_ahead_by_at_most_the_depth(depth: int) -> None:
     change = threading.Condition()
     produced = taken = furthest = 0
 
@@ -127,10 +127,10 @@ def test_source_runs_ahead_by_the_depth_at_most(depth: int) -> None:
             taken += 1
             target = min(taken + depth, 50)
             assert change.wait_for(functools.partial(reached, target), WAIT_S)
-    assert furthest <= depth + 1  # by one more, as `taken` is counted after the fact
+    assert furthest <= depth + 1  # one more than `depth`, because `taken` is counted after an item is taken
 
 
-def test_kept_error_does_not_keep_its_source() -> None:
+def test_keeping_an_error_does_not_keep_its_source_alive() -> None:
     def produce() -> Iterator[int]:
         yield 1
         raise ValueError("of the source")
@@ -189,7 +189,7 @@ def test_garbage_collection_in_the_thread_ends_the_thread() -> None:
         gc.enable()
 
 
-def test_close_waits_for_the_item_in_production_and_drops_its_error() -> None:
+def test_close_waits_for_the_item_being_made_and_drops_its_error() -> None:
     asked, closing = threading.Event(), threading.Event()
 
     def produce() -> Iterator[int]:
@@ -260,7 +260,7 @@ def test_cleanup_error_after_break_goes_to_the_excepthook(monkeypatch: pytest.Mo
     assert reports == [error]
 
 
-def test_cleanup_error_at_the_end_follows_the_last_item() -> None:
+def test_cleanup_error_at_the_end_is_raised_after_the_last_item() -> None:
     iterator = BackgroundIterator(Source(2, close_error=ValueError("in the clean-up")))
     assert list(itertools.islice(iterator, 2)) == [0, 1]
     with pytest.raises(ValueError, match="in the clean-up"):

@@ -65,7 +65,7 @@ def test_records_without_an_image_are_ignored(tmp_path: Path) -> None:
     assert quick(tmp_path / "some.lmdb").images == 1
 
 
-def test_more_workers_are_advised_for_idle_cpus(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verdict_advises_more_workers_if_cpus_are_idle(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dbloader.loading.benchmark.cpu_count", lambda: 16)
     assert quick(place).verdict.endswith("Try more workers: this machine has 16 CPUs.")
 
@@ -78,7 +78,7 @@ def test_more_workers_are_advised_for_idle_cpus(place: Path, monkeypatch: pytest
         (Work(1, 0, 3), ("copying images into batches", 0.75)),
     ],
 )
-def test_limit_is_the_largest_share_of_worker_time(work: Work, limit: tuple[str, float]) -> None:
+def test_verdict_names_the_largest_share_of_worker_time(work: Work, limit: tuple[str, float]) -> None:
     assert find_limit(work) == limit
 
 

@@ -39,7 +39,7 @@ def make(
 
 
 def taken(loader: Any, batches: int | None = None) -> list[int]:
-    """Return the samples of the first batches of an iteration, or of all batches."""
+    """Return the samples in the first ``count`` batches of an iteration, or in all batches."""
     return [sample for batch in itertools.islice(loader, batches) for sample in batch.tolist()]
 
 
@@ -89,7 +89,7 @@ def test_any_number_of_ranks_resumes_at_every_position(before: int, after: int, 
         else:
             left = order[consumed:]
             assert rest[: len(left)] == left
-            assert rest[len(left) :] == order[: len(rest) - len(left)]  # padding, fewer than there are ranks
+            assert rest[len(left) :] == order[: len(rest) - len(left)]  # padding of fewer samples than there are ranks
             assert len(rest) - len(left) < after
 
 
@@ -131,10 +131,10 @@ def test_state_ignores_samples_that_drop_last_leaves_out(kind: str) -> None:
     state = loader.state_dict()
     resumed = make(ShuffleSampler(range(LENGTH)), 5, kind=kind, drop_last=True)
     resumed.load_state_dict(state)
-    assert taken(resumed, 1) == order_of(0)[16:21]  # the last 2 do not fill a batch
+    assert taken(resumed, 1) == order_of(0)[16:21]  # the last 2 samples do not fill a batch
     assert place_of(resumed) == (1, 0)
     assert taken(resumed) == order_of(1)[:20]
-    # Less than a batch is left: the iteration is empty.
+    # Less than a batch is left, so the iteration is empty.
     loader.load_state_dict({**state, "position": 21})
     assert taken(loader) == []
     assert place_of(loader) == (1, 0)
@@ -149,14 +149,14 @@ def test_resuming_at_sample_ten_million_makes_few_batches() -> None:
     assert taken(loader, 2) == Permutation(length, 1, 7)(np.arange(10_000_000, 10_000_128)).tolist()
     assert loader.state_dict()["position"] == 10_000_128
     loader.close()
-    # Two received, two prefetched by the thread, two by its loader, and one that each produces.
+    # Two batches received, two prefetched by the thread, two by the wrapped loader, and one being made by each.
     assert loader.dataset.asked <= 64 * 8
 
 
 @pytest.mark.parametrize("depth", [0, 2])
 @pytest.mark.parametrize("kind", ["threads", "torch"])
 def test_load_state_dict_inside_a_loop_ends_the_loop(kind: str, depth: int) -> None:
-    """A training may roll back."""
+    """A training may load an earlier state to roll back."""
     loader = make(ShuffleSampler(range(LENGTH)), kind=kind, depth=depth)
     taken(loader, 1)
     begin = loader.state_dict()
@@ -215,9 +215,9 @@ def test_iter_and_set_epoch_keep_a_loaded_state(kind: str, workers: int) -> None
     assert taken(loader) == order_of(3)
 
 
-def test_order_taken_before_iter_is_an_error() -> None:
+def test_iterator_made_before_iter_is_an_error() -> None:
     class Early(DataLoader[Any]):
-        """Makes its iterator early, like a StatefulDataLoader whose state was read."""
+        """Makes its iterator before iter(), like a StatefulDataLoader after its state is read."""
 
         early: Any
 
@@ -253,7 +253,7 @@ def test_failure_before_the_first_batch_keeps_the_position(depth: int) -> None:
         iterator = iter(loader)
         with pytest.raises(ValueError, match="not now"):
             next(iterator)
-        assert next(iterator, None) is None  # but the epoch has not ended
+        assert next(iterator, None) is None  # the iterator is exhausted, but the epoch has not ended
         assert loader.state_dict() == state
     loader.set_epoch(1)
     assert loader.state_dict() == state
@@ -261,7 +261,7 @@ def test_failure_before_the_first_batch_keeps_the_position(depth: int) -> None:
     assert taken(loader) == order_of(1)[6:]
 
 
-def test_state_after_a_short_loader_is_the_next_epoch() -> None:
+def test_state_after_a_loader_that_ends_early_is_the_next_epoch() -> None:
     class Limited(DataLoader[Any]):
         def __iter__(self) -> Any:
             return itertools.islice(super().__iter__(), 3)
@@ -287,7 +287,7 @@ def test_copy_keeps_the_position(clone: Any, kind: str) -> None:
 
 
 def has_state(loader: Any) -> bool:
-    """Return whether hasattr, and isinstance with a protocol, find the state methods."""
+    """Return whether hasattr and isinstance with a protocol both find the state methods."""
     by_class = inspect.getattr_static(loader, "state_dict", None) is not None
     assert by_class == hasattr(loader, "state_dict") == hasattr(loader, "load_state_dict")
     return by_class
@@ -313,7 +313,7 @@ class OfThree(SeededBatchSampler):
 
 
 class Batching:
-    """A loader with a sampler, but not a DataLoader."""
+    """A loader that has a sampler but is not a DataLoader."""
 
     def __init__(self) -> None:
         self.sampler = ShuffleSampler(range(LENGTH))
@@ -338,7 +338,7 @@ def test_loader_with_unknown_order_has_no_state(loader: Any) -> None:
     assert not has_state(PrefetchLoader(loader))
 
 
-def test_subclass_has_the_state_of_its_loader_unless_it_has_its_own() -> None:
+def test_subclass_without_state_methods_uses_the_state_of_its_loader() -> None:
     class Named(PrefetchLoader[Any]):
         pass
 
@@ -359,16 +359,16 @@ def test_subclass_has_the_state_of_its_loader_unless_it_has_its_own() -> None:
     assert place_of(named) == (2, 0)
 
 
-def test_state_counts_samples_of_a_loader_without_batches() -> None:
+def test_state_of_a_loader_without_batches_counts_samples() -> None:
     samples: Any = [torch.full((3,), number) for number in range(LENGTH)]
     loader = PrefetchLoader(DataLoader(samples, batch_size=None, sampler=OrderedSampler(range(LENGTH))))
     assert [sample[0].item() for sample in itertools.islice(loader, 5)] == [0, 1, 2, 3, 4]
     assert loader.state_dict()["position"] == 5
-    assert loader.stats().samples is None  # not three in each
+    assert loader.stats().samples is None  # the three values of a sample are not three samples
 
 
 class Stateful:
-    """Like torchdata's StatefulDataLoader: the state is the position of the latest iterator."""
+    """Like torchdata's StatefulDataLoader, whose state is the position of the latest iterator."""
 
     def __init__(self, length: int = 6) -> None:
         self.length = length
@@ -411,7 +411,7 @@ def test_stateful_loader_state_belongs_to_the_last_received_batch(depth: int) ->
 
 
 def dataset_at(place: Path, first: int = 0) -> LMDBDataset:
-    """Return a dataset of a new store with LENGTH records, whose images depend on ``first``."""
+    """Return a dataset over a new store of LENGTH records. ``first`` determines the images."""
     write_store(((bytes([number]), number % 3) for number in range(first, first + LENGTH)), place)
     return LMDBDataset(place, decode=None, fields=("index", "label"))
 
@@ -423,7 +423,7 @@ def loaders_of(dataset: Any) -> Iterator[PrefetchLoader[Any]]:
     yield PrefetchLoader(DataLoader(dataset, 4, sampler=OrderedSampler(dataset)))
 
 
-def test_state_fits_a_copy_of_the_store_but_no_other_store(tmp_path: Path) -> None:
+def test_state_is_accepted_for_a_copy_of_its_store_but_no_other_store(tmp_path: Path) -> None:
     one, copied, other = (dataset_at(tmp_path / f"{number}.lmdb", number // 2) for number in range(3))
     told = f"another dataset, with the digest {one.manifest.digest}: this .* LM"
     for mine, of_copy, others in zip(loaders_of(one), loaders_of(copied), loaders_of(other), strict=True):
@@ -443,12 +443,12 @@ def test_state_without_a_digest_is_accepted(tmp_path: Path) -> None:
     part = Subset(dataset, range(LENGTH))
     for known, unknown in zip(loaders_of(dataset), loaders_of(part), strict=True):
         state = unknown.state_dict()
-        assert "dataset" not in state  # as older versions wrote it
+        assert "dataset" not in state  # as older versions wrote the state
         known.load_state_dict({**state, "position": 4})
         assert known.state_dict()["position"] == 4
         unknown.load_state_dict(known.state_dict())
         assert unknown.state_dict() == {**state, "position": 4}
-        sampler = OrderedSampler(dataset)  # a sampler accepts the state of a loader
+        sampler = OrderedSampler(dataset)  # a sampler also accepts the state of a loader
         sampler.load_state_dict(known.state_dict())
         assert [*sampler] == list(range(4, LENGTH))
 

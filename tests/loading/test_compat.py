@@ -1,4 +1,4 @@
-"""DataLoaderX, BackgroundGenerator and the decorator of prefetch_generator."""
+"""DataLoaderX, BackgroundGenerator and the decorator that prefetch_generator offers."""
 
 import threading
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ def test_decorated_generator_runs_in_the_background_and_keeps_its_name() -> None
     assert (count.__name__, count.__doc__) == ("count", "Counts.")
 
 
-def test_dataloaderx_takes_dataloader_arguments_and_prefetches() -> None:
+def test_dataloaderx_accepts_dataloader_arguments_and_prefetches() -> None:
     made_in: list[Any] = []
 
     def note(index: int) -> int:
@@ -55,7 +55,7 @@ def test_dataloaderx_takes_dataloader_arguments_and_prefetches() -> None:
     assert all(isinstance(thread, BackgroundThread) for thread in made_in)
 
 
-def test_dataloaderx_takes_prefetch_options() -> None:
+def test_dataloaderx_accepts_prefetch_options() -> None:
     def double(images: torch.Tensor) -> torch.Tensor:
         return images * 2
 

@@ -1,4 +1,4 @@
-"""create_loader: equal batches for any workers, its defaults, and its options."""
+"""create_loader: its defaults, its options, and the same batches for any workers."""
 
 import inspect
 import io
@@ -122,7 +122,7 @@ def test_batches_are_identical_for_any_workers_and_after_resuming(place: Path, k
     assert not same(*expected)
     for engine in ENGINES:
         loader: Any = create_loader(dataset(), **{**RANDOM, **engine})
-        torch.manual_seed(random.randrange(2**32))  # nothing depends on it
+        torch.manual_seed(random.randrange(2**32))  # the batches do not depend on torch's generator
         assert same(all_of(loader), expected[0]), engine
         iterator = iter(loader)
         begun = all_of(itertools.islice(iterator, 2))
@@ -162,7 +162,7 @@ def test_docstring_names_the_functions_of_each_thread(place: Path) -> None:
 def test_evaluation_batches_are_center_crops_in_order(place: Path) -> None:
     loader = create_loader(LMDBDataset(place), batch_size=8, input_size=(16, 20), device=None)
     images, labels = (torch.cat(parts) for parts in zip(*loader, strict=True))
-    decode = ResizeCenterCrop((16, 20), resize=22)  # the resized image fills the crop
+    decode = ResizeCenterCrop((16, 20), resize=22)  # the image resized to 22 fills the crop
     imagenet = Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     expected = imagenet(torch.stack([decode(photo(n)) for n in range(LENGTH)]))
     assert torch.equal(images, expected)
@@ -212,7 +212,7 @@ def to_floats(image: Image.Image) -> torch.Tensor:
     return torch.from_numpy(np.asarray(image.resize((8, 8)), np.float32) / 255).permute(2, 0, 1)
 
 
-def test_own_transform_is_kept_and_its_floats_are_not_normalized(place: Path) -> None:
+def test_own_transform_is_used_and_its_floats_are_not_normalized(place: Path) -> None:
     for dataset in (Folder(to_floats), LMDBDataset(place, to_floats), Subset(Folder(to_floats), range(8))):
         with pytest.raises(OptionError, match=r"must come as uint8 .*, got torch\.float32.*normalize=None"):
             next(iter(create_loader(dataset, **SIZELESS)))
@@ -220,7 +220,7 @@ def test_own_transform_is_kept_and_its_floats_are_not_normalized(place: Path) ->
         assert torch.equal(images, torch.stack([to_floats(photo(n)) for n in range(4)]))
 
 
-def test_own_transform_refuses_input_size(place: Path) -> None:
+def test_input_size_is_refused_with_an_own_transform(place: Path) -> None:
     store = LMDBDataset(place, decode=decode_unchanged)
     for dataset in (store, Subset(store, range(8)), LMDBDataset(place, to_floats), Folder(to_floats)):
         with pytest.raises(
@@ -237,7 +237,9 @@ def decode_to_picture(data: bytes) -> Image.Image:
 
 
 @pytest.mark.parametrize("engine", [{"num_workers": 0}, {"num_workers": 2, "worker_type": "processes"}])
-def test_pil_images_are_refused_by_name(place: Path, engine: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
+def test_transform_that_returns_pil_images_is_named_and_refused(
+    place: Path, engine: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
     for dataset, options in ((LMDBDataset(place, decode=decode_to_picture), {}), (Folder(), {"transform": None})):
         loader = create_loader(dataset, **{**SIZELESS, **options, **engine})
         where = r"record 0 \(0\.png\) of" if isinstance(dataset, LMDBDataset) else "sample 0 of Folder"
@@ -247,7 +249,7 @@ def test_pil_images_are_refused_by_name(place: Path, engine: dict[str, Any], cap
     assert capfd.readouterr().err == ""
 
 
-def test_concatenated_datasets_are_transformed_like_one(place: Path) -> None:
+def test_concatenated_datasets_are_transformed_like_one_dataset(place: Path) -> None:
     parts: Any = ConcatDataset([Subset(Folder(), range(10)), Subset(LMDBDataset(place), range(10, LENGTH))])
     assert same(all_of(create_loader(parts, **RANDOM)), all_of(create_loader(Folder(), **RANDOM)))
 
@@ -329,7 +331,7 @@ def test_record_without_a_label_is_named_in_the_error(tmp_path: Path, fields: An
             list(create_loader(dataset, **{**CPU, **options}))
 
 
-def test_records_without_a_label_load_with_a_subset_collate_fn_or_other_fields(tmp_path: Path) -> None:
+def test_unlabeled_records_load_with_subset_collate_fn_or_other_fields(tmp_path: Path) -> None:
     place = partly_labelled(tmp_path / "some.lmdb")
     ((_, labels),) = create_loader(Subset(LMDBDataset(place), [0, 1, 3]), **CPU)
     assert labels.tolist() == [0, 1, 2]
@@ -370,7 +372,7 @@ def test_preparation_gets_normalized_images_and_targets(place: Path) -> None:
         assert targets.argmax(1).tolist() == labels.tolist()
 
 
-def test_given_sampler_decides_the_order(place: Path) -> None:
+def test_given_sampler_determines_the_order(place: Path) -> None:
     loader: Any = create_loader(LMDBDataset(place), sampler=[5, 4, 3], **CPU)
     assert [labels.tolist() for _, labels in loader] == [[2, 1, 0]]
     assert not hasattr(loader, "state_dict")
@@ -389,7 +391,7 @@ def test_torchs_loader_does_not_seed_crops_of_a_subset(place: Path) -> None:
         return torch.cat([images for images, _ in PrefetchLoader(loader(part, batch_sampler=batches))])
 
     assert torch.equal(images(thread_loader, 0), images(thread_loader, 1))
-    assert not torch.equal(images(DataLoader, 0), images(DataLoader, 1))  # docs/loading.md says so
+    assert not torch.equal(images(DataLoader, 0), images(DataLoader, 1))  # as docs/loading.md explains
 
 
 @pytest.mark.parametrize(
@@ -464,7 +466,7 @@ class Stream(IterableDataset[int]):
         ),
         ({"prefetch_factor": 0}, OptionError, "prefetch_factor must be at least 1, got 0"),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",  # other values may show their addresses
+    ids=lambda value: value if isinstance(value, str) else "",  # the repr of other values may contain a memory address
 )
 def test_wrong_option_is_refused_by_create_loader(
     place: Path, options: Any, error: type[Exception], message: str
@@ -536,13 +538,13 @@ def test_store_and_place_are_refused_as_datasets(place: Path) -> None:
                 create_loader(thing, batch_size=3)
 
 
-def test_tensors_are_refused_by_the_default_decoder() -> None:
+def test_default_decoder_refuses_tensors() -> None:
     samples = [(torch.zeros(3, 8, 8), 0)] * 4
     with pytest.raises(TypeError, match="got Tensor: where a dataset gives tensors, pass transform=None"):
         next(iter(create_loader(samples, batch_size=2, num_workers=0, device=None)))
 
 
-def test_training_without_a_whole_batch_is_refused(place: Path) -> None:
+def test_training_on_less_than_a_batch_is_refused(place: Path) -> None:
     dataset = LMDBDataset(place)
     message = rf"batch_size={len(dataset) + 1} is more than the {len(dataset)} samples of this process"
     with pytest.raises(OptionError, match=message):
@@ -551,7 +553,7 @@ def test_training_without_a_whole_batch_is_refused(place: Path) -> None:
     assert len(loader) == 1
 
 
-def test_foreign_sampler_gives_equal_batches_for_any_workers(place: Path) -> None:
+def test_sampler_of_another_library_gives_equal_batches_for_any_workers(place: Path) -> None:
     def two_epochs(**options: Any) -> tuple[list[Any], Any]:
         options = {**CPU, "is_training": True, "seed": 3, "normalize": None, **options}
         loader = create_loader(LMDBDataset(place), sampler=SequentialSampler(range(LENGTH)), **options)
@@ -560,16 +562,16 @@ def test_foreign_sampler_gives_equal_batches_for_any_workers(place: Path) -> Non
         for _ in range(2):
             for batch, _ in loader:
                 images.append(batch.clone())
-                torch.rand(3)  # the training's own draws
+                torch.rand(3)  # the training itself also draws random numbers
         return images, torch.rand(3)
 
     expected, drawn = two_epochs(worker_type="threads")
-    assert not torch.equal(expected[0], expected[len(expected) // 2]), "each epoch has its own crops"
+    assert not torch.equal(expected[0], expected[len(expected) // 2]), "each epoch must have different crops"
     for workers in ("threads", "processes"):
         images, after = two_epochs(worker_type=workers, num_workers=2)
         assert same(images, expected)
         if workers == "threads":
-            assert torch.equal(after, drawn), "the workers draw nothing from the generator of the training"
+            assert torch.equal(after, drawn), "workers must not draw from the training's generator"
 
 
 def test_lmdb_error_of_user_code_is_unchanged(place: Path) -> None:

@@ -1,4 +1,4 @@
-"""Findings of `dbloader doctor` about machines and places of stores."""
+"""What `dbloader doctor` reports about machines and the places of stores."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def place_on(root: Path, kind: str, place: Path) -> list[Finding]:
     return examine_place(place, root)
 
 
-def test_findings_of_this_machine_are_complete() -> None:
+def test_report_about_this_machine_is_complete() -> None:
     findings = examine_machine()
     names = [finding.name for finding in findings]
     assert names[:7] == ["Python", "dbloader", "lmdb", "pymongo", "Pillow", "numpy", "simplejpeg"]
@@ -126,7 +126,7 @@ def test_file_larger_than_the_memory_is_a_warning(root: Path, place: Path) -> No
     assert (found.state, found.found) == ("warning", f"{size(place.stat().st_size)}, more than the memory")
 
 
-def test_missing_store_and_wrong_place_are_errors(place: Path, tmp_path: Path) -> None:
+def test_missing_store_and_invalid_place_are_errors(place: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreNotFoundError, match=r"none\.lmdb does not exist"):
         examine_place(tmp_path / "none.lmdb")
     (tmp_path / "text").write_text("text")
@@ -136,7 +136,7 @@ def test_missing_store_and_wrong_place_are_errors(place: Path, tmp_path: Path) -
         examine_place("mongodb://localhost/images")
 
 
-def test_server_is_reported_with_its_version(place: Path, mongod: Mongod, mongod_uri: str) -> None:
+def test_report_contains_the_version_of_the_server(place: Path, mongod: Mongod, mongod_uri: str) -> None:
     with pytest.raises(StoreNotFoundError):
         examine_place(mongod_uri)
     copy_store(place, mongod_uri)

@@ -1,11 +1,11 @@
-"""Trainings with real frameworks continue after an interruption with the samples that are left."""
+"""Interrupted trainings with real frameworks continue with exactly the remaining samples."""
 
 import pytest
 
 from tests.support import framework_runs
 
 
-@pytest.mark.nightly  # scripts/frameworks runs each in one process and in two, with more loaders
+@pytest.mark.nightly  # scripts/frameworks runs each framework in one and in two processes, with more loaders
 @pytest.mark.parametrize(
     ("frameworks", "world"),
     [

@@ -23,7 +23,7 @@ LENGTH = 22
 
 
 class Streamed(IterableDataset[int]):
-    """The indices of each worker, with a state."""
+    """A dataset that yields each worker's indices and has a state."""
 
     given = 0
     skip = 0
@@ -55,7 +55,7 @@ def read(batches: Any, count: int | None = None) -> list[list[int]]:
 
 
 def compared(run: Callable[[Any], list[list[list[int]]]]) -> list[list[list[int]]]:
-    """Return what a run reads through a PrefetchLoader, and check that it reads the same without one."""
+    """Return what a run reads through a PrefetchLoader. Check that the run reads the same without a PrefetchLoader."""
     behind = run(PrefetchLoader)
     assert behind == run(lambda loader: loader)
     return behind
@@ -70,7 +70,7 @@ NIGHTLY = [(kind, received, 2, RARELY) for kind in ("mapped", "shuffled", "strea
     ("kind", "received", "workers", "options"),
     [("mapped", 7, 2, {}), *(pytest.param(*case, marks=pytest.mark.nightly) for case in NIGHTLY)],
 )
-def test_stateful_loader_resumes_as_without_prefetching(
+def test_prefetched_stateful_loader_resumes_like_the_plain_loader(
     kind: str, received: int, workers: int, options: dict[str, Any]
 ) -> None:
     def run(front: Any) -> list[list[list[int]]]:
@@ -89,12 +89,12 @@ def test_stateful_loader_resumes_as_without_prefetching(
         return seen
 
     behind = compared(run)
-    if kind == "mapped":  # torchdata itself loses or repeats samples of the other kinds
+    if kind == "mapped":  # for other kinds of loaders, torchdata itself loses or repeats samples
         assert behind[1] == [*behind[2], *behind[-1]]
 
 
 @pytest.mark.slow
-def test_state_outside_an_epoch_is_the_beginning_of_the_next_one() -> None:
+def test_state_between_epochs_is_the_beginning_of_the_next_epoch() -> None:
     def run(front: Any) -> list[list[list[int]]]:
         loader, again = (make(front, "mapped", 1, persistent_workers=True) for _ in range(2))
         before = loader.state_dict()
@@ -113,7 +113,7 @@ def test_state_outside_an_epoch_is_the_beginning_of_the_next_one() -> None:
 
 
 @pytest.mark.parametrize(("keyed", "workers"), [(False, 0), (True, 1)])
-def test_chosen_epoch_wins_over_a_state_of_a_plain_stateful_loader(keyed: bool, workers: int) -> None:
+def test_set_epoch_overrides_the_state_of_a_stateful_loader(keyed: bool, workers: int) -> None:
     def make_ours() -> tuple[ShuffleSampler, Any]:
         sampler = ShuffleSampler(range(LENGTH))
         order: Any = (
@@ -134,7 +134,7 @@ def test_chosen_epoch_wins_over_a_state_of_a_plain_stateful_loader(keyed: bool, 
 
 
 def test_load_state_dict_ends_the_iterator_of_a_stateful_loader() -> None:
-    """A StatefulDataLoader counts the batches of one iterator only."""
+    """A StatefulDataLoader counts the batches of only one iterator."""
     loader = make(PrefetchLoader, "mapped", 0)
     iterator = iter(loader)
     next(iterator)

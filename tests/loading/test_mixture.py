@@ -1,4 +1,4 @@
-"""create_loader with a mixture: the same global batches everywhere, exact resuming, states that name the mixture."""
+"""create_loader with a mixture: equal global batches for any ranks, exact resuming, and states that name the mixture."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def loader_of(mixture: Any, batch_size: int, ranks: int = 1, rank: int = 0, **op
 
 
 def rows_of(batch: Any) -> list[tuple[Any, ...]]:
-    """Return each sample of a batch, with a sum of its pixels that depends on their places."""
+    """Return each sample of a batch with a weighted sum of its pixels, which depends on their positions."""
     weights = torch.arange(batch["image"][0].numel())
     sums = (batch["image"].flatten(1).long() * weights).sum(1).tolist()
     return [*zip(batch["name"], batch["source"], batch["label"].tolist(), sums, strict=True)]
@@ -81,10 +81,10 @@ def test_global_order_is_the_same_for_any_ranks_and_workers(
         assert [row for _ in range(2) for row in take(loaders)] == expected[:96]
 
 
-def test_resumes_of_resumes_with_other_ranks_lose_no_sample(places: list[str], expected: list[tuple[Any, ...]]) -> None:
+def test_repeated_resuming_with_other_ranks_loses_no_sample(places: list[str], expected: list[tuple[Any, ...]]) -> None:
     state: Any = None
     found: list[tuple[Any, ...]] = []
-    for ranks in (1, 2, 3, 1, 6, 2, 4, 3, 1, 12):  # 12 samples each time, through three epochs
+    for ranks in (1, 2, 3, 1, 6, 2, 4, 3, 1, 12):  # each run takes 12 samples, through three epochs
         loaders = [loader_of(mixture_of(places), 12 // ranks, ranks, rank, seed=9) for rank in range(ranks)]
         if state is None:
             loaders[0].load_state_dict({**loaders[0].state_dict(), "seed": 0})
@@ -108,14 +108,16 @@ def test_each_epoch_continues_the_order(expected: list[tuple[Any, ...]]) -> None
     assert names[:6] != names[6:12]
 
 
-def test_evaluation_gives_the_first_epoch_in_order(places: list[str], expected: list[tuple[Any, ...]]) -> None:
+def test_evaluation_loader_returns_the_first_epoch_in_order(places: list[str], expected: list[tuple[Any, ...]]) -> None:
     mixture = mixture_of(places)
     for _ in range(2):
         batches = [*create_loader(mixture, 16, 7, **{**OPTIONS, "is_training": False})]
         assert [name for batch in batches for name in batch["name"]] == [row[0] for row in expected[:48]]
 
 
-def test_weights_after_a_state_may_change(places: list[str], expected: list[tuple[Any, ...]]) -> None:
+def test_weights_may_change_only_after_the_position_of_a_state(
+    places: list[str], expected: list[tuple[Any, ...]]
+) -> None:
     loader = loader_of(mixture_of(places), 8)
     take([loader])
     assert take([loader], 2) == expected[48:64]
@@ -132,7 +134,7 @@ def test_weights_after_a_state_may_change(places: list[str], expected: list[tupl
         early.load_state_dict(state)
 
 
-def test_state_of_another_mixture_is_refused_and_says_what_differs(places: list[str], tmp_path: Path) -> None:
+def test_state_of_another_mixture_is_refused_with_the_difference(places: list[str], tmp_path: Path) -> None:
     loader = loader_of(mixture_of(places), 8)
     take([loader], 2)
     state = loader.state_dict()
@@ -206,14 +208,14 @@ def test_sources_keep_their_own_decoders_and_transforms(places: list[str]) -> No
     lists.close()
 
 
-def test_errors_name_the_record(places: list[str], tmp_path: Path) -> None:
+def test_error_in_a_mixture_names_the_record(places: list[str], tmp_path: Path) -> None:
     convert(plant_photos(tmp_path / "e", 4), tmp_path / "e.lmdb")
     mixture = mix({places[0]: 1, tmp_path / "e.lmdb": 1}, fields=("name", "resized_from"))
     with pytest.raises(OptionError, match=r"record \d+ \(.*\.jpg\) of .*\.lmdb has no resized_from"):
         next(iter(create_loader(mixture, batch_size=8, transform=None, **OPTIONS)))
 
 
-def test_renamed_fields_are_prepared(places: list[str]) -> None:
+def test_renamed_image_and_label_are_prepared(places: list[str]) -> None:
     fields = {"pixel_values": "image", "labels": "label", "origin": "source"}
     mixture = mixture_of(places, fields=fields)
     loader = create_loader(mixture, 16, 8, is_training=True, device="cpu", num_workers=0)
@@ -233,7 +235,7 @@ def test_shuffling_sampler_keeps_the_shares(places: list[str], expected: list[tu
     assert (sampler.seed, len(sampler)) == (3, 48)
 
 
-def test_cache_hears_the_order_of_its_source(places: list[str], tmp_path: Path) -> None:
+def test_mixture_announces_the_order_to_the_cache_of_a_source(places: list[str], tmp_path: Path) -> None:
     from tests.conversion.test_shards import Here
 
     root = plant_photos(tmp_path / "s", 12, width=64)
@@ -242,6 +244,6 @@ def test_cache_hears_the_order_of_its_source(places: list[str], tmp_path: Path) 
     cached = LMDBDataset(tmp_path / "s.lmdb", cache=tmp_path / "cache", cache_bytes=2 * nbytes, fields=("image",))
     mixture = mix({cached: 1, Subset(LMDBDataset(places[0], fields=("image",)), [0, 1]): 3})
     loader = create_loader(mixture, 16, 8, **OPTIONS)
-    with pytest.raises(OptionError, match="cache"):  # a random order of single records needs all shards at once
+    with pytest.raises(OptionError, match="cache"):  # a random order of all records needs every shard at once
         next(iter(loader))
     mixture.close()

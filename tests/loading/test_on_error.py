@@ -1,4 +1,4 @@
-"""create_loader(on_error=Skip()) replaces damaged samples by the next ones."""
+"""create_loader(on_error=Skip()) replaces each damaged sample by the next undamaged sample."""
 
 import multiprocessing
 from pathlib import Path
@@ -53,7 +53,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_damaged_sample_is_replaced_by_the_next_for_any_workers(place: Path, engine: Any) -> None:
     with LMDBDataset(place) as dataset:
         loader = create_loader(dataset, **{**SKIP, **engine})
-        for epoch in range(3):  # from the second on, the workers know what was damaged before
+        for epoch in range(3):  # from the second epoch on, the workers already know the damaged samples
             assert same(all_of(loader), expected(epoch))
             assert loader.stats().skipped == 3
         loader.close()
@@ -77,13 +77,14 @@ def test_resumed_loader_replaces_the_same_samples(place: Path, engine: Any, rece
         resumed.close()
 
 
-def test_two_ranks_get_equally_many_whole_batches(place: Path, tmp_path: Path) -> None:
+def test_two_ranks_get_the_same_number_of_complete_batches(place: Path, tmp_path: Path) -> None:
     def run_rank(rank: int) -> None:
         dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=rank, world_size=2)
         loader = create_loader(LMDBDataset(place), **SKIP)
         batches = []
         for images, labels in loader:
-            dist.all_reduce(torch.ones(1))  # as the gradients of a training: a missing batch would hang the other rank
+            # like gradients in a training, this hangs the other rank if a batch is missing
+            dist.all_reduce(torch.ones(1))
             batches.append([images.clone(), labels])
         assert same(batches, expected(0, range(rank, LENGTH, 2)))
         assert [len(labels) for _, labels in batches] == [4, 4, 4]
@@ -121,7 +122,7 @@ def as_float(image: Any) -> torch.Tensor:
 
 
 def stack_four(samples: list[Any]) -> list[torch.Tensor]:
-    assert len(samples) == 4, "a batch, not a single sample"
+    assert len(samples) == 4, "a batch must arrive, not a single sample"
     return [torch.stack([image for image, _ in samples]), torch.tensor([label for _, label in samples])]
 
 
@@ -129,7 +130,7 @@ def stack_four(samples: list[Any]) -> list[torch.Tensor]:
     "options", [{}, {"transform": as_float}, {"collate_fn": stack_four}], ids=["tensor", "transform", "collate_fn"]
 )
 @pytest.mark.parametrize("part", [False, True])
-def test_transforms_collate_functions_and_subsets_get_whole_batches(place: Path, options: Any, part: bool) -> None:
+def test_transforms_collate_functions_and_subsets_get_complete_batches(place: Path, options: Any, part: bool) -> None:
     with LMDBDataset(place) as store:
         dataset: Any = Subset(store, range(LENGTH - 1, -1, -1)) if part else store
         loader = create_loader(dataset, **{**SKIP, **options})
@@ -178,7 +179,8 @@ def test_damaged_and_missing_records_in_mongodb_are_replaced(mongo_server: Serve
         records_in(database).update_one({"_id": FLIPPED}, {"$set": {"label": 5}})
         records_in(database).delete_one({"_id": CUT})
     options = {**SKIP, "input_size": None}
-    with MongoDataset(mongo_uri, decode=RandomResizedCrop(16)) as dataset:  # its own, so the loader makes no copy
+    # the dataset has its own decoder, so the loader does not copy the dataset
+    with MongoDataset(mongo_uri, decode=RandomResizedCrop(16)) as dataset:
         for engine in ({}, {"num_workers": 2, "worker_type": "threads"}):
             loader = create_loader(dataset, **{**options, **engine})
             assert same(all_of(loader), expected(0))
@@ -188,7 +190,7 @@ def test_damaged_and_missing_records_in_mongodb_are_replaced(mongo_server: Serve
         begun = [[*next(batches)]]
         write_store([Record("other.jpg", 0, photo(0))], mongo_uri, overwrite=True)
         dataset.refresh()
-        assert same(begun + all_of(batches), expected(0))  # of the old store, as the epoch began
+        assert same(begun + all_of(batches), expected(0))  # from the old store, with which the epoch began
         assert {sample.name for sample in loader.stats().skipped_samples} == {*map(name_of, DAMAGED)}
     assert "it is missing" in reasons[CUT]
     assert "its CRC-32 is" in reasons[FLIPPED]

@@ -59,7 +59,7 @@ def test_stats_list_skipped_samples_of_all_workers(place: Path, engine: Any) -> 
         loader = create_loader(dataset, **{**SKIP, **engine})
         batches = iter(loader)
         counts = [loader.stats().skipped for _ in batches]
-        assert counts == [0, 2, 2, 2, 2, 3]  # when the batch is received, however much was prepared ahead
+        assert counts == [0, 2, 2, 2, 2, 3]  # counted when a batch is received, no matter how many are prefetched
         stats = loader.stats()
         loader.close()
     assert [(sample.index, sample.name) for sample in stats.skipped_samples] == [(n, name_of(n)) for n in DAMAGED]
@@ -99,7 +99,7 @@ def test_at_most_a_hundred_samples_are_listed() -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=str)
-def test_too_many_damaged_samples_are_an_error_at_their_batch(place: Path, engine: Any) -> None:
+def test_too_many_damaged_samples_raise_at_the_batch_that_exceeds_the_limit(place: Path, engine: Any) -> None:
     with LMDBDataset(place) as dataset:
         loader: Any = create_loader(dataset, **{**SKIP, **engine, "on_error": Skip(2 / LENGTH)})
         batches = iter(loader)
@@ -110,14 +110,14 @@ def test_too_many_damaged_samples_are_an_error_at_their_batch(place: Path, engin
         )
         with pytest.raises(LoaderError, match=message):
             next(batches)
-        assert loader.state_dict()["position"] == 20  # that batch was not received
+        assert loader.state_dict()["position"] == 20  # the failed batch was not received
         with pytest.raises(StopIteration):
             next(batches)
         loader.close()
 
 
 @pytest.mark.parametrize(("engine", "share"), [(ENGINES[0], 0), (ENGINES[1], 0.5), (ENGINES[2], 1)])
-def test_store_of_damaged_records_only_is_an_error(tmp_path: Path, engine: Any, share: float) -> None:
+def test_store_with_only_damaged_records_is_an_error(tmp_path: Path, engine: Any, share: float) -> None:
     write_store([Record(name_of(n), n, b"no image") for n in range(8)], tmp_path / "s.lmdb")
     with LMDBDataset(tmp_path / "s.lmdb") as dataset:
         loader = create_loader(dataset, **{**SKIP, **engine, "on_error": Skip(share)})
@@ -126,14 +126,14 @@ def test_store_of_damaged_records_only_is_an_error(tmp_path: Path, engine: Any, 
         loader.close()
 
 
-def test_each_epoch_counts_from_zero(place: Path) -> None:
+def test_each_epoch_counts_damaged_samples_from_zero(place: Path) -> None:
     with LMDBDataset(place) as dataset:
         loader = create_loader(dataset, **{**SKIP, "on_error": Skip(3 / LENGTH)})
         for _ in range(3):
             assert len([*loader]) == 6
 
 
-def test_skip_changes_nothing_without_damage(place: Path) -> None:
+def test_skip_does_not_change_batches_without_damage(place: Path) -> None:
     with LMDBDataset(place) as store:
         part = Subset(store, [index for index in range(LENGTH) if index not in DAMAGED])
         skipping = create_loader(part, **{**SKIP, "on_error": Skip(0)})
@@ -169,14 +169,14 @@ def test_only_damage_errors_are_skipped(kind: type[Exception]) -> None:
         all_of(loader)
 
 
-def test_own_dataset_may_raise_damage_errors() -> None:
+def test_damage_errors_of_a_custom_dataset_are_skipped() -> None:
     loader = create_loader(Failing(DamagedRecordError("of a test")), **SKIP, transform=None)
     assert [label for _, labels in loader for label in labels.tolist()][4:7] == [ORDER[4], ORDER[6], ORDER[6]]
     (skipped,) = loader.stats().skipped_samples
     assert skipped == SkippedSample(CUT, None, "of a test")
 
 
-def test_bug_in_a_transform_is_raised_beside_damage(place: Path) -> None:
+def test_bug_in_a_transform_is_raised_even_with_damaged_samples(place: Path) -> None:
     def transform(image: Any) -> Any:
         raise ZeroDivisionError("of a test")
 
@@ -192,7 +192,7 @@ def test_bug_in_a_transform_is_raised_beside_damage(place: Path) -> None:
     ],
     ids=str,
 )
-def test_skip_refuses_wrong_options(place: Path, options: Any, error: type[Exception], message: str) -> None:
+def test_skip_refuses_invalid_options(place: Path, options: Any, error: type[Exception], message: str) -> None:
     with LMDBDataset(place) as dataset, pytest.raises(error, match=message):
         create_loader(dataset, **{**SKIP, "drop_last": False, **options})
 

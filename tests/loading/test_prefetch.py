@@ -67,7 +67,7 @@ def threads() -> list[BackgroundThread[Any]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
-def test_seed_gives_the_same_order_as_without_prefetching(workers: int) -> None:
+def test_prefetching_does_not_change_the_order_of_a_seed(workers: int) -> None:
     def epochs(prefetch: bool) -> list[Any]:
         loader: Any = DataLoader(Numbers(40), batch_size=8, shuffle=True, num_workers=workers)
         other: Any = DataLoader(Numbers(40), batch_size=8, shuffle=True)
@@ -92,7 +92,7 @@ def test_iterable_dataset_may_end_with_stop_iteration(workers: int) -> None:
     assert numbers(PrefetchLoader(loader)) == [[0, 1], [2, 3], [4]]
 
 
-def test_length_and_attributes_come_from_the_loader() -> None:
+def test_length_and_attributes_are_those_of_the_wrapped_loader() -> None:
     loader = DataLoader(Numbers(20), batch_size=3, drop_last=True)
     prefetched = PrefetchLoader(PrefetchLoader(loader))
     assert len(prefetched) == 6
@@ -102,7 +102,7 @@ def test_length_and_attributes_come_from_the_loader() -> None:
         prefetched.batch_size = 5
 
 
-def test_loader_without_length_can_be_listed() -> None:
+def test_loader_without_a_length_can_be_passed_to_list() -> None:
     prefetched = PrefetchLoader(Epochs(3))
     with pytest.raises(TypeError, match=r"object of type 'Epochs' has no len\(\)"):
         len(prefetched)
@@ -176,7 +176,7 @@ def test_second_iteration_of_an_iterator_is_an_error() -> None:
         iter(prefetched)
 
 
-def test_new_iterator_waits_for_the_abandoned_one() -> None:
+def test_new_iterator_waits_for_an_abandoned_iterator() -> None:
     loader = Epochs(10**9)
     prefetched = PrefetchLoader(loader)
     for _ in range(50):
@@ -187,7 +187,7 @@ def test_new_iterator_waits_for_the_abandoned_one() -> None:
 
 
 @pytest.mark.parametrize("depth", [0, 2])
-def test_new_iterator_ends_the_previous_one_and_keeps_persistent_workers(depth: int) -> None:
+def test_new_iterator_ends_the_previous_iterator_but_keeps_persistent_workers(depth: int) -> None:
     loader = DataLoader(Numbers(8, pid_of), num_workers=1, persistent_workers=True)
     prefetched = PrefetchLoader(loader, depth=depth)
     first = iter(prefetched)
@@ -213,7 +213,7 @@ def test_closed_loader_ends_its_iterators_with_an_error(depth: int) -> None:
 
 
 class Batch:
-    """Something that a weak reference can follow."""
+    """A batch to which a weak reference can point."""
 
 
 def test_batches_are_freed_when_the_consumer_drops_them() -> None:
@@ -230,7 +230,7 @@ def test_forked_process_starts_its_own_iteration() -> None:
     prefetched = PrefetchLoader(DataLoader(Numbers(6), batch_size=2))
     iterator = iter(prefetched)
     next(iterator)
-    # A worker is a forked process too, and inherits the loader with its live iterator.
+    # A worker is also a forked process, and inherits the loader with its running iterator.
     numbers = Numbers(3, lambda _: sum(batch.sum().item() for batch in prefetched))
     sums = DataLoader(numbers, num_workers=1, multiprocessing_context="fork")
     assert [batch.item() for batch in sums] == [15, 15, 15]
@@ -244,13 +244,13 @@ def erased(loader: Any) -> list[torch.Tensor]:
     ]
 
 
-def test_erasing_without_a_seeded_sampler_follows_the_torch_seed() -> None:
+def test_erasing_without_a_seeded_sampler_depends_on_the_torch_seed() -> None:
     pixels = torch.ones(12, 3, 8, 8)
     # The first tensor of a batch is not an image.
     batches = [{"scale": torch.ones(1), "pixels": part} for part in (pixels[:5], pixels[5:])]
     first = torch.cat(erased(batches))
     assert torch.equal(torch.cat(erased([{"pixels": part} for part in (pixels[:3], pixels[3:])])), first)
-    assert len({image.numpy().tobytes() for image in first}) > 6  # each image has its own rectangle
+    assert len({image.numpy().tobytes() for image in first}) > 6  # each image has a different rectangle
     loader = PrefetchLoader(batches, preparation=Preparation(RandomErasing(1.0), image="pixels"))
     assert not torch.equal(torch.cat([batch["pixels"] for batch in loader]), first)
 

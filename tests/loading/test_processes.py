@@ -1,4 +1,4 @@
-"""Worker processes reuse the memory of batches that nobody holds."""
+"""Worker processes reuse the memory of batches to which no reference is left."""
 
 import errno
 import gc
@@ -72,7 +72,7 @@ def test_slot_is_reused_only_after_its_last_reference() -> None:
         assert pool.reserve() is None
         keepers.pop()
         gc.collect()
-    assert taken(pool, (1, 8, 8, 3)).pixels.shape == (1, 8, 8, 3), "a smaller batch fits too"
+    assert taken(pool, (1, 8, 8, 3)).pixels.shape == (1, 8, 8, 3), "a smaller batch must reuse the slot"
     assert pool.take((3, 8, 8, 3)) is None, "a larger one does not"
 
 
@@ -108,16 +108,16 @@ def test_slot_held_at_a_fork_is_not_reused() -> None:
 
 @pytest.mark.slow
 def test_process_batches_equal_thread_batches_and_reuse_memory(place: Path) -> None:
-    loader = make(place, "processes", input_size=96)  # too large to be sent by value
+    loader = make(place, "processes", input_size=96)  # batches too large to be sent by value
     for batches in expected(place, 3, input_size=96):
         addresses, got = set(), []
         for images, labels in loader:
-            assert not images.is_shared(), "the memory is not torch's, which is new for each batch"
+            assert not images.is_shared(), "the memory must not be torch's shared memory, which is new for each batch"
             addresses.add(images.data_ptr())
             got.append([images.clone(), labels.clone()])
             del images
         assert same(got, batches)
-        assert len(addresses) < len(batches), "memory is used again"
+        assert len(addresses) < len(batches), "memory must be reused"
     loader.close()
 
 
@@ -156,7 +156,7 @@ def test_concurrent_iterations_share_no_memory(place: Path) -> None:
     other.close()
 
 
-def test_next_epoch_after_break_is_whole(place: Path) -> None:
+def test_next_epoch_after_break_is_complete(place: Path) -> None:
     loader = make(place, "processes")
     batches = expected(place, 3)
     for epoch in range(2):

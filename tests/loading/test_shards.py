@@ -1,4 +1,4 @@
-"""A folder of shards is loaded like one file."""
+"""A folder of shards is loaded like a single file."""
 
 from __future__ import annotations
 

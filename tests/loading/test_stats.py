@@ -1,4 +1,4 @@
-"""Statistics of a loader, and their verdict, with a clock that the tests turn."""
+"""Statistics of a loader and their verdict, measured with a clock that the tests control."""
 
 import pickle
 import re
@@ -40,7 +40,7 @@ NONE = Work()
 
 
 class Made:
-    """A loader of timed batches that takes its time."""
+    """A loader of timed batches that takes a given time for each batch."""
 
     def __init__(self, clock: Turned, seconds: list[float], work: Work = NONE, samples: int = 4) -> None:
         self.clock = clock
@@ -62,7 +62,7 @@ def test_stats_can_be_pickled(clock: Turned) -> None:
     assert pickle.loads(pickle.dumps(stats)) == stats  # noqa: S301
 
 
-def test_each_second_is_counted_once(clock: Turned) -> None:
+def test_each_second_is_counted_exactly_once(clock: Turned) -> None:
     def prepare(images: torch.Tensor) -> torch.Tensor:
         clock.turn(0.5)
         return images
@@ -94,7 +94,7 @@ def test_unfinished_step_does_not_count_in_samples_per_second(clock: Turned) -> 
     assert loader.stats().samples_per_s == 60 / 11
 
 
-def test_unfinished_epoch_counts_received_batches_only() -> None:
+def test_unfinished_epoch_counts_only_received_batches() -> None:
     loader = PrefetchLoader(thread_loader(range(100), 4, num_workers=2), depth=10)
     iterator = iter(loader)
     for received in range(1, 4):
@@ -123,7 +123,7 @@ def test_stats_of_an_empty_loader_have_no_shares() -> None:
         (["a", "b"], None),
     ],
 )
-def test_samples_are_counted_in_batches_of_any_form(batch: Any, samples: int | None) -> None:
+def test_samples_are_counted_in_batches_of_any_type(batch: Any, samples: int | None) -> None:
     loader: PrefetchLoader[Any] = PrefetchLoader([batch])
     list(loader)
     assert loader.stats().samples == samples
@@ -143,7 +143,7 @@ def test_work_of_all_workers_is_counted(kind: str) -> None:
     assert stats.work.read > 0
     assert stats.work.decode > 0
     assert stats.work.collate > 0
-    assert (stats.serial_s > 0) == (kind == "threads")  # each process collates for itself
+    assert (stats.serial_s > 0) == (kind == "threads")  # each process collates its own batches
     assert (stats.num_workers, stats.depth, stats.ahead) == (2, 2, 5)
 
 
@@ -181,22 +181,22 @@ READING = "reading and collating a batch takes the background thread longer than
 @pytest.mark.parametrize(
     ("changes", "verdict"),
     [
-        # The data keeps up.
+        # The loader keeps up.
         ({"waited_s": 0.05, "computed_s": 4.95}, "waited for data 1.0 % of the time: the data keeps up"),
         ({"waited_s": 0.0}, "waited for data 0.0 % of the time: the data keeps up"),
-        # The advised workers do the work in the time of the consumer.
+        # The advised number of workers does the work in the time that the consumer needs.
         ({"cpus": 4}, f"{HALF}{DECODING}{MORE}"),
         ({"num_workers": 0}, f"{HALF}{DECODING}about 4 workers instead of 0 would keep up"),
-        # Work for prefetched batches does not count, and neither does the unfinished step.
+        # Work for prefetched batches and the unfinished step are not counted.
         ({"ahead": 20, "work": Work(2.0, 32.0, 6.0)}, f"{HALF}{DECODING}{MORE}"),
         (
             {"steps": 9, "computed_s": 4.5, "waited_s": 4.5},
             f"{HALF}{DECODING}{MORE}",
         ),
-        # Without the times of the workers, their speed decides.
+        # Without worker times, the verdict is computed from the speed of the loader.
         ({"work": None}, f"{HALF}{MORE}"),
         ({"work": None, "num_workers": 0}, f"{HALF}about 2 workers instead of 0 would keep up"),
-        # Enough workers do not keep up.
+        # There should be enough workers, but they do not keep up.
         (
             {"num_workers": 4},
             f"{HALF}{DECODING}4 workers should keep up: the CPUs may be busy with other programs, or some batches "
@@ -217,7 +217,7 @@ READING = "reading and collating a batch takes the background thread longer than
         ({"num_workers": None, "work": None}, f"{HALF}the wrapped loader is too slow"),
     ],
 )
-def test_verdict_is_the_whole_text(changes: dict[str, Any], verdict: str) -> None:
+def test_verdict_is_exactly_this_text(changes: dict[str, Any], verdict: str) -> None:
     assert said(**changes) == verdict
 
 
@@ -230,20 +230,21 @@ def test_verdict_is_the_whole_text(changes: dict[str, Any], verdict: str) -> Non
         ),
         ({"work": Work(1.0, 16.0, 3.1)}, "about 5 workers instead of 2 would keep up$"),
         ({"num_workers": 1, "work": Work(1.0, 3.0, 0.0)}, "; 1 worker should keep up"),
-        # The longest work is named.
+        # The verdict names the work that takes longest.
         ({"work": Work(16.0, 1.0, 3.0)}, f"^{HALF}reading is 80 % of making a batch; "),
         ({"work": Work(1.0, 3.0, 16.0)}, f"^{HALF}collating is 80 % of making a batch; "),
-        # There are fewer CPUs than advised workers.
+        # The machine has fewer CPUs than the advised number of workers.
         ({"cpus": 3}, "about 4 workers .* would keep up, but this process has 3 CPUs: make the images cheaper"),
         ({"cpus": 1}, "has 1 CPU:"),
-        # The background thread is named if more workers would not help.
+        # The verdict names the background thread if more workers would not help.
         ({"copied_s": 6.0, "produced_s": 4.0}, f"; {COPYING}$"),
-        ({"copied_s": 6.0, "produced_s": 20.0}, f"; {COPYING}$"),  # more workers alone would not help
+        # more workers would not help, because the thread is too slow
+        ({"copied_s": 6.0, "produced_s": 20.0}, f"; {COPYING}$"),
         ({"num_workers": None, "copied_s": 6.0}, f"; {COPYING}$"),
-        ({"copied_s": 4.9, "produced_s": 4.0}, "would keep up$"),  # the background thread alone would keep up
+        ({"copied_s": 4.9, "produced_s": 4.0}, "would keep up$"),  # the background thread is fast enough
         ({"copied_s": 9.0, "ahead": 20, "work": None}, f"{MORE}$"),
         ({"serial_s": 5.0, "copied_s": 0.0}, f"; {READING}$"),
-        # Work of the background thread does not count for workers.
+        # Work of the background thread is not counted as work of the workers.
         ({"serial_s": 4.0}, f"{MORE}$"),
         ({"serial_s": 4.0, "work": Work(1.0, 14.0, 3.0)}, "about 3 workers instead of 2 would keep up$"),
     ],

@@ -23,11 +23,11 @@ from dbloader.loading.prefetch import PrefetchLoader
 from dbloader.loading.threads import ThreadLoader
 from tests.support.loaders import Numbers, batches_of, fail_at_7, numbers, process_loader, thread_loader
 
-WAIT_S = 20.0  # only a broken test waits so long
+WAIT_S = 20.0  # only a failing test waits this long
 
 
 class Engine(NamedTuple):
-    """A way to make batches, and how far ahead of the consumer."""
+    """A way to make batches, and how many batches it prefetches."""
 
     kind: str
     workers: int
@@ -84,7 +84,7 @@ def test_every_epoch_has_all_batches_in_order(engine: Engine) -> None:
 
 
 @of_each_engine
-def test_error_arrives_at_its_place_and_ends_the_epoch(engine: Engine) -> None:
+def test_error_is_raised_after_earlier_batches_and_ends_the_epoch(engine: Engine) -> None:
     iterator = iter(engine.make(Numbers(20, fail_at_7), batch_size=5))
     received: list[int] = []
     with pytest.raises(KeyError, match="no record 7"):
@@ -103,7 +103,7 @@ def test_stop_iteration_of_a_sample_does_not_shorten_the_epoch(engine: Engine, w
 
 
 class Once:
-    """A batch sampler with one iteration."""
+    """A batch sampler that can be iterated only once."""
 
     batch_size = 2
 
@@ -118,7 +118,7 @@ class Once:
 
 
 @of_each_engine
-def test_sampler_error_follows_the_earlier_batches(engine: Engine) -> None:
+def test_sampler_error_is_raised_after_earlier_batches(engine: Engine) -> None:
     def order() -> Iterator[list[int]]:
         for begin in range(0, 16, 2):
             yield [begin, begin + 1]
@@ -128,14 +128,14 @@ def test_sampler_error_follows_the_earlier_batches(engine: Engine) -> None:
     received: list[list[int]] = []
     with pytest.raises(ValueError, match="of the sampler"):
         received.extend(batch.tolist() for batch in iterator)
-    if engine.kind == "threads" or not engine.workers:  # torch reads its sampler far ahead
+    if engine.kind == "threads" or not engine.workers:  # torch reads batches of its sampler far ahead
         assert len(received) == 8
 
 
 @pytest.mark.slow
 @of_each_engine
 def test_abandoned_epochs_leave_no_thread_and_no_process(engine: Engine) -> None:
-    """The leak fixture of all tests counts processes and files."""
+    """The leak fixture that every test uses checks processes and files."""
     loader = engine.make(Numbers(50), batch_size=2)
     for number in range(2 if engine.workers and engine.kind != "threads" else 100):
         for seen, _ in enumerate(loader):
@@ -148,7 +148,7 @@ def test_abandoned_epochs_leave_no_thread_and_no_process(engine: Engine) -> None
 
 
 @of_each_engine
-def test_nested_loaders_can_be_left_and_entered_again(engine: Engine) -> None:
+def test_nested_loaders_can_be_stopped_and_iterated_again(engine: Engine) -> None:
     loader: Any = engine.make(Numbers(12), batch_size=2)
     for depth in range(3):
         loader = PrefetchLoader(loader, depth=depth % 2)
@@ -208,7 +208,7 @@ go_on.set()
     assert set(output.split()) <= {"waiting"}
 
 
-def test_threads_start_with_the_first_batch_and_share_it() -> None:
+def test_threads_start_at_the_first_batch_and_divide_it() -> None:
     barrier = threading.Barrier(3)
 
     def meet(index: int) -> int:
@@ -234,7 +234,7 @@ def test_threads_end_after_the_last_batch_an_error_or_close() -> None:
     assert list(iterator) == []
 
 
-def test_collected_iterator_does_not_wait_for_its_threads() -> None:
+def test_garbage_collected_iterator_does_not_wait_for_its_threads() -> None:
     asked, may_go_on = threading.Event(), threading.Event()
 
     def wait_at_5(index: int) -> int:
@@ -248,14 +248,14 @@ def test_collected_iterator_does_not_wait_for_its_threads() -> None:
     next(holder[0])
     assert asked.wait(WAIT_S)
     del holder
-    gc.collect()  # would wait for ever
+    gc.collect()  # would wait forever
     assert ours()
     may_go_on.set()
     end_of(ours())
 
 
 @pytest.mark.parametrize("ahead", [1, 5])
-def test_threads_begin_at_most_the_prefetched_batches(ahead: int) -> None:
+def test_threads_begin_only_prefetched_batches(ahead: int) -> None:
     class Counting(BatchFetcher):
         def __init__(self) -> None:
             self.begun: list[Sequence[int]] = []
@@ -275,7 +275,7 @@ def test_threads_begin_at_most_the_prefetched_batches(ahead: int) -> None:
 
 
 def test_batches_after_a_late_sample_are_made_up_to_the_bound() -> None:
-    """Three batches ahead of the late one, in parts of two samples; all others are made before the late one ends."""
+    """While one sample is slow, three later batches are made in parts of two samples."""
     made: list[int] = []
     rest_made = threading.Event()
 
@@ -284,7 +284,7 @@ def test_batches_after_a_late_sample_are_made_up_to_the_bound() -> None:
             assert rest_made.wait(WAIT_S), made
         else:
             made.append(index)
-            if len(made) == 4 * 4 - 2:  # sample 1 is made after sample 0, by the same thread
+            if len(made) == 4 * 4 - 2:  # sample 1 is missing, because the same thread makes it after sample 0
                 rest_made.set()
         return index
 
@@ -294,7 +294,7 @@ def test_batches_after_a_late_sample_are_made_up_to_the_bound() -> None:
     assert numbers(batches_of(iterator)) == [[*range(at, at + 4)] for at in range(4, 40, 4)]
 
 
-def test_parts_get_smaller_only_while_threads_are_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_a_batch_get_smaller_only_while_threads_are_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     times = itertools.count()
     for module in ("threads", "part_size"):
         monkeypatch.setattr(f"dbloader.loading.{module}.now", lambda: next(times))
@@ -302,7 +302,7 @@ def test_parts_get_smaller_only_while_threads_are_idle(monkeypatch: pytest.Monke
     short: list[Any] = []
 
     class Recording(BatchFetcher):
-        """Its batches have two parts, of which one ends early."""
+        """Makes each batch in two parts, one of which ends early."""
 
         dataset = Numbers()
         releases_gil = True

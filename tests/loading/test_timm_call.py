@@ -1,4 +1,4 @@
-"""create_loader and LMDBDataset accept calls in timm's style."""
+"""create_loader and LMDBDataset accept calls written for timm."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ def first(*arguments: Any, **options: Any) -> torch.Tensor:
     return images
 
 
-def test_positional_arguments_have_the_order_of_timm(dataset: LMDBDataset) -> None:
+def test_positional_arguments_are_in_timms_order(dataset: LMDBDataset) -> None:
     images = first(dataset, (3, 16, 24), 4)
     assert images.shape == (4, 3, 16, 24)
     assert torch.equal(images, first(dataset, batch_size=4, input_size=(16, 24)))

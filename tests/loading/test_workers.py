@@ -19,7 +19,7 @@ from tests.support.loaders import Numbers
 
 
 def deaf(index: int) -> int:
-    """Return the index, and ignore SIGTERM, with which torch ends a worker that does not answer."""
+    """Return the index, and ignore SIGTERM, which torch sends to a worker that does not answer."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     return index
 
@@ -58,7 +58,7 @@ Make = Callable[[Any, int], PrefetchLoader[Any]]
         (over_torch, collect_in_a_thread, True),
     ],
 )
-def test_collected_loader_ends_its_workers(
+def test_garbage_collected_loader_ends_its_workers(
     make: Make, collect: Callable[[], Any], stuck: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before = multiprocessing.active_children()
@@ -122,5 +122,5 @@ def test_workers_end_with_the_program(method: str, tmp_path: Path) -> None:
         timeout=100,
         env={"PYTHONPATH": str(root), "PATH": ""},
     )
-    # The pipes close when the last process that inherited them ends.
+    # The pipes close when the last process that has inherited them ends.
     assert (done.stdout, done.stderr, done.returncode) == ("0\n", "", 0)

@@ -1,4 +1,4 @@
-"""The demo's steps, on pictures that are drawn here in place of the photographs that scripts/demo installs."""
+"""The demo's steps, run on drawn pictures instead of the photographs that scripts/demo installs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_demo_converts_a_folder_and_trains(tmp_path: Path) -> None:
     (tmp_path / "skimage" / "__init__.py").write_text("raise AssertionError('its files are read, it is not imported')")
     rng = np.random.default_rng(0)
     for file in re.findall(r'"(\S+\.(?:png|jpg))"', (PARTS / "demo_images.py").read_text(encoding="utf-8")):
-        color = rng.integers(0, 256, (1, 1, 3))  # by which a network knows it
+        color = rng.integers(0, 256, (1, 1, 3))  # a network recognizes the class by this color
         pixels = np.clip(color + rng.integers(-40, 40, (15, 30, 3)), 0, 255).astype(np.uint8)
         Image.fromarray(pixels).resize((600, 300)).save(data / file)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), str(tmp_path)])}
@@ -51,6 +51,6 @@ def test_demo_converts_a_folder_and_trains(tmp_path: Path) -> None:
     )
     accuracy = re.search(r"accuracy on 298 images, .*: ([0-9.]+)%", shown)
     assert accuracy is not None
-    assert float(accuracy[1]) > 50  # a guess is right in 10 %
+    assert float(accuracy[1]) > 50  # random guesses reach 10 %
     with Image.open(tmp_path / "batch.png") as picture:
         assert picture.width > 8 * 64

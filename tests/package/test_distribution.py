@@ -1,4 +1,4 @@
-"""The wheel and the source distribution: what PyPI gets, and what works of it in an empty environment without torch."""
+"""The files published on PyPI (wheel and source distribution), and the wheel in an environment without torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from email.message import Message
 
 HERE = Path(__file__).resolve().parents[2]
-# The environment of a process that imports nothing of this checkout.
+# Environment variables of a process that imports nothing from this checkout.
 ALONE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("distribution")]
 
@@ -55,7 +55,7 @@ def python(*arguments: object) -> str:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """The wheel is made of the source distribution, as ``python -m build`` does it and publish.yml calls it."""
+    """Build the wheel from the source distribution, as ``python -m build`` does in publish.yml."""
     folder = tmp_path_factory.mktemp("dist")
     python("build", "--outdir", folder)
     (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
@@ -86,11 +86,11 @@ def test_wheel_contains_exactly_the_package(built: Built) -> None:
     assert wanted | {"README.md", "LICENSE", "tests/conftest.py", "docs/index.md", "scripts/test"} <= inside
 
 
-def test_page_on_pypi_has_no_relative_links(built: Built) -> None:
+def test_pypi_page_has_no_relative_links(built: Built) -> None:
     text = built.metadata.get_payload()
     assert isinstance(text, str)
     assert re.findall(r"\]\((?!https?://|#)[^)]*\)|<img|<source", text) == []
-    assert "- Quick start: train from your own folder" in text  # the text of a link is left
+    assert "- Quick start: train from your own folder" in text  # the text of a removed link is kept
 
 
 def test_citation_and_recipe_match_pyproject(built: Built) -> None:
@@ -106,14 +106,14 @@ def test_citation_and_recipe_match_pyproject(built: Built) -> None:
 
 
 def required(built: Built, extra: str = "") -> list[str]:
-    """Return the requirements of the wheel, or only those that an extra adds."""
+    """Return the wheel's requirements, or only the requirements that an extra adds."""
     lines = [line.partition(";") for line in built.metadata.get_all("Requires-Dist", [])]
     return [name.strip() for name, _, condition in lines if condition.strip() == (extra and f"extra == '{extra}'")]
 
 
 @pytest.fixture(scope="module")
 def bare(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of an environment with the wheel and what it requires, but without torch."""
+    """The programs of an environment that has the wheel and its requirements, but no torch."""
     folder = tmp_path_factory.mktemp("bare")
     run(sys.executable, "-m", "venv", folder)
     pip = (folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check")
@@ -143,7 +143,7 @@ def test_installed_wheel_converts_verifies_and_shows_without_torch(bare: Path, t
 
 
 def page(link: str) -> str:
-    """Open the viewer's link as a browser does: follow the redirect with its cookie. Return the page."""
+    """Open the viewer's link and follow the redirect with the cookie, as a browser does. Return the page."""
     place = urlsplit(link)
     assert place.hostname is not None
     with closing(http.client.HTTPConnection(place.hostname, place.port, timeout=WAIT_S)) as connection:

@@ -1,4 +1,4 @@
-"""The blocks and links of the documentation, the generated page, and the examples of the command line.
+"""Check the documentation's code blocks and links, its generated page, and the examples of the commands.
 
 A block of ```python or ```bash directly below the comment ``<!-- run -->`` is run, and must exit with 0; below
 ``<!-- run: exit 1 -->``, with 1. All blocks of one page run in their order, in one folder, which has an
@@ -61,7 +61,7 @@ _LINK = re.compile(r"\]\((?!https?://|mailto:)(?P<path>[^)#\s]*)(?:#(?P<heading>
 
 
 class Block(NamedTuple):
-    """A block of code and the line it begins on."""
+    """A block of code, and the line on which it begins."""
 
     line: int
     language: str
@@ -83,7 +83,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def prose(page: Path) -> str:
-    """The text of a page without its blocks."""
+    """Return the text of a page without its code blocks."""
     return _FENCE.sub("", page.read_text(encoding="utf-8"))
 
 
@@ -139,7 +139,7 @@ def test_marked_blocks_are_python_or_bash(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_links_of_a_page_exist(page: Path) -> None:
+def test_targets_of_all_links_on_a_page_exist(page: Path) -> None:
     for link in _LINK.finditer(prose(page)):
         target = page.parent / link["path"] if link["path"] else page
         assert target.exists(), f"{name(page)} links to {link['path']}, which is not there"
@@ -148,7 +148,7 @@ def test_links_of_a_page_exist(page: Path) -> None:
 
 
 def headings(page: Path) -> set[str]:
-    """The anchors that GitHub makes of headings."""
+    """Return the anchors that GitHub creates for the headings of a page."""
     found = re.findall(r"^#+ +(.*)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
 
@@ -164,7 +164,7 @@ def test_readme_leads_to_every_page() -> None:
 
 
 @pytest.mark.slow
-def test_page_of_commands_is_up_to_date() -> None:
+def test_generated_page_of_commands_is_up_to_date() -> None:
     done = subprocess.run(
         [sys.executable, HERE / "scripts" / "parts" / "cli_page.py"],
         env={**os.environ, "COLUMNS": "40", "LANG": "C"},
@@ -189,7 +189,7 @@ def examples(command: click.Command) -> list[str]:
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, with what the examples name."""
+    """A working directory that contains the files and stores that the examples name."""
     monkeypatch.chdir(tmp_path)
     make_imagefolder(tmp_path / "imagefolder")
     plant_photos(tmp_path / "imagenet" / "train", 6, width=400, height=300)
@@ -226,7 +226,7 @@ def test_examples_of_a_command_run(command: click.Command, shop: Path, mongo_uri
         before_pipe, _, jq = line.partition(" | jq -r .")
         _, *words = shlex.split(before_pipe)
         if words[0] in ("convert", "plan"):
-            remove(shop / words[2])  # --resume continues what is there, or starts anew
+            remove(shop / words[2])  # so --resume and the other examples start from nothing
             if "--append" in words:
                 convert("imagefolder", words[2], shards=2)
         elif words[0] in ("part", "parts", "publish"):
@@ -251,7 +251,8 @@ def test_examples_of_a_command_run(command: click.Command, shop: Path, mongo_uri
             with viewer(*words[1:]) as shown, browser(shown.link) as client:
                 assert client.get("/").status_code == 200
             continue
-        if words[0] == "bench":  # a process of its own: workers that are forked from a test have its handlers
+        # use a new process, because workers forked from a test inherit the test's signal handlers
+        if words[0] == "bench":
             program = [sys.executable, "-m", "dbloader", *words, "--seconds", "0.01", "--rounds", "1"]
             ran = subprocess.run(program, capture_output=True, text=True, timeout=WAIT_S, check=False)
             assert (ran.returncode, ran.stderr) == (0, "")
@@ -259,7 +260,8 @@ def test_examples_of_a_command_run(command: click.Command, shop: Path, mongo_uri
             continue
         done = shell(*words)
         rejected = 1 if words[:2] == ["convert", "imagefolder/"] else 0
-        problem = 1 if words[0] == "doctor" and "problem" in done.stdout else 0  # of the machine that runs the tests
+        # the status depends on the machine that runs the tests
+        problem = 1 if words[0] == "doctor" and "problem" in done.stdout else 0
         leaks = 1 if words[:3] == ["duplicates", "val.lmdb", "train.lmdb"] else 0
         assert done.status == (rejected or problem or leaks), f"{line}\n{done.stdout}{done.stderr}"
         assert json.loads(done.stdout)[jq] if jq else done.stdout
@@ -268,13 +270,13 @@ def test_examples_of_a_command_run(command: click.Command, shop: Path, mongo_uri
 
 
 def remove(place: Path) -> None:
-    """Remove a store of any kind, and a plan for it."""
+    """Remove a store of any kind and its plan."""
     place.unlink() if place.is_file() else shutil.rmtree(place, ignore_errors=True)
     shutil.rmtree(f"{place}.partial", ignore_errors=True)
 
 
 def fill_collection(uri: str, folder: Path) -> None:
-    """Make a collection as other programs have it, of a name and a file in each document."""
+    """Make a collection like those of other programs, with a name and a file in each document."""
     at = parse(uri)
     client: pymongo.MongoClient[Any]
     with pymongo.MongoClient(uri) as client:

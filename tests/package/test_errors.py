@@ -1,4 +1,4 @@
-"""The exceptions: their tree, as the module draws it, and their way out of other processes."""
+"""The exceptions: the tree that the module draws, and how exceptions are passed between processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MESSAGES = ["a.jpg of /data/ü is damaged: 'it' has \"3\" bytes; convert again",
 def drawn() -> dict[str, tuple[str | None, list[str], str]]:
     """Return the base, the built-in bases and the description of each class in the tree."""
     found: dict[str, tuple[str | None, list[str], str]] = {}
-    above: list[str] = []  # the last class at each depth
+    above: list[str] = []  # the latest class at each depth of the tree
     for line in str(errors.__doc__).splitlines():
         match = re.fullmatch(r"((?:[│ ] {3})*(?:[├└]── )?)(\w+Error)\s*(?:\((\w+)\)\s+)?(.*)", line)
         if match:
@@ -42,7 +42,8 @@ def test_class_has_the_drawn_bases_and_a_docstring(kind: type[DBLoaderError]) ->
     base, built_in, text = drawn()[kind.__name__]
     assert [above.__name__ for above in kind.__bases__] == ([base, *built_in] if base else ["Exception"])
     assert all(issubclass(kind, getattr(builtins, name)) for name in built_in)
-    if not any(other[0] == kind.__name__ for other in drawn().values()):  # raised itself
+    # no class is derived from this class, so it is raised itself
+    if not any(other[0] == kind.__name__ for other in drawn().values()):
         assert text
         assert any(above.__module__ == "builtins" and above is not Exception for above in kind.__mro__[1:-3])
     assert re.fullmatch(r"[A-Z].*\.", (kind.__doc__ or "").split("\n")[0])
@@ -50,7 +51,7 @@ def test_class_has_the_drawn_bases_and_a_docstring(kind: type[DBLoaderError]) ->
 
 
 @each
-def test_error_is_made_of_one_string_and_survives_pickling(kind: type[DBLoaderError]) -> None:
+def test_error_is_constructed_from_one_string_and_survives_pickling(kind: type[DBLoaderError]) -> None:
     for message in MESSAGES:
         original = kind(message)
         assert f"{original}" == message
@@ -63,7 +64,7 @@ def test_error_is_made_of_one_string_and_survives_pickling(kind: type[DBLoaderEr
 
 @each
 def test_error_survives_a_dataloader_worker(kind: type[DBLoaderError]) -> None:
-    # torch creates the error again from one string, the traceback in the worker. Of a KeyError it changes newlines.
+    # torch recreates the error from one string, the worker's traceback. In a KeyError, torch changes the newlines.
     from torch import _utils
 
     wrapper: Any = _utils.ExceptionWrapper

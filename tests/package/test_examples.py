@@ -1,4 +1,4 @@
-"""The training script of the documentation, run as its users run it: alone, by torchrun, and again after a break."""
+"""The documented training script, run as users do: in one process, with torchrun, and resumed after an interruption."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SAMPLES = 48
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of images that are as bright as their label says."""
+    """A store of images whose brightness depends on their label."""
     place = tmp_path_factory.mktemp("store") / "train.lmdb"
     noise = np.random.default_rng(0)
 
@@ -41,7 +41,7 @@ def run(*arguments: object) -> str:
 
 
 def run_two(*arguments: object) -> str:
-    """Run it in two processes."""
+    """Run the script in two processes."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     command = [*torchrun, str(SCRIPT), *map(str, arguments)]
@@ -64,7 +64,7 @@ def test_example_learns_and_resumes_on_two_processes(place: Path, tmp_path: Path
     state = torch.load(checkpoint, weights_only=True)["loader"]
     assert (state["epoch"], state["position"], state["length"]) == (2, 0, SAMPLES)
 
-    # The same training goes on, on two processes that share each epoch.
+    # Two processes, which share each epoch, continue the same training.
     printed = run_two(*options(place, checkpoint, 6))
     assert re.findall(r"^epoch (\d): accuracy", printed, re.MULTILINE) == ["2", "3", "4", "5"]
     accuracy = re.findall(r"accuracy (.*)%", printed)[-1]
@@ -81,4 +81,4 @@ def test_example_resumes_in_the_middle_of_an_epoch(place: Path, tmp_path: Path) 
     saved["loader"] |= {"epoch": 0, "position": 40}
     torch.save(saved, checkpoint)
     printed = run(*options(place, checkpoint, 1))
-    assert "too few batches to measure" in printed  # one batch of 8 was left
+    assert "too few batches to measure" in printed  # one batch of 8 samples was left

@@ -1,4 +1,4 @@
-"""A program prints nothing at its end, whatever it has open, and in whatever order Python frees the objects."""
+"""A program prints nothing when it exits, whatever it has open and in whatever order Python frees the objects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-# Each opens something and assigns it to `it`; MONGO and PLACE are places.
+# Each program opens an object and assigns it to `it`. MONGO and PLACE are places of stores.
 OPENED = {
     "a dataset": "it = LMDBDataset(PLACE); it[0]",
     "a dataset that was not read": "it = LMDBDataset(PLACE)",
@@ -48,7 +48,7 @@ IN_MONGO = {
     ),
 }
 
-# How the program refers to it at its end.
+# How the program still refers to the object when it exits.
 HELD = {
     "as a global": "",
     "in a cycle that stays": "class Node: pass\nnode = Node(); node.self, node.it = node, it; del it",
@@ -59,7 +59,7 @@ HELD = {
     "in a thread's local": "import threading; local = threading.local(); local.it = it; del it",
 }
 
-# One process does the imports, which take long. Each case is a forked child, which ends as a program does.
+# Imports are slow, so one process does them and forks a child for each case. The child exits as a program does.
 SCRIPT = """
 import os, sys, tempfile
 from torch.utils.data import DataLoader
@@ -93,7 +93,7 @@ if not child:
 """
 
 
-# Prints at its end, to see that the script reports it.
+# This program prints when it exits, which proves that the script reports such output.
 LOUD = """
 class Loud:
     def __del__(self): raise RuntimeError('loud')
@@ -104,7 +104,7 @@ sys.exit(1)
 
 
 def check(cases: list[str], place: Path, mongo: str = "") -> None:
-    """Run all programs, and check that only LOUD prints something."""
+    """Run all programs, and check that only LOUD prints anything."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", SCRIPT, str(place), mongo, LOUD, *cases],
         capture_output=True, text=True, timeout=2 * WAIT_S, check=False,
@@ -124,7 +124,7 @@ QUICK = ("in a cycle that stays", "in modules", "in a destructor")
 
 
 def endings_of(opened: dict[str, str], held: Iterable[str], forks: int) -> list[str]:
-    """Return programs that open all objects and end: with some ways to hold them, and after a fork."""
+    """Return programs that open all objects and exit, with different references to the objects, and after a fork."""
 
     def program(codes: list[str], *ending: str) -> str:
         return "\n".join(["every = []", *(f"{code}\nevery.append(it)" for code in codes), "it = every", *ending])
@@ -132,7 +132,7 @@ def endings_of(opened: dict[str, str], held: Iterable[str], forks: int) -> list[
     codes = [*opened.values()]
     fork = "child = os.fork()\nif child: os.waitpid(child, 0)"
     endings = ("", "if not child: sys.exit()", "if not child: os._exit(0)", "sys.held = it; del it, every")
-    # torch itself complains in a child that inherits the iterator of a DataLoader with workers.
+    # torch itself prints an error in a child that inherits the iterator of a DataLoader with workers.
     forkable = [code for name, code in opened.items() if "processes" not in name and "DataLoader" not in name]
     programs = [program(codes, "del every", HELD[name]) for name in held]
     return [*programs, *(program(forkable, fork, ending) for ending in endings[:forks])]
@@ -142,7 +142,7 @@ def endings_of(opened: dict[str, str], held: Iterable[str], forks: int) -> list[
 @pytest.mark.parametrize(
     ("held", "forks"), [(QUICK, 2), pytest.param((*HELD,), 4, marks=pytest.mark.nightly)], ids=["some", "all"]
 )
-def test_program_and_its_fork_print_nothing_at_their_end(held: tuple[str, ...], forks: int, place: Path) -> None:
+def test_program_and_its_fork_print_nothing_at_exit(held: tuple[str, ...], forks: int, place: Path) -> None:
     check(endings_of(OPENED, held, forks), place)
 
 
@@ -150,7 +150,7 @@ def test_program_and_its_fork_print_nothing_at_their_end(held: tuple[str, ...], 
 @pytest.mark.parametrize(
     ("held", "forks"), [(QUICK[1:], 1), pytest.param((*HELD,), 4, marks=pytest.mark.nightly)], ids=["some", "all"]
 )
-def test_program_with_a_server_prints_nothing_at_its_end(
+def test_program_with_a_server_prints_nothing_at_exit(
     held: tuple[str, ...], forks: int, place: Path, mongo_uri: str
 ) -> None:
     dbloader.copy_store(place, mongo_uri)

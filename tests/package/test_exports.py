@@ -65,8 +65,8 @@ def test_type_checkers_find_the_same_objects_as_python(package: ModuleType) -> N
 
 
 @pytest.mark.slow
-def test_names_stay_the_same_whatever_is_imported_before() -> None:
-    # A function and its module may share a name.
+def test_exported_names_do_not_depend_on_earlier_imports() -> None:
+    # A function and its module may have the same name.
     program = "\n".join(
         ["import dbloader, types"]
         + [f"from dbloader import {name}; assert not isinstance({name}, types.ModuleType)" for name in dbloader.__all__]

@@ -1,4 +1,4 @@
-"""The training scripts of the documentation, each with its framework: killed, resumed, and compared."""
+"""The documented training scripts, each with its framework, are killed and resumed. The results are compared."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def of_grain(checkpoint: Path) -> Any:
         return {name: torch.from_numpy(saved[name]) for name in ("first", "second", "last")}
 
 
-# How the trained weights are read from the last checkpoint.
+# How to read the trained weights from the last checkpoint.
 WEIGHTS: dict[str, Callable[[Path], Any]] = {
     "lightning_train": of_torch("state_dict"),
     "fabric_train": of_torch("model"),
@@ -66,7 +66,7 @@ WEIGHTS: dict[str, Callable[[Path], Any]] = {
     "albumentations_train": of_torch("model"),
     "grain_jax": of_grain,
 }
-# Each takes about 12 s. `scripts/frameworks examples` sets the variable, and installs JAX.
+# Each script takes about 12 s. `scripts/frameworks examples` sets the variable, and installs JAX.
 SOME = ("torchdata_train",)  # tests/loading/test_frameworks.py interrupts Lightning, Accelerate and the Trainer
 RUN = WEIGHTS if "DBLOADER_EVERY_EXAMPLE" in os.environ else SOME
 
@@ -78,7 +78,7 @@ def command(script: str, places: list[str], checkpoint: Path, *options: str) -> 
 
 
 def environment() -> dict[str, str]:
-    """No GPU, and one thread: on several, sums of floats may differ."""
+    """Environment without a GPU and with one thread. With several threads, sums of floats may differ."""
     quiet = {"HF_HUB_OFFLINE": "1", "NO_ALBUMENTATIONS_UPDATE": "1", "OMP_NUM_THREADS": "1"}
     return {**os.environ, **quiet, "CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
 
@@ -98,7 +98,7 @@ def train(line: list[str]) -> str:
 
 
 def train_and_kill(line: list[str]) -> None:
-    """Train, and kill the process after its first checkpoint, while it goes on."""
+    """Train, and kill the process while it continues after its first checkpoint."""
     with subprocess.Popen(
         line, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
@@ -121,6 +121,6 @@ def test_killed_and_resumed_training_ends_with_the_same_weights(script: str, pla
     assert all(torch.equal(weights[name], expected[name]) for name in expected)
 
 
-def test_page_of_integrations_names_each_script() -> None:
+def test_integrations_page_names_each_script() -> None:
     page = (EXAMPLES.parent / "integrations.md").read_text(encoding="utf-8")
     assert all(f"](examples/{script}.py)" in page for script in WEIGHTS)

@@ -1,4 +1,4 @@
-"""The job files of docs/examples, run as far as they can be without a cluster: no Slurm and no Kubernetes was here."""
+"""The job files of docs/examples, run as far as possible without Slurm and Kubernetes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ else
   echo 8
 fi
 """
-# Fails at part 3 the first time.
+# This program fails at part 3 the first time.
 DBLOADER = """#!/bin/bash
 if [ "$1 ${3:-}" = "part 3" ] && [ ! -f "$STAND_IN/tried" ]; then
   touch "$STAND_IN/tried"

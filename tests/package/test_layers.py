@@ -1,4 +1,4 @@
-"""Imports point downwards only, and torch is imported only where it is needed."""
+"""Each room imports only lower rooms, and torch is imported only where it is needed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LAYERS = (
     {"_describe", "_lazy", "_machine", "_options", "_version", "errors"},
 )
 ROWS = {name: row for row, names in enumerate(LAYERS) for name in names}
-# These work with any iterable of batches, so they import nothing that handles stores, directly or indirectly.
+# These modules work with any iterable of batches, so they import nothing that handles stores, even indirectly.
 OF_ANY_ITERABLE = (
     "loading.background",
     "loading.checkpoint",
@@ -46,7 +46,10 @@ OF_ANY_ITERABLE = (
 
 @cache
 def imports() -> dict[str, set[str]]:
-    """Return the modules that each module imports, also in functions and for types; ``""`` is dbloader itself."""
+    """Return the modules that each module imports, including imports in functions and for types.
+
+    ``""`` is dbloader itself.
+    """
     paths = (path.relative_to(ROOT) for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
     names = {".".join(path.with_suffix("").parts).removesuffix(".__init__"): ROOT / path for path in paths}
     found: dict[str, set[str]] = {}
@@ -70,7 +73,7 @@ def imports() -> dict[str, set[str]]:
 
 @cache
 def reached(start: str) -> set[str]:
-    """Return a module and all that it imports, directly or indirectly."""
+    """Return a module and all modules that it imports, directly or indirectly."""
     found: set[str] = set()
     new = {start}
     while new:
@@ -109,7 +112,7 @@ def test_prefetching_imports_nothing_about_stores(name: str) -> None:
 
 
 def loaded(code: str, *arguments: str) -> set[str]:
-    """Return the modules that are loaded after a program has run, in a process of its own."""
+    """Run a program in a new process, and return the modules that are loaded afterwards."""
     program = f"import sys\n{code}\nprint(*sys.modules, file=sys.stderr)"
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False, timeout=60

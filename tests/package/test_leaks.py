@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from tests.support.leaks import LeakError, find_resources, no_leaks
 
-SHORT_S = 0.01  # to wait for leaks that stay
+SHORT_S = 0.01  # how long to wait for leaks that do not end
 WAIT_S = 20.0
 
 
@@ -30,13 +30,14 @@ def test_leaking_test_fails_and_hanging_child_is_ended_with_a_traceback(tmp_path
         "def test_hang():\n    pid = os.fork()\n    if not pid:\n        hang()\n        os._exit(0)\n"
         "    assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGALRM\n"
     )
-    settings = ["-o", "faulthandler_timeout=3", "-o", "faulthandler_exit_on_timeout=false"]  # only the child is to end
+    # only the child should be ended
+    settings = ["-o", "faulthandler_timeout=3", "-o", "faulthandler_exit_on_timeout=false"]
     options = ["-q", "-p", "tests.conftest", "-p", "no:cacheprovider", *settings]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-m", "pytest", *options, str(file)]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "LeakError: left behind: file descriptor" in done.stdout
-    assert "2 passed" in done.stdout  # Python 3.12 and later may warn of the fork
+    assert "2 passed" in done.stdout  # Python 3.12 and later may warn about the fork
     assert "1 error" in done.stdout
     assert 'test_wrong.py", line 4 in hang' in done.stderr
 
@@ -86,7 +87,7 @@ def test_garbage_is_not_a_leak() -> None:
         gc.enable()
 
 
-def test_helpers_of_the_process_are_not_leaks() -> None:
+def test_helper_processes_of_python_are_not_leaks() -> None:
     may_end, began = threading.Event(), threading.Event()
 
     def call_python_from_c() -> None:

@@ -1,4 +1,4 @@
-"""Each limit that a file can reach is an error of one line, which says how to get round it."""
+"""An input that exceeds a limit raises a one-line error that explains how to proceed."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ REACHED = [
         "more than 1,048,576: extract the tar and convert the folder, or hand its samples to dbloader.write",
     ),
     (pickled, 1, "more than 1,000 instructions; load it yourself, and hand its image to dbloader.write_store"),
-    (levels, 1, "field 'boxes' has more than 99 levels"),  # as MongoDB
+    (levels, 1, "field 'boxes' has more than 99 levels"),  # like the limit of MongoDB
 ]
 
 
 @pytest.mark.parametrize(("make", "status", "message"), REACHED)
-def test_error_at_a_limit_has_the_remedy(
+def test_error_at_a_limit_names_the_remedy(
     tmp_path: Path, make: Callable[[Path], list[str]], status: int, message: str
 ) -> None:
     plant(tmp_path, {"i/0.jpg": photo()})

@@ -1,4 +1,4 @@
-"""Limits of the machine: CPUs by affinity and quota, memory by control group."""
+"""Limits of the machine: CPUs limited by affinity and quota, memory limited by control groups."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from dbloader._machine import available_memory, cpu_count, file_system, total_memory
 
 CPUS = len(os.sched_getaffinity(0))
-HUGE = 9223372036854771712  # no limit, in version 1
+HUGE = 9223372036854771712  # the value that means no limit in version 1
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def many(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def machine(root: Path, group: str, files: dict[str, str]) -> Path:
-    """Return a root with a control group of this process, and files below sys/fs/cgroup."""
+    """Return a root folder with this process's control group and files below sys/fs/cgroup."""
     for path, text in {"proc/self/cgroup": group, "proc/meminfo": "MemTotal: 2 kB\nMemAvailable: 9 kB\n"}.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text)
@@ -48,7 +48,7 @@ def version_1(quota: int, period: int, folder: str = "") -> dict[str, str]:
     ("group", "files", "cpus"),
     [
         ("0::/\n", {"cpu.max": "400000 100000"}, 4),
-        ("0::/\n", {"cpu.max": "250000 100000"}, 3),  # rounded up
+        ("0::/\n", {"cpu.max": "250000 100000"}, 3),  # the quota is rounded up
         ("0::/\n", {"cpu.max": "1000 100000"}, 1),
         ("0::/\n", {"cpu.max": "9900000 100000"}, 64),
         ("0::/\n", {"cpu.max": "max 100000"}, 64),
@@ -56,18 +56,20 @@ def version_1(quota: int, period: int, folder: str = "") -> dict[str, str]:
         ("0::/pod/box/none\n", nested("8", "2"), 2),
         ("0::/pod/box/none\n", nested("max", "5"), 5),
         ("0::/pod/box/none\n", nested("5", "max"), 5),
-        # A container may see only its own group, as the root, with its path on the machine.
+        # A container may see only its own group as the root, although the path is the path on the machine.
         (V1, version_1(350_000, 100_000), 4),
         (V1, version_1(-1, 100_000), 64),
         (V1, version_1(50_000, 0), 64),
         (NESTED, {**version_1(-1, 100, "a/b/"), **version_1(300, 100, "a/"), **version_1(-1, 100)}, 3),
     ],
 )
-def test_container_has_the_cpus_of_its_quota(tmp_path: Path, group: str, files: dict[str, str], cpus: int) -> None:
+def test_number_of_cpus_follows_the_quota_of_the_container(
+    tmp_path: Path, group: str, files: dict[str, str], cpus: int
+) -> None:
     assert cpu_count(machine(tmp_path, group, files)) == cpus
 
 
-def test_affinity_counts_without_control_groups(tmp_path: Path) -> None:
+def test_affinity_limits_cpus_without_control_groups(tmp_path: Path) -> None:
     assert cpu_count(tmp_path) == CPUS
     assert cpu_count(machine(tmp_path, "1:name=systemd:/\n", {"cpu.max": "1 100"})) == CPUS
 
@@ -89,7 +91,7 @@ def test_all_cpus_count_without_affinity(tmp_path: Path, monkeypatch: pytest.Mon
         ("0::/\n", {}, None),
     ],
 )
-def test_container_has_the_memory_of_its_limit(
+def test_memory_follows_the_limit_of_the_container(
     tmp_path: Path, group: str, files: dict[str, str], limit: int | None
 ) -> None:
     root = machine(tmp_path, group, files)
@@ -112,7 +114,7 @@ def test_limits_of_this_process_are_within_the_machine() -> None:
 
 
 def mounts(root: Path, *folders_and_types: tuple[object, str]) -> Path:
-    """Return a root with some mounts, in their order."""
+    """Return a root folder with these mounts, in this order."""
     escaped = ((str(folder).replace(" ", r"\040"), kind) for folder, kind in folders_and_types)
     lines = [f"9 1 0:9 / {folder} rw,relatime shared:1 - {kind} server:/x rw\n" for folder, kind in escaped]
     (root / "proc/self").mkdir(parents=True)

@@ -39,11 +39,11 @@ def test_place_keeps_the_options_of_the_server(uri: str, place: str) -> None:
     assert Server(uri).place("db") == place
 
 
-def test_fail_point_fails_as_often_as_asked(mongod: Mongod) -> None:
-    # Other tests would pass if nothing failed.
+def test_fail_point_fails_exactly_the_requested_number_of_times(mongod: Mongod) -> None:
+    # Without this test, other tests could pass because nothing failed.
     with mongod.client() as client:
         collection = client.get_database("any").get_collection("any")
-        for _ in range(2):  # the counter of the server goes on
+        for _ in range(2):  # the server's counter continues from the first round
             with mongod.fail_point("aggregate", times=2, error_code=6) as count:
                 for expected in (1, 2):
                     with pytest.raises(OperationFailure, match="failCommand") as caught:

@@ -54,7 +54,7 @@ def test_dataset_has_only_documented_attributes(place: Path) -> None:
     of_imagefolder |= {"loader"}
     of_timm = {"filename", "filenames"}
     of_batches = {"locate", "random_numbers", "sample", "plan", "rest", "makes_own_samples"}
-    of_others = {"gives_records", "labels_at", "expect_order"}  # write_store, samplers and loaders
+    of_others = {"gives_records", "labels_at", "expect_order"}  # attributes that write_store, samplers and loaders use
     ours = {
         "transforms",
         "decode",

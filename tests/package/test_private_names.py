@@ -1,4 +1,7 @@
-"""No module uses a private name of another module, or of another package unless nothing else does the work."""
+"""No module uses a private name of another module.
+
+Private names of other packages are used only if nothing else works.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +34,13 @@ def is_private(name: str) -> bool:
 
 
 def is_own(value: ast.expr) -> bool:
-    """Return whether an attribute is of the object itself: ``self``, ``cls`` or ``super()``."""
+    """Return whether an attribute belongs to ``self``, ``cls`` or ``super()``."""
     value = value.func if isinstance(value, ast.Call) else value
     return isinstance(value, ast.Name) and value.id in ("self", "cls", "super")
 
 
 def foreign_names(text: str) -> set[str]:
-    """Return the private names that a module uses of other objects, and does not define itself."""
+    """Return the private names of other objects that a module uses and does not define."""
     used, own = set(), set(_TOP)
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):

@@ -1,4 +1,4 @@
-"""The augmentation with torch alone that the documentation shows: what it does to a batch, and what decides it."""
+"""The documented augmentation that needs only torch: what it does to a batch, and what determines the result."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def test_augmentation_of_an_image_is_independent_of_its_batch(recipe: Any) -> No
     alone = recipe.trivial_augment(images[:1], SampleRNG(0, 1, [17]))
     assert torch.equal(alone[0], result[17])
     kinds = {image.numpy().tobytes() for image in result}
-    assert len(kinds) > 40, "operations and strengths differ"
-    assert images[0].numpy().tobytes() in kinds, "identity is one of them"
+    assert len(kinds) > 40, "operations and strengths must differ"
+    assert images[0].numpy().tobytes() in kinds, "identity must be one of the operations"
     with pytest.raises(ValueError, match="needs a loader of dbloader"):
         recipe.trivial_augment(images, None)
 
 
-def test_operations_change_pixels_as_named(recipe: Any) -> None:
+def test_each_operation_changes_pixels_as_its_name_says(recipe: Any) -> None:
     image = noise(1).float()
     one, zero, plus = torch.tensor([1.0]), torch.tensor([0.0]), torch.tensor([1.0])
     for operation in recipe.OPERATIONS:
@@ -62,7 +62,7 @@ def test_operations_change_pixels_as_named(recipe: Any) -> None:
     assert torch.equal(turned, image[..., :20].rot90(1, (2, 3)))
     assert torch.equal(recipe.solarize(image, one, plus), 255 - image)
     assert torch.equal(recipe.posterize(image, one, plus) % 64, torch.zeros_like(image))
-    assert recipe.color(image, one, -plus).std(1).max() < 2, "nearly gray"
+    assert recipe.color(image, one, -plus).std(1).max() < 2, "the image must be nearly gray"
     stretched = recipe.autocontrast(image / 2 + 30, one, plus)
     assert (stretched.min().item(), stretched.max().item()) == (0, 255)
 
@@ -85,6 +85,6 @@ def test_recipe_gives_the_same_batches_with_any_workers(recipe: Any, tmp_path: P
     assert torch.isfinite(cross_entropy(images.mean((2, 3)), targets))
 
 
-def test_page_names_its_examples() -> None:
+def test_page_links_to_its_examples() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert all(f"](examples/{name}.py)" in page for name in ("trivial_augment", "torchvision_augment"))

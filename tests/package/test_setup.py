@@ -1,4 +1,4 @@
-"""scripts/setup installs into .venv only what was asked for, and programs of the system only with --system."""
+"""scripts/setup installs only the requested packages into .venv, and system programs only with --system."""
 
 from __future__ import annotations
 
@@ -59,19 +59,19 @@ def checkout(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path)
 
 
-def test_setup_installs_programs_of_the_system_only_when_asked(checkout: Checkout) -> None:
+def test_setup_installs_system_programs_only_on_request(checkout: Checkout) -> None:
     commands, said = checkout.setup()
     assert [command for command in commands if "apt-get" in command] == []
     for missing, package in (("no jpegtran: ", "libjpeg-turbo-progs"), ("no Chromium: ", "chromium")):
         assert missing in said
         assert f"sudo apt install {package}\n" in said
-    commands, said = checkout.setup("--system", status=1)  # this apt-get succeeds, but installs nothing
+    commands, said = checkout.setup("--system", status=1)  # this fake apt-get succeeds without installing anything
     assert commands[0].endswith("apt-get update -qq")
     assert commands[-1].endswith("apt-get install -qq -y --no-install-recommends chromium")
     assert "no jpegtran: " in said
 
 
-def test_setup_for_the_demo_does_not_count_as_setup_for_the_tests(checkout: Checkout) -> None:
+def test_demo_setup_does_not_replace_the_full_setup(checkout: Checkout) -> None:
     demo, said = checkout.setup("--demo")
     assert [command.split()[-1] for command in demo] == [".[view]", "scikit-image"]
     assert "skipped" not in said

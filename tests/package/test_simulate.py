@@ -1,4 +1,4 @@
-"""The simulator of scripts/simulate: what must hold for any numbers, and times that follow from them by hand."""
+"""The simulator of scripts/simulate: properties that hold for any options, and times that can be computed by hand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simulation.training import Training
 
 from dbloader.remote.bucket import PART_BYTES
 
-# 16 ranks, 1,000 records of each in 8 steps; nothing is random but the order.
+# 16 ranks read 1,000 records each in 8 steps. Only the order is random.
 SMALL: dict[str, Any] = {
     "nodes": 4, "ranks": 4, "shards": 64, "records": 250, "batch": 125, "step_ms": 1000.0, "shard_mb": 50.0,
     "step_spread": 0, "nic_spread": 0, "latency_spread": 0, "latency_ms": 100.0, "index_bytes": 0.0,
@@ -29,7 +29,7 @@ def test_nodes_share_the_reading_only_with_lanes() -> None:
     assert (without["read_per_data"], without["shards_per_node"]) == (4, 64)
 
 
-def test_epoch_without_waiting_takes_its_steps_and_the_first_batch() -> None:
+def test_epoch_without_stalls_takes_the_time_of_its_steps() -> None:
     found = one_epoch(nic_mbs=1e6, stream_mbs=1e6, latency_ms=0, store_requests=0)
     assert found["first_batch_s"] == pytest.approx(0, abs=0.01)
     assert found["seconds"] == pytest.approx(8, abs=0.01)
@@ -37,10 +37,12 @@ def test_epoch_without_waiting_takes_its_steps_and_the_first_batch() -> None:
 
 
 def test_first_batch_waits_for_the_index_and_the_shards_of_its_buffers() -> None:
-    # The index of 16,000 records at 100 MB/s, then 16 shards of 50 MB at 200 MB/s, four at a time, each after 0.2 s.
+    # The index of 16,000 records arrives at 100 MB/s, then 16 shards of 50 MB at 200 MB/s, four at a time, each after
+    # 0.2 s.
     found = one_epoch(nic_mbs=200, stream_mbs=100, index_bytes=6250.0)
     assert found["first_batch_s"] == pytest.approx(0.2 + 1.0 + 4 * 0.2 + 16 * 50 / 200, rel=0.01)
-    later = one_epoch(nic_mbs=200, stream_mbs=100, buffer_shards=1, fetch_ms=300.0)  # most shards come during steps
+    # most shards arrive during the steps
+    later = one_epoch(nic_mbs=200, stream_mbs=100, buffer_shards=1, fetch_ms=300.0)
     assert later["first_batch_s"] == pytest.approx(2 * (0.2 + 0.3) + 4 * 50 / 200, rel=0.01)
     assert later["seconds"] >= later["first_batch_s"] + 8
 
@@ -48,11 +50,11 @@ def test_first_batch_waits_for_the_index_and_the_shards_of_its_buffers() -> None
 def test_slow_object_storage_limits_the_epoch() -> None:
     found = one_epoch(store_mbs=100, step_ms=1.0)
     assert 64 * 50 / 100 <= found["seconds"] <= 64 * 50 / 100 * 1.05
-    few = one_epoch(store_requests=13, step_ms=1.0)  # one for each part
+    few = one_epoch(store_requests=13, step_ms=1.0)  # each part needs one request
     assert few["seconds"] >= 64 * 50e6 / (13 * PART_BYTES)
 
 
-def test_cache_stays_below_its_size_and_a_too_small_one_is_refused() -> None:
+def test_cache_stays_within_its_size_and_a_small_cache_is_refused() -> None:
     training = Training(Cluster(**SMALL, buffer_shards=1, cache_gb=0.5, epochs=2), [])
     first, again = training.run()
     assert max(node.peak for node in training.nodes) == 0.5e9
@@ -65,14 +67,15 @@ def test_cache_stays_below_its_size_and_a_too_small_one_is_refused() -> None:
 def test_requests_over_the_limit_get_503_and_are_repeated() -> None:
     training = Training(Cluster(**SMALL, store_requests=1), [])
     assert training.run()[0]["read_per_data"] == 1
-    assert 0 < training.network.refused < 3 * 64, "pauses become longer"
+    assert 0 < training.network.refused < 3 * 64, "pauses between requests must become longer"
 
 
 @pytest.mark.parametrize("restart_nodes", [0, 2])
-def test_lost_node_costs_the_restart_and_the_steps_since_the_checkpoint(restart_nodes: int) -> None:
+def test_lost_node_costs_a_restart_and_the_steps_since_the_checkpoint(restart_nodes: int) -> None:
     usual = one_epoch()
     options = {**SMALL, "restart_s": 100.0, "checkpoint_steps": 2, "restart_nodes": restart_nodes}
-    training = Training(Cluster(**options), [usual["first_batch_s"] + 3.5])  # step 4 runs; 2 are kept
+    # the node fails in step 4, and the checkpoint has 2 steps
+    training = Training(Cluster(**options), [usual["first_batch_s"] + 3.5])
     found = training.run()[0]
     assert training.lost_nodes == 1
     assert found["seconds"] >= usual["seconds"] + 100 + 1.5 + (6 if restart_nodes else 0)

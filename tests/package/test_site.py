@@ -1,4 +1,4 @@
-"""The site builds without a warning, shows all pages and public names, and asks nobody else for anything."""
+"""The site builds without warnings, shows all pages and public names, and loads nothing from other sites."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.xdist_group("site")
 
 HERE = Path(__file__).resolve().parents[2]
-# A browser that talks to nobody but the site.
+# Options of a browser that sends requests only to the site.
 QUIET = ["--no-sandbox", "--disable-quic", "--disable-background-networking", "--disable-component-update"]
-# Public modules beside dbloader itself, as docs/design.md has them.
+# Public modules other than dbloader itself, as docs/design.md lists them.
 PUBLIC = ["decoding", "device", "images.tiled", "sampling", "errors", "loading.compat"]
 
 
@@ -76,14 +76,14 @@ def test_broken_link_stops_the_build(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_public_name_is_described(site: Path) -> None:
+def test_every_public_name_is_documented(site: Path) -> None:
     public = {f"dbloader.{name}" for name in dbloader.__all__ if name != "__version__"}
     for module in PUBLIC:
         exports = import_module(f"dbloader.{module}")
         own = [name for name, value in vars(exports).items() if getattr(value, "__module__", "") == exports.__name__]
         public |= {f"dbloader.{module}.{name}" for name in getattr(exports, "__all__", own)}
     described = {anchor for page in (site / "api").glob("*.html") for anchor in anchors(page)}
-    # What dbloader exports too is on its page.
+    # A name that dbloader also exports is documented on dbloader's page.
     missing = {name for name in public - described if f"dbloader.{name.rpartition('.')[2]}" not in described}
     assert missing == set()
 
@@ -94,7 +94,7 @@ def anchors(page: Path) -> list[str]:
 
 @pytest.fixture
 def address(site: Path) -> Iterator[str]:
-    """A server of the built site on this machine."""
+    """Address of a local server that serves the built site."""
 
     class Quiet(SimpleHTTPRequestHandler):
         def log_message(self, *message: object) -> None:

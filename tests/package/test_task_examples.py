@@ -1,4 +1,4 @@
-"""The examples of segmentation, detection, pairs and several crops, run on little data: each learns and draws."""
+"""The examples for segmentation, detection, pairs and several crops learn and draw a picture, on little data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int, int], list[float]]:
-    """Run an example with so many images and epochs, and return the numbers of its last line."""
+    """Run an example with this many images and epochs. Return the numbers in the last line that it prints."""
     monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 
@@ -33,27 +33,27 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int, 
         status, printed = run_script(EXAMPLES / f"{name}.py", *arguments, folder=tmp_path)
         assert status == 0, printed
         with Image.open(tmp_path / "batch.png") as drawn:
-            assert len(drawn.getcolors(1 << 24) or ()) > 1000  # not empty
+            assert len(drawn.getcolors(1 << 24) or ()) > 1000  # the picture is not empty
         return [float(number) for number in re.findall(r"-?\d+\.\d+", printed.splitlines()[-1])]
 
     return run_example
 
 
-def test_masks_are_learned_with_their_images(run: Callable[[str, int, int], list[float]]) -> None:
+def test_segmentation_example_learns(run: Callable[[str, int, int], list[float]]) -> None:
     (iou,) = run("segmentation", 120, 6)
-    assert iou > 0.35  # a net that finds nothing has 0.22
+    assert iou > 0.35  # a network that finds nothing reaches 0.22
 
 
-def test_boxes_are_learned_with_their_images(run: Callable[[str, int, int], list[float]]) -> None:
+def test_detection_example_learns(run: Callable[[str, int, int], list[float]]) -> None:
     (precision,) = run("detection", 120, 8)
-    assert precision > 0.2  # an untrained net has 0.00
+    assert precision > 0.2  # an untrained network reaches 0.00
 
 
-def test_model_of_pairs_is_better_than_resizing(run: Callable[[str, int, int], list[float]]) -> None:
+def test_super_resolution_example_beats_resizing(run: Callable[[str, int, int], list[float]]) -> None:
     _, _, gained = run("super_resolution", 64, 14)
-    assert gained > 0.5  # an untrained net is as good
+    assert gained > 0.5  # an untrained network gains nothing over resizing
 
 
-def test_model_learns_from_two_crops_of_an_image(run: Callable[[str, int, int], list[float]]) -> None:
+def test_multicrop_example_learns(run: Callable[[str, int, int], list[float]]) -> None:
     accuracy, untrained, _ = run("multicrop", 150, 5)
     assert accuracy > max(0.75, untrained + 0.2)

@@ -10,7 +10,7 @@ from dbloader import write_store
 from tests.support import jpegs
 from tests.support.docs import block_with
 
-# What the scripts see of timm.
+# A stand-in for the parts of timm that the scripts use.
 TIMM = "def create_dataset(name, root=None, split='validation', **options):\n    return f'{name} of timm'\n"
 SCRIPT = """
 import sys

@@ -1,4 +1,4 @@
-"""The messages that docs/troubleshooting.md explains are those that dbloader has."""
+"""dbloader contains every message that docs/troubleshooting.md explains."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MESSAGES = re.findall(r"^### (.*)$", (HERE / "docs" / "troubleshooting.md").read
 
 
 def texts() -> list[str]:
-    """Return all texts in the package; of an f-string, with an ellipsis for each of its values."""
+    """Return all texts in the package. In an f-string, an ellipsis replaces each value."""
     found = []
     for path in (HERE / "dbloader").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -38,7 +38,7 @@ def pattern(message: str) -> re.Pattern[str]:
 
 @pytest.mark.parametrize("message", MESSAGES)
 def test_explained_messages_exist_in_the_code(message: str) -> None:
-    assert any(pattern(message).search(text) for text in TEXTS), "no text in dbloader/ is like this"
+    assert any(pattern(message).search(text) for text in TEXTS), "no text in dbloader/ matches this message"
 
 
 def explained(printed: str) -> set[str]:

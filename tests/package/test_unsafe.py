@@ -1,4 +1,4 @@
-"""No data can make dbloader run code: the lint rules that prove it are on, and nothing in dbloader/ is exempt."""
+"""No data can make dbloader run code. The lint rules that ensure this are on, without exemptions in dbloader/."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ UNSAFE = {
 
 
 def lint(*arguments: str, text: str | None = None) -> set[tuple[str, str]]:
-    """Return the code and file of each thing that ruff finds, under the settings of the project."""
+    """Return the rule code and file of each ruff finding, with the project's settings."""
     program = [sys.executable, "-m", "ruff", "check", "--no-cache", "--output-format=json", *arguments]
     done = subprocess.run(program, cwd=ROOT, input=text, capture_output=True, text=True, check=False)
     return {(found["code"], Path(found["filename"]).name) for found in json.loads(done.stdout)}
 
 
 @pytest.mark.parametrize("text", UNSAFE)
-def test_code_that_could_run_data_is_refused(text: str) -> None:
+def test_lint_refuses_code_that_could_execute_data(text: str) -> None:
     assert (UNSAFE[text], "new.py") in lint("--stdin-filename", "dbloader/new.py", "-", text=text)
 
 

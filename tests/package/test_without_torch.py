@@ -15,7 +15,7 @@ from tests.support.images import WAIT_S, command, plant, plant_kinds, plant_phot
 if TYPE_CHECKING:
     from pathlib import Path
 
-# The sitecustomize module of each Python that starts. It raises Python's own error for a missing package.
+# Each Python process imports this sitecustomize module, which makes `import torch` raise Python's own error.
 BLOCKER = """
 import importlib.abc, sys
 
@@ -46,7 +46,7 @@ def python(script: str, *arguments: object, environment: dict[str, str], status:
     return run([sys.executable, "-c", script, *map(str, arguments)], environment, status)
 
 
-def test_torch_cannot_be_imported_here(environment: dict[str, str]) -> None:
+def test_environment_has_no_importable_torch(environment: dict[str, str]) -> None:
     assert "ModuleNotFoundError: No module named 'torch'" in python("import torch", environment=environment, status=1)
 
 
@@ -78,7 +78,7 @@ def test_doctor_names_what_needs_torch(environment: dict[str, str]) -> None:
     assert "CUDA devices are unknown" in line
 
 
-def test_python_converts_and_reads_without_torch(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_python_api_converts_and_reads_without_torch(tmp_path: Path, environment: dict[str, str]) -> None:
     root = plant_photos(tmp_path / "images", 6)
     script = """
 import sys
@@ -95,7 +95,7 @@ assert list(PrefetchLoader(range(5))) == [0, 1, 2, 3, 4]
     assert python(script, root, tmp_path, environment=environment) == ""
 
 
-# All that needs none.
+# Exported names that do not need torch.
 FREE = """
     __version__ DBLoaderError ImageFormat PrefetchLoader Record Skip convert copy_store
     export_store find_duplicates open_store verify_store view write_store
@@ -103,7 +103,7 @@ FREE = """
 NEEDING = sorted({*dbloader.__all__} - {*FREE.split()})
 
 
-def test_missing_torch_is_one_line_with_the_command_to_install_it(environment: dict[str, str]) -> None:
+def test_error_about_missing_torch_is_one_line_with_the_install_command(environment: dict[str, str]) -> None:
     script = """
 import sys, dbloader
 for name in sys.argv[1:]:

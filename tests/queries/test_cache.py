@@ -1,4 +1,4 @@
-"""The cache of results: bounded, and computed once."""
+"""The cache of query results is bounded and computes each result once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dbloader.queries.cache import LRUCache
 from tests.contracts.records import WAIT_S
 
 
-def test_simultaneous_equal_requests_compute_the_result_once() -> None:
+def test_concurrent_equal_requests_compute_the_result_once() -> None:
     calls, begun, go_on = [], threading.Event(), threading.Event()
 
     def make() -> str:
@@ -30,12 +30,12 @@ def test_simultaneous_equal_requests_compute_the_result_once() -> None:
     assert len(calls) == 1
 
 
-def test_results_are_kept_up_to_a_number_of_bytes_and_errors_never() -> None:
+def test_cache_keeps_results_up_to_a_size_and_never_errors() -> None:
     cache = LRUCache[str](10, len)
     cache.get("a", lambda: "aaaa")
     cache.get("b", lambda: "bbbb")
     cache.get("a", lambda: "not made again")
-    cache.get("c", lambda: "cccc")  # b was not used for the longest time
+    cache.get("c", lambda: "cccc")  # b is the least recently used result
     assert cache.get("a", lambda: "again") == "aaaa"
     assert cache.get("b", lambda: "again") == "again"
     with pytest.raises(ZeroDivisionError):

@@ -20,7 +20,7 @@ FIELDS = {"score": "float", "n": "int", "caption": "text", "is_test": "bool", "m
 
 
 def parts(text: str) -> list[object]:
-    """Return the parts of a query: conditions as (key, sign, value), groups as [operator, part, ...]."""
+    """Return the parts of a query. A condition is (key, sign, value), and a group is [operator, part, ...]."""
     return [plain(part) for part in parse(text, FIELDS).parts]
 
 
@@ -28,7 +28,7 @@ def plain(part: Condition | Group) -> object:
     return part[1:] if isinstance(part, Condition) else [part.operator, *map(plain, part.parts)]
 
 
-def test_conditions_and_their_values() -> None:
+def test_query_is_parsed_into_conditions_with_values() -> None:
     assert parts(" class:cat\twidth<256\n-name:_01 7 damaged ") == [
         ("class", ":", "cat"),
         ("width", "<", 256),
@@ -86,12 +86,12 @@ def test_conditions_and_their_values() -> None:
         ("((a))", "(a)"),
     ],
 )
-def test_queries_of_one_meaning_have_equal_parts(text: str, same: str) -> None:
+def test_queries_with_the_same_meaning_have_equal_parts(text: str, same: str) -> None:
     assert unnested(parts(text)) == unnested(parts(same))
 
 
 def unnested(part: object) -> object:
-    """Return a part without groups of one part."""
+    """Return a part with every group of a single part replaced by that part."""
     if isinstance(part, list):
         some = [unnested(one) for one in part]
         return some[1] if len(some) == 2 and some[0] in ("and", "or") else some
@@ -109,7 +109,7 @@ A, B, C = (("name", ":", name) for name in "abc")
 
 @given(st.text())
 @settings(derandomize=True)
-def test_any_text_in_quotes_can_be_a_class(text: str) -> None:
+def test_quoted_text_of_any_kind_can_be_a_class(text: str) -> None:
     assert parts(f"-class:{quoted(text)}") == [["not", ("class", ":", text)]]
 
 
@@ -120,7 +120,7 @@ def test_any_text_is_a_query_or_a_clear_error(text: str) -> None:
         parse(text, FIELDS)
 
 
-def test_field_may_be_called_like_a_word_of_queries() -> None:
+def test_field_may_have_the_name_of_a_query_keyword() -> None:
     found = parse('field.or field.repaired "or"=false "1st"=1', {"or": "bool", "repaired": "bool", "1st": "int"})
     assert [*map(plain, found.parts)] == [
         ("field.or", "=", True),

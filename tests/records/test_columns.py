@@ -42,7 +42,7 @@ def names_of(names: list[str]) -> Names:
 def test_chunk_has_the_documented_bytes() -> None:
     records = [
         Record(name="ä", label=-2, image=b"abc", width=2**32 - 1, height=1),
-        Record(name="116.XYit", label=2**63 - 1, height=7),  # the CRC-32 of this name is 0
+        Record(name="116.XYit", label=2**63 - 1, height=7),  # a name whose CRC-32 is 0
         Record(),
     ]
     encoded = [encode(record) for record in records]
@@ -59,14 +59,14 @@ def test_chunk_has_the_documented_bytes() -> None:
 
 
 @pytest.mark.parametrize("name", DTYPES)
-def test_column_of_numbers_is_whole_with_the_bytes_of_its_records(name: str) -> None:
+def test_column_of_numbers_is_complete_with_one_value_per_record(name: str) -> None:
     size = DTYPES[name].itemsize
     assert is_whole(name, bytes(3 * size), 3)
     assert is_whole(name, b"", 0)
     assert not any(is_whole(name, bytes(length), 3) for length in (0, size, 3 * size - 1, 3 * size + 1, 4 * size))
 
 
-def test_column_of_names_is_whole_with_valid_offsets() -> None:
+def test_column_of_names_is_complete_with_valid_offsets() -> None:
     chunk = pack_names([b"ab", b"", b"cde"])
     assert is_whole("name", chunk, 3)
     assert not any(is_whole("name", chunk[:length], 3) for length in range(len(chunk)))
@@ -89,7 +89,7 @@ def test_sealed_chunk_has_the_documented_bytes() -> None:
         assert bytes(unseal_chunk("width", 258, stored, SALT) or b"") == b"0123"
 
 
-def test_changed_chunk_or_chunk_of_another_place_is_refused() -> None:
+def test_changed_or_moved_chunk_is_refused() -> None:
     sealed = seal_chunk("name", 3, pack_names([b"a", b"", "ö".encode()]), SALT)
     for bit in range(8 * len(sealed)):
         flipped = bytearray(sealed)

@@ -37,7 +37,7 @@ def test_array_that_claims_more_elements_than_bytes_is_damage(
     version: tuple[int, int], dtype: str, shape: tuple[int, ...], as_image: bool
 ) -> None:
     if dtype == "<f8" and 0 in shape:
-        return  # an array without elements is fine
+        return  # an array without elements is valid
     header = f"{{'descr': {dtype!r}, 'fortran_order': False, 'shape': {shape}, }}\n".encode()
     npy = b"\x93NUMPY" + bytes(version) + struct.pack("<H" if version == (1, 0) else "<I", len(header)) + header
     element = bson.encode({"image" if as_image else "mask": Binary(npy, 0x80)})[4:-1]
@@ -64,7 +64,7 @@ def test_array_that_claims_more_elements_than_bytes_is_damage(
         ({"resized_from": [5, "x"]}, "it has a side of 'x' pixels"),
     ],
 )
-def test_value_of_a_wrong_type_with_a_right_checksum_is_damage(values: dict[str, Any], message: str) -> None:
+def test_value_of_a_wrong_type_is_damage_even_with_a_correct_checksum(values: dict[str, Any], message: str) -> None:
     document = with_elements(bson.encode(values)[4:-1])
     with pytest.raises(DamagedRecordError, match=f"^{message}$"):
         decode(document, 0, SALT)
@@ -74,7 +74,7 @@ def test_value_of_a_wrong_type_with_a_right_checksum_is_damage(values: dict[str,
 
 def test_element_that_ends_like_a_checksum_is_not_a_checksum() -> None:
     def ends_like_a_checksum(number: int, before: bytes) -> bytes:
-        """Return a document whose last element is a binary with the bytes of the element crc32 at its end."""
+        """Return a document whose last element is a binary value that ends with the bytes of a crc32 element."""
         size = struct.pack("<iB", 15, 0)
         head = before + b"\x05x\0" + size
         tail = b"\x12crc32\0"
@@ -128,7 +128,7 @@ def test_document_of_another_length_index_or_store_is_refused() -> None:
 
 
 def with_elements(elements: bytes) -> bytes:
-    """Return a document of any elements, with the right checksum."""
+    """Return a document with the given elements and a correct checksum."""
     return EncodedRecord((elements,), zlib.crc32(elements), None, None, None, None, 0, None, {}).document(0, SALT)
 
 
@@ -136,11 +136,11 @@ def with_elements(elements: bytes) -> bytes:
     ("elements", "message"),
     [
         (b"\x02name\0\xff\xff\xff\x7fabc", "^its BSON cannot be decoded: "),
-        (b"\x05image\0\xfe\xff\xff\xff\0\x02\0\x01\0\0\0\0", "^its BSON cannot be decoded: "),  # of -2 bytes
+        (b"\x05image\0\xfe\xff\xff\xff\0\x02\0\x01\0\0\0\0", "^its BSON cannot be decoded: "),  # an image of -2 bytes
         (bson.encode({"mask": [Binary(b"no npy file", 0x80)]})[4:-1], "^one of its arrays cannot be read: "),
     ],
 )
-def test_invalid_bson_with_a_right_checksum_is_damage(elements: bytes, message: str) -> None:
+def test_invalid_bson_is_damage_even_with_a_correct_checksum(elements: bytes, message: str) -> None:
     with pytest.raises(DamagedRecordError, match=message):
         decode(with_elements(elements), 0, SALT)
 
@@ -167,7 +167,7 @@ def whole_values() -> dict[str, Any]:
     ("change", "message"),
     [
         ({"label": Int64(2)}, "its CRC-32 is [0-9a-f]{8}, not "),
-        ({"label": 1}, "its CRC-32 is "),  # an int32, which has other bytes
+        ({"label": 1}, "its CRC-32 is "),  # an int32, whose bytes differ from an int64
         ({"image": b"abd"}, "its CRC-32 is "),
         ({"image": "abc"}, "its CRC-32 is "),
         ({"image": Binary(b"abc", 5)}, "its CRC-32 is "),
@@ -194,7 +194,7 @@ def test_lack_of_memory_is_not_damage(way: Callable[..., Any]) -> None:
     def decode_limited() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (used + 2**24, used + 2**24))
         held = []
-        with suppress(MemoryError):  # use up what earlier tests left free
+        with suppress(MemoryError):  # use up the memory that earlier tests left free
             while True:
                 held.append(bytearray(2**23))
         with pytest.raises(MemoryError, match=r"^there is not enough memory to decode record 5$"):

@@ -1,4 +1,4 @@
-"""Columns of further fields."""
+"""Columns of additional fields."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_chunk_has_the_documented_bytes(values: list[Any], chunk: bytes) -> None
         (None, True),
         (True, True),
         (-(2**63) + 1, True),
-        (-(2**63), False),  # it means no value
+        (-(2**63), False),  # this number means no value
         (math.inf, True),
         ("ä" * (MAX_TEXT // 2), True),
         ("ä" * (MAX_TEXT // 2 + 1), False),
@@ -107,7 +107,7 @@ def test_joined_column_has_the_documented_dtype_and_values(chunks: list[Any], ki
     assert found.flags.owndata
 
 
-def test_nan_and_an_empty_text_are_no_value() -> None:
+def test_nan_and_an_empty_text_mean_no_value() -> None:
     assert scalar(math.nan) is scalar("") is scalar(None) is None
     assert scalar(0.0) == 0.0
     assert scalar(False) is False
@@ -119,7 +119,7 @@ def test_nan_and_an_empty_text_are_no_value() -> None:
         [[None], [None]],
         [[1], ["a"]],
         [[True], [1]],
-        [[2**53 + 1], [0.5]],  # a float64 would round it
+        [[2**53 + 1], [0.5]],  # a float64 would round this number
         [[-(2**53) - 1], [0.5]],
         [["a"], [OTHER]],
     ],

@@ -42,7 +42,7 @@ MANIFEST = Manifest(
     created_by="dbloader 0",
 )
 CONTENT = open_sealed(MANIFEST.encode())
-CAN_BE_NULL = ("label_counts", "version")  # another test has the version
+CAN_BE_NULL = ("label_counts", "version")  # another test checks the version
 
 
 def summarize(records: list[EncodedRecord], chunk_length: int = CHUNK) -> Summary:
@@ -143,7 +143,7 @@ def test_manifest_of_another_program_is_refused(document: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize("version", [2, 2**40, None, "1", 1.5])
-def test_newer_version_is_refused(version: Any) -> None:
+def test_manifest_of_a_newer_version_is_refused(version: Any) -> None:
     message = (
         rf"^the place has format version {version!r}; this dbloader reads versions up to 1: install a newer dbloader$"
     )
@@ -166,7 +166,7 @@ def test_digest_is_the_sha256_of_the_checksums_in_order() -> None:
 
 
 @pytest.mark.parametrize("chunk_length", [1, 7, 100])
-def test_summary_does_not_depend_on_the_chunks(chunk_length: int) -> None:
+def test_summary_does_not_depend_on_chunk_boundaries(chunk_length: int) -> None:
     rng = random.Random(3)
     records = [
         Record(

@@ -122,7 +122,7 @@ def test_numpy_scalars_and_tuples_become_python_values(value: Any, expected: Any
 @pytest.mark.parametrize(
     "value", [np.float64(0.5), np.str_("ü"), Split.VAL, Color.RED, np.float32(0.5), np.bool_(True)]
 )
-def test_column_has_the_value_that_is_stored(value: Any) -> None:
+def test_column_contains_the_value_as_it_is_stored(value: Any) -> None:
     written = encode(Record(fields={"x": value}))
     again = encode(Record(fields={"x": stored_field(value)}))
     assert (written.fields, pack_values([written.fields["x"]])) == (again.fields, pack_values([again.fields["x"]]))
@@ -165,7 +165,7 @@ def test_arrays_keep_dtype_and_shape_and_own_their_memory(array: np.ndarray[Any,
     for back in (stored_field(array), stored(Record(image=array)).image):
         assert isinstance(back, np.ndarray)
         assert same(back, array)
-        back[...] = back.copy()  # it may be written to
+        back[...] = back.copy()  # the array is writable
         root = back
         while isinstance(root.base, np.ndarray):
             root = root.base
@@ -257,7 +257,7 @@ def test_value_of_an_unknown_type_is_refused_with_its_field(value: Any, kind: st
     ],
     ids=["objects", "objects in fields", "no bytes", "masked", "overlapping"],
 )
-def test_array_that_a_npy_file_cannot_store_is_refused(array: np.ndarray[Any, Any], message: str) -> None:
+def test_array_that_an_npy_file_cannot_store_is_refused(array: np.ndarray[Any, Any], message: str) -> None:
     with pytest.raises(FieldError, match=rf"^field 'mask' {message}"):
         encode(Record(fields={"mask": array}))
     with pytest.raises(FieldError, match=rf"^field 'image' {message}"):
@@ -309,7 +309,7 @@ INT64_RANGE = f"from -{2**63} to {2**63 - 1}"
             for value in ((1, -1), (2**32, 1))
         ),
         *(({"resized_from": value}, "'resized_from' must be an int, got ") for value in ((1.5, 1), ("1", 1))),
-        # {"$ref": ..., "$id": ...} would come back as a DBRef.
+        # PyMongo would return {"$ref": ..., "$id": ...} as a DBRef.
         *(
             (
                 {"fields": {"a": [{key: 1, "$id": 2}]}},
@@ -351,7 +351,7 @@ def test_reserved_field_name_is_refused(name: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize("wrap", [lambda value: [value], lambda value: {"in": value}, lambda value: (value, 1)])
-def test_field_may_have_99_levels(wrap: Callable[[Any], Any]) -> None:
+def test_field_may_be_nested_99_levels_deep(wrap: Callable[[Any], Any]) -> None:
     value: Any = 1
     for _ in range(99):
         value = wrap(value)

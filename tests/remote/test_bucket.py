@@ -1,4 +1,4 @@
-"""Objects on a real server: listings, copies in parts, conditional puts, and refused forked processes."""
+"""Objects on a real server: listings, copies in parts, conditional puts, and errors in forked processes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def fetch(place: str, names: list[str], folder: Path) -> None:
 
 
 def send(place: str, paths: list[Path], most_parts: int = 10_000) -> None:
-    """Put files to keys of their names, unless they are there."""
+    """Upload files under their names, unless these keys exist."""
     import dbloader.remote.bucket as module
 
     before, module.MAX_PARTS = module.MAX_PARTS, most_parts
@@ -106,7 +106,10 @@ def test_copy_never_mixes_two_objects(object_store: ObjectStore, outside: Outsid
 
 
 def fetch_with_little_room(place: str, name: str, folder: Path) -> None:
-    """Fetch an object while files are limited to 1,000 bytes. A write across the limit stores the bytes below it."""
+    """Fetch an object while files are limited to 1,000 bytes.
+
+    A write across the limit stores only the bytes that fit.
+    """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:
@@ -122,7 +125,7 @@ def test_full_disk_raises(object_store: ObjectStore, outside: Outside, tmp_path:
         outside(fetch_with_little_room, place, "large", tmp_path)
 
 
-def test_listing_is_complete_after_refused_and_cut_pages(object_store: ObjectStore, outside: Outside) -> None:
+def test_listing_is_complete_after_refused_and_truncated_pages(object_store: ObjectStore, outside: Outside) -> None:
     place = object_store.place()
     names = [f"{number:04}" for number in range(1_100)]
     outside(put, place, dict.fromkeys(names, b""))
@@ -139,11 +142,11 @@ def test_listing_is_complete_after_refused_and_cut_pages(object_store: ObjectSto
     with HTTPProxy(object_store.port, decide) as proxy:
         assert outside(keys, place, environment=object_store.environment(endpoint=proxy.endpoint)) == names
     assert not failures
-    assert len(first_pages) == 2  # only a cut page makes the listing begin again
+    assert len(first_pages) == 2  # only the truncated page makes the listing start again
 
 
 def keys_within(place: str, seconds: float) -> list[str]:
-    """Return the keys of all objects; requests are repeated for some seconds."""
+    """Return the keys of all objects, and repeat failed requests for ``seconds``."""
     import dbloader.remote.bucket as module
 
     before, module.PATIENCE_S = module.PATIENCE_S, seconds
@@ -153,7 +156,7 @@ def keys_within(place: str, seconds: float) -> list[str]:
         module.PATIENCE_S = before
 
 
-def test_overloaded_server_raises_in_time(object_store: ObjectStore, outside: Outside) -> None:
+def test_overloaded_server_raises_within_the_time_limit(object_store: ObjectStore, outside: Outside) -> None:
     asked: list[str] = []
 
     def decide(_: str, path: str) -> tuple[int, str]:
@@ -172,7 +175,7 @@ def test_refused_upload_is_retried_like_a_download(object_store: ObjectStore, ou
     files = plant(tmp_path, {"one": b"x"})
 
     def decide(method: str, path: str) -> tuple[int, str] | None:
-        if method != "PUT" or len(refused) == 14:  # more than obstore repeats by default
+        if method != "PUT" or len(refused) == 14:  # more failures than obstore retries by default
             return None
         refused.append(path)
         return SLOW_DOWN
@@ -203,7 +206,7 @@ def test_conditional_put_has_one_winner(object_store: ObjectStore, outside: Outs
 
 
 def in_forked_child(place: str) -> object:
-    """Return the error of a child that uses object storage after its parent has used it."""
+    """Return the error that a forked child gets when it uses object storage after its parent."""
     from dbloader.remote.bucket import Bucket
 
     Bucket(place).head("x")

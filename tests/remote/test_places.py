@@ -1,4 +1,4 @@
-"""Places in object storage, and errors about them, which show no secrets."""
+"""Places in object storage, and errors about these places, which show no secrets."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def failed(kind: str) -> str:
         (failed("Decode"), StoreUnreachableError, "the connection was cut"),
     ],
 )
-def test_answer_of_server_is_translated(text: str, kind: type[Exception], message: str) -> None:
+def test_error_of_the_server_is_translated(text: str, kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message) as caught:
         raise translate(Exception(text), PLACE, "key")
     assert "hidden" not in str(caught.value)

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from dbloader.sampling import ResumableSampler
 
 LENGTH = 11
-HUGE = 2**50  # a length of which only a few indices can be computed
+HUGE = 2**50  # a length that allows computing only a few indices
 WORLDS = (1, 2, 3)
 
 
 class Sharded:
-    """A dataset with shards of these lengths."""
+    """A dataset whose shards have these lengths."""
 
     def __init__(self, *shard_lengths: int) -> None:
         self.shard_lengths = shard_lengths
@@ -47,7 +47,7 @@ def shards(dataset: range, *ranks: int, **options: Any) -> ResumableSampler:
     return BlockShuffleSampler(unequal, None, 2, *ranks, **options)
 
 
-# Each makes a sampler for (dataset, num_replicas, rank).
+# Each function makes a sampler from (dataset, num_replicas, rank).
 PADDED: list[Callable[..., ResumableSampler]] = [ShuffleSampler, weighted, blocks, lanes, shards]
 of_each_kind = pytest.mark.parametrize("make", [*PADDED, OrderedSampler], ids=lambda make: make.__name__)
 of_each_padded_kind = pytest.mark.parametrize("make", PADDED, ids=lambda make: make.__name__)

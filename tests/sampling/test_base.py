@@ -78,7 +78,9 @@ def test_ordered_sampler_gives_each_sample_to_one_rank(length: int, world: int) 
 @pytest.mark.slow
 @of_each_kind
 @pytest.mark.parametrize("length", [BLOCK, BLOCK + 5])
-def test_order_does_not_depend_on_blocks_of_computation(make: Callable[..., ResumableSampler], length: int) -> None:
+def test_order_does_not_depend_on_how_many_indices_are_computed_at_once(
+    make: Callable[..., ResumableSampler], length: int
+) -> None:
     whole = global_order(make, length)
     assert len(whole) == length
     assert interleaved([list(make(range(length), 3, rank)) for rank in range(3)])[:length] == whole
@@ -113,7 +115,7 @@ def test_each_epoch_and_seed_has_its_own_order(make: Callable[..., ResumableSamp
 
 
 @of_each_kind
-def test_iterator_ignores_later_epochs_and_states(make: Callable[..., ResumableSampler]) -> None:
+def test_running_iterator_ignores_later_epochs_and_states(make: Callable[..., ResumableSampler]) -> None:
     length = BLOCK + 1
     expected = global_order(make, length)
     sampler = make(range(length))
@@ -126,7 +128,7 @@ def test_iterator_ignores_later_epochs_and_states(make: Callable[..., ResumableS
     assert list(fresh) == expected
 
 
-def test_set_epoch_keeps_position_in_same_epoch_and_warns_in_another() -> None:
+def test_set_epoch_keeps_the_position_in_the_same_epoch_and_warns_otherwise() -> None:
     sampler = ShuffleSampler(range(LENGTH))
     sampler.set_epoch(5)
     state = sampler.state_after(4)
@@ -201,7 +203,7 @@ def test_resuming_with_drop_last_drops_only_the_tail(
 
 @pytest.mark.parametrize("make", [ShuffleSampler, lanes, shards])
 @given(chain=st.lists(st.tuples(st.integers(1, 6), st.integers(0, 4)), max_size=5))
-def test_chain_of_interruptions_loses_and_repeats_nothing(
+def test_repeated_interruptions_lose_and_repeat_no_sample(
     make: Callable[..., ResumableSampler], chain: list[tuple[int, int]]
 ) -> None:
     order = global_order(make)
@@ -230,7 +232,7 @@ def test_resuming_computes_only_needed_indices(make: Callable[..., ResumableSamp
 
 @of_each_kind
 def test_samplers_and_their_iterators_have_no_state_dict(make: Callable[..., ResumableSampler]) -> None:
-    """torchdata calls one that exists. Without one it skips the samples that were taken before the state."""
+    """torchdata calls state_dict() if it exists. Otherwise torchdata skips the samples taken before the state."""
     sampler = make(range(LENGTH))
     batches = SeededBatchSampler(sampler, 2)
     for part in (sampler, iter(sampler), batches, iter(batches)):
@@ -254,7 +256,7 @@ def test_state_and_sampler_survive_serialization(make: Callable[..., ResumableSa
 
 
 @pytest.mark.parametrize("seed", [2**70, -(2**70)])
-def test_seed_of_any_size_is_resumed(seed: int) -> None:
+def test_state_with_a_seed_of_any_size_is_resumed(seed: int) -> None:
     for make in PADDED:
         sampler = make(range(LENGTH), seed=seed)
         begun = [*itertools.islice(sampler, 4)]

@@ -1,4 +1,4 @@
-"""The block shuffle: whole blocks in random order, lanes, and the blocks ahead."""
+"""The block shuffle: random orders of whole blocks, lanes, and the list of upcoming blocks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def sampler_of(lengths: Sequence[int], lanes: int | None, buffer: int, *ranks: i
 
 
 def touched(indices: list[int], block_size: int) -> list[int]:
-    """Return the blocks in the order of their first use."""
+    """Return the blocks in the order in which they are first used."""
     return list(dict.fromkeys(index // block_size for index in indices))
 
 
@@ -47,7 +47,7 @@ def shards_of(indices: Sequence[int], lengths: Sequence[int]) -> set[int]:
 
 
 @given(st.integers(0, 400), st.integers(1, 50), st.integers(1, 20), st.integers())
-def test_buffers_of_whole_blocks_follow_each_other(length: int, block_size: int, buffer_blocks: int, seed: int) -> None:
+def test_order_consists_of_buffers_of_whole_blocks(length: int, block_size: int, buffer_blocks: int, seed: int) -> None:
     indices = order(length, block_size, buffer_blocks, seed)
     assert sorted(indices) == list(range(length))
     blocks = touched(indices, block_size)
@@ -59,7 +59,7 @@ def test_buffers_of_whole_blocks_follow_each_other(length: int, block_size: int,
         del indices[: len(expected)]
 
 
-def test_any_combination_of_sizes_is_a_permutation_with_inverse() -> None:
+def test_any_combination_of_sizes_gives_a_permutation_with_an_inverse() -> None:
     sizes = itertools.product([*range(20), 61, 200], (1, 3, 7, 300), (1, 5, 10**9), (None, 1, 2, 5, 8, 70))
     for length, size, buffer, lanes in sizes:
         sampler = BlockShuffleSampler(range(length), size, buffer, 1, 0, lanes=lanes)
@@ -70,7 +70,7 @@ def test_any_combination_of_sizes_is_a_permutation_with_inverse() -> None:
 
 
 @given(LENGTHS, st.integers(1, 40), st.integers(1, 5), st.integers())
-def test_each_lane_reads_one_piece_of_the_shuffled_shards(
+def test_each_lane_reads_one_contiguous_piece_of_the_shuffled_shards(
     lengths: list[int], lanes: int, buffer: int, seed: int
 ) -> None:
     sampler = sampler_of(lengths, lanes, buffer, seed=seed)
@@ -85,21 +85,23 @@ def test_each_lane_reads_one_piece_of_the_shuffled_shards(
             assert sorted(mine[first : first + size]) == sorted(piece[first : first + size])
         begin += len(mine)
     runs = [shard for shard, _ in itertools.groupby(np.searchsorted(np.cumsum(lengths), shuffled, side="right"))]
-    assert len(runs) == len(set(runs)), "each shard is in one piece"
+    assert len(runs) == len(set(runs)), "each shard must be contiguous"
 
 
 @pytest.mark.parametrize(("nodes", "local"), [(1, 8), (4, 8), (16, 8), (128, 1)])
-def test_all_nodes_together_read_each_shard_about_once(nodes: int, local: int) -> None:
+def test_nodes_together_read_each_shard_about_once(nodes: int, local: int) -> None:
     lengths = np.random.default_rng(3).integers(1, 400, 1024).tolist()
     indices = np.array(list(sampler_of(lengths, 128, 1)))
     shards, read = np.searchsorted(np.cumsum(lengths), indices, side="right"), 0
     for node in range(nodes):
         ranks = range(node * local, (node + 1) * local)
         read += len(np.unique(np.concatenate([shards[rank :: nodes * local] for rank in ranks])))
-    assert 1024 <= read <= 1024 + min(128, 128 * (nodes - 1)), "a shard at a border of two lanes is read twice"
+    assert 1024 <= read <= 1024 + min(128, 128 * (nodes - 1)), (
+        "only a shard at the border of two lanes may be read twice"
+    )
 
 
-def test_ranks_that_do_not_divide_lanes_cause_a_warning_of_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_0_warns_if_the_ranks_do_not_divide_the_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
     def begin(world: int, rank: int) -> None:
         iter(BlockShuffleSampler(range(1000), num_replicas=world, rank=rank, lanes=12))
 
@@ -107,13 +109,13 @@ def test_ranks_that_do_not_divide_lanes_cause_a_warning_of_rank_0(monkeypatch: p
     begin(8, 1)
     with pytest.warns(UserWarning, match="^8 ranks do not divide 12 lanes, so several ranks read .* lanes=8, or"):
         begin(8, 0)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")  # one machine reads its shards once
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")  # ranks on one machine share what they read
     iter(BlockShuffleSampler(range(1000), num_replicas=8, rank=0, lanes=12))
 
 
 @ignores_shared_lanes
 @given(LENGTHS, st.sampled_from([None, 1, 4, 6]), st.integers(1, 5), st.integers(0, 10**6), st.sets(st.integers(0, 4)))
-def test_blocks_ahead_contain_the_samples_that_follow(
+def test_blocks_ahead_contain_the_following_samples(
     lengths: list[int], lanes: int | None, world: int, at: int, chosen: set[int]
 ) -> None:
     ranks = [rank for rank in range(world) if rank in chosen]
@@ -132,7 +134,7 @@ def test_blocks_ahead_contain_the_samples_that_follow(
 
 
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=12), st.sampled_from([(1, 1), (6, 1), (6, 2), (6, 6)]))
-def test_blocks_ahead_of_an_epoch_belong_to_the_rank(lengths: list[int], both: tuple[int, int]) -> None:
+def test_blocks_ahead_contain_only_blocks_of_the_rank(lengths: list[int], both: tuple[int, int]) -> None:
     lanes, world = both
     for rank in range(world):
         sampler = sampler_of(lengths, lanes, 1, world, rank)
@@ -143,7 +145,7 @@ def test_blocks_ahead_of_an_epoch_belong_to_the_rank(lengths: list[int], both: t
         assert len({begin for begin, _ in ahead}) == len(ahead)
 
 
-def test_state_is_resumed_only_with_its_lanes_and_shards() -> None:
+def test_state_is_resumed_only_with_the_same_lanes_and_shards() -> None:
     state = sampler_of([3, 4, 5], 4, 2).state_after(5)
     assert (state["shards"], state["buffer_blocks"], state["lanes"]) == (3, 2, 4)
     sampler_of([3, 4, 5], 4, 2).load_state_dict(state)
@@ -187,10 +189,10 @@ def test_subclass_with_more_samples_than_records_has_no_shards(options: dict[str
 @pytest.mark.parametrize(
     ("labels", "is_warned"),
     [
-        ([number // 40 for number in range(640)], True),  # sorted by class
+        ([number // 40 for number in range(640)], True),  # the records are sorted by class
         ([number * 7 % 16 for number in range(640)], False),
-        ([int(number % 90 == 0) for number in range(640)], False),  # nearly one class only
-        ([number // 10 for number in range(640)], False),  # runs shorter than a block
+        ([int(number % 90 == 0) for number in range(640)], False),  # nearly all records have one class
+        ([number // 10 for number in range(640)], False),  # the runs of a class are shorter than a block
     ],
 )
 def test_blocks_of_one_class_cause_a_warning(labels: list[int], is_warned: bool, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_each_window_has_exact_shares() -> None:
     weights = [5, 2, 1]
     sources, draws = create_order([100, 30, 7], (0, weights)).walk(3).draws(np.arange(8 * 500))
     assert np.array_equal(np.sort(sources.reshape(500, 8)), np.tile(np.repeat([0, 1, 2], weights), (500, 1)))
-    assert len(np.unique(sources.reshape(500, 8), axis=0)) > 100  # of 168 orders of a window
+    assert len(np.unique(sources.reshape(500, 8), axis=0)) > 100  # a window has 168 possible orders
     check_draws(sources, draws, 3)
 
 
@@ -50,7 +50,7 @@ def test_each_window_has_exact_shares() -> None:
         ([1e30, 1.0], (2**48 - 1, 1)),
     ],
 )
-def test_weights_become_smallest_integers(weights: list[float], shares: tuple[int, ...]) -> None:
+def test_weights_become_the_smallest_equivalent_integers(weights: list[float], shares: tuple[int, ...]) -> None:
     assert whole_shares(weights) == shares
 
 
@@ -61,11 +61,11 @@ def test_long_window_has_exact_shares(total: int) -> None:
     check_draws(sources, draws, 4)
     for window in sources.reshape(3, total):
         assert np.bincount(window, minlength=4).tolist() == weights
-        for end in range(SHUFFLED, total, SHUFFLED):  # and a part of a window nearly so
+        for end in range(SHUFFLED, total, SHUFFLED):  # a part of a window has nearly exact shares
             assert np.all(np.abs(np.bincount(window[:end], minlength=4) - end * np.array(weights) / total) < 40)
 
 
-def test_irrational_shares_are_within_one_in_each_block() -> None:
+def test_irrational_shares_differ_by_less_than_one_in_each_block() -> None:
     weights = np.sqrt(LENGTHS)
     order = create_order(LENGTHS, (0, weights))
     for start in (0, 1000 * SHUFFLED, 10**12 // SHUFFLED * SHUFFLED):
@@ -75,7 +75,7 @@ def test_irrational_shares_are_within_one_in_each_block() -> None:
             assert np.abs(np.bincount(block, minlength=len(LENGTHS)) - wanted).max() < 1
 
 
-def test_source_gives_all_samples_before_it_repeats_one() -> None:
+def test_source_returns_all_samples_before_it_repeats_one() -> None:
     order = create_order(LENGTHS, (0, [max(1, length // 50) for length in LENGTHS]))
     indices = order.walk(5)(np.arange(200_000))
     sources = np.searchsorted(FIRSTS, indices, "right") - 1
@@ -96,12 +96,12 @@ def test_passes_have_different_orders() -> None:
 
 
 @pytest.mark.parametrize("weights", [np.ones(50), np.sqrt(LENGTHS), LENGTHS, np.arange(50)], ids=str)
-def test_any_position_is_computed_alone(weights: Any) -> None:
+def test_each_position_can_be_computed_alone(weights: Any) -> None:
     order = create_order(LENGTHS, (0, weights), (30_000, np.ones(50)))
     positions = np.arange(40_000)
     whole = order.walk(2)(positions)
     walk = order.walk(2)
-    for rank in range(7):  # strided, as the share of a rank
+    for rank in range(7):  # strided positions, like the share of a rank
         assert np.array_equal(walk(positions[rank::7]), whole[rank::7])
     shuffled = np.random.default_rng(0).permutation(positions)
     assert np.array_equal(walk(shuffled), whole[shuffled])
@@ -111,7 +111,7 @@ def test_any_position_is_computed_alone(weights: Any) -> None:
         assert np.array_equal(walk.before(position), counts)
 
 
-def test_schedule_continues_draws_and_keeps_what_came_before() -> None:
+def test_schedule_continues_the_draws_and_keeps_earlier_positions() -> None:
     first, second, third = [5, 2, 1], [1, 1, 2], [0, 0, 1]
     lengths = [100, 30, 7]
     whole = create_order(lengths, (0, first), (1001, second), (1500, third))
@@ -129,7 +129,7 @@ def test_seeds_have_different_orders() -> None:
     assert not np.array_equal(one, other)
 
 
-def test_mixture_in_a_mixture_keeps_its_own_order() -> None:
+def test_nested_mixture_keeps_its_own_order() -> None:
     inner = create_order([50, 8], (0, [3, 1]))
     inner.length = 64
     outer = MixtureOrder([inner, SampleOrder(10, 58)], [(0, [2, 1])])
@@ -141,7 +141,7 @@ def test_mixture_in_a_mixture_keeps_its_own_order() -> None:
 
 
 @pytest.mark.parametrize("weights", [[5, 2, 1, 1], [0.1, 0.5, 0.333333333, 1], [3**0.5, 2**0.5, 5**0.5, 0.01]])
-def test_epoch_lasts_until_a_source_is_through(weights: list[float]) -> None:
+def test_epoch_lasts_until_a_source_is_used_up(weights: list[float]) -> None:
     lengths = [10_000, 313, 2000, 9]
     order = create_order(lengths, (0, weights))
     for source, (length, positions) in enumerate(zip(lengths, order.epochs(), strict=True)):

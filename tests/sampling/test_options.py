@@ -19,7 +19,7 @@ block: Any = sampling.BlockShuffleSampler
 weighted: Any = sampling.WeightedSampler
 balanced: Any = sampling.ClassBalancedSampler
 batches: Any = sampling.SeededBatchSampler
-ONE = shuffled(range(10), 4, 1)  # 3 samples
+ONE = shuffled(range(10), 4, 1)  # a sampler with 3 samples
 
 
 def blocks_ahead(rank: int) -> list[Any]:

@@ -15,7 +15,7 @@ from dbloader.sampling.permutation import LARGEST_TABLE, Permutation
 from tests.support.children import traced_peak
 
 LARGE = 2**62
-# The smallest and largest sizes of the network, and sizes whose table is full or lacks most of a column.
+# The smallest and largest sizes that use the network, and sizes whose table is full or has a nearly empty column.
 NETWORK_SIZES = [4097, 4224, 4225, 4290, 65_537, 1_281_167, 10**9, 2**32 - 1, 2**32, 2**32 + 1, 2**61 + 1, LARGE]
 
 
@@ -32,7 +32,7 @@ def whole(n: int, seed: int, epoch: int = 0, *purpose: int | str) -> Any:
 
 
 def samples(n: int, count: int) -> Any:
-    """Return orders of different seeds and epochs: int64, shape (count, n)."""
+    """Return orders of different seeds and epochs as int64, shape (count, n)."""
     return np.array([whole(n, order % 1000, order // 1000) for order in range(count)])
 
 
@@ -67,7 +67,7 @@ def test_order_never_changes() -> None:
 
 
 @pytest.mark.parametrize("n", [1000, 20_000])
-def test_orders_of_other_arguments_are_unrelated(n: int) -> None:
+def test_orders_of_different_arguments_are_unrelated(n: int) -> None:
     # Seeds and epochs are small numbers in practice.
     arguments: list[Any] = (
         [(0, epoch) for epoch in range(20)] + [(seed, 0) for seed in range(1, 20)] + [(0, 0, "a"), (0, 0, "b")]
@@ -77,7 +77,7 @@ def test_orders_of_other_arguments_are_unrelated(n: int) -> None:
     correlations = np.corrcoef(orders)[np.triu_indices(len(orders), 1)]
     assert np.abs(correlations).max() < 5 / n**0.5
     for one, other in itertools.pairwise(orders):
-        assert np.count_nonzero(one == other) < 10  # Poisson of mean 1
+        assert np.count_nonzero(one == other) < 10  # the number of matches has a Poisson distribution with mean 1
 
 
 @pytest.mark.parametrize("n", [2, 5])

@@ -1,4 +1,4 @@
-"""Ranks that train together share the samples once."""
+"""Ranks that train together divide the samples exactly once."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def train(rank: int, folder: Path) -> None:
         "rest": [[number for batch in batches for number in batch.tolist()], *epochs(resumed, 1)],
     }
     (folder / f"{rank}.json").write_text(json.dumps(seen))
-    torch.distributed.barrier()  # no process may end while the other one connects
+    torch.distributed.barrier()  # no process may end while the other still connects
     torch.distributed.destroy_process_group()
 
 
-def test_two_processes_share_each_sample_once_and_refuse_shuffle(tmp_path: Path) -> None:
+def test_two_processes_divide_the_samples_and_refuse_shuffle(tmp_path: Path) -> None:
     processes = [multiprocessing.get_context("fork").Process(target=train, args=(rank, tmp_path)) for rank in range(2)]
     for process in processes:
         process.start()
@@ -80,7 +80,7 @@ def test_two_processes_share_each_sample_once_and_refuse_shuffle(tmp_path: Path)
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     for rank, seen in enumerate(ranks):
         assert seen["ranks"] == [[2, rank], [2, 0], [5, 4]]
-        for message in seen["refused"]:  # for all samples, and for a part of them
+        for message in seen["refused"]:  # the message for all samples, and for a subset
             assert "does not share the samples among the 2 processes" in message
             assert "pass sampler=ShuffleSampler(dataset) instead" in message
             assert "ShuffleSampler(dataset, num_replicas=1, rank=0)" in message
@@ -90,11 +90,11 @@ def test_two_processes_share_each_sample_once_and_refuse_shuffle(tmp_path: Path)
     for epoch in range(2):
         shared = [number for seen in ranks for number in seen["shared"][epoch]]
         assert {*shared} == {*range(LENGTH)}
-        assert len(shared) == LENGTH + 1  # one sample is repeated to give both ranks the same number
+        assert len(shared) == LENGTH + 1  # one sample is repeated, so both ranks get the same number
 
 
 class Large:
-    """An object in a local variable of a training function."""
+    """An object that a training function holds in a local variable."""
 
 
 @pytest.mark.parametrize("world", [1, 2])
@@ -127,9 +127,10 @@ def test_second_division_by_accelerate_is_refused(derived: bool) -> None:
             assert len(list(batches)) == 7
 
 
-def test_process_of_several_needs_a_process_group_or_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sampler_in_several_processes_needs_a_process_group_or_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    sampler = ShuffleSampler(range(5))  # allowed before the process group is initialized; using it is not
+    # constructing is allowed before the process group is initialized, and iterating is not
+    sampler = ShuffleSampler(range(5))
     for use in (len, list):
         with pytest.raises(OptionError, match=r"init_process_group\(\) first, .* got neither in one of WORLD_SIZE=2"):
             use(sampler)

@@ -25,7 +25,7 @@ def test_numbers_never_change() -> None:
 
 
 @pytest.mark.parametrize("stride", [1, 7, 1024, 2**40])
-def test_numbers_are_uniform_and_neighbors_independent(stride: int) -> None:
+def test_numbers_are_uniform_and_neighbors_are_independent(stride: int) -> None:
     count, bins = 400_000, 64
     numbers = uniform(np.arange(count) * stride, derive_keys(2, stride))
     assert numbers.min() >= 0
@@ -37,7 +37,7 @@ def test_numbers_are_uniform_and_neighbors_independent(stride: int) -> None:
     assert abs(chi_square - bins**2) < 5 * (2 * bins**2) ** 0.5
 
 
-def test_sample_has_same_numbers_in_any_batch() -> None:
+def test_numbers_of_a_sample_do_not_depend_on_its_batch() -> None:
     whole = SampleRNG(1, 2, range(100))
     numbers = whole.uniform(7, "x")
     assert (SampleRNG(1, 2, [40, 3, 40]).uniform(7, "x") == numbers[[40, 3, 40]]).all()
@@ -46,14 +46,14 @@ def test_sample_has_same_numbers_in_any_batch() -> None:
     assert len(np.unique(SampleRNG(1, 2, [2**56, 2**56 - 1, 0]).uniform(24, "x"))) == 72
 
 
-def test_other_seed_epoch_stream_or_purpose_has_other_numbers() -> None:
+def test_different_seed_epoch_stream_or_purpose_gives_different_numbers() -> None:
     rng = SampleRNG(1, 2, range(10))
     others = (SampleRNG(3, 2, range(10)), SampleRNG(1, 3, range(10)), rng.with_stream(3))
     numbers = [each.uniform(7, "x") for each in (rng, *others)] + [rng.uniform(7, "y")]
     assert len(np.unique(numbers)) == 5 * 70
 
 
-def test_any_integer_type_has_same_numbers_also_after_pickling() -> None:
+def test_numbers_do_not_depend_on_the_integer_type_or_on_pickling() -> None:
     seed, epoch = (np.array([1], np.int64), np.array([2], np.uint8))
     same = [SampleRNG(1, 2, np.array([5, 6], np.int32)), SampleRNG(1, 2, torch.tensor([5, 6]))]
     same += [SampleRNG(seed[0], epoch[0], (5, 6)), pickle.loads(pickle.dumps(same[0]))]  # noqa: S301

@@ -23,7 +23,7 @@ def deviations(counts: Any, expected: Any) -> float:
     return float(abs(((counts - expected) ** 2 / expected).sum() - freedom) / (2 * freedom) ** 0.5)
 
 
-def test_frequency_of_an_index_is_its_weight() -> None:
+def test_frequency_of_an_index_is_proportional_to_its_weight() -> None:
     weights = np.linspace(0.1, 5, 50)
     counts = np.bincount(list(WeightedSampler(weights, 500_000)), minlength=50)
     assert deviations(counts, 500_000 * weights / weights.sum()) < 5
@@ -35,9 +35,10 @@ def test_index_without_weight_is_never_drawn(weights: list[float], seed: int) ->
     assert drawn <= {index for index, weight in enumerate(weights) if weight}
 
 
-def test_unit_of_weights_makes_no_difference() -> None:
+def test_scaling_all_weights_changes_nothing() -> None:
     draws = list(WeightedSampler(WEIGHTS, 1000))
-    for unit in (2.0**-1060, 2.0**-20, 2.0**1020):  # the sum of the first underflows, that of the last overflows
+    # with the first unit the sum underflows, and with the last it overflows
+    for unit in (2.0**-1060, 2.0**-20, 2.0**1020):
         assert list(WeightedSampler([weight * unit for weight in WEIGHTS], 1000)) == draws
 
 
@@ -62,7 +63,7 @@ def test_length_equals_weighted_random_sampler() -> None:
 
 def test_state_of_other_weights_is_refused() -> None:
     sampler = WeightedSampler([1, 2, 3])
-    sampler.load_state_dict(WeightedSampler([2, 4, 6]).state_after())  # the same draws
+    sampler.load_state_dict(WeightedSampler([2, 4, 6]).state_after())  # proportional weights give the same draws
     for weights in ([1, 2, 4], [3, 2, 1], [1, 2]):
         with pytest.raises(
             OptionError, match=r"the state must have (weights_crc32|length) .*, as this sampler has, .* got"
@@ -71,7 +72,7 @@ def test_state_of_other_weights_is_refused() -> None:
 
 
 def test_all_classes_and_all_records_of_a_class_are_equally_frequent() -> None:
-    labels = np.repeat([7, -3, 1000], [1, 10, 100])  # any integers, however rare
+    labels = np.repeat([7, -3, 1000], [1, 10, 100])  # labels may be any integers, even rare ones
     counts = np.bincount(list(ClassBalancedSampler(labels, 300_000)), minlength=111)
     of_classes = np.array([counts[labels == label].sum() for label in (7, -3, 1000)])
     assert deviations(of_classes, 100_000) < 5
