@@ -1,4 +1,4 @@
-"""create_loader with a mixture: equal global batches for any ranks, exact resuming, and states that name the mixture."""
+"""create_loader with a mixture: equal global batches for any ranks, exact resuming, and states of other mixtures."""
 
 from __future__ import annotations
 
