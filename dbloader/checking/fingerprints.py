@@ -201,7 +201,7 @@ def save_fingerprints(store: Store, found: Fingerprints, groups: Groups | None =
 
 
 def load_fingerprints(store: Store) -> Fingerprints | None:
-    """Load a store's fingerprints; None if the file is missing, damaged or made for other records."""
+    """Load a store's fingerprints; None if the file is missing, unreadable, damaged or made for other records."""
     if loaded := _load(store, DUPLICATE, _BEGIN, FINGERPRINT):
         head, (_, _, values) = loaded
         return Fingerprints(values, {int(index): str(reason) for index, reason in head["reasons"].items()})
@@ -227,5 +227,5 @@ def _load(store: Store, *dtypes: np.dtype[Any]) -> tuple[dict[str, Any], list[Ar
             parts = [np.fromfile(file, dtype, count) for dtype, count in zip(dtypes, counts, strict=False)]
             whole = all(crc32(part.view("u1")) == crc for part, crc in zip(parts, checksums, strict=False))
             return (head, parts) if whole else None
-    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, MemoryError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, MemoryError):
         return None

@@ -9,7 +9,7 @@ import numpy as np
 
 from dbloader.checking.duplicates import DISTANCE, search_store
 from dbloader.checking.fingerprints import load_groups
-from dbloader.errors import DBLoaderError
+from dbloader.errors import DamagedStoreError, DBLoaderError
 from dbloader.records.field_columns import FieldColumn
 
 if TYPE_CHECKING:
@@ -60,7 +60,11 @@ class DuplicateSearch:
         groups = load_groups(self._store)
         if groups is None or self._joined == (groups.distance, len(groups.rows)):
             return
-        index, of, labels = groups.rows["index"], groups.rows["of"], self._store.column("label")
+        try:
+            labels = self._store.column("label")
+        except DamagedStoreError:  # the counts of the classes show it
+            return
+        index, of = groups.rows["index"], groups.rows["of"]
         differs = labels[index] != labels[of]
         joined = {}
         for name, found in (("extra", [index]), ("differ", [index[differs], of[differs]])):

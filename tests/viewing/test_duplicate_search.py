@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dbloader import Record, find_duplicates, open_store
-from dbloader.errors import OptionError
+from dbloader.errors import DamagedStoreError, OptionError
 from dbloader.records.field_columns import FieldColumn
 from dbloader.viewing import duplicate_search
 from dbloader.viewing.duplicate_search import DuplicateSearch
@@ -102,3 +102,21 @@ def test_problem_of_a_search_is_described(place: Path) -> None:
         search.start()
         finish(search)
         assert "Is a directory" in search.describe()["problem"]
+        search.join()
+        assert list_duplicates(store, 0, 10) is None
+
+
+def test_damaged_labels_do_not_stop_the_page(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find_duplicates(place)
+    with open_store(place) as store:
+        search = DuplicateSearch(selections := Selections(store))
+        monkeypatch.setattr(type(store), "column", damaged)
+        search.join()
+        assert selections.revision == 0
+        monkeypatch.undo()
+        search.join()
+        assert selections.revision == 1
+
+
+def damaged(*_: object) -> None:
+    raise DamagedStoreError("chunk 0 of the labels is damaged")

@@ -37,7 +37,8 @@ class Duplicates extends HTMLElement {
     }});
     const meter = make("progress", {ariaLabel: "Searched images"}), number = make("span"), terminal = make("div");
     const search = make("div", {hidden: true}, make("p", {class: "row"}, run, meter, number), terminal);
-    this.replaceChildren(make("h1", {}, "Duplicates"), head, search, make("div", {class: "row"}, choice, drop, all), list, more);
+    this.replaceChildren(make("h1", {}, "Duplicates"), head, search, make("p", {class: "row"}, choice, drop, all), list, more);
+    all.hidden = true;
     const load = async () => {
       const start = list.childElementCount;
       clearTimeout(this.later);

@@ -130,7 +130,7 @@ class Record extends HTMLElement {
       to ? link(to, text) : make("span", {class: "muted", ariaDisabled: "true"}, text);
     this.button = make("button", {ariaLabel: "Play", title: "Show the next records one after the other (p)", onclick: () => this.play(!this.isPlaying)});
     const steps = make("nav", {class: "steps", ariaLabel: "Records"}, link({view: null}, "All images"),
-      step("← Previous", this.before), step("Next →", this.after), this.button, make("span", {class: "muted"}, where.note));
+      step("← Previous", this.before), step("Next →", this.after), make("span", {class: "muted"}, where.note));
     const heading = make("h1", {tabIndex: -1}, escaped(name));
     const focused = [...this.querySelectorAll("nav.steps a")].indexOf(document.activeElement);
     const hasFocus = document.activeElement === document.body || this.contains(document.activeElement);
@@ -170,7 +170,7 @@ class Record extends HTMLElement {
       oninput: (event) => go({opacity: Number(event.target.value)}, {replace: true})}));
     this.legend = make("ul", {class: "legend"});
     this.choices = make("p", {class: "choices"},
-      make("button", {onclick: () => go({zoom: state().zoom ? null : 1}, {replace: true})}, "Original size"),
+      make("button", {onclick: () => go({zoom: state().zoom ? null : 1}, {replace: true})}, "Original size"), this.button,
       ...[boxes, tiles].filter(Boolean), ...facts.files.map((file) => box(`file${file.field}`, escaped(file.name))),
       facts.files.length ? box("beside", "side by side") : null, this.opacity);
     const note = facts.rendered && make("p", {class: "muted"}, escaped(`A picture made of the image, at most 1,600 pixels a side: ${facts.rendered}.`));
