@@ -10,6 +10,7 @@ from dataclasses import fields
 import numpy as np
 
 from simulation.cluster import Cluster, parser
+from simulation.limits import describe, limits
 from simulation.training import Training
 
 LINES = {
@@ -25,6 +26,7 @@ TOTALS = {
     "peak_cache_gb": "most in a node's cache, GB",
     "peak_requests": "most requests in a second",
     "refused": "requests that were answered 503",
+    "longest_refused_s": "longest time that one fetch was refused, s",
     "lost_nodes": "nodes lost",
     "simulated_in_s": "simulated in, s",
 }
@@ -43,6 +45,8 @@ def simulate(cluster: Cluster) -> dict[str, object]:
         "peak_cache_gb": max(node.peak for node in training.nodes) / 1e9,
         "peak_requests": training.network.most_requests,
         "refused": training.network.refused,
+        "longest_refused_s": training.network.longest_s,
+        "limits": limits(cluster, epochs[0], training.index_bytes),
         "lost_nodes": training.lost_nodes,
         "simulated_in_s": time.perf_counter() - began,
     }
@@ -56,6 +60,7 @@ def print_table(found: dict[str, object]) -> None:
         print(f"{text:<56}" + "".join(f"{epoch[name]:>14,.2f}" for epoch in epochs))
     for name, text in TOTALS.items():
         print(f"{text:<56}{found[name]:>14,.2f}")
+    print(describe(found["limits"], epochs[0]))  # type: ignore[arg-type]
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -150,7 +150,7 @@ def calibrate() -> None:
             cluster = Cluster(
                 nodes=nodes, ranks=2, shards=SHARDS, records=RECORDS, shard_mb=shard_bytes / 1e6, buffer_shards=2,
                 batch=4, step_ms=150.0, step_spread=0, nic_mbs=speed / SCALE, nic_spread=0, stream_mbs=250 / SCALE,
-                store_mbs=2500 / SCALE, index_bytes=0, latency_ms=30.0, latency_spread=0.5,
+                store_mbs=2500 / SCALE, index_bytes=0, decode_ms=0, start_s=0, latency_ms=30.0, latency_spread=0.5,
             )  # fmt: skip
             runs = [run_nodes(cluster, Path(name)) for _ in range(REPEATS)]
             measured = {what: statistics.median(run[what] for run in runs) for what in runs[0]}

@@ -36,6 +36,9 @@ class Cluster:
     buffer_shards: int = _option(4, "shards that are shuffled together (of each lane)", 1)
     batch: int = _option(64, "samples of a batch of one rank", 1)
     step_ms: float = _option(100.0, "time of a training step of a node of usual speed", 1e-3)
+    decode_ms: float = _option(2.0, "time in which one core decodes and crops an image; 0: no time")
+    cores: int = _option(64, "cores of a node that decode", 1)
+    start_s: float = _option(20.0, "time from the start of the job until the ranks ask for the store")
     step_spread: float = _option(0.02, "spread of the nodes' speed (sigma of a lognormal); all wait for the slowest")
     nic_mbs: float = _option(1000.0, "MB/s that a node's network gives", 1e-6)
     nic_spread: float = _option(0.1, "spread of that, likewise")
@@ -81,6 +84,11 @@ class Cluster:
     def world(self) -> int:
         """Ranks of all nodes."""
         return self.nodes * self.ranks
+
+    @property
+    def decode_s(self) -> float:
+        """Seconds in which a node decodes the images of one step."""
+        return self.ranks * self.batch * self.decode_ms / 1e3 / self.cores
 
     @property
     def shard_bytes(self) -> int:

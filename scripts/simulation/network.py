@@ -18,17 +18,20 @@ Array = np.ndarray[Any, Any]
 _IDLE, _REFUSED, _ASKED, _COMING = range(4)
 # As dbloader.remote waits before it sends a request again that was refused: doubled each time, and half at random.
 _BACK_OFF_S, _LONGEST_BACK_OFF_S = 0.1, 10.0
+_PARTS_AT_ONCE = 4  # of a shard, as in dbloader.remote
 
 
 class Network:
     """Requests of all nodes to one store.
 
-    A request is answered after a latency, unless the store has had too many in this second. Then the shard comes at the
-    speed that its node, the store and a fetch by itself allow.
+    A fetch asks for the size of a shard, and then for as many parts at a time as come in a second. In each second, the
+    store accepts requests up to its limit, and answers 503 to the others. These are repeated after growing pauses. Parts
+    come at the speed that the node, the store and a fetch by itself allow.
 
     Attributes:
         now: The time in seconds.
         refused: Requests that were answered 503.
+        longest_s: The longest time for which a fetch was only refused. dbloader gives up after three times PATIENCE_S.
     """
 
     def __init__(self, cluster: Cluster, rng: np.random.Generator) -> None:
@@ -45,18 +48,20 @@ class Network:
         self._rate: Array | None = None
         self._asked: Counter[int] = Counter()
         self._accepted: Counter[int] = Counter()
-        self._most_parts = 0.0
-        self._part_bytes = min(PART_BYTES, cluster.shard_bytes)
-        limits = (cluster.store_mbs * 1e6, cluster.store_requests * self._part_bytes)
-        self._total_speed = min((limit for limit in limits if limit), default=inf)
+        self._requests = np.zeros(shape, np.int64)  # that are not accepted yet
+        self._is_new = np.zeros(shape, bool)  # no request is accepted yet
+        self._since = np.zeros(shape)
+        self._at_once = max(_PARTS_AT_ONCE, int(min(cluster.stream_mbs, cluster.nic_mbs) * 1e6 / PART_BYTES))
+        self._total_speed = cluster.store_mbs * 1e6 or inf
         self.refused = 0
+        self.longest_s = 0.0
         # Events that are so near come together; it is far below the time of any shard.
         self._tick = 1e-2 * cluster.shard_mb / min(cluster.stream_mbs, cluster.nic_mbs)
 
     @property
     def most_requests(self) -> float:
-        """The most requests in a second: those for sizes, and those for parts."""
-        return max(self._asked.values()) + self._most_parts
+        """The most requests in a second, with those that were refused."""
+        return max(self._asked.values())
 
     def idle(self, node: int) -> list[int]:
         """Return the numbers of the node's streams that have nothing to do."""
@@ -66,7 +71,13 @@ class Network:
     def fetch(self, node: int, stream: int, shard: int, nbytes: int) -> None:
         """Ask for a shard."""
         slot = node, stream
-        self._shard[slot], self._size[slot], self._left[slot], self._attempt[slot] = shard, nbytes, nbytes, 0
+        self._shard[slot], self._size[slot], self._left[slot] = shard, nbytes, 0
+        self._requests[slot] = 1 + -(-nbytes // PART_BYTES)
+        self._is_new[slot] = True
+        self._begin(slot)
+
+    def _begin(self, slot: tuple[int, int]) -> None:
+        self._attempt[slot], self._since[slot] = 0, self.now
         self._ask(slot)
 
     def stop(self) -> None:
@@ -75,18 +86,33 @@ class Network:
 
     def _ask(self, slot: tuple[int, int]) -> None:
         cluster, second = self._cluster, int(self.now)
-        self._asked[second] += 1  # for the size
-        delay = cluster.latency_ms / 1e3 * float(self._rng.lognormal(0, cluster.latency_spread, 2).sum())
-        delay += cluster.fetch_ms / 1e3
+        wanted = min(int(self._requests[slot]), self._at_once)
+        room = (
+            max(0, max(1, int(cluster.store_requests)) - self._accepted[second]) if cluster.store_requests else wanted
+        )
+        accepted = min(wanted, room)
+        refused = min(wanted - accepted, _PARTS_AT_ONCE)
+        self._asked[second] += accepted + refused
+        self._accepted[second] += accepted
+        self._requests[slot] -= accepted
+        delay = 0.0
+        if self._is_new[slot] or refused:
+            delay = cluster.latency_ms / 1e3 * float(self._rng.lognormal(0, cluster.latency_spread, 2).sum())
         self._phase[slot] = _ASKED
-        if 0 < cluster.store_requests <= self._accepted[second]:
-            self.refused += 1
+        if accepted:
+            delay += cluster.fetch_ms / 1e3 * bool(self._is_new[slot])
+            self._is_new[slot], self._since[slot] = False, self.now
+            last = self._requests[slot] == 0
+            self._left[slot] = self._size[slot] if last else min(self._size[slot], accepted * PART_BYTES)
+            self._size[slot] -= self._left[slot]
+        if refused:
+            self.refused += refused
+            self.longest_s = max(self.longest_s, self.now - float(self._since[slot]))
+        if not accepted:
             longest = min(_LONGEST_BACK_OFF_S, _BACK_OFF_S * 2.0 ** self._attempt[slot])
             delay += longest * self._rng.uniform(0.5, 1)
             self._attempt[slot] += 1
             self._phase[slot] = _REFUSED
-        else:
-            self._accepted[second] += 1
         self._at[slot] = self.now + delay
 
     def next_event(self) -> float:
@@ -114,7 +140,10 @@ class Network:
                 self._phase[slot], self._rate = _COMING, None
             elif self._phase[slot] == _COMING:
                 self._phase[slot], self._rate = _IDLE, None
-                done.append((node, int(self._shard[slot])))
+                if self._requests[slot]:
+                    self._begin(slot)
+                else:
+                    done.append((node, int(self._shard[slot])))
         return done
 
     def _rates(self) -> Array:
@@ -126,7 +155,6 @@ class Network:
             if self._total_speed < float((speed * count).sum()):
                 speed = np.minimum(speed, _level(speed, count, self._total_speed))
             self._rate = np.broadcast_to(speed[:, None], coming.shape)
-            self._most_parts = max(self._most_parts, float((speed * count).sum()) / self._part_bytes)
         return self._rate
 
 

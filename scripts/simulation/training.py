@@ -103,7 +103,8 @@ class Training:
         self.nodes = [_Node(n, self.network, nbytes, limit, self.index_bytes) for n in range(cluster.nodes)]
         self._rng = rng
         slowest = float(rng.lognormal(0, cluster.step_spread, cluster.nodes).max())
-        self._step_s = cluster.step_ms / 1e3 * slowest
+        self._useful_s = cluster.step_ms / 1e3 * slowest
+        self._step_s = max(self._useful_s, cluster.decode_s)  # images of later steps are decoded meanwhile
         self.lost_nodes = 0
 
     def run(self) -> list[dict[str, float]]:
@@ -114,6 +115,8 @@ class Training:
         cluster, network = self._cluster, self.network
         order = Order(cluster, self._lengths, epoch)
         begun, before = network.now, [node.read for node in self.nodes]
+        if epoch == 0:
+            network.now += cluster.start_s
         nodes, position, first, useful = cluster.nodes, 0, None, 0.0
         needs = order.needs(nodes)
         shards = sum(len({need.shard for need in uses}) for uses in needs) / nodes
@@ -123,7 +126,7 @@ class Training:
             done, started = self._segment(needs, steps)
             first = first if started is None or first is not None else started
             kept = done if done == steps else done // cluster.checkpoint_steps * cluster.checkpoint_steps
-            useful += kept * self._step_s
+            useful += kept * self._useful_s
             if done == steps:
                 break
             position += kept * cluster.batch * world
@@ -149,8 +152,11 @@ class Training:
             node.come_to(0)
             node.fetch()
         step, free, first = 0, network.now, None
+        is_decoded = False
         waiting = {n for n, node in enumerate(used) if node.missing}
         while step < steps or network.now < free:
+            if not waiting and not is_decoded and step < steps:
+                is_decoded, free = True, network.now + self._cluster.decode_s  # nothing hides it before the first step
             if not waiting and step < steps and network.now >= free:
                 first = network.now if first is None else first
                 free, step = network.now + self._step_s, step + 1

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from simulation.__main__ import main, simulate
 from simulation.cluster import Cluster
+from simulation.limits import describe, limits
 from simulation.training import Training
 
 from dbloader.remote.bucket import PART_BYTES
@@ -16,6 +17,7 @@ from dbloader.remote.bucket import PART_BYTES
 SMALL: dict[str, Any] = {
     "nodes": 4, "ranks": 4, "shards": 64, "records": 250, "batch": 125, "step_ms": 1000.0, "shard_mb": 50.0,
     "step_spread": 0, "nic_spread": 0, "latency_spread": 0, "latency_ms": 100.0, "index_bytes": 0.0,
+    "decode_ms": 0.0, "start_s": 0.0,
 }  # fmt: skip
 
 
@@ -67,7 +69,38 @@ def test_cache_stays_within_its_size_and_a_small_cache_is_refused() -> None:
 def test_requests_over_the_limit_get_503_and_are_repeated() -> None:
     training = Training(Cluster(**SMALL, store_requests=1), [])
     assert training.run()[0]["read_per_data"] == 1
-    assert 0 < training.network.refused < 3 * 64, "pauses between requests must become longer"
+    # 64 shards with a size and 6 parts. Without longer pauses, 16 streams would be refused 4 requests in each 0.1 s.
+    assert training.network.now >= 64 * 7
+    assert 0 < training.network.refused < 16 * 4 * 10 * 64 * 7 / 10, "pauses between requests must become longer"
+
+
+def test_decoding_and_the_start_of_ranks_take_time() -> None:
+    usual, slow = one_epoch(), one_epoch(decode_ms=100.0, cores=25, start_s=30.0)  # 2 s for each of 8 steps
+    assert slow["first_batch_s"] == pytest.approx(usual["first_batch_s"] + 30 + 2)
+    assert slow["seconds"] == pytest.approx(slow["first_batch_s"] + 16)
+    assert slow["stall_percent"] == pytest.approx(100 * (1 - 8 / slow["seconds"]))
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({}, "limit: the training step (at least 8 s of "),
+        ({"decode_ms": 100.0, "cores": 25}, "limit: decoding (at least 16 s of "),
+        ({"nic_mbs": 10.0}, "limit: the network cards (at least 80 s of "),
+        ({"store_mbs": 10.0}, "limit: the store's speed (at least 320 s of "),
+        ({"store_requests": 10}, "limit: the store's requests (at least 45 s of "),
+        ({"start_s": 100.0}, "limit: the start of the ranks (at least 100 s of "),
+        ({"index_bytes": 1e6, "stream_mbs": 100.0}, "limit: the index (at least 160 s of "),
+        ({"stream_mbs": 2.0}, "limit: the speed of one fetch (at least 100 s of "),
+    ],
+)
+def test_line_names_the_limit_that_binds(options: dict[str, Any], line: str) -> None:
+    cluster = Cluster(**{**SMALL, **options})
+    training = Training(cluster, [])
+    epoch = training.run()[0]
+    found = limits(cluster, epoch, training.index_bytes)
+    assert describe(found, epoch).startswith(line)
+    assert found[0].seconds <= epoch["seconds"] * 1.001
 
 
 @pytest.mark.parametrize("restart_nodes", [0, 2])

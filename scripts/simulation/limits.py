@@ -1,0 +1,58 @@
+"""Which limit binds: the time that the first epoch would take if only one thing took time."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import TYPE_CHECKING, NamedTuple
+
+from dbloader.remote.bucket import PART_BYTES
+
+if TYPE_CHECKING:
+    from simulation.cluster import Cluster
+
+
+class Limit(NamedTuple):
+    """Something that takes time: its name, the least seconds of the first epoch, and what makes it shorter."""
+
+    name: str
+    seconds: float
+    remedy: str
+
+
+def limits(cluster: Cluster, epoch: dict[str, float], index_bytes: int) -> list[Limit]:
+    """Return all limits, the one that binds first.
+
+    Args:
+        cluster: What was simulated.
+        epoch: The measures of the first epoch.
+        index_bytes: Bytes of the manifest and the index, which each node fetches.
+    """
+    data = cluster.shards * cluster.shard_bytes * epoch["read_per_data"]
+    node = data / cluster.nodes + index_bytes
+    steps = ceil(cluster.length / cluster.world / cluster.batch)
+    parts = data / cluster.shard_bytes * (1 + ceil(cluster.shard_bytes / PART_BYTES))
+    parts += cluster.nodes * (1 + ceil(index_bytes / PART_BYTES))
+    stream, nic = cluster.stream_mbs * 1e6, cluster.nic_mbs * 1e6
+    found = [
+        Limit("the training step", steps * cluster.step_ms / 1e3, "Faster GPUs or a smaller model"),
+        Limit("decoding", steps * cluster.decode_s, "More cores, or smaller images in the store,"),
+        Limit("the network cards", node / nic, "Faster cards, smaller images or a larger cache"),
+        Limit("the speed of one fetch", node / (cluster.streams * stream), "A store nearer to the nodes"),
+        Limit("the index", index_bytes / min(stream, nic), "A cache that stays, or is filled before the job,"),
+        Limit("the start of the ranks", cluster.start_s, "Longer epochs between restarts"),
+    ]
+    if cluster.store_mbs:
+        found.append(Limit("the store's speed", node * cluster.nodes / cluster.store_mbs / 1e6, "A faster store"))
+    if cluster.store_requests:
+        remedy = "More prefixes, or a cache that stays or is filled before the job,"
+        found.append(Limit("the store's requests", parts / cluster.store_requests, remedy))
+    return sorted(found, key=lambda limit: -limit.seconds)
+
+
+def describe(found: list[Limit], epoch: dict[str, float]) -> str:
+    """Return one line: the limit that binds, the next one, and what helps most."""
+    first, second = found[:2]
+    return (
+        f"limit: {first.name} (at least {first.seconds:,.0f} s of {epoch['seconds']:,.0f} s), then {second.name} "
+        f"({second.seconds:,.0f} s). {first.remedy} would help most."
+    )
