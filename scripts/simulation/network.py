@@ -25,8 +25,8 @@ class Network:
     """Requests of all nodes to one store.
 
     A fetch asks for the size of a shard, and then for as many parts at a time as come in a second. In each second, the
-    store accepts requests up to its limit, and answers 503 to the others. These are repeated after growing pauses. Parts
-    come at the speed that the node, the store and a fetch by itself allow.
+    store accepts requests up to its limit, and answers 503 to the others. These are repeated after growing pauses.
+    Parts come at the speed that the node, the store and a fetch by itself allow.
 
     Attributes:
         now: The time in seconds.
@@ -87,9 +87,8 @@ class Network:
     def _ask(self, slot: tuple[int, int]) -> None:
         cluster, second = self._cluster, int(self.now)
         wanted = min(int(self._requests[slot]), self._at_once)
-        room = (
-            max(0, max(1, int(cluster.store_requests)) - self._accepted[second]) if cluster.store_requests else wanted
-        )
+        limit = max(1.0, cluster.store_requests) if cluster.store_requests else inf
+        room = max(0, int(min(limit - self._accepted[second], wanted)))
         accepted = min(wanted, room)
         refused = min(wanted - accepted, _PARTS_AT_ONCE)
         self._asked[second] += accepted + refused
