@@ -51,7 +51,7 @@ def test_unreadable_files_are_problems(root: Path) -> None:
         (errno.ENOTCONN, SourceError, r"0\.jpg cannot be read: Transport endpoint is not connected; is its disk there"),
     ],
 )
-def test_failure_of_the_machine_is_an_error_not_a_problem(
+def test_failure_of_the_machine_raises_instead_of_reporting_a_problem(
     root: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Exception], message: str
 ) -> None:
     def refuse(*_: object) -> int:

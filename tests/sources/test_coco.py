@@ -22,7 +22,7 @@ CATEGORIES = [{"id": 18, "name": "dög"}, {"id": 3, "name": "中 cat"}]
 
 
 def coco(photos: Path, *annotations: dict[str, Any], **changes: Any) -> Path:
-    """Write a COCO file of the three photographs, with ids from 10 on; an annotation needs an image and a box."""
+    """Write a COCO file of the three photographs, whose ids start at 10. Each annotation needs an image and a box."""
     whole = [
         {"id": number, "category_id": 18, "segmentation": [[1, 2, 3]], **annotation}
         for number, annotation in enumerate(annotations, 100)
@@ -46,13 +46,14 @@ def test_dataset_has_coco_boxes(photos: Path, tmp_path: Path) -> None:
     assert (report.records, report.rejected, report.warnings) == (3, 0, ())
     fields = ("name", "boxes", "box_labels", "iscrowd", "image_id", "annotations", "label")
     dataset = LMDBDataset(tmp_path / "out.lmdb", fields=fields)
-    assert dataset.classes == ["中 cat", "dög"]  # in the order of the ids
+    assert dataset.classes == ["中 cat", "dög"]  # classes are in the order of their ids
     first, empty, last = dataset[0:3]
     assert (first["name"], first["image_id"], first["label"]) == ("0.jpg", 10, None)
     np.testing.assert_array_equal(first["boxes"], np.array([[1.5, 2, 11.5, 22]], np.float32), strict=True)
     np.testing.assert_array_equal(first["box_labels"], np.array([0]), strict=True)
     assert (empty["boxes"].shape, empty["boxes"].dtype, empty["box_labels"].shape) == ((0, 4), np.float32, (0,))
-    np.testing.assert_array_equal(last["boxes"], [[1, 2, 4, 6], [0, 0, 64, 48]])  # cut by the 0.4 beyond the edge
+    # cut at the edge, which the box exceeded by 0.4
+    np.testing.assert_array_equal(last["boxes"], [[1, 2, 4, 6], [0, 0, 64, 48]])
     assert last["iscrowd"].tolist() == [0, 1]
     assert [(one["id"], one["segmentation"]) for one in json.loads(last["annotations"])] == [
         (100, [[1, 2, 3]]),
@@ -70,7 +71,7 @@ def test_coco_file_may_have_any_layout_and_no_annotations(photos: Path) -> None:
         text = json.dumps({key: content[key] for key in order}, indent=1, ensure_ascii=False)
         listing.write_text("\ufeff \n" + text + "\n", encoding="utf-8")
         assert [str(entry) for entry in entries(listing, photos)] == expected
-    del content["annotations"]  # the files of COCO's test images have none
+    del content["annotations"]  # the files of COCO's test images have no annotations
     listing.write_text(json.dumps(content))
     assert [len(entry.fields["boxes"]) for entry in entries(listing, photos)] == [0, 0, 0]
 

@@ -1,4 +1,4 @@
-"""Folders of images: which files become records, in which order, and the reports about all others."""
+"""Folders of images: which files become records, in which order, and how all other files are reported."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TORCHVISION_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif
 
 
 def plant(root: Path, *names: str | bytes) -> Path:
-    """Make empty files, and folders where a name ends with a slash."""
+    """Make empty files. A name that ends with a slash becomes a folder."""
     for name in names:
         path = os.path.join(os.fsencode(root), os.fsencode(name))  # noqa: PTH118 - bytes
         os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120 - bytes
@@ -52,14 +52,14 @@ def split(source: FolderSource) -> tuple[list[str], dict[str, str]]:
 
 @pytest.fixture
 def open_path() -> Iterator[Path]:
-    """Return a folder that every user can open. pytest's own folders are private."""
+    """Return a folder that every user can open, because pytest's own folders are private."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
 
 
 def torchvision_samples(root: Path) -> list[tuple[bytes, int]]:
-    """Sort as ImageFolder does: classes, then folders by their path as one string, then names."""
+    """Sort like ImageFolder: by class, then by the folder's path as one string, then by name."""
     classes = sorted(path.name for path in root.iterdir() if path.is_dir())
     files = [path for path in root.glob("*/**/*") if path.is_file() and path.suffix.lower() in TORCHVISION_EXTENSIONS]
     files.sort(key=lambda path: (classes.index(path.relative_to(root).parts[0]), str(path.parent), path.name))
@@ -81,12 +81,12 @@ def test_order_and_labels_equal_torchvision(names: set[str]) -> None:
             try:
                 plant(root, name)
             except (IsADirectoryError, NotADirectoryError, FileExistsError):
-                continue  # another name is a folder or file there
-        # dbloader names images beside the class folders; torchvision ignores them.
+                continue  # another name is already a folder or file with this path
+        # dbloader reports images beside the class folders, and torchvision ignores them.
         assert [(entry.location[0], entry.label) for entry in entries(scan(root))] == torchvision_samples(root)
 
 
-def test_all_extensions_are_taken_in_any_case(tmp_path: Path) -> None:
+def test_extensions_match_in_upper_and_lower_case(tmp_path: Path) -> None:
     assert EXTENSIONS[: len(TORCHVISION_EXTENSIONS)] == TORCHVISION_EXTENSIONS
     plant(tmp_path, *(f"cat/a{extension.upper()}" for extension in EXTENSIONS), "cat/jpg", "cat/a.jpg.txt")
     assert sorted(names(scan(tmp_path))) == sorted(f"cat/a{extension.upper()}" for extension in EXTENSIONS)
@@ -110,14 +110,14 @@ def test_memory_does_not_grow_with_the_number_of_files(tmp_path: Path) -> None:
     assert peaks[1] < 1.1 * peaks[0]
 
 
-def test_other_files_are_counted_by_extension(tmp_path: Path) -> None:
+def test_files_that_are_not_images_are_counted_by_extension(tmp_path: Path) -> None:
     plant(tmp_path, "cat/1.jpg", "cat/a.txt", "cat/x/b.TXT", "cat/c.tar.gz", "cat/README", b"cat/d.\xe9", "e.csv")
     source = scan(tmp_path)
     assert names(source) == ["cat/1.jpg"]
     assert tally_of(source).skipped == {".txt": 2, ".gz": 1, "": 1, ".\\xe9": 1, ".csv": 1}
 
 
-def test_hidden_files_and_folders_are_counted_and_left_out(tmp_path: Path) -> None:
+def test_hidden_files_and_folders_are_skipped_and_counted(tmp_path: Path) -> None:
     plant(tmp_path, "cat/1.jpg", "cat/._1.jpg", "cat/.jpg", "cat/.cache/1.jpg", ".git/1.jpg", ".2.jpg")
     source = scan(tmp_path)
     assert source.classes == ("cat",)
@@ -161,7 +161,7 @@ def test_links_to_files_folders_and_classes_are_followed(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("target", ["cat/a", ""])
-def test_loop_of_links_ends(tmp_path: Path, target: str) -> None:
+def test_listing_a_loop_of_links_ends(tmp_path: Path, target: str) -> None:
     plant(tmp_path, "cat/a/1.jpg", "dog/1.jpg")
     (tmp_path / "cat/a/loop").symlink_to(tmp_path / target)
     found, problems = split(scan(tmp_path))
@@ -201,9 +201,9 @@ def test_failing_file_system_ends_the_listing(tmp_path: Path, monkeypatch: pytes
         [*source.entries()]
 
 
-def test_pipes_and_sockets_called_like_images_are_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipes_and_sockets_named_like_images_are_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(tmp_path, "cat/1.jpg")
-    monkeypatch.chdir(tmp_path)  # a socket's path may have 107 bytes only
+    monkeypatch.chdir(tmp_path)  # a socket's path may have at most 107 bytes
     os.mkfifo("cat/pipe.jpg")
     os.mkfifo("cat/pipe")
     with socket.socket(socket.AF_UNIX) as listener:
@@ -216,7 +216,7 @@ def test_pipes_and_sockets_called_like_images_are_problems(tmp_path: Path, monke
     assert tally_of(source).skipped == {"": 1}
 
 
-def test_unreadable_folder_is_a_problem_and_others_are_read(open_path: Path) -> None:
+def test_unreadable_folder_is_a_problem_and_other_folders_are_read(open_path: Path) -> None:
     plant(open_path, "cat/1.jpg", "cat/locked/2.jpg", "cat/open/3.jpg", "cow/4.jpg", "dog/5.jpg", "out/6.jpg")
     (open_path / "dog/link.jpg").symlink_to(open_path / "out/6.jpg")
     for locked in ("cat/locked", "cow", "out"):
@@ -243,7 +243,7 @@ def test_unreadable_root_is_refused(open_path: Path) -> None:
     root.chmod(0o755)
 
 
-def test_name_in_another_encoding_is_opened_by_bytes_and_stored_as_text(tmp_path: Path) -> None:
+def test_file_with_a_name_in_another_encoding_is_read_and_its_name_stored_as_text(tmp_path: Path) -> None:
     plant(tmp_path, b"\xfcber/caf\xe9.jpg", b"\xfcber/b\xff/1.jpg", b"\xfcber/b\xff/2.jpg")
     source = scan(tmp_path)
     assert source.classes == ("\\xfcber",)
@@ -268,7 +268,7 @@ def test_folder_without_images_is_an_error_with_extensions(tmp_path: Path) -> No
         only_entries(scan(tmp_path))
 
 
-def test_names_that_get_the_text_of_another_name_are_problems(tmp_path: Path) -> None:
+def test_names_that_become_the_same_text_are_problems(tmp_path: Path) -> None:
     for name in (rb"\xfe/1.jpg", b"\xfe/1.jpg", rb"cat/\xe9.jpg", b"cat/\xe9.jpg"):
         path = tmp_path / os.fsdecode(name)
         path.parent.mkdir(exist_ok=True)

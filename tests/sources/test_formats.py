@@ -1,4 +1,4 @@
-"""Files of all formats that Pillow opens safely are taken from folders."""
+"""Folders provide files in all formats that Pillow opens safely."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def test_store_of_a_format_is_decoded(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar", "folder"])
-def test_folders_zips_tars_and_exports_take_same_formats(tmp_path: Path, kind: str) -> None:
-    names = [name for name in FORMATS if name != "ICO"]  # whose size Pillow changes
+def test_folders_zips_tars_and_exports_accept_the_same_formats(tmp_path: Path, kind: str) -> None:
+    names = [name for name in FORMATS if name != "ICO"]  # Pillow changes the size of an ICO image
     files = {f"cat/{name}{extension_of(name)}": encoded(jpegs.draw(24, 18), name) for name in names}
     before = convert(plant(tmp_path / "images", files), tmp_path / "a.lmdb")
     if kind in ("zip", "tar"):
@@ -52,5 +52,5 @@ def test_folders_zips_tars_and_exports_take_same_formats(tmp_path: Path, kind: s
     after = convert(source, tmp_path / "b.lmdb")
     assert (after.records, after.skipped, after.rejected) == (len(names), {}, 0)
     assert {record.image for record in records(after.place)} == {*files.values()}
-    if kind not in ("zip", "tar"):  # whose files may be in another order
+    if kind not in ("zip", "tar"):  # files in zips and tars may be in another order
         assert after.digest == before.digest

@@ -1,4 +1,4 @@
-"""Listings: their formats, labels, paths and fields, and mistakes of a row or of the whole listing."""
+"""Listings: their formats, labels, paths and fields, and mistakes in a row or in the whole listing."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ ROWS = [{"path": "cat/1.jpg", "label": "cat", "site": "007"}, {"path": "dog/2.gi
         ("a.ndjson", b"\xef\xbb\xbf" + "\r\n".join(map(json.dumps, ROWS)).encode()),
     ],
 )
-def test_every_format_gives_same_entries(tmp_path: Path, name: str, content: Any) -> None:
+def test_every_format_gives_the_same_entries(tmp_path: Path, name: str, content: Any) -> None:
     source = listed(tmp_path, name, content)
     assert source.classes == ("cat", "dog")
     assert only_entries(source) == TWO_ENTRIES
@@ -72,7 +72,7 @@ def test_other_names_of_path_and_label_columns_are_read(tmp_path: Path, path: st
     assert only_entries(listed(tmp_path, "a.csv", f"{path},{label}\na.jpg,3\n")) == [Entry("a.jpg", (b"a.jpg",), 3, {})]
 
 
-def test_json_keeps_types_and_csv_makes_text(tmp_path: Path) -> None:
+def test_json_keeps_types_and_csv_gives_text(tmp_path: Path) -> None:
     fields = {"area": 1.5, "boxes": [[1, 2], [3, 4]], "checked": True, "note": None, "site": 7}
     for name, content in (("a.json", [{"path": "a", **fields}]), ("a.jsonl", json.dumps({"path": "a", **fields}))):
         assert only_entries(listed(tmp_path, name, content)) == [Entry("a", (b"a",), None, fields)]
@@ -125,7 +125,7 @@ def test_integers_stay_unchanged_as_labels(tmp_path: Path, content: Any, expecte
         ("001", "120"),
     ],
 )
-def test_csv_refuses_labels_of_integers_and_names(tmp_path: Path, first: str, odd: str) -> None:
+def test_csv_refuses_a_mix_of_integers_and_names_as_labels(tmp_path: Path, first: str, odd: str) -> None:
     one, other = re.escape(repr(first)), re.escape(repr(odd))
     rows = f"{other}.*{one}|{one}.*{other}"
     with pytest.raises(SourceError, match=rf"a\.csv: the label of row \d is ({rows}): give each a plain integer"):
@@ -178,7 +178,7 @@ def test_rows_without_a_label_give_a_warning(tmp_path: Path, name: str, content:
     assert None in labels(source)
 
 
-def test_names_and_integers_together_are_an_error(tmp_path: Path) -> None:
+def test_mix_of_names_and_integers_as_labels_is_an_error(tmp_path: Path) -> None:
     content = {"path_list": ["a", "b", "c", "d"], "label_list": [7, 8, "cat", "cat"]}
     with pytest.raises(SourceError, match=r"the label of row 1 is the integer 7, of row 3 'cat': give every"):
         listed(tmp_path, "a.json", content)
@@ -212,7 +212,7 @@ def test_label_of_another_type_is_an_error(tmp_path: Path, label: str, shown: st
         ("caf\udce9.jpg", "caf\\xe9.jpg"),
     ],
 )
-def test_name_is_the_normalized_path(tmp_path: Path, path: str, name: str) -> None:
+def test_name_of_an_entry_is_its_normalized_path(tmp_path: Path, path: str, name: str) -> None:
     path, name = (text.replace("ROOT", str(tmp_path / "root")) for text in (path, name))
     [entry] = only_entries(listed(tmp_path, "a.json", {"path_list": [path]}))
     assert entry.location[0] == os.fsencode(path)
@@ -235,7 +235,7 @@ def test_row_without_a_usable_path_is_a_problem(tmp_path: Path, path: str, reaso
     assert source.classes == ("x", "z")
 
 
-def test_row_with_too_few_or_many_values_is_a_problem(tmp_path: Path) -> None:
+def test_row_with_too_few_or_too_many_values_is_a_problem(tmp_path: Path) -> None:
     source = listed(tmp_path, "a.csv", 'path,x\na,1\n\nb\n"c\nd",2\ne,3,4\nf,5\n')
     assert list(source.entries()) == [
         Entry("a", (b"a",), None, {"x": "1"}),

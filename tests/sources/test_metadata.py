@@ -53,7 +53,7 @@ def test_metadata_is_found_and_its_columns_become_fields(root: Path, kind: str) 
     assert source.warnings == ()
 
 
-def test_folders_are_the_classes_without_a_label_column(root: Path) -> None:
+def test_folders_are_classes_if_there_is_no_label_column(root: Path) -> None:
     source = opened(root, "metadata.jsonl", [{"file_name": name, "caption": name} for name in ALL])
     assert source.classes == ("cat", "dog")
     assert [(name, label) for name, label, _ in found(source)] == [*zip(ALL, [1, 0, 1, 0], strict=True)]
@@ -75,7 +75,7 @@ def test_files_without_class_folders_have_no_label(tmp_path: Path, names: list[s
     assert warning.startswith("no row has a label, as no column is called 'label' or 'class' or ")
 
 
-def test_label_column_of_metadata_wins_over_folders(root: Path) -> None:
+def test_label_column_of_metadata_takes_precedence_over_folders(root: Path) -> None:
     source = opened(root, "metadata.jsonl", [{"file_name": name, "label": None} for name in ALL])
     assert [label for _, label, _ in found(source)] == [None] * 4
     source = opened(root, "metadata.jsonl", [{"file_name": name, "class": 7, "path": "p"} for name in ALL])
@@ -109,7 +109,7 @@ def test_images_without_a_row_are_counted(root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["metadata.csv", "cat/metadata.jsonl", "metadata.parquet"])
-def test_unused_metadata_is_named(root: Path, name: str) -> None:
+def test_unused_metadata_file_is_named(root: Path, name: str) -> None:
     plant(root, {name: b"id,caption\n1,x\n"})
     source = open_source(root)
     assert len(found(source)) == 4
@@ -130,7 +130,7 @@ def test_two_metadata_files_are_an_error(root: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../secret.jpg", "cat/../../secret.jpg", ".."])
-def test_no_path_leaves_the_folder(root: Path, path: str) -> None:
+def test_metadata_paths_cannot_leave_the_folder(root: Path, path: str) -> None:
     source = opened(root, "metadata.jsonl", [{"file_name": "cat/1.jpg", "label": 0}, {"file_name": path, "label": 0}])
     first, problem = source.entries()
     assert first.name == "cat/1.jpg"
@@ -139,7 +139,7 @@ def test_no_path_leaves_the_folder(root: Path, path: str) -> None:
     assert problem.reason.startswith("its path leaves the folder: ")
 
 
-def test_wrong_rows_are_problems_and_wrong_files_errors(root: Path) -> None:
+def test_invalid_rows_are_problems_and_invalid_files_are_errors(root: Path) -> None:
     source = opened(root, "metadata.jsonl", [{"file_name": "cat/1.jpg"}, {"caption": "x"}, {"file_name": None}])
     assert [*source.entries()][1:] == [
         Problem("row 2", "it has no path in a column called file_name"),
@@ -155,7 +155,7 @@ def test_wrong_rows_are_problems_and_wrong_files_errors(root: Path) -> None:
 
 
 @pytest.mark.slow
-def test_hugging_face_reads_same_images_and_values(tmp_path: Path) -> None:
+def test_hugging_face_reads_the_same_images_and_values(tmp_path: Path) -> None:
     root = plant_photos(tmp_path / "images", 6)
     rows = [{"file_name": f"{('cat', 'dog')[n % 2]}/{n:04}.jpg", "label": n % 3, "text": f"t{n}"} for n in (3, 0, 4, 1)]
     (root / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))

@@ -1,4 +1,4 @@
-"""Object storage: its images become the same records as the same folder on a disk."""
+"""Images in object storage become the same records as the same folder on a disk."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("object_store")]
 
-# Names that sort otherwise as keys than as paths, or need escapes in URLs and signatures.
+# Names that sort differently as keys and as paths, or need escapes in URLs and signatures.
 NAMES = (
     "cat/2.jpg", "cat/10.jpg", "cat/a/1.jpg", "cat/a-b/1.jpg", "cat/a/b/z.JPEG", "cat/z.png.jpg", "Dog/ä ö%20+&=?#.jpg",
     "Dog/é/é.jpg", "dog-2/1.jpg", "dog/1.jpg",
@@ -36,7 +36,7 @@ NAMES = (
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A folder of photographs, and of files that are left out."""
+    """A folder of photographs and of files that are skipped."""
     plant(tmp_path / "images", {name: photo(number) for number, name in enumerate(NAMES)})
     others = {
         "cat/notes.txt": b"x",
@@ -52,11 +52,11 @@ def root(tmp_path: Path) -> Path:
 def test_objects_are_listed_like_the_same_folder(object_store: ObjectStore, outside: Outside, root: Path) -> None:
     place = object_store.place("train")
     outside(put_folder, place, root)
-    outside(put, place, {"cat/empty/": b""})  # as programs make that show folders
+    outside(put, place, {"cat/empty/": b""})  # an empty object, which programs make to represent a folder
     assert outside(listed, place) == listed(str(root))
 
 
-def test_conversion_and_its_parts_give_digest_of_the_folder(
+def test_conversion_whole_or_in_parts_gives_the_digest_of_the_folder(
     object_store: ObjectStore, outside: Outside, root: Path, tmp_path: Path
 ) -> None:
     place, parts = object_store.place("train"), tmp_path / "parts.lmdb"
@@ -109,7 +109,7 @@ def test_listing_names_objects_and_files_of_a_web_server(
     listing.write_text(
         'path,label,mask\ncat/a/1.jpg,cat,dog/1.jpg\nDog/é/é.jpg,dog,\ncat/none.jpg,cat,\n../x.jpg,cat,\n"a\nb",cat,\n'
     )
-    place = object_store.place("bucket")  # its errors must not look like errors about a bucket
+    place = object_store.place("bucket")  # an error that contains this name must not look like an error about a bucket
     outside(put_folder, place, root)
     root.rename(tmp_path / "files")
     with web_server(tmp_path) as address:
@@ -143,7 +143,7 @@ def test_place_that_cannot_be_converted_is_refused(object_store: ObjectStore, ou
     nowhere = object_store.environment(endpoint="http://user:hidden@127.0.0.1:9")
     with pytest.raises(SourceError, match=r"no server answers at 127\.0\.0\.1:9 \(AWS_ENDPOINT_URL\)"):
         outside(convert, f"{place}flat", to, environment=nowhere)
-    with HTTPProxy(object_store.port, lambda *_: (301, "PermanentRedirect")) as proxy:  # as S3 answers
+    with HTTPProxy(object_store.port, lambda *_: (301, "PermanentRedirect")) as proxy:  # the response of S3
         elsewhere = object_store.environment(endpoint=proxy.endpoint)
         with pytest.raises(SourceError, match="s3://images is in another region: set AWS_REGION"):
             outside(convert, f"{place}flat", to, environment=elsewhere)

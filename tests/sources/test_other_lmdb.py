@@ -55,7 +55,7 @@ def source_of(tmp_path: Path) -> Iterator[Callable[[Mapping[bytes, bytes]], LMDB
 
 
 def test_name_of_an_image_is_its_key(source_of: SourceOf) -> None:
-    many = {b"%05d" % number: b"\xff\xd8\xff" for number in range(1001)}  # more than a block
+    many = {b"%05d" % number: b"\xff\xd8\xff" for number in range(1001)}  # more values than one block
     assert [entry.location[0] for entry in entries(source_of(many))] == [*many]
     values = {b"b-key": photo(1), "k\u00e4y".encode(): picture("PNG"), b"\0\1": photo(2), b"\xff": b"no image"}
     source = source_of(values)
@@ -131,7 +131,7 @@ def test_missing_images_and_texts_are_named(source_of: SourceOf) -> None:
 
 
 def folder2lmdb(items: list[Any], protocol: int = 4, key: str = "{}") -> dict[bytes, bytes]:
-    """Return the values that the tutorials with ImageFolder and folder2lmdb.py write; a Pickle is written as it is."""
+    """Return values as tutorials with ImageFolder and folder2lmdb.py write them. A Pickle is written unchanged."""
     keys = [key.format(number).encode("ascii") for number in range(len(items))]
     dumps = partial(pickle.dumps, protocol=protocol)
     values = {
@@ -192,7 +192,7 @@ HOSTILE = [
     (pickle.dumps({1, 2}), "it has the instruction EMPTY_SET, which plain values and arrays do not need"),
     (pickle.dumps({"image": np.zeros((2, 2), np.uint8)}), "it has both a dict and an array"),
     (b"\x80\x04(" + b")" + b"\x85" * 10**6 + b"t.", "it has more than 1,000 instructions"),
-    (b"\x80\x04r\xff\xff\xff\x7f.", "it has more than 1,000 instructions"),  # room for 2**31 values
+    (b"\x80\x04r\xff\xff\xff\x7f.", "it has more than 1,000 instructions"),  # memo index 2**31 - 1
     (b"\x80\x04\x8e" + HUGE + b"\x01.", "expected"),
     (b"\x80\x04cnumpy.core.multiarray\nscalar\n(K\x01K\x02tR.", "has no attribute 'code'"),
     (b"\x80\x04cnumpy.core.multiarray\n_reconstruct\nN(K\x01K\x02tb.", "state is not a dictionary"),
@@ -226,9 +226,9 @@ def test_hostile_pickle_is_refused(
     assert not (tmp_path / "hostile").exists()
 
 
-def test_pickle_cannot_change_how_the_next_is_read(source_of: SourceOf) -> None:
+def test_pickle_cannot_change_how_later_pickles_are_read(source_of: SourceOf) -> None:
     pixels = np.zeros((2, 2), np.uint8)
-    # BUILD with a pair (None, state) sets attributes of any object, also of a function.
+    # BUILD with a pair (None, state) sets attributes of any object, even of a function.
     for target in (b"numpy.core.multiarray\n_reconstruct\n", b"numpy\ndtype\n", b"numpy\nndarray\n"):
         for state in (b"(\x8c\x0c__defaults__K\x01t", b"}\x8c\x0c__defaults__K\x01s"):
             attack = b"\x80\x04c" + target + b"N" + state + b"\x86b."
@@ -240,7 +240,7 @@ def test_pickle_cannot_change_how_the_next_is_read(source_of: SourceOf) -> None:
 def test_images_in_meta_info_are_read(tmp_path: Path) -> None:
     images = {b"baboon": picture("PNG"), b"a b_s001": picture("PNG", 2), b"extra": photo(1)}
     place = pack(tmp_path / "sr.lmdb", images, subdir=True)
-    # As make_lmdb_from_imgs does.
+    # Write the file as make_lmdb_from_imgs does.
     (place / "meta_info.txt").write_text("baboon.png (18,24,3) 1\na b_s001.png (18,24,3) 1\nnone.png (1,1,3) 1\n")
     path = find_lmdb(place)
     assert path is not None
@@ -271,13 +271,15 @@ def test_missing_pickles_are_named(source_of: SourceOf) -> None:
         (b"\x91\xc4\x0800000000", b"\x92\xc4\x01\xff\x03", "msgpack, as tensorpack's LMDBSerializer does"),
     ],
 )
-def test_other_serializations_are_refused_by_name(source_of: SourceOf, about: bytes, value: bytes, named: str) -> None:
+def test_other_serializations_are_named_and_refused(
+    source_of: SourceOf, about: bytes, value: bytes, named: str
+) -> None:
     remedy = r": read them with (pyarrow\.deserialize|LMDBSerializer\.load) .*dbloader\.write_store$"
     with pytest.raises(SourceError, match=re.escape(named) + remedy):
         source_of({b"00000000": value, b"__keys__": about})
 
 
-def test_pickled_dicts_have_an_image_a_label_and_fields(source_of: SourceOf) -> None:
+def test_pickled_dicts_become_images_labels_and_fields(source_of: SourceOf) -> None:
     items = [
         {"image": photo(1), "label": 3, "caption": "a cat", "tags": ["x", {"y": None}]},
         {"data": photo(2), "class": "cat"},

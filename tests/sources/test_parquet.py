@@ -91,7 +91,7 @@ def test_files_of_hugging_face_datasets_are_converted(tmp_path: Path, save: str,
         assert store.manifest.classes == ("dog", "cat")
 
 
-def test_places_name_tables(tmp_path: Path) -> None:
+def test_table_is_found_by_every_kind_of_place(tmp_path: Path) -> None:
     names = [f"train-{n:05}-of-00002.parquet" for n in range(2)]
     shards = [write(tmp_path / "hub" / "data" / name, image=[photo(n)]) for n, name in enumerate(names)]
     plant(tmp_path / "hub", {"README.md": b"read", ".git/x": b""})
@@ -145,7 +145,7 @@ def test_columns_are_found_by_their_names_and_types(tmp_path: Path) -> None:
     )
 
 
-def test_class_names_of_fields_survive_copy_and_export(tmp_path: Path) -> None:
+def test_class_names_of_fields_survive_copying_and_export(tmp_path: Path) -> None:
     names = {"fine": ["a", "b"], "coarse": ["c"], "tags": ["x", "y"], "parts.kind": ["p", "q"], "old.kind": ["r"]}
     of = {name: {"_type": "ClassLabel", "names": classes} for name, classes in names.items()}
     features = {
@@ -171,7 +171,7 @@ def test_class_names_of_fields_survive_copy_and_export(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_list", [False, True])
 def test_detection_objects_become_boxes(tmp_path: Path, is_list: bool) -> None:
-    """The objects are a struct of lists, as in CPPE-5. With List of datasets 4, they are a list of structs."""
+    """The objects are a struct of lists, as in CPPE-5, or a list of structs, as List of datasets 4 writes them."""
     category = {"_type": "ClassLabel", "names": ["Coverall", "Mask"]}
     rows: list[Any] = [
         {"id": [7, 8], "bbox": [[1.0, 2, 3, 4], [10, 20, 30, 10]], "category": [1, 0]},
@@ -210,7 +210,7 @@ def test_label_without_a_class_is_a_problem(tmp_path: Path) -> None:
     assert problem == ("2.jpg", "its label is 1, not from 0 to 0, as it has 1 classes")
 
 
-def test_names_of_repeated_paths_begin_with_file_and_row(tmp_path: Path) -> None:
+def test_repeated_paths_get_names_that_begin_with_file_and_row(tmp_path: Path) -> None:
     source = source_of(write(tmp_path / "x.parquet", image=[images(1)[0]] * 2 + images(2)[1:] + images(1, paths=False)))
     assert [entry.name for entry in entries(source)] == [
         "x/000000/0.jpg",
@@ -221,7 +221,7 @@ def test_names_of_repeated_paths_begin_with_file_and_row(tmp_path: Path) -> None
     assert warnings_of(source)[0] == "some images have the same path: so the names of records begin with file and row"
 
 
-def test_images_may_be_files_below_the_folder(tmp_path: Path) -> None:
+def test_table_may_name_image_files_below_its_folder(tmp_path: Path) -> None:
     plant(tmp_path / "a", {"b/1.jpg": photo(1)})
     plant(tmp_path, {"secret.jpg": b"x"})
     paths = ["b/1.jpg", "b/2.jpg", "../secret.jpg", f"{tmp_path}/secret.jpg"]
@@ -250,20 +250,20 @@ def test_images_may_be_files_below_the_folder(tmp_path: Path) -> None:
         ({"a": [b"1"], "b": [b"2"]}, "it may be each of 'a', 'b'"),
     ],
 )
-def test_table_without_a_certain_image_column_is_refused(tmp_path: Path, columns: Any, which: str) -> None:
+def test_table_without_an_unambiguous_image_column_is_refused(tmp_path: Path, columns: Any, which: str) -> None:
     message = f"x.parquet: cannot tell which column is the image: {which}; call the right one 'image'$"
     with pytest.raises(SourceError, match=message):
         source_of(write(tmp_path / "x.parquet", **columns))
 
 
-def test_shards_with_other_columns_are_refused(tmp_path: Path) -> None:
+def test_shards_with_different_columns_are_refused(tmp_path: Path) -> None:
     first = write(tmp_path / "1.parquet", image=[b"1"], x=[1])
     with pytest.raises(SourceError, match=r"2\.parquet: has other columns or classes than .*1\.parquet: convert it by"):
         source_of(first, write(tmp_path / "2.parquet", image=[b"1"], x=["1"]))
 
 
 @pytest.mark.slow
-def test_docs_recipe_embeds_images(tmp_path: Path) -> None:
+def test_documented_recipe_embeds_images(tmp_path: Path) -> None:
     plant(tmp_path / "images", {f"{n}.jpg": photo(n) for n in range(3)})
     page = (Path(__file__).parents[2] / "docs" / "parquet.md").read_text()
     (chain,) = (block for block in page.split("```") if "embed_table_storage" in block and block.startswith("python"))
@@ -298,14 +298,14 @@ def test_row_groups_of_any_size_and_order_give_the_same_records(
 
 def test_many_large_row_groups_in_a_random_order_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet_files, "_KEPT", 1)
-    write(tmp_path / "x.parquet", image=images(240), rows=80)  # more than two workers read at once
+    write(tmp_path / "x.parquet", image=images(240), rows=80)  # more row groups than the two workers read at once
     with pytest.raises(SourceError, match=r"too large for a random order: leave shuffle_seed \(--shuffle-seed\) out"):
         convert(tmp_path / "x.parquet", tmp_path / "out.lmdb", shuffle_seed=1)
     assert convert(tmp_path / "x.parquet", tmp_path / "out.lmdb", workers=2, overwrite=True).records == 240
 
 
 @pytest.mark.slow
-def test_large_row_group_takes_bounded_memory(tmp_path: Path) -> None:
+def test_large_row_group_needs_bounded_memory(tmp_path: Path) -> None:
     data = photo(1, 700, 500)
     column = [data + n.to_bytes(4, "big") for n in range(4000)]
     assert sum(map(len, column)) > 300e6
@@ -313,7 +313,7 @@ def test_large_row_group_takes_bounded_memory(tmp_path: Path) -> None:
     pq.write_table(pa.table({"image": column}), tmp_path / "x.parquet", **options)
     contents(
         source_of(write(tmp_path / "small.parquet", image=column[:9]))
-    )  # import the modules before the measurement
+    )  # imports the modules before the measurement
     assert peak_of_conversion(tmp_path / "x.parquet", tmp_path / "out.lmdb", check="none") < 200e6
 
 

@@ -1,4 +1,4 @@
-"""Stores as sources: conversion checks and changes their files like files of a folder, and loses nothing."""
+"""Conversion checks and changes the files of a store like files of a folder, and keeps everything else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIELDS: dict[str, Any] = {
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A store of files with all that a record can have."""
+    """A store of files whose records have everything that a record can contain."""
     files = [
         Record("b/2.jpg", 1, photo(1, 400, 300), 400, 300, "JPEG", fields=FIELDS),
         Record("a/1.png", 0, picture("PNG"), 24, 18, "PNG"),
@@ -67,7 +67,7 @@ def test_query_selects_the_records_of_a_store(store: Path, tmp_path: Path) -> No
     assert not [*tmp_path.glob("none*")]
 
 
-def test_images_are_made_smaller_and_keep_their_first_size(store: Path, tmp_path: Path) -> None:
+def test_resized_images_keep_their_first_original_size(store: Path, tmp_path: Path) -> None:
     convert(store, tmp_path / "b.lmdb", images=ImageFormat(short_side=100))
     report = convert(tmp_path / "b.lmdb", tmp_path / "c.lmdb", images=ImageFormat(short_side=20))
     first, png, nameless, damaged = records(tmp_path / "c.lmdb")
@@ -77,7 +77,7 @@ def test_images_are_made_smaller_and_keep_their_first_size(store: Path, tmp_path
     assert (png.name, png.label, png.resized_from) == ("a/1.png", 0, None)
     assert (nameless.name, nameless.label, nameless.resized_from) == (None, None, (80, 60))
     assert nameless.fields == {"tiles": b"of a user"}
-    # dbloader does not decode a record that is marked as damaged.
+    # dbloader never decodes a record that is marked as damaged.
     assert (damaged.image, damaged.damaged, damaged.resized_from) == (photo(3), "its end is missing", None)
     assert (report.resized, report.damaged, report.rejected) == (2, 1, 0)
     assert [event["reason"] for event in events(tmp_path / "c.lmdb")] == ["its end is missing (stored nevertheless)"]
@@ -119,13 +119,13 @@ def test_interrupted_conversion_resumes_unless_the_store_was_replaced(tmp_path: 
     assert shuffled.digest != whole.digest
     assert convert(tmp_path / "a.lmdb", tmp_path / "b.lmdb", shuffle_seed=3, resume=True).digest == shuffled.digest
     interrupt(tmp_path / "a.lmdb", tmp_path / "d.lmdb", 20)
-    plant(root, {"cat/0000.jpg": photo() + b"\1" * 8})  # of the same size
+    plant(root, {"cat/0000.jpg": photo() + b"\1" * 8})  # the new store has the same size
     convert(root, tmp_path / "a.lmdb", overwrite=True)
     with pytest.raises(StoreExistsError, match="list of files"):
         convert(tmp_path / "a.lmdb", tmp_path / "d.lmdb", resume=True)
 
 
-def test_damaged_record_is_rejected_and_others_are_stored(tmp_path: Path) -> None:
+def test_damaged_record_is_rejected_and_other_records_are_stored(tmp_path: Path) -> None:
     place = tmp_path / "a.lmdb"
     convert(plant_photos(tmp_path / "images", 20), place)
     data = place.read_bytes()

@@ -50,7 +50,7 @@ def source_of(*paths: Path) -> TarSource:
     return read_tars(paths[0], paths)
 
 
-def test_tar_of_a_folder_gives_same_records_as_the_folder(tmp_path: Path) -> None:
+def test_tar_of_a_folder_gives_the_same_records_as_the_folder(tmp_path: Path) -> None:
     folder = plant_photos(tmp_path / "images", 9)
     subprocess.run(["tar", "-C", tmp_path, "--sort=name", "-cf", tmp_path / "all.tar", "images"], check=True)
     from_folder, from_tar = (
@@ -64,7 +64,7 @@ def test_tar_of_a_folder_gives_same_records_as_the_folder(tmp_path: Path) -> Non
             assert (found.image, found.label) == (record.image, record.label)
 
 
-def test_webdataset_sample_is_one_record(tmp_path: Path) -> None:
+def test_webdataset_sample_becomes_one_record(tmp_path: Path) -> None:
     image = photo(1)
     first = {"a/1.jpg": image, "a/1.cls": b"7\n", "a/1.json": b'{"width": 3}', "a/1.txt": " a c\u00e4t\n".encode()}
     second = {"a/2.seg.png": b"mask", "a/2.PNG": image, "a/2.cls": b"0", "a/2.npy": b"\0\1"}
@@ -77,7 +77,7 @@ def test_webdataset_sample_is_one_record(tmp_path: Path) -> None:
     assert tally_of(source).skipped == {".md": 1}
 
 
-def test_class_is_the_first_folder_that_images_do_not_share(tmp_path: Path) -> None:
+def test_class_is_the_first_path_component_that_differs(tmp_path: Path) -> None:
     names = ("./data/train/dog/x/1.jpg", "./data/train/cat/2.jpg", "./data/train/cat/2.b.jpg", "./data/train/3.jpg")
     source = source_of(pack(tmp_path / "x.tar", dict.fromkeys(names, b"j")))
     assert source.classes == ("cat", "dog")
@@ -89,7 +89,7 @@ def test_class_is_the_first_folder_that_images_do_not_share(tmp_path: Path) -> N
     ]
 
 
-def test_class_is_the_inner_tar(tmp_path: Path) -> None:
+def test_name_of_an_inner_tar_is_the_class(tmp_path: Path) -> None:
     inner = {
         f"{name}.tar": pack(tmp_path / name, {"1.JPEG": name.encode(), "2.JPEG": b"2"}).read_bytes()
         for name in ("n2", "n1")
@@ -105,14 +105,14 @@ def test_class_is_the_inner_tar(tmp_path: Path) -> None:
     assert list(source.read(found, lambda _: None)) == [b"n2", b"2", b"n1", b"2"]
 
 
-def test_shards_are_named_by_a_range_or_a_folder(tmp_path: Path) -> None:
+def test_shards_may_be_given_as_a_range_or_a_folder(tmp_path: Path) -> None:
     shards = [pack(tmp_path / f"s-{n:03}.tar", {f"{n}.jpg": b"j"}) for n in (9, 8, 10)]
     shards.sort()
     assert find_archives(tmp_path / "s-{008..010}.tar", (".tar",)) == shards
     assert find_archives(tmp_path, (".tar",)) == shards
     assert find_archives(shards[0], (".tar",)) == [shards[0]]
     (tmp_path / "folder").mkdir()
-    assert find_archives(tmp_path, (".tar",)) == []  # an image folder, in which a tar is left out
+    assert find_archives(tmp_path, (".tar",)) == []  # in an image folder, a tar is skipped
     assert find_archives(tmp_path / "nothing", (".tar",)) == []
     assert [entry.name for entry in entries(source_of(*shards))] == ["8.jpg", "9.jpg", "10.jpg"]
 
@@ -126,7 +126,7 @@ COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
 
 
 def compressed(path: Path, files: Mapping[str, bytes]) -> Path:
-    """Make a tar that is compressed as its name says."""
+    """Make a tar, compressed as its extension says."""
     plain = pack(path.with_name("plain"), files)
     path.write_bytes(COMPRESSORS[path.name.partition(".")[2]](plain.read_bytes()))
     plain.unlink()
@@ -165,7 +165,7 @@ def test_compressed_tar_is_not_converted_in_parts(tmp_path: Path) -> None:
         convert(path, tmp_path / "out.lmdb", shards=2)
 
 
-def test_warning_about_unlabelled_tars_has_a_working_command(tmp_path: Path) -> None:
+def test_command_in_the_warning_about_unlabeled_tars_works(tmp_path: Path) -> None:
     for name in ("cat", "dog"):
         pack(tmp_path / f"{name}.tar", {f"{name}_1.jpg": photo(1)})
     (warning,) = convert(tmp_path, tmp_path / ".no labels.lmdb").warnings
@@ -177,8 +177,8 @@ def test_warning_about_unlabelled_tars_has_a_working_command(tmp_path: Path) -> 
         assert (store.manifest.classes, store.manifest.label_counts) == (("cat", "dog"), {0: 1, 1: 1})
 
 
-def test_other_files_beside_tars_are_named(tmp_path: Path) -> None:
-    """The folder has the files that img2dataset writes."""
+def test_files_beside_the_tars_are_named(tmp_path: Path) -> None:
+    """The folder contains the files that img2dataset writes."""
     for number in range(2):
         pack(tmp_path / f"{number:05}.tar", {f"{number}.jpg": photo(number), f"{number}.txt": b"a cat"})
         pq.write_table(pa.table({"url": ["http://x"], "caption": ["a cat"]}), tmp_path / f"{number:05}.parquet")
@@ -203,7 +203,7 @@ def test_files_of_several_kinds_are_not_mixed(tmp_path: Path) -> None:
         convert(tmp_path, tmp_path / "out.lmdb")
 
 
-def test_an_archive_beside_class_folders_is_named(tmp_path: Path) -> None:
+def test_archive_beside_class_folders_is_named(tmp_path: Path) -> None:
     root = plant_photos(tmp_path / "images", 2)
     pack(root / "cat.tar", {"1.jpg": photo(1)})
     report = convert(root, tmp_path / "out.lmdb")
@@ -213,7 +213,7 @@ def test_an_archive_beside_class_folders_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_folders_whose_names_have_one_text_are_refused(tmp_path: Path) -> None:
+def test_folders_whose_names_become_the_same_text_are_refused(tmp_path: Path) -> None:
     path = pack(tmp_path / "x.tar", {"\udce9/1.jpg": b"j", "\\xe9/1.jpg": b"j"})
     with pytest.raises(SourceError, match="two of its folders have the same name"):
         source_of(path)
@@ -235,7 +235,7 @@ def test_truncated_tar_is_a_problem(shard: Path) -> None:
         assert problems(source) or len(read) < len(found), length
 
 
-def test_wrong_size_takes_no_memory(tmp_path: Path) -> None:
+def test_wrong_size_in_a_header_allocates_no_memory(tmp_path: Path) -> None:
     member = tarfile.TarInfo("0.jpg")
     member.size = 2**31 - 2**17
     path = tmp_path / "x.tar"
@@ -260,7 +260,7 @@ def test_truncated_label_or_field_is_a_problem(tmp_path: Path) -> None:
     assert ("1.jpg", "a file beside it cannot be a field or label: 1.cls is cut short") in problems(source)
 
 
-def test_damaged_header_is_a_problem_not_the_end(shard: Path) -> None:
+def test_damaged_header_is_a_problem_and_does_not_end_the_reading(shard: Path) -> None:
     data = bytearray(shard.read_bytes())
     data[2 * 1536 + 3] ^= 1
     shard.write_bytes(data)
@@ -291,7 +291,7 @@ def test_sample_with_a_wrong_file_is_a_problem(tmp_path: Path, files: dict[str, 
     assert [entry.name for entry in entries(source)] == ["2.jpg"]
 
 
-def test_repeated_name_keeps_both_files(tmp_path: Path) -> None:
+def test_both_files_with_the_same_name_are_kept(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "x.tar", "w") as tar:
         for data in (b"first", b"second"):
             member = tarfile.TarInfo("1.jpg")
@@ -348,7 +348,7 @@ def test_killed_conversion_of_tar_shards_resumes(tmp_path: Path, monkeypatch: py
     assert report.digest == whole.digest == verify_store(place).digest
 
 
-def test_class_names_are_labels(tmp_path: Path) -> None:
+def test_class_names_become_labels_of_tars(tmp_path: Path) -> None:
     files = {
         f"{n}.{kind}": data
         for n, name in enumerate(("dog", "cat", "dog"))

@@ -39,7 +39,7 @@ def test_dataset_has_yolo_boxes(yolo: Callable[..., Path], photos: Path, tmp_pat
     assert [(sample["name"], len(sample["boxes"])) for sample in dataset[1:3]] == [("1.jpg", 0), ("2.jpg", 0)]
 
 
-def test_yolo_labels_may_lie_beside_the_images(tmp_path: Path) -> None:
+def test_yolo_labels_may_be_beside_the_images(tmp_path: Path) -> None:
     folder = plant(
         tmp_path / "all", {"a/0.jpg": photo(0), "a/0.txt": b"0 .5 .5 1 1", "classes.txt": b"cat\ntwo words\n"}
     )
@@ -97,7 +97,7 @@ def test_label_file_that_cannot_be_opened_is_a_problem(yolo: Callable[..., Path]
         "nc: 3\nnames:\n- cat\n- a dog\n- x y",
     ],
 )
-def test_names_of_classes_in_simple_yaml_are_read(yaml: str, yolo: Callable[..., Path], photos: Path) -> None:
+def test_class_names_in_simple_yaml_are_read(yaml: str, yolo: Callable[..., Path], photos: Path) -> None:
     assert source(yolo(yaml, _0=""), photos).classes == ("cat", "a dog", "x y")
 
 

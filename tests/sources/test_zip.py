@@ -38,7 +38,7 @@ def source_of(*paths: Path) -> ZipSource:
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_zip_of_a_folder_gives_same_store_as_the_folder(tmp_path: Path, compression: int) -> None:
+def test_zip_of_a_folder_gives_the_same_store_as_the_folder(tmp_path: Path, compression: int) -> None:
     root = plant_photos(tmp_path / "images", 40)
     names = sorted(str(path.relative_to(root)) for path in root.rglob("*.jpg"))
     packed = pack(tmp_path / "x.zip", {name: (root / name).read_bytes() for name in names}, compression)
@@ -49,7 +49,7 @@ def test_zip_of_a_folder_gives_same_store_as_the_folder(tmp_path: Path, compress
         assert store.manifest.source["path"] == str(packed)
 
 
-def test_several_zips_are_named_by_a_range_or_a_folder(tmp_path: Path) -> None:
+def test_several_zips_may_be_given_as_a_range_or_a_folder(tmp_path: Path) -> None:
     paths = [pack(tmp_path / f"{n:02}.zip", {f"{n % 2}/{n}.jpg": photo(n)}) for n in range(9, 12)]
     assert find_archives(tmp_path / "{09..11}.zip", (".zip",)) == find_archives(tmp_path, (".zip",)) == paths
     convert(tmp_path / "{09..11}.zip", tmp_path / "out.lmdb")
@@ -64,11 +64,11 @@ def test_too_large_range_is_refused(tmp_path: Path, place: str) -> None:
 
 
 @pytest.mark.slow
-def test_zip64_and_a_zip_behind_a_program_are_read(tmp_path: Path) -> None:
+def test_zip64_and_a_zip_appended_to_a_program_are_read(tmp_path: Path) -> None:
     image = photo(1)
     with (
         zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_DEFLATED) as file,
-        file.open("1/streamed.jpg", "w", force_zip64=True) as member,  # with its sizes in 64 bits
+        file.open("1/streamed.jpg", "w", force_zip64=True) as member,  # with 64-bit sizes
     ):
         member.write(image)
     data = (tmp_path / "x.zip").read_bytes()
@@ -76,7 +76,7 @@ def test_zip64_and_a_zip_behind_a_program_are_read(tmp_path: Path) -> None:
     assert contents(source_of(tmp_path / "x.zip")) == [image]
     many = pack(
         tmp_path / "many.zip", {"1.jpg": image, **{f"{n}.txt": b"" for n in range(2**16)}}
-    )  # counted in 64 bits
+    )  # with a 64-bit number of files
     assert contents(source_of(many)) == [image]
     data = many.read_bytes()
     end = data.rindex(b"PK\6\6") + 32
@@ -88,10 +88,11 @@ def test_zip64_and_a_zip_behind_a_program_are_read(tmp_path: Path) -> None:
 def test_names_are_read_in_their_encoding(tmp_path: Path) -> None:
     path = pack(tmp_path / "x.zip", {"caf\u00e9/1.jpg": b"j", "b/2.jpg": b"j", "c/3.jpg": b"j"})
     data = path.read_bytes()
-    data = data.replace(b"b/2.jpg", b"\x82/2.jpg")  # é in code page 437, without a flag
+    data = data.replace(b"b/2.jpg", b"\x82/2.jpg")  # é in code page 437, without the UTF-8 flag
     path.write_bytes(data)
     assert [entry.name for entry in entries(source_of(path))] == ["caf\u00e9/1.jpg", "\u00e9/2.jpg", "c/3.jpg"]
-    path.write_bytes(data.replace("caf\u00e9".encode(), b"caf\xff\xff"))  # with the flag of UTF-8
+    # invalid UTF-8 in a name that has the UTF-8 flag
+    path.write_bytes(data.replace("caf\u00e9".encode(), b"caf\xff\xff"))
     with pytest.raises(SourceError, match="is damaged or cut short, and none of its files is read: 'utf-8' codec"):
         source_of(path)
 
@@ -169,7 +170,7 @@ def test_directory_that_hides_files_is_refused(tmp_path: Path) -> None:
     path = pack(tmp_path / "x.zip", {f"a/{n}.jpg": photo(n) for n in range(3)})
     data = bytearray(path.read_bytes())
     first = data.index(b"PK\1\2")
-    data[first + 33] = 0x80  # of a comment
+    data[first + 33] = 0x80  # length of a comment
     path.write_bytes(data)
     with zipfile.ZipFile(path) as file:
         assert file.namelist() == ["a/0.jpg"]
@@ -187,13 +188,13 @@ def test_truncated_or_missing_zip_is_refused(tmp_path: Path) -> None:
             match=r"not one image in it.*is damaged or cut short, and none of its files is read: File is not",
         ):
             source_of(path)
-    path.write_bytes(data[len(data) // 2 :])  # the first half is missing
+    path.write_bytes(data[len(data) // 2 :])  # only the second half is left
     assert problems(source_of(path))[0] == ("a/0.jpg", f"is not there: the beginning of the zip is missing ({path})")
     with pytest.raises(SourceError, match=r"none\.zip: cannot be read: No such file"):
         convert(tmp_path / "none.zip", tmp_path / "out.lmdb")
 
 
-def test_damaged_zip_among_others_is_a_problem(tmp_path: Path) -> None:
+def test_damaged_zip_among_several_is_a_problem(tmp_path: Path) -> None:
     pack(tmp_path / "1.zip", {"a/1.jpg": photo(1)})
     pack(tmp_path / "2.zip", {"b/2.jpg": photo(2)})
     data = bytearray((tmp_path / "2.zip").read_bytes())

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of stores."""
+"""Fixtures of the store tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def open_path() -> Iterator[Path]:
-    """A folder that any user can reach, which pytest's own are not."""
+    """A folder that any user can open. pytest's own folders are private."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)

@@ -1,4 +1,4 @@
-"""The format of a store, byte by byte: what this version writes, and that what was written once can still be read.
+"""The format of a store, byte by byte. This version writes these bytes, and still reads stores of older versions.
 
 golden.json holds every key and value of a store. ``DBLOADER_WRITE_GOLDEN=1 pytest tests/stores/test_golden.py``
 writes it again; do that only with a new version of the format, and keep the old file for the test that reads it.
@@ -51,7 +51,7 @@ def write_golden_store(place: Path) -> Manifest:
 
 
 def content(place: Path) -> dict[str, dict[str, str]]:
-    """Gives, as hexadecimal numbers, what is in each sub-database, and which there are."""
+    """Return the keys and values of every sub-database, in hexadecimal."""
     found: dict[str, dict[str, str]] = {}
     with lmdb.open(str(place), subdir=False, readonly=True, lock=False, max_dbs=5) as env, env.begin() as txn:
         names = [bytes(key) for key, _ in txn.cursor()]

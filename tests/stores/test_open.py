@@ -1,4 +1,4 @@
-"""A store is never made over one of its own sources."""
+"""A new store never replaces one of its own sources."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ CASES: dict[str, tuple[Callable[[str, str], object], str, str]] = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of stores, which no test changes."""
+    """A folder of stores that no test changes."""
     folder = tmp_path_factory.mktemp("stores")
     convert(plant_photos(folder / "images", 6), folder / "one.lmdb")
     copy_store(folder / "one.lmdb", folder / "other.lmdb")

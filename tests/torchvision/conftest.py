@@ -20,7 +20,7 @@ LENGTH = 12
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An image folder of three classes that torchvision and timm sort differently."""
+    """An image folder of three classes, which torchvision and timm sort differently."""
     folder = tmp_path_factory.mktemp("images") / "folder"
     for number in range(LENGTH):
         place = folder / ("2", "10", "cats")[number % 3]

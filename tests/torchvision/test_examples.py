@@ -1,4 +1,4 @@
-"""Training scripts of the documentation are killed and resumed with the same result."""
+"""Documented training scripts give the same result after they are killed and resumed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LIMIT_S = 120
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Write two stores, for training and evaluation. The label of an image is its brightness."""
+    """Write a training and an evaluation store. The brightness of an image determines its label."""
     folder = tmp_path_factory.mktemp("stores")
     noise = np.random.default_rng(0)
     for name, count in (("train.lmdb", 44), ("val.lmdb", 20)):
@@ -67,7 +67,9 @@ def train_killed_and_resumed(line: list[str], checkpoint: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ["timm_train", "fastai_train"])
-def test_resumed_training_has_weights_of_uninterrupted_training(script: str, places: list[str], tmp_path: Path) -> None:
+def test_resumed_training_has_the_weights_of_an_uninterrupted_training(
+    script: str, places: list[str], tmp_path: Path
+) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     printed = train(command(script, places, whole))
     assert re.findall(r"^accuracy (.*)%$", printed, re.MULTILINE)[-1] == "100.0"
@@ -79,7 +81,7 @@ def test_resumed_training_has_weights_of_uninterrupted_training(script: str, pla
 
 @pytest.mark.slow
 def test_training_with_torchvision_transforms_resumes_its_order(places: list[str], tmp_path: Path) -> None:
-    """The crops and weights differ."""
+    """Crops and weights differ, and only the order is the same."""
     printed = train_killed_and_resumed(command("torchvision_train", places, tmp_path / "killed"), tmp_path / "killed")
     assert "accuracy" in printed
     state = torch.load(tmp_path / "killed", weights_only=True)["loader"]

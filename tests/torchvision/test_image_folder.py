@@ -30,7 +30,7 @@ def negative(label: int) -> int:
     return -label
 
 
-def test_samples_classes_and_targets_equal_imagefolder(folder: Path, place: Path) -> None:
+def test_samples_classes_and_targets_equal_those_of_imagefolder(folder: Path, place: Path) -> None:
     theirs, ours = datasets.ImageFolder(folder), LMDBDataset(place)
     assert len(ours) == len(theirs)
     assert ours.classes == theirs.classes == ["10", "2", "cats"]
@@ -76,7 +76,7 @@ def test_missing_store_is_a_file_not_found_error(tmp_path: Path) -> None:
             dataset(tmp_path / "nothing")
 
 
-def test_subclass_that_loads_by_path_works_with_another_base(folder: Path, place: Path) -> None:
+def test_subclass_that_loads_by_path_works_with_lmdb_dataset_as_base(folder: Path, place: Path) -> None:
     def pairs(base: Any) -> Any:
         class Pairs(base):  # type: ignore[misc]
             def __getitem__(self, index: int) -> Any:

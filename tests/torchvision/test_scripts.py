@@ -30,7 +30,10 @@ SCRIPTS = "scripts/frameworks says how to name the folder of these scripts"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return folders train and validation with their stores. The class of an image is its brightness."""
+    """Return a folder with train and validation folders and their stores.
+
+    Brightness determines the class of an image.
+    """
     folder = tmp_path_factory.mktemp("images")
     noise = np.random.default_rng(0)
     for split, count in (("train", 16), ("validation", 8)):
@@ -63,7 +66,7 @@ def run(*arguments: object, cwd: Path) -> str:
 @pytest.mark.slow
 @pytest.mark.skipif(not TIMM, reason=SCRIPTS)
 @pytest.mark.parametrize("prefetcher", [[], ["--no-prefetcher"]])
-def test_timm_scripts_have_same_results_on_store_and_folder(
+def test_timm_scripts_give_the_same_results_on_store_and_folder(
     folder: Path, tmp_path: Path, prefetcher: list[str]
 ) -> None:
     options = ["--model", "test_resnet", "--num-classes", 5, "--input-size", 3, 32, 32, "-b", 8, "-j", 2]
@@ -81,7 +84,7 @@ def test_timm_scripts_have_same_results_on_store_and_folder(
         results.append(json.loads(printed.partition("--result\n")[2]))
     assert len(summaries[0]) == 2
     assert summaries[0] == summaries[1]
-    assert results[0]["top1"] == results[1]["top1"] > 30  # by chance 20
+    assert results[0]["top1"] == results[1]["top1"] > 30  # random guesses reach 20
 
 
 @pytest.mark.slow

@@ -25,7 +25,8 @@ def test_timm_sorts_classes_by_number_and_a_store_like_torchvision(folder: Path,
     assert LMDBDataset(place).class_to_idx == {"10": 0, "2": 1, "cats": 2}
 
 
-@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")  # timm closes none
+# timm never closes its files
+@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
 def test_names_images_and_classes_equal_timm_dataset(folder: Path, place: Path) -> None:
     theirs, ours = timm_data.ImageDataset(folder), LMDBDataset(place)
     assert sorted(ours.filenames()) == sorted(theirs.filenames())
@@ -51,7 +52,7 @@ def test_evaluation_images_equal_timm_loader(place: Path, interpolation: str) ->
     (images, labels), (their_images, their_labels) = next(iter(ours)), next(iter(theirs))
     assert torch.equal(labels, their_labels)
     levels = (images - their_images).abs() * 255 * np.array(config["std"]).mean()
-    assert levels.mean() < 0.5  # torch's filters and Pillow's differ by a level here and there
+    assert levels.mean() < 0.5  # filters of torch and Pillow differ by one level in some pixels
     positional = create_loader(store, (3, 32, 32), 12, device="cpu")
     assert next(iter(positional))[0].shape == images.shape
 

@@ -51,7 +51,7 @@ TRANSFORMS = {
 
 
 @pytest.mark.parametrize("name", TRANSFORMS)
-def test_transform_of_a_store_equals_transform_of_imagefolder(folder: Path, place: Path, name: str) -> None:
+def test_transform_gives_equal_results_on_a_store_and_imagefolder(folder: Path, place: Path, name: str) -> None:
     batches = []
     for dataset in (datasets.ImageFolder(folder, TRANSFORMS[name]()), LMDBDataset(place, TRANSFORMS[name]())):
         loader = DataLoader(dataset, 4, num_workers=2, generator=torch.Generator().manual_seed(3))
@@ -71,7 +71,7 @@ MIXERS = {
 def test_mixer_as_preparation_mixes_images_and_labels(place: Path, name: str) -> None:
     options: dict[str, Any] = {"batch_size": 4, "input_size": 32, "num_workers": 0, "device": "cpu"}
     torch.manual_seed(0)
-    np.random.seed(0)  # timm draws there
+    np.random.seed(0)  # timm draws from NumPy's generator
     images, labels = next(iter(create_loader(LMDBDataset(place), preparation=MIXERS[name](), **options)))
     plain, targets = next(iter(create_loader(LMDBDataset(place), **options)))
     assert images.shape == plain.shape == (4, 3, 32, 32)
@@ -86,7 +86,7 @@ def test_kornia_mixup_mixes_labels(place: Path) -> None:
     options: dict[str, Any] = {"batch_size": 12, "input_size": 32, "num_workers": 0, "device": "cpu"}
     images, labels = next(iter(create_loader(LMDBDataset(place), preparation=mix, **options)))
     plain, targets = next(iter(create_loader(LMDBDataset(place), **options)))
-    assert torch.equal(labels[:, 0].long(), targets)  # the label, the other one, and the other one's share
+    assert torch.equal(labels[:, 0].long(), targets)  # the label, the mixed-in label, and the mixed-in label's share
     share = labels[:, 2].reshape(-1, 1, 1, 1)
     order = mix._params["mixup_pairs"].tolist()
     assert torch.equal(labels[:, 1].long(), targets[order])

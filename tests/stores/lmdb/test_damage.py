@@ -31,7 +31,7 @@ def test_file_cut_short_is_refused_when_opened(place: Path, pages: float) -> Non
     os.truncate(place, int(4096 * pages))
 
     def open_it() -> None:
-        # In a child: a cut that is not noticed ends in SIGBUS.
+        # Run in a child process, because an unnoticed cut ends in SIGBUS.
         with pytest.raises((DamagedStoreError, NotAStoreError), match="is cut short: it has|is not an LMDB file"):  # noqa: RUF043
             open_store(place).verify()
 
@@ -61,20 +61,20 @@ def test_damaged_page_raises(place: Path) -> None:
         place.write_bytes(content)
         with open_store(place) as store:
             store.documents([0])
-            with place.open("r+b") as file:  # a program that ignores the rules
+            with place.open("r+b") as file:  # a program that overwrites the file while a store has it open
                 file.seek(2 * 4096)
                 file.write(bytes(len(content) - 2 * 4096))
             with pytest.raises(DamagedStoreError, match=r"store\.lmdb cannot be read: .*MDB_"):
                 store.documents(range(20))
             with place.open("r+b") as file:
                 file.write(content)
-            assert len(store.documents(range(20))) == 20, "a reader goes on once the file is whole again"
+            assert len(store.documents(range(20))) == 20, "a reader must continue once the file is intact again"
 
     assert in_child(read_damaged_record) == 0
 
 
 def readers_of(store: Store, column: str) -> list[Callable[[], object]]:
-    """Return what reads a column."""
+    """Return the functions that read a column."""
     if column == "name":
         return [store.verify, store.names, lambda: store.name(19), lambda: store.find("class 1/ä 19.jpg")]
     uses: list[Callable[[], object]] = [store.verify, lambda: store.column(column)]
@@ -106,7 +106,7 @@ def test_verify_compares_each_column_with_the_records(place: Path, name: str) ->
     with open_store(place) as store:
         with pytest.raises(DamagedStoreError, match=f"its column {name} does not fit the 20 records from 0 on"):
             store.verify()
-        # Training goes by the records, each with its checksum.
+        # Training uses the records, and each record has a checksum.
         assert [record.label for record in store] == [record.label for record in make_records(20)]
 
 
@@ -195,7 +195,7 @@ def test_huge_length_allocates_no_memory(tmp_path: Path) -> None:
                 read()
 
 
-def test_error_has_the_index_of_a_record_whose_name_is_damaged_too(place: Path) -> None:
+def test_error_names_the_index_of_a_record_whose_name_is_also_damaged(place: Path) -> None:
     tamper(place, b"meta", {column_key("name", 0): None})
     tamper(place, b"records", {record_key(3): b"x"})
     with (

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def shared(store: Store) -> env.Environment:
-    """Return the environment of a store, which is opened if need be."""
+    """Return the environment of a store, and open the store if necessary."""
     len(store)
     assert isinstance(store, LMDBStore)
     assert isinstance(store.handle, LMDBHandle)
@@ -68,15 +68,15 @@ def test_store_that_fails_to_open_leaves_no_file_open(place: Path) -> None:
     tamper(place, b"meta", {b"manifest": None})
     with pytest.raises(NotAStoreError, match="not a finished store"):
         len(open_store(place))
-    gc.collect()  # the handle, from the error's traceback
+    gc.collect()  # frees the handle that the error's traceback keeps
     assert open_descriptors(place) == 0
-    tamper(place, b"meta", {b"manifest": b""})  # which py-lmdb would refuse if the file were open
+    tamper(place, b"meta", {b"manifest": b""})  # py-lmdb would refuse this if the file were open
 
 
 def test_threads_open_and_close_one_file_without_errors(place: Path) -> None:
-    # py-lmdb refuses a file from the moment it is opened until it is closed, not until its object is gone.
+    # py-lmdb refuses to open a file again until the file is closed, even if the environment object still exists.
     before = sys.getswitchinterval()
-    barrier = threading.Barrier(3)  # few threads, so the file is often closed
+    barrier = threading.Barrier(3)  # with few threads, the file is often closed
 
     def open_and_close() -> None:
         barrier.wait(WAIT_S)
@@ -105,7 +105,7 @@ def test_forked_child_closes_inherited_environment(place: Path) -> None:
             assert shared(used) is not before
             assert shared(used).pid == os.getpid()
             assert open_descriptors(place) == ONE_ENVIRONMENT
-            unused.close()  # whose handle is its parent's
+            unused.close()  # the child still has its parent's handle
             used.close()
             assert open_descriptors(place) == 0
 

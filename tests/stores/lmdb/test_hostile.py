@@ -1,4 +1,4 @@
-"""Stores damaged at random, and stores with false values under right checksums: every use raises one clear error."""
+"""Randomly damaged stores, and stores with false values and correct checksums. Every use raises one clear error."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 TRIALS = [8, pytest.param(int(os.environ.get("DBLOADER_TRIALS", "10")), marks=pytest.mark.nightly)]
 RECORDS = 40
-# Above what the process has before: a false value must not take more.
+# Memory beyond what the process had before. A false value must not allocate more.
 MEMORY = 512 * 2**20
-SECONDS = 20.0  # of one trial, on a busy machine
+SECONDS = 20.0  # limit for one trial, on a busy machine
 
 
 class Outcome(NamedTuple):
@@ -105,7 +105,7 @@ def _outcome_of(read: Callable[..., Any], *arguments: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        # An array without elements may have a trillion rows, too many for a list.
+        # An array without elements may claim a trillion rows, too many for a list.
         return ("array", str(value.dtype), value.tolist() if value.size else value.shape)
     if isinstance(value, dict):
         return {key: _plain(part) for key, part in value.items()}
@@ -116,7 +116,7 @@ def _plain(value: Any) -> Any:
 
 
 class Tampering:
-    """The keys and values of a store, to be changed with right or wrong checksums."""
+    """The keys and values of a store, which trials change with correct or wrong checksums."""
 
     def __init__(self, place: Path) -> None:
         self._place = place
@@ -169,7 +169,7 @@ def damage_a_value(store: Tampering, rng: random.Random) -> None:
 
 
 def exchange_values(store: Tampering, rng: random.Random) -> None:
-    """Put the value of one key at another one; of a record, with the index of its new place."""
+    """Store the value of one key under another key. A record gets the index of its new key."""
     database, key, _ = _any_value(store, rng)
     like = [other for other in store.keys(database) if len(other) == len(key) and other != b"progress"]
     value = store.get(database, rng.choice(like))
@@ -212,7 +212,8 @@ def lie_in_a_record(store: Tampering, rng: random.Random) -> None:
     if rng.random() < 0.1:
         values = dict(rng.sample(sorted(values.items(), key=str), len(values)))
     index = int.from_bytes(key, "big")
-    crc = int.from_bytes(seal(values, index, store.salt)[-9:-1], "little")  # where a sealed document has it too
+    # a sealed document also has its checksum there
+    crc = int.from_bytes(seal(values, index, store.salt)[-9:-1], "little")
     store.put(b"records", key, bson.encode({"_id": Int64(index), **values, "crc32": Int64(crc)}))
 
 
@@ -248,7 +249,7 @@ FILE = "bytes of the file"
 
 
 def damage_the_file(place: Path, rng: random.Random) -> None:
-    """Damage a file below LMDB: bits, zeros, noise, another page of it, or its end."""
+    """Damage the file itself: flip bits, write zeros or noise, copy another page, or cut the end."""
     data = bytearray(place.read_bytes())
     at = rng.randrange(len(data))
     length = min(len(data) - at, rng.choice([1, 8, 100, 4096]))
@@ -273,7 +274,8 @@ def damage_the_file(place: Path, rng: random.Random) -> None:
 def try_one(kind: str, seed: int, whole: Path, place: Path, expected: dict[str, Any]) -> Outcome:
     """Damage a copy of a store and read all of it."""
     rng = random.Random(f"{kind} {seed}")
-    place.unlink(missing_ok=True)  # a new file: LMDB's environments are told apart by the file, not by its name
+    # use a new file, because LMDB identifies environments by the file and not by its name
+    place.unlink(missing_ok=True)
     shutil.copyfile(whole, place)
     if kind == FILE:
         damage_the_file(place, rng)
@@ -321,14 +323,14 @@ def run_trials(kind: str, trials: int, folder: Path) -> Outcome:
 def _run_trials(sender: Any, kind: str, trials: int, folder: Path) -> None:
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
-    gc.freeze()  # collecting the parent's objects would be slow
+    gc.freeze()  # collecting the parent's objects as garbage would be slow
     whole, place = folder / "whole.lmdb", folder / "damaged.lmdb"
     write(whole)
     expected = observe(whole)
     assert not any(isinstance(value, Exception) for value in expected.values()), expected
     for seed in range(trials):
         sender.send(try_one(kind, seed, whole, place, expected))
-        gc.collect()  # maps of damaged files, which errors with tracebacks keep open, count against the limit
+        gc.collect()  # tracebacks of errors keep maps of damaged files open, and these maps count toward the limit
 
 
 @pytest.mark.slow

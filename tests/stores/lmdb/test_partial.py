@@ -1,4 +1,4 @@
-"""The file of an unfinished store: its map grows, and a full disk is an error and not a signal."""
+"""The file of an unfinished store grows with its map, and a full disk raises an error instead of a signal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def records_of(count: int, nbytes: int) -> list[Record]:
     return [Record(name=f"{number}", image=bytes([number]) * nbytes) for number in range(count)]
 
 
-def test_map_grows_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_map_grows_automatically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partial, "FIRST_MAP_BYTES", 2**16)
     monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 100_000)
     records = [Record(name=f"{number}", image=bytes(size)) for number, size in enumerate([10, 9**7, 10_000] * 3)]
@@ -52,7 +52,7 @@ def test_commit_waits_for_the_disk_and_writes_no_map(tmp_path: Path) -> None:
     flags = file.env.flags()
     file.env.close()
     file.unlock()
-    # A crash of the machine may undo the last commit. A full disk is an error, because nothing is written to a map.
+    # A crash of the machine may undo the last commit. A full disk raises an error, because no write goes through a map.
     assert {name: flags[name] for name in ("sync", "metasync", "writemap", "map_async")} == {
         "sync": True, "metasync": False, "writemap": False, "map_async": False
     }  # fmt: skip
@@ -92,8 +92,8 @@ def test_full_disk_keeps_committed_records(
     check_resumes(place, records, range(11, 25))
 
 
-def test_exhausted_quota_is_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A limit of the process acts like a quota: the disk has free space, and LMDB's error is "Input/output error".
+def test_exhausted_quota_is_reported_as_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A file size limit acts like a quota: the disk has free space, and LMDB reports "Input/output error".
     monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 10**6)
     place = tmp_path / "store.lmdb"
     records = records_of(20, 500_000)
@@ -120,7 +120,7 @@ def test_full_disk_raises_from_the_first_byte_on(small_disk: Path, already: str)
         with pytest.raises(StoreFullError, match="no room is left for"):
             write(place, records_of(8, 500_000), resumable=True, resume=already == "begun")
 
-    assert in_child(write_refused) == 0  # else the signal that ended it
+    assert in_child(write_refused) == 0  # otherwise the result is the signal that ended the child
     (small_disk / "other").unlink()
     check_resumes(place, records_of(8, 500_000), [2 if already == "begun" else 0])
 

@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PAGE = mmap.PAGESIZE
-HEAD = 16  # bytes of a page before its value
+HEAD = 16  # bytes of a page's header, before its value
 
 
 def pages_in_memory(place: Path) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return for each page of a file whether it is in memory, without loading any (mincore(2))."""
+    """Return for each page of a file whether it is in memory, without loading pages (mincore(2))."""
     with place.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         view = np.frombuffer(mapped, np.uint8)
         found = np.zeros(-(-len(mapped) // PAGE), np.uint8)
         failed = ctypes.CDLL(None).mincore(
             ctypes.c_void_p(view.ctypes.data), ctypes.c_size_t(len(mapped)), ctypes.c_void_p(found.ctypes.data)
         )
-        del view  # or the map could not be closed
+        del view  # otherwise the map cannot be closed
     assert not failed
     return np.asarray(found & 1, np.bool_)
 
@@ -48,7 +48,7 @@ def empty_cache(place: Path) -> None:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of three levels of pages; every fiftieth record has pages of its own."""
+    """A store with three levels of pages. Every fiftieth record has overflow pages."""
     noise = random.Random(0)
     place = tmp_path_factory.mktemp("readahead") / "store.lmdb"
     write_store((Record(image=noise.randbytes(300 if index % 50 else 20_000)) for index in range(4000)), place)
@@ -62,7 +62,7 @@ def ahead_of(place: Path) -> ReadAhead:
 
 @pytest.fixture
 def hinted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The bytes at which hints began."""
+    """The offsets at which hints begin."""
     hints: list[int] = []
 
     def advise(_: int, start: int, __: int, advice: int) -> None:
@@ -73,14 +73,14 @@ def hinted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return hints
 
 
-def test_prefetch_loads_these_records_only(place: Path) -> None:
+def test_prefetch_loads_only_the_given_records(place: Path) -> None:
     ahead, wanted = ahead_of(place), [1000, 3000, 2000]
     pages = set()
     for index in wanted:
         start, size = ahead.locate(index) or (0, 0)
         pages |= {*range(start // PAGE, (start + size - 1) // PAGE + 1)}
     assert len(pages) == 3 * 5
-    for _ in range(5):  # a busy kernel may forget a hint or read ahead
+    for _ in range(5):  # a busy kernel may drop a hint, or read ahead
         ahead.close()
         empty_cache(place)
         ahead = ahead_of(place)
@@ -91,8 +91,8 @@ def test_prefetch_loads_these_records_only(place: Path) -> None:
         if not missing:
             break
     else:
-        pytest.fail("the records do not come into memory")
-    # The others are the pages that tell where the records are.
+        pytest.fail("the records were not loaded into memory")
+    # The other loaded pages are the tree pages that lead to the records.
     assert pages_in_memory(place).sum() < len(pages) + 12
     ahead.close()
 
@@ -102,7 +102,7 @@ def test_records_in_memory_are_not_hinted(place: Path, hinted: list[int]) -> Non
     place.read_bytes()
     for _ in range(100):
         ahead.prefetch(range(0, 4000, 50))
-    ahead.prefetch([7])  # it has no pages of its own
+    ahead.prefetch([7])  # this record has no overflow pages
     assert hinted == []
     ahead.close()
 
@@ -112,7 +112,7 @@ def test_hints_about_a_damaged_file_do_no_harm(place: Path, hinted: list[int]) -
     generator, data = random.Random(0), place.read_bytes()
     pages = [data[start : start + 4096] for start in range(0, len(data), 4096)]
     for _ in range(100):
-        # Damage the meta pages and the pages that point to others.
+        # Damage the meta pages and the branch pages.
         damaged = bytearray(data)
         for _ in range(20):
             page = generator.choice([0, 1, *(n for n, page in enumerate(pages) if page[10:12] in (b"\1\0", b"\2\0"))])

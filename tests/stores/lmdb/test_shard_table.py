@@ -1,4 +1,4 @@
-"""The manifest of a folder of shards: its bytes, and errors of one line for false ones, which open no other file."""
+"""The manifest of a folder of shards: its bytes. A false manifest raises a one-line error and opens no other file."""
 
 from __future__ import annotations
 

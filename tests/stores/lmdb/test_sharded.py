@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def write_shards(place: str, records: list[Record], bounds: list[int]) -> Manifest:
-    """Make a sharded store whose shards end before the records at some indices."""
+    """Make a sharded store. ``bounds`` lists the index after the last record of each shard."""
     folder = Path(place)
     shutil.rmtree(folder, ignore_errors=True)
     (folder / SHARD_FOLDER).mkdir(parents=True)
@@ -48,7 +48,7 @@ def write_shards(place: str, records: list[Record], bounds: list[int]) -> Manife
 
 class TestShardedStore(FileBackend, ProcessesContract, ReadingContract):
     def bounds(self, length: int) -> list[int]:
-        """Return where shards end; two of them are empty."""
+        """Return where shards end. Two of the shards are empty."""
         return sorted(min(length, bound) for bound in (0, 2, 2, 7, length - length // 3))
 
     def write(self, place: str, records: Iterable[Record], **options: Any) -> Manifest:
@@ -62,7 +62,7 @@ class TestShardedStore(FileBackend, ProcessesContract, ReadingContract):
         with self.open(place) as store, self.open(place) as unopened:
             before = store.documents([0])
             self.write(place, make_records(9, seed=2))
-            assert store.documents([0]) == before  # of a shard that was open
+            assert store.documents([0]) == before  # this record is in a shard that was open
             with pytest.raises(DamagedStoreError, match=r"if the store was replaced, open it again"):
                 store.read([4])
             assert len(unopened) == 9
@@ -78,7 +78,7 @@ class TestShardedStore(FileBackend, ProcessesContract, ReadingContract):
             salts = {"salt": salt_of(place), "to_salt": salt_of(shard)}
             moved = None if document is None else move_document(document, index, to=inside, **salts)
             tamper_with_records(shard, {inside: moved})
-        # A reader would refuse the longer files before it reads a record.
+        # A reader refuses longer files before it reads a record.
         manifest = Path(place) / MANIFEST_FILE
         table = ShardTable.decode(manifest.read_bytes(), place)
         sizes = [(Path(place) / SHARD_FOLDER / shard.name).stat().st_size for shard in table.shards]
@@ -87,9 +87,7 @@ class TestShardedStore(FileBackend, ProcessesContract, ReadingContract):
 
 
 @pytest.mark.parametrize("fields", [[MAX_FIELDS + 1, 0], [MAX_FIELDS, 1]])
-def test_store_with_more_fields_than_columns_has_none_of_the_columns_of_its_shards(
-    tmp_path: Path, fields: list[int]
-) -> None:
+def test_store_with_too_many_fields_has_no_field_columns_of_its_shards(tmp_path: Path, fields: list[int]) -> None:
     first, second = ({f"{number} {place}": place for number in range(count)} for place, count in enumerate(fields))
     records = [Record(fields={**first, "score": 1})] * (CHUNK + 1) + [Record(fields={**second, "score": 2})]
     manifest = write_shards(str(tmp_path / "store.lmdb"), records, [CHUNK + 1])

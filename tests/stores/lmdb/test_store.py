@@ -1,4 +1,4 @@
-"""LMDBStore and LMDBWriter keep the promises of every store; places, and files that are not stores."""
+"""LMDBStore and LMDBWriter keep the promises of every store. Also tests places, and files that are not stores."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_relative_place_survives_a_change_of_the_working_directory(
         monkeypatch.chdir(elsewhere)
         assert store.place == "store.lmdb"
         assert len(store) == 3
-        # A spawned process begins in the working directory that its parent began in.
+        # A spawned process starts in the working directory in which its parent started.
         context = multiprocessing.get_context("spawn")
         with context.Pool(1) as pool:
             assert pool.apply_async(len, (store,)).get(WAIT_S) == 3
@@ -163,7 +163,9 @@ def test_place_without_a_store_is_refused(
 
 
 @pytest.mark.parametrize(("databases", "keys"), [([], []), ([b"records"], []), ([], [b"records", b"meta"])])
-def test_other_lmdb_file_is_refused_and_kept(tmp_path: Path, databases: list[bytes], keys: list[bytes]) -> None:
+def test_lmdb_file_of_another_program_is_refused_and_kept(
+    tmp_path: Path, databases: list[bytes], keys: list[bytes]
+) -> None:
     place = tmp_path / "other.lmdb"
     with lmdb.open(str(place), subdir=False, lock=False, max_dbs=2) as env:
         for name in databases:

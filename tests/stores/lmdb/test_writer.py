@@ -1,4 +1,4 @@
-"""Writing an LMDB file: places that are refused, permissions, links, and the partial file."""
+"""Writing an LMDB file: refused places, permissions, links, and the partial file."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_partial_file_with_a_damaged_column_is_not_resumed(tmp_path: Path, name:
         message = rf"partial: its column {name} is damaged; begin again with overwrite \(--overwrite\)"
         with pytest.raises(DamagedStoreError, match=message):
             write_nothing(place, resume=True)
-    with create_store(place, overwrite=True) as again:  # the refused writer has let go of the file
+    with create_store(place, overwrite=True) as again:  # the refused writer has closed the file
         again.finish()
 
 
@@ -82,11 +82,11 @@ def test_damaged_or_newer_store_may_be_overwritten(place: Path, kind: str) -> No
 
 
 @pytest.mark.parametrize(("mode", "message"), [(0o644, "is not a dbloader store and will not"), (0, "may not be read")])
-def test_file_that_may_be_anything_is_not_overwritten(open_path: Path, mode: int, message: str) -> None:
+def test_file_that_cannot_be_recognized_is_not_overwritten(open_path: Path, mode: int, message: str) -> None:
     open_path.chmod(0o777)
     place = open_path / "store.lmdb"
     write(place, make_records(3))
-    content = bytes(8192) + place.read_bytes()[8192:]  # without the pages by which LMDB recognizes its files
+    content = bytes(8192) + place.read_bytes()[8192:]  # without the meta pages by which LMDB recognizes its files
     place.write_bytes(content)
     place.chmod(mode)
     with as_nobody(), pytest.raises(StoreError, match=message):
@@ -159,7 +159,7 @@ def test_overwriting_a_link_replaces_its_target(tmp_path: Path) -> None:
 def test_partial_file_renamed_before_its_lock_is_not_written_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # By the process that finished it.
+    # As if another process finished the store and renamed the file.
     place, partial, flock = tmp_path / "store.lmdb", tmp_path / "store.lmdb.partial", fcntl.flock
     locked: list[int] = []
 
@@ -190,7 +190,7 @@ def test_file_system_without_locks_is_not_written_to(tmp_path: Path, monkeypatch
         write_nothing(tmp_path / "store.lmdb")
 
 
-def test_folder_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+def test_folder_that_appears_during_writing_is_not_replaced(tmp_path: Path) -> None:
     place = tmp_path / "store.lmdb"
     with create_store(place, overwrite=True, resumable=True) as writer:
         write_one_by_one(writer, make_records(3))
@@ -234,7 +234,7 @@ def test_forked_child_cannot_write_or_close_its_parents_store(tmp_path: Path) ->
 
 
 def test_writer_starts_no_thread_after_entering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # An interrupt while a thread starts would leave a commit that nobody waits for, and close the file under it.
+    # An interrupt while a thread starts would leave a running commit that nobody waits for, and close its file.
     def interrupt(thread: threading.Thread) -> None:
         raise KeyboardInterrupt
 

@@ -65,7 +65,7 @@ HOST_UNREACHABLE, ILLEGAL, INVALID_BSON, NO_SHARD_KEY = 6, 20, 22, 61
 
 
 class StandInRouter(Server):
-    """A context manager: a server with a stand-in router in front of it."""
+    """A context manager that runs a server with a stand-in router in front of it."""
 
     def __init__(self, folder: Path) -> None:
         self._mongod = Mongod(folder)
@@ -78,7 +78,7 @@ class StandInRouter(Server):
             command = [sys.executable, "-m", __name__, str(self._mongod.port)]
             self._process = subprocess.Popen(
                 command,
-                stdin=subprocess.PIPE,  # its end, however pytest ends, ends the router
+                stdin=subprocess.PIPE,  # the router ends when this pipe closes, however pytest ends
                 stdout=subprocess.PIPE,
                 text=True,
                 start_new_session=True,
@@ -99,7 +99,7 @@ class StandInRouter(Server):
 
     @contextlib.contextmanager
     def behaving(self, *commands: str, **how: Any) -> Iterator[None]:
-        """Change what the router does inside the block; check that all requested failures have happened.
+        """Change what the router does inside the block. Afterwards, check that all requested failures have happened.
 
         Args:
             commands: Names of commands that fail.
@@ -119,7 +119,7 @@ class StandInRouter(Server):
 
 
 class RefusedError(Exception):
-    """The error that the router answers."""
+    """The error with which the router answers."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -133,7 +133,7 @@ class Router:
         self.server: MongoClient[Any] = MongoClient(
             HOST, port, directConnection=True, retryWrites=False, retryReads=False
         )
-        self.session = self.server.start_session(causal_consistency=False)  # any connection may read its cursors
+        self.session = self.server.start_session(causal_consistency=False)  # any connection may read the cursors
         self.lock = threading.Lock()
         self.sharded: set[str] = set()  # collections
         self.sorted: set[int] = set()  # cursors
@@ -184,7 +184,7 @@ class Router:
         return {"ok": 1.0}
 
     def _check_routable(self, name: str, body: dict[str, Any]) -> None:
-        """Refuse what a router refuses for a sharded collection."""
+        """Refuse the commands that a router refuses for a sharded collection."""
         if name not in ROUTED:
             raise RefusedError(ILLEGAL, f"the stand-in router refuses {name} for a sharded collection")
         for one in body.get("updates", body.get("deletes", ())):
@@ -193,7 +193,7 @@ class Router:
                 raise RefusedError(NO_SHARD_KEY, f"{name} of one document without its _id")
 
     def _mixed(self, body: dict[str, Any], answer: Any) -> Any:
-        """Shuffle and double the documents of an answer, unless they are sorted or few are requested."""
+        """Shuffle and double the documents of a response, unless they are sorted or few are requested."""
         cursor = dict(answer["cursor"].items())
         if "sort" in body or "limit" in body or "pipeline" in body:
             self.sorted.add(cursor["id"])
@@ -206,7 +206,7 @@ class Router:
 
 
 class Connection(socketserver.StreamRequestHandler):
-    """One connection of a client: reads commands, writes answers."""
+    """One connection of a client. Reads commands and writes responses."""
 
     disable_nagle_algorithm = True
 
@@ -240,7 +240,7 @@ def _command(code: int, data: bytes) -> dict[str, Any]:
             body = bson.decode(part)
             continue
         name, _, documents = part[4:].partition(b"\0")
-        raw = name == b"documents"  # records stay byte for byte
+        raw = name == b"documents"  # records stay unchanged, byte for byte
         sequences[name.decode()] = bson.decode_all(documents, RAW) if raw else bson.decode_all(documents)
     return {**body, **sequences}
 
@@ -259,5 +259,5 @@ if __name__ == "__main__":
     threading.Thread(target=listener.serve_forever, daemon=True).start()
     sys.stdout.write(f"{listener.server_address[1]}\n")
     sys.stdout.flush()
-    sys.stdin.read()  # until the process that started it ends
+    sys.stdin.read()  # run until the process that started the router ends
     os._exit(0)

@@ -37,7 +37,7 @@ def database(mongo_server: Server, mongo_uri: str) -> Iterator[Any]:
     "replacing", [pytest.param(False, marks=pytest.mark.nightly), True], ids=["fresh", "overwrite"]
 )
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_writer_killed_at_publishing_has_published_or_resumes(
+def test_writer_killed_while_publishing_has_published_or_can_resume(
     mongo_server: Server, mongo_uri: str, replacing: bool, after: bool
 ) -> None:
     if replacing:
@@ -87,14 +87,14 @@ def test_store_is_published_without_view(mongod: Mongod, mongod_uri: str, monkey
         assert count()
 
 
-def test_place_is_view_of_published_store(mongo_uri: str, database: Any) -> None:
+def test_place_is_a_view_of_the_published_store(mongo_uri: str, database: Any) -> None:
     for records in (RECORDS[:3], RECORDS[:5], RECORDS[:4]):
         write(mongo_uri, records, overwrite=True)
         assert [found.get("name") for found in database["store"].find({}, {"name": 1})] == [
             record.name for record in records
         ]
         assert database["store"].find_one({"_id": 2})["label"] == records[2].label
-    # Another program's collection of that name is left alone, and the store is read nevertheless.
+    # A collection of that name that another program made stays unchanged, and the store can still be read.
     database.drop_collection("store")
     database["store"].insert_one({"precious": 1})
     write(mongo_uri, RECORDS[:6], overwrite=True)
@@ -109,12 +109,12 @@ def test_replaced_store_is_removed_with_its_gridfs_files(
     write(mongo_uri, [Record("a", 1, bytes(20_000))])
     for _ in range(3):
         write(mongo_uri, RECORDS[:1], overwrite=True)
-    last = document_of(database)["replaced"][-1]  # a reader may still use the last one
+    last = document_of(database)["replaced"][-1]  # a reader may still use the store that was replaced last
     names = {"store", "store.manifest", records_in(database).name, f"store.{last}"}
     assert set(database.list_collection_names()) - {"system.views"} == names
 
 
-def test_collections_indexes_and_keys_are_the_documented_ones(
+def test_collections_indexes_and_keys_are_as_documented(
     mongo_uri: str, database: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partial, "MAX_ON_SERVER", 10_000)
@@ -146,7 +146,7 @@ def test_collections_indexes_and_keys_are_the_documented_ones(
     columns = {f"{place['store']}/column/{name}/{0:016x}": {"data", "run"} for name in (*COLUMNS, "field.caption")}
     event = f"{place['store']}/event/{0:016x}"
     assert {key: set(found) for key, found in others.items()} == columns | {event: {"event", "run"}}
-    # The second writer's first commit wrote all of them again.
+    # The second writer's first commit wrote all these records again.
     assert {found["run"] for found in others.values()} == {2 << 32 | 1}
 
 
@@ -182,7 +182,7 @@ def test_foreign_manifest_collection_is_kept(mongo_uri: str, database: Any, docu
 
 @pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"resume": True}])
 def test_foreign_view_is_kept(mongo_uri: str, database: Any, options: dict[str, bool]) -> None:
-    """The store contract tests this for a collection."""
+    """The store contract tests the same for a collection."""
     database["other"].insert_one({"precious": 1})
     database.create_collection("store", viewOn="other", pipeline=[])
     with pytest.raises(StoreExistsError, match=r"is not a dbloader store and will not be overwritten"):

@@ -1,4 +1,4 @@
-"""One client for each server and process, and the password that the environment gives it."""
+"""Each process has one client per server, which gets its password from the environment."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from tests.support.mongo import Mongod
 
 RECORDS = make_records(4)
-PASSWORD = "s3cret/@:%"  # of `mongod_with_users`
+PASSWORD = "s3cret/@:%"  # the password of `mongod_with_users`
 NAME = "DBLOADER_MONGODB_PASSWORD"
 
-# Python >= 3.12 warns of every fork of a process with threads, which every client of a server has.
+# Python >= 3.12 warns about every fork of a process with threads, and every MongoDB client has threads.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
 
@@ -56,7 +56,7 @@ def test_stores_of_a_process_share_one_client(mongod: Mongod, mongod_uri: str) -
         assert connections(client) <= before + 3
     for store in stores[:-1]:
         store.close()
-    assert stored(stores[-1], [2]) == documents_of(RECORDS)[2:3]  # the others have not closed the client
+    assert stored(stores[-1], [2]) == documents_of(RECORDS)[2:3]  # closing the other stores has not closed the client
     del stores, store
     gc.collect()
     for thread in [thread for thread in threading.enumerate() if "pymongo" in thread.name]:
@@ -77,11 +77,11 @@ def test_password_is_read_from_environment(place: str, monkeypatch: pytest.Monke
     with open_store(place) as store, pytest.raises(StoreAccessError, match="refuses this user") as refused:
         len(store)
     assert "sentinel" not in str(refused.value)
-    with open_store(place.replace("root@", f"root:{quote_plus(PASSWORD)}@")) as store:  # this one takes precedence
+    with open_store(place.replace("root@", f"root:{quote_plus(PASSWORD)}@")) as store:  # this password takes precedence
         assert len(store) == 4
 
 
-def test_error_that_is_kept_keeps_no_client(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keeping_an_error_does_not_keep_the_client_open(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(NAME, "wrong")
     before = set(threading.enumerate())
     with open_store(place) as store, pytest.raises(StoreAccessError) as kept:
@@ -94,7 +94,7 @@ def test_error_that_is_kept_keeps_no_client(place: str, monkeypatch: pytest.Monk
 @pytest.mark.slow
 def test_password_is_not_in_processes_or_files(place: str, tmp_path: Path) -> None:
     plant_photos(tmp_path / "images", 40)
-    (tmp_path / "images/cat/bad.jpg").write_bytes(b"text")  # for a report
+    (tmp_path / "images/cat/bad.jpg").write_bytes(b"text")  # the report is written to the working directory
     environment = {**os.environ, NAME: PASSWORD, "TMPDIR": str(tmp_path)}
     listed = set()
     log = tmp_path / "log"
@@ -113,7 +113,7 @@ def test_password_is_not_in_processes_or_files(place: str, tmp_path: Path) -> No
 
 
 def commands_of_processes() -> Iterator[str]:
-    """Yield the command line of each process of the machine, as ps shows it."""
+    """Yield the command line of each process on the machine, as ps shows command lines."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
             yield path.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")

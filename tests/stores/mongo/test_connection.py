@@ -1,4 +1,4 @@
-"""Silent and slow servers: reading and converting end in time, with one error, and not before."""
+"""With silent and slow servers, reading and converting end in time with one error, but not too early."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_silent_server_ends_reading_and_opening_in_time(proxy: Proxy, mongod_uri
             began = time.monotonic()
             with pytest.raises(StoreUnreachableError, match=rf"no server answers at|{SILENT}"):
                 use()
-            assert time.monotonic() - began < 10  # it takes 1 to 4 s
+            assert time.monotonic() - began < 10  # normally 1 to 4 s
         proxy.flow()
         assert stored(store, [5]) == documents_of(RECORDS)[5:6]
 
@@ -78,7 +78,7 @@ def test_read_is_repeated_on_another_connection_after_silence(proxy: Proxy, mong
     with open_store(f"{proxy.through(mongod_uri)}?socketTimeoutMS=500") as store:
         len(store)
         for _ in range(2):
-            proxy.forget()  # as a firewall does: open connections are silent, new ones work
+            proxy.forget()  # like a firewall, which drops open connections silently while new connections work
             began = time.monotonic()
             assert stored(store, [3]) == documents_of(RECORDS)[3:4]
             assert time.monotonic() - began < 20
@@ -100,13 +100,13 @@ def test_reading_over_slow_line_succeeds(mongod: Mongod, mongod_uri: str) -> Non
         open_store(f"{proxy.through(mongod_uri)}?{SLOW}") as store,
     ):
         assert stored(store, range(8)) == documents_of(slow_records())
-        # Only an incomplete answer is sent again.
+        # Only an incomplete response is sent again.
         assert proxy.bytes_to_client < 1.8 * 2e6
 
 
 # ---- Queries for which the server may have to read all documents
 
-# The driver checks on a separate connection that the server is there.
+# The driver checks on a separate connection that the server is running.
 ASKED_OFTEN = f"{SHORT}&socketTimeoutMS=300&heartbeatFrequencyMS=500"
 
 
@@ -115,7 +115,7 @@ ASKED_OFTEN = f"{SHORT}&socketTimeoutMS=300&heartbeatFrequencyMS=500"
     "asked", [pytest.param(False, id="before the query", marks=pytest.mark.nightly), pytest.param(True, id="during it")]
 )
 def test_query_ends_when_server_falls_silent(mongod: Mongod, proxy: Proxy, mongod_uri: str, asked: bool) -> None:
-    query = {"$where": "sleep(5000) || true"}  # for each of 30 records
+    query = {"$where": "sleep(5000) || true"}  # the server sleeps this long for each of 30 records
     running: list[dict[str, Any]] = [{"$currentOp": {}}, {"$match": {"command.projection": {"_id": 1}, "active": True}}]
 
     def ask() -> None:
@@ -142,10 +142,10 @@ def test_query_ends_when_server_falls_silent(mongod: Mongod, proxy: Proxy, mongo
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["aggregate", "find"])
 def test_slow_scan_is_waited_for(mongod: Mongod, mongod_uri: str, command: str) -> None:
-    """The server works for twice the time that a silent server would get."""
+    """The server works for twice as long as a reader waits for a silent server."""
     write(mongod_uri, RECORDS)
     with database_of(mongod, mongod_uri) as database:
-        records_in(database).drop_indexes()  # as after a copy without them
+        records_in(database).drop_indexes()  # like a copy made without indexes
     with open_store(f"{mongod_uri}?{ASKED_OFTEN}") as store:
         len(store)
         with mongod.fail_point(command, times=1, block_s=2.0) as count:
@@ -153,7 +153,7 @@ def test_slow_scan_is_waited_for(mongod: Mongod, mongod_uri: str, command: str) 
                 assert store.find(str(RECORDS[3].name)) == 3
             else:
                 assert store.matching({"_id": {"$lt": 3}}).tolist() == [0, 1, 2]  # type: ignore[attr-defined]
-            assert count() == 1  # not repeated
+            assert count() == 1  # the query is not repeated
 
 
 @pytest.mark.slow
@@ -177,7 +177,7 @@ def test_too_long_scan_raises_with_remedy(
 
 @pytest.mark.slow
 def test_failure_after_long_work_is_repeated(mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server fails after working for longer than RETRY_SECONDS, which count from the first failure."""
+    """The server fails after it worked for longer than RETRY_SECONDS. These count from the first failure."""
     write(mongod_uri, RECORDS)
     monkeypatch.setattr(connection, "RETRY_SECONDS", 0.5)
     with open_store(mongod_uri) as store:

@@ -1,4 +1,4 @@
-"""Meaning of the driver's errors."""
+"""How errors of the driver are classified."""
 
 import pytest
 from pymongo.errors import BulkWriteError, OperationFailure
@@ -23,7 +23,7 @@ def test_full_disk_is_recognized(text: str, code: int, kind: type[Exception]) ->
 
 
 @pytest.mark.parametrize("code", [6, 64, 89, 91, 133, 134, 150, 175, 189, 202, 262, 9001, 10107, 11600, 11602, 13388])
-def test_code_of_failover_is_temporary(code: int) -> None:
+def test_error_code_of_a_failover_is_temporary(code: int) -> None:
     assert is_transient(BulkWriteError({"writeErrors": [{"code": code}]}))
 
 

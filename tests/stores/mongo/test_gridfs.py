@@ -1,4 +1,4 @@
-"""Records over the limit of a document are read back unchanged, and damage to them is noticed."""
+"""Records that exceed the size limit of a document are read back unchanged, and their damage is detected."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.support.mongo_stores import check_alone, database_of, fault, records_
 if TYPE_CHECKING:
     from tests.support.mongo import Mongod, Server
 
-MAX_ON_SERVER = 16 * 2**20  # of the server, and of docs/format.md
-# With the limit of `_small_limit`, in three chunks of GridFS each.
+MAX_ON_SERVER = 16 * 2**20  # the limit of the server and of docs/format.md
+# With the limit that `_small_limit` sets, each record has three chunks in GridFS.
 LARGE = [Record(name=str(number), image=bytes([number]) * 600_000) for number in range(5)]
 
 
@@ -54,7 +54,7 @@ def test_large_records_are_read_back_unchanged(mongo_server: Server, mongo_uri: 
                 assert [(sample["index"], sample["image"]) for sample in dataset.__getitems__([0])] == [
                     (index, records[index].image)
                 ]
-        # They go with their store.
+        # The GridFS files are removed with their store.
         write(mongo_uri, records[:1], overwrite=True)
         assert stored(store, [3]) == documents[3:4]
         write_nothing(mongo_uri, overwrite=True)
@@ -139,7 +139,7 @@ def test_store_with_lost_large_record_is_not_published(mongo_server: Server, mon
                 database[f"{records.name}.large.files"].delete_one({})
             elif change == "lost chunk":
                 database[f"{records.name}.large.chunks"].delete_one({"n": 1})
-            else:  # whole, and of the same index, as from a writer that was overtaken
+            else:  # a complete file with the same index, as an overtaken writer would leave
                 other = LargeRecords(database, *records.name.split(".")).put(0, *documents_of(LARGE[1:2], writer.salt))
                 assert records.update_one({"_id": 0}, {"$set": {"gridfs": other}}).modified_count == 1
         with pytest.raises(DamagedStoreError, match=r"does not have record 0 in GridFS as it was sent"):
@@ -157,7 +157,7 @@ def test_large_record_survives_temporary_errors(mongod: Mongod, mongod_uri: str,
         assert store.verify() == store.manifest.digest
         with database_of(mongod, mongod_uri) as database:
             files = database[f"{records_in(database).name}.large.files"]
-            assert files.count_documents({}) >= 5  # an attempt that was cut off leaves its own
+            assert files.count_documents({}) >= 5  # an interrupted attempt leaves its own file
         for code_of_reads in (None, 43, 91):
             with fault(mongod, "find", code=code_of_reads, times=2):
                 assert stored(store, range(5)) == documents_of(LARGE)

@@ -38,16 +38,16 @@ if TYPE_CHECKING:
     from tests.support.mongo import Mongod
 
 TRIALS = int(os.environ.get("DBLOADER_TRIALS", "6"))
-_AT_ONCE = 20  # in one test
+_AT_ONCE = 20  # trials in one test
 RECORDS = make_records(24)
 for _large in (2, 8, 11, 20):
-    # Each has three chunks in GridFS and a length of its own. Its stub has the fields, for queries.
+    # Each of these records has three chunks in GridFS and a different length. Its stub has the fields, for queries.
     RECORDS[_large].image = random.Random(_large).randbytes(600_000 + _large)
     RECORDS[_large].fields = {"caption": f"large {_large}", "boxes": [[_large, 1.5], []]}
 RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
-MOST_BYTES = 300 * 2**20  # by which the largest memory of the process may grow in all trials of a kind
+MOST_BYTES = 300 * 2**20  # limit for the growth of the process's peak memory in all trials of a kind
 
-# Elements that the driver cannot decode: text that is not UTF-8, a time out of range, a binary of a negative length.
+# Elements that the driver cannot decode: text that is not UTF-8, a time out of range, a binary with negative length.
 UNDECODABLE = (
     b"\x02x\x00\x03\x00\x00\x00\xff\xfe\x00",
     b"\x09x\x00" + b"\x7f" * 8,
@@ -84,7 +84,7 @@ KINDS = {
 
 
 class Snapshot:
-    """All documents at a place, to be restored."""
+    """A copy of all documents at a place, used to restore them."""
 
     def __init__(self, client: Any, place: str) -> None:
         at = parse(place)
@@ -173,7 +173,7 @@ def damage(numbers: random.Random, collection: Any, kind: Kind, *, resealed: boo
 
 
 def put(collection: Any, key: Any, document: Any) -> None:
-    """Replace a document; keep it if the server refuses the new one."""
+    """Replace a document, or keep the old document if the server refuses the new one."""
     before = collection.with_options(codec_options=RAW).find_one({"_id": key})
     collection.delete_one({"_id": key})
     try:
@@ -248,14 +248,14 @@ def place(mongod_uri: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def outcome(use: Callable[[str, Path], Any], place: str, folder: Path) -> Any:
-    """Return the result of a use; None for an error of dbloader."""
+    """Return the result of a use, or None if dbloader raises an error."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # a query finds nothing
+            warnings.simplefilter("ignore", UserWarning)  # the query finds nothing
             return use(place, folder)
     except DBLoaderError as error:
         text = str(error)
-    # An error of a copy may come from its writer, which does not know the source.
+    # An error of a copy may be raised by the copy's writer, which does not know the source.
     named = use is copied or parse(place).database in text
     if "\n" in text or len(text) > 2000 or not named:
         raise ValueError(f"the error must be one line with the store's name: {text}")
@@ -270,7 +270,7 @@ def test_damaged_document_raises_or_changes_nothing(
 ) -> None:
     kind = KINDS[name]
     monkeypatch.chdir(tmp_path)
-    with mongod.client() as client, closing(Connection(parse(place))):  # one client for all that is done
+    with mongod.client() as client, closing(Connection(parse(place))):  # all uses share one client
         snapshot = Snapshot(client, place)
         expected = {use: function(place, tmp_path) for use, function in READS.items()}
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,4 +1,4 @@
-"""Commands that a server runs long after the writer has repeated them change no later write."""
+"""Commands that a server runs late, after the writer has repeated them, do not change later writes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.support.mongo import Mongod
 
 RECORDS = make_records(60)
-# The writer repeats a command after a part of a second. The server runs the first one after two more commits.
+# The writer repeats a command within a second. The server runs the first attempt only after two more commits.
 SILENT_MS, HELD_UP_S = 300, 1.2
 
 
@@ -29,7 +29,7 @@ def _many_commits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def wait_until_run(mongod: Mongod) -> None:
-    """Wait until the server has run all held-up commands."""
+    """Wait until the server has run all delayed commands."""
     running: list[dict[str, Any]] = [
         {"$currentOp": {}},
         {"$match": {"active": True, "command.$db": {"$nin": ["admin", None]}, "command.hello": {"$exists": False}}},
@@ -52,7 +52,7 @@ def test_late_command_changes_nothing(mongod: Mongod, mongod_uri: str, step: str
     write_partial(place, RECORDS[:10])
 
     def at(now: str) -> None:
-        """Hold up the next command at the chosen step, and check that an earlier step has used its hold-up."""
+        """Delay the next command at the chosen step, and check that the earlier delayed command was sent."""
         assert [count() for count in counts] == [1] * len(counts)
         if now == step:
             counts.append(stack.enter_context(mongod.fail_point(command, times=1, block_s=HELD_UP_S)))

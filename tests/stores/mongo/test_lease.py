@@ -1,4 +1,4 @@
-"""Leases on a place, and writers that were overtaken while they were silent."""
+"""Leases on a place, and writers that another writer overtook while they were stalled."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ LONG_AGO = datetime(2001, 1, 1, tzinfo=UTC)
 
 @pytest.fixture(autouse=True)
 def _seldom_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writers do not renew their leases, like writers that stall."""
+    """Keep writers from renewing their leases, as if they stalled."""
     monkeypatch.setattr(lease, "RENEW_SECONDS", 3600.0)
 
 
 def enter(server: Server, place: str, *, overwrite: bool = False) -> Writer:
-    """Return a writer whose lease has expired on the server, but not for the writer."""
+    """Return a writer that still considers its lease valid, although the lease has expired on the server."""
     writer = create_store(place, overwrite=overwrite, resume=not overwrite, resumable=True)
     writer.__enter__()
     expire_lease(server, place)
@@ -58,7 +58,7 @@ def enter(server: Server, place: str, *, overwrite: bool = False) -> Writer:
 
 
 def leave(writer: Writer) -> None:
-    with suppress(StoreLockedError):  # the same that its commit had
+    with suppress(StoreLockedError):  # the same error that its commit raised
         writer.__exit__(None, None, None)
 
 
@@ -76,7 +76,7 @@ def test_overtaken_writer_changes_nothing(mongo_server: Server, mongo_uri: str, 
     with create_store(mongo_uri, resume=True, resumable=True) as writer:
         assert writer.length == 10
         write_and_commit(writer, RECORDS[:20])
-        # The silent writer stores one record before the other writer, and more after it.
+        # The stalled writer stores one record before the other writer's records, and more after them.
         with database_of(mongo_server, mongo_uri) as database:
             insert_late(database, {25: documents_of(OTHERS, writer.salt)[25]})
         with pytest.raises(StoreLockedError, match=OVERTAKEN):
@@ -89,11 +89,11 @@ def test_overtaken_writer_changes_nothing(mongo_server: Server, mongo_uri: str, 
 
 @pytest.mark.parametrize("committed", [False, True])
 @pytest.mark.parametrize("left", [False, True], ids=["still writing", "left"])
-def test_lease_taken_by_another_is_not_renewed(
+def test_lease_taken_by_another_writer_is_not_renewed(
     mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch, committed: bool, left: bool
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(lease, "LEASE_SECONDS", 0.0)  # expired at once, also for the writer
+        patch.setattr(lease, "LEASE_SECONDS", 0.0)  # the lease expires at once, for the writer too
         silent = create_store(mongo_uri, resume=True, resumable=True)
         silent.__enter__()
         if committed:
@@ -102,7 +102,7 @@ def test_lease_taken_by_another_is_not_renewed(
         begun = document_of(database)["partial"]["store"]
         writer = stack.enter_context(create_store(mongo_uri, resume=True, resumable=True))
         write_one_by_one(writer, (RECORDS if committed else OTHERS)[:9])
-        # A store without a commit is not resumed: its records are unknown.
+        # A store without a commit is not resumed, because nothing says which records it has.
         assert (document_of(database)["partial"]["store"] == begun) == committed
         if left:
             writer.finish()
@@ -126,7 +126,7 @@ def test_lease_is_renewed_while_writing(mongo_server: Server, mongo_uri: str, mo
         writer.finish()
 
 
-def test_lease_of_killed_process_is_free_at_once(mongo_uri: str) -> None:
+def test_lease_of_a_killed_process_can_be_taken_at_once(mongo_uri: str) -> None:
     assert in_child(lambda: enter_and_die(mongo_uri)) == -signal.SIGKILL
     began = time.monotonic()
     write(mongo_uri, RECORDS)
@@ -140,7 +140,7 @@ def enter_and_die(place: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_lease_of_another_machine_is_taken_when_it_expires(mongo_server: Server, mongo_uri: str) -> None:
+def test_lease_of_another_machine_can_be_taken_only_after_it_expires(mongo_server: Server, mongo_uri: str) -> None:
     holder = {"token": "a", "host": "elsewhere", "machine": "another/pid:[1]", "pid": 7, "began": "1"}
     write(mongo_uri, RECORDS[:2])
     message = r"another process is writing mongodb://.* now \(process 7 on elsewhere\).* its lease ends after 60 s"
@@ -191,7 +191,7 @@ def test_writer_stalled_before_publishing_changes_nothing(
     check_is(mongo_uri, OTHERS)
 
 
-def test_writer_stalled_before_replacing_a_leftover_does_not_change_its_successors_record(
+def test_writer_stalled_before_replacing_a_leftover_keeps_its_successors_record(
     mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_partial(mongo_uri, RECORDS[:3])

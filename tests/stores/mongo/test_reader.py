@@ -1,4 +1,4 @@
-"""Reading survives failures of servers and connections, and the replacement of the store."""
+"""Reading survives failures of servers and connections, and continues when the store is replaced."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RECORDS = make_records(60)
 
 
 def big_records(count: int) -> list[Record]:
-    """Return records of a MiB each; 16 of them fit into an answer."""
+    """Return records of 1 MiB each, 16 of which fit into one response."""
     return [Record(name=f"{number}", image=random.Random(number).randbytes(2**20)) for number in range(count)]
 
 
@@ -42,7 +42,7 @@ def test_reading_survives_temporary_errors(mongod: Mongod, mongod_uri: str, comm
                 assert [record.name for record in store.read(indices)] == [records[index].name for index in indices]
             with fault(mongod, command, code=code, times=2) as count:
                 assert stored(store, indices) == [expected[index] for index in indices]
-                assert count() == (2 if command == "find" else 1)  # the rest is one answer
+                assert count() == (2 if command == "find" else 1)  # the remaining records fit into one response
 
 
 @pytest.mark.slow
@@ -86,7 +86,7 @@ def test_absent_server_raises_one_error(mongod: Mongod, mongod_uri: str, monkeyp
 
 
 @pytest.mark.nightly
-def test_server_is_waited_for_a_minute(mongod: Mongod, mongod_uri: str) -> None:
+def test_reader_waits_a_minute_for_the_server(mongod: Mongod, mongod_uri: str) -> None:
     write(mongod_uri, RECORDS)
     with open_store(mongod_uri) as store:
         len(store)
@@ -115,7 +115,9 @@ def test_permanent_error_is_not_repeated(mongod: Mongod, mongod_uri: str) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("both", [pytest.param(False, marks=pytest.mark.nightly), True], ids=["all", "some"])
-def test_lagging_members_do_not_look_damaged(three_members: ReplicaSet, three_members_uri: str, both: bool) -> None:
+def test_records_on_lagging_members_do_not_look_damaged(
+    three_members: ReplicaSet, three_members_uri: str, both: bool
+) -> None:
     secondaries = [member for member in three_members.members if member is not three_members.primary]
     with ExitStack() as stack, create_store(f"{three_members_uri}&w=1") as writer:
         if both:

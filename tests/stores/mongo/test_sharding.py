@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 UNAUTHORIZED, LOCK_BUSY = 13, 46
-MOVED = [13388, 175]  # codes of a router while a chunk moves, and of a query that a shard has killed
+MOVED = [13388, 175]  # error codes that a router returns while a chunk moves, and after a shard has killed a query
 RECORDS = make_records(60)
 
-pytestmark = pytest.mark.xdist_group("router")  # the server and the router start once
+pytestmark = pytest.mark.xdist_group("router")  # the server and the router start only once
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +44,7 @@ def session_router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn
 
 @pytest.fixture
 def router(session_router: StandInRouter) -> Iterator[StandInRouter]:
-    """A stand-in for the router of a sharded cluster, to which the test may do anything."""
+    """A stand-in for the router of a sharded cluster, which the test may use in any way."""
     yield session_router
     session_router.restore()
 
@@ -82,7 +82,7 @@ def test_stand_in_shuffles_and_doubles(router: StandInRouter, router_uri: str) -
 def test_conversion_shards_its_records(
     router: StandInRouter, router_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # where the report is written
+    monkeypatch.chdir(tmp_path)  # the report is written to the working directory
     root = plant_photos(tmp_path / "images", 40, width=32, height=24)
     file, cluster = convert(root, tmp_path / "train.lmdb"), convert(root, router_uri)
     assert (cluster.digest, cluster.warnings) == (file.digest, ())
@@ -102,7 +102,7 @@ def test_missing_right_to_shard_warns_and_uses_one_shard(router: StandInRouter, 
     check_is(router_uri, RECORDS)
 
 
-def test_sharding_is_repeated_while_cluster_is_busy(router: StandInRouter, router_uri: str) -> None:
+def test_sharding_is_retried_while_the_cluster_is_busy(router: StandInRouter, router_uri: str) -> None:
     with router.behaving("shardCollection", code=LOCK_BUSY, times=2):
         write(router_uri, RECORDS)
     assert is_sharded(router, router_uri)
@@ -120,7 +120,7 @@ def test_resumed_writer_does_not_shard(router: StandInRouter, router_uri: str, s
 
 
 @pytest.mark.parametrize("code", MOVED)
-def test_errors_of_moving_chunks_are_repeated(router: StandInRouter, router_uri: str, code: int) -> None:
+def test_commands_that_fail_while_chunks_move_are_repeated(router: StandInRouter, router_uri: str, code: int) -> None:
     with router.behaving("update", "find", "createIndexes", code=code, times=4):
         write_partial(router_uri, RECORDS[:20])
     with router.behaving("insert", code=code, times=2):

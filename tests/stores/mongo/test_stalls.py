@@ -1,4 +1,4 @@
-"""A writer stalls before any one of its writes while another writer makes a store, which must stay whole."""
+"""A writer stalls before one of its writes while another writer makes a store, which must stay intact."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WRITES = ("insert", "update", "delete", "create", "createIndexes", "drop", "find
 
 
 def with_large(records: list[Record]) -> list[Record]:
-    records[11].image = random.Random(11).randbytes(300_000)  # two chunks in GridFS
+    records[11].image = random.Random(11).randbytes(300_000)  # a record with two chunks in GridFS
     return records
 
 
@@ -43,10 +43,10 @@ OTHERS = START + with_large(make_records(20, seed=7))[6:]
 
 
 class Stalling(CommandListener):
-    """Calls a function before the write of a client with this number, while that write waits.
+    """Calls a function before the client's write with this number, while the write waits.
 
     Attributes:
-        writes: The writes up to that one, or all.
+        writes: The writes up to this number, or all writes.
     """
 
     def __init__(self, number: int, function: Callable[[], None]) -> None:
@@ -72,7 +72,7 @@ class Stalling(CommandListener):
 
     @property
     def stalled(self) -> bool:
-        """Whether there was such a write."""
+        """Whether the client reached the write with this number."""
         assert self._stalls == self._ended, "the driver has printed what went wrong in the meantime"
         return self._stalls
 
@@ -94,13 +94,13 @@ class Stalling(CommandListener):
         ),
     ],
 )
-def test_writer_stalled_before_any_write_leaves_other_store_whole(
+def test_writer_stalled_before_any_write_leaves_the_other_store_intact(
     mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch, begun: str, ended: str, other: str, step: int
 ) -> None:
     monkeypatch.setattr("dbloader.stores.mongo.partial.MAX_ON_SERVER", 10_000)
-    monkeypatch.setattr(lease, "RENEW_SECONDS", 3600.0)  # its thread stalls too
+    monkeypatch.setattr(lease, "RENEW_SECONDS", 3600.0)  # the client's thread stalls too
     stalls = 0
-    # The stalling writer has its own client; everything else shares another one.
+    # The stalling writer has its own client, and everything else shares a second client.
     with mongo_server.client() as client, closing(Connection(parse(f"{mongo_uri}?journal=false&appName=other"))):
         for number in itertools.count(step=step):
             # Nothing crashes here, so no write needs to wait for the disk.
@@ -128,7 +128,7 @@ def test_writer_stalled_before_any_write_leaves_other_store_whole(
 
 
 class Trial:
-    """A writer that stalls before one of its writes, while another one writes a store at the place."""
+    """A writer that stalls before one of its writes while another writer makes a store at the same place."""
 
     def __init__(self, client: pymongo.MongoClient[Any], place: str, number: int, *, overwrites: bool) -> None:
         self.place, self.other = place, f"{place}&appName=other"
@@ -143,7 +143,7 @@ class Trial:
     def write_another(self) -> None:
         found = self._meta.find_one({"_id": "store"}) or {}
         if "writer" not in found:
-            return  # no writer has the place now
+            return  # now no writer holds the place
         self.was_published = found.get("manifest", {}).get("length") == len(MINE)
         long_ago = datetime(2001, 1, 1, tzinfo=UTC)
         self._meta.update_one({"_id": "store"}, {"$set": {"writer.expires": long_ago}})
@@ -166,9 +166,9 @@ class Trial:
 
 
 def prepare(place: str, begun: str) -> None:
-    """Write what is at a place before a writer begins there."""
+    """Write what is at the place before the stalling writer begins."""
     if begun == "overwrites":
         write(place, START)
-        write(place, START, overwrite=True)  # the first store can be removed now
+        write(place, START, overwrite=True)  # now the first store can be removed
     if begun == "resumes":
         write_partial(place, START)

@@ -1,4 +1,4 @@
-"""A server that uses TLS: errors name the option of the place that helps."""
+"""A server that uses TLS. Errors name the option of the place that solves the problem."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server_with_tls(certificate: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mongod]:
-    # Preferred, not required: the tests' own client does not use TLS.
+    # TLS is preferred and not required, because the tests' own client does not use TLS.
     options = ["--tlsMode", "preferTLS", "--tlsCertificateKeyFile", str(certificate)]
     with needing_a_server(), Mongod(tmp_path_factory.mktemp("server") / "mongod", options=options) as server:
         yield server

@@ -1,4 +1,4 @@
-"""Places in MongoDB: which are valid, what errors say about them, and that credentials stay secret."""
+"""Places in MongoDB: which places are valid, errors about invalid places, and credentials, which stay secret."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from tests.support.mongo import Mongod, Server
 
 USER, PASSWORD = "jane-sentinel", "s3cret-sentinel/@:%+"
-SECRET = "sentinel"  # a part of both, which no escaping hides
+SECRET = "sentinel"  # a part of both secrets that escaping does not change
 
 
 def check_secret(*found: str | BaseException) -> None:
-    """Check that no text, and nothing that an error or its causes could show, has a secret."""
+    """Check that no text, and nothing that an error or its causes can show, contains a secret."""
     todo, seen = [*found], []
     while todo:
         one = todo.pop()
@@ -61,7 +61,7 @@ def uses_of(place: str) -> tuple[Callable[[], object], ...]:
 
 
 def check_refused(place: str, kind: type[Exception], message: str) -> None:
-    """Check that reading and writing at a place raise this error, without secrets."""
+    """Check that reading and writing at a place raise this error and show no secrets."""
     for use in uses_of(place):
         with pytest.raises(kind, match=message) as caught:
             use()
@@ -177,7 +177,7 @@ SECRET_OPTIONS = {
 
 
 @pytest.mark.parametrize("secret", SECRET_OPTIONS)
-def test_secret_option_is_redacted_removed_and_in_no_error(monkeypatch: pytest.MonkeyPatch, secret: str) -> None:
+def test_secret_option_is_redacted_and_in_no_error(monkeypatch: pytest.MonkeyPatch, secret: str) -> None:
     monkeypatch.setattr("dbloader.stores.mongo.connection.SELECTION_SECONDS", 0.3)
     place = f"mongodb://127.0.0.1:1/db.a?{SECRET_OPTIONS[secret]}&{secret}&w=1"
     parsed = parse(place)
@@ -206,7 +206,7 @@ def test_user_without_password_is_not_a_secret(user: str) -> None:
         "readPreference=secondaryPreferred",
     ],
 )
-def test_options_of_place_take_effect(mongo_uri: str, options: str) -> None:
+def test_options_in_a_place_take_effect(mongo_uri: str, options: str) -> None:
     place = f"{mongo_uri}?{options}"
     write(place, make_records(5))
     with closing(Connection(parse(place), writing=True)) as connection:
@@ -276,7 +276,7 @@ def test_error_distinguishes_missing_foreign_and_unfinished_stores(mongo_server:
 
 @contextmanager
 def user(server: Mongod, *roles: dict[str, str]) -> Iterator[str]:
-    """Make a user for a while; return the beginning of a place."""
+    """Make a user inside the block, and yield the beginning of a place."""
     with server.client() as client:
         client.admin.command("createUser", USER, pwd=PASSWORD, roles=list(roles))
     try:
@@ -299,11 +299,11 @@ def test_role_read_write_suffices_to_convert(mongod_with_users: Mongod) -> None:
         with open_store(place) as store:
             assert store.verify() == store.manifest.digest
         with mongod_with_users.client() as client:
-            assert client.dbloader_users.a.count_documents({}) == 9  # the view shows the last of the three
+            assert client.dbloader_users.a.count_documents({}) == 9  # the view shows the last of the three stores
 
 
 @pytest.mark.parametrize("wrong", ["password", "database", "user"])
-def test_refused_login_names_database_of_users(mongod_with_users: Mongod, wrong: str) -> None:
+def test_error_of_a_refused_login_names_the_database_of_users(mongod_with_users: Mongod, wrong: str) -> None:
     with user(mongod_with_users, ALL) as server:
         place = {
             "password": f"{server.replace('%2F', 'x')}/dbloader_users.a?authSource=admin",
@@ -357,7 +357,7 @@ def test_credentials_are_in_no_message_log_or_pickle(
                 write_nothing(place)
             manifest = writer.finish()
         with open_store(place) as store, copy.copy(store) as one, copy.deepcopy(store) as other:
-            assert len(store) == len(one) == len(other) == 0  # copies within the process have the credentials
+            assert len(store) == len(one) == len(other) == 0  # copies within the process keep the credentials
             pickled = pickle.dumps(store)
             check_secret(repr(store), repr(one), store.place, str(manifest), str(store.manifest), repr(parse(place)))
             check_secret(pickled.decode("latin-1"))
@@ -370,7 +370,7 @@ def test_credentials_are_in_no_message_log_or_pickle(
                 len(stripped)
             check_secret(caught.value, pickle.dumps(stripped).decode("latin-1"))
         logged = [str(record.__dict__) for record in caplog.records]
-        assert len(logged) > 20  # the driver's
+        assert len(logged) > 20  # the driver's own log messages
         check_secret(*logged, *capfd.readouterr())
 
 
@@ -384,7 +384,7 @@ def test_spawned_process_gets_credentials(mongod_with_users: Mongod) -> None:
             process = context.Process(target=store.read, args=([2],))
             process.start()
             process.join(WAIT_S)
-            assert process.exitcode == 0  # without a password it ends with an error
+            assert process.exitcode == 0  # without a password, the process ends with an error
             process.close()
 
 

@@ -1,4 +1,4 @@
-"""Writing survives failures of servers and connections; a conversion that ends can be resumed."""
+"""Writing survives failures of servers and connections, and a conversion that fails can be resumed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _many_commits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def digest(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The digest of an LMDB store with RECORDS."""
+    """Digest of an LMDB store that contains RECORDS."""
     with create_store(tmp_path_factory.mktemp("writer") / "store.lmdb") as writer:
         write_one_by_one(writer, RECORDS)
         return writer.finish().digest
@@ -64,7 +64,7 @@ def digest(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize("command", ["find", "insert", "update", "delete", "createIndexes", "listCollections", "drop"])
 def test_writing_survives_temporary_errors(mongod: Mongod, mongod_uri: str, digest: str, command: str) -> None:
     write(mongod_uri, RECORDS[:3])
-    write(mongod_uri, RECORDS[:3], overwrite=True)  # the first store can be dropped now
+    write(mongod_uri, RECORDS[:3], overwrite=True)  # now the first store can be dropped
     for code in (None, 91):  # test_errors.py has more
         with fault(mongod, command, code=code, times=2) as count:
             write(mongod_uri, RECORDS, overwrite=True)
@@ -73,7 +73,7 @@ def test_writing_survives_temporary_errors(mongod: Mongod, mongod_uri: str, dige
 
 
 class WritesOfPlace(CommandListener):
-    """Notes the write concern of each write to the manifest collection, with the fields that the write sets."""
+    """Records the write concern of each write to the manifest collection, and the fields that the write sets."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[list[str], Any]] = []
@@ -95,7 +95,7 @@ def test_commit_and_publication_wait_for_majority_and_journal(mongo_uri: str, mo
     monkeypatch.setattr(pymongo, "MongoClient", functools.partial(pymongo.MongoClient, event_listeners=[listener]))
     write(
         f"{mongo_uri}{'&' if '?' in mongo_uri else '?'}appName=other", RECORDS[:2]
-    )  # so a new client is made, with the listener
+    )  # so that a new client is made, which has the listener
     durable = [fields for fields, concern in listener.seen if concern == {"w": "majority", "j": True}]
     assert ["partial.progress"] in durable
     assert ["store", "manifest"] in durable
@@ -112,7 +112,7 @@ def test_writing_survives_failures_at_any_step(mongod: Mongod, mongod_uri: str, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at", ["commit", "finish"])
-def test_conversion_resumes_after_server_was_absent(
+def test_conversion_resumes_after_its_server_was_down(
     mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch, digest: str, at: str
 ) -> None:
     monkeypatch.setattr(connection, "RETRY_SECONDS", 0.5)
@@ -151,7 +151,7 @@ def test_full_disk_raises_and_keeps_commits(mongod: Mongod, mongod_uri: str, dig
 
 @pytest.mark.parametrize("missing", [0, 1])
 def test_commit_needs_twice_its_size_and_16_mb(mongo_uri: str, monkeypatch: pytest.MonkeyPatch, missing: int) -> None:
-    """A server with a full disk ends. No small disk can hold a server, so this test fakes the free space."""
+    """A server exits when its disk is full. Small disks cannot hold a server, so this test fakes the free space."""
     monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 2**30)
     room = 2 * sum(map(len, documents_of(RECORDS))) + 16 * 2**20 - missing
     command = Database.command
@@ -177,7 +177,7 @@ LOST = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("records", "events", "what"), LOST, ids=["records", "report"])
-def test_with_w_1_confirmed_writes_that_are_lost_fail_the_conversion(
+def test_conversion_with_w_1_fails_if_confirmed_writes_are_lost(
     three_members: ReplicaSet,
     three_members_uri: str,
     records: list[Record],
@@ -196,7 +196,7 @@ def test_with_w_1_confirmed_writes_that_are_lost_fail_the_conversion(
                     if member is not primary:
                         stack.enter_context(paused(member, "stopReplProducer"))
                 writer.write([encode(record) for record in records], events=events)
-                writer.commit()  # the primary confirms it, and no other member has it
+                writer.commit()  # the primary confirms this write, and no other member has it
                 primary.kill()
             write_one_by_one(writer, RECORDS)
             writer.finish()
@@ -256,7 +256,7 @@ def test_too_long_names_are_refused(mongo_uri: str, count: int) -> None:
 
 
 @pytest.mark.parametrize(("value", "columns"), [(["no", "number"], {}), (0.5, {"x": "float"})])
-def test_store_resumed_with_other_records_than_the_interrupted_commit_is_undamaged(
+def test_store_resumed_with_other_records_after_an_interrupted_commit_is_intact(
     mongo_uri: str, monkeypatch: pytest.MonkeyPatch, value: Any, columns: dict[str, str]
 ) -> None:
     def fail(*_: Any) -> None:
