@@ -60,7 +60,7 @@ SUGGESTION = r" Did you mean 'convert'\?" if hasattr(click, "NoSuchCommand") els
         (["convert", "images", "old.lmdb", "--resume"], "old.lmdb is finished already: there is nothing to resume"),
         (
             ["convert", "images", "s3://bucket/x"],
-            "s3://bucket/x is in object storage, and stores are made .*",
+            "s3://bucket/x is in object storage, where not every command works.*",
         ),
         (["convert", "images", ""], "a place is the path of an LMDB file"),
         ([*NEW, "--raw", "--tile"], r"raw \(--raw\) stores pixels, and tile \(--tile\) stores"),

@@ -44,9 +44,8 @@ def checked_path(place: str | os.PathLike[str]) -> str:
         raise PlaceError("this takes the path of a file, got a place in MongoDB (MongoDataset reads from one)")
     if is_remote(path):
         raise PlaceError(
-            f"{parse_place(path)} is in object storage, and stores are made and read on this machine: dbloader "
-            f"copy {parse_place(path)} PATH downloads a store, dbloader copy PATH {parse_place(path)} uploads one, "
-            "and LMDBDataset(..., cache=FOLDER) trains from there"
+            f"{parse_place(path)} is in object storage, where not every command works: dbloader convert --shards makes "
+            "a store there, dbloader copy uploads or downloads one, and LMDBDataset(..., cache=FOLDER) trains from one"
         )
     if "://" in path:
         scheme = path.split("://", 1)[0]
