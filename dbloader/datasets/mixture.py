@@ -21,7 +21,6 @@ from dbloader._describe import short_repr
 from dbloader._options import check_choice, real_number, whole_number
 from dbloader.datasets.fields import check_fields, checked_fields, has_image, image_and_label, names_of
 from dbloader.datasets.lmdb import LMDBDataset
-from dbloader.datasets.mongo import MongoDataset
 from dbloader.datasets.store import StoreDataset, checked_place
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.open import decode_pil
@@ -353,7 +352,11 @@ def _open(given: Any, fields: Any) -> Source | Mixture:
             f"{type(given).__name__}"
         )
     if not isinstance(given, StoreDataset):
-        kind = MongoDataset if is_mongo(checked_place(given, "a place or a dataset")) else LMDBDataset
+        kind: Any = LMDBDataset
+        if is_mongo(checked_place(given, "a place or a dataset")):
+            from dbloader.datasets.mongo import MongoDataset  # it imports pymongo, which spawned workers rarely need
+
+            kind = MongoDataset
         given = kind(given, fields=_without_source(fields))
     return Source(given.root + ("" if given.where is None else f" ({given.where})"), given, indices)
 

@@ -224,3 +224,9 @@ def test_spawned_workers_reuse_memory_and_end_with_the_program(place: Path) -> N
     file.write_text(program)
     done = subprocess.run([sys.executable, file, place], capture_output=True, text=True, check=False, timeout=120)
     assert (done.stdout, done.stderr, done.returncode) == ("same\n", "", 0)
+
+
+def test_workers_for_lmdb_do_not_import_pymongo() -> None:
+    modules = "dbloader.loading.worker_process, dbloader.batches.fetchers, dbloader.datasets.lmdb"
+    program = f"import sys, {modules}; sys.exit('pymongo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
