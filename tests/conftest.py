@@ -1,4 +1,4 @@
-"""Fixtures of all tests."""
+"""Fixtures for all tests."""
 
 import faulthandler
 import os
@@ -35,7 +35,7 @@ os.register_at_fork(
 )
 
 
-@pytest.hookimpl(trylast=True)  # coverage has begun
+@pytest.hookimpl(trylast=True)  # coverage is measuring
 def pytest_sessionstart() -> None:
     collector = getattr(coverage.Coverage.current(), "_collector", None)
     if collector is not None:
@@ -79,7 +79,7 @@ def _await_closed_clients() -> None:
 
 @pytest.fixture(scope="session")
 def session_mongod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mongod]:
-    """Other fixtures use this one; tests use `mongod` or `mongo_uri`."""
+    """Only for other fixtures. Tests use `mongod` or `mongo_uri`."""
     with needing_a_server(), Mongod(tmp_path_factory.mktemp("mongod")) as server:
         yield server
 
@@ -103,7 +103,7 @@ def mongo_uri(mongo_server: Server) -> Iterator[str]:
 
 @pytest.fixture
 def mongod(session_mongod: Mongod) -> Iterator[Mongod]:
-    """A server that the test may kill, restart and make fail; it is restored at the end."""
+    """A server that the test may kill, restart and make fail. It is restored after the test."""
     yield session_mongod
     session_mongod.restore()
 
@@ -117,7 +117,7 @@ def mongod_uri(mongod: Mongod) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def mongod_with_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mongod]:
-    """A server with passwords; its URI has a user with all rights."""
+    """A server that requires passwords. Its URI contains a user with all rights."""
     folder = tmp_path_factory.mktemp("mongod-with-users")
     with needing_a_server(), Mongod(folder, credentials=("root", "s3cret/@:%")) as server:
         yield server
@@ -125,14 +125,14 @@ def mongod_with_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mong
 
 @pytest.fixture(scope="session")
 def session_replica_set(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaSet]:
-    """Other fixtures use this one; tests use `replica_set`."""
+    """Only for other fixtures. Tests use `replica_set`."""
     with needing_a_server(), ReplicaSet(1, tmp_path_factory.mktemp("replica-set")) as servers:
         yield servers
 
 
 @pytest.fixture
 def replica_set(session_replica_set: ReplicaSet) -> Iterator[ReplicaSet]:
-    """A replica set of one member, which the test may stop; it is restored at the end."""
+    """A replica set of one member, which the test may stop. The set is restored after the test."""
     yield session_replica_set
     session_replica_set.restore()
 
@@ -146,14 +146,14 @@ def replica_set_uri(replica_set: ReplicaSet) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def session_three_members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaSet]:
-    """Other fixtures use this one; tests use `three_members`."""
+    """Only for other fixtures. Tests use `three_members`."""
     with needing_a_server(), ReplicaSet(3, tmp_path_factory.mktemp("three-members")) as servers:
         yield servers
 
 
 @pytest.fixture
 def three_members(session_three_members: ReplicaSet) -> Iterator[ReplicaSet]:
-    """A replica set of three members, which the test may stop; it is restored at the end."""
+    """A replica set of three members, which the test may stop. The set is restored after the test."""
     yield session_three_members
     session_three_members.restore()
 
@@ -167,14 +167,14 @@ def three_members_uri(three_members: ReplicaSet) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def object_store() -> Iterator[ObjectStore]:
-    """An S3 server with the bucket ``images``; each test uses a place of its own."""
+    """An S3 server with the bucket ``images``. Each test uses a different place."""
     with needing_object_storage(), ObjectStore() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def outside(object_store: ObjectStore) -> Iterator[Outside]:
-    """A process in which tests use object storage."""
+    """A separate process in which tests use object storage."""
     with Outside(object_store) as process:
         yield process
 

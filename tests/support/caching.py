@@ -1,4 +1,4 @@
-"""Caches of shards: stores to cache, the fetcher's process, and origins that send a file when a test wants it."""
+"""Caches of shards: stores to cache, the fetcher's process, and origins that send a file when the test asks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from dbloader.stores.base import Store
 
-WAIT_S = 60.0  # only a broken test waits so long
+WAIT_S = 60.0  # only a failing test waits this long
 
 
 def image_of(index: int, size: int = 8000) -> bytes:
@@ -30,7 +30,7 @@ def image_of(index: int, size: int = 8000) -> bytes:
 
 
 def make_shards(place: Path, lengths: Sequence[int] = (4,) * 6, *, base: int = 0, size: int = 8000) -> list[bytes]:
-    """Write a store of shards with some lengths, and return the images of all records."""
+    """Write a store whose shards have these lengths, and return the images of all records."""
     shutil.rmtree(place, ignore_errors=True)
     (place / "shards").mkdir(parents=True)
     names, images = [], [image_of(base + index, size) for index in range(sum(lengths))]
@@ -59,12 +59,12 @@ def shards_in(cache: Path) -> list[str]:
 
 
 def fetcher_of(cache: Path) -> int | None:
-    """Return the process id of the fetcher of a cache; None if it does not run."""
+    """Return the process id of a cache's fetcher, or None if the fetcher is not running."""
     for entry in Path("/proc").iterdir():
         try:
             command = (entry / "cmdline").read_bytes().split(b"\0")
             alive = (entry / "stat").read_text().rpartition(") ")[2][0] != "Z"
-        except OSError:  # no process, or one that has just ended
+        except OSError:  # there is no process, or the process has just ended
             continue
         if entry.name.isdigit() and alive and b"caching.fetcher" in b"".join(command) and os.fsencode(cache) in command:
             return int(entry.name)
@@ -79,7 +79,7 @@ def wait_for(condition: Any, what: str) -> None:
 
 
 def wait_until_ended(cache: Path) -> None:
-    """Wait until the fetcher of a cache has ended, and its lock is free."""
+    """Wait until the fetcher of a cache has ended and its lock is free."""
 
     def is_free() -> bool:
         with (cache / "fetcher.lock").open("ab") as lock:
@@ -98,13 +98,13 @@ def kill_fetcher(cache: Path) -> None:
     assert pid is not None
     descriptor = os.pidfd_open(pid)
     os.kill(pid, signal.SIGKILL)
-    ended, _, _ = select.select([descriptor], [], [], WAIT_S)  # it unlocks the cache before it ends
+    ended, _, _ = select.select([descriptor], [], [], WAIT_S)  # the fetcher unlocks the cache before it ends
     os.close(descriptor)
     assert ended, "the fetcher is dead"
 
 
 class SlowFile:
-    """A file of an origin, replaced by a named pipe to which the test writes the content."""
+    """Replaces a file of an origin by a named pipe, to which the test writes the content."""
 
     def __init__(self, path: Path) -> None:
         self.data = path.read_bytes()
@@ -121,7 +121,7 @@ class SlowFile:
             nonlocal descriptor
             try:
                 descriptor = os.open(self.path, os.O_WRONLY | os.O_NONBLOCK)
-            except OSError:  # nobody reads
+            except OSError:  # nobody is reading
                 return False
             return True
 

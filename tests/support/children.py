@@ -68,8 +68,8 @@ def from_child(function: Callable[[], object], wait_s: float = WAIT_S) -> Any:
 def traced_peak(function: Callable[[], object]) -> int:
     """Return the peak of what a function allocates through Python and numpy, in bytes.
 
-    The function runs in a forked process, where no thread of an earlier test allocates too. Nothing is collected, as
-    the moment of a collection is a matter of luck.
+    The function runs in a forked process, where no thread of an earlier test allocates. Garbage collection is off,
+    because the moment of a collection is a matter of luck.
     """
 
     def run() -> int:

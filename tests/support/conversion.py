@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 fork = multiprocessing.get_context("fork")
 
-WAIT_S = 100.0  # for work of some seconds, on a machine that does other things too
+WAIT_S = 100.0  # for work that takes seconds, even on a busy machine
 
 
 def records(place: str | os.PathLike[str]) -> list[Record]:
@@ -81,7 +81,7 @@ def interrupt(root: Path, place: Path, files: int, **options: Any) -> None:
 
 
 def peak_memory(function: Callable[[], object], warm_up: Callable[[], object] = lambda: None) -> int:
-    """Run a function in a forked process, and return by how many bytes it raises the peak of its memory.
+    """Run a function in a forked process, and return by how many bytes the function raises the peak memory.
 
     Args:
         function: The function to measure.

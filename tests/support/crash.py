@@ -33,7 +33,7 @@ FILES = 400
 
 
 def trials(default: int, *often: int, share: int = 1) -> list[ParameterSet]:
-    """Return the numbers of the trials of a test: ``often`` in every run, the others in scripts/nightly.
+    """Return the numbers of a test's trials: ``often`` of them in every run, the others in scripts/nightly.
 
     DBLOADER_KILLS is the number of trials, divided by ``share`` if they are slow.
     """
@@ -42,7 +42,7 @@ def trials(default: int, *often: int, share: int = 1) -> list[ParameterSet]:
 
 
 class Old(NamedTuple):
-    """A finished store that a conversion is to replace."""
+    """A finished store that a conversion will replace."""
 
     place: Path
     digest: str
@@ -80,7 +80,7 @@ def make_old(folder: Path) -> Old:
 
 
 def check_nothing_is_lost(place: Path, old: Old | None) -> None:
-    """Check the destination after a kill: it is missing, or the old store, byte for byte."""
+    """Check that after a kill the destination is missing, or equals the old store byte for byte."""
     if old:
         assert place.read_bytes() == old.data
         with open_store(place) as store:
@@ -103,7 +103,7 @@ def resume(whole: Whole, place: Path) -> int:
     try:
         return convert(whole.root, place, resume=True).resumed_at
     except StoreExistsError as error:
-        # It was killed before its first commit, which would have noted that it may overwrite.
+        # The kill came before the first commit, which would have stored the permission to overwrite.
         if "there is nothing to resume" not in str(error):
             raise
         return convert(whole.root, place, overwrite=True).resumed_at

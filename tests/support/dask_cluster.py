@@ -45,7 +45,7 @@ def supervised_workers() -> Iterator[str]:
 
 
 class Keeping:
-    """A client whose results are never forgotten: Dask would answer the same call with the same result."""
+    """A client that keeps all its futures, so Dask answers a repeated call with the earlier result."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -57,7 +57,7 @@ class Keeping:
 
 
 def main(root: str, place: str) -> None:
-    """Convert a folder twice, by Dask's client and by its executor; each time, a worker is killed at a part."""
+    """Convert a folder with Dask's client and with Dask's executor. Each time, kill a worker while it makes a part."""
     told: dict[str, list[Any]] = {"digests": [], "kills": []}
     with LocalCluster(n_workers=2, **OPTIONS) as cluster, Client(cluster) as client:
         for executor in (Keeping(client), client.get_executor()):

@@ -1,4 +1,4 @@
-"""Image files with more than 8 bits a value, values of unknown range, planes, or several frames."""
+"""Image files that have more than 8 bits per value, values of unknown range, planes, or several frames."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.images import encoded
 
 Array = np.ndarray[Any, Any]
 
-# Every 16-bit value once, and the upper 8 bits of each.
+# Every 16-bit value once, and the upper 8 bits of each value.
 DEEP = np.arange(2**16, dtype=np.uint16).reshape(256, 256)
 UPPER = (DEEP >> 8).astype(np.uint8)
 
@@ -72,7 +72,7 @@ def planar_tiff(planes: Array, *, white: int, compression: int = 1, fill: int = 
 
 
 def packed_12_bits(values: Array) -> bytes:
-    """Pack 12-bit values, two in three bytes."""
+    """Pack 12-bit values, two values in three bytes."""
     bits = np.unpackbits(values.astype(">u2").view(np.uint8).reshape(-1, 2), axis=1)[:, 4:]
     return np.packbits(bits.reshape(-1)).tobytes()
 

@@ -22,7 +22,7 @@ SAVE_EVERY = 3
 
 
 def train(place: str, folder: str, deaths: list[str]) -> None:
-    """Train as one of the ranks; die by SIGKILL once for each "rank step moment" in ``deaths``."""
+    """Train as one of the ranks. Die by SIGKILL once for each "rank step moment" in ``deaths``."""
     torch.distributed.init_process_group("gloo")
     rank = torch.distributed.get_rank()
 

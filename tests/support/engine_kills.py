@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 ENGINES = ("threads", "processes", "ray", "dask", "array")
 SHARDS = (1, 3, 64)
 FILES = 200
-MOST = 10  # kills of one conversion: Ray gives up after ten of one part
-WAIT_S = 300  # for a conversion
+MOST = 10  # most kills in one conversion, because Ray gives up after ten kills of one part
+WAIT_S = 300  # time limit for a conversion
 _DRIVER = """
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -66,7 +66,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def makes_a_part(pid: int) -> bool:
-    """Return whether a process has a file open in the scratch folder of a part."""
+    """Return whether a process has a file open in a part's scratch folder."""
     with suppress(OSError):
         return any("/dbloader-" in str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir())
     return False
@@ -113,7 +113,7 @@ class Killer(threading.Thread):
                 else:
                     os.kill(victim, signal.SIGKILL)
             except ProcessLookupError:
-                continue  # it ended by itself
+                continue  # the process ended by itself
             self.kills[kind] += 1
 
 
@@ -140,7 +140,7 @@ def convert_by(engine: str, root: Path, place: Path, shards: int, killer: Killer
         if engine != "array" and status == 0:
             return runs
         if place.exists() and not partial_folder(place).exists():
-            return runs  # killed after it had published
+            return runs  # the driver was killed after it had published
 
 
 def convert_under_fire(engine: str, root: Path, place: Path, shards: int, killer: Killer) -> int:
@@ -148,15 +148,15 @@ def convert_under_fire(engine: str, root: Path, place: Path, shards: int, killer
     with ThreadPoolExecutor(1) as pool:
         converted = pool.submit(convert_by, engine, root, place, shards, killer)
         converted.add_done_callback(lambda _: killer.ended.set())
-        killer.run()  # in this thread, in which alone Ray can add a node
+        killer.run()  # Ray can add a node only in this thread
         return converted.result()
 
 
 def wait_for_none() -> None:
-    """Wait until no process makes a part. Processes of a killed driver end by themselves."""
+    """Wait until no process is making a part. Processes of a killed driver end by themselves."""
     deadline = time.monotonic() + WAIT_S
     while any(makes_a_part(int(pid.name)) for pid in Path("/proc").glob("[0-9]*") if of_ours(pid)):
-        assert time.monotonic() < deadline, "a process outlives the driver that has started it"
+        assert time.monotonic() < deadline, "a process outlives the driver that started it"
         time.sleep(0.02)
 
 
@@ -202,7 +202,7 @@ def run_engine(engine: str, kills: int, seed: int, folder: Path) -> None:
             done: Counter[str] = Counter()
             begun = time.monotonic()
             while done.total() < kills:
-                # The limit is above the time of a part, or every attempt would be killed.
+                # The limit is longer than a part takes, or every attempt would be killed.
                 killer = Killer(generator, 1.5 * whole.seconds / shards + 0.05, min(MOST, kills - done.total()))
                 killer.kill_node = kill_node
                 runs += convert_under_fire(engine, root, place, shards, killer)
@@ -219,7 +219,7 @@ def run_engine(engine: str, kills: int, seed: int, folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("engines", nargs="*", default=ENGINES)
-    parser.add_argument("--kills", type=int, default=30, help="of each engine with each number of shards")
+    parser.add_argument("--kills", type=int, default=30, help="kills of each engine with each number of shards")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)

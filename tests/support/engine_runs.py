@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 SHARDS = 6
 WAIT_S = 300
-# Package of each engine, and a module that exists if it is installed; None for Python itself.
+# Package of each engine, and a module that exists if the package is installed. None means Python itself.
 PACKAGES: dict[str, tuple[str, str] | None] = {
     "threads": None,
     "processes": None,
@@ -96,7 +96,7 @@ def executor_of(name: str, folder: Path) -> Iterator[Any]:
 
 
 def by_spark(place: str, parts: int) -> str:
-    """Make the parts on two executors of Spark, and kill one of them at work; return a note about the kill."""
+    """Make the parts on two Spark executors, and kill one executor at work. Return a note about the kill."""
     from pyspark.sql import SparkSession
 
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
@@ -135,7 +135,7 @@ def by_beam(place: str, parts: int) -> str:
 
 
 def by_engine(name: str, folder: Path) -> str:
-    """Convert by an engine, check that the digest equals the digest of one file, and describe the result."""
+    """Convert with an engine, check that the digest equals the digest of one file, and describe the result."""
     root = plant_photos(folder / "images", 200, width=320, height=240)
     plant_kinds(root, *KINDS)
     digest, place, told = convert(root, folder / "one.lmdb").digest, folder / "out.lmdb", ""

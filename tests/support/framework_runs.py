@@ -34,8 +34,8 @@ from dbloader.sampling.permutation import Permutation
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-LENGTH, BATCH, EPOCHS = 25, 4, 2  # the last batches are smaller, with one process or two
-QUICK = False  # interrupt only at some steps, and use only loaders that begin quickly
+LENGTH, BATCH, EPOCHS = 25, 4, 2  # with one or two processes, the last batches are smaller
+QUICK = False  # interrupt only at some steps, and use only loaders that start quickly
 # Seconds after which a run is ended. A quick run ends before pytest ends itself (faulthandler_timeout).
 LIMIT_QUICK_S, LIMIT_S = 80, 3600
 WORLD = int(os.environ.get("WORLD_SIZE", "1"))
@@ -72,7 +72,7 @@ def expected() -> Batches:
     return batches
 
 
-STEPS = len(expected()) // EPOCHS  # in an epoch
+STEPS = len(expected()) // EPOCHS  # steps in an epoch
 
 
 def numbers(batch: Any) -> list[int]:
@@ -118,7 +118,7 @@ def loaders() -> dict[str, Callable[[], PrefetchLoader[Any]]]:
 
 
 def barrier() -> None:
-    if torch.distributed.is_initialized():  # Grain needs none
+    if torch.distributed.is_initialized():  # Grain needs no process group
         torch.distributed.barrier()
 
 
@@ -286,7 +286,7 @@ def of_fabric(folder: Path) -> Iterator[Check]:
 
 
 def accumulated(loader: Any) -> list[str]:
-    """Check after which batches Accelerate applies gradients, which it accumulates over three batches."""
+    """Check after which batches Accelerate applies gradients, accumulated over three batches."""
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3)
@@ -339,7 +339,7 @@ def of_accelerate(folder: Path) -> Iterator[Check]:
     def every(loader: Any) -> list[int]:
         return [number for batch in loader for number in numbers(batch)]
 
-    # Accelerate gives whole batches to processes in turn.
+    # Accelerate gives complete batches to the processes in turn.
     share = [at // BATCH % WORLD == RANK for at in range(LENGTH)]
 
     def unlike(order: list[int], seen: list[int]) -> list[str]:
@@ -438,7 +438,7 @@ def of_transformers(folder: Path) -> Iterator[Check]:
         seen = trainer_fit(make, theirs, place.with_name(place.name + "-theirs"))
         place.mkdir(exist_ok=True)
         for saved in place.with_name(place.name + "-theirs").glob("checkpoint-*"):
-            with contextlib.suppress(FileExistsError):  # by the other process
+            with contextlib.suppress(FileExistsError):  # the other process has written this
                 (place / f"{int(saved.name.partition('-')[2]):02}").symlink_to(saved)
         barrier()
         return seen
@@ -526,7 +526,7 @@ def of_ignite(folder: Path) -> Iterator[Check]:
 
         if checkpoint is not None:
             Checkpoint.load_objects(saved, torch.load(checkpoint, weights_only=True))
-        if trainer.state.iteration < EPOCHS * len(loader):  # Ignite would repeat a finished training
+        if trainer.state.iteration < EPOCHS * len(loader):  # otherwise Ignite repeats a finished training
             trainer.run(loader, EPOCHS)
         return seen
 
@@ -654,9 +654,9 @@ def launch(
 def main() -> int:
     global QUICK
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("frameworks", nargs="*", choices=[[], *FRAMEWORKS], help="which; all if none is named")
+    parser.add_argument("frameworks", nargs="*", choices=[[], *FRAMEWORKS], help="frameworks to run (default: all)")
     parser.add_argument("--in-this-process", metavar="SECONDS", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--quick", action="store_true", help="only at some steps, and with some loaders")
+    parser.add_argument("--quick", action="store_true", help="interrupt only at some steps, and use only some loaders")
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     QUICK = arguments.quick

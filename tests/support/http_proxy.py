@@ -14,7 +14,7 @@ from tests.support.object_store import HOST
 
 SLOW_DOWN = (503, "SlowDown")
 EXPIRED = (400, "ExpiredToken")
-# Changes the headers and the body of an answer. The proxy sets Content-Length.
+# Changes the headers and body of a response. The proxy sets Content-Length.
 Change = Callable[[dict[str, str], bytes], tuple[dict[str, str], bytes]]
 
 
@@ -76,7 +76,7 @@ class HTTPProxy:
         self._thread.join()
         for connection in [*self._connections]:
             _shut(connection)
-        self._server.server_close()  # waits for its threads
+        self._server.server_close()  # this waits for the server's threads
 
     def _serve(self, request: http.server.BaseHTTPRequestHandler) -> None:
         body = request.rfile.read(int(request.headers.get("Content-Length", 0)))

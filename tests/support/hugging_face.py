@@ -1,4 +1,7 @@
-"""Programs that use Hugging Face's datasets, each in a process of its own: it keeps settings, threads and a cache."""
+"""Programs that use Hugging Face's datasets.
+
+Each runs in a new process, because datasets keeps settings and threads.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ datasets.disable_progress_bars()
 
 
 def run_datasets(folder: Path, program: str) -> str:
-    """Run a program in a folder and return what it printed."""
+    """Run a program in a folder, and return what the program printed."""
     settings = {"HF_HOME": str(folder / ".hf"), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     done = subprocess.run(
         [sys.executable, "-c", _BEGIN + program],

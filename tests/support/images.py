@@ -24,7 +24,7 @@ from tests.support import jpegs
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-WAIT_S = 60.0  # for processes that end by themselves; only failing tests wait so long
+WAIT_S = 60.0  # for processes that end by themselves; only failing tests wait this long
 NOBODY = 65534
 
 END = b"\xff\xd9"
@@ -42,7 +42,7 @@ def photo(seed: int = 0, width: int = 40, height: int = 30, **options: Any) -> b
 
 
 def scene(seed: int) -> Image.Image:
-    """Return a picture that differs from other seeds everywhere, as photographs do."""
+    """Return a picture that differs everywhere from pictures of other seeds, as photographs do."""
     spots = np.random.default_rng(seed).integers(0, 256, (12, 12, 3), np.uint8)
     return Image.fromarray(spots).resize((240, 180), Image.Resampling.BICUBIC)
 
@@ -129,7 +129,7 @@ def _file(make: Callable[[int], bytes]) -> Callable[[Path, int], None]:
 
 
 class Kind(NamedTuple):
-    """A kind of file, and its outcome by default, with ``check="structure"`` and with ``check="none"``."""
+    """A kind of file, and its outcomes: by default, with ``check="structure"``, and with ``check="none"``."""
 
     suffix: str
     plant: Callable[[Path, int], None]
@@ -173,12 +173,12 @@ KINDS = {
 
 
 def _half(data: bytes) -> bytes:
-    """Cut an image within the pixels."""
+    """Truncate an image within its pixel data."""
     return data[: len(data) * 3 // 4]
 
 
 def plant_kinds(root: Path, *kinds: str) -> dict[str, str]:
-    """Make one file of each kind in two classes, and a photo; return the kinds by file name."""
+    """Make one file of each kind and a photo, in two classes. Return the kinds by file name."""
     plant(root, {"cat/first.jpg": photo(999)})
     (root / "dog").mkdir(exist_ok=True)
     planted = {"cat/first.jpg": "photo"}
@@ -237,7 +237,7 @@ def wait_until(process: subprocess.Popen[str], condition: Callable[[], bool]) ->
 
 @contextmanager
 def as_nobody() -> Iterator[None]:
-    """Drop root's right to read everything, in all threads."""
+    """Drop root's permission to read everything, in all threads."""
     if os.geteuid():
         yield
         return

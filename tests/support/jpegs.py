@@ -47,7 +47,7 @@ def table(name: int, codes: dict[int, str]) -> bytes:
 
 
 def frame(process: int, width: int, height: int, *sampling: int, precision: int = 8) -> bytes:
-    """Return tables and a frame header. Each ``sampling`` has H and V of a component, such as 0x21."""
+    """Return tables and a frame header. Each ``sampling`` contains H and V of a component, such as 0x21."""
     head = bytes((precision,)) + height.to_bytes(2, "big") + width.to_bytes(2, "big") + bytes((len(sampling),))
     components = b"".join(bytes((number, factors, 0)) for number, factors in enumerate(sampling, 1))
     return (
@@ -95,7 +95,7 @@ def code_blocks(count: int, seed: int = 0) -> str:
 
 
 def exotic(*sampling: int, blocks: int = 0) -> bytes:
-    """Return a JPEG of 48 x 48 pixels with any sampling factors; ``blocks`` of its blocks are missing."""
+    """Return a JPEG of 48 x 48 pixels with any sampling factors. The last ``blocks`` blocks are missing."""
     across, down = max(factors >> 4 for factors in sampling), max(factors & 15 for factors in sampling)
     units = -(-48 // (8 * across)) * -(-48 // (8 * down)) if len(sampling) > 1 else 36
     total = units * sum((factors >> 4) * (factors & 15) for factors in sampling)

@@ -12,15 +12,15 @@ from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import NamedTuple
 
-WAIT_S = 10.0  # for threads and processes that are ending; torch may take 5 s to notice a dead worker
+WAIT_S = 10.0  # time for threads and processes to end; torch may take 5 s to notice a dead worker
 
-ENDING_S = 0.1  # most ending threads need less
+ENDING_S = 0.1  # most threads end sooner
 
 _PROC = Path("/proc/self")
 
 
 class LeakError(AssertionError):
-    """Something was left behind."""
+    """A test left something behind."""
 
 
 class Resources(NamedTuple):
@@ -54,7 +54,7 @@ def no_leaks(wait_s: float = WAIT_S, *, files: bool = True) -> Iterator[None]:
     if any(left):
         gc.collect()
         _wait_for(left, wait_s)
-        gc.collect()  # objects of ended threads
+        gc.collect()  # frees objects of ended threads
         left = find_resources(files=files).without(before)
     if any(left):
         raise LeakError(f"left behind: {left}")
@@ -62,7 +62,7 @@ def no_leaks(wait_s: float = WAIT_S, *, files: bool = True) -> Iterator[None]:
 
 def find_resources(*, files: bool = True) -> Resources:
     """Return the resources of this process, except helpers that Python keeps until the process ends."""
-    multiprocessing.active_children()  # reaps those that have ended
+    multiprocessing.active_children()  # reaps children that have ended
     # multiprocessing starts these helpers once, at the first use of shared memory or of forkserver.
     tracker, server = resource_tracker._resource_tracker, forkserver._forkserver
     helper_pids = {getattr(tracker, "_pid", None), getattr(server, "_forkserver_pid", None)}

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-ONE_ENVIRONMENT = 2  # descriptors: one of LMDB, one of the readahead
+ONE_ENVIRONMENT = 2  # two descriptors: one of LMDB, one of the readahead
 
 
 def tamper(place: str | Path, database: bytes, changes: dict[bytes, bytes | None]) -> None:
-    """Replace the values of some keys; None removes a key."""
+    """Replace the values of some keys. None removes a key."""
     with lmdb.open(str(place), subdir=False, lock=False, max_dbs=2, sync=False) as env:
         there = env.open_db(database)
         with env.begin(write=True) as txn:
@@ -32,7 +32,7 @@ def tamper(place: str | Path, database: bytes, changes: dict[bytes, bytes | None
 
 
 def tamper_with_records(place: str | Path, documents: dict[int, bytes | None]) -> None:
-    """Replace the documents at some indices; None removes a record."""
+    """Replace the documents at some indices. None removes a record."""
     tamper(place, RECORDS, {record_key(index): document for index, document in documents.items()})
 
 
@@ -47,13 +47,13 @@ def value_at(place: str | Path, database: bytes, key: bytes) -> bytes:
 
 
 def change_manifest(place: Path, **changes: object) -> None:
-    """Change values in the manifest, with the right CRC-32."""
+    """Change values in the manifest, and correct its CRC-32."""
     manifest = open_sealed(value_at(place, b"meta", b"manifest"))
     tamper(place, b"meta", {b"manifest": seal({**manifest, **changes})})
 
 
 def put_chunk(place: Path, column: str, number: int, chunk: bytes) -> None:
-    """Replace a chunk of a column, with the right CRC-32."""
+    """Replace a chunk of a column, and correct its CRC-32."""
     sealed = seal_chunk(column, number, chunk, _salt_of(place))
     tamper(place, b"meta", {column_key(column, number): sealed})
 

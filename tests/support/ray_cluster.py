@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 WAIT_S = 100
-_OBJECT_STORE = 80 * 2**20  # bytes of a node, nearly the least that Ray takes
+_OBJECT_STORE = 80 * 2**20  # memory of a node in bytes, close to Ray's minimum
 
 
 @contextmanager
@@ -33,7 +33,7 @@ def ray_nodes(folder: Path, count: int) -> Iterator[tuple[Any, list[Any]]]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_AUTH_MODE": "disabled",
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # clusters on loopback addresses only
-        "RAY_TMPDIR": tempfile.gettempdir(),  # sockets, whose paths must be short
+        "RAY_TMPDIR": tempfile.gettempdir(),  # a folder for sockets, whose paths must be short
     }
     import ray
     from ray.cluster_utils import Cluster
@@ -70,7 +70,7 @@ def parts_in(scratch: Path) -> list[Path]:
 
 
 def replace_node(cluster: Any, folder: Path, worker: int) -> None:
-    """Kill the node that a worker is of, with all of its workers, and add another."""
+    """Kill a worker's node with all of its workers, and add another node."""
     for node in [*cluster.worker_nodes]:
         workers = workers_of(node)
         if worker in workers:
@@ -92,7 +92,7 @@ def kill_at_work(cluster: Any, node: Any, scratch: Path) -> None:
         if parts_in(scratch):
             workers = workers_of(node)
             signal_all(workers, signal.SIGSTOP)
-            if parts_in(scratch):  # it is held in the middle
+            if parts_in(scratch):  # the worker is paused in the middle of the part
                 break
             signal_all(workers, signal.SIGCONT)
         time.sleep(0.002)
@@ -100,14 +100,14 @@ def kill_at_work(cluster: Any, node: Any, scratch: Path) -> None:
 
 
 def signal_all(pids: list[int], number: signal.Signals) -> None:
-    """Send a signal to processes, as far as they are still there."""
+    """Send a signal to those processes that still exist."""
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
 
 
 def main(root: Path, place: Path, folder: Path) -> None:
-    """Convert a folder on two nodes with one CPU, one of which dies, and print what came of it."""
+    """Convert a folder on two nodes with one CPU each, one of which dies. Print the result."""
     from dbloader import convert
     from dbloader.conversion.parts.make_plan import plan_conversion
     from dbloader.conversion.parts.run import run_parts

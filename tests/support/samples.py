@@ -39,7 +39,7 @@ class Items(Dataset[Any]):
 
 
 class Stream(IterableDataset[Any]):
-    """An iterable dataset that its workers share."""
+    """An iterable dataset whose items are divided among its workers."""
 
     def __init__(self, items: list[Any]) -> None:
         self.items = items

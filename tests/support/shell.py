@@ -1,4 +1,4 @@
-"""The command line, run in this process or on a terminal of its own."""
+"""Run the command line in this process or in a separate terminal."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def check_error(outcome: Outcome, message: str, status: int = 2) -> None:
 
 
 def open_terminal() -> tuple[int, int]:
-    """Open a terminal, and return our end and the end for a program; skip the test if there is none."""
+    """Open a terminal, and return our end and the program's end. Skip the test if no terminal can be opened."""
     try:
         return pty.openpty()
     except OSError as error:
@@ -55,7 +55,7 @@ def open_terminal() -> tuple[int, int]:
 
 
 def on_terminal(*arguments: str | Path, columns: int = 100, output: bool = False) -> Outcome:
-    """Run a command whose stderr is a terminal of some columns, and with ``output`` its stdout too."""
+    """Run a command whose stderr is a terminal of this width. With ``output``, stdout is the terminal too."""
     ours, its = open_terminal()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
     try:

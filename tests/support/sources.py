@@ -26,7 +26,7 @@ FILES = {
     "cat/ü ñ.jpg": photo(2),
     "dog/b.jpg": photo(1),
 }
-# Values that a format may change: not all of JSON's types, none at all, and integers that a double would round.
+# Values that a format may change: some JSON types, missing values, and integers that a double would round.
 ROWS = [
     {"path": "dog/b.jpg", "label": "zebra", "caption": "ein Hündchen\nzwei", "size": 2**53 + 1, "tags": ["a", "b"]},
     {"path": "cat/a.jpg", "label": "aardvark", "score": 0.1, "seen": True, "where": {"x": 1, "y": None}},

@@ -1,4 +1,4 @@
-"""One iteration over a source: its entries, the problems, and what it leaves out."""
+"""One iteration over a source: its entries, its problems, and the files that it skips."""
 
 from __future__ import annotations
 

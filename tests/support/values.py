@@ -59,7 +59,7 @@ KEYS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 )
 INT64 = st.integers(-(2**63), 2**63 - 1)
 ARRAYS = arrays.arrays(DTYPES, arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4))
-# A NaN that was written as text comes back as this one.
+# Reading a NaN that was written as text gives this NaN.
 FLOATS = st.floats().map(lambda number: math.nan if math.isnan(number) else number)
 PLAIN = st.none() | st.booleans() | INT64 | FLOATS | TEXT | st.binary(max_size=50)
 VALUES = st.recursive(
@@ -70,7 +70,7 @@ VALUES = st.recursive(
 FIELD_NAMES = KEYS.filter(lambda key: key and "." not in key and key not in RESERVED_FIELDS)
 UINT32 = st.integers(0, 2**32 - 1)
 
-# Values for places where a stored document has others.
+# Values that replace values in a stored document.
 LIES: tuple[Any, ...] = (
     None, True, -1, 0, 1, 3, 2**31, 2**40, Int64(10**12), Int64(2**63 - 1), Int64(-(2**63)), 0.5, float("nan"), 1e300,
     "", "x", "x" * 100_000, "\x1b[31m\u202e\u009b", b"", b"\xff" * 16, b"x", [], [1], [1, 2], [3, 2], ["a"], ["a"] * 3,

@@ -41,7 +41,7 @@ class Viewer(NamedTuple):
 
     def stop(self, number: signal.Signals = signal.SIGINT) -> tuple[int, str]:
         """Press Ctrl-C, or send a signal; return the exit status and the rest of the output."""
-        if number == signal.SIGINT:  # a terminal sends it to all processes of a command
+        if number == signal.SIGINT:  # a terminal sends the signal to all processes of a command
             os.killpg(self.process.pid, number)
         else:
             self.process.send_signal(number)
@@ -51,7 +51,7 @@ class Viewer(NamedTuple):
 
 @contextmanager
 def viewer(*arguments: Any, **environment: str) -> Iterator[Viewer]:
-    """Run ``dbloader view``; empty environment variables are removed."""
+    """Run ``dbloader view``. Empty environment variables are removed."""
     variables = {name: value for name, value in {**os.environ, **environment}.items() if value}
     words = command("view", *map(str, arguments))
     with running(
@@ -69,7 +69,7 @@ def viewer(*arguments: Any, **environment: str) -> Iterator[Viewer]:
 
 @contextmanager
 def browser(link: str) -> Iterator[httpx.Client]:
-    """A client that has opened a link, and has its cookie."""
+    """Yield a client that has opened a link and has its cookie."""
     with httpx.Client(base_url=link.partition("/?")[0], timeout=WAIT_S, trust_env=False) as client:
         assert client.get(link).status_code == 303
         yield client
@@ -91,10 +91,11 @@ def ask(
     first = method.encode() + b" " + (target.encode("latin-1") if isinstance(target, str) else target) + b" HTTP/1.1"
     rest = "\r\n".join(["", *hosts, *lines, "Connection: close", "", ""])
     with socket.create_connection(("127.0.0.1", port), timeout=WAIT_S) as connection:
-        with suppress(BrokenPipeError, ConnectionResetError):  # the viewer may answer before it has read all
+        # the viewer may answer before it has read the whole request
+        with suppress(BrokenPipeError, ConnectionResetError):
             connection.sendall(first + rest.encode("latin-1"))
         with HTTPResponse(connection, method=method) as answer:
             answer.begin()
             headers = {name.lower(): value for name, value in answer.getheaders()}
-            assert len(headers) == len(answer.getheaders()), "a header that came twice"
+            assert len(headers) == len(answer.getheaders()), "a header occurs twice"
             return Answer(answer.status, headers, answer.read())

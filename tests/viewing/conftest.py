@@ -1,4 +1,4 @@
-"""A running viewer of two small stores, of which the second is hostile."""
+"""A running viewer of two small stores, the second of which is hostile."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Opened(NamedTuple):
     cookie: str
 
     def ask(self, target: str | bytes = "/", *lines: str, method: str = "GET", known: bool = True) -> Answer:
-        """Send a request with the cookie, or without it if the browser is not ``known``."""
+        """Send a request, with the cookie if the browser is ``known``."""
         cookies = [f"Cookie: {self.cookie}"] if known else []
         return ask(self.viewer.port, target, *cookies, *lines, method=method, host=f"127.0.0.1:{self.viewer.port}")
 

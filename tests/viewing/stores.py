@@ -51,7 +51,7 @@ def some_records(count: int, seed: int, *, labels: tuple[int, int] = (0, len(CLA
 
 
 def some_events(records: list[Record], seed: int) -> list[dict[str, str]]:
-    """Return lines of a report: some for records, two for the same record, and one for a rejected file."""
+    """Return lines of a report: some about records, two about the same record, and one about a rejected file."""
     rng = random.Random(seed)
     names = [record.name for record in records if record.name]
     some = rng.sample(names, min(len(names), 40))
@@ -69,7 +69,7 @@ def write_records(
 
 
 def random_query(rng: random.Random, length: int, events: list[dict[str, str]]) -> tuple[str, Any]:
-    """Return a query, and a function that returns whether the record of an index matches it."""
+    """Return a query, and a function that returns whether the record at an index matches the query."""
     words = [_group(rng, length, events) for _ in range(rng.choice((1, 1, 2, 3)))]
     text = rng.choice(("  ", " and ")).join(text for text, _ in words)
     if rng.random() < 0.2:

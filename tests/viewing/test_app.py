@@ -1,4 +1,4 @@
-"""The routes: what they answer and refuse, how many images they decode at a time, and stores that disappear."""
+"""The routes: what they return and refuse, how many images they decode at a time, and stores that disappear."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from tests.viewing.conftest import Opened
 
 STORES = "s must be an integer from 0 to 1, got '2'"
-HUGE = "9" * 5000  # more digits than Python makes an int of
+HUGE = "9" * 5000  # more digits than Python converts to an int
 
 
 @contextmanager
 def served(state: ViewerState, *routes: Any) -> Iterator[tuple[int, list[str]]]:
-    """Serve an application without its guard; yield the port, and the paths of the requests that have begun."""
+    """Serve an application without its guard. Yield the port, and the paths of the requests that have begun."""
     app, begun = create_app(state, routes or ROUTES), []
 
     async def counted(scope: Any, receive: Any, send: Any) -> None:
@@ -87,7 +87,7 @@ NOT_NUMBERS = [
 def test_value_that_is_not_a_number_is_refused_in_one_line(opened: Opened, path: str, number: str) -> None:
     answer = opened.ask(path.format(number))
     if path.endswith("field={}") and number == "":
-        assert answer.status == 200  # a field that is not asked for
+        assert answer.status == 200  # an empty number means that no field is requested
         return
     assert answer.status in (400, 404)
     error = json.loads(answer.body)["error"]
@@ -110,7 +110,7 @@ def test_value_that_is_not_a_number_is_refused_in_one_line(opened: Opened, path:
         *((path, 422, "") for path in ("/thumb/1/1?px=160", "/thumb/1/2?px=160", "/thumb/1/3?px=320", "/image/1/1")),
     ],
 )
-def test_wrong_request_gets_a_status_and_a_sentence(opened: Opened, path: str, status: int, error: str) -> None:
+def test_invalid_request_gets_a_status_and_a_sentence(opened: Opened, path: str, status: int, error: str) -> None:
     answer = opened.ask(path)
     (sentence,) = json.loads(answer.body).values()
     assert (answer.status, sentence[: len(error)]) == (status, error)
@@ -129,13 +129,13 @@ def test_any_query_is_answered_or_refused_in_one_line(opened: Opened, path: str,
 
 
 @pytest.mark.parametrize("target", ["/?q=" + "a" * 1_000_000, "/?" + "a=1&" * 250_000, b"/\xff", b"/?q=\xe9", b"/\x00"])
-def test_long_or_malformed_request_is_refused_and_the_next_one_answered(opened: Opened, target: str | bytes) -> None:
-    with suppress(ConnectionResetError):  # it reads no more of what is too long
+def test_server_refuses_a_malformed_request_and_answers_the_next(opened: Opened, target: str | bytes) -> None:
+    with suppress(ConnectionResetError):  # the server stops reading a request that is too long
         assert opened.ask(target).status == 400
     assert opened.ask("/api/stores").status == 200
 
 
-def test_bug_is_a_sentence_in_the_page_and_a_traceback_at_the_terminal() -> None:
+def test_bug_shows_a_sentence_in_the_page_and_a_traceback_in_the_terminal() -> None:
     told: list[str] = []
     state = ViewerState([], told.append)
     with served(state, ("/bug", lambda _: 1 / 0, False)) as (port, _):
@@ -145,7 +145,7 @@ def test_bug_is_a_sentence_in_the_page_and_a_traceback_at_the_terminal() -> None
     assert (told[0], told[-1]) == ("Traceback (most recent call last):", "ZeroDivisionError: division by zero")
 
 
-def test_routes_take_only_integers_and_fixed_names() -> None:
+def test_routes_accept_only_integers_and_fixed_names() -> None:
     for path, _, _ in ROUTES:
         assert {part for part in path.split("/") if part.startswith("{")} <= {"{s}", "{index}", "{name}"}
         assert ("{name}" in path) == path.startswith("/static/")
@@ -160,7 +160,7 @@ def get(opened: Opened, path: str) -> Any:
     return json.loads(answer.body)
 
 
-def test_routes_of_a_selection_answer_as_the_functions_do(opened: Opened, stores: tuple[Path, Path]) -> None:
+def test_routes_of_a_selection_return_the_results_of_the_functions(opened: Opened, stores: tuple[Path, Path]) -> None:
     for number, place in enumerate(stores):
         with open_store(place) as store:
             selections = Selections(store)
@@ -175,7 +175,7 @@ def test_routes_of_a_selection_answer_as_the_functions_do(opened: Opened, stores
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_downloaded_listing_is_taken_by_copy(
+def test_copy_accepts_a_downloaded_listing(
     opened: Opened, stores: tuple[Path, Path], tmp_path: Path, kind: str
 ) -> None:
     answer = opened.ask(f"/listing/0?q=index:1,3&format={kind}")
@@ -192,16 +192,16 @@ def test_downloaded_listing_is_taken_by_copy(
 
 @pytest.mark.parametrize("index", [2, 3])
 @pytest.mark.parametrize("lines", [(), ("Accept: image/svg+xml,text/html",), ("Sec-Fetch-Dest: image",)])
-def test_svg_and_html_are_saved_and_never_shown(opened: Opened, index: int, lines: tuple[str, ...]) -> None:
+def test_svg_and_html_are_downloaded_and_never_shown(opened: Opened, index: int, lines: tuple[str, ...]) -> None:
     answer = opened.ask(f"/image/1/{index}", *lines)
     assert (answer.status, b"<script>" in answer.body) == (200, True)
     assert answer.headers["content-type"] == "application/octet-stream"
     assert answer.headers["content-disposition"].startswith("attachment; ")
     assert answer.headers["x-content-type-options"] == "nosniff"
-    assert "set-cookie" not in answer.headers  # which its name would like to add
+    assert "set-cookie" not in answer.headers  # a header that the hostile name tries to add
 
 
-# How much is done at a time
+# Limits on concurrent work
 
 
 class Blocked:
@@ -230,14 +230,17 @@ class Blocked:
 
 @pytest.fixture
 def blocked() -> Iterator[tuple[Blocked, int, list[str]]]:
-    """A route /decoded/NUMBER that waits, beside a route /other; the port, and the paths of begun requests."""
+    """A server with a route /decoded/NUMBER that waits, and a route /other.
+
+    Yield the port and the paths of begun requests.
+    """
     route = Blocked()
     routes: Any = (("/decoded/{index}", route, True), ("/other", lambda _: {}, False))
     with served(ViewerState([]), *routes) as (port, begun):
         yield route, port, begun
 
 
-def test_decoding_uses_one_thread_for_each_core_and_delays_no_other_answer(
+def test_decoding_uses_one_thread_per_core_and_delays_no_other_route(
     blocked: tuple[Blocked, int, list[str]],
 ) -> None:
     (route, port, begun), cores = blocked, cpu_count()
@@ -251,7 +254,7 @@ def test_decoding_uses_one_thread_for_each_core_and_delays_no_other_answer(
     assert (route.most, sorted(route.entered)) == (cores, [*range(3 * cores)])
 
 
-def test_image_is_not_decoded_after_its_client_has_gone(blocked: tuple[Blocked, int, list[str]]) -> None:
+def test_image_is_not_decoded_after_its_client_disconnects(blocked: tuple[Blocked, int, list[str]]) -> None:
     (route, port, begun), cores = blocked, cpu_count()
     with ThreadPoolExecutor(cores) as clients:
         answers = [clients.submit(ask, port, f"/decoded/{n}") for n in range(cores)]
@@ -260,14 +263,14 @@ def test_image_is_not_decoded_after_its_client_has_gone(blocked: tuple[Blocked, 
             gone.sendall(b"GET /decoded/999 HTTP/1.1\r\nHost: localhost\r\n\r\n")
             while "/decoded/999" not in begun:
                 assert ask(port, "/other").status == 200
-        assert ask(port, "/other").status == 200  # by now the server has noticed that the client is gone
+        assert ask(port, "/other").status == 200  # by now the server has noticed the disconnection
         route.may_end.set()
         assert {answer.result().status for answer in answers} == {200}
         assert ask(port, "/decoded/5").status == 200
     assert 999 not in route.entered
 
 
-# Stores that go away
+# Stores that disappear
 
 
 def note(port: int) -> Any:
@@ -275,7 +278,7 @@ def note(port: int) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["lmdb", "mongodb"])
-def test_replaced_store_stays_readable_and_the_page_gets_a_note(tmp_path: Path, mongo_uri: str, kind: str) -> None:
+def test_replaced_store_stays_readable_and_the_page_shows_a_note(tmp_path: Path, mongo_uri: str, kind: str) -> None:
     place = str(tmp_path / "a.lmdb") if kind == "lmdb" else mongo_uri
     convert(plant_photos(tmp_path / "old", 3), place)
     with open_store(place) as store, served(ViewerState([store])) as (port, _):
@@ -294,7 +297,9 @@ def test_replaced_store_stays_readable_and_the_page_gets_a_note(tmp_path: Path, 
 
 
 @pytest.mark.slow
-def test_stopped_mongodb_server_is_a_sentence_until_it_is_back(tmp_path: Path, mongod: Mongod, mongod_uri: str) -> None:
+def test_stopped_mongodb_server_gives_a_sentence_until_it_is_back(
+    tmp_path: Path, mongod: Mongod, mongod_uri: str
+) -> None:
     convert(plant_photos(tmp_path / "images", 3), mongod_uri)
     separator = "&" if "?" in mongod_uri else "?"
     with viewer(f"{mongod_uri}{separator}timeoutMS=1000", "--port", "0") as running, browser(running.link) as client:

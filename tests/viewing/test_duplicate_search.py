@@ -1,4 +1,4 @@
-"""The search for duplicates that the page starts."""
+"""The search for duplicates that a user starts in the page."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_result_is_columns_of_the_search(place: Path) -> None:
         assert selections.select("duplicates.extra -mark.drop").tolist() == [2, 3]
 
 
-def test_cancelled_search_ends_and_starts_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancelled_search_ends_and_can_be_started_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = threading.Event()
 
     def search_for_ever(_store: Any, _distance: int, progress: Any) -> None:

@@ -27,7 +27,7 @@ LINK_OF_ANOTHER_PAGE = ("Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate"
 def check_refused(answer: Answer, message: str, status: int = 403) -> None:
     assert answer.status == status, answer
     assert answer.headers["content-security-policy"] == CSP
-    if answer.headers["content-type"].startswith("text/html"):  # for a person
+    if answer.headers["content-type"].startswith("text/html"):  # the message is for a person
         assert b"<h1>The viewer is not open in this browser</h1>" in answer.body
         assert re.search(message, answer.body.decode())
     else:
@@ -36,7 +36,7 @@ def check_refused(answer: Answer, message: str, status: int = 403) -> None:
 
 
 def new_link(opened: Opened) -> str:
-    """Open the used link in another browser, and return the path of the new one."""
+    """Open the used link in another browser, and return the path of the new link that the viewer prints."""
     check_refused(opened.ask(path_of(opened.viewer.link), known=False), "used before, and works once")
     line = opened.viewer.next_line()
     assert line.startswith("A link that was used before was opened in another browser. A new one: http://127.0.0.1:")
@@ -62,9 +62,9 @@ def test_used_link_redirects_its_own_browser_and_keeps_the_query(opened: Opened)
     assert opened.ask(path_of(opened.viewer.link)).headers["location"] == "/"
 
 
-def test_used_link_opens_no_second_browser_and_the_printed_new_link_works_once(opened: Opened) -> None:
+def test_used_link_is_refused_and_the_new_printed_link_works_once(opened: Opened) -> None:
     link = new_link(opened)
-    # Only one new link at a time, however often the used one is tried.
+    # There is only one new link at a time, no matter how often the used link is tried.
     check_refused(opened.ask(path_of(opened.viewer.link), known=False), "used before, and works once")
     first = opened.ask(link, known=False)
     assert first.status == 303
@@ -118,7 +118,7 @@ def test_wrong_cookie_is_refused(opened: Opened) -> None:
     assert opened.ask("/", f'Cookie: a=1; b="; {name}={value}; {{c}}=2', known=False).status == 200
 
 
-# Names that lead here
+# Host names that lead to this machine
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_every_loopback_host_is_answered(opened: Opened, host: str) -> None:
 
 
 def test_cookie_is_named_after_the_port_that_the_browser_sees(opened: Opened) -> None:
-    # ssh may lead another port of another machine here, where one more viewer has a cookie already.
+    # ssh may forward this port to another machine, whose viewer has already set a cookie.
     link = new_link(opened)
     assert ask(opened.viewer.port, link, host="localhost:9999").headers["set-cookie"].startswith("dbloader-9999=")
 
@@ -188,7 +188,7 @@ def test_request_of_the_page_or_the_address_bar_is_answered(opened: Opened, site
 
 
 def test_link_of_a_notebook_opens_the_page_without_a_cookie_at_first(opened: Opened) -> None:
-    # After a link of another page, browsers send no cookie of SameSite=Strict, not even along the redirect.
+    # When another page links here, browsers send no SameSite=Strict cookie, even after a redirect.
     link = new_link(opened)
     assert opened.ask(link, *LINK_OF_ANOTHER_PAGE, known=False).status == 303
     for path in ("/", link):
@@ -208,11 +208,11 @@ def test_only_get_and_head_are_answered(opened: Opened, method: str, path: str) 
     assert answer.headers["allow"] == "GET, HEAD"
 
 
-# Marks, the only change
+# Marks, the only change that requests can make
 
 
 def change(opened: Opened, *lines: str, path: str = "/api/0/marks", known: bool = True) -> Answer:
-    """Ask for a change that has no effect: the request has no body, so the application refuses it."""
+    """Request a change without a body, which the application refuses, so nothing changes."""
     return opened.ask(path, "Content-Length: 0", *lines, method="POST", known=known)
 
 
@@ -229,12 +229,12 @@ def test_page_of_the_viewer_may_change_marks(opened: Opened) -> None:
         ("Origin: https://127.0.0.1:{port}",), ("Origin: http://127.0.0.1:{port}", "Sec-Fetch-Site: none"),
     ],
 )  # fmt: skip
-def test_change_needs_the_page_of_the_viewer(opened: Opened, lines: tuple[str, ...]) -> None:
+def test_change_is_accepted_only_from_the_viewers_page(opened: Opened, lines: tuple[str, ...]) -> None:
     sent = [line.format(port=opened.viewer.port) for line in lines]
     check_refused(change(opened, *sent), "only the page of this viewer can do this")
 
 
-def test_change_is_refused_like_any_other_request(opened: Opened) -> None:
+def test_change_is_refused_where_any_other_request_is(opened: Opened) -> None:
     own = "Sec-Fetch-Site: same-origin"
     check_refused(change(opened, own, known=False), "not known here")
     for site in ("cross-site", "same-site"):
@@ -249,7 +249,7 @@ def test_change_is_refused_like_any_other_request(opened: Opened) -> None:
     assert opened.ask("/api/0/marks").status == 405
 
 
-def test_read_only_viewer_takes_no_change(stores: tuple[Path, Path]) -> None:
+def test_read_only_viewer_accepts_no_change(stores: tuple[Path, Path]) -> None:
     with viewer(stores[0], "--port", "0", "--read-only", DISPLAY="", WAYLAND_DISPLAY="") as running:
         at = f"127.0.0.1:{running.port}"
         cookie = ask(running.port, running.link.partition(at)[2], host=at).headers["set-cookie"].partition(";")[0]
@@ -276,7 +276,7 @@ def test_head_has_the_headers_of_get_and_no_body(opened: Opened) -> None:
         ("/api/stores", ("Origin: http://evil.example",), 200),
     ],
 )  # fmt: skip
-def test_every_answer_has_the_documented_headers_and_none_that_admits_others(
+def test_every_response_has_only_the_documented_headers(
     opened: Opened, path: str, lines: tuple[str, ...], status: int
 ) -> None:
     answer = opened.ask(path, *lines)

@@ -60,7 +60,7 @@ class Parsed(HTMLParser):
 
 
 def hostile_store(place: Path) -> Path:
-    """Make a store whose names, classes and report try to be markup; one record is damaged."""
+    """Make a store whose names, classes and report contain markup, and one damaged record."""
     with create_store(place) as writer:
         records = [encode(Record(name=name, label=n, image=photo(n))) for n, name in enumerate(HOSTILE)]
         writer.write(records, events=[{"name": name, "event": "rejected", "reason": f"is {name}"} for name in HOSTILE])
@@ -80,13 +80,13 @@ def test_hostile_names_stay_text_and_nothing_is_loaded(tmp_path: Path) -> None:
     assert "default-src 'none'" in page
     assert "script-src" not in page
     assert "\u202e" not in page
-    assert parsed.text.count("<script>alert(1)</script>") == 4  # as a sample, a class, and a name and a reason
+    assert parsed.text.count("<script>alert(1)</script>") == 4  # in a sample, in a class, and in a name and a reason
     assert r"a\u202egpj.b" in parsed.text
-    assert "record 2 (a\\u202egpj.b)" in parsed.text  # it is damaged
+    assert "record 2 (a\\u202egpj.b)" in parsed.text  # this record is damaged
     assert "x" * 201 not in parsed.text
 
 
-def test_samples_are_spread_over_classes_and_always_the_same(tmp_path: Path) -> None:
+def test_samples_are_reproducible_and_spread_over_classes(tmp_path: Path) -> None:
     files = {f"{name}/{n}.jpg": photo(n) for name, count in (("a", 150), ("b", 4), ("c", 30)) for n in range(count)}
     convert(plant(tmp_path / "i", files), tmp_path / "a.lmdb")
     assert write_html(tmp_path / "a.lmdb", tmp_path / "one.html")[1] == 60
@@ -108,7 +108,7 @@ def test_file_stays_small_with_large_pictures(tmp_path: Path) -> None:
     assert f"<h2>{samples} of 70 records</h2>" in (tmp_path / "report.html").read_text()
 
 
-def test_long_report_is_cut_and_begins_with_damaged_images(tmp_path: Path) -> None:
+def test_long_report_is_shortened_and_begins_with_damaged_images(tmp_path: Path) -> None:
     with create_store(tmp_path / "a.lmdb") as writer:
         events = [{"name": f"{n}", "event": "rejected", "reason": "is empty"} for n in range(300)]
         writer.write([], events=[*events, {"name": "last.jpg", "event": "damaged", "reason": "is cut short"}])
@@ -120,7 +120,7 @@ def test_long_report_is_cut_and_begins_with_damaged_images(tmp_path: Path) -> No
     assert page.index("last.jpg") < page.index("is empty")
 
 
-def test_existing_file_is_kept_and_a_failure_leaves_nothing(tmp_path: Path) -> None:
+def test_existing_report_is_kept_and_a_failure_leaves_no_file(tmp_path: Path) -> None:
     place = hostile_store(tmp_path / "a.lmdb")
     with pytest.raises(OptionError, match=r"--html must be a new file, and .*a\.lmdb exists"):
         write_html(place, place)
@@ -136,18 +136,19 @@ def test_histograms_end_with_the_least_and_the_greatest_value(tmp_path: Path) ->
     write(tmp_path / "a.lmdb", records)
     write_html(tmp_path / "a.lmdb", tmp_path / "report.html")
     report = (tmp_path / "report.html").read_text()
-    assert 'height="1.5"' in report  # the bar of the one record of width 7
+    assert 'height="1.5"' in report  # the bar of the only record with width 7
     ends = re.findall(r"<div class=ends>(.*?)</div>", report)
     texts = [re.findall(r"<span>(.*?)</span>", each) for each in ends]
     assert texts == [["7", "2,000"], ["1,000", "1,000"], ["0.007", "2"], ["7", "2,000"]]
 
 
-def test_search_reports_only_the_records_that_it_finds(tmp_path: Path) -> None:
+def test_report_of_a_search_covers_only_the_found_records(tmp_path: Path) -> None:
     records = [Record(name=f"r{n}", label=n % 2, width=n + 1, height=9) for n in range(100)]
     write(tmp_path / "a.lmdb", records)
     assert write_html(tmp_path / "a.lmdb", tmp_path / "report.html", "width<=10 label:0")[1] == 5
     parsed = Parsed((tmp_path / "report.html").read_text())
-    aspect = "Width / height, 0.111111 to 1, faint: all records"  # the ends of the search; the axis has those of all
+    # least and greatest value in the search; the axis covers all records
+    aspect = "Width / height, 0.111111 to 1, faint: all records"
     for text in ("Searchwidth<=10 label:0", "5 of 5 records", aspect, "Height, 9 to 9, faint", "Classes: 1"):
         assert text in parsed.text
     assert re.findall(r"(\d+) r\d", parsed.text) == ["0", "2", "4", "6", "8"]
@@ -156,7 +157,7 @@ def test_search_reports_only_the_records_that_it_finds(tmp_path: Path) -> None:
         write_html(tmp_path / "a.lmdb", tmp_path / "other.html", "size:3")
 
 
-def test_command_prints_what_a_listing_lacks(tmp_path: Path) -> None:
+def test_command_prints_how_many_records_a_listing_lacks(tmp_path: Path) -> None:
     write(tmp_path / "a.lmdb", [Record(name=f"r{n}", label=0, width=9, height=9) for n in range(3)])
     (tmp_path / "p.csv").write_text("name,loss\nr0,1\ngone,2\n")
     done = run("view", "a.lmdb", "--with", "p.csv", "--html", "x.html", "--where", "loss=1", cwd=tmp_path)

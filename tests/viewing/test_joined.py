@@ -1,4 +1,4 @@
-"""A joined listing gives each record the values of its row, and is refused where it may belong to other records."""
+"""A joined listing gives each record the values of its row. A listing that may belong to other records is refused."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_csv_gives_each_record_its_row(tmp_path: Path, store: Store) -> None:
         "labels.differ": "bool",
     }  # fmt: skip
     values = {name: [*column.values] for name, column in joined.items()}
-    # Two records are called r1: both have its row.
+    # Two records are named r1, and both get the row of r1.
     assert values["prediction"] == ["cat", "cat", "", "", "dog", "dog", "cat"]
     assert [None if math.isnan(loss) else loss for loss in values["loss"]] == [0.5, 2, None, None, None, 0.001, 2]
     assert values["top5"] == [1, 0, NO_BOOL, NO_BOOL, 1, NO_BOOL, 0]
@@ -128,7 +128,7 @@ def test_histogram_of_a_field_counts_every_finite_value(store: Store, values: li
     assert len(selections.select("loss<=0")) == sum(value <= 0 for value in values)
 
 
-def test_integers_of_json_are_labels_and_other_values_are_left_out(tmp_path: Path, store: Store) -> None:
+def test_json_integers_are_labels_and_other_values_are_skipped(tmp_path: Path, store: Store) -> None:
     rows: list[dict[str, Any]] = [
         {"index": 0, "prediction": 1, "p": 1},
         {"index": 1, "prediction": 1, "p": 0.5, "vector": [1, 2]},
@@ -158,7 +158,7 @@ def test_listing_of_other_records_is_refused(tmp_path: Path, store: Store, text:
         join_listing(store, listing(tmp_path, text))
 
 
-def test_classes_called_like_other_labels_need_json(tmp_path: Path) -> None:
+def test_classes_named_like_other_labels_need_json(tmp_path: Path) -> None:
     write_records(tmp_path / "s.lmdb", [Record(name="a", label=1)], classes=("1", "10"))
     with open_store(tmp_path / "s.lmdb") as store:
         with pytest.raises(SourceError, match=r"write a \.jsonl, where text is a name and an integer a label"):

@@ -1,4 +1,4 @@
-"""``copy`` finds exactly the records of a selection in its listing."""
+"""``copy`` finds exactly the records of a selection in the selection's listing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ODD_NAMES = (
 
 
 def write_listing(place: Path, query: str, listing: Path) -> list[int]:
-    """Write the listing of a selection; return the indices of its records."""
+    """Write the listing of a selection, and return the indices of the selected records."""
     with open_store(place) as store:
         selections = Selections(store)
         listing.write_bytes(b"".join(stream_listing(selections, query, listing.suffix[1:])))
@@ -31,7 +31,7 @@ def write_listing(place: Path, query: str, listing: Path) -> list[int]:
 
 
 def check_copies(place: Path, listing: Path, chosen: list[int], records: list[Record]) -> None:
-    """Check that the listing selects, and drops, exactly the chosen records."""
+    """Check that a copy with this listing selects or drops exactly the chosen records."""
     others = [index for index in range(len(records)) if index not in {*chosen}]
     for option, wanted in (("select", chosen), ("drop", others)):
         target = place.with_name("copy.lmdb")
@@ -48,7 +48,7 @@ def check_copies(place: Path, listing: Path, chosen: list[int], records: list[Re
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
 def test_listing_selects_and_drops_exactly_the_records_of_a_query(tmp_path: Path, kind: str) -> None:
-    records = some_records(2_000, seed=1)  # some without a name, some with a name of another record
+    records = some_records(2_000, seed=1)  # some records have no name, and some share the name of another record
     write_records(tmp_path / "s.lmdb", records)
     rng = random.Random(2)
     for query in ("-label:none", "cat", "index:0-99,1090-1100", *(random_query(rng, 2_000, [])[0] for _ in range(3))):

@@ -1,4 +1,4 @@
-"""Marks of the viewer: what is written, searched and refused, and files that someone else changes."""
+"""Marks of the viewer: writing, searching and refusing marks, and files that someone else changes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def placed(store: Store, place: str) -> Any:
-    """Return a store at another place, as far as marks use it."""
+    """Return a stand-in for a store at another place, with only what marks use."""
     return SimpleNamespace(place=place, manifest=store.manifest)
 
 
@@ -82,7 +82,7 @@ def test_marks_are_written_searched_sorted_and_removed(store: Store, file: Path)
     }  # fmt: skip
     assert Marks(other := Selections(store)).describe()["count"] == 3
     assert [*other.select("mark.drop")] == [2, 7]
-    # Results that were kept belong to the marks of their time.
+    # Cached results belong to the marks at the time of the search.
     marks.change("index:2", {"clear": True})
     assert [*selections.select("mark.drop")] == [7]
     assert [*sort_records(selections, "", "mark.tags")][:2] == [3, 7]
@@ -134,7 +134,7 @@ def test_file_with_a_mistake_is_never_overwritten(store: Store, file: Path, line
             marks.change("index:1", {"drop": True})
     assert file.read_text() == text
     assert what.split(" ")[0] in Marks(Selections(store)).describe()["why_not"]
-    assert [*selections.select("mark.drop")] == [0]  # as it was read last
+    assert [*selections.select("mark.drop")] == [0]  # marks stay as they were last read
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_labels_without_classes_are_integers(tmp_path: Path) -> None:
                 marks.change("", {"label": label})
 
 
-def test_there_are_limits(store: Store, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_marks_have_limits(store: Store, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dbloader.viewing.marks._MOST_MARKS", 3)
     marks = Marks(Selections(store))
     marks.change("index:0-2", {"drop": True})
@@ -187,7 +187,7 @@ def test_there_are_limits(store: Store, file: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_concurrent_changes_lose_nothing(store: Store, file: Path) -> None:
-    # Two viewers of the same store, with two threads each.
+    # Run two viewers of the same store, each with two threads.
     viewers = [Marks(Selections(store)) for _ in range(2)]
     threads = [
         threading.Thread(target=lambda n=n: [viewers[n % 2].change(f"index:{n}", {"tag": str(t)}) for t in range(10)])
@@ -216,7 +216,9 @@ def test_failed_write_leaves_the_old_marks(store: Store, file: Path, monkeypatch
     assert [*selections.select("mark.drop")] == [1]
 
 
-def test_marks_are_off_where_they_cannot_be_written(store: Store, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_marks_are_off_if_their_file_cannot_be_written(
+    store: Store, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Marks(Selections(store)).change("index:0", {"drop": True})
     for marks, what in (
         (Marks(Selections(store), read_only=True), "started with --read-only"),
@@ -227,7 +229,7 @@ def test_marks_are_off_where_they_cannot_be_written(store: Store, file: Path, mo
             marks.change("", {"drop": True})
     assert Marks(Selections(store), read_only=True).describe()["count"] == 1
     os.chown(file.parent, NOBODY, -1)
-    monkeypatch.chdir(file.parent)  # pytest's own folders are closed to others
+    monkeypatch.chdir(file.parent)  # pytest's own folders are private
     with open_store("s.lmdb") as opened:
         marks = Marks(Selections(opened))
         assert marks.describe()["why_not"] is None
@@ -239,7 +241,7 @@ def test_marks_are_off_where_they_cannot_be_written(store: Store, file: Path, mo
     assert len(rows(file)) == 1
 
 
-def test_shards_have_their_marks_beside_the_folder(store: Store, tmp_path: Path, monkeypatch: Any) -> None:
+def test_marks_of_a_sharded_store_are_beside_its_folder(store: Store, tmp_path: Path, monkeypatch: Any) -> None:
     for place in (f"{tmp_path}/s.lmdb/", f"{tmp_path}/./s.lmdb"):
         marks = Marks(Selections(placed(store, place)))
         assert marks.describe()["command"].endswith("/s.lmdb.marks.jsonl")
@@ -267,7 +269,7 @@ def test_route_changes_marks_and_returns_the_store(store: Store, file: Path) -> 
     assert client.post("/api/0/marks", json=body).status_code == 409
 
 
-def test_read_only_is_a_bool(store: Store) -> None:
+def test_read_only_must_be_a_bool(store: Store) -> None:
     with pytest.raises(TypeError, match="read_only"):
         dbloader.view(store.place, read_only="no")  # type: ignore[arg-type]
     with dbloader.view(store.place, port=0, read_only=True) as running:

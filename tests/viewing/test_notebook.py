@@ -1,4 +1,4 @@
-"""What a notebook shows of stores, datasets and records."""
+"""What a notebook shows for stores, datasets and records."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ALLOWED = {
 
 
 def shown(value: Any) -> Parsed:
-    """Return the parsed HTML of a value, which must not run or load anything."""
+    """Return the parsed HTML of a value. The HTML must not run or load anything."""
     html = value._repr_html_()
     assert html is not None
     parsed = Parsed(html)
@@ -117,7 +117,7 @@ def test_slice_of_a_store_shows_eight_of_its_records(tmp_path: Path) -> None:
         assert records._repr_html_() is None  # type: ignore[attr-defined]
 
 
-def test_marks_show_their_records_and_the_copy(tmp_path: Path) -> None:
+def test_marks_show_their_records_and_the_copy_command(tmp_path: Path) -> None:
     write_records(tmp_path / "a.lmdb", [Record(f"n{n}", n % 2, photo(n)) for n in range(40)], classes=["cat", "dog"])
     with dbloader.view(tmp_path / "a.lmdb", port=0) as viewer:
         assert "0 marked records" in shown(viewer.marks).text
@@ -133,7 +133,7 @@ def test_marks_show_their_records_and_the_copy(tmp_path: Path) -> None:
         assert "row 1" in shown(viewer.marks).text
 
 
-def test_what_cannot_be_read_shows_its_plain_repr(tmp_path: Path) -> None:
+def test_unreadable_store_or_dataset_shows_its_plain_repr(tmp_path: Path) -> None:
     write(tmp_path / "a.lmdb", [Record("a", 0, photo())])
     missing = open_store(tmp_path / "none.lmdb")
     assert missing._repr_html_() is None
@@ -152,12 +152,12 @@ def test_borrowed_image_is_not_drawn(tmp_path: Path) -> None:
     with open_store(tmp_path / "a.lmdb") as store:
         with store.borrow([0, 1]) as records:
             borrowed = list(records)
-        for record in borrowed:  # its memory may be unmapped by now
+        for record in borrowed:  # the image's memory may already be unmapped
             assert "the image may be borrowed" in shown(record).text
         assert [len(shown(record).sources) for record in store] == [1, 1]
 
 
-def test_running_viewer_is_linked(tmp_path: Path) -> None:
+def test_notebook_links_to_a_running_viewer(tmp_path: Path) -> None:
     write(tmp_path / "a.lmdb", [Record("a", 0, photo())])
     with open_store(tmp_path / "a.lmdb") as store:
         with dbloader.view(tmp_path / "a.lmdb", port=0) as running:

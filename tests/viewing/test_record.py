@@ -1,4 +1,4 @@
-"""The facts and the files of a record that the page gets."""
+"""The fields and files of a record that the page receives."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def store_of(place: Path | str, *records: Record, file_fields: tuple[str, ...] =
 def shown(place: Path, record: Record, **options: Any) -> dict[str, Any]:
     with store_of(place, record, **options) as store:
         facts = show_record(store, 0)
-    return dict(json.loads(json.dumps(facts, allow_nan=False)))  # as the page gets it
+    return dict(json.loads(json.dumps(facts, allow_nan=False)))  # as the page receives the record
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_file_name_cannot_break_out_of_its_header(name: str | None, expected: st
     assert expected is None or unquote(encoded_name) == expected
 
 
-def test_file_of_a_field_is_found_by_its_number(tmp_path: Path) -> None:
+def test_file_of_a_field_is_requested_by_number(tmp_path: Path) -> None:
     mask = encoded(jpegs.draw(9, 9), "PNG")
     record = Record(name="cat/0.jpg", image=photo(), fields={"mask": mask, "depth": None})
     with store_of(tmp_path / "a.lmdb", record, Record(image=np.zeros((2, 2))), file_fields=("mask", "depth")) as store:
@@ -109,7 +109,7 @@ def test_boxes_have_class_names_and_at_most_2000_are_sent(tmp_path: Path) -> Non
     assert facts["boxes"][0] == [1, 2, 3, 4.5]
     assert all(isinstance(value, float) for value in facts["boxes"][1])
     assert facts["box_labels"] == ["dog", "7"]
-    fields = {"boxes": [[1, 2, 3, 4.5]] * 9000, "box_labels": [1] * 9000}  # lists, as from a listing
+    fields = {"boxes": [[1, 2, 3, 4.5]] * 9000, "box_labels": [1] * 9000}  # boxes as lists, as from a listing
     facts |= shown(tmp_path / "b.lmdb", Record(image=photo(), label=0, fields=fields))
     assert (facts["boxes"], facts["box_labels"]) == ([[1, 2, 3, 4.5]] * 2000, ["dog"] * 2000)
     assert (facts["class"], facts["crc"], facts["rendered"]) == ("cat", "verified", None)
@@ -127,7 +127,7 @@ def test_boxes_have_class_names_and_at_most_2000_are_sent(tmp_path: Path) -> Non
     ],
     ids=repr,
 )
-def test_fields_of_other_shapes_are_not_boxes(fields: dict[str, Any], tmp_path: Path) -> None:
+def test_fields_with_other_shapes_are_not_treated_as_boxes(fields: dict[str, Any], tmp_path: Path) -> None:
     facts = shown(tmp_path / "a.lmdb", Record(fields={**fields, "box_labels": np.zeros((2, 2))}))
     assert (facts["boxes"], facts["box_labels"], facts["rendered"]) == ([], [], None)
 
@@ -141,7 +141,9 @@ def test_fields_of_other_shapes_are_not_boxes(fields: dict[str, Any], tmp_path: 
         (SVG, "the image is in no known image format"),
     ],
 )  # fmt: skip
-def test_picture_is_made_of_an_image_that_browsers_do_not_show(image: Any, reason: str | None, tmp_path: Path) -> None:
+def test_picture_is_made_from_an_image_that_browsers_cannot_show(
+    image: Any, reason: str | None, tmp_path: Path
+) -> None:
     rendered = shown(tmp_path / "a.lmdb", Record(image=image))["rendered"]
     assert rendered is None if reason is None else rendered.startswith(reason)
 
@@ -190,7 +192,7 @@ def test_damaged_record_shows_only_its_index_name_and_error(tmp_path: Path) -> N
             show_record(store, 2)
 
 
-def test_browsers_keep_pictures_of_this_viewer(tmp_path: Path) -> None:
+def test_browsers_may_cache_pictures_of_this_viewer(tmp_path: Path) -> None:
     place = tmp_path / "a.lmdb"
     store_of(place, Record(name="0.jpg", image=photo(1)), Record(image=SVG), Record(image=photo(3))).close()
     flip(place, photo(3))

@@ -50,7 +50,7 @@ def test_report_is_filtered_counted_and_paged(reported: Path) -> None:
 
 
 @pytest.mark.slow
-def test_report_and_record_are_the_same_from_mongodb(reported: Path, mongo_uri: str) -> None:
+def test_report_and_record_are_the_same_for_mongodb(reported: Path, mongo_uri: str) -> None:
     convert(reported.parent / "images", mongo_uri, on_damaged="keep")
     with open_store(reported) as one, open_store(mongo_uri) as other:
         assert ConversionReport(one).read() == ConversionReport(other).read()
@@ -71,7 +71,7 @@ def test_duplicates_are_the_groups_of_the_last_search_of_these_records(tmp_path:
 
     with open_store(place) as store:
         assert list_duplicates(store, 0, 10) is None
-        find_duplicates(place, place)  # duplicates between two stores are no groups of one
+        find_duplicates(place, place)  # duplicates between two stores do not form groups within one store
         assert list_duplicates(store, 0, 10) is None
         find_duplicates(place, distance=3)
         found = list_found(store)
@@ -88,7 +88,7 @@ def test_duplicates_are_the_groups_of_the_last_search_of_these_records(tmp_path:
         assert list_found(store)["distance"] == 8
         kept = place.with_name("a.lmdb.duplicates")
         data = bytearray(kept.read_bytes())
-        data[data.index(b"\n") + 1] ^= 1  # the first group
+        data[data.index(b"\n") + 1] ^= 1  # indices of the first group
         kept.write_bytes(data)
         assert list_duplicates(store, 0, 10) is None
         assert find_duplicates(place).groups == list_found(store)["total"] == 2

@@ -34,7 +34,7 @@ def selections(tmp_path: Path) -> Iterator[Selections]:
 
 
 def check(place: str, records: list[Record], events: list[dict[str, str]], queries: int, seed: int) -> None:
-    """Compare random queries with their words evaluated record by record."""
+    """Compare the results of random queries with an evaluation record by record."""
     rng = random.Random(seed)
     with open_store(place) as store:
         selections = Selections(store)
@@ -47,7 +47,7 @@ def check(place: str, records: list[Record], events: list[dict[str, str]], queri
                 assert found.dtype == np.uint32
 
 
-def test_random_queries_find_what_a_check_of_each_record_finds(place: str) -> None:
+def test_random_queries_find_the_records_that_a_full_check_finds(place: str) -> None:
     records = some_records(COUNT, seed=1)
     events = some_events(records, seed=2)
     write_records(place, records, events)
@@ -70,7 +70,7 @@ def test_labels_of_any_size_differ_from_no_label(tmp_path: Path, labels: tuple[i
             assert [*Selections(store).select(text)] == expected
 
 
-def test_label_is_found_among_more_labels_than_are_counted(tmp_path: Path) -> None:
+def test_label_is_found_among_more_labels_than_the_viewer_counts(tmp_path: Path) -> None:
     write_records(tmp_path / "s.lmdb", [Record(label=number * 10**12) for number in range(65_540)], classes=())
     with open_store(tmp_path / "s.lmdb") as store:
         assert store.manifest.label_counts is None
@@ -88,7 +88,7 @@ def test_empty_store_has_empty_selections(place: str) -> None:
         assert selections.position("", 0) is None
 
 
-def test_part_of_a_name_is_not_found_across_two_names(tmp_path: Path) -> None:
+def test_search_text_is_not_matched_across_two_names(tmp_path: Path) -> None:
     write_records(tmp_path / "s.lmdb", [Record(name=name) for name in ("ab", "cd", "bc", "b", "c", "abc")], classes=())
     with open_store(tmp_path / "s.lmdb") as store:
         assert [*Selections(store).select("bc")] == [2, 5]
@@ -107,7 +107,7 @@ def test_query_for_an_unknown_value_lists_the_known_ones(selections: Selections,
         selections.select(text)
 
 
-def test_position_is_that_of_the_first_selected_record_at_or_after_an_index(tmp_path: Path) -> None:
+def test_position_is_of_the_first_selected_record_at_or_after_an_index(tmp_path: Path) -> None:
     labels = [0, 0, 1, None, None, 2, 1, 1]
     write_records(
         tmp_path / "s.lmdb", [Record(label=label, name=f"{at}") for at, label in enumerate(labels)], classes=()

@@ -67,7 +67,7 @@ def test_printed_link_opens_the_page_and_ctrl_c_ends_the_viewer(store: Path) -> 
 
 
 @pytest.mark.slow
-def test_server_ends_with_a_killed_command(store: Path) -> None:
+def test_server_ends_when_its_command_is_killed(store: Path) -> None:
     with viewer(store, "--port", "0", **NO_DISPLAY) as running:
         assert is_listening(running.port)
         assert running.stop(signal.SIGKILL) == (-signal.SIGKILL, "")
@@ -96,7 +96,7 @@ def test_file_that_crashes_the_process_ends_the_viewer_with_one_line(store: Path
 
 
 @pytest.mark.slow
-def test_place_that_cannot_be_opened_is_one_line_without_password(store: Path, tmp_path: Path) -> None:
+def test_unopenable_place_prints_one_line_without_the_password(store: Path, tmp_path: Path) -> None:
     away = "mongodb://user:s3cret@127.0.0.1:1/images.train?serverSelectionTimeoutMS=10"
     for places, error in (
         ((store, tmp_path / "nothing"), rf"{tmp_path}/nothing does not exist; .*"),
@@ -128,12 +128,12 @@ def test_password_is_in_no_line_page_or_error(tmp_path: Path, mongod_with_users:
 # Ports and hosts
 
 
-def test_default_port_is_the_next_free_one_and_a_given_port_is_never_replaced(store: Path) -> None:
+def test_default_port_is_the_next_free_port_and_a_given_port_is_never_replaced(store: Path) -> None:
     with dbloader.view(store) as first, dbloader.view(store) as second:
         assert 7878 <= first.port < second.port
         with pytest.raises(OptionError, match=f"^port {first.port} of 127.0.0.1 is taken: choose another one"):
             dbloader.view(store, port=first.port)
-        with browser(first.url) as client:  # whose cookie is not the other one's
+        with browser(first.url) as client:  # each viewer has a different cookie
             cookies = "; ".join(f"{cookie.name}={cookie.value}" for cookie in client.cookies.jar)
             assert ask(first.port, "/", f"Cookie: {cookies}", host=f"127.0.0.1:{first.port}").status == 200
             assert ask(second.port, "/", f"Cookie: {cookies}", host=f"127.0.0.1:{second.port}").status == 403
@@ -195,7 +195,7 @@ def test_connection_without_a_whole_request_is_closed(store: Path, begun: str, m
             assert client.recv(2**16).startswith(b"HTTP/1.1 403")
         if begun != "nothing":
             client.sendall(half)
-        while client.recv(2**16):  # until the server closes the connection
+        while client.recv(2**16):  # reads until the server closes the connection
             pass
 
 
@@ -210,7 +210,7 @@ def test_slow_answer_is_not_cut_off(store: Path, monkeypatch: pytest.MonkeyPatch
         assert client.get("/seen/0/1?position=0").status_code == 200
 
 
-# The browser of the person who started it
+# Opening the browser of the user who started the viewer
 
 
 @pytest.mark.slow
@@ -226,7 +226,7 @@ def test_ssh_session_prints_the_tunnel_and_opens_no_browser(store: Path, tmp_pat
 
 
 @pytest.mark.slow
-def test_display_opens_the_link_unless_no_open_is_given(store: Path, tmp_path: Path) -> None:
+def test_link_opens_on_a_display_unless_no_open_is_given(store: Path, tmp_path: Path) -> None:
     script = tmp_path / "browser"
     script.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/part && mv {tmp_path}/part {tmp_path}/opened\n')
     script.chmod(0o755)
@@ -254,7 +254,9 @@ sys.meta_path.insert(0, Blocker())
 
 @pytest.mark.slow
 @pytest.mark.parametrize("missing", ["starlette", "uvicorn"])
-def test_missing_extra_is_one_line_with_the_command_to_install_it(store: Path, tmp_path: Path, missing: str) -> None:
+def test_error_about_a_missing_extra_is_one_line_with_the_install_command(
+    store: Path, tmp_path: Path, missing: str
+) -> None:
     plant(tmp_path / "site", {"sitecustomize.py": BLOCKER.format(missing=missing).encode()})
     paths = f"{tmp_path}/site:{Path(dbloader.__file__).parents[1]}"
     outcome = run("view", store, env={**os.environ, "PYTHONPATH": paths})
@@ -273,7 +275,7 @@ def test_view_returns_at_once_and_close_ends_everything(store: Path) -> None:
         running.close()
         with pytest.raises(httpx.ConnectError):
             client.get("/")
-    running.close()  # twice is as good
+    running.close()  # calling close() twice does no harm
 
 
 @pytest.mark.slow
@@ -295,7 +297,7 @@ def test_closing_during_a_request_logs_nothing(store: Path, caplog: pytest.LogCa
     assert not caplog.records
 
 
-def test_notebook_shows_a_link_to_a_page_that_no_frame_may_contain(store: Path) -> None:
+def test_notebook_shows_a_link_and_the_page_refuses_to_be_framed(store: Path) -> None:
     with dbloader.view(store, store, port=0) as running:
         shown = running._repr_html_()
         assert shown.startswith(f'<a href="{running.url}" target="_blank" rel="noopener">')
@@ -308,7 +310,7 @@ def test_notebook_shows_a_link_to_a_page_that_no_frame_may_contain(store: Path) 
             assert len(client.get("/api/stores").json()) == 2
 
 
-def test_view_with_wrong_arguments_raises_and_leaves_nothing_behind(store: Path, tmp_path: Path) -> None:
+def test_view_with_invalid_arguments_raises_and_leaves_nothing_behind(store: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreNotFoundError, match="nothing does not exist"):
         dbloader.view(tmp_path / "nothing")
     plant(tmp_path, {"text": b"text"})
@@ -360,7 +362,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
-def test_transform_is_an_object_a_function_or_the_result_of_a_function(module: str) -> None:
+def test_transform_may_be_an_object_a_function_or_a_functions_result(module: str) -> None:
     for name in ("ready", "factory", "Turn"):
         assert type(load_transform(f"{module}:{name}")).__name__ == "Turn"
     assert isinstance(load_transform(f"{module}:decoder"), RandomResizedCrop)

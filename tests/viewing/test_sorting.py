@@ -1,4 +1,4 @@
-"""A sorted search is what Python's sort makes of the records that it finds."""
+"""A sorted search returns the found records in the order that Python's sort gives."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def expected(records: list[Record], found: list[int], value_of: Callable[[Record
 
 def test_every_column_sorts_like_python(tmp_path: Path) -> None:
     records = some_records(3_000, seed=1)
-    # Aspects of which only the last bits differ, and the largest sizes.
+    # Aspect ratios that differ only in the last bits, and the largest sizes.
     records += [
         Record(width=2**32 - 1 - n % 3, height=2**32 - 1 - n // 3) for n in random.Random(2).choices(range(90), k=300)
     ]
@@ -62,7 +62,7 @@ def test_every_column_sorts_like_python(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "width<9", "width<0"])
-def test_odd_sizes_are_first_and_together(tmp_path: Path, text: str) -> None:
+def test_odd_sizes_are_sorted_first_and_together(tmp_path: Path, text: str) -> None:
     rng = random.Random(1)
     sizes = [(int(rng.expovariate(0.3)) + 1, rng.choice((1, 2))) for _ in range(500)]
     records = [Record(width=width, height=height) for width, height in sizes]
@@ -83,7 +83,7 @@ def test_odd_sizes_are_first_and_together(tmp_path: Path, text: str) -> None:
             )
 
 
-def test_similar_records_are_sorted_by_the_cosine_of_their_vectors(tmp_path: Path) -> None:
+def test_similar_records_are_sorted_by_cosine_similarity(tmp_path: Path) -> None:
     rng = np.random.default_rng(4)
     vectors = rng.normal(size=(200, 12))
     wrong = {7: None, 9: np.ones(5), 11: np.zeros(12), 13: "text", 15: [[1.5], [2.5, 3.5]], 17: vectors[17].tolist()}

@@ -1,4 +1,4 @@
-"""Rows, counts and histograms of a selection equal a count record by record."""
+"""Rows, counts and histograms of a selection equal a computation record by record."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SIZES: dict[str, Callable[[Record], Any]] = {
 
 
 def histograms(tmp_path: Path, records: list[Record]) -> dict[str, Any]:
-    """Return the histograms of a new store, each compared with its records and with a query for each of its bins."""
+    """Return the histograms of a new store, after comparing each with the records and with a query for each bin."""
     place = tmp_path / "sizes.lmdb"
     place.unlink(missing_ok=True)
     write_records(place, records, classes=())
@@ -48,7 +48,7 @@ def histograms(tmp_path: Path, records: list[Record]) -> dict[str, Any]:
             check_histogram(found[what], [value_of(record) for record in records])
             edges, counts = found[what]["edges"], found[what]["counts"]
             for number in range(0, len(counts), 9):
-                low = f"{what}>={edges[number]!r}" if number else ""  # what a click on a bar asks
+                low = f"{what}>={edges[number]!r}" if number else ""  # the query that a click on a bar makes
                 high = f"{what}<{edges[number + 1]!r}" if number < len(counts) - 1 else f"{what}>0"
                 assert summary.select(selections, f"{low} {high}")["count"] == counts[number]
     return found
@@ -68,7 +68,7 @@ def check_histogram(found: dict[str, Any], values: list[Any]) -> None:
 
 
 def check_bins(found: dict[str, Any], values: list[Any], everything: dict[str, Any]) -> None:
-    """Check the histogram of a search. It has the bins of the histogram of all records."""
+    """Check the histogram of a search, which has the same bins as the histogram of all records."""
     known, edges = [value for value in values if value is not None], found["edges"]
     assert (edges, found["all"]) == (everything["edges"], everything["counts"])
     assert found["ends"] == ([min(known), max(known)] if known else None)
@@ -77,7 +77,7 @@ def check_bins(found: dict[str, Any], values: list[Any], everything: dict[str, A
     ]
 
 
-def test_counts_equal_a_count_record_by_record(tmp_path: Path) -> None:
+def test_counts_equal_counting_record_by_record(tmp_path: Path) -> None:
     records = some_records(2_000, seed=1)
     events = some_events(records, seed=2)
     write_records(tmp_path / "s.lmdb", records, events)
@@ -94,7 +94,7 @@ def test_counts_equal_a_count_record_by_record(tmp_path: Path) -> None:
                 assert count == sum(record.name in names for record in chosen)
             for what, value_of in SIZES.items():
                 values = [value_of(record) for record in chosen]
-                if what in text or len(chosen) == len(records):  # its bins fit the chosen records
+                if what in text or len(chosen) == len(records):  # the bins are computed from the chosen records
                     check_histogram(found["histograms"][what], values)
                     assert found["histograms"][what]["all"] is None
                 else:
@@ -150,7 +150,7 @@ def test_histogram_counts_every_value(tmp_path: Path, sizes: list[tuple[Any, Any
     histograms(tmp_path, [Record(width=width, height=height) for width, height in sizes])
 
 
-def test_edges_are_round_and_follow_most_values(tmp_path: Path) -> None:
+def test_bin_edges_are_round_and_fit_most_values(tmp_path: Path) -> None:
     rng = random.Random(6)
     records = [Record(width=rng.randint(300, 500), height=400, image=bytes(rng.randint(1, 3000))) for _ in range(3_000)]
     records += [Record(width=60_000, height=20, image=b"1")] * 5
@@ -184,10 +184,11 @@ def test_record_without_a_label_is_counted(tmp_path: Path) -> None:
         assert summary.count(Selections(store), "")["labels"] == [[None, 1], [1, 1]]
 
 
-def test_formats_are_known_if_all_records_have_one(tmp_path: Path) -> None:
+def test_formats_are_counted_if_all_records_have_the_same_format(tmp_path: Path) -> None:
     write_records(tmp_path / "s.lmdb", [Record(name=f"{n}", format="PNG") for n in range(20)], classes=())
     with open_store(tmp_path / "s.lmdb") as store:
         assert summary.count(Selections(store), "index:0-4")["formats"] == {"PNG": 5}
     write_records(tmp_path / "t.lmdb", [Record(format="PNG"), Record()], classes=())
     with open_store(tmp_path / "t.lmdb") as store:
-        assert summary.count(Selections(store), "index:0")["formats"] is None  # a record must be read to know
+        # this is known only after a record is read
+        assert summary.count(Selections(store), "index:0")["formats"] is None

@@ -49,13 +49,13 @@ def opened(data: bytes) -> Image.Image:
 
 
 def scene(mode: str = "RGB") -> Image.Image:
-    """Return a smooth picture: every way to scale it gives nearly the same pixels."""
+    """Return a smooth picture, for which every scaling method gives nearly the same pixels."""
     x, y = np.meshgrid(np.linspace(0, 255, WIDTH), np.linspace(0, 255, HEIGHT))
     return Image.fromarray(np.stack([x, y, (x + y) / 2], 2).astype(np.uint8)).convert(mode, dither=Image.Dither.NONE)
 
 
 def difference(thumbnail: bytes, expected: Image.Image) -> float:
-    """Return the greatest mean difference of a channel between a thumbnail and a picture of the same proportions."""
+    """Return the greatest mean difference, over channels, of a thumbnail from a picture with the same proportions."""
     found = opened(thumbnail).convert("RGBA")
     assert abs(found.width / found.height - expected.width / expected.height) < 0.02
     wanted = expected.convert("RGBA").resize(found.size, Image.Resampling.LANCZOS)
@@ -63,7 +63,7 @@ def difference(thumbnail: bytes, expected: Image.Image) -> float:
 
 
 def in_size(data: bytes, width: int, height: int) -> bytes:
-    """Return a progressive JPEG with another size in its header."""
+    """Return a progressive JPEG whose header claims another size."""
     at = data.index(b"\xff\xc2") + 5
     return data[:at] + struct.pack(">HH", height, width) + data[at + 4 :]
 
@@ -109,7 +109,7 @@ def clear() -> Image.Image:
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_thumbnail_is_the_scaled_image(kind: str, tmp_path: Path) -> None:
+def test_thumbnail_shows_the_whole_image_scaled(kind: str, tmp_path: Path) -> None:
     data = FILES[kind]()
     with store_of(tmp_path / "a.lmdb", data) as store:
         for px in SIDES:
@@ -123,7 +123,7 @@ def test_thumbnail_is_the_scaled_image(kind: str, tmp_path: Path) -> None:
             assert clear == ("A" in small.getbands() or "transparency" in small.info)
 
 
-def test_small_file_that_browsers_show_is_its_own_thumbnail(tmp_path: Path) -> None:
+def test_small_file_that_browsers_can_show_is_sent_as_the_thumbnail(tmp_path: Path) -> None:
     root = tmp_path / "images"
     plant_kinds(root, *(kind for kind in KINDS if KINDS[kind].decode == STORED))
     convert(root, tmp_path / "a.lmdb")
@@ -135,16 +135,16 @@ def test_small_file_that_browsers_show_is_its_own_thumbnail(tmp_path: Path) -> N
             assert media_type == (f"image/{record.format.lower()}" if shown and record.format else "image/jpeg")
 
 
-@pytest.mark.parametrize("image_format", ["JPEG", "PNG", "WEBP", "TIFF"])  # Chromium ignores the EXIF of WebP
+@pytest.mark.parametrize("image_format", ["JPEG", "PNG", "WEBP", "TIFF"])  # Chromium ignores EXIF in WebP files
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_thumbnail_is_turned_as_browsers_turn_the_image(image_format: str, orientation: int, tmp_path: Path) -> None:
+def test_thumbnail_is_turned_like_the_image_in_browsers(image_format: str, orientation: int, tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     options = {"quality": 95} if image_format in ("JPEG", "WEBP") else {}
     data = encoded(scene(), image_format, exif=exif, **options) + bytes(20_000)
     with store_of(tmp_path / "a.lmdb", data) as store:
         thumbnail = Thumbnails().get(store, 0, 160)[0]
-    upright = opened(data)  # a TIFF is turned by now
+    upright = opened(data)  # Pillow has already turned a TIFF
     assert difference(thumbnail, upright if image_format == "WEBP" else ImageOps.exif_transpose(upright)) < 4
 
 
@@ -162,7 +162,7 @@ DEEP: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("kind", DEEP)
-def test_values_of_more_than_8_bits_are_spread_from_black_to_white(kind: str, tmp_path: Path) -> None:
+def test_values_of_more_than_8_bits_are_scaled_from_black_to_white(kind: str, tmp_path: Path) -> None:
     with store_of(tmp_path / "a.lmdb", DEEP[kind]()) as store:
         thumbnail, media_type = Thumbnails().get(store, 0, 320)
     assert media_type == "image/png"
@@ -235,7 +235,7 @@ def test_legend_has_the_colors_of_the_thumbnail(tmp_path: Path) -> None:
     assert legend_of(encoded(Image.fromarray(labels.astype(np.uint16)), "PNG")) == legend_of(photo()) == []
 
 
-def test_depth_map_gets_colors_that_become_brighter(tmp_path: Path) -> None:
+def test_depth_map_gets_colors_of_increasing_brightness(tmp_path: Path) -> None:
     depth = np.linspace(1000, 60_000, WIDTH, dtype=np.uint16)[None].repeat(HEIGHT, 0)
     with store_of(tmp_path / "a.lmdb", photo(), depth=encoded(Image.fromarray(depth), "PNG")) as store:
         shown = opened(Thumbnails().get(store, 0, 160, 0)[0]).convert("RGB")
@@ -264,7 +264,7 @@ def test_image_that_cannot_be_shown_is_an_error_with_its_reason(image: Any, reas
         Thumbnails().get(store, 0, 160)
 
 
-def test_present_part_of_a_cut_jpeg_is_shown(tmp_path: Path) -> None:
+def test_intact_part_of_a_truncated_jpeg_is_shown(tmp_path: Path) -> None:
     data = encoded(scene(), "JPEG", quality=95)
     with store_of(tmp_path / "a.lmdb", data[: len(data) * 3 // 4]) as store:
         thumbnail = opened(Thumbnails().get(store, 0, 160)[0])
@@ -286,7 +286,7 @@ def test_wrong_size_field_or_index_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("padding", [0, 20_000], ids=["small file", "large file"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_boxes_and_masks_lie_on_what_they_show(orientation: int, padding: int, tmp_path: Path) -> None:
+def test_boxes_and_masks_are_drawn_over_their_objects(orientation: int, padding: int, tmp_path: Path) -> None:
     box, exif = (40, 20, 100, 60), Image.Exif()
     image, mask = Image.new("RGB", (160, 120)), Image.new("L", (160, 120))
     image.paste((250, 250, 250), box)
@@ -320,7 +320,7 @@ def test_boxes_and_masks_lie_on_what_they_show(orientation: int, padding: int, t
         assert (drawn("boxes", "0", index=1) == drawn(index=1)).all()
 
 
-def test_cache_is_bounded_and_keeps_the_last_thumbnails(tmp_path: Path) -> None:
+def test_cache_is_bounded_and_keeps_the_latest_thumbnails(tmp_path: Path) -> None:
     with store_of(tmp_path / "a.lmdb", *[encoded(jpegs.draw(400, 300, seed=n), "PNG") for n in range(6)]) as store:
         size = len(Thumbnails().get(store, 0, 160)[0])
         thumbnails = Thumbnails(3 * size + size // 2)
@@ -334,7 +334,7 @@ def test_cache_is_bounded_and_keeps_the_last_thumbnails(tmp_path: Path) -> None:
         assert Thumbnails(10).get(store, 0, 160)[0] == first[0]
 
 
-def test_damaged_copy_does_not_get_pictures_of_the_whole_store(tmp_path: Path) -> None:
+def test_damaged_copy_does_not_show_pictures_of_the_intact_store(tmp_path: Path) -> None:
     thumbnails = Thumbnails()
     with store_of(tmp_path / "a.lmdb", encoded(jpegs.draw(400, 300), "PNG")) as store:
         shutil.copyfile(store.place, tmp_path / "b.lmdb")
@@ -345,8 +345,8 @@ def test_damaged_copy_does_not_get_pictures_of_the_whole_store(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_large_jpeg_is_decoded_in_little_memory(tmp_path: Path) -> None:
-    """Decoded in full, its 132 megapixels would need 400 MB."""
+def test_large_jpeg_is_decoded_with_little_memory(tmp_path: Path) -> None:
+    """At full size, the 132 megapixels would need 400 MB."""
     store_of(tmp_path / "a.lmdb", encoded(Image.new("RGB", (12_000, 11_000), (200, 30, 90)), "JPEG")).close()
     program = """
 import resource, sys

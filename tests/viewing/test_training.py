@@ -37,7 +37,7 @@ def turned(seed: int, orientation: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with photographs, some of them turned, gray, or of other formats."""
+    """Return a folder of photographs, some of which are turned, gray, or in other formats."""
     files = {f"{'ab'[n % 2]}/{n:02}.jpg": photo(n, 64 + n, 96 - n) for n in range(LENGTH - 5)}
     files |= {f"b/{n}.jpg": turned(n, n - 16) for n in (19, 22, 24)}
     files["a/gray.jpg"] = jpegs.encode(jpegs.draw(70, 50, "L"))
@@ -81,7 +81,7 @@ def pixels(png: bytes) -> np.ndarray[Any, Any]:
 
 
 def shown(store: Any, options: Options, transform: Any = None) -> Iterator[np.ndarray[Any, Any]]:
-    """Yield the images of a batch as the page shows them."""
+    """Yield the images of a batch as the page shows images."""
     batch = show_batch(store, options, transform)
     assert [sample["index"] for sample in batch["samples"]] == batch["indices"]
     seeds = options._replace(seed=int(batch["seed"]), epoch=batch["epoch"], state="")
@@ -134,8 +134,8 @@ def test_pixels_equal_those_of_the_loader_of_mongodb(images: Path, mongo_uri: st
 
 
 @pytest.mark.parametrize("order", ["shuffle", "blocks"])
-def test_state_shows_the_batches_of_the_resumed_training(place: Path, order: str) -> None:
-    # Interrupted with one rank, resumed with two, and another batch size.
+def test_state_shows_the_batches_that_a_resumed_training_receives(place: Path, order: str) -> None:
+    # The training is interrupted with one rank, and resumed with two ranks and another batch size.
     options: Any = {"seed": 7, "batch_size": 4, "world_size": 1, "rank": 0, "drop_last": False}
     loader = loader_of(place, order=order, **options)
     assert len(list(loader)) > 1
@@ -178,7 +178,7 @@ def state_of(place: Path, order: str = "shuffle", **changes: Any) -> str:
     ],
     ids=str,
 )
-def test_wrong_state_is_refused_as_by_the_loader(place: Path, change: Any, sentence: str) -> None:
+def test_wrong_state_is_refused_like_in_the_loader(place: Path, change: Any, sentence: str) -> None:
     order = change.pop("order", "shuffle")
     with open_store(place) as store, pytest.raises(OptionError, match=sentence):
         show_batch(store, Options(batch_size=4, state=state_of(place, order, **change)))
@@ -209,10 +209,10 @@ def test_wrong_option_is_refused(place: Path, options: Any, sentence: str) -> No
 
 @pytest.mark.parametrize("order", ["shuffle", "blocks"])
 @pytest.mark.parametrize("world_size", [1, 3])
-def test_epochs_of_a_record_are_the_steps_at_which_ranks_get_it(place: Path, order: str, world_size: int) -> None:
+def test_epochs_of_a_record_list_the_ranks_and_steps_that_receive_it(place: Path, order: str, world_size: int) -> None:
     state = "" if order == "shuffle" else state_of(place, order)
     options = Options(batch_size=4, world_size=world_size, state=state)
-    found: dict[tuple[int, int], list[Any]] = {}  # of the first epochs, by epoch and index
+    found: dict[tuple[int, int], list[Any]] = {}  # rank and step in the first epochs, by epoch and index
     with open_store(place) as store:
         for rank in range(world_size):
             own: Any = {"seed": 0, "batch_size": 4, "world_size": world_size, "rank": rank, "drop_last": False}
@@ -234,7 +234,7 @@ def test_epochs_of_a_record_are_the_steps_at_which_ranks_get_it(place: Path, ord
                 assert sorted(told, key=str) == sorted(found[epoch, index], key=str)
 
 
-def test_crops_of_the_epochs_of_a_record_equal_those_of_its_batches(place: Path) -> None:
+def test_crops_in_the_epochs_of_a_record_equal_the_crops_in_its_batches(place: Path) -> None:
     options = Options(batch_size=4, world_size=2, size="24")
     with open_store(place) as store:
         for entry in show_epochs(store, 5, options)["epochs"]:
@@ -253,12 +253,13 @@ def crops_of(store: Any, transform: Callable[..., Any]) -> list[tuple[Any, Any, 
 def test_crop_is_in_pixels_of_the_turned_image(place: Path) -> None:
     with open_store(place) as store:
         for record, _, size in crops_of(store, RandomResizedCrop(24)):
-            assert size == ([40, 60] if record.format == "TIFF" else [record.width, record.height])  # Pillow turns TIFF
+            # Pillow turns a TIFF when it opens the file
+            assert size == ([40, 60] if record.format == "TIFF" else [record.width, record.height])
         sizes = {record.name: size for record, _, size in crops_of(store, RandomResizedCrop(24, exif_transpose=True))}
     assert (sizes["b/19.jpg"], sizes["b/22.jpg"], sizes["b/24.jpg"]) == ([80, 48], [48, 80], [48, 80])
 
 
-def test_crop_of_a_center_crop_is_its_window(place: Path) -> None:
+def test_center_crop_is_shown_as_its_window(place: Path) -> None:
     with open_store(place) as store:
         for record, box, _ in crops_of(store, ResizeCenterCrop(28, resize=32)):
             if record.format == "TIFF":
@@ -278,7 +279,7 @@ def test_padded_crop_ends_at_the_edge_of_the_image(place: Path) -> None:
             assert 20 <= height <= 40
 
 
-def test_multi_crop_is_shown_side_by_side(place: Path) -> None:
+def test_multiple_crops_are_shown_side_by_side(place: Path) -> None:
     transform = MultiCrop([(2, RandomResizedCrop(24)), (1, RandomResizedCrop(16))])
     with open_store(place) as store:
         (sample, *_) = show_batch(store, Options(batch_size=2), transform)["samples"]
@@ -287,7 +288,7 @@ def test_multi_crop_is_shown_side_by_side(place: Path) -> None:
     assert pixels(png).shape == (24, 64, 3)
 
 
-def test_damaged_record_is_an_error_of_its_own_sample(tmp_path: Path) -> None:
+def test_damaged_record_is_an_error_of_only_its_sample(tmp_path: Path) -> None:
     plant(tmp_path / "images", {"a/half.jpg": photo(1, 80, 60)[:1200]})
     plant(tmp_path / "images", {f"a/{n}.jpg": photo(n) for n in range(3)})
     convert(tmp_path / "images", tmp_path / "a.lmdb", on_damaged="keep")
@@ -303,7 +304,7 @@ def test_damaged_record_is_an_error_of_its_own_sample(tmp_path: Path) -> None:
 def test_crop_on_the_upright_thumbnail_shows_the_same_pixels(tmp_path: Path, orientation: int) -> None:
     exif = Image.Exif()
     exif[ExifTags.Base.Orientation] = orientation
-    ramps = np.indices((120, 200)).transpose(1, 2, 0)  # each place has a color of its own
+    ramps = np.indices((120, 200)).transpose(1, 2, 0)  # each pixel has a different color
     image = Image.fromarray(np.dstack([ramps, ramps[..., 0] * 0]).astype(np.uint8))
     plant(tmp_path / "images", {"a/0.png": encoded(image, "PNG", exif=exif.tobytes())})
     convert(tmp_path / "images", tmp_path / "a.lmdb")
@@ -317,12 +318,12 @@ def test_crop_on_the_upright_thumbnail_shows_the_same_pixels(tmp_path: Path, ori
     left, top, width, height = (share * side for share, side in zip(sample["shares"], upright.size * 2, strict=True))
     assert [left, top, width, height] == pytest.approx([round(side) for side in (left, top, width, height)])
     part = np.asarray(upright.crop((round(left), round(top), round(left + width), round(top + height))))
-    for channel in (0, 1):  # the same colors, whichever side is up
+    for channel in (0, 1):  # the colors are the same in every orientation
         assert abs(int(part[..., channel].min()) - int(seen[..., channel].min())) <= 3
         assert abs(int(part[..., channel].max()) - int(seen[..., channel].max())) <= 3
 
 
-# Transforms of the user, and pictures of what they return
+# Transforms of the user, and pictures made from their results
 
 
 def turn(image: Image.Image) -> Image.Image:

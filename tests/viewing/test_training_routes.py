@@ -42,7 +42,7 @@ def place(tmp_path: Path) -> str:
     return str(tmp_path / "a.lmdb")
 
 
-def test_options_reach_the_batch_and_wrong_ones_get_a_sentence(place: str) -> None:
+def test_options_affect_the_batch_and_invalid_options_get_a_sentence(place: str) -> None:
     with viewer(place, "--port", 0) as running, browser(running.link) as client:
         options: Any = {"seed": -5, "epoch": 2, "batch_size": 3, "world_size": 2, "rank": 1, "step": 1, "size": "16x24"}
         batch = client.get("/api/0/training", params={**options, "drop_last": 0}).json()
@@ -67,7 +67,7 @@ def test_options_reach_the_batch_and_wrong_ones_get_a_sentence(place: str) -> No
         assert client.get("/seen/0/8?position=0").status_code == 404
 
 
-def test_a_transform_of_the_current_directory_is_applied(
+def test_transform_from_the_current_directory_is_applied(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(tmp_path, {"my_transforms.py": MODULE})
@@ -89,7 +89,7 @@ def test_a_transform_of_the_current_directory_is_applied(
     assert done.stderr == "Error: the transform os:sep must be a callable, or a function that returns one, got '/'\n"
 
 
-def test_without_torch_only_this_view_says_what_to_install(place: str, tmp_path: Path) -> None:
+def test_without_torch_only_the_training_view_says_what_to_install(place: str, tmp_path: Path) -> None:
     plant(tmp_path / "site", {"sitecustomize.py": BLOCKER.encode()})
     path = os.pathsep.join([str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")])
     with viewer(place, "--port", 0, PYTHONPATH=path) as running, browser(running.link) as client:
@@ -135,12 +135,12 @@ def with_torch(session: int) -> list[int]:
     return found
 
 
-def test_torch_is_in_a_process_that_ends(place: str) -> None:
+def test_torch_runs_in_a_process_that_is_restarted_and_ends(place: str) -> None:
     with viewer(place, "--no-open") as running, browser(running.link) as client:
         session = running.process.pid
         batch = client.get("/api/0/training?batch_size=3").json()
         (process,) = with_torch(session)
-        os.kill(process, signal.SIGKILL)  # as when it was idle
+        os.kill(process, signal.SIGKILL)  # as if the process had ended after idling
         assert client.get("/api/0/training?batch_size=3").json() == batch
         (process,) = with_torch(session)
         copy_store(place, f"{place}.copy", where="index:0")
@@ -153,7 +153,7 @@ def test_torch_is_in_a_process_that_ends(place: str) -> None:
             time.sleep(0.1)
 
 
-def test_idle_process_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_training_process_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_process, "_IDLE_S", 0)
     ours, other = multiprocessing.Pipe()
     with ours, other:
