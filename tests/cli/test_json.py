@@ -9,14 +9,16 @@ import pytest
 
 from dbloader.conversion.parts.make_plan import plan_conversion
 from dbloader.conversion.parts.part import convert_part
+from dbloader.conversion.parts.publish import publish
 from tests.support.images import run, subcommands
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-# The test replaces STORE by a store, NEW by a new place, FOLDER by a folder of images, and PLAN by a plan with its
-# part.
+# The test replaces STORE by a store, NEW by a new place, FOLDER by a folder of images, PLAN by a plan with its part,
+# and SHARDS by a store of shards.
 ARGUMENTS = {
+    "cache": ("NEW", "--fill", "SHARDS"),
     "convert": ("FOLDER", "NEW"),
     "show": ("STORE", "0"),
     "copy": ("STORE", "NEW"),
@@ -33,10 +35,13 @@ LINES = ("ls",)  # commands that print one line of JSON for each record
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({*subcommands()} - {"view"}))
 def test_command_prints_only_valid_json(name: str, root: Path, store: Path, tmp_path: Path) -> None:
-    words = {"STORE": str(store), "NEW": str(tmp_path / "new"), "FOLDER": str(root), "PLAN": str(tmp_path / "plan")}
-    if "PLAN" in ARGUMENTS.get(name, ()):
-        plan_conversion(root, words["PLAN"], 1)
-        convert_part(words["PLAN"], 0)
+    planned = str(tmp_path / "planned")
+    words = {"STORE": str(store), "NEW": str(tmp_path / "new"), "FOLDER": str(root), "PLAN": planned, "SHARDS": planned}
+    if {"PLAN", "SHARDS"} & {*ARGUMENTS.get(name, ())}:
+        plan_conversion(root, planned, 1)
+        convert_part(planned, 0)
+    if name == "cache":
+        publish(planned)
     arguments = [words.get(word, word) for word in ARGUMENTS.get(name, ("STORE",))]
     outcome = run(name, *arguments, "--json")
     assert (outcome.stderr, outcome.stdout.isascii()) == ("", True)
