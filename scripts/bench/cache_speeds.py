@@ -1,4 +1,4 @@
-"""Count what one cache fetches again where its readers advance at different speeds: the cache's own policy, no network.
+"""Count how many shards a cache fetches again when its readers differ in speed, with the real policy and no network.
 
 Eight ranks shuffle in blocks of one store. The slowest one is so many per cent slower than the fastest; the others are
 between them. So they drift apart for a whole epoch, which ranks that exchange gradients never do.
@@ -18,7 +18,7 @@ RANKS, BATCH = 8, 200
 
 
 def fetches_of(dataset: Shards, buffer: int, cache: int, spread: float) -> int:
-    """Return how many shards are fetched in an epoch, into a cache of so many."""
+    """Return how many shards an epoch fetches into a cache that holds ``cache`` shards."""
     policy = CachePolicy([1] * len(dataset.shard_lengths), cache)
     needs = []
     for rank in range(RANKS):
@@ -55,7 +55,7 @@ def fetch(policy: CachePolicy, present: set[int], waited_for: list[int]) -> bool
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shards", type=int, default=256)
-    parser.add_argument("--buffer", type=int, default=32, help="shards that are shuffled together")
+    parser.add_argument("--buffer", type=int, default=32, help="number of shards that are shuffled together")
     options = parser.parse_args()
     dataset = Shards([400] * options.shards)
     caches = [times * options.buffer for times in (2, 3, 4, 6)]

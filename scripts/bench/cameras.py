@@ -22,12 +22,12 @@ from PIL import Image, ImageFilter
 # Width and height in pixels, and JPEG's subsampling: phones take 4:2:0, system cameras 4:2:2.
 CAMERAS = {12: (4032, 3024, "4:2:0"), 24: (6000, 4000, "4:2:2"), 48: (8064, 6048, "4:2:0")}
 QUALITY = 95
-NOISE = 4.0  # levels of 255, at half of the light
-_FIELD = 1024  # pixels; noise repeats after that, at another place for each photograph
+NOISE = 4.0  # noise in levels of 255, at half brightness
+_FIELD = 1024  # pixels after which the noise repeats, at a different offset in each photograph
 
 
 def noise_field(rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    """Return noise, float32, shape (height, width, 3): mostly brightness, and colors of larger grain."""
+    """Return noise as float32, shape (height, width, 3): mostly in brightness, with coarser grain in color."""
     fine = rng.normal(0, 1, (_FIELD, _FIELD, 1))
     fine = 0.8 * fine + 0.35 * np.roll(fine, 1, 0) + 0.35 * np.roll(fine, 1, 1)
     coarse = np.repeat(np.repeat(rng.normal(0, 0.6, (_FIELD // 4, _FIELD // 4, 3)), 4, 0), 4, 1)
@@ -35,7 +35,7 @@ def noise_field(rng: np.random.Generator) -> np.ndarray[Any, Any]:
 
 
 def taken(source: Image.Image, width: int, height: int, field: np.ndarray[Any, Any]) -> Image.Image:
-    """Return a photograph as a camera with so many pixels might have taken it."""
+    """Return a photograph as a camera of this resolution might have taken it."""
     scale = max(width / source.width, height / source.height)
     wide, high = width / scale, height / scale
     left, top = (source.width - wide) / 2, (source.height - high) / 2
@@ -50,7 +50,7 @@ def taken(source: Image.Image, width: int, height: int, field: np.ndarray[Any, A
 
 
 def exif_of(megapixels: int, number: int) -> Image.Exif:
-    """Return what cameras note of themselves. All photographs are upright."""
+    """Return EXIF data as cameras write it. All photographs are upright."""
     exif = Image.Exif()
     exif.update({0x010F: "Camera", 0x0110: f"{megapixels} MP", 0x0112: 1, 0x0132: f"2026:07:01 12:{number:02d}:00"})
     exif.get_ifd(0x8769).update({0x829A: 0.004, 0x829D: 2.8, 0x8827: 100})

@@ -30,7 +30,7 @@ ROUNDS = 3
 
 @contextmanager
 def measured(what: str, megabytes: float) -> Iterator[None]:
-    """Print a row: MB/s, and seconds of this process's CPU for each GB."""
+    """Print a row with MB/s, and with this process's CPU seconds per GB."""
     cpu, started = cpu_seconds(), time.perf_counter()
     yield
     seconds, used = time.perf_counter() - started, cpu_seconds() - cpu

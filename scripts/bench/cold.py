@@ -1,4 +1,4 @@
-"""Read batches in random order from the disk, with and without hints to the kernel, with and without its readahead.
+"""Read batches in random order from the disk, with and without hints to the kernel and the kernel's readahead.
 
 python scripts/bench/cold.py BENCH [--batches 25] [--rounds 5]      (as root: it empties the page cache)
 """
@@ -49,7 +49,7 @@ def main() -> None:
         for cache in ("cold", "warm"):
             for reading in ("on", "off"):
                 for hinted in ("no", "yes"):
-                    # The two things that dbloader decides itself.
+                    # The two settings that dbloader chooses itself.
                     dbloader.stores.lmdb.env.fits_memory = lambda _, on=reading == "on": on  # type: ignore[misc]
                     ReadAhead.prefetch = hint if hinted == "yes" else lambda *_: None  # type: ignore[method-assign]
                     if cache == "cold":

@@ -1,4 +1,4 @@
-"""Damage what dbloader and other loaders make of some images, and count the trials that give wrong samples silently.
+"""Damage the files of dbloader and other loaders, and count the trials that silently give wrong samples.
 
 bench/peers/bin/python scripts/bench/damage.py [--trials 20] [--loaders dbloader webdataset streaming litdata]
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 IMAGES, CLASSES, PAGE = 60, 3, 4096
-SECONDS = 60.0  # of one reading, which takes a second where nothing is damaged
+SECONDS = 60.0  # time limit of one reading, which takes a second without damage
 FORK = multiprocessing.get_context("fork")
 LOADERS = ("dbloader", "webdataset", "streaming", "litdata")
 
@@ -58,7 +58,7 @@ def draw(folder: Path) -> list[bytes]:
 
 
 def prepare(loader: str, source: Path, place: Path) -> None:
-    """Make a loader's form of a folder of JPEGs, in a folder."""
+    """Convert a folder of JPEGs to a loader's own format, in a folder."""
     if loader == "dbloader":
         place.mkdir()
         convert(source, place / "store.lmdb")
@@ -88,12 +88,12 @@ def samples(loader: str, place: Path) -> Iterator[tuple[bytes, int]]:
 
 def read(loader: str, place: Path, sender: Connection) -> None:
     """Send a digest of each sample, then how it ended."""
-    os.setpgrp()  # a kill of the group ends its children too
+    os.setpgrp()  # killing the group also ends its children
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
     try:
         for image, label in samples(loader, place):
             sender.send(hashlib.sha256(b"%d %b" % (label, image)).digest())
-    except Exception:  # any error tells the user
+    except Exception:  # any error informs the user
         sender.send("error")
     else:
         sender.send("whole")
@@ -122,7 +122,7 @@ def run(loader: str, place: Path) -> tuple[Counter[bytes], str]:
     return found, ended
 
 
-# ---- Faults: each is given the files of a place, the images, and a source of chance
+# ---- Faults: each gets the files of a place, the images, and a random generator
 
 
 def bit_in_an_image(files: list[Path], images: list[bytes], rng: random.Random) -> None:

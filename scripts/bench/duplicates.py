@@ -1,4 +1,4 @@
-"""Measure how far changed copies and different photographs are apart, for docs/duplicates.md.
+"""Measure how much changed copies and different photographs differ, for docs/duplicates.md.
 
 python scripts/bench/duplicates.py FOLDER PHOTOS [--copies 500]
 

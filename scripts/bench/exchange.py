@@ -21,9 +21,9 @@ from page_cache import bring_into_memory, empty_cache
 
 
 class Part(NamedTuple):
-    """Contenders that do the same; the first is the one to compare with."""
+    """Contenders that do the same work. The others are compared with the first."""
 
-    contenders: dict[str, str]  # the command of each, for a shell
+    contenders: dict[str, str]  # shell command of each contender
     reads: tuple[str, ...]  # files and folders that are in the page cache before each run, or not at all if cold
     cold: bool = False
 
@@ -69,7 +69,7 @@ PARTS["verify, from the disk"] = PARTS["verify"]._replace(cold=True)
 
 
 def prepare(bench: Path) -> None:
-    """Make what the contenders read, once."""
+    """Make the files that the contenders read, once."""
 
     def make(command: str) -> None:
         subprocess.run(["sh", "-c", command], check=True, cwd=bench)

@@ -26,7 +26,7 @@ TESTS = Path(__file__).parents[2] / "tests"
 
 
 def tests() -> tuple[Row, bool]:
-    """Run the tests marked cuda; they passed if none failed."""
+    """Run the tests marked cuda. They passed if none failed."""
     files = [str(path) for path in sorted(TESTS.rglob("test_*.py")) if "mark.cuda" in path.read_text()]
     command = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "-p", "no:cacheprovider", *files]
     done = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, check=False)
@@ -54,8 +54,10 @@ def table(rows: Sequence[Row], heading: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Test and measure what needs a GPU.")
     parser.add_argument("--output", type=Path, help="file for the table, besides stdout")
-    parser.add_argument("--batches", type=int, default=64, help="of an epoch")
-    parser.add_argument("--rounds", type=int, default=5, help="epochs of each contender; their median counts")
+    parser.add_argument("--batches", type=int, default=64, help="number of batches in an epoch")
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="epochs of each contender, of which the median is printed"
+    )
     options = parser.parse_args()
     if not torch.cuda.is_available():
         print(f"gpu-check: torch {torch.__version__} finds no CUDA device here", file=sys.stderr)

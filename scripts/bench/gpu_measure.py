@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 BATCH = 256
 SIDE = 224
-DIFFERENT = 8  # batches, which are used again and again
+DIFFERENT = 8  # number of batches, which are used repeatedly
 # Calls of the CUDA runtime in which the host waits; the profiler itself calls cudaDeviceSynchronize at its end.
 WAITING = {"cudaStreamSynchronize", "cudaEventSynchronize", "cudaMemcpy"}
 
-Row = tuple[str, str, str]  # what, measured, asked
+Row = tuple[str, str, str]  # what is measured, the measured value, the required value
 
 
 class Network(torch.nn.Module):
@@ -50,7 +50,7 @@ def wait(device: torch.device) -> None:
 
 
 def seconds(work: Callable[[], object], device: torch.device) -> float:
-    """Return the time of some work, with everything that it queues on the device."""
+    """Return the seconds that some work takes, including everything that it queues on the device."""
     wait(device)
     began = time.perf_counter()
     work()
@@ -59,7 +59,7 @@ def seconds(work: Callable[[], object], device: torch.device) -> float:
 
 
 def medians(contenders: dict[str, Callable[[], object]], device: torch.device, rounds: int) -> dict[str, float]:
-    """Return seconds of each, taken in turn, after one round that does not count."""
+    """Return the median seconds of each function. They take turns, after a first round that is not counted."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(rounds + 1):
         for name, work in contenders.items():

@@ -1,4 +1,4 @@
-"""Print what a figure depends on: the machine and the versions.
+"""Print the machine and the versions, on which each figure depends.
 
 python scripts/bench/machine.py
 """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dbloader.records.record import EncodedRecord
 
 CLASSES = 1_000
-DAMAGED_EACH = 10_000  # the report calls one record of so many damaged
+DAMAGED_EACH = 10_000  # the report marks one of this many records as damaged
 _AT_ONCE = 65_536
 _WORDS = ("river", "market", "harbor", "window", "garden", "bridge", "forest", "station")
 
@@ -36,7 +36,7 @@ def many_records(count: int) -> Iterator[EncodedRecord]:
     """Yield records in the order of an image folder, sorted by class. The same count gives the same records."""
     random = np.random.default_rng(17)
     pictures = [_picture(color) for color in random.integers(0, 256, (64, 3)).tolist()]
-    # A class has up to 20 times as many records as another.
+    # Classes differ by up to 20 times in their number of records.
     bounds = np.cumsum(shares := random.pareto(3, CLASSES) + 0.05) / shares.sum() * count
     for start in range(0, count, _AT_ONCE):
         indices = np.arange(start, min(start + _AT_ONCE, count))
@@ -56,7 +56,7 @@ def class_name(label: int) -> str:
 
 
 def write_many(place: str, count: int) -> None:
-    """Write the store, in about 25 s a million; replaces one that is there."""
+    """Write the store, which takes about 25 s per million records. An existing store is replaced."""
     with create_store(place, overwrite=True) as writer:
         for number, record in enumerate(many_records(count)):
             bad = not number % DAMAGED_EACH

@@ -37,7 +37,7 @@ PLAIN: dict[str, Any] = {"transform": None, "normalize": None, "device": None, "
 
 
 def make_stores(folder: Path) -> None:
-    """Write the 50 stores of records without images, and the photographs in one store and in 50."""
+    """Write the 50 stores of records without images. Also write the photographs to one store and to 50 stores."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, length in enumerate(LENGTHS):
         if not (folder / f"{number:02}.lmdb").exists():
@@ -75,7 +75,7 @@ def rows_of(mixture: Any, batch: Any) -> np.ndarray[Any, Any]:
 
 
 def expected_rows(mixture: Any, positions: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the rows at some positions of the order of all epochs, as ``rows_of`` does, without a loader."""
+    """Return the rows at some positions of the order of all epochs, like ``rows_of`` but without a loader."""
     order = mixture.sampler().order(0, 0)
     indices = order(positions) - len(mixture)
     starts = np.cumsum([0, *LENGTHS])
@@ -147,7 +147,7 @@ def kill_trainings(folder: Path, kills: int, samples: int) -> int:
         child.send_signal(signal.SIGKILL)
         child.wait()
         done += 1
-        whole = log.read_bytes().rpartition(b"\n")[0] + b"\n"  # a torn line was never a checkpoint
+        whole = log.read_bytes().rpartition(b"\n")[0] + b"\n"  # an incomplete line was never a checkpoint
         log.write_bytes(whole)
         batches = whole.count(b"\n")
     entries = [json.loads(line) for line in log.read_bytes().splitlines()]

@@ -1,4 +1,4 @@
-"""Measure reading, writing and epochs with a mongod of its own, over loopback.
+"""Measure reading, writing and epochs on a separate mongod, over loopback.
 
 python scripts/bench/mongo.py BENCH [reading writing epochs ...]
 """
@@ -43,7 +43,7 @@ ROUNDS = 7
 NBYTES = 100_000
 BATCHES = 4  # a turn
 WRITTEN = 4000
-RECORDS = 1000  # fit the server's cache of 0.25 GB, so that its disk plays no part
+RECORDS = 1000  # these fit the server's cache of 0.25 GB, so the disk has no influence
 RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
 
 
@@ -57,7 +57,7 @@ def interleaved(contenders: dict[str, Callable[[], object]], rounds: int = ROUND
             contender()
             if number:
                 seconds[name].append(time.perf_counter() - started)
-        turns.append(turns.pop(0))  # each round begins with another contender
+        turns.append(turns.pop(0))  # each round begins with a different contender
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
@@ -228,7 +228,7 @@ def pixels(image: Any) -> np.ndarray[Any, Any]:
 
 
 def epoch_of(dataset: Any, method: str) -> Callable[[], None]:
-    # Workers that stay: what it takes to start them is not the store's.
+    # Persistent workers, because starting workers has nothing to do with the store.
     loader = DataLoader(
         dataset,
         64,

@@ -1,4 +1,4 @@
-"""Measure time and memory to open and query a MongoDataset of many small records, with a mongod of its own.
+"""Measure time and memory to open and query a MongoDataset of many small records, on a separate mongod.
 
 python scripts/bench/mongo_opening.py BENCH [--records 1000000]
 """

@@ -1,4 +1,4 @@
-"""Train from an origin of a given speed, directly and through a cache: the first batch, the waiting, and images/s.
+"""Train from an origin of a given speed, directly and through a cache. Measure first batch, stalls and images/s.
 
 PYTHONPATH=scripts python scripts/bench/node_cache.py BENCH CORPUS [--cache FOLDER] [--mbs 100 500 1000]
 
@@ -47,7 +47,7 @@ class Measured(NamedTuple):
 
 @contextmanager
 def slow_origin(store: Path, folder: Path, rate: float) -> Iterator[Path]:
-    """Give the store as a folder of a given speed, in bytes/s."""
+    """Serve the store as a folder with a given speed, in bytes/s."""
     shutil.rmtree(folder, ignore_errors=True)
     mine, theirs = FORK.Pipe()
     server = FORK.Process(target=serve, args=(store, folder, rate, theirs), daemon=True)

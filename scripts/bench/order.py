@@ -14,7 +14,7 @@ import numpy as np
 
 from dbloader.sampling import BlockShuffleSampler, ShuffleSampler
 
-RANKS = 8  # of a node
+RANKS = 8  # ranks of a node
 RECORD_MB = 0.11
 ORDERS = {"global shuffle": None, "blocks": None, "lanes = ranks": 0, "512 lanes": 512, "128 lanes": 128}
 
@@ -30,7 +30,7 @@ class Shards:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shards", type=int, default=1024)
-    parser.add_argument("--records", type=int, default=1250, help="in a shard, on average")
+    parser.add_argument("--records", type=int, default=1250, help="average number of records in a shard")
     parser.add_argument("--nodes", type=int, nargs="+", default=[2, 3, 4, 8, 16, 64])
     options = parser.parse_args()
     lengths = np.random.default_rng(0).integers(options.records // 2, options.records * 3 // 2, options.shards)

@@ -1,4 +1,4 @@
-"""Measure what loading in the background hides of a slow source, and what it costs.
+"""Measure how much of a slow source's time background loading hides, and what it costs.
 
 python scripts/bench/overlap.py BENCH [--batches 100] [--rounds 5]      (BENCH is not used: all is made in memory)
 """
@@ -26,7 +26,7 @@ BATCH = 64
 
 
 class Source:
-    """Batches that take a while each, as from a disk."""
+    """Batches that each take some time, as if read from a disk."""
 
     def __init__(self, batches: int) -> None:
         self.batches = batches
@@ -68,7 +68,7 @@ def epoch(loader: Iterable[Any], work_s: float = 0) -> float:
 
 
 def after_the_first(loader: Iterable[Any]) -> float:
-    """Return the seconds from the first batch to the end: without the start of workers."""
+    """Return the seconds from the first batch to the end, which excludes the start of workers."""
     iterator = iter(loader)
     next(iterator)
     return epoch(iterator)

@@ -26,7 +26,7 @@ def bring_into_memory(place: Path) -> None:
 
 
 def empty_cache(place: Path) -> None:
-    """Take files out of the page cache (needs root). The host of a virtual machine may still have them in memory."""
+    """Remove files from the page cache (needs root). The host of a virtual machine may still have them in memory."""
     for path in files_in(place):
         with path.open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -24,7 +24,7 @@ ROUNDS = 7
 
 
 def rate(epoch: Callable[[], int]) -> float:
-    """Return items/s of an epoch, the median of several, after one to warm the cache."""
+    """Return the median items/s of several epochs, after one epoch that warms the cache."""
     epoch()
     rates = []
     for _ in range(ROUNDS):
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def bare(place: Path, order: list[int]) -> Callable[[], int]:
-    """Read the same values with nothing but py-lmdb."""
+    """Read the same values with only py-lmdb."""
     env = lmdb.open(str(place), subdir=False, readonly=True, lock=False, max_dbs=2)
     records = env.open_db(b"records", create=False)
 

@@ -101,7 +101,7 @@ def measure_opening(bench: Path) -> None:
 
 
 def divided(place: Path, folder: Path, shards: int) -> Path:
-    """Make a store of so many shards of the records of another store."""
+    """Divide the records of a store among ``shards`` shards of a new store."""
     empty(folder)
     names = [f"{number:05}.lmdb" for number in range(shards)]
     with open_store(place) as store:

@@ -30,7 +30,7 @@ SLOW_SHARE, SLOW_TIMES = 0.05, 20
 
 
 class Sleeping:
-    """Samples that sleep ``each_s`` seconds, or 20 times as long. A sample holds its index and the seconds it took."""
+    """Samples that sleep ``each_s`` seconds, or 20 times as long. A sample contains its index and its seconds."""
 
     def __init__(self, each_s: float, nbytes: int) -> None:
         self.each_s = each_s
@@ -77,7 +77,7 @@ def grain_with(kind: str) -> Callable[[Sleeping, int], Any]:
             batches = dataset.to_iter_dataset(grain.ReadOptions(num_threads=1)).batch(BATCH)
             batches = batches.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=2))
         else:
-            # Its buffer counts samples: as many as four batches.
+            # This buffer is measured in samples, and holds four batches.
             options = grain.ReadOptions(num_threads=workers, prefetch_buffer_size=4 * BATCH)
             batches = dataset.to_iter_dataset(options).batch(BATCH)
         return lambda: batches
@@ -142,7 +142,7 @@ def measure(options: argparse.Namespace, workers: int) -> dict[str, list[float]]
         if not installed(module) or options.only not in name:
             continue
         epochs = make(samples, workers)
-        # Grain gives each process every so many samples, so its batches are others.
+        # Grain deals samples to processes in turn, so its batches differ.
         check = {"in_order": name != "Grain, processes"}
         shares[name] = [share_of_ideal(epochs(), workers, **check) for _ in range(2)]
         if hasattr(epochs(), "close"):

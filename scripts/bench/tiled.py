@@ -47,13 +47,13 @@ def shrink(data: bytes, subsampling: str, tile_width: int) -> tuple[bytes, Any]:
 
 def measure(name: str, pairs: list[tuple[bytes, Any]]) -> None:
     """Print times, ratios and sizes of pairs of a plain and a tiled JPEG."""
-    best = [[math.inf] * 3 for _ in pairs]  # seconds: whole, crop, joining alone
+    best = [[math.inf] * 3 for _ in pairs]  # seconds for the whole image, for the crop, and for joining tiles alone
     ratios = []
     for _ in range(ROUNDS):
         total = [0.0, 0.0, 0.0]
         for seed, ((plain, tiled), least) in enumerate(zip(pairs, best, strict=True)):
             height, width, _, _ = simplejpeg.decode_jpeg_header(plain)
-            crop = draw_crop(random.Random(seed), width, height)  # the same in each round
+            crop = draw_crop(random.Random(seed), width, height)  # each round uses the same crops
             calls: list[tuple[Callable[..., object], tuple[Any, ...]]] = [
                 (simplejpeg.decode_jpeg, (plain,)),
                 (decode_crop, (*tiled, *crop)),

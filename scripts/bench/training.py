@@ -82,7 +82,7 @@ def versions(python: Path) -> dict[str, str]:
 
 
 def chosen(rows: list[Row], python: Path, options: argparse.Namespace) -> list[Row]:
-    """Return the contenders that are wanted, after preparing their data."""
+    """Prepare the data of the chosen contenders, and return these contenders."""
     if options.quick or not options.with_peers:
         rows = [row for row in rows if row.form is not None or row.name in WITHOUT_PEERS]
     if options.only:
@@ -103,7 +103,9 @@ def main() -> None:
     parser.add_argument("--corpus", default="corpus", help="folder of images in BENCH")
     parser.add_argument("--workers", type=int, nargs="+", default=[2], help="numbers of threads or processes")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.5, help="of each measurement, after the workers' start")
+    parser.add_argument(
+        "--seconds", type=float, default=1.5, help="seconds of each measurement, after the workers have started"
+    )
     parser.add_argument("--quick", action="store_true", help="one short round, without the peers")
     parser.add_argument("--cold", action="store_true", help="empty the page cache before each run, as root may")
     parser.add_argument("--only", nargs="+", metavar="WORD", help="contenders or images with one of these in the name")

@@ -78,14 +78,14 @@ class Contender(NamedTuple):
     def measure(self, workers: int, seconds: float) -> dict[str, float]:
         """Return the figures of one run, in this process."""
         batches = import_module(f"peer_{self.module}").batches
-        # The limit only decodes: it need not know what for.
+        # This contender only decodes, so it does not need the task.
         task = {"batch": self.task.batch, "drawn": self.task.drawn} if self.name == LIMIT else {"task": self.task}
         kind = "uint8" if self.name == LIMIT else self.task.kind
         return run(lambda: batches(self.place, workers, **task, **self.options), workers, seconds, kind)
 
 
 def all_contenders(folders: dict[str, Path], made: Path) -> Iterator[Contender]:
-    """Yield what is compared.
+    """Yield the contenders that are compared.
 
     Args:
         folders: The images, by what the stores made of them are called.
@@ -100,7 +100,8 @@ def all_contenders(folders: dict[str, Path], made: Path) -> Iterator[Contender]:
     )
     for key, images, kinds in tasks:
         for transforms in kinds:
-            # An epoch of large images that no contender comes to the end of, since the next would start slowly.
+            # Large images make an epoch so long that no contender finishes it, because the next epoch would start
+            # slowly.
             task = Task(transforms, batch=4 if key == "48mp" else 8, drawn=4000) if "mp" in key else Task(transforms)
             yield from on_task(f"{images}, {WORDS[transforms]}", key, folders[key], made, task)
 
@@ -129,11 +130,12 @@ def on_task(images: str, key: str, folder: Path, made: Path, task: Task) -> Iter
 
 def measure(contender: Contender, workers: int, seconds: float, answer: Connection) -> None:
     """Send the figures of one run, or an error message, and end this process."""
-    multiprocessing.set_start_method("fork", force=True)  # of the workers, which would else be this process's kind
+    # set the start method of workers, which otherwise is inherited from this process
+    multiprocessing.set_start_method("fork", force=True)
     try:
         sys.stdout = sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 # until the process ends
         answer.send(contender.measure(workers, seconds))
-    except BaseException as error:  # any is the contender's own, SystemExit among them
+    except BaseException as error:  # a contender may raise any error, even SystemExit
         answer.send(traceback.format_exception_only(error)[-1].strip())
     os._exit(0)  # some would end with an error, because their threads still run
 
@@ -205,7 +207,12 @@ def main() -> None:
     parser.add_argument("bench", type=Path)
     parser.add_argument("--workers", type=int, default=2, help="number of threads or processes")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=1.2, help="of each measurement; large photographs 2.5 times")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=1.2,
+        help="seconds of each measurement (2.5 times as long for large photographs)",
+    )
     parser.add_argument("--quick", action="store_true", help="one short round, without large photographs")
     parser.add_argument("--only", nargs="+", metavar="WORD", help="contenders or tasks with one of these in the name")
     options = parser.parse_args()

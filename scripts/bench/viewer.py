@@ -1,4 +1,4 @@
-"""Measure the server of `dbloader view`: its answers about ten million records in LMDB, and one million in MongoDB.
+"""Measure the server of `dbloader view`: requests about ten million records in LMDB, and one million in MongoDB.
 
 python scripts/bench/viewer.py BENCH [--records 10000000] [--mongo-records 1000000] [--place STORE]
 
@@ -41,7 +41,7 @@ QUERIES = (
 
 
 class Server:
-    """A viewer in a process of its own, and a browser's cookie for it."""
+    """A viewer in a separate process, and a browser's cookie for it."""
 
     def __init__(self, place: str) -> None:
         command = [sys.executable, "-m", "dbloader", "view", place, "--port", "0", "--no-open"]
@@ -62,7 +62,7 @@ class Server:
         return body, response.headers
 
     def timed(self, path: str) -> tuple[float, float, Any]:
-        """Return the seconds until the answer, the seconds of the server's CPU, and the answer."""
+        """Return the seconds until the response, the server's CPU seconds, and the response."""
         started, cpu = time.perf_counter(), self.cpu()
         body, _ = self.get(path)
         return time.perf_counter() - started, self.cpu() - cpu, json.loads(body)
@@ -79,7 +79,7 @@ class Server:
         return sum(int(stat[11]) + int(stat[12]) for stat in stats) / os.sysconf("SC_CLK_TCK")
 
     def memory(self) -> str:
-        """Return the resident memory of the server's processes in MB: now, and the most of the largest."""
+        """Return the server's resident memory in MB: the current sum, and the peak of the largest process."""
         found = []
         for pid in self.pids():
             facts = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 TRIALS = 10
-EACH = 500  # scrolls between two looks at the heap
-# Milliseconds from a key to the picture of the active record, as the page's own clock sees them.
+EACH = 500  # number of scrolls between two measurements of the heap
+# Milliseconds from a key press to the picture of the active record, by the page's own clock.
 PRESS = """(key) => new Promise((resolve) => {
     const begin = performance.now();
     document.body.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true}));

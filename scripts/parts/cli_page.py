@@ -8,7 +8,7 @@ import click
 
 from dbloader.cli import group
 
-WIDTH = 96  # columns, whatever the terminal has
+WIDTH = 96  # columns, independent of the terminal
 
 HEAD = """\
 # Command line

@@ -22,7 +22,7 @@ from PIL import Image
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Of the class: the file in skimage/data.
+# The file in skimage/data of each class.
 PHOTOGRAPHS = {
     "astronaut": "astronaut.png",
     "brick": "brick.png",
@@ -35,13 +35,14 @@ PHOTOGRAPHS = {
     "retina": "retina.jpg",
     "rocket": "rocket.jpg",
 }
-SQUARES = {"train": 130, "test": 30}  # of each photograph
-SIDES = (96, 160)  # least and greatest, in pixels
+SQUARES = {"train": 130, "test": 30}  # images cut from each photograph
+SIDES = (96, 160)  # smallest and largest side, in pixels
 LONGEST = 640  # pixels to which the two large photographs are reduced
 
 
 def main(folder: Path) -> None:
-    package = find_spec("skimage")  # its files are read; nothing of it is imported, so what it needs is not installed
+    # only its files are read; scikit-image is not imported, so its dependencies are not needed
+    package = find_spec("skimage")
     if package is None or package.origin is None:
         raise SystemExit("the photographs come with scikit-image: pip install --no-deps scikit-image")
     shutil.rmtree(folder, ignore_errors=True)
@@ -71,7 +72,7 @@ def write(image: Image.Image, directory: Path, number: int) -> None:
 
 
 def damaged(number: int, data: bytes) -> bytes:
-    """Return the file as a broken copy might leave it."""
+    """Return a file's bytes as a broken copy might leave them."""
     damage = DAMAGE.get(number)
     return data if damage is None else damage(data)
 
@@ -85,7 +86,7 @@ DAMAGE: dict[int, Callable[[bytes], bytes]] = {
     611: lambda _: b"<html>404 Not Found</html>",
     713: lambda jpeg: jpeg + bytes(64),
 }
-HARMLESS = {713}  # bytes after the end do no harm: the file is stored unchanged and not reported
+HARMLESS = {713}  # bytes after the end do no harm, so the file is stored unchanged and not reported
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))

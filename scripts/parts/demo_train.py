@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dbloader import PrefetchLoader
 
 PIXELS = 64  # height and width of the network's images
-NORMALIZE = Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))  # the network gets values from -1 to 1
+NORMALIZE = Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))  # scales the network's input to -1 to 1
 
 
 def network(classes: int) -> nn.Module:

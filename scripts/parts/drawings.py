@@ -101,7 +101,7 @@ def diagram(source: str) -> str:
 
 
 def arrow(start: tuple[int, int, str], end: tuple[int, int, str], label: str) -> str:
-    """Draw from below one box to above another; or sideways, where both are in one row."""
+    """Draw an arrow from below one box to above another, or sideways if both are in one row."""
     (x, y), (to_x, to_y) = ((GAP + column * (BOX + GAP) + BOX / 2, TOP + row * ROW) for column, row, _ in (start, end))
     if y == to_y:
         side = BOX / 2 if to_x > x else -BOX / 2
@@ -130,7 +130,7 @@ def svg(title: str, width: float, height: float, style: str, content: list[str])
 
 
 def chart(page: str) -> str:
-    """Draw the images a second of the table "Full size" under "Training batches"."""
+    """Draw a chart of the images per second in the table "Full size" under "Training batches"."""
     table = page.partition("### Full size")[2].partition("###")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line[:2] == "| "]
     speeds = sorted((float(row[1].replace(",", "")), row[0]) for row in rows[2:])[::-1]

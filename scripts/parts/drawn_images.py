@@ -31,7 +31,7 @@ CORNERS = {
     "flower": [(n / 60, 0.75 + 0.25 * math.cos(n / 60 * 12 * math.pi)) for n in range(60)],
     "cross": [(n / 4 + side, far) for n in range(4) for side, far in ((-0.04, 1.0), (0.04, 1.0), (0.125, 0.36))],
 }
-SHARES = (20, 17, 15, 14, 12, 10, 7, 5)  # per cent: classes of a real data set are unequal, too
+SHARES = (20, 17, 15, 14, 12, 10, 7, 5)  # per cent; unequal, like the classes of real data sets
 
 
 def main(folder: Path, count: int) -> None:
@@ -62,7 +62,7 @@ def main(folder: Path, count: int) -> None:
 
 
 def scene(rng: np.random.Generator, shape: str) -> tuple[Image.Image, Image.Image, list[list[int]]]:
-    """Return an image with one to three of a shape, its mask, and their boxes."""
+    """Return an image with one to three copies of a shape, with the mask and the boxes."""
     width, height = (int(rng.integers(240, 561)) for _ in "wh")
     hue = rng.random()
     image = shaded(rng, width, height, hue, rng.uniform(0.2, 0.95))

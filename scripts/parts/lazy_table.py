@@ -86,11 +86,11 @@ def make_stores(folder: Path, count: int) -> dict[str, Path]:
 
 
 def share(place: Path, transform: Callable[[Any], Any], resize: str, counted: Counted) -> float:
-    """Return the pixels that were decoded for one epoch as a share of those in the store."""
+    """Return the pixels decoded in one epoch as a share of all pixels in the store."""
     dataset = LMDBDataset(place, transform, resize=resize)
     torch.manual_seed(0)
     random.seed(0)
-    np.random.seed(0)  # timm draws from it
+    np.random.seed(0)  # timm draws from this generator
     counted.pixels = 0
     for at in range(len(dataset)):
         dataset[at]

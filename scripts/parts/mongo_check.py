@@ -25,12 +25,12 @@ TESTS = (
 
 def main() -> int:
     """Print the kind of the server, and run the tests."""
-    warnings.simplefilter("error", UserWarning)  # of a wrong option in the connection string
+    warnings.simplefilter("error", UserWarning)  # the driver warns of a wrong option in the connection string
     try:
         client: MongoClient[dict[str, object]]
         with MongoClient(os.environ["DBLOADER_TEST_MONGO_URI"], serverSelectionTimeoutMS=10_000) as client:
             hello, version = client.admin.command("hello"), client.server_info()["version"]
-            # The right to do what the tests do.
+            # Check that the user may do what the tests do.
             name = f"dbloader_test_{secrets.token_hex(4)}"
             client[name].create_collection("check")
             client.drop_database(name)

@@ -29,7 +29,7 @@ import pyte
 HERE = Path(__file__).resolve().parents[2]
 COLUMNS, SHOWN = 92, 27  # characters, lines
 CELL, LINE, MARGIN = 8.4, 19, 16  # pixels
-READ_S, END_S, SLOWEST_S = 1.6, 8.0, 2.0  # before a command; at the end; between two lines
+READ_S, END_S, SLOWEST_S = 1.6, 8.0, 2.0  # seconds before a command, at the end, and between two lines
 TRAIN = """\
 from dbloader import LMDBDataset, create_loader
 
@@ -47,7 +47,7 @@ COMMANDS = (
     "python train.py",
     "dbloader view train.lmdb --no-open",
 )
-UNTIL = {"dbloader view": "Ctrl-C"}  # a command that goes on until Ctrl-C, and what it prints before that
+UNTIL = {"dbloader view": "Ctrl-C"}  # a command that runs until Ctrl-C, and the output to wait for before Ctrl-C
 
 
 class Shown(NamedTuple):
@@ -82,7 +82,7 @@ def record(folder: Path) -> list[Shown]:
 
 
 def output(command: str, folder: Path) -> list[tuple[float, bytes]]:
-    """Run a command in a terminal of its own; return what it wrote, each time with the seconds before it."""
+    """Run a command in a separate terminal. Return its pieces of output, each with the seconds before it."""
     main, side = pty.openpty()
     fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -97,7 +97,7 @@ def output(command: str, folder: Path) -> list[tuple[float, bytes]]:
     while True:
         try:
             data = os.read(main, 1 << 16) if select.select([main], [], [], 60)[0] else b""
-        except OSError:  # the other side is closed
+        except OSError:  # the program has closed its end of the terminal
             data = b""
         if not data:
             break
@@ -112,7 +112,7 @@ def output(command: str, folder: Path) -> list[tuple[float, bytes]]:
 
 
 def pieces(row: Any) -> list[tuple[str, str, bool]]:
-    """Join the cells of a line that look alike."""
+    """Join neighboring cells of a line that have the same look."""
     found: list[tuple[str, str, bool]] = []
     for column in range(COLUMNS):
         cell = row[column]
@@ -127,7 +127,7 @@ def pieces(row: Any) -> list[tuple[str, str, bool]]:
 def drawn(lines: list[Shown]) -> str:
     end = max(line.at for line in lines) + END_S
     width, height = COLUMNS * CELL + 2 * MARGIN, SHOWN * LINE + 2 * MARGIN
-    above = {0.0: 0}  # lines that have left at the top, by the second since when
+    above = {0.0: 0}  # lines that have scrolled off the top, with the second at which they did
     css, rows = [], []
     for number, line in enumerate(lines):
         text, column = "", 0
@@ -148,7 +148,7 @@ def drawn(lines: list[Shown]) -> str:
         if number >= SHOWN:
             above[line.at] = number - SHOWN + 1
     bottom, steps = 0, ""
-    for at, lines_above in sorted(above.items()):  # the picture jumps: no movement between two steps
+    for at, lines_above in sorted(above.items()):  # the picture jumps, without movement between two steps
         part = 100 * at / end
         steps += f"{part:.2f}%{{transform:translateY({-bottom * LINE}px)}}"
         steps += f"{part + 0.01:.2f}%{{transform:translateY({-lines_above * LINE}px)}}"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 HERE = Path(__file__).resolve().parents[2]
-MOST_BYTES = 150_000  # of a picture, so that a page with several loads fast
+MOST_BYTES = 150_000  # limit for a picture, so that a page with several pictures loads fast
 CHROMIUM = os.environ.get("DBLOADER_CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
 QUIET = ["--no-sandbox", "--disable-quic", "--disable-background-networking", "--disable-component-update"]
 DESK, PHONE = (1280, 800), (390, 760)
@@ -53,7 +53,7 @@ def make_stores(folder: Path) -> None:
     """Make train.lmdb and val.lmdb, and coco.lmdb, which has boxes."""
 
     def run(*words: str | Path) -> None:
-        # Exit status 1: a few files are damaged.
+        # The exit status is 1, because a few files are damaged.
         assert subprocess.run([sys.executable, *words], cwd=folder, stdout=subprocess.DEVNULL).returncode in (0, 1)
 
     run(HERE / "scripts" / "parts" / "drawn_images.py", "drawn", "1200")
@@ -73,7 +73,7 @@ def viewer(folder: Path, stores: tuple[str, ...]) -> Iterator[str]:
         program,
         cwd=folder,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,  # it prints "Interrupted"
+        stderr=subprocess.DEVNULL,  # the viewer prints "Interrupted"
         text=True,
         env={**os.environ, "DISPLAY": ":0"},
     )

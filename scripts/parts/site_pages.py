@@ -22,7 +22,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parents[2]
 DOCS = HERE / "docs"
-# Pages outside docs/, and where the site has them.
+# Pages outside docs/, and their places in the site.
 ELSEWHERE = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
@@ -58,7 +58,7 @@ _PICTURE = re.compile(r"^<!-- picture (?P<name>[a-z-]+): (?P<words>.+) -->$", re
 
 
 def places() -> dict[Path, Path]:
-    """Return the files of the site, each with its place there."""
+    """Return the files of the site, each with its place in the site."""
     found = {path: path.relative_to(DOCS) for path in sorted(DOCS.rglob("*")) if path.is_file()}
     return {path: place for path, place in found.items() if "__pycache__" not in place.parts} | {
         HERE / path: Path(place) for path, place in ELSEWHERE.items() if (HERE / path).exists()
@@ -66,7 +66,7 @@ def places() -> dict[Path, Path]:
 
 
 def with_pictures(text: str, pictures: Path | None) -> str:
-    """Return a page with the screenshots that it names, as far as there are any."""
+    """Return a page with those of its screenshots that exist."""
 
     def picture(match: re.Match[str]) -> str:
         there = pictures is not None and (pictures / f"{match['name']}.webp").exists()

@@ -1,4 +1,4 @@
-"""scripts/simulate: read the options, simulate, and print a table or JSON."""
+"""The program of scripts/simulate: read the options, simulate, and print a table or JSON."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TOTALS = {
 
 
 def simulate(cluster: Cluster) -> dict[str, object]:
-    """Return the measures of each epoch and of the whole."""
+    """Return the measures of each epoch and of the whole training."""
     began = time.perf_counter()
     rng = np.random.default_rng(cluster.seed + 1)
     every_s = cluster.mtbf_hours * 3600 / cluster.nodes
@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser()
     given = vars(options.parse_args(arguments))
     if given["calibrate"]:
-        from simulation.calibrate import calibrate  # not at the top: it needs obstore
+        from simulation.calibrate import calibrate  # not imported at the top, because this module needs obstore
 
         calibrate()
         return 0

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 SHARDS, RECORDS, SIDE = 80, 16, 240
 SCALE = 100
-RUNS = ((1, 500), (2, 500), (4, 500), (8, 500), (8, 100), (8, 1000))  # nodes, MB/s of each
+RUNS = ((1, 500), (2, 500), (4, 500), (8, 500), (8, 100), (8, 1000))  # number of nodes, MB/s of each node
 REPEATS = 3
 COLUMNS = {
     "first_batch_s": "first batch, s",
@@ -51,10 +51,10 @@ _LONGEST_WAIT_S = 60.0
 
 
 class Log(NamedTuple):
-    """What one node notes. Times are of the monotonic clock, which all processes share."""
+    """What one node records. Times are those of the monotonic clock, which all processes share."""
 
-    ended: list[float]  # when it began, and when each step ended
-    read: list[float]  # when the batch of each step was there
+    ended: list[float]  # when the run began, and when each step ended
+    read: list[float]  # when the batch of each step was ready
     cache: CacheStats
 
 
@@ -73,9 +73,9 @@ def make_store(folder: Path) -> float:
 
 
 def run_node(cluster: Cluster, node: int, port: int, cache: str, together: Barrier, logs: Queue[Log]) -> None:
-    """Train on one node: read the batches of its ranks one step ahead, and sleep in place of computing."""
+    """Train on one node. Read the batches of its ranks one step ahead, and sleep instead of computing."""
     store = CachedStore(f"http://127.0.0.1:{port}/node{node}/store.lmdb", cache)
-    order = Order(cluster, store.shard_lengths or (), 0)  # the index comes now
+    order = Order(cluster, store.shard_lengths or (), 0)  # this fetches the index
     ranks = range(node * cluster.ranks, (node + 1) * cluster.ranks)
     of_ranks = [BatchSampler(order.sampler(cluster.world, rank), cluster.batch, drop_last=False) for rank in ranks]
     steps = [[*chain.from_iterable(batches)] for batches in zip(*of_ranks, strict=True)]
@@ -92,7 +92,7 @@ def run_node(cluster: Cluster, node: int, port: int, cache: str, together: Barri
         coming = reader.submit(read, steps[0])
         for following in [*steps[1:], []]:
             log.read.append(coming.result())
-            together.wait()  # as the exchange of gradients does
+            together.wait()  # like the exchange of gradients, this waits for all nodes
             coming = reader.submit(read, following)
             time.sleep(cluster.step_ms / 1e3)
             log.ended.append(time.monotonic())
@@ -118,7 +118,7 @@ def run_nodes(cluster: Cluster, folder: Path) -> dict[str, float]:
             for process in nodes:
                 process.start()
             for process in nodes:
-                process.join()  # a barrier ends a node that waits alone
+                process.join()  # a timeout of the barrier ends a node that waits alone
             assert not any(process.exitcode for process in nodes), "a node failed"
             logs: list[Log] = [queue.get() for _ in nodes]
         finally:

@@ -1,4 +1,4 @@
-"""What is simulated: the options of scripts/simulate, with their units, limits and defaults."""
+"""The options of scripts/simulate, which describe what is simulated, with units, limits and defaults."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Cluster:
     seed: int = _option(0, "of the order and of all that is random here")
 
     def __post_init__(self) -> None:
-        """Raise ValueError, in plain words, for what cannot be simulated."""
+        """Raise ValueError if these options cannot be simulated."""
         for option in fields(self):
             value, least = getattr(self, option.name), option.metadata["least"]
             if not isinstance(value, str) and not (math.isfinite(value) and value >= least):
@@ -110,5 +110,9 @@ def parser() -> argparse.ArgumentParser:
         text = f"{option.metadata['help']} ({option.default:g})" if option.name != "order" else option.metadata["help"]
         found.add_argument(name, type=kinds[str(option.type)], default=option.default, help=text, metavar="N")
     found.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    found.add_argument("--calibrate", action="store_true", help="run real processes here, and compare")
+    found.add_argument(
+        "--calibrate",
+        action="store_true",
+        help="run real processes on this machine, and compare them with the prediction",
+    )
     return found

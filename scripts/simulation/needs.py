@@ -1,4 +1,4 @@
-"""Which shards a node needs in which steps: from the real sampler and the table of a real manifest."""
+"""Compute which shards a node needs in which steps, with the real sampler and the table of a real manifest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_NEEDS = 5_000_000
 
 
 class Records:
-    """A dataset as a sampler sees it: a length, and the lengths of its shards."""
+    """The part of a dataset that a sampler uses: its length and the lengths of its shards."""
 
     def __init__(self, shard_lengths: Sequence[int]) -> None:
         self.shard_lengths = shard_lengths

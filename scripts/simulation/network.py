@@ -1,4 +1,4 @@
-"""The network and the store on a virtual clock: transfers that share what there is."""
+"""The network and the store on a virtual clock. Transfers share the available bandwidth."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 _IDLE, _REFUSED, _ASKED, _COMING = range(4)
-# As dbloader.remote waits before it sends a request again that was refused: doubled each time, and half at random.
+# Waits before a refused request is repeated, as in dbloader.remote: doubled each time, and half of it random.
 _BACK_OFF_S, _LONGEST_BACK_OFF_S = 0.1, 10.0
 _PARTS_AT_ONCE = 4  # of a shard, as in dbloader.remote
 
@@ -40,7 +40,7 @@ class Network:
         self._node_speed = cluster.nic_mbs * 1e6 * rng.lognormal(0, cluster.nic_spread, cluster.nodes)
         self.now = 0.0
         self._phase = np.full(shape, _IDLE)
-        self._at = np.full(shape, np.inf)  # when the phase ends, unless it depends on other transfers
+        self._at = np.full(shape, np.inf)  # when the phase ends, if this does not depend on other transfers
         self._left = np.zeros(shape)
         self._size = np.zeros(shape)
         self._attempt = np.zeros(shape, int)
@@ -55,7 +55,7 @@ class Network:
         self._total_speed = cluster.store_mbs * 1e6 or inf
         self.refused = 0
         self.longest_s = 0.0
-        # Events that are so near come together; it is far below the time of any shard.
+        # Events this close are handled together. This is far below the time of any shard.
         self._tick = 1e-2 * cluster.shard_mb / min(cluster.stream_mbs, cluster.nic_mbs)
 
     @property
@@ -64,7 +64,7 @@ class Network:
         return max(self._asked.values())
 
     def idle(self, node: int) -> list[int]:
-        """Return the numbers of the node's streams that have nothing to do."""
+        """Return the numbers of the node's idle streams."""
         found: list[int] = np.flatnonzero(self._phase[node] == _IDLE).tolist()
         return found
 
@@ -81,7 +81,7 @@ class Network:
         self._ask(slot)
 
     def stop(self) -> None:
-        """Forget all requests that are under way."""
+        """Forget all running requests."""
         self._phase[:], self._at[:], self._rate = _IDLE, np.inf, None
 
     def _ask(self, slot: tuple[int, int]) -> None:
@@ -115,7 +115,7 @@ class Network:
         self._at[slot] = self.now + delay
 
     def next_event(self) -> float:
-        """Return when something happens next; infinity if nothing is under way."""
+        """Return when the next event happens, or infinity if no request is running."""
         ends = float(self._at.min())
         coming = self._phase == _COMING
         if coming.any():
@@ -146,7 +146,7 @@ class Network:
         return done
 
     def _rates(self) -> Array:
-        """Return the bytes/s of each stream that transfers: the store shares what it gives among them."""
+        """Return the bytes/s of each transferring stream. The store divides its bandwidth among them."""
         if self._rate is None:
             cluster, coming = self._cluster, self._phase == _COMING
             count = coming.sum(axis=1)
@@ -161,7 +161,7 @@ def _level(speed: Array, count: Array, total: float) -> float:
     """Return the limit of speed at which all streams together get ``total``. Slower streams keep their speed."""
     order = np.argsort(speed)
     speed, count = speed[order], count[order]
-    below = np.cumsum(speed * count) - speed * count  # what the slower ones take
+    below = np.cumsum(speed * count) - speed * count  # bandwidth that the slower streams take
     above = np.cumsum(count[::-1])[::-1]
     levels = (total - below) / np.maximum(above, 1)
     return float(levels[np.argmax(levels < speed)])

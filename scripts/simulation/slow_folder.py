@@ -1,4 +1,4 @@
-"""A folder of shards whose files come slowly, as from a network file system: named pipes in their places."""
+"""A folder of shards that serves its files slowly through named pipes, like a network file system."""
 
 from __future__ import annotations
 
@@ -39,11 +39,12 @@ def serve(store: Path, folder: Path, rate: float, ready: Connection) -> None:
 
 
 def _give(path: Path, place: Path, throttle: Throttle) -> None:
-    """Give a file to one reader after the other."""
+    """Serve a file to one reader after another."""
     while True:
         pipe = os.open(place, os.O_WRONLY)  # waits for a reader
         fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _CHUNK)
-        following = place.with_suffix(".following")  # for the next one, who must not get the rest of this one's
+        # a new pipe for the next reader, who must not get the rest of this reader's bytes
+        following = place.with_suffix(".following")
         os.mkfifo(following)
         following.replace(place)
         with path.open("rb") as file, suppress(BrokenPipeError):

@@ -1,4 +1,4 @@
-"""A web server that gives the files of a folder slowly, as object storage over the networks of several nodes does."""
+"""A web server that serves the files of a folder slowly, like object storage over the networks of several nodes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def serve(
                 await writer.drain()
                 answering.value += (time.monotonic() - began) * (SHARD_FOLDER in name)
         except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # the client is gone
+            pass  # the client has disconnected
         finally:
             writer.close()
 

@@ -1,4 +1,4 @@
-"""A limit of speed, in place of a network or a disk."""
+"""A speed limit that emulates a network or a disk."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import time
 
 
 class Throttle:
-    """Lets so many bytes through in a second; threads may share it."""
+    """Lets a number of bytes through per second. Threads may share it."""
 
     def __init__(self, rate: float) -> None:
         self._rate, self._free_at = rate, 0.0
         self._lock = threading.Lock()
 
     def take(self, nbytes: int, came: float) -> float:
-        """Return when bytes have passed that came at some time; a caller that is late does not make them later."""
+        """Return when bytes that came at a given time have passed, independent of when this is called."""
         with self._lock:
             self._free_at = max(came, self._free_at) + nbytes / self._rate
             return self._free_at

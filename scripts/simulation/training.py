@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from dbloader.caching.policy import Need
     from simulation.cluster import Cluster
 
-# In place of the number of a shard: the manifest and the index, which come first.
+# Used instead of a shard's number for the manifest and the index, which are fetched first.
 _INDEX = -1
-# The reader of a cache: the ranks of a node advance together.
+# The only reader of a cache, because the ranks of a node advance together.
 _RANKS = 0
 
 
@@ -32,7 +32,7 @@ class _Node:
         self.peak = self.read = 0  # bytes
 
     def begin(self, needs: list[Need], batch: int) -> None:
-        """Expect what the ranks need from now on; the shards that are here stay."""
+        """Announce what the ranks need from now on. Shards in the cache stay."""
         self._policy = CachePolicy(self._nbytes, self._limit)
         self._policy.expect(_RANKS, needs)
         least = self._policy.least_bytes()
@@ -52,7 +52,7 @@ class _Node:
         new = [need.shard for need in self._begins.pop(step, [])]
         for shard in new:
             self._policy.ask(_RANKS, shard)
-        # A batch is read shard by shard: one that is removed while others are waited for has been read.
+        # A batch is read shard by shard, so a shard removed while waiting for others has already been read.
         self.missing = [shard for shard in dict.fromkeys(new) if shard not in self.present]
 
     def fetched(self, shard: int) -> None:
@@ -63,7 +63,7 @@ class _Node:
             self.missing.remove(shard)
 
     def fetch(self) -> None:
-        """Give the streams that are idle something to do."""
+        """Start fetches on idle streams."""
         for stream in self._network.idle(self._number):
             if _INDEX not in self.present:
                 if not self._coming:
@@ -83,7 +83,7 @@ class _Node:
 
 
 class Training:
-    """Run epochs, and say how long they took and what they read.
+    """Run epochs, and report how long they took and what they read.
 
     Args:
         cluster: What is simulated.
@@ -177,7 +177,7 @@ class Training:
         return steps, first
 
     def _restart(self) -> int:
-        """Lose a node: it comes back with an empty cache, or the others go on without it."""
+        """Lose a node. It returns with an empty cache, or the other nodes continue without it."""
         self._fail_at.pop(0)
         self.lost_nodes += 1
         self.network.stop()

@@ -34,22 +34,22 @@ def run(make: Callable[[], Iterable[Any]], workers: int, seconds: float, kind: s
     batches = iter(make())
     check(next(batches), kind)
     first_s = time.perf_counter() - begun
-    # Not counted: batches that the first workers made while the others started. Processes give theirs in turn.
+    # Do not count batches that the first workers made while the others started. Processes return batches in turn.
     for _ in range(2 * max(1, workers)):
         next(batches)
-    memory = memory_of_tree()  # here too, since at the end of an epoch there may be no workers
+    memory = memory_of_tree()  # measured here too, because there may be no workers at the end of an epoch
     images, elapsed, begun = 0, 0.0, time.perf_counter()
     for count, batch in enumerate(batches, 1):
         images += len(batch[0])
         elapsed = time.perf_counter() - begun
-        if elapsed >= seconds and count % max(1, workers) == 0:  # as many of each worker
+        if elapsed >= seconds and count % max(1, workers) == 0:  # the same number of batches from each worker
             break
     memory = {name: max(memory[name], megabytes) for name, megabytes in memory_of_tree().items()}
     return {"images_per_s": images / elapsed, "first_s": first_s, **memory}
 
 
 def check(batch: Any, kind: str) -> None:
-    """Exit if a batch is not what all contenders must give."""
+    """Exit if a batch differs from what all contenders must return."""
     shape, found = tuple(batch[0].shape), str(batch[0].dtype).removeprefix("torch.")
     if shape[1:] not in {(3, SIZE, SIZE), (SIZE, SIZE, 3)} or found != kind or len(batch[1]) != shape[0]:
         sys.exit(f"images of the shape {shape}, {found}, are not what is compared")

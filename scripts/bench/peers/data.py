@@ -14,7 +14,7 @@ SHORT_SIDE, QUALITY = 256, 90
 CONTENDER = Path(__file__).with_name("contender.py")
 REFERENCE, LIMIT = "ImageFolder", "decode limit"
 
-# In words, and as the module peer_NAME.py.
+# Name in words, and NAME of the module peer_NAME.py.
 PEERS = {
     REFERENCE: "imagefolder",
     "pickled LMDB": "pickled_lmdb",
@@ -27,7 +27,7 @@ PEERS = {
     LIMIT: "decode_limit",
 }
 OURS = {"dbloader, threads": "dbloader_threads", "dbloader, processes": "dbloader_processes"}
-# Those that need nothing but dbloader's own environment.
+# Contenders that need only dbloader's own environment.
 WITHOUT_PEERS = (REFERENCE, "pickled LMDB", LIMIT)
 
 
@@ -96,7 +96,7 @@ def make_short(corpus: Path, made: Path) -> None:
 
 
 def prepare(row: Row, python: Path) -> str | None:
-    """Make a contender's form of the images, unless it exists. Return the error message, if any."""
+    """Convert the images to a contender's format, unless this is done. Return the error message, if any."""
     if row.place.exists():
         return None
     if row.form is not None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Transform:
-    """From the bytes of a file to a random crop, resized and perhaps flipped, as torchvision's transforms do it."""
+    """Turns the bytes of a file into a random crop, resized and perhaps flipped, as torchvision's transforms do."""
 
     def __init__(self) -> None:
         self.crop = RandomResizedCrop(SIZE)
@@ -34,12 +34,12 @@ class Transform:
         image = image.crop(box).resize((SIZE, SIZE), Image.Resampling.BILINEAR)
         if flip:
             image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        # NumPy copies it, since torch would divide so small a copy among as many threads as there are cores.
+        # NumPy makes this copy, because torch would divide even a small copy among one thread per core.
         return torch.from_numpy(np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1)))
 
 
 class FolderDataset(Dataset[tuple[torch.Tensor, int]]):
-    """The JPEGs of a folder with a folder for each class, as (image, label)."""
+    """The JPEGs in a folder that has a folder for each class, as (image, label)."""
 
     def __init__(self, folder: Path) -> None:
         classes = sorted(path for path in folder.iterdir() if path.is_dir())

@@ -23,7 +23,7 @@ def _memory(pid: int) -> dict[str, float]:
     kilobytes = {"Pss_Anon": 0, "Pss_File": 0, "Pss_Shmem": 0}
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except (FileNotFoundError, ProcessLookupError):  # ended meanwhile
+    except (FileNotFoundError, ProcessLookupError):  # the process has ended
         lines = []
     for line in lines:
         name, _, value = line.partition(":")

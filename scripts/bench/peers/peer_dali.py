@@ -36,11 +36,12 @@ def validation(place: str, fill: int) -> Any:
 
 def batches(place: Path, workers: int, task: Task) -> Iterator[Any]:
     make = training if task.is_training else validation
-    fill = 1024 if task.drawn is None else task.batch  # files in memory to shuffle; large ones would take gigabytes
+    # number of files in memory to shuffle; large files would take gigabytes
+    fill = 1024 if task.drawn is None else task.batch
     pipeline = make(str(place), fill, batch_size=task.batch, num_threads=workers, device_id=None, seed=0)
     loader = DALIGenericIterator(
         pipeline, ["images", "labels"], reader_name="files", last_batch_policy=LastBatchPolicy.DROP, auto_reset=True
     )
-    while True:  # its epochs follow each other without a pause
+    while True:  # DALI's epochs follow each other without a pause
         for (batch,) in loader:
             yield batch["images"], batch["labels"]

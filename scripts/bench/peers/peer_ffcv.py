@@ -45,7 +45,7 @@ class Pictures:
 def prepare(source: Path, place: Path, mode: Literal["jpg", "raw"] = "jpg") -> None:
     fields = {"image": RGBImageField(write_mode=mode), "label": IntField()}
     pictures = Pictures(source)
-    rgb_image.encode_jpeg = pictures.encode  # called by the process that has just asked for the image
+    rgb_image.encode_jpeg = pictures.encode  # the process that has just asked for the image calls this
     DatasetWriter(str(place), fields, num_workers=2).from_indexed_dataset(pictures)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-_LABEL = 8  # bytes before the file
+_LABEL = 8  # number of bytes before the file
 
 
 def prepare(source: Path, place: Path) -> None:
@@ -35,13 +35,14 @@ class Decode:
 
 
 def batches(place: Path, workers: int) -> Iterable[Any]:
-    flags.FLAGS(sys.argv[:1])  # which its worker processes want parsed
+    flags.FLAGS(sys.argv[:1])  # Grain's worker processes need parsed flags
     dataset = (
         grain.MapDataset.source(grain.sources.ArrayRecordDataSource(str(place)))
         .shuffle(seed=0)
         .map(Decode())
         .batch(64, drop_remainder=True)
-        # By default 500 batches are made ahead: more than there are, which would be done before they are asked for.
+        # By default Grain makes 500 batches ahead. That is more than an epoch, which would be finished before it is
+        # measured.
         .to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=2))
     )
     processes = grain.MultiprocessingOptions(num_workers=workers)

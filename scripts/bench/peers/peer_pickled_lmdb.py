@@ -1,4 +1,4 @@
-"""The recipe of many repositories: pickled (file, label) pairs in LMDB; Pillow; torch's DataLoader."""
+"""A recipe found in many repositories: pickled (file, label) pairs in LMDB, Pillow, and torch's DataLoader."""
 
 from __future__ import annotations
 

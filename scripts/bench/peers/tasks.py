@@ -1,4 +1,4 @@
-"""What is asked of the contenders of transforms.py: which transforms, and on which images."""
+"""Tasks for the contenders of transforms.py: which transforms to apply, and to which images."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Task(NamedTuple):
 
 
 def user_transform(transforms: Transforms) -> Callable[[Any], Any]:
-    """Return what a user would write, from PIL images to tensors, with torchvision or timm."""
+    """Return the transform from PIL images to tensors that a user would write with torchvision or timm."""
     made: Callable[[Any], Any]
     if transforms.startswith("timm"):
         from timm.data import create_transform
