@@ -16,6 +16,7 @@ import io
 import itertools
 import json
 import random
+import resource
 import signal
 import statistics
 import subprocess
@@ -172,33 +173,38 @@ def kill_trainings(folder: Path, kills: int, samples: int) -> int:
     return wrong + off + int(error >= 1)
 
 
+def measure_epoch(folder: Path, count: int, kind: Any) -> dict[str, float]:
+    """Return the seconds and the CPU seconds of an image, from the second batch on, with one source or 50."""
+    places = [folder / f"photos{count}-{number:02}.lmdb" for number in range(count)]
+    options: dict[str, Any] = {"is_training": True, "device": None, "normalize": None}
+    loader = create_loader(mix(dict.fromkeys(places, 1)), 224, BATCH, num_workers=2, worker_type=kind, **options)
+    batches = iter(loader)
+    next(batches)
+    began, cpu = time.perf_counter(), time.process_time()
+    taken = sum(1 for _ in batches)
+    seconds = time.perf_counter() - began
+    loader.close()
+    del batches, loader  # ends the workers
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = time.process_time() - cpu + children.ru_utime + children.ru_stime
+    return {"s": seconds / taken / BATCH, "cpu": cpu / taken / BATCH}
+
+
 def compare_speeds(folder: Path, rounds: int) -> None:
-    """Print the ratio of the speeds of 50 sources and one, of the same photographs, in turn."""
+    """Print the ratios of the speeds, and of the CPU times, of 50 sources and one, of the same photographs, in turn."""
     for kind in ("threads", "processes"):
-        ratios, speeds = [], []
-        loaders = {}
-        for count in (1, 50):
-            places = [folder / f"photos{count}-{number:02}.lmdb" for number in range(count)]
-            mixture = mix(dict.fromkeys(places, 1))
-            loaders[count] = create_loader(
-                mixture, 224, BATCH, is_training=True, num_workers=2, worker_type=kind, device=None, normalize=None
-            )
-        for number in range(rounds + 1):
-            seconds = {}
+        ratios: dict[str, list[float]] = {"s": [], "cpu": []}
+        for number in range(rounds):
+            runs = {}
             for count in (1, 50) if number % 2 else (50, 1):
-                batches = iter(loaders[count])
-                next(batches)
-                began = time.perf_counter()
-                taken = sum(1 for _ in batches)
-                seconds[count] = (time.perf_counter() - began) / taken
-            if number:  # the first round starts the workers
-                ratios.append(seconds[1] / seconds[50])
-                speeds.append(BATCH / seconds[50])
-        for loader in loaders.values():
-            loader.close()
-        print(f"speed: 50 sources have {statistics.median(ratios):.3f} of one source's speed with {kind} (median of "
-              f"{rounds} pairs, {min(ratios):.3f} to {max(ratios):.3f}; {statistics.median(speeds):,.0f} images/s)",
-              flush=True)  # fmt: skip
+                command = [sys.executable, __file__, str(folder), "--epoch", str(count), kind]
+                runs[count] = json.loads(subprocess.check_output(command))
+            for key, values in ratios.items():
+                values.append(runs[1][key] / runs[50][key])
+        speed, cpu = (
+            f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})" for values in ratios.values()
+        )
+        print(f"speed: 50 sources have {speed} of one source's speed with {kind}, by CPU time {cpu}", flush=True)
 
 
 def measure_opening(folder: Path, count: int) -> dict[str, float]:
@@ -237,11 +243,15 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--train", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--epoch", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--opening", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.train:
         log, ranks, kind = options.train
         train(options.bench, Path(log), int(ranks), kind)
+    if options.epoch:
+        json.dump(measure_epoch(options.bench, int(options.epoch[0]), options.epoch[1]), sys.stdout)
+        return
     if options.opening:
         json.dump(measure_opening(options.bench, options.opening), sys.stdout)
         return
