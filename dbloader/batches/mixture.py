@@ -36,6 +36,9 @@ class MixtureBatchFetcher(BatchFetcher):
         self.collate_fn = collate_fn
         self.releases_gil = all(part.releases_gil for part in parts)
         self.image_nbytes = parts[0].image_nbytes
+        # Datasets with the same functions draw their random numbers together.
+        functions = ((part.decode, part.transform, part.transforms, part) for part in mixture.datasets)
+        self._functions = [None if one.makes_own_samples else (*map(id, three),) for *three, one in functions]
 
     @override
     def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
@@ -53,7 +56,10 @@ class MixtureBatchFetcher(BatchFetcher):
         left = 0  # how many samples the last job can take
         for number, places, own in groups:
             read = now()
-            given = self.parts[number].read(own, self._rows(number, indices, drawn, places))
+            if (key := self._functions[number]) is not None and key not in drawn:
+                drawn[key] = self.dataset.datasets[number].random_numbers(indices)
+            rows = None if key is None else row_for_each(drawn[key], len(indices))
+            given = self.parts[number].read(own, rows if rows is None else [rows[place] for place in places])
             waited[number] += now() - read
             for part in split(len(own), size):
                 if left < len(places[part]):
@@ -64,17 +70,6 @@ class MixtureBatchFetcher(BatchFetcher):
         serial = now() - began
         futures = [submit(self._make, job, pixels) for job in jobs]
         return functools.partial(self._finish, indices, sources, images, futures, waited, serial)
-
-    def _rows(self, number: int, indices: Sequence[int], drawn: dict[Any, Any], places: list[int]) -> Any:
-        """Return the random numbers of a dataset's samples. Datasets with the same functions draw together."""
-        dataset = self.dataset.datasets[number]
-        if dataset.makes_own_samples:
-            return None
-        functions = (dataset.decode, dataset.transform, dataset.transforms)
-        key = tuple(map(id, functions))
-        if key not in drawn:
-            drawn[key] = dataset.random_numbers(indices)
-        return row_for_each(None if drawn[key] is None else drawn[key][places], len(places))
 
     def _make(self, job: list[Any], pixels: Any) -> list[tuple[int, list[int], list[Any], Work]]:
         made = []

@@ -6,7 +6,7 @@ import copy
 import hashlib
 from collections import Counter
 from collections.abc import Mapping
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from operator import index as as_index
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -123,6 +123,7 @@ class Mixture(Dataset[Any]):
         originals = [*{id(source.dataset): source.dataset for source in self.sources}.values()]
         numbers = {id(dataset): number for number, dataset in enumerate(originals)}
         self._dataset_of = np.array([numbers[id(source.dataset)] for source in self.sources])
+        self._is_part = np.array([source.indices is not None for source in self.sources])
         self._starts = np.array([0, *accumulate(source.length for source in self.sources)])
         for source in self.sources:
             if not source.length:
@@ -245,16 +246,19 @@ class Mixture(Dataset[Any]):
             values[in_epoch] = self.order.walk(0)(values[in_epoch] + len(self))
         sources = np.searchsorted(self._starts, values, "right") - 1
         values -= self._starts[sources]
-        for number in np.unique(sources).tolist():
-            if (own := self.sources[number].indices) is not None:
-                values[sources == number] = own[values[sources == number]]
-        datasets, groups = self._dataset_of[sources], []
-        for number in np.unique(datasets).tolist():
-            places = np.flatnonzero(datasets == number)
-            part: list[int] = values[places].tolist()
-            if isinstance(indices, SeededIndices):
-                part = SeededIndices(part, indices.seed, indices.epoch, np.asarray(indices.positions)[places])
-            groups.append((number, places.tolist(), part))
+        for number in np.unique(sources[self._is_part[sources]]).tolist():
+            own: Any = self.sources[number].indices
+            values[sources == number] = own[values[sources == number]]
+        datasets = self._dataset_of[sources]
+        order = np.argsort(datasets, kind="stable")
+        ends = [*np.flatnonzero(np.diff(datasets[order])) + 1, len(order)]
+        places, parts, groups = order.tolist(), values[order].tolist(), []
+        positions = np.asarray(indices.positions)[order] if isinstance(indices, SeededIndices) else None
+        for begin, end in pairwise([0, *ends] if places else [0]):
+            part: list[int] = parts[begin:end]
+            if isinstance(indices, SeededIndices) and positions is not None:
+                part = SeededIndices(part, indices.seed, indices.epoch, positions[begin:end])
+            groups.append((int(datasets[places[begin]]), places[begin:end], part))
         return sources, groups
 
     def find(self, index: int) -> tuple[StoreDataset, int]:
