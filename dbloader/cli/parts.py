@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
 from typing import Any
 
@@ -13,6 +14,7 @@ from dbloader.cli.meter import Meter
 from dbloader.cli.text import say, say_json
 from dbloader.conversion.parts.anywhere import list_parts, make_part, plan_parts, publish_parts
 from dbloader.conversion.parts.part import slurm_ranges
+from dbloader.conversion.parts.scratch import left_folders
 from dbloader.conversion.settings import Settings
 
 SOME_MISSING = 1
@@ -117,20 +119,37 @@ Examples:
 )
 @click.argument("destination", type=click.Path())
 @click.option("--missing", "only_missing", is_flag=True, help="Print only the missing numbers, such as 3,17,40-42.")
-@click.option("--json", "as_json", is_flag=True, help="Print both as JSON.")
-def parts_command(*, destination: str, only_missing: bool, as_json: bool) -> int:
-    """List which parts of the conversion planned for DESTINATION are made, and which are missing.
+@click.option("--made", is_flag=True, help="Print also what each finished part took.")
+@click.option("--scratch", metavar="FOLDER", type=click.Path(), help="As for dbloader part.  [default: TMPDIR]")
+@click.option("--clean", is_flag=True, help="Remove the folders of killed parts from this machine's scratch folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+def parts_command(
+    *, destination: str, only_missing: bool, made: bool, scratch: str | None, clean: bool, as_json: bool
+) -> int:
+    """List which parts of the conversion planned for DESTINATION are made, being made, and missing.
 
     Slurm takes what --missing prints: sbatch --array=$(dbloader parts train.lmdb --missing)
     """
-    plan, receipts, missing = list_parts(destination)
+    left = left_folders(scratch, remove=clean)
+    plan, receipts, missing, attempts = list_parts(destination)
     if as_json:
-        say_json({"parts": plan.parts, "made": [receipt.part for receipt in receipts], "missing": missing}, indent=2)
+        facts = {"made": [receipt.part for receipt in receipts], "receipts": [*map(asdict, receipts)]}
+        attempts_json = [attempt._asdict() for attempt in attempts]
+        facts |= {"missing": missing, "making": attempts_json, "left": [str(path) for path, _ in left]}
+        say_json({"parts": plan.parts, **facts}, indent=2)
     elif only_missing:
         say(slurm_ranges(missing))
     else:
         rest = f"; missing {slurm_ranges(missing)}" if missing else ""
         say(f"{plan.where}: {len(receipts):,} of {plan.parts:,} parts are made{rest}")
+        for attempt in attempts:
+            minutes = max(0, time.time() - attempt.since) / 60
+            say(f"  part {attempt.part}: {attempt.host} makes it since {minutes:.0f} min, unless it was killed")
+        for receipt in receipts if made else ():
+            what = f"{counted(receipt.records, 'record')}, {size(receipt.nbytes)}"
+            say(f"  part {receipt.part}: {what}, made in {receipt.seconds:,.0f} s by {receipt.host}")
+        for path, nbytes in left:
+            say(f"  {path}: {size(nbytes)} of a killed part {'were removed' if clean else '(--clean removes them)'}")
     return SOME_MISSING if missing else 0
 
 

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import multiprocessing
+import os
+import re
+import signal
+import socket
+from typing import TYPE_CHECKING, Any
 
 from dbloader import convert, open_store
+from dbloader.conversion.parts import part as making
+from tests.support.caching import wait_for
 from tests.support.images import plant_kinds
 
 if TYPE_CHECKING:
@@ -22,13 +29,17 @@ def test_published_parts_have_the_digest_of_an_unsharded_store(shell: Shell, pla
     assert outcome.stdout == f"{place}.partial: 5 files in 4 parts, 0 to 3\n"
     outcome = shell("part", place, "1", "--scratch", tmp_path)
     assert outcome.stdout.startswith("part 1: 1 record, ")
-    outcome = shell("parts", place)
+    outcome = shell("parts", place, "--scratch", tmp_path)
     assert (outcome.status, outcome.stdout) == (1, f"{place}.partial: 1 of 4 parts are made; missing 0,2-3\n")
     assert shell("parts", place, "--missing").stdout == "0,2-3\n"
     assert shell("publish", place).status == 2
     for part in (0, 2, 3):
         assert json.loads(shell("part", place, part, "--json").stdout)["part"] == part
-    assert json.loads(shell("parts", place, "--json").stdout) == {"parts": 4, "made": [0, 1, 2, 3], "missing": []}
+    found = json.loads(shell("parts", place, "--json", "--scratch", tmp_path).stdout)
+    assert [receipt["part"] for receipt in found.pop("receipts")] == [0, 1, 2, 3]
+    assert found == {"parts": 4, "made": [0, 1, 2, 3], "missing": [], "making": [], "left": []}
+    made = shell("parts", place, "--made", "--scratch", tmp_path).stdout.splitlines()
+    assert re.fullmatch(rf"  part 3: 1 record, .* made in \d+ s by {socket.gethostname()}", made[-1])
     outcome = shell("publish", place)
     assert outcome.status == 1  # one file was rejected
     assert f"  digest    {one.digest}\n" in outcome.stdout
@@ -55,3 +66,40 @@ def test_commands_accept_a_folder_of_shards(shell: Shell, root: Path, place: Pat
     assert shell("verify", place, "--against", tmp_path / "copy.lmdb").status == 0
     assert shell("export", place, tmp_path / "files", "-q").status == 0
     assert shell("doctor", place).status in (0, 1)
+
+
+def test_machine_that_makes_a_part_is_named_and_what_it_leaves_is_removed(
+    shell: Shell, root: Path, place: Path, tmp_path: Path
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    shell("plan", root, place, "--shards", "3")
+
+    def wait_in_part() -> None:
+        def make(*_: Any) -> Any:
+            (scratch / "begun").touch()
+            signal.pause()
+
+        making.make_shard = make  # type: ignore[assignment]
+        making.convert_part(place, 1, scratch=scratch)
+
+    process = multiprocessing.get_context("fork").Process(target=wait_in_part)
+    process.start()
+    wait_for((scratch / "begun").exists, "the part has begun")
+    line = f"{place}.partial: 0 of 3 parts are made; missing 0-2\n  part 1: {socket.gethostname()} makes it since 0 min"
+    (folder,) = scratch.glob("dbloader-part-*")
+    os.utime(folder, (0, 0))
+    assert shell("parts", place, "--scratch", scratch, "--clean").stdout == f"{line}, unless it was killed\n"
+    assert folder.exists(), "it is in use"
+    process.kill()
+    process.join()
+    process.close()
+    outcome = shell("parts", place, "--scratch", scratch)
+    assert outcome.stdout.endswith(f"  {folder}: 0 bytes of a killed part (--clean removes them)\n")
+    (folder / "half").write_bytes(bytes(1500))
+    os.utime(folder, (0, 0))
+    outcome = shell("parts", place, "--scratch", scratch, "--clean")
+    assert outcome.stdout.endswith(f"  {folder}: 1.5 kB of a killed part were removed\n")
+    assert not folder.exists()
+    assert shell("part", place, "1", "--scratch", scratch).status == 0
+    assert "makes it" not in shell("parts", place, "--scratch", scratch).stdout

@@ -12,7 +12,7 @@ import secrets
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,13 +22,14 @@ from dbloader.conversion.file_list import FileList
 from dbloader.conversion.parts.make_plan import write_plan
 from dbloader.conversion.parts.part import (
     Parts,
+    attempts,
     check_part,
     decode_receipt,
     encode_receipt,
     make_shard,
     replaced_plan,
 )
-from dbloader.conversion.parts.plan import PLAN_FILE, RECEIPT_FOLDER, Plan, no_plan
+from dbloader.conversion.parts.plan import MAKING, PLAN_FILE, RECEIPT_FOLDER, Plan, no_plan
 from dbloader.conversion.parts.publish import (
     check_parts,
     has_shards,
@@ -36,6 +37,7 @@ from dbloader.conversion.parts.publish import (
     published_before,
     published_now,
 )
+from dbloader.conversion.parts.scratch import scratch_folder
 from dbloader.conversion.report import finish_report
 from dbloader.errors import ConversionError, OptionError, PlaceError, StoreExistsError, StoreNotFoundError
 from dbloader.remote.bucket import Bucket
@@ -111,9 +113,11 @@ def convert_part_in_bucket(place: str, part: int, *, workers: int = 1, scratch: 
         stored = target.head(f"{SHARD_FOLDER}/{done.shard}")
         if stored is not None and stored.size == done.nbytes:
             return done
-    with tempfile.TemporaryDirectory(prefix="dbloader-", dir=scratch) as local, refusals(f"part {part} of {place}"):
-        folder = Path(local)
+    with refusals(f"part {part} of {place}"), scratch_folder(scratch) as folder, ExitStack() as undo:
         (folder / SHARD_FOLDER).mkdir()
+        (folder / "empty").touch()
+        bucket.put_file(plan.attempt_name(part), folder / "empty")
+        undo.callback(bucket.delete, [plan.attempt_name(part)])
         # With the token in their names, the shards of a plan can be told from others.
         shard = folder / SHARD_FOLDER / f"{part:05}-{plan.token}{secrets.token_hex(4)}.lmdb"
         with (folder / _LIST_FOLDER).open("x+b") as data:
@@ -142,8 +146,10 @@ def list_parts_in_bucket(place: str) -> Parts:
     """Return which parts of a plan in object storage are made; errors are as in `list_parts`."""
     target, bucket = _open(place)
     plan = _read_plan(place, bucket)
+    written = [(item.key.rpartition("/")[2], item.modified.timestamp()) for item in bucket.items(RECEIPT_FOLDER)]
     receipts = [receipt for receipt, _ in _read_receipts(target, bucket, plan)]
-    return Parts(plan, receipts, sorted({*range(plan.parts)} - {receipt.part for receipt in receipts}))
+    missing = sorted({*range(plan.parts)} - {receipt.part for receipt in receipts})
+    return Parts(plan, receipts, missing, attempts([one for one in written if one[0].endswith(MAKING)], missing))
 
 
 def publish_in_bucket(place: str, *, overwrite: bool = False, keep_hours: float = KEEP_HOURS) -> Report:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-import tempfile
-from contextlib import closing, suppress
+import time
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from dbloader._options import whole_number
 from dbloader.conversion.convert_files import FileWriter
 from dbloader.conversion.parallel import return_large_blocks
-from dbloader.conversion.parts.plan import RECEIPT_FOLDER, Plan
+from dbloader.conversion.parts.plan import MAKING, RECEIPT_FOLDER, Plan
+from dbloader.conversion.parts.scratch import scratch_folder
 from dbloader.errors import ConversionError, DamagedStoreError, OptionError, StoreNotFoundError
 from dbloader.records.document import open_sealed, seal
 from dbloader.stores.lmdb.errors import refusals
@@ -23,7 +23,8 @@ from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
 from dbloader.stores.lmdb.writer import LMDBWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from dbloader.conversion.file_list import FileList
 
@@ -43,6 +44,7 @@ class PartReceipt:
         first_rejected: Name of the first rejected file, and the reason; "" if there is none.
         bytes_read: Bytes of the files that were read.
         host: Name of the machine.
+        seconds: Seconds in which the machine made the shard, without copying it to the store.
     """
 
     plan: str
@@ -55,6 +57,7 @@ class PartReceipt:
     first_rejected: str
     bytes_read: int
     host: str
+    seconds: float = 0.0
 
 
 def convert_part(
@@ -95,8 +98,11 @@ def convert_part(
 def _make(
     plan: Plan, destination: str | os.PathLike[str], part: int, workers: int, scratch: str | os.PathLike[str] | None
 ) -> PartReceipt:
-    with tempfile.TemporaryDirectory(prefix="dbloader-", dir=scratch) as local:
-        shard = Path(local) / f"{part:05}-{secrets.token_hex(4)}.lmdb"
+    attempt = plan.folder / plan.attempt_name(part)
+    with scratch_folder(scratch) as local, ExitStack() as undo:
+        attempt.touch()
+        undo.callback(attempt.unlink, missing_ok=True)
+        shard = local / f"{part:05}-{secrets.token_hex(4)}.lmdb"
         with plan.open_part(part) as files:
             receipt = make_shard(plan, part, files, shard, workers)
         stored = plan.folder / SHARD_FOLDER / receipt.shard
@@ -123,7 +129,7 @@ def check_part(plan: Plan, part: int) -> int:
 
 def make_shard(plan: Plan, part: int, files: FileList, path: Path, workers: int) -> PartReceipt:
     """Convert the files of a part into a new shard at a path, and return its receipt."""
-    workers = whole_number("workers", workers, 1)
+    workers, began = whole_number("workers", workers, 1), time.monotonic()
     plan.check_versions()
     return_large_blocks()
     settings = plan.settings
@@ -142,6 +148,7 @@ def make_shard(plan: Plan, part: int, files: FileList, path: Path, workers: int)
         first_rejected=into.first_rejected,
         bytes_read=into.bytes_read,
         host=socket.gethostname(),
+        seconds=round(time.monotonic() - began, 1),
     )
 
 
@@ -183,6 +190,14 @@ def decode_receipt(plan: Plan, part: int, data: bytes) -> tuple[PartReceipt, byt
     return receipt, table
 
 
+class Attempt(NamedTuple):
+    """A machine that makes a part, unless it was killed: the part, its host name, and since when (Unix time)."""
+
+    part: int
+    host: str
+    since: float
+
+
 class Parts(NamedTuple):
     """The state of a conversion in parts.
 
@@ -190,11 +205,13 @@ class Parts(NamedTuple):
         plan: The plan.
         receipts: Receipts of the parts that are made, in order.
         missing: Numbers of the other parts, ascending.
+        attempts: The machines that make missing parts.
     """
 
     plan: Plan
     receipts: list[PartReceipt]
     missing: list[int]
+    attempts: list[Attempt]
 
 
 def list_parts(destination: str | os.PathLike[str]) -> Parts:
@@ -212,7 +229,17 @@ def list_parts(destination: str | os.PathLike[str]) -> Parts:
             pass  # NFS may deny a new file until its folder is opened again
     receipts = [read_receipt(plan, part) for part in range(plan.parts)]
     missing = [part for part, receipt in enumerate(receipts) if receipt is None]
-    return Parts(plan, [receipt for receipt in receipts if receipt is not None], missing)
+    written = []
+    for path in (plan.folder / RECEIPT_FOLDER).glob(f"*{MAKING}"):
+        with suppress(FileNotFoundError):  # the part was made just now
+            written.append((path.name, path.stat().st_mtime))
+    return Parts(plan, [receipt for receipt in receipts if receipt is not None], missing, attempts(written, missing))
+
+
+def attempts(written: Iterable[tuple[str, float]], missing: Sequence[int]) -> list[Attempt]:
+    """Return the attempts at missing parts, from the names of their files and when these were written."""
+    found = [(int(name[:5]), name.partition(".")[2].removesuffix(MAKING), since) for name, since in written]
+    return sorted(Attempt(*one) for one in found if one[0] in missing)
 
 
 def slurm_ranges(numbers: Sequence[int]) -> str:

@@ -10,6 +10,7 @@ import glob
 import os
 import secrets
 import shutil
+import socket
 import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ PLAN_FILE = "plan.bson"
 LIST_FILE = "files"  # the FileList of the source
 SPANS_FILE = "files.spans"  # where in LIST_FILE the entries of each part are, in order
 RECEIPT_FOLDER = "parts"
+MAKING = ".making"
 # Packages that decide pixels and bytes. All parts must be made with the same versions.
 _PACKAGES = ("Pillow", "simplejpeg", "pymongo", "pillow-heif")
 _SPAN_BYTES, _CRC_BYTES = 16, 4
@@ -111,6 +113,10 @@ class Plan:
         """Return the path of a part's receipt in ``DESTINATION.partial``."""
         # The token makes the name differ from the late receipt of a part of an older plan.
         return f"{RECEIPT_FOLDER}/{number:05}-{self.token}.bson"
+
+    def attempt_name(self, number: int) -> str:
+        """Return the path below the plan's folder of an empty file: this machine makes a part since it was written."""
+        return f"{RECEIPT_FOLDER}/{number:05}-{self.token}.{socket.gethostname()}{MAKING}"
 
     def receipt_path(self, number: int) -> Path:
         """Return where the receipt of a part is on a disk."""

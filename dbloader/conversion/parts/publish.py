@@ -69,7 +69,7 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
     """
     started, target = time.monotonic(), target_of(destination)
     try:
-        plan, receipts, missing = list_parts(destination)
+        plan, receipts, missing, _ = list_parts(destination)
         if missing:
             Plan.open(destination)  # raises if another process has published meanwhile, and removed them
     except StoreNotFoundError:
