@@ -303,7 +303,8 @@ def test_part_that_omits_some_of_its_files_is_refused(root: Path, place: Path) -
     plant_photos(root, 8)
     plan = plan_conversion(root, place, 2)
     receipts = [convert_part(place, part) for part in range(2)]
-    for part, lacking in ((0, {"records": 3}), (1, {"rejected": 1})):
+    lacks: list[dict[str, Any]] = [{"records": 3}, {"rejected": 1}]
+    for part, lacking in enumerate(lacks):
         path = plan.receipt_path(part)
         kept = path.read_bytes()
         path.write_bytes(encode_receipt(replace(receipts[part], **lacking)))
