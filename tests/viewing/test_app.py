@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from urllib.parse import quote
 import pytest
 import uvicorn
 
+import dbloader.viewing.app
 from dbloader import convert, copy_store
 from dbloader._machine import cpu_count
 from dbloader.stores.open import open_store
@@ -53,6 +55,13 @@ def served(state: ViewerState, *routes: Any) -> Iterator[tuple[int, list[str]]]:
         finally:
             server.should_exit = True
             thread.join()
+
+
+def test_page_preloads_every_module() -> None:
+    """The browser requests all modules at once, not each after the module that imports it."""
+    static = Path(dbloader.viewing.app.__file__).with_name("static")
+    preloaded = re.findall(r'"modulepreload" href="/static/(\w+\.js)"', (static / "index.html").read_text())
+    assert {*preloaded, "start.js"} == {path.name for path in static.glob("*.js")}
 
 
 # Paths and values
