@@ -85,9 +85,9 @@ class MixtureSampler(ResumableSampler):
                 different.append("its sources are in another order")
             else:
                 different.append(f"it has other samples of {listed(changed) or 'a source'}")
-        consumed = epoch * self.length + position
+        consumed = max(1, epoch * self.length + position)
         used, own_used = (
-            [entry for entry in str(weights).split(" ") if entry[:2] == "0:" or int(entry.split(":")[0]) < consumed]
+            [entry for entry in str(weights).split(" ") if _start_of(entry) < consumed]
             for weights in (state["weights"], self._weights)
         )
         if used != own_used:
@@ -100,6 +100,11 @@ class MixtureSampler(ResumableSampler):
                 "with; only weights from a later position on may differ. To go on with this mixture on purpose, load "
                 "{**loader.state_dict(), 'epoch': state['epoch'], 'position': state['position']}"
             )
+
+
+def _start_of(entry: str) -> int:
+    start = entry.partition(":")[0]
+    return int(start) if start.isdecimal() else 0
 
 
 def describe_weights(order: MixtureOrder) -> str:

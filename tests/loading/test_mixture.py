@@ -154,6 +154,13 @@ def test_state_of_another_mixture_is_refused_with_the_difference(places: list[st
         loader_of(mixture_of(places), 8).load_state_dict(
             create_loader(LMDBDataset(places[0]), 16, 8, **OPTIONS).state_dict()
         )
+    for changes, match in (
+        ({"weights": "?"}, r"are \?, not"),
+        ({"sources": 3}, "other samples of a source"),
+        ({"position": 999}, "0 to 48"),
+    ):
+        with pytest.raises(OptionError, match=match):
+            loader_of(mixture_of(places), 8).load_state_dict({**state, **changes})
     on_purpose = loader_of(mixture_of(places, (5, 2, 2)), 8)
     chosen = {**on_purpose.state_dict(), "epoch": state["epoch"], "position": state["position"]}
     on_purpose.load_state_dict(chosen)
