@@ -172,6 +172,7 @@ def publish_in_bucket(place: str, *, overwrite: bool = False, keep_hours: float 
             if target.head(MANIFEST_FILE) is None:
                 raise
             there = ShardTable.decode(target.manifest(), target.place)
+            _remove_rest(target, bucket, there, keep_hours)
             return report(there, published_before(there.manifest))
         replaces = target.head(MANIFEST_FILE)
         before = replaces and ShardTable.decode(target.get(MANIFEST_FILE, replaces.etag), target.place)
@@ -179,7 +180,7 @@ def publish_in_bucket(place: str, *, overwrite: bool = False, keep_hours: float 
         receipts = [receipt for receipt, _ in made]
         missing = sorted({*range(plan.parts)} - {receipt.part for receipt in receipts})
         if before is not None and has_shards(before, receipts):  # a publisher was killed before it removed the plan
-            _remove_rest(target, bucket, before, plan, keep_hours)
+            _remove_rest(target, bucket, before, keep_hours)
             return report(before, published_before(before.manifest))
         check_parts(plan, receipts, missing, place)
         base = _check_base(target, plan, before, overwrite=overwrite)
@@ -197,7 +198,7 @@ def publish_in_bucket(place: str, *, overwrite: bool = False, keep_hours: float 
             if has_shards(other, receipts):  # another process has published the same parts
                 return report(other, published_before(other.manifest))
             raise
-        _remove_rest(target, bucket, table, plan, keep_hours)
+        _remove_rest(target, bucket, table, keep_hours)
         return report(table, published_now(plan, receipts, table.manifest, base.manifest if base else None))
 
 
@@ -269,17 +270,17 @@ def _each(use: Callable[[int], Any], numbers: Sequence[int]) -> list[Any]:
         return list(threads.map(use, numbers))
 
 
-def _remove_rest(target: Bucket, bucket: Bucket, table: ShardTable, plan: Plan, keep_hours: float) -> None:
+def _remove_rest(target: Bucket, bucket: Bucket, table: ShardTable, keep_hours: float) -> None:
     """Remove the plan of a published store, and what its killed attempts left; other objects when they are old."""
-    young = datetime.now(UTC) - timedelta(hours=keep_hours)
+    young, token = datetime.now(UTC) - timedelta(hours=keep_hours), f"{table.manifest.salt:08x}"
 
     def is_left(item: Item) -> bool:
-        return plan.token in item.key or item.modified < young
+        return f"-{token}" in item.key or item.modified < young
 
-    target.delete([key for key, item in list_files(target).items() if key not in table.files and is_left(item)])
+    if _token(bucket) == token:  # not a plan that has replaced it
+        bucket.delete([PLAN_FILE])  # first: without its receipts, the plan would seem not to be published
     bucket.delete([item.key for item in _plan_files(bucket) if is_left(item)])
-    if _token(bucket) == plan.token:  # not a plan that has replaced it
-        bucket.delete([PLAN_FILE])
+    target.delete([key for key, item in list_files(target).items() if key not in table.files and is_left(item)])
 
 
 # ---- The store
