@@ -221,10 +221,10 @@ def test_other_damaged_files_of_a_cache_are_rebuilt(origin: Path, cache: Path, l
     wait_until_ended(cache)
 
 
-SHARDS, EACH = 24, 8
-# LMDB can crash when a page changes in the microseconds in which LMDB reads that page. So these workers spend most of
-# their time on something else, as workers do that decode images.
-DECODING_S = 0.005
+SHARDS, EACH = 24, 16
+# LMDB can crash if pages change while it opens a file, or in the microseconds in which it follows them. So the share of
+# the time in which workers open files and read is as small as in a training that decodes images.
+DECODING_S = 0.02
 
 
 def decoded(image: bytes) -> bytes:

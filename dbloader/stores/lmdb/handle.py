@@ -80,7 +80,8 @@ class LMDBHandle:
         release.atexit = False
         with ExitStack() as undo:
             undo.callback(release)  # otherwise a caller that keeps the error would keep the file open
-            self._read_header(status.st_size, digest, index_of)
+            # The file may have been replaced since os.stat.
+            self._read_header(min(status.st_size, self.shared.ahead.written()[0] or status.st_size), digest, index_of)
             undo.pop_all()
         self.written = self.shared.ahead.written()
 
