@@ -28,6 +28,7 @@ from dbloader.loading.board import Board
 from dbloader.loading.part_size import PartSize
 from dbloader.loading.worker_process import Task, run_worker
 from dbloader.loading.workers import KILL_WAIT_S
+from dbloader.sampling.rng import derive_keys
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,8 +41,9 @@ if TYPE_CHECKING:
 _HELD_BATCHES = 5
 # Most images in a part of a fetcher that decodes many images faster than one.
 _LARGEST_PART = 16
-# Other parts take about this long. Handing over a part takes 30 microseconds.
-_PART_S = 0.005
+# Samples in a part that is made in Python. Always as many, because they draw their random numbers from generators that
+# are seeded for each part. Handing over a part takes 30 microseconds, seeding 15.
+_SEEDED_PART = 2
 
 
 class ProcessLoader(DataLoader[Any]):
@@ -129,7 +131,7 @@ class _Team:
         self._free_cells = deque(range(cells))
         self._pending: dict[int, _Pending] = {}
         self.part_size = PartSize(workers, _LARGEST_PART)
-        self._samples, self._seconds = 0, 0.0
+        self._sent = 0  # batches of this run
         self._board = Board(multiprocessing.get_context(), cells)
         self._fetcher = copy.copy(fetcher)
         if fetcher.image_nbytes is not None:
@@ -168,6 +170,7 @@ class _Team:
         """End the run before, and wait for its parts in production; return the number of the new run."""
         self.end_run(self.run)
         self.run += 1
+        self._sent = 0
         while self._pending:
             self.receive()
         self._board.run[0] = self.run
@@ -181,12 +184,13 @@ class _Team:
     def send(self, indices: Sequence[int]) -> _Pending:
         """Let a worker make a batch."""
         slot = None if self._pool is None else self._pool.reserve()
-        size = self.part_size.most
-        if not self._fetcher.releases_gil:  # until the first batch shows the time of a sample, take a few
-            size = max(1, min(size, int(_PART_S * self._samples / self._seconds) if self._seconds else 4))
+        size, seed = self.part_size.most, None
+        if not self._fetcher.releases_gil:
+            size, seed = _SEEDED_PART, int(derive_keys(1, "batch", self._seed, self.run, self._sent)[0])
+        self._sent += 1
         pending = _Pending(self._free_cells.popleft(), slot, -(-len(indices) // size))
         self._pending[pending.cell] = pending
-        self._send(pending, pickle.dumps(Task(self.run, indices, size, slot), protocol=5))
+        self._send(pending, pickle.dumps(Task(self.run, indices, size, slot, seed), protocol=5))
         return pending
 
     def help(self, pending: _Pending) -> None:
@@ -229,10 +233,7 @@ class _Team:
             pending.parts = 0  # send no more messages about it
         if reply.finished:
             pending.finished, pending.outcome = True, reply.outcome
-            if isinstance(reply.outcome, TimedBatch):
-                self._samples += reply.outcome.samples
-                self._seconds += reply.outcome.work.total
-            elif pending.slot is not None and self._pool is not None:
+            if not isinstance(reply.outcome, TimedBatch) and pending.slot is not None and self._pool is not None:
                 self._pool.free(pending.slot)
         if pending.finished and not pending.messages:
             del self._pending[reply.cell]

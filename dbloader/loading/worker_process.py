@@ -32,12 +32,21 @@ if TYPE_CHECKING:
 
 
 class Task(NamedTuple):
-    """A batch to make: for which run, of what, at most how many samples in a part, and the slot for its images."""
+    """A batch to make.
+
+    Attributes:
+        run: The number of the iteration.
+        indices: What the batch is made of.
+        size: At most so many samples are in a part.
+        slot: The slot for the images; None without shared memory.
+        seed: Of the global random generators, which transforms in Python draw from; None if nothing draws from them.
+    """
 
     run: int
     indices: Sequence[int]
     size: int
     slot: int | None
+    seed: int | None
 
 
 class Reply(NamedTuple):
@@ -54,9 +63,7 @@ def run_worker(
 ) -> None:
     """Answer messages until the training's process ends or closes the board."""
     torch.set_num_threads(1)
-    random.seed(seed)
-    torch.manual_seed(seed)
-    np.random.seed(seed % 2**32)  # the generator that transforms use
+    _seed_generators(seed)
     # The dataset may call torch.utils.data.get_worker_info().
     torch_worker._worker_info = torch_worker.WorkerInfo(
         id=number, num_workers=workers, seed=seed, dataset=fetcher.dataset
@@ -80,7 +87,7 @@ def _reply(board: Board, fetcher: BatchFetcher, cell: int, where: str) -> Reply:
     task: Task = pickle.loads(board.task(cell))  # noqa: S301 # the training's process wrote it
     if fetcher.shared_pool is not None:
         fetcher.shared_pool.slot = task.slot
-    parts = _Parts(where)
+    parts = _Parts(where, task.seed)
     # One worker makes the whole batch if its images are not in shared memory, or if it may replace samples.
     whole = fetcher.check_skipped is not None or (fetcher.image_nbytes is not None and task.slot is None)
     finish: Finish | None = None
@@ -123,10 +130,10 @@ def _reply(board: Board, fetcher: BatchFetcher, cell: int, where: str) -> Reply:
 class _Parts:
     """The parts of a batch that a fetcher has submitted; ``calls`` are their futures, functions and arguments."""
 
-    def __init__(self, where: str) -> None:
+    def __init__(self, where: str, seed: int | None) -> None:
         self.calls: list[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]] = []
         self.are_complete = False
-        self._where = where
+        self._where, self._seed = where, seed
         self._errors: dict[int, ExceptionWrapper] = {}
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
@@ -141,6 +148,8 @@ class _Parts:
         """Make a part, unless that is done; return whether it has no error."""
         future, function, arguments = self.calls[part]
         if not future.done():
+            if self._seed is not None:
+                _seed_generators(self._seed + part)  # the same, whichever worker makes the part
             try:
                 future.set_result(function(*arguments))
             except Exception as error:
@@ -168,6 +177,13 @@ class _Parts:
         for part, result in results.items():
             if not self.calls[part][0].done():
                 self.calls[part][0].set_result(result)
+
+
+def _seed_generators(seed: int) -> None:
+    """Seed the global generators of this process, which transforms draw from."""
+    random.seed(seed)
+    torch.default_generator.manual_seed(seed % 2**63)
+    np.random.seed(seed % 2**32)
 
 
 def _wrapped(error: Exception, where: str) -> ExceptionWrapper:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import random
 import signal
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
+import torch
 from torch.utils.data import BatchSampler, SequentialSampler
 
 from dbloader import LMDBDataset, PrefetchLoader, Record, create_loader, write_store
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WAIT_S = 20.0  # only a broken test waits so long
-FIRST_PART = 4  # samples of a dataset in Python; images are decoded in parts of 16
+FIRST_PART = 2  # samples of a dataset in Python; images are decoded in parts of 16
 BATCH = 2 * FIRST_PART
 
 
@@ -156,6 +159,22 @@ def test_batches_after_a_late_sample_are_made_up_to_the_bound() -> None:
     iterator = iter(loader)
     assert order.asked == batches
     assert numbers(batches_of(iterator)) == [[*range(at, at + BATCH)] for at in range(0, 20 * BATCH, BATCH)]
+
+
+def draw_from_the_global_generators(index: int) -> tuple[float, float, float]:
+    return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+
+def test_draws_from_global_generators_depend_only_on_the_seed_of_torch() -> None:
+    def draws(seed: int, workers: int) -> list[Any]:
+        torch.manual_seed(seed)
+        loader = process_loader(Numbers(32, draw_from_the_global_generators), 8, num_workers=workers)
+        return [column.tolist() for _ in range(2) for batch in loader for column in batch.batch]
+
+    first = draws(1, 2)
+    assert draws(1, 1) == first
+    assert draws(2, 2) != first
+    assert len({number for column in first for number in column}) == 3 * 32 * 2
 
 
 def test_second_iterator_ends_the_first() -> None:
