@@ -49,7 +49,7 @@ class SkippedSample:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TimedBatch:
-    """A batch, the number of its samples, and the time that it took to make it.
+    """A batch, the number of its samples, and the time spent on making it.
 
     Attributes:
         serial: Seconds of ``work`` in the thread that asks for the batches. More workers do not make them shorter.

@@ -147,7 +147,7 @@ class FileConverter:
         return fields, "; ".join(repaired)
 
     def _relabeled(self, entry: Entry) -> Entry:
-        """Return an entry whose labels, also of its boxes, are replaced by the labels of the store."""
+        """Return an entry with the labels of the store instead of the labels of the source, also for its boxes."""
         if self.labels is None:
             return entry
         fields, known = entry.fields, dict(enumerate(self.labels))  # no list: -1 is no label

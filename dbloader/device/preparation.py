@@ -30,13 +30,15 @@ class Preparation(nn.Module):
     - a mapping: the images under the name ``image``, the targets, if any, under ``label``.
 
     A module is any callable that takes images of shape (N, C, H, W) and returns new ones. If the images are a list of
-    such tensors, as `MultiCrop` makes them, the module is called with each. Its parameters may also be named:
+    such tensors, as `MultiCrop` makes them, the module is called with each. A module that has a parameter with
+    one of these names gets its value:
 
     - ``rng``: the SampleRNG of the batch, or None if the caller has none. Each module, and each tensor of a list, gets
       its own stream.
-    - ``targets``: the targets of the batch. The module must return (images, targets). Three others get the targets too:
-      a torchvision transform (``*inputs``) if the batch has targets, timm's Mixup (``target``), and a module of kornia
-      with two ``data_keys``, such as ``RandomMixUpV2(data_keys=["input", "class"])``.
+    - ``targets``: the targets of the batch. The module must return (images, targets). Three kinds of modules get the
+      targets without such a parameter: a torchvision transform (``*inputs``) if the batch has targets, timm's Mixup
+      (``target``), and a module of kornia with two ``data_keys``, such as ``RandomMixUpV2(data_keys=["input",
+      "class"])``.
 
     PrefetchLoader calls ``preparation(batch, rng=SampleRNG(seed, epoch, positions))``.
 

@@ -139,7 +139,7 @@ def _joint_kind(kinds: set[bytes]) -> str | None:
 
 
 class FieldColumn(NamedTuple):
-    """The values of a further field of all records.
+    """The values that all records have in one further field.
 
     Attributes:
         kind: ``"bool"``, ``"int"``, ``"float"`` or ``"text"``.

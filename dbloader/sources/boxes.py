@@ -33,8 +33,9 @@ def read_annotation(path: bytes) -> bytes:
 
 
 def box_fields(boxes: Sequence[Sequence[float]], labels: Sequence[int]) -> dict[str, Any]:
-    """Return the fields of boxes (x_min, y_min, x_max, y_max) and labels: float64, shape (boxes, 4), and int64.
+    """Return the fields of boxes and their labels.
 
+    The boxes are (x_min, y_min, x_max, y_max): float64, shape (boxes, 4). The labels are int64, shape (boxes,).
     ``fit_boxes`` rounds the boxes to float32, only once.
     """
     return {BOXES: np.array(boxes, np.float64).reshape(-1, 4), LABELS: np.array(labels, np.int64)}

@@ -57,7 +57,8 @@ def scan_objects(place: str | os.PathLike[str]) -> ObjectFolder:
     """Return the source of all images below a place, whose first "folders" are the classes.
 
     Raises:
-        SourceError: There are no folders, or files of another kind beside them, or the place cannot be listed.
+        SourceError: The place has no class folders, is a single object or on a web server, or cannot be listed; or a
+            file beside the folders must be converted on a disk, such as a tar.
     """
     bucket = Bucket(place)
     where = bucket.place

@@ -229,6 +229,6 @@ def _alone_in(folder: Path) -> Iterator[None]:
         with suppress(OSError):  # not every network file system has locks
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
-        os.fsync(descriptor)  # the rename is on the disk
+        os.fsync(descriptor)  # puts the rename or removal of the file on the disk
     finally:
         os.close(descriptor)

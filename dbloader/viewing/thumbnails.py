@@ -1,4 +1,4 @@
-"""Make thumbnails of records, and keep the last ones."""
+"""Make thumbnails of records, and keep the most recently used ones."""
 
 from __future__ import annotations
 

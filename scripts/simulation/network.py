@@ -55,7 +55,7 @@ class Network:
         self._total_speed = cluster.store_mbs * 1e6 or inf
         self.refused = 0
         self.longest_s = 0.0
-        # Events this close are handled together. This is far below the time of any shard.
+        # Ends of requests within these seconds are handled together: 1 % of a shard's time at full speed.
         self._tick = 1e-2 * cluster.shard_mb / min(cluster.stream_mbs, cluster.nic_mbs)
 
     @property

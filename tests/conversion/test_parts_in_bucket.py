@@ -322,9 +322,15 @@ def test_conversion_survives_refused_requests_and_lost_answers(
 
     with HTTPProxy(object_store.port, decide) as proxy:
         machine = Machine(tmp_path / "machine", object_store, proxy.endpoint)
-        machine.run("plan", root, place, "--shards", 2)
-        for part in range(2):
-            machine.run("part", place, part)
-        machine.run("publish", place, status=1)
+        steps: list[tuple[object, ...]] = [("plan", root, place, "--shards", 2), ("part", place, 0), ("part", place, 1)]
+        for arguments in [*steps, ("publish", place)]:
+            attempts = 0
+            # A command gives up after a minute of refusals, and is repeated, as a job would be.
+            while (process := machine.start(*arguments)).wait(3 * WAIT_S) == 2 and attempts < 5:
+                _, errors = process.communicate()
+                assert "try again later" in errors or "repeated for 60 s" in errors
+                attempts += 1
+            process.communicate()
+            assert attempts < 5
     check_is(Machine(tmp_path / "direct", object_store), place, digest)
     check_clean(outside, place)

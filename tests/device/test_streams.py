@@ -18,7 +18,7 @@ CUDA = torch.device("cuda:1")
 
 
 class Mover:
-    """Moves itself, but cannot be recorded on a stream."""
+    """An object with a method ``to``, but without ``record_stream``."""
 
     def __init__(self, device: Any = None) -> None:
         self.device = device

@@ -61,12 +61,12 @@ def _loader(
 
 
 def process_loader(dataset: Any, *arguments: Any, **options: Any) -> ProcessLoader:
-    """Return create_loader's loader with worker processes. It passes unknown options to create_fetcher."""
+    """Return create_loader's loader with worker processes. Other options go to create_fetcher."""
     return _loader(ProcessLoader, dataset, *arguments, **options)
 
 
 def thread_loader(dataset: Any, *arguments: Any, **options: Any) -> ThreadLoader:
-    """Return create_loader's loader with worker threads. It passes unknown options to create_fetcher."""
+    """Return create_loader's loader with worker threads. Other options go to create_fetcher."""
     return _loader(ThreadLoader, dataset, *arguments, **options)
 
 

@@ -82,7 +82,7 @@ def test_marks_are_written_searched_sorted_and_removed(store: Store, file: Path)
     }  # fmt: skip
     assert Marks(other := Selections(store)).describe()["count"] == 3
     assert [*other.select("mark.drop")] == [2, 7]
-    # Cached results belong to the marks at the time of the search.
+    # A change of the marks makes cached results invalid.
     marks.change("index:2", {"clear": True})
     assert [*selections.select("mark.drop")] == [7]
     assert [*sort_records(selections, "", "mark.tags")][:2] == [3, 7]

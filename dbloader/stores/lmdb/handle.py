@@ -185,7 +185,7 @@ class LMDBHandle:
         return chunk
 
     def chunks(self, column: str) -> Iterator[memoryview]:
-        """Return all chunks of a column, or raise DamagedStoreError before the caller allocates memory for them."""
+        """Return all chunks of a column; raise DamagedStoreError at once if some are missing."""
         number_of_chunks = -(-self.manifest.length // CHUNK)
         with env.gate, self._begin() as txn:
             entries = txn.stat(self.meta)["entries"]
@@ -251,7 +251,7 @@ class ShardedHandle:
         return self._index().chunk(column, number)
 
     def chunks(self, column: str) -> Iterator[memoryview]:
-        """Return all chunks of a column, or raise DamagedStoreError before the caller allocates memory for them."""
+        """Return all chunks of a column; raise DamagedStoreError at once if some are missing."""
         return self._index().chunks(column)
 
     def _index(self) -> LMDBHandle:

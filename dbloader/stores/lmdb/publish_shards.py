@@ -179,7 +179,7 @@ def put_manifest(folder: Path, table: ShardTable) -> None:
 
 
 def move_into(folder: Path, table: ShardTable, target: Path) -> None:
-    """Move a store from its folder to a target, where it replaces the store or grows it.
+    """Move a new store to a target. It replaces the store there, or is that store with shards added.
 
     All files move before the manifest, which replaces the old store in one step.
 
@@ -261,7 +261,7 @@ def check_target(target: Path, *, overwrite: bool) -> bool:
 
 def unnamed_warning(target: Path) -> list[str]:
     """Return a warning about files in a store's folder that its manifest does not name, or nothing."""
-    with suppress(OSError, StoreError):  # the store is in place
+    with suppress(OSError, StoreError):  # it would only be a warning
         table = ShardTable.read(target)
         patterns = f"{SHARD_FOLDER}/*", "index-*", f"{MANIFEST_FILE}.*"
         found = [path for pattern in patterns for path in sorted(target.glob(pattern))]

@@ -115,7 +115,7 @@ class PartialStore:
 
     @retried
     def trim(self, length: int, events: int) -> None:
-        """Remove the leftovers of earlier writers after the last record and event of this published store."""
+        """Remove what earlier writers left behind the last record and the last event. Call this after publishing."""
         self._records.delete_many({"_id": {"$gte": length}})
         later = {**prefix_range(f"{self._id}/event/"), "$gte": event_key(self._id, events)}
         self._meta.delete_many({"_id": later})
