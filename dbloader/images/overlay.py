@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _OPACITY = 0.6  # of a mask
-_BOX_PX = 120  # pixels of the picture for each pixel of a box's line
+_BOX_PX = 120  # a box's line is one pixel wide for every 120 pixels of the picture
 
 
 def draw_over(

@@ -126,9 +126,9 @@ def max_pixels() -> float:
     """Return how many pixels an image may have, in conversion and in training.
 
     The environment variable DBLOADER_MAX_PIXELS sets the limit. Each process reads it once, and raises OptionError if
-    it is not a number of pixels. If it is not set, the limit is Pillow's: twice ``PIL.Image.MAX_IMAGE_PIXELS``, by
-    default 178,956,970, or none if that is None. If the variable is above ``PIL.Image.MAX_IMAGE_PIXELS``, dbloader
-    raises ``PIL.Image.MAX_IMAGE_PIXELS`` for the whole process, because Pillow has no other setting.
+    it is not a number of pixels. By default, the limit is Pillow's: twice ``PIL.Image.MAX_IMAGE_PIXELS``, normally
+    178,956,970 pixels. If ``PIL.Image.MAX_IMAGE_PIXELS`` is None, there is no limit. A higher number in the environment
+    variable also raises ``PIL.Image.MAX_IMAGE_PIXELS`` for the whole process, because Pillow has no other setting.
     """
     limit = read_limit()
     if limit is None:

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
     from dbloader.images.info import Facts
 
-# A smaller file is its own thumbnail: bytes and pixels. The pixels matter because 20 kB may decode to gigabytes.
+# A file with fewer bytes and pixels is its own thumbnail. Pixels count, because 20 kB may decode to gigabytes.
 _SMALL, _SMALL_PIXELS = 20_000, 2**22
 _MOST = 400_000_000  # bytes of memory for decoding an image
-_LARGE = 50_000_000  # bytes of memory, too; see the argument ``large``
+_LARGE = 50_000_000  # bytes of memory; decoding that needs more enters ``large`` first
 _MOST_LABELS = 64  # a gray mask of more values is shown as brightness
 _MOST_LEGEND = 2**24  # pixels of a mask whose values are counted for the page
 # Dark blue, red, yellow: brightness rises evenly, so the colors keep their order in gray and for color-blind people.
@@ -53,13 +53,13 @@ _MAGIC = re.compile(
 
 
 def media_type(data: bytes) -> str | None:
-    """Return the media type of a file whose first bytes are of a format that every browser shows; None for others."""
+    """Return a file's media type, from its first bytes, if every browser shows the format; None for other formats."""
     match = _MAGIC.match(data)
     return None if match is None else f"image/{match.lastgroup}"
 
 
 def header_of(image: bytes) -> Facts:
-    """Return the facts in the header of an image file; raise NotAnImageError, a sentence for the page, without one."""
+    """Return the facts in the header of an image file, or raise NotAnImageError with a sentence for the page."""
     try:
         return read_facts(image)
     except NotAnImageError as error:
@@ -86,14 +86,14 @@ def thumbnail(
     """Return a picture of an image, bytes or an array, and its media type. No side of the picture exceeds ``px``.
 
     A file of at most 20 kB that browsers show is its own thumbnail. The EXIF orientation is applied, as browsers do. In
-    16-bit images and in arrays that are not uint8, the least value is black and the greatest is white; in a field, dark
-    blue and yellow. The labels of a gray mask get colors.
+    16-bit images and in arrays that are not uint8, the least value is black and the greatest is white. In a further
+    field, the least value is dark blue and the greatest is yellow. The labels of a gray mask get colors.
 
     Args:
         image: The image.
         px: Pixels of the longer side.
         is_field: Whether the image is from a further field, such as a mask.
-        large: Entered while an image is decoded that needs more than 50 MB, such as a lock.
+        large: A context, such as a lock. It is entered to decode an image that needs more than 50 MB.
 
     Raises:
         ImageError: The image does not decode, or needs more than 400 MB for decoding.

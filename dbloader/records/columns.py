@@ -50,7 +50,7 @@ class ColumnChunk:
     def __init__(self) -> None:
         self.names: list[bytes] = []
         self._rows = bytearray()
-        self._fields: dict[str, list[Any]] = {}  # ends with the last record that has the field
+        self._fields: dict[str, list[Any]] = {}  # each list ends with the last record that has the field
 
     def __len__(self) -> int:
         return len(self.names)
@@ -86,7 +86,7 @@ class ColumnChunk:
         return rest
 
     def pack(self, fields: Iterable[str] = ()) -> dict[str, bytes]:
-        """Return the bytes of each column. Fields in ``fields`` have a column even if no record has the field."""
+        """Return the bytes of each column. Each field in ``fields`` gets a column, even if no record has the field."""
         rows = np.frombuffer(bytes(self._rows), _ROW)
         packed = {**{name: rows[name].tobytes() for name in DTYPES}, "name": pack_names(self.names)}
         for field in {**self._fields, **dict.fromkeys(fields)}:
@@ -99,7 +99,7 @@ class ColumnChunk:
 
         Args:
             number: The number of this chunk.
-            fields: The further fields of all earlier chunks. Those of this chunk are added.
+            fields: The further fields of all earlier chunks. This method adds the fields of this chunk.
         """
         new = self._fields.keys() - fields
         fields |= new
@@ -111,7 +111,7 @@ class ColumnChunk:
 
     @classmethod
     def unpack(cls, packed: Mapping[str, bytes | memoryview]) -> ColumnChunk:
-        """Return a chunk with the values in a result of ``pack``; more records can be appended."""
+        """Return the chunk from which ``pack`` made its result. More records can be appended."""
         chunk = cls()
         chunk.names = names_in(packed["name"])
         rows = np.empty(len(chunk), _ROW)
@@ -129,7 +129,7 @@ def name_hash(name: bytes) -> int:
 
 
 def seal_chunk(column: str, number: int, chunk: bytes, salt: int = 0) -> bytes:
-    """Return a chunk followed by the CRC-32 of column, chunk number and bytes, XOR the store's salt."""
+    """Return a chunk followed by its CRC-32: of column name, number and bytes, XORed with the salt."""
     return chunk + _CRC.pack(_crc32_of_chunk(column, number, chunk) ^ salt)
 
 

@@ -146,14 +146,14 @@ def _crc32_of_values(values: Mapping[str, Any]) -> int:
 class _Image(NamedTuple):
     """The element ``image`` of a document: an image file, or an array in a .npy file."""
 
-    begin: int  # of the element
+    begin: int  # offset of the element in the document
     end: int
-    data: memoryview  # the file
+    data: memoryview  # the bytes of the file
     is_array: bool
 
 
 def _find_image(document: bytes | memoryview) -> _Image | None:
-    """Return the image in a document; None without one, or if it is not where ``encode`` puts it."""
+    """Return the image in a document; None if no image is where ``encode`` puts it."""
     begin = HEAD.size
     if document[begin : begin + len(_NAME)] == _NAME:
         begin += len(_NAME)
@@ -180,7 +180,7 @@ def _explained(error: Exception, what: str, index: int) -> Exception:
 
 def _record(values: dict[str, Any], index: int) -> Record:
     """Return the record with these values, after checking their types; modifies ``values``."""
-    if values.pop("_id", None) is None or values.pop("crc32", None) is None:  # another element ends with the same bytes
+    if values.pop("_id", None) is None or values.pop("crc32", None) is None:  # crc32 was the end of another element
         raise DamagedRecordError("it has no _id or no crc32")
     for key, value in values.items():
         if value.__class__ is not bytes and value.__class__ is not str:

@@ -11,7 +11,7 @@ from isal.isal_zlib import crc32
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# A record is HEAD, elements, TAIL. HEAD: int32 length of the document, then the element _id.
+# A record's document is HEAD, elements, TAIL. HEAD: int32 length of the document, then the element _id.
 HEAD = struct.Struct("<i5sq")
 ID = b"\x12_id\x00"
 # TAIL: the element crc32, then the closing zero byte of the document.
@@ -72,7 +72,7 @@ def open_sealed(document: bytes | memoryview, number: int = 0, salt: int = 0) ->
         values: dict[str, Any] = bson.decode(document)
     except UNREADABLE as error:
         raise ValueError(f"its BSON cannot be decoded: {error}") from error
-    if values.pop("crc32", None) is None:  # another element ends with the same bytes
+    if values.pop("crc32", None) is None:  # crc32 was the end of another element
         raise ValueError("it has no crc32")
     return values
 

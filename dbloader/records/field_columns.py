@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 PREFIX = "field."
 MAX_FIELDS = 256
-"""A store with more further fields has no columns of them. Each column has a chunk for every 4,096 records."""
+"""If a store has more further fields, none gets a column: each column needs a chunk for every 4,096 records."""
 
 MAX_TEXT = 2000
-"""Most bytes of a text in a column, in UTF-8: a chunk must fit into a MongoDB document of 16 MiB."""
+"""Longest text in a column, in bytes of UTF-8: a chunk must fit into a MongoDB document of 16 MiB."""
 
 OTHER = ...
 """Takes the place of a value that no column can hold."""
@@ -56,7 +56,7 @@ def column_names(fields: Collection[str]) -> list[str]:
 def scalar(value: Any) -> Any:
     """Return the value of a further field for its column; ``OTHER`` for a value that no column can hold.
 
-    NaN and an empty text count as no value, None.
+    NaN and an empty text count as missing: the result is None.
     """
     kind = value.__class__
     if kind is str:
@@ -83,7 +83,7 @@ def pack_values(values: Sequence[Any]) -> bytes:
 
 
 def unpack_values(chunk: bytes | memoryview) -> list[Any]:
-    """Return the values in a chunk of ``pack_values``. Integers among floats are floats."""
+    """Return the values in a chunk of ``pack_values``. In a chunk of floats, integers become floats."""
     kind = bytes(chunk[:1])
     if kind == _TEXT:
         return [name.decode() or None for name in names_in(chunk[1:])]
@@ -121,9 +121,9 @@ class KindCounter:
                     kinds.add(_WIDE)
 
     def columns(self, fields: Collection[str]) -> dict[str, str]:
-        """Return the kind of each field whose values fit into one column, of a store with these further fields.
+        """Return the kind of each field in ``fields`` whose values fit into one column.
 
-        The chunks may lack some of these fields: a shard with too many fields has no columns of them.
+        Chunks may lack some of these fields, because a shard with too many fields has no columns for fields.
         """
         stored = {*column_names(fields)}
         kinds = {field: _joint_kind(kinds) for field, kinds in sorted(self._kinds.items()) if PREFIX + field in stored}
@@ -153,8 +153,8 @@ class FieldColumn(NamedTuple):
     def array(self) -> Array:
         """Return the values as a new array, shape (records,).
 
-        The dtype is bool, or int8 with -1 for records without a value; int64, with the least int64 for them; float64,
-        with NaN for them; or object, str with "" for them.
+        The dtype is bool, or int8 if a value is missing (-1); int64 (missing: the lowest int64); float64 (missing:
+        NaN); or object, with a str for each record (missing: "").
         """
         if self.kind == "text":
             texts = np.empty(len(self.values), object)
@@ -167,7 +167,7 @@ class FieldColumn(NamedTuple):
 
 
 def join_chunks(chunks: Iterable[bytes | memoryview], kind: str, length: int) -> FieldColumn:
-    """Return the column in all its chunks, as a copy."""
+    """Join all chunks of a column, and return a copy."""
     if kind == "text":
         return FieldColumn(kind, join_names(map(_texts, chunks), length))
     wanted = next(code for code, name in _KINDS.items() if name == kind)
@@ -199,9 +199,9 @@ def _texts(chunk: bytes | memoryview) -> bytes | memoryview:
 
 
 def known_values(values: Array) -> Array:
-    """Return which values of a column of booleans or numbers are values: bool, of the same shape.
+    """Return a mask of the values of a column of booleans or numbers that are not missing: bool, same shape.
 
-    NaN, the least value of a signed dtype, and NO_BOOL are none.
+    NaN, the lowest value of a signed dtype, and NO_BOOL mark a missing value.
     """
     kind = values.dtype.kind
     missing = np.iinfo(values.dtype).min if kind == "i" else NO_BOOL

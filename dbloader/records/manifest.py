@@ -39,18 +39,18 @@ class Manifest:
         salt: Random uint32, drawn when writing began. Checksums of records, column chunks and lines of the report
             include the salt. So data that an older store left in the file do not match.
         classes: Name of each label from 0 on; empty if labels have no names.
-        label_counts: Records of each label; None if there are more than 65,536 different labels.
-        labelled: Records that have a label.
-        named: Records that have a name.
-        image_bytes: Bytes of all images.
+        label_counts: Number of records with each label; None if there are more than 65,536 different labels.
+        labelled: Number of records with a label.
+        named: Number of records with a name.
+        image_bytes: Total size of all images in bytes.
         width: Lowest and highest width in pixels; (0, 0) if no record has one.
         height: Lowest and highest height in pixels; (0, 0) if no record has one.
-        formats: Records by image format.
-        depths: Records by bits of a pixel value, such as "8-bit", "16-bit" or "32-bit float".
-        fields: Records by further field.
+        formats: Number of records by image format.
+        depths: Number of records by bits of a pixel value, such as "8-bit", "16-bit" or "32-bit float".
+        fields: Number of records that have each further field.
         columns: The further fields that have a column, with the kind of each: "bool", "int", "float" or "text".
-        outcome: Files by their outcome in the conversion: ``repaired``, ``rejected`` and others.
-        events: Lines of the conversion's report.
+        outcome: Number of files by their outcome in the conversion: ``repaired``, ``rejected`` and others.
+        events: Number of lines in the conversion's report.
         source: The source, the options of the conversion, ``file_fields`` and ``field_classes``.
         created: UTC, ISO 8601.
         created_by: Program and version.
@@ -85,7 +85,7 @@ class Manifest:
 
     @property
     def field_classes(self) -> dict[str, list[str]]:
-        """Class names for integers in further fields: by field, or its part, such as ``objects.category``."""
+        """Class names of the integers in a further field, by field or part of a field, such as ``objects.category``."""
         return dict(self.source.get(FIELD_CLASSES) or {})
 
     def class_name(self, label: int | None) -> str | None:
@@ -93,7 +93,7 @@ class Manifest:
         return self.classes[label] if label is not None and 0 <= label < len(self.classes) else None
 
     def in_words(self) -> dict[str, str]:
-        """Return what is known about the records, for people; "" for what is not known."""
+        """Return facts about the records, in words for people; "" for an unknown fact."""
         return {
             "Records": f"{self.length:,}",
             "Images": size(self.image_bytes),
@@ -242,7 +242,7 @@ class Summary:
                 self._sides[side] = (min(least or 2**32, int(known.min())), max(greatest, int(known.max())))
 
     def facts(self, fields: Collection[str]) -> dict[str, Any]:
-        """Return the computed values of the manifest of a store with these further fields."""
+        """Return the computed values of the manifest. ``fields`` are the store's further fields."""
         return {
             "digest": self._digest.hexdigest(),
             "label_counts": None if self._labels is None else dict(sorted(self._labels.items())),

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence, Sized
 
 _SAMPLES, _PX, _LARGE_PX = 8, 160, 320
-_LETTERS = 200  # of a name, a reason, or a line of a repr
-_LINES = 20  # of a repr
+_LETTERS = 200  # shown of a name, a reason, or a line of a repr
+_LINES = 20  # shown of a repr
 
 _STYLE = """<style>
 div.dbloader { max-width: 760px; overflow-wrap: anywhere; }
@@ -61,13 +61,13 @@ def text(value: object) -> str:
 
 
 def table(rows: Iterable[Sequence[str]]) -> str:
-    """Return a table of rows. Cells are HTML. The first cell of a row is its head."""
+    """Return a table of rows. Cells are HTML. The first cell of a row is its heading."""
     lines = (f"<tr><th>{head}</th><td>{'</td><td>'.join(cells)}</td></tr>" for head, *cells in rows)
     return f"<table>{''.join(lines)}</table>"
 
 
 def picture(make: Callable[[], tuple[bytes, str]]) -> str:
-    """Return the picture that ``make`` returns with its media type; if it fails, the reason."""
+    """Return HTML with the picture (bytes and media type) that ``make`` returns, or with the reason if ``make`` fails."""
     try:
         data, kind = make()
     except (DamagedRecordError, DamagedStoreError, ImageError) as error:
@@ -80,7 +80,7 @@ def store_html(shown: Sized, locate: Callable[[Sequence[int]], tuple[Source, Seq
 
     Args:
         shown: The store or the dataset.
-        locate: Returns the store, and the indices in it of some of the records.
+        locate: Takes positions in ``shown``, and returns the store and the indices of these records in the store.
     """
     try:
         length = len(shown)
@@ -97,13 +97,13 @@ def store_html(shown: Sized, locate: Callable[[Sequence[int]], tuple[Source, Seq
         lines = "\n".join(map(text, repr(shown).splitlines()[:_LINES]))
         rows = ((name, text(value)) for name, value in store.manifest.in_words().items() if value)
         parts = [_STYLE, f"<pre>{lines}</pre>", _sheet(store, indices), table(rows), how]
-    except Exception:  # a notebook would show the error, and then the plain repr
+    except Exception:  # otherwise a notebook would show the error before the plain repr
         return None
     return f"<div class=dbloader>{''.join(parts)}</div>"
 
 
 def records_html(store: Source, indices: Sequence[Any], head: str, code: str = "") -> str | None:
-    """Return eight of some records as HTML, between a line of text and a line of code; None if they cannot be read."""
+    """Return up to eight of the records as HTML, between a line of text and a line of code; None if reading fails."""
     try:
         count = min(len(indices), _SAMPLES)
         sheet = _sheet(store, [int(indices[number * len(indices) // count]) for number in range(count)])
@@ -114,7 +114,7 @@ def records_html(store: Source, indices: Sequence[Any], head: str, code: str = "
 
 
 def record_html(image: Any, describe: Callable[[], Iterable[tuple[str, str]]]) -> str | None:
-    """Return a record as HTML, from its image and the names and reprs of its values; None if it has wrong values."""
+    """Return a record as HTML: its image, and the names and reprs that ``describe`` returns; None if that fails."""
     try:
         large = "" if image is None else f"<figure class=large>{picture(lambda: _small(image, _LARGE_PX))}</figure>"
         rows = [(text(name), text(value)) for name, value in describe()]

@@ -1,4 +1,4 @@
-"""Names and other texts, packed: their UTF-8 one after the other, and where each begins."""
+"""Names and other texts, packed: their UTF-8 bytes in one block, and the offset of each text."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Names(Sequence[str]):
         for start in range(0, len(lengths), _AT_ONCE):
             part = slice(start, start + _AT_ONCE)
             first, last = offsets[start], offsets[min(start + _AT_ONCE, len(lengths))]
-            # Where each byte of the result comes from: its own position, shifted as far as its name.
+            # The source of each byte of the result: its own position, shifted as far as its whole name.
             data[first:last] = self.data[
                 np.arange(first, last) + np.repeat(begins[part] - offsets[:-1][part], lengths[part])
             ]

@@ -26,7 +26,7 @@ from dbloader.records.values import INT64_MIN, UINT32_MAX, array_bytes, checked_
 STANDARD_FIELDS = ("name", "label", "image", "width", "height", "format", "damaged", "resized_from")
 RESERVED_FIELDS = frozenset(STANDARD_FIELDS) | {"_id", "index", "crc32", "gridfs"}
 
-_REPR_LETTERS, _SHOWN_FIELDS = 500, 6  # of the repr of a record
+_REPR_LETTERS, _SHOWN_FIELDS = 500, 6  # most letters and fields in the repr of a record
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class Record:
 
 
 class _ShortRepr(reprlib.Repr):
-    """Shows bytes and arrays only by their sizes, and a part of all else."""
+    """Shows only the sizes of bytes and arrays, and shortens everything else."""
 
     def __init__(self) -> None:
         super().__init__()

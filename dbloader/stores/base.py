@@ -87,7 +87,7 @@ class Store(ABC):
 
     @abstractmethod
     def read(self, indices: Sequence[int]) -> list[Record]:
-        """Return records in the order of the indices, with repeats, in one transaction or round trip.
+        """Return records in the order of the indices, which may repeat, in one transaction or round trip.
 
         Each record's CRC-32 is verified. The records own their memory.
 
@@ -123,7 +123,7 @@ class Store(ABC):
         Args:
             name: ``"label"`` (int64; NO_LABEL without one), ``"width"``, ``"height"`` (uint32 pixels; 0 if unknown),
                 ``"nbytes"`` (uint64 bytes of the image; 0 without one), ``"crc32"`` (uint32), or a further field with
-                numbers, booleans or short texts; see ``FieldColumn.array``. ``"field.nbytes"`` is always the field.
+                numbers, booleans or short texts; see ``FieldColumn.array``. ``"field.nbytes"`` always means the field.
 
         Raises:
             OptionError: There is no such column. The message lists the columns.
@@ -185,7 +185,7 @@ class Store(ABC):
 
     @abstractmethod
     def is_at(self, place: str | os.PathLike[str]) -> bool:
-        """Return whether a new store at a place would replace this store, a part of it, or a store it is a part of.
+        """Return whether a new store at a place would replace this store, a part of it, or a store that contains it.
 
         Links to the place and other spellings of it are recognized.
         """
@@ -217,7 +217,7 @@ class Store(ABC):
             try:
                 raise damage.error
             finally:
-                del damage  # or the error would keep this frame, and this frame the error
+                del damage  # otherwise this frame and the error would keep each other alive
         return self.manifest.digest
 
     def verified(self, document: bytes | memoryview, index: int) -> EncodedRecord:
@@ -281,7 +281,7 @@ class Store(ABC):
             return _Records(self, self.read(range(len(self))[index]))
         position = index + len(self) if index < 0 else index
         if not 0 <= position < len(self):
-            self._check_index(index)  # raises, with the index as it was asked
+            self._check_index(index)  # raises an error with the index that was given
         return self.read([position])[0]
 
     def __iter__(self) -> Iterator[Record]:
@@ -367,7 +367,7 @@ def find_damage(store: Store, progress: Callable[[int], object]) -> Iterator[Dam
             try:
                 stored = handle.chunk(name, number)
                 if _agree(name, packed[name], stored, lost):
-                    packed[name] = bytes(stored)  # whose kind the manifest counts; see _agree
+                    packed[name] = bytes(stored)  # the manifest counts the kind of the stored chunk; see _agree
                     continue
                 what = f"its column {name} does not fit the {len(chunk)} records from {start} on"
                 damage = Damage(DamagedStoreError(f"{store.place}: {what}; {_REMEDY}"))
@@ -406,7 +406,7 @@ def _compare_manifest(store: Store, summary: Summary, totals: Totals, events: Co
 def read_records(store: Store, indices: range) -> Iterator[tuple[EncodedRecord | Damage, int]]:
     """Yield each record, or its damage, with its index. A record is valid until the next one is taken."""
     done = 0
-    # Request the next block: the disk then works while these records are verified. The block before requested these.
+    # Request the next block, so the disk works while these records are verified. An earlier call requested these.
     store.prefetch(range(indices.stop if indices.start else 0, min(indices.stop + len(indices), len(store))))
     try:
         with store.borrow_documents(indices) as documents:
@@ -414,7 +414,7 @@ def read_records(store: Store, indices: range) -> Iterator[tuple[EncodedRecord |
                 yield store.verified(document, index), index
                 done += 1
     except (DamagedRecordError, DamagedStoreError) as error:
-        if len(indices) > 1:  # read one by one, as the error may hide records after it
+        if len(indices) > 1:  # read one by one, because the error may hide later records
             for index in indices[done:]:
                 yield from read_records(store, range(index, index + 1))
             return
@@ -427,13 +427,13 @@ def read_records(store: Store, indices: range) -> Iterator[tuple[EncodedRecord |
 
 
 def _agree(column: str, packed: bytes, stored: bytes | memoryview, lost: list[int]) -> bool:
-    """Return whether a stored chunk of a column is the one made from its records, except at the positions ``lost``."""
+    """Return whether a stored chunk equals the chunk made from its records, except at the positions ``lost``."""
     if packed == stored or (not lost and not column.startswith(PREFIX)):
         return packed == stored
     if column not in DTYPES:
         unpack: Callable[[bytes | memoryview], list[Any]] = names_in if column == "name" else unpack_values
         skipped, pairs = {*lost}, zip(unpack(packed), unpack(stored), strict=True)
-        # The kind of a chunk of a field depends also on lost records, on the shards that it was made from, and in
+        # The kind of a field's chunk also depends on lost records, on the shards from which it was made, and in
         # MongoDB on records after the last commit of an interrupted conversion.
         return all(one == other or OTHER in (one, other) for at, (one, other) in enumerate(pairs) if at not in skipped)
     one, other = (np.delete(np.frombuffer(part, DTYPES[column]), lost) for part in (packed, stored))

@@ -1,4 +1,4 @@
-"""Records and events since the last commit, and the thread that commits them."""
+"""Hold the records and events since the last commit, and commit them in a thread."""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from dbloader.records.record import EncodedRecord
     from dbloader.stores.write_buffer import Commit
 
-# A killed conversion loses at most two commits. Waiting for the disk takes little of the time of writing 8 MiB, and
-# more would leave the CPU's cache.
+# A killed conversion loses at most two commits. With 8 MiB, waiting for the disk takes little of the time, and the
+# bytes still fit into the CPU's cache.
 COMMIT_BYTES = 8 * 2**20
 # Limits the loss where files arrive slowly.
 COMMIT_SECONDS = 2.0
@@ -143,8 +143,10 @@ class Writer(ABC):
         Raises:
             StoreExistsError: The unfinished store was begun with other settings.
         """
-        settings = bson.decode(bson.encode(settings))  # stored settings have lists where these may have tuples
-        known = self.resumed and (self.settings or self.length)  # otherwise interrupted before this call
+        settings = bson.decode(bson.encode(settings))  # makes lists of tuples, as in stored settings
+        known = self.resumed and (
+            self.settings or self.length
+        )  # otherwise interrupted before the first call of this method
         for key in self.settings.keys() | settings.keys() if known else ():
             before, now = self.settings.get(key), settings.get(key)
             if before != now:
@@ -169,7 +171,7 @@ class Writer(ABC):
             records: Records, which get the next indices.
             events: Lines of the report: ``name``, ``event`` (such as ``"rejected"``) and ``reason``.
             outcome: Counts to add to the manifest's ``outcome``.
-            position: Items of the source that are done. A resumed writer has the number in ``position``.
+            position: Number of items of the source that are done. A resumed writer has it as its ``position``.
             depths: Counts to add to the manifest's ``depths``.
         """
         self._check_unfinished()

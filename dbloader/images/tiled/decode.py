@@ -108,7 +108,7 @@ def join_tiles(
 ) -> tuple[bytearray, int, int]:
     """Join the tiles of a crop to a small JPEG that any decoder reads, without decoding them.
 
-    The other arguments and the errors are as in `decode_crop`, but damage within tiles is not found.
+    The errors are as in `decode_crop`, but damage within tiles is not found.
 
     Args:
         jpeg: The whole file.
@@ -118,7 +118,7 @@ def join_tiles(
         width: Width of the crop, in pixels.
         height: Height of the crop, in pixels.
         check_lengths: Check that the lengths belong to this JPEG. False is faster, for example where one checksum
-            covers both.
+            covers both the lengths and the JPEG.
 
     Returns:
         The JPEG, without metadata, and the left and upper edge of the crop in its image, in pixels.

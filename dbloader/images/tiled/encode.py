@@ -124,7 +124,7 @@ def encode_tiled(
 
 
 def encode_image(image: Image.Image, image_format: str, options: Mapping[str, Any]) -> bytes:
-    """Encode an image with Pillow, and raise its errors. A JPEG gets optimal Huffman codes where Pillow can."""
+    """Encode an image with Pillow, and pass on Pillow's errors. A JPEG gets optimal Huffman codes if possible."""
     if image_format == "JPEG":
         try:
             file = io.BytesIO()

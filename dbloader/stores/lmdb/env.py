@@ -41,7 +41,7 @@ class Environment:
         self.ahead = ReadAhead(path, key, b"records")
 
     def release_pages(self) -> None:
-        """Remove the pages that were read from this process's memory. They stay in the page cache."""
+        """Remove the file's pages from this process's memory. They stay in the page cache."""
         with suppress(OSError, AttributeError), open("/proc/self/maps") as maps:  # noqa: PTH123 - Linux only
             for span, mode, _, device, inode, *_ in map(str.split, maps):
                 key = os.makedev(*(int(number, 16) for number in device.split(":"))), int(inode)
@@ -57,7 +57,7 @@ class Environment:
 
 
 class ForkGate:
-    """Keeps forks away from threads that use LMDB: a fork waits for the threads inside, and new threads for the fork.
+    """Keeps forks away from threads that use LMDB: a fork waits for the threads inside, and new threads wait for it.
 
     Otherwise a forked child could hang. To close an environment, py-lmdb waits for the threads that use it, and the
     threads of the parent do not exist in the child.
@@ -137,7 +137,7 @@ def release(environment: Environment) -> None:
 
 
 def check_size(opened: lmdb.Environment, size: int, place: str, remedy: str) -> None:
-    """Raise DamagedStoreError if a file of some bytes is cut short. Reading beyond its end would raise SIGBUS."""
+    """Raise DamagedStoreError if the file's size shows that it is cut short. Reading beyond its end raises SIGBUS."""
     used = (opened.info()["last_pgno"] + 1) * opened.stat()["psize"]
     if size < used:
         raise DamagedStoreError(f"{place} is cut short: it has {size} bytes of {used}; {remedy}")

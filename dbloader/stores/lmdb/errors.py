@@ -55,7 +55,7 @@ def translate(error: lmdb.Error, place: str, *, use: str = "read", remedy: str =
         error: LMDB's error.
         place: The file or cache, for the message.
         use: "read" or "written".
-        remedy: For a damaged file, or a file that is not LMDB's.
+        remedy: What to do about a damaged file, or a file that is not LMDB's.
     """
     text, remedy = str(error), f"; {remedy}" if remedy else ""
     if isinstance(error, lmdb.InvalidError):
@@ -67,7 +67,7 @@ def translate(error: lmdb.Error, place: str, *, use: str = "read", remedy: str =
     if _mentions(_NO_RIGHT, text):
         return StoreAccessError(f"{place} may not be {use}: {text}")
     if type(error) is lmdb.Error or isinstance(error, _SYSTEM):
-        # Too many open files, no address space, or open through lmdb itself: the file may be intact.
+        # The file may be intact: too many files are open, address space is short, or the program opened it with lmdb.
         return StoreError(f"{place} cannot be {use}: {text}")
     return DamagedStoreError(f"{place} cannot be {use}: {text}{remedy}")
 

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
     from dbloader.stores.lmdb.shard_table import Shard
 
-# Chunks of columns that are read before their pages are released. That many chunks of names have 40 MB.
+# Chunks of columns that are read before their pages are released. This many chunks of names are 40 MB.
 _CHUNKS_KEPT = 256
 # File descriptors of an open shard: LMDB's and ReadAhead's.
 _DESCRIPTORS = 2
-# Records of a sharded store that are copied at a time: some for each transaction, and few enough if images are large.
+# Records of a sharded store that are copied at a time: more save transactions, fewer save memory.
 _COPIED = 16
 _REMEDY = f"if the store was replaced, open it again, else {COPY_AGAIN}"
 
@@ -53,11 +53,11 @@ class LMDBHandle:
         path: The file.
         place: The file's name in messages.
         digest: The expected digest; None for any.
-        index_of: The manifest of the sharded store whose index the file must be; None for a store.
+        index_of: The manifest of a sharded store if the file must be its index; None if the file must be a store.
 
     Raises:
         OtherStoreError: The file is not the expected one.
-        NotAStoreError: The file is not a store, or not the index of one.
+        NotAStoreError: The file is not a store, or not the index of a sharded store.
         DamagedStoreError: The file is cut short, or its manifest is damaged.
         StoreVersionError: The store has a newer format.
     """
@@ -130,7 +130,7 @@ class LMDBHandle:
         self.shared.ahead.prefetch(indices)
 
     def release_pages(self) -> None:
-        """Remove the pages that were read from this process's memory. They stay in the page cache."""
+        """Remove the file's pages from this process's memory. They stay in the page cache."""
         self.shared.release_pages()
 
     def look_up(self, indices: Sequence[int]) -> Iterator[memoryview | None]:
@@ -312,7 +312,7 @@ class ShardedHandle:
                 self._shard(number).prefetch([indices[position] - start for position in positions])
 
     def release_pages(self) -> None:
-        """Remove the pages that were read from this process's memory. They stay in the page cache."""
+        """Remove the file's pages from this process's memory. They stay in the page cache."""
         with env.gate, self._lock:
             for handle in self._opened.values():
                 handle.release_pages()

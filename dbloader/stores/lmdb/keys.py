@@ -1,4 +1,4 @@
-"""Keys of an LMDB store, in its sub-databases ``records`` and ``meta``, and places of its file.
+"""Keys of an LMDB store, in its sub-databases ``records`` and ``meta``, and the path of its file.
 
 docs/format.md describes the keys. A key of ``records`` is the 8-byte big-endian index of a record.
 """

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dbloader.errors import StoreError
 
 FIRST_MAP_BYTES = 2**26
-"""Size of the memory map at first. A full map is doubled. It takes address space, not memory or disk."""
+"""Initial size of the memory map, which doubles when it is full. It takes address space, not memory or disk."""
 
 _BEGIN_AGAIN = "begin again with overwrite (--overwrite)"
 # A disk that takes fewer bytes is full. This is more than a block of any file system.
@@ -178,7 +178,7 @@ def open_locked(path: Path, flags: int, place: str, doing: str = "writing") -> i
     """Open a file for writing, with more flags of os.open, lock it for this process, and return its descriptor.
 
     Raises:
-        StoreLockedError: Another process has locked it. The message has its activity, ``doing``.
+        StoreLockedError: Another process has locked it. The message says that this process is ``doing``.
         StoreAccessError: The file cannot be opened, or its file system does not support locks.
     """
     while True:

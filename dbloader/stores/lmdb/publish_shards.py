@@ -1,4 +1,4 @@
-"""Make a folder of LMDB stores one sharded store, and put it in the place of another."""
+"""Make a folder of LMDB stores one sharded store, and replace another store with it."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def write_index(path: str, shards: Iterable[Store], place: str, *, salt: int, **
 
     Args:
         path: The file. It is created when it is complete.
-        shards: The shards in order. Each is opened when it is taken.
+        shards: The shards in order. Each opens when the iteration reaches it.
         place: The place of the sharded store, for messages.
         salt: The manifest's salt.
         facts: ``classes``, ``source`` and ``created`` of the manifest.

@@ -44,7 +44,7 @@ class ReadAhead:
 
     Args:
         path: The file. It is opened a second time, because LMDB does not share its descriptor.
-        key: Device and inode of the file. There are no hints if the path has another file by now.
+        key: Device and inode of the file. If the path now has another file, there are no hints.
         name: The sub-database. Its keys are the 8-byte big-endian integers from 0 on.
     """
 
@@ -63,7 +63,7 @@ class ReadAhead:
                 self._find_root(name)
 
     def written(self) -> tuple[int, int]:
-        """Return the file's present size in bytes and when it was last written to in ns, even if it was removed."""
+        """Return the file's size in bytes and the time of its last change in ns, even if the file was removed."""
         if self._file < 0:
             return 0, 0
         status = os.fstat(self._file)

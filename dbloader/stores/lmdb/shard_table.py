@@ -138,5 +138,5 @@ class ShardTable(NamedTuple):
 
 
 def kept_manifest(index_file: str) -> str:
-    """Return the file name of the manifest of a previous store, which its readers may open again."""
+    """Return the file name under which a previous store's manifest is kept for readers that open it again."""
     return f"{index_file}.{MANIFEST_FILE}"

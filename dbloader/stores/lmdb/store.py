@@ -116,7 +116,7 @@ class LMDBStore(Store):
     def find(self, name: str) -> int:
         if not isinstance(name, str):
             raise TypeError(f"find takes the name of a record, a str, got {short_repr(name)}")
-        hashed = np.uint32(name_hash(name.encode(errors="replace")))  # no stored name has characters without UTF-8
+        hashed = np.uint32(name_hash(name.encode(errors="replace")))  # stored names are valid UTF-8
         handle = self.open_handle()
         for number, chunk in enumerate(handle.chunks("name_hash") if name else ()):
             for position in np.flatnonzero(np.frombuffer(chunk, DTYPES["name_hash"]) == hashed).tolist():
@@ -189,7 +189,7 @@ class LMDBStore(Store):
         return StoreNotFoundError(f"{self.place} does not exist; dbloader convert makes a store")
 
     def release_pages(self) -> None:
-        """Remove the pages that were read from this process's memory. They stay in the page cache."""
+        """Remove the store's pages from this process's memory. They stay in the page cache."""
         self.open_handle().release_pages()
 
     @override

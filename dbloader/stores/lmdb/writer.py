@@ -57,7 +57,7 @@ class LMDBWriter(Writer):
         try:
             with refusals(self.place):
                 self._begin_or_resume()
-        except BaseException:  # an ExitStack would have a moment in which Ctrl-C leaves the file
+        except BaseException:  # with an ExitStack, Ctrl-C at one moment would leave the file
             self._leave(keep=self._partial.committed)
             raise
 
@@ -133,7 +133,7 @@ class LMDBWriter(Writer):
             self._partial.committed = progress is not None
             if progress is not None:
                 self._restore(progress)
-            self._check_replaceable()  # again, as the progress shows whether this writer may overwrite
+            self._check_replaceable()  # again, because only the progress shows whether this writer may overwrite
             undo.pop_all()
 
     @override

@@ -36,7 +36,7 @@ class Catalog:
     """The document that describes a place, and the data of its stores.
 
     Every method can be repeated after an interruption anywhere. Every change of the document names the token of the
-    writer's lease. So the server refuses a writer if another one took the place while it was silent.
+    writer's lease. So the server refuses a writer that lost the place to another writer while it was silent.
     """
 
     def __init__(self, connection: Connection, place: MongoURI, token: str) -> None:

@@ -40,8 +40,8 @@ T = TypeVar("T")
 
 # How long the first use waits for a server: a wrong host should be reported within seconds.
 SELECTION_SECONDS = 5.0
-# How long one answer may take before the question is repeated on another connection. Even a slow disk reads a batch
-# in less.
+# How long one answer may take before the request is repeated on another connection. Even a slow disk reads a batch
+# in less time.
 SILENCE_SECONDS = 10.0
 # How long an operation is repeated after its first failure: longer than a restart or an election (10 s by default).
 RETRY_SECONDS = 60.0
@@ -50,7 +50,7 @@ SCAN_SECONDS = 600.0
 # Pauses between attempts grow up to this.
 LONGEST_PAUSE_SECONDS = 2.0
 _FIRST_PAUSE_SECONDS = 0.05
-# How long operations are repeated after one was given up: closing must not take another minute for each.
+# How long operations are repeated after one was given up: closing must not take a minute for each operation.
 _AFTER_FAILURE_SECONDS = 2.0
 # Routers and firewalls silently forget connections that are idle for minutes.
 _IDLE_SECONDS = 60.0
@@ -67,7 +67,7 @@ class SharedClient:
 
 
 _clients: weakref.WeakValueDictionary[tuple[object, ...], SharedClient] = weakref.WeakValueDictionary()
-# Clients of the process that this one was forked from. Closing or collecting one would end the parent's sessions.
+# Clients of the process that this one was forked from. Closing or garbage-collecting them would end the parent's sessions.
 _inherited: list[SharedClient] = []
 _lock = threading.Lock()
 
@@ -107,7 +107,7 @@ def _close(client: pymongo.MongoClient[Any], pid: int) -> None:
 
 def _begin_child() -> None:
     global _lock
-    _lock = threading.Lock()  # a thread that the child does not have may hold the old one
+    _lock = threading.Lock()  # a thread that exists only in the parent may hold the old lock
     _inherited.extend(_clients.values())
     _clients.clear()
 
@@ -171,7 +171,7 @@ class Connection:
     ) -> T:
         """Call a function, and repeat the call after temporary errors. Repeated calls must do no harm.
 
-        Calls are repeated for RETRY_SECONDS (``timeoutMS`` of the place) after the first failure: until then the
+        Calls are repeated for RETRY_SECONDS (``timeoutMS`` of the place) after the first failure: before it, the
         function may have worked for an hour.
 
         If an answer takes longer than SILENCE_SECONDS (``socketTimeoutMS``), the next attempt uses another connection
@@ -179,7 +179,7 @@ class Connection:
 
         Args:
             function: What to do.
-            seconds: Repeat for this time after the call began instead.
+            seconds: Repeat until this many seconds after the call began, instead.
             scan: A collection that the server may have to read document by document. After the server has answered a
                 ping, such a scan may take SCAN_SECONDS. Meanwhile the driver checks on another connection, every 10 s
                 (``heartbeatFrequencyMS``), that the server is there, and interrupts the scan if it is not.
@@ -193,7 +193,7 @@ class Connection:
             began = time.monotonic()
             try:
                 if scan is not None:
-                    # Within the time of a scan, the driver would also wait that long for a server.
+                    # Without this ping, the driver would wait for a server as long as a scan may take.
                     scan.database.command("ping", read_preference=scan.read_preference)
                     until = time.monotonic() + SCAN_SECONDS
                 # A timeout of 0 would mean forever.

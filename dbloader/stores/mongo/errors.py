@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _TRANSIENT = frozenset({
     6, 7, 89, 202, 262, 317, 9001,  # network errors and time limits between servers
     24, 46, 112, 117, 246,  # locks, conflicts, a snapshot that is gone
-    64, 133, 134,  # too few members answer: the write is there, but not yet on a majority
+    64, 133, 134,  # too few members answer: the write is stored, but not yet on a majority
     150, 13388,  # a shard has moved
     175, 237,  # the server killed a query or a cursor
     276, 12586, 12587,  # an election aborted an index build, or another operation is in the way
@@ -98,7 +98,7 @@ def translate(error: errors.PyMongoError, place: MongoURI, *, waited: float | No
             f"no server answers at {name} within {waited:g} s ({text}): "
             f"is the host right, is the server running, can it be reached from here{tls}?"
         )
-    if _NO_INDEX.search(str(error)):  # at the end, after the query
+    if _NO_INDEX.search(str(error)):  # the query comes first in the message
         return StoreError(
             f"{name}: an index of its records is missing: convert again, or make the indexes that docs/format.md lists"
         )

@@ -42,7 +42,7 @@ class LargeRecords:
         self._chunks = database.get_collection(f"{name}.chunks", read_preference=read_preference)
 
     def put(self, index: int, document: bytes) -> str:
-        """Store a record and return the file's id. It is new, so leftovers of an earlier attempt cannot mix with it."""
+        """Store a record in a file with a new id, so leftovers of an earlier attempt cannot mix with it. Return the id."""
         file = f"record/{index:016x}/{bson.ObjectId()}"
         self._bucket.upload_from_stream_with_id(file, file, document)
         return file
@@ -74,7 +74,7 @@ class LargeRecords:
 def make_stub(document: bytes, file: object) -> bytes:
     """Return the document that replaces a large record: all its fields but the image, and the id of its file.
 
-    If that is too large as well, it lacks the largest of the record's further fields.
+    If such a stub would be too large as well, leave out the largest of the record's further fields.
     """
     values: dict[str, Any] = bson.decode(document)
     index, kept = values.pop("_id"), {name: value for name, value in values.items() if name != "image"}
@@ -87,7 +87,7 @@ def make_stub(document: bytes, file: object) -> bytes:
 
 
 def stub_matches(stub: bytes, document: bytes, file: object) -> bool:
-    """Return whether a stub, from which queries are answered, is the one made from the whole record.
+    """Return whether a stub equals the stub made from the whole record. Queries are answered from stubs.
 
     An undecodable record counts as matching: its CRC-32 reports it.
     """

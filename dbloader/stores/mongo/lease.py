@@ -107,7 +107,7 @@ class Lease:
             try:
                 self._meta.update_one(self._mine, change, upsert=True)
             except DuplicateKeyError:
-                # Another process holds it. An end too far in the future would lock the place forever: cut it.
+                # Another process holds the lease. If its end is too far in the future, bring the end forward.
                 late = {"_id": STORE, "$expr": {"$gt": ["$writer.expires", end]}}
                 cut: list[dict[str, Any]] = [{"$set": {"writer": {"expires": end}}}]
                 self._meta.update_one(late, cut)

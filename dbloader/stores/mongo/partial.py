@@ -62,8 +62,8 @@ class PartialStore:
 
     A writer that was overtaken while it was silent may still write, and the server may run a command of this writer
     long after the writer has repeated it. Neither changes later writes. Records are only inserted, and existing ones
-    are compared. Columns and events have the number of the run and commit that wrote them, and only later ones replace
-    them. No file in GridFS is written twice.
+    are compared. Columns and events have the number of the run and commit that wrote them, and only a later run or
+    commit replaces them. No file in GridFS is written twice.
 
     ``run`` numbers the writers of the store, from 1 on.
     """
@@ -123,8 +123,8 @@ class PartialStore:
     def commit(self, commit: Commit, progress: Mapping[str, Any]) -> None:
         """Store records, chunks of columns, events, and the progress.
 
-        A failure repeats all of it. Only the last step waits for the journal, so a killed server may have lost the
-        others.
+        After a failure, every step is repeated. Only the last step waits for the journal, so a killed server may have
+        lost the others.
         """
         self._commits += 1
         meta: list[dict[str, Any]] = [

@@ -79,7 +79,7 @@ class MongoReader:
 
     def _find_store(self) -> tuple[str, Manifest]:
         if self.may_lag:
-            # PrimaryPreferred takes any member that is known. So wait until the primary is.
+            # PrimaryPreferred reads from any known member. So wait until the primary is known.
             with suppress(PyMongoError), pymongo.timeout(_PRIMARY_SECONDS):
                 self.meta.with_options(read_preference=Primary()).find_one({"_id": STORE}, {"_id": 1})
         document = self.connection.retry(lambda: self.meta.find_one({"_id": STORE}))
@@ -143,7 +143,7 @@ class MongoReader:
         return self.connection.retry(lambda: self.large.get(file))
 
     def check_records(self) -> None:
-        """Check that the server has any records of the store. It has none once a replaced store is removed."""
+        """Check that the server still has records of the store. It has none after a replaced store was removed."""
         if self.manifest.length and self.connection.retry(lambda: self.newest.find_one({}, {"_id": 1})) is None:
             raise self._lost("its collection of records is gone")
 

@@ -60,7 +60,7 @@ class MongoStore(Store):
         try:
             found = self._find(reader, indices)
         except DamagedStoreError:
-            # The driver cannot decode one of the documents: decode each by itself to name it.
+            # The driver cannot decode one of the documents: decode each by itself to find which.
             salt, documents = reader.manifest.salt, self.documents(indices)
             pairs = zip(documents, indices, strict=True)
             return [self._decode(document, int(index), salt) for document, index in pairs]

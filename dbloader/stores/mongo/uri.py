@@ -50,12 +50,12 @@ class MongoURI(NamedTuple):
         return f"MongoURI({self.redacted!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # As multiprocessing does with its own keys: secrets go through the pipe to a process that is being started. No
-        # other pickle has them, because it may be kept.
+        # Only a pickle for a process that is being started contains secrets: it goes through a pipe, as the keys of
+        # multiprocessing do. Other pickles may be kept, so they contain no secrets.
         return MongoURI, tuple(self if get_spawning_popen() is not None else self.without_credentials())
 
     def __deepcopy__(self, memo: object) -> MongoURI:
-        return self  # within this process the credentials are copied too
+        return self  # a copy within this process keeps the credentials
 
     @property
     def server(self) -> tuple[str, ...]:

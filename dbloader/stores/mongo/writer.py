@@ -32,7 +32,7 @@ _SYSTEM_DATABASES = ("admin", "config", "local")
 
 
 class MongoWriter(Writer):
-    """A store that is being written to a MongoDB database; see Writer. Only a dbloader store is replaced.
+    """Writes a store to a MongoDB database; see Writer. It replaces only dbloader stores.
 
     The records are in ``collection.<id>``. Once the store is finished, ``collection`` is a view of them. All writes
     wait for a majority of the members, and commits also for the journal, unless the place sets ``w`` or ``journal``.
