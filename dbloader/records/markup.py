@@ -67,7 +67,7 @@ def table(rows: Iterable[Sequence[str]]) -> str:
 
 
 def picture(make: Callable[[], tuple[bytes, str]]) -> str:
-    """Return HTML with the picture (bytes and media type) that ``make`` returns, or with the reason if ``make`` fails."""
+    """Return HTML with the picture that ``make`` returns as bytes and media type; if it fails, with the reason."""
     try:
         data, kind = make()
     except (DamagedRecordError, DamagedStoreError, ImageError) as error:

@@ -67,7 +67,7 @@ class SharedClient:
 
 
 _clients: weakref.WeakValueDictionary[tuple[object, ...], SharedClient] = weakref.WeakValueDictionary()
-# Clients of the process that this one was forked from. Closing or garbage-collecting them would end the parent's sessions.
+# Clients of the parent process. Closing or garbage-collecting them would end the parent's sessions.
 _inherited: list[SharedClient] = []
 _lock = threading.Lock()
 

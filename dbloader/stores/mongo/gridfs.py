@@ -42,7 +42,7 @@ class LargeRecords:
         self._chunks = database.get_collection(f"{name}.chunks", read_preference=read_preference)
 
     def put(self, index: int, document: bytes) -> str:
-        """Store a record in a file with a new id, so leftovers of an earlier attempt cannot mix with it. Return the id."""
+        """Store a record in a file with a new id, which excludes leftovers of earlier attempts. Return the id."""
         file = f"record/{index:016x}/{bson.ObjectId()}"
         self._bucket.upload_from_stream_with_id(file, file, document)
         return file

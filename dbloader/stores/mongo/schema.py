@@ -31,7 +31,7 @@ INDEXES: dict[str, list[tuple[str, int]]] = {
     "dbloader_name": [("name", 1), ("_id", 1)],
     LABEL_INDEX: [("label", 1), ("_id", 1)],
 }
-"""Indexes of the records. Each contains the _id, so the server answers queries for indices without reading documents."""
+"""Indexes of the records. Each contains the _id, so queries for indices read no documents."""
 
 _CRC32 = struct.Struct("<q")
 
