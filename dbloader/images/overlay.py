@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image, ImageDraw
 
+from dbloader.images.pillow import open_pillow, translate_errors
 from dbloader.images.preview import TURNS, shown_orientation, thumbnail
 
 if TYPE_CHECKING:
@@ -29,14 +30,15 @@ def draw_over(
         masks: Image files, which are drawn as `thumbnail` shows them.
 
     Raises:
-        ImageError: A mask does not decode.
+        ImageError: The picture or a mask does not decode.
     """
-    with Image.open(io.BytesIO(picture)) as opened:
+    with translate_errors("the image does not decode", MemoryError), open_pillow(picture) as opened:
         shown = opened.convert("RGB")
     if turn := TURNS.get(shown_orientation(picture)):  # the picture is the stored file
         shown = shown.transpose(turn)
     for mask in masks:
-        with Image.open(io.BytesIO(thumbnail(mask, max(shown.size), is_field=True)[0])) as opened:
+        drawn, _ = thumbnail(mask, max(shown.size), is_field=True)
+        with translate_errors("the mask does not decode", MemoryError), open_pillow(drawn) as opened:
             layer = opened.convert("RGBA").resize(shown.size, Image.Resampling.NEAREST)
         shown.paste(layer, mask=layer.getchannel("A").point(lambda alpha: round(alpha * _OPACITY)))
     turn = TURNS.get(shown_orientation(image))

@@ -84,7 +84,7 @@ def _reply(board: Board, fetcher: BatchFetcher, cell: int, where: str) -> Reply:
     """Make the parts of a batch that no other worker makes; finish the batch if this worker is the last."""
     if board.parts_left(cell) == 0:
         return Reply(cell, finished=False, helped=False)
-    task: Task = pickle.loads(board.task(cell))  # noqa: S301 # the training's process wrote it
+    task: Task = ForkingPickler.loads(board.task(cell))
     if fetcher.shared_pool is not None:
         fetcher.shared_pool.slot = task.slot
     parts = _Parts(where, task.seed)
@@ -172,7 +172,7 @@ class _Parts:
 
     def load(self, parked: bytes) -> None:
         """Add the parts that some worker has made, perhaps this one."""
-        results, errors = pickle.loads(parked)  # noqa: S301 # see dump
+        results, errors = ForkingPickler.loads(parked)
         self._errors.update(errors)
         for part, result in results.items():
             if not self.calls[part][0].done():

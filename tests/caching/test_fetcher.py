@@ -362,6 +362,7 @@ def test_replaced_origin_raises_and_never_mixes_records(origin: Path, cache: Pat
     wait_until_ended(cache)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_restart_of_the_mongodb_server_loses_no_record(
     origin: Path, cache: Path, mongod: Mongod, mongod_uri: str

@@ -114,6 +114,7 @@ def test_three_machines_without_a_shared_folder_make_a_store_and_train(
         assert done.stdout == "24\n", done.stderr
 
 
+@pytest.mark.nightly
 def test_part_made_again_is_kept(outside: Outside, machine: Machine, object_store: ObjectStore, root: Path) -> None:
     place = object_store.place("train.lmdb")
     machine.run("plan", root, place, "--shards", PARTS)
@@ -140,6 +141,7 @@ def held_at(what: str, count: int, held: Callable[[], object]) -> Callable[[str,
     return decide
 
 
+@pytest.mark.nightly
 def test_concurrent_attempts_at_a_part_leave_one_shard(
     outside: Outside, object_store: ObjectStore, root: Path, digest: str, tmp_path: Path
 ) -> None:
@@ -234,6 +236,7 @@ def test_append_puts_only_new_files(
     check_is(machine, place, convert(more, tmp_path / "whole.lmdb").digest, events=0)
 
 
+@pytest.mark.nightly
 def test_stale_append_is_refused(machine: Machine, object_store: ObjectStore, root: Path, tmp_path: Path) -> None:
     place, more = object_store.place("train.lmdb"), plant_photos(tmp_path / "more", 5)
     machine.run("convert", root, place, "--shards", 1, status=1)
@@ -286,7 +289,9 @@ class Killer:
 STEPS = {"plan": 10, "part": 14, "publish": 30, "append": 50}
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    "step", [pytest.param(step, marks=[pytest.mark.nightly] * (step != "publish")) for step in STEPS]
+)
 @pytest.mark.parametrize("trial", trials(30, 0))
 def test_conversion_killed_at_any_request_ends_with_the_digest_of_one_file(
     outside: Outside, object_store: ObjectStore, root: Path, digest: str, tmp_path: Path, step: str, trial: int
@@ -329,7 +334,8 @@ def test_conversion_killed_at_any_request_ends_with_the_digest_of_one_file(
     check_clean(outside, place)
 
 
-@pytest.mark.parametrize("share", [pytest.param(0.3), pytest.param(0.7, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("share", [0.3, 0.7])
 def test_conversion_survives_refused_requests_and_lost_answers(
     outside: Outside, object_store: ObjectStore, root: Path, digest: str, tmp_path: Path, share: float
 ) -> None:

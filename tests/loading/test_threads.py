@@ -294,6 +294,7 @@ def test_batches_after_a_late_sample_are_made_up_to_the_bound() -> None:
     assert numbers(batches_of(iterator)) == [[*range(at, at + 4)] for at in range(4, 40, 4)]
 
 
+@pytest.mark.nightly
 def test_parts_of_a_batch_get_smaller_only_while_threads_are_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     times = itertools.count()
     for module in ("threads", "part_size"):

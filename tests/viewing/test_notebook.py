@@ -209,6 +209,7 @@ nbformat.write(notebook, sys.argv[1])
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_notebook_shows_store_dataset_records_and_marks(tmp_path: Path) -> None:
     if not (find_spec("nbclient") and find_spec("ipykernel")):

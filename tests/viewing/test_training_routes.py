@@ -110,6 +110,7 @@ def anonymous(session: int) -> int:
     return total
 
 
+@pytest.mark.nightly
 def test_decoded_images_do_not_stay_in_memory(tmp_path: Path) -> None:
     image = encoded(scene(0).resize((4000, 3000)), "JPEG")  # 36 MB of pixels
     convert(plant(tmp_path / "images", {"a/0.jpg": image}), tmp_path / "a.lmdb")
