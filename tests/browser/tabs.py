@@ -56,11 +56,12 @@ class Tabs:
         self._contexts: list[BrowserContext] = []
         self.complaints: list[str] = []
 
-    def open(self, site: Site, path: str = "/", *, refused: str = "(?!)", **options: Any) -> Page:
-        """Open a page. The server may answer requests that match ``refused`` with an error."""
+    def open(self, site: Site, path: str = "/", *, refused: str = "(?!)", script: str = "", **options: Any) -> Page:
+        """Open a page, and run ``script`` first. Requests that match ``refused`` may be answered by errors."""
         context = self._chromium.new_context(storage_state=site.cookies, base_url=site.address, **options)
         self._contexts.append(context)
         context.set_default_timeout(WAIT_MS)
+        context.add_init_script(script)
         page = context.new_page()
 
         def said(message: ConsoleMessage) -> None:
