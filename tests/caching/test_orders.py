@@ -64,7 +64,7 @@ def wrapped(dataset: LMDBDataset, sampler: ResumableSampler) -> PrefetchLoader[A
 
 
 # Under load, worker processes fetch some shards twice, so that case does not run in CI.
-LOADERS = [threaded, *(pytest.param(loader_of, marks=pytest.mark.nightly) for loader_of in (created, wrapped))]
+LOADERS = [wrapped, *(pytest.param(loader_of, marks=pytest.mark.nightly) for loader_of in (created, threaded))]
 
 
 def index_of(sample: tuple[bytes, int]) -> int:
