@@ -12,7 +12,9 @@ from abc import ABC, abstractmethod
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from dbloader.batches.timed import Work, now
 from dbloader.datasets.store import StoreDataset
+from dbloader.sampling.rng import SeededIndices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from dbloader.batches.shared_memory import SharedBatchPool
-    from dbloader.batches.timed import SkippedSample, TimedBatch, Work
+    from dbloader.batches.timed import SkippedSample, TimedBatch
 
 Submit: TypeAlias = "Callable[..., Future[Any]]"
 Finish: TypeAlias = "Callable[[], TimedBatch]"
@@ -46,12 +48,13 @@ class BatchFetcher(ABC):
     check_skipped: Callable[[Sequence[SkippedSample], int, Sequence[SkippedSample]], None] | None = None
 
     @abstractmethod
-    def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
-        """Read the samples at some indices, and decode at most ``size`` of them in each call of ``submit``.
+    def begin(self, indices: Sequence[int], submit: Submit, size: int, read: bool = True) -> Finish:
+        """Read the samples at some indices; submit parts of ``size`` samples, and a last part of the rest.
 
         If the indices are SeededIndices, they decide all random numbers of the batch. Like ``Executor.submit``,
-        ``submit`` calls a function with some arguments in any thread, now or later. Return a function that returns the
-        batch, or raises an error of its samples.
+        ``submit`` calls a function with some arguments in any thread, now or later. Without ``read``, each part reads
+        its own samples, for a worker that makes only some of the parts. Return a function that returns the batch, or
+        raises an error of its samples.
         """
 
     def snapshot(self) -> BatchFetcher:
@@ -86,6 +89,16 @@ class DatasetBatchFetcher(BatchFetcher):
         A fetcher with ``image_nbytes`` decodes the images into ``pixels``, and returns the rest of each sample.
         """
 
+    def read_and_make(
+        self, indices: Sequence[int], rows: Sequence[Any] | None = None, pixels: Sequence[Any] = ()
+    ) -> tuple[list[Any], Work]:
+        """Do what ``read`` and ``make`` do, for a part of a batch whose other parts this worker may not make."""
+        began = now()
+        given = self.read(indices, rows)
+        read = now() - began
+        samples, work = self.make(given, slice(None), pixels)
+        return samples, Work(read, 0.0) + work
+
 
 class OuterBatchFetcher(BatchFetcher):
     """Makes its batches with another fetcher and other indices."""
@@ -96,14 +109,21 @@ class OuterBatchFetcher(BatchFetcher):
         self.releases_gil = fetcher.releases_gil
         self.image_nbytes = fetcher.image_nbytes
 
-    def _begin_inner(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
+    def _begin_inner(self, indices: Sequence[int], submit: Submit, size: int, read: bool = True) -> Finish:
         self.inner.shared_pool = self.shared_pool
-        return self.inner.begin(indices, submit, size)
+        return self.inner.begin(indices, submit, size, read=read)
 
 
 def split(length: int, size: int) -> list[slice]:
     """Return the parts of a batch, each of at most ``size`` samples."""
     return [slice(start, start + size) for start in range(0, length, size)]
+
+
+def part_of(indices: Sequence[Any], part: slice) -> Sequence[Any]:
+    """Return some of the indices or records of a batch; SeededIndices keep their positions."""
+    if not isinstance(indices, SeededIndices):
+        return indices[part]
+    return SeededIndices(indices[part], indices.seed, indices.epoch, indices.positions[part])
 
 
 def row_for_each(rows: np.ndarray[Any, Any] | None, length: int) -> Sequence[Any]:

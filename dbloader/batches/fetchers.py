@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import Subset
 from typing_extensions import override
 
-from dbloader.batches.base import DatasetBatchFetcher, OuterBatchFetcher, row_for_each, split
+from dbloader.batches.base import DatasetBatchFetcher, OuterBatchFetcher, part_of, row_for_each, split
 from dbloader.batches.collate import Collate, collate_samples
 from dbloader.batches.mixture import MixtureBatchFetcher
 from dbloader.batches.tensors import TensorBatchFetcher
@@ -75,11 +75,11 @@ class SubsetBatchFetcher(OuterBatchFetcher):
     """Makes the batches of a Subset with the fetcher of the whole dataset."""
 
     @override
-    def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
+    def begin(self, indices: Sequence[int], submit: Submit, size: int, read: bool = True) -> Finish:
         chosen = [self.dataset.indices[index] for index in indices]
         if isinstance(indices, SeededIndices):
             chosen = SeededIndices(chosen, indices.seed, indices.epoch, indices.positions)
-        return self._begin_inner(chosen, submit, size)
+        return self._begin_inner(chosen, submit, size, read=read)
 
 
 class SampleBatchFetcher(DatasetBatchFetcher):
@@ -104,12 +104,15 @@ class SampleBatchFetcher(DatasetBatchFetcher):
         self._reads_records = transform is None and isinstance(dataset, StoreDataset) and not dataset.makes_own_samples
 
     @override
-    def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
+    def begin(self, indices: Sequence[int], submit: Submit, size: int, read: bool = True) -> Finish:
         began = now()
-        given = self.read(indices)
-        read = now() - began
-        futures = [submit(self.make, given, part) for part in split(len(indices), size)]
-        return functools.partial(self._finish, indices, futures, read)
+        parts = split(len(indices), size)
+        if read:
+            given = self.read(indices)
+            futures = [submit(self.make, given, part) for part in parts]
+        else:
+            futures = [submit(self.read_and_make, part_of(indices, part)) for part in parts]
+        return functools.partial(self._finish, indices, futures, now() - began)
 
     @override
     def read(self, indices: Sequence[int], rows: Sequence[Any] | None = None) -> tuple[Sequence[Any], Sequence[Any]]:
@@ -122,7 +125,7 @@ class SampleBatchFetcher(DatasetBatchFetcher):
 
     @override
     def make(self, given: Any, part: slice, pixels: Sequence[Any] = ()) -> tuple[list[Any], Work]:
-        given, rows = _part_of(given[0], part), given[1][part]
+        given, rows = part_of(given[0], part), given[1][part]
         began = now()
         make: Callable[[Any, Any], Any] = self._transformed
         if self._reads_records:
@@ -162,10 +165,3 @@ class SampleBatchFetcher(DatasetBatchFetcher):
         if isinstance(transform, Decoder):
             return transform(image, random_numbers)
         return apply_transform(transform, image, random_numbers)
-
-
-def _part_of(given: Sequence[Any], part: slice) -> Sequence[Any]:
-    """Return some of the records or indices; SeededIndices keep their positions."""
-    if not isinstance(given, SeededIndices):
-        return given[part]
-    return SeededIndices(given[part], given.seed, given.epoch, given.positions[part])

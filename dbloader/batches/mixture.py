@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from typing_extensions import override
 
-from dbloader.batches.base import BatchFetcher, row_for_each, split
+from dbloader.batches.base import BatchFetcher, part_of, row_for_each
 from dbloader.batches.collate import Collate, collate_samples
 from dbloader.batches.tensors import TensorBatchFetcher, join_batch
 from dbloader.batches.timed import TimedBatch, Work, now
@@ -41,7 +41,7 @@ class MixtureBatchFetcher(BatchFetcher):
         self._functions = [None if one.makes_own_samples else (*map(id, three),) for *three, one in functions]
 
     @override
-    def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
+    def begin(self, indices: Sequence[int], submit: Submit, size: int, read: bool = True) -> Finish:
         first = self.parts[0]
         images: Any = None
         pixels: Any = None
@@ -55,27 +55,35 @@ class MixtureBatchFetcher(BatchFetcher):
         drawn: dict[Any, Any] = {}
         left = 0  # how many samples the last job can take
         for number, places, own in groups:
-            read = now()
+            started = now()
             if (key := self._functions[number]) is not None and key not in drawn:
                 drawn[key] = self.dataset.datasets[number].random_numbers(indices)
             rows = None if key is None else row_for_each(drawn[key], len(indices))
-            given = self.parts[number].read(own, rows if rows is None else [rows[place] for place in places])
-            waited[number] += now() - read
-            for part in split(len(own), size):
-                if left < len(places[part]):
+            rows = rows if rows is None else [rows[place] for place in places]
+            given = self.parts[number].read(own, rows) if read else None
+            waited[number] += now() - started
+            end = 0
+            while end < len(own):
+                if not left:
                     jobs.append([])
                     left = size
-                jobs[-1].append((number, given, part, places[part]))
-                left -= len(places[part])
+                part = slice(end, min(end + left, len(own)))
+                jobs[-1].append((number, given, own, rows, part, places[part]))
+                left -= part.stop - end
+                end = part.stop
         serial = now() - began
         futures = [submit(self._make, job, pixels) for job in jobs]
         return functools.partial(self._finish, indices, sources, images, futures, waited, serial)
 
     def _make(self, job: list[Any], pixels: Any) -> list[tuple[int, list[int], list[Any], Work]]:
         made = []
-        for number, given, part, places in job:
-            rows = () if pixels is None else [pixels[place] for place in places]
-            made.append((number, places, *self.parts[number].make(given, part, rows)))
+        for number, given, own, rows, part, places in job:
+            fetcher, images = self.parts[number], () if pixels is None else [pixels[place] for place in places]
+            if given is None:
+                result = fetcher.read_and_make(part_of(own, part), rows if rows is None else rows[part], images)
+            else:
+                result = fetcher.make(given, part, images)
+            made.append((number, places, *result))
         return made
 
     def _finish(

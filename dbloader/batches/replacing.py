@@ -118,11 +118,11 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
         self._suspects: set[int] = set()
 
     @override
-    def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
+    def begin(self, indices: Sequence[int], submit: Submit, size: int, read: bool = True) -> Finish:
         assert isinstance(indices, SeededIndices), "create_loader accepts no other order"
         tested = [at for at, index in enumerate(indices) if index in self._suspects]
         chosen, skipped = self._replace(indices, tested, call_now)
-        begun = _try(self._begin_inner, chosen, submit, size)
+        begun = _try(self._begin_inner, chosen, submit, size, read)
 
         def finish() -> TimedBatch:
             batch = None if begun is None else _try(begun)

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import get_worker_info
 from typing_extensions import override
 
-from dbloader.batches.base import DatasetBatchFetcher, row_for_each, split
+from dbloader.batches.base import DatasetBatchFetcher, part_of, row_for_each, split
 from dbloader.batches.collate import ELEMENTS, collate
 from dbloader.batches.shared_memory import ReleasingArray, TensorByValue, send_small_by_value
 from dbloader.batches.timed import TimedBatch, Work, now
@@ -63,13 +63,16 @@ class TensorBatchFetcher(DatasetBatchFetcher):
         )
 
     @override
-    def begin(self, indices: Sequence[int], submit: Submit, size: int) -> Finish:
+    def begin(self, indices: Sequence[int], submit: Submit, size: int, read: bool = True) -> Finish:
         began = now()
         images, pixels = self.allocate(len(indices))
-        given = self.read(indices)
-        read = now() - began
-        futures = [submit(self.make, given, part, pixels[part]) for part in split(len(indices), size)]
-        return functools.partial(self._finish, images, indices, futures, read)
+        parts = split(len(indices), size)
+        if read:
+            given = self.read(indices)
+            futures = [submit(self.make, given, part, pixels[part]) for part in parts]
+        else:
+            futures = [submit(self.read_and_make, part_of(indices, part), None, pixels[part]) for part in parts]
+        return functools.partial(self._finish, images, indices, futures, now() - began)
 
     @override
     def read(self, indices: Sequence[int], rows: Sequence[Any] | None = None) -> tuple[Store, Any, Sequence[Any]]:

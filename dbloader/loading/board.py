@@ -22,7 +22,7 @@ _MESSAGE = 8
 # The file has the shared numbers, the task of each cell, and the parked parts of each cell, this many bytes apart. It
 # takes memory only where something was written.
 _STRIDE = 2**36
-_UNKNOWN = -1
+_FINISHED = -1
 
 
 class Board:
@@ -31,8 +31,8 @@ class Board:
     Attributes:
         run: A shared array with one number, of the run whose batches are wanted.
         lock: Held while ``counts`` are read and changed.
-        counts: int64, shape (cells, 4), shared: parts that workers have taken, all parts of the batch or -1 if no
-            worker has begun it, parts that are not finished or -1 if all are, and bytes of parked parts.
+        counts: A shared int64 array of shape (cells, 4): the number of parts that workers have taken, the number of all
+            parts, the number of unfinished parts or -1 for a finished batch, and the bytes of parked parts.
 
     Raises:
         OSError: The process may open no more files.
@@ -51,17 +51,19 @@ class Board:
 
     # The training's process
 
-    def send(self, cell: int, task: bytes | None = None) -> None:
-        """Let one more worker make parts of a cell's batch; ``task`` begins a new batch there."""
-        if task is not None:
-            self.counts[cell] = 0, _UNKNOWN, 0, 0
-            os.pwrite(self._file, len(task).to_bytes(8, "little") + task, (2 * cell + 1) * _STRIDE)
+    def put(self, cell: int, parts: int, task: bytes) -> None:
+        """Put a new batch into a free cell."""
+        self.counts[cell] = 0, parts, parts, 0
+        os.pwrite(self._file, len(task).to_bytes(8, "little") + task, (2 * cell + 1) * _STRIDE)
+
+    def send(self, cell: int) -> None:
+        """Let one more worker make parts of a cell's batch."""
         os.write(self._writer, cell.to_bytes(_MESSAGE, "little"))
 
-    def parts_left(self, cell: int) -> int | None:
-        """Return how many parts of a batch no worker has taken; None if no worker has begun the batch."""
+    def parts_left(self, cell: int) -> int:
+        """Return how many parts of a batch are left for further workers; the first worker takes at least one part."""
         taken, parts = self.counts[cell, :2].tolist()
-        return None if parts == _UNKNOWN else parts - taken
+        return int(parts - max(1, taken))
 
     def close(self) -> None:
         """Let the workers end after the messages that are in the pipe."""
@@ -85,14 +87,6 @@ class Board:
         """Return whether the training still wants the batches of a run."""
         return bool(self.run[0] == run)
 
-    def begin(self, cell: int, parts: int) -> bool:
-        """Note how many parts a batch has; return False if another worker has done that before."""
-        with self.lock:
-            first = bool(self.counts[cell, 1] == _UNKNOWN)
-            if first:
-                self.counts[cell] = 0, parts, parts, 0
-        return first
-
     def take(self, cell: int, run: int, *, all_parts: bool = False) -> range:
         """Return the next part, or all that are left; none if the run is not wanted any more."""
         if not self.is_wanted(run):
@@ -115,7 +109,7 @@ class Board:
         with self.lock:
             last = bool(self.counts[cell, 2] == count)
             if last:
-                self.counts[cell, 2] = _UNKNOWN
+                self.counts[cell, 2] = _FINISHED
         return last
 
     def park(self, cell: int, count: int, parts: bytes) -> bool:

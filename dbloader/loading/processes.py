@@ -190,20 +190,22 @@ class _Team:
         self._sent += 1
         pending = _Pending(self._free_cells.popleft(), slot, -(-len(indices) // size))
         self._pending[pending.cell] = pending
-        self._send(pending, pickle.dumps(Task(self.run, indices, size, slot, seed), protocol=5))
+        self._board.put(
+            pending.cell, pending.parts, pickle.dumps(Task(self.run, indices, size, slot, seed), protocol=5)
+        )
+        self._send(pending)
         return pending
 
     def help(self, pending: _Pending) -> None:
         """Let free workers make parts of a batch that is late."""
-        left = self._board.parts_left(pending.cell)
-        for _ in range(min(self.free_workers, pending.parts - 1 if left is None else left)):
+        for _ in range(min(self.free_workers, self._board.parts_left(pending.cell))):
             if pending.messages <= pending.parts:
                 self._send(pending)
 
-    def _send(self, pending: _Pending, task: bytes | None = None) -> None:
+    def _send(self, pending: _Pending) -> None:
         pending.messages += 1
         self._busy[0] += 1
-        self._board.send(pending.cell, task)
+        self._board.send(pending.cell)
 
     def receive(self) -> None:
         """Wait for answers of the workers.

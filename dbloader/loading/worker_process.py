@@ -1,8 +1,9 @@
 """What a worker process of a ProcessLoader does.
 
-A worker makes all parts of its batch, unless the training waits for it and other workers are free: they then take some
-of its parts. They write images into the shared memory of the batch, and park everything else. The worker that finishes
-last makes the batch of all parts. So it is the batch that a single worker would make.
+A worker makes all parts of its batch, unless the training waits for the batch and other workers are free: these then
+take some of the parts. A worker reads records only after it has taken a part, because a cache may remove the shards of
+a finished batch. Workers write images into the shared memory of the batch, and park everything else. The worker that
+finishes last joins all parts. So the batch is the same as if one worker had made it.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ class Task(NamedTuple):
 
     Attributes:
         run: The number of the iteration.
-        indices: What the batch is made of.
-        size: At most so many samples are in a part.
+        indices: The indices of the samples.
+        size: The number of samples in each part; the last part may have fewer.
         slot: The slot for the images; None without shared memory.
-        seed: Of the global random generators, which transforms in Python draw from; None if nothing draws from them.
+        seed: The seed of the global random generators, for transforms in Python; None if nothing draws from them.
     """
 
     run: int
@@ -50,7 +51,7 @@ class Task(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """The answer to each message: whether this worker finished the batch, and whether it made a part of it."""
+    """The answer to each message: whether this worker finished the batch, and whether it took a part of the batch."""
 
     cell: int
     finished: bool
@@ -82,57 +83,59 @@ def run_worker(
 
 def _reply(board: Board, fetcher: BatchFetcher, cell: int, where: str) -> Reply:
     """Make the parts of a batch that no other worker makes; finish the batch if this worker is the last."""
-    if board.parts_left(cell) == 0:
-        return Reply(cell, finished=False, helped=False)
     task: Task = ForkingPickler.loads(board.task(cell))
+    # One worker makes the whole batch if its images are not in shared memory, or if it may replace samples.
+    whole = fetcher.check_skipped is not None or (fetcher.image_nbytes is not None and task.slot is None)
+    taken = board.take(cell, task.run, all_parts=whole)
+    if not taken:  # either others have taken all parts, or the training does not want the batch any more
+        return Reply(cell, finished=board.finish(cell, 0), helped=False)
     if fetcher.shared_pool is not None:
         fetcher.shared_pool.slot = task.slot
     parts = _Parts(where, task.seed)
-    # One worker makes the whole batch if its images are not in shared memory, or if it may replace samples.
-    whole = fetcher.check_skipped is not None or (fetcher.image_nbytes is not None and task.slot is None)
+    if whole:
+        return Reply(cell, finished=True, helped=True, outcome=_make_alone(fetcher, task, parts))
     finish: Finish | None = None
-    error: ExceptionWrapper | None = None
-    if board.is_wanted(task.run):
-        try:
-            finish = fetcher.begin(task.indices, parts.submit, task.size)
-        except Exception as failure:
-            error = _wrapped(failure, where)
-    began = board.begin(cell, 0 if finish is None else len(parts.calls))
-    if finish is None:
-        return Reply(cell, began, began, error)
+    try:
+        # The worker with the first part makes most of the others too, so it reads the whole batch at once.
+        finish = fetcher.begin(task.indices, parts.submit, task.size, read=taken.start == 0)
+    except Exception as failure:
+        parts.fail(taken.start, failure)
     parts.are_complete = True
     made: list[int] = []
-    while taken := board.take(cell, task.run, all_parts=whole):
-        for part in taken:
-            made.append(part)
-            if not parts.make(part) and not whole:
-                board.skip(cell)
-    if not made and not began:
-        return Reply(cell, finished=False, helped=False)
-    if not board.finish(cell, len(made)) and not (made and board.park(cell, len(made), parts.dump(made))):
+    while taken:
+        [part] = taken
+        made.append(part)
+        if not parts.make(part):
+            board.skip(cell)
+        taken = board.take(cell, task.run)
+    if not board.finish(cell, len(made)) and not board.park(cell, len(made), parts.dump(made)):
         return Reply(cell, finished=False, helped=True)
-    if not board.is_wanted(task.run):
-        return Reply(cell, finished=True, helped=True)
-    try:
+    outcome: TimedBatch | ExceptionWrapper | None = None
+    if board.is_wanted(task.run):
         for parked in board.parked(cell):
             parts.load(parked)
-        outcome: TimedBatch | ExceptionWrapper | None = None if whole else parts.first_error()
-        if outcome is None:
-            for part in range(len(parts.calls)):
-                parts.make(part)  # that could not be parked
-            # Workers read and collate in parallel.
-            outcome = dataclasses.replace(finish(), serial=0.0)
-    except Exception as failure:
-        outcome = _wrapped(failure, where)
+        outcome = parts.first_error()
+        if finish is not None and outcome is None:
+            outcome = parts.finish(finish)
     return Reply(cell, finished=True, helped=True, outcome=outcome)
 
 
+def _make_alone(fetcher: BatchFetcher, task: Task, parts: _Parts) -> TimedBatch | ExceptionWrapper:
+    """Make a whole batch in this worker."""
+    try:
+        finish = fetcher.begin(task.indices, parts.submit, task.size)
+    except Exception as failure:
+        return parts.wrapped(failure)
+    parts.are_complete = True
+    return parts.finish(finish)
+
+
 class _Parts:
-    """The parts of a batch that a fetcher has submitted; ``calls`` are their futures, functions and arguments."""
+    """The parts of a batch that a fetcher has submitted."""
 
     def __init__(self, where: str, seed: int | None) -> None:
-        self.calls: list[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]] = []
         self.are_complete = False
+        self._calls: list[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]] = []
         self._where, self._seed = where, seed
         self._errors: dict[int, ExceptionWrapper] = {}
 
@@ -141,21 +144,41 @@ class _Parts:
         if self.are_complete:
             return call_now(function, *arguments)
         future: Future[Any] = Future()
-        self.calls.append((future, function, arguments))
+        self._calls.append((future, function, arguments))
         return future
 
     def make(self, part: int) -> bool:
         """Make a part, unless that is done; return whether it has no error."""
-        future, function, arguments = self.calls[part]
+        if part in self._errors:
+            return False
+        future, function, arguments = self._calls[part]
         if not future.done():
             if self._seed is not None:
                 _seed_generators(self._seed + part)  # the same, whichever worker makes the part
             try:
                 future.set_result(function(*arguments))
             except Exception as error:
-                self._errors[part] = _wrapped(error, self._where)
+                self.fail(part, error)
                 future.set_exception(error)
         return part not in self._errors
+
+    def fail(self, part: int, error: Exception) -> None:
+        """Note the error of a part."""
+        self._errors[part] = self.wrapped(error)
+
+    def finish(self, finish: Finish) -> TimedBatch | ExceptionWrapper:
+        """Make the parts that are not made yet, and join all parts; return an error instead of raising it."""
+        try:
+            for part in range(len(self._calls)):
+                self.make(part)
+            # Workers read and collate in parallel.
+            return dataclasses.replace(finish(), serial=0.0)
+        except Exception as failure:
+            return self.wrapped(failure)
+
+    def wrapped(self, error: Exception) -> ExceptionWrapper:
+        """Return an error as torch hands it to the consumer."""
+        return _wrapped(error, self._where)
 
     def first_error(self) -> ExceptionWrapper | None:
         """Return the error of the first part that has one."""
@@ -164,7 +187,7 @@ class _Parts:
     def dump(self, made: list[int]) -> bytes:
         """Return the results and errors of some parts as bytes, of no part if their samples cannot be pickled."""
         errors = {part: self._errors[part] for part in made if part in self._errors}
-        results = {part: self.calls[part][0].result() for part in made if part not in errors}
+        results = {part: self._calls[part][0].result() for part in made if part not in errors}
         try:
             return pickle.dumps((results, errors), protocol=5)
         except Exception:  # the worker that finishes last makes them again
@@ -174,9 +197,11 @@ class _Parts:
         """Add the parts that some worker has made, perhaps this one."""
         results, errors = ForkingPickler.loads(parked)
         self._errors.update(errors)
+        if self._errors:  # the batch is an error then, and the calls may be missing
+            return
         for part, result in results.items():
-            if not self.calls[part][0].done():
-                self.calls[part][0].set_result(result)
+            if not self._calls[part][0].done():
+                self._calls[part][0].set_result(result)
 
 
 def _seed_generators(seed: int) -> None:

@@ -63,8 +63,7 @@ def wrapped(dataset: LMDBDataset, sampler: ResumableSampler) -> PrefetchLoader[A
     )  # fmt: skip
 
 
-# Under load, worker processes fetch some shards twice, so that case does not run in CI.
-LOADERS = [threaded, wrapped, pytest.param(created, marks=pytest.mark.nightly)]
+LOADERS = [threaded, wrapped, created]
 
 
 def index_of(sample: tuple[bytes, int]) -> int:

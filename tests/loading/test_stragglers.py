@@ -23,7 +23,7 @@ from tests.support.loaders import Numbers, batches_of, numbers, process_loader
 from tests.support.samples import same
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 WAIT_S = 20.0  # only a broken test waits so long
@@ -69,6 +69,22 @@ def test_batch_of_two_workers_equals_the_batch_of_one(tmp_path: Path, fields: tu
         return create_loader(dataset, batch_size=32, sampler=OrderedSampler(dataset), **options)
 
     assert same(list(loader(Meeting(second=16), "processes")), list(loader(int, "threads")))
+
+
+def test_helper_reads_only_the_part_that_it_makes(tmp_path: Path) -> None:
+    read: Any = multiprocessing.SimpleQueue()
+
+    class Counting(LMDBDataset):
+        def records(self, indices: Sequence[int]) -> Any:
+            read.put([*indices])
+            return super().records(indices)
+
+    write_store((Record(f"{n}.jpg", n, photo(n)) for n in range(BATCH)), tmp_path / "photos.lmdb")
+    dataset = Counting(tmp_path / "photos.lmdb", fields=("label",), target_transform=Meeting())
+    (batch,) = batches_of(process_loader(dataset, BATCH, num_workers=2))
+    assert batch["label"].tolist() == [*range(BATCH)]
+    assert sorted([read.get(), read.get()], key=len) == [[*range(FIRST_PART, BATCH)], [*range(BATCH)]]
+    assert read.empty()
 
 
 def fail_in_both_parts(index: int) -> int:

@@ -262,9 +262,9 @@ def test_threads_begin_only_prefetched_batches(ahead: int) -> None:
             self.dataset = Numbers()
             self.maker = create_fetcher(self.dataset)
 
-        def begin(self, indices: Sequence[int], submit: Any, size: int) -> Any:
+        def begin(self, indices: Sequence[int], submit: Any, size: int, read: bool = True) -> Any:
             self.begun.append(indices)
-            return self.maker.begin(indices, submit, size)
+            return self.maker.begin(indices, submit, size, read)
 
     maker = Counting()
     iterator = iter(ThreadLoader(maker, [[n] for n in range(20)], 2, dataset=maker.dataset, prefetch_factor=ahead))
@@ -308,7 +308,7 @@ def test_parts_of_a_batch_get_smaller_only_while_threads_are_idle(monkeypatch: p
         dataset = Numbers()
         releases_gil = True
 
-        def begin(self, indices: Sequence[int], submit: Any, size: int) -> Any:
+        def begin(self, indices: Sequence[int], submit: Any, size: int, read: bool = True) -> Any:
             sizes.append(size)
             may_end = threading.Event()
             late = submit(may_end.wait, WAIT_S)
