@@ -1,4 +1,4 @@
-"""Define the store that datasets read, and find the damage in a store. tests/contracts tests each promise of Store."""
+"""Define the interface of a finished store, and find damage in a store. tests/contracts tests each promise of Store."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
 
 READ_AT_ONCE = 64
-"""Records per call where all records are read: enough to hide the cost of a call or a round trip."""
+"""Number of records in each call when a whole store is read. Larger calls are hardly faster."""
 
 _REMEDY = "convert again, or copy the store again from the original; dbloader copy --skip-damaged keeps the rest"
 _LOST = EncodedRecord((), 0, None, None, None, None, 0, None, {})  # takes the place of a damaged record
@@ -45,25 +45,25 @@ class Handle(Protocol):
         """The header of the store."""
 
     def chunk(self, column: str, number: int) -> bytes | memoryview:
-        """Return one chunk of a column, or raise DamagedStoreError."""
+        """Return the packed values of up to CHUNK records in one column, or raise DamagedStoreError."""
 
     def chunks(self, column: str) -> Iterator[bytes | memoryview]:
-        """Return all chunks of a column, or raise DamagedStoreError if the store has fewer."""
+        """Return all chunks of a column in order, or raise DamagedStoreError if chunks are missing."""
 
 
 class Store(ABC):
     """A finished database of records, for reading.
 
-    Constructing a store opens nothing. Each process opens its own handle at the first use, and never uses the handle of
-    another process. Threads may share a store. A pickle contains the place and the options, but no handle. The records
-    of an open store do not change, even if the store is replaced.
+    Constructing a store opens nothing. Each process opens its own handle when it first reads, and never uses the handle
+    of another process. Threads may share a store. A pickle contains the place and the options, but no handle. The
+    records of an open store do not change, even if the store is replaced.
     """
 
     place: str
     """Where the store is, without credentials."""
 
     has_views = False
-    """Whether ``borrow`` avoids copying images. If so, let several threads borrow parts of a batch."""
+    """Whether ``borrow`` avoids copying images. If it does, several threads can borrow parts of one batch."""
 
     downloads = False
     """Whether reading a record may copy a whole shard to this machine."""
@@ -74,9 +74,9 @@ class Store(ABC):
 
         Raises:
             StoreNotFoundError: Nothing is at the place.
-            NotAStoreError: The place has something else, or an unfinished store.
-            StoreVersionError: The store has a newer format.
-            DamagedStoreError: The store is cut short or damaged.
+            NotAStoreError: The place contains something else, or an unfinished store.
+            StoreVersionError: This version of dbloader cannot read the store's newer format.
+            DamagedStoreError: The store is truncated or damaged.
         """
         return self.open_handle().manifest
 
@@ -87,13 +87,13 @@ class Store(ABC):
 
     @abstractmethod
     def read(self, indices: Sequence[int]) -> list[Record]:
-        """Return records in the order of the indices, which may repeat, in one transaction or round trip.
+        """Return records in the order of the indices, in one transaction or round trip. Indices may repeat.
 
         Each record's CRC-32 is verified. The records own their memory.
 
         Raises:
             RecordIndexError: An index is not from 0 to len - 1.
-            DamagedRecordError: A record differs from what was written. The message has the place, index and name.
+            DamagedRecordError: A record is missing or damaged. The message contains the place, index and name.
         """
 
     def prefetch(self, indices: Sequence[int]) -> None:  # noqa: B027 - only LMDB needs it
@@ -123,7 +123,8 @@ class Store(ABC):
         Args:
             name: ``"label"`` (int64; NO_LABEL without one), ``"width"``, ``"height"`` (uint32 pixels; 0 if unknown),
                 ``"nbytes"`` (uint64 bytes of the image; 0 without one), ``"crc32"`` (uint32), or a further field with
-                numbers, booleans or short texts; see ``FieldColumn.array``. ``"field.nbytes"`` always means the field.
+                numbers, booleans or short texts; see ``FieldColumn.array``. ``"field.nbytes"`` is a further field
+                called ``nbytes``.
 
         Raises:
             OptionError: There is no such column. The message lists the columns.
@@ -150,26 +151,26 @@ class Store(ABC):
         return join_chunks(handle.chunks(PREFIX + field), kind, handle.manifest.length)
 
     def names(self) -> Names:
-        """Return the names of all records, packed. A record without a name has the empty string."""
+        """Return the names of all records in packed form. An unnamed record has the empty string."""
         handle = self.open_handle()
         return join_names(handle.chunks("name"), handle.manifest.length)
 
     def name(self, index: int) -> str | None:
-        """Return the name of a record, by one lookup; None without a name."""
+        """Return the name of a record, or None if the record is unnamed. This takes one lookup."""
         self._check_index(index)
         return name_at(self.open_handle().chunk("name", index // CHUNK), index % CHUNK) or None
 
     def label(self, index: int) -> int:
-        """Return the label of a record, by one lookup; NO_LABEL without a label."""
+        """Return the label of a record, or NO_LABEL if the record has no label. This takes one lookup."""
         self._check_index(index)
         return int(np.frombuffer(self.open_handle().chunk("label", index // CHUNK), DTYPES["label"])[index % CHUNK])
 
     @abstractmethod
     def find(self, name: str) -> int:
-        """Return the lowest index of a record with a name.
+        """Return the index of the first record with a name.
 
-        LMDB scans the column ``name_hash`` (4 bytes a record, 3 ms a million) and compares the names with an equal
-        hash. MongoDB uses an index.
+        An LMDB store scans the column ``name_hash`` (4 bytes per record, 3 ms per million records) and compares the
+        names with an equal hash. A MongoDB store uses an index.
 
         Raises:
             RecordNotFoundError: No record has this name.
@@ -187,11 +188,11 @@ class Store(ABC):
     def is_at(self, place: str | os.PathLike[str]) -> bool:
         """Return whether a new store at a place would replace this store, a part of it, or a store that contains it.
 
-        Links to the place and other spellings of it are recognized.
+        Symbolic links and other spellings of the place are recognized.
         """
 
     def open_older(self, digest: str) -> None:  # noqa: B027 - most stores do not grow
-        """Open the store as it was before it grew, if the older store had this digest and still exists."""
+        """Open the previous version of a store that has grown, if that version has this digest and still exists."""
 
     def check_files(self) -> None:  # noqa: B027 - most stores are one file, or none
         """Raise DamagedStoreError if a file of the store is missing or has the wrong size."""
@@ -201,16 +202,16 @@ class Store(ABC):
         """Close the handle. The next use opens it again."""
 
     def verify(self, progress: Callable[[int], object] = lambda _: None) -> str:
-        """Compare all records and lines of the report with the columns and the manifest, and return the digest.
+        """Compare all records and report lines with the columns and the manifest, and return the digest.
 
-        This raises the first damage; ``dbloader.verify_store`` lists all damage.
+        This method raises the first damage that it finds; ``dbloader.verify_store`` lists all damage.
 
         Args:
             progress: Called with the number of records verified since the last call.
 
         Raises:
-            DamagedRecordError: A record differs from what was written.
-            DamagedStoreError: The columns, the report or the manifest disagree with the records.
+            DamagedRecordError: A record is missing or damaged.
+            DamagedStoreError: The columns, the report or the manifest are damaged, or disagree with the records.
         """
         damage = next(find_damage(self, progress), None)
         if damage is not None:
@@ -221,12 +222,12 @@ class Store(ABC):
         return self.manifest.digest
 
     def verified(self, document: bytes | memoryview, index: int) -> EncodedRecord:
-        """Verify a document, and return its record encoded, to be written to another store.
+        """Verify a document, and return its record in the form that Writer takes.
 
-        The result of a borrowed document is a view, valid as long as the document.
+        The result refers to the document's memory. If the document is borrowed, the result is valid only as long.
 
         Raises:
-            DamagedRecordError: The record differs from what was written. The message has the place, index and name.
+            DamagedRecordError: The record is damaged. The message contains the place, index and name.
         """
         try:
             return decode_encoded(document, index, self.manifest.salt)
@@ -260,7 +261,7 @@ class Store(ABC):
             known = {name: event.get(name) for name in ("name", "event", "reason")}
             if all(type(value) is str for value in known.values()):  # bson.Code is a str too, and cannot be hashed
                 return known
-            what = "it has no name, event and reason"
+            what = "its name, event or reason is not a text"
         if not document:
             what = "it is missing"
         raise DamagedStoreError(f"{self.place}: event {number} of its report is damaged: {what}; {_REMEDY}")
@@ -281,7 +282,7 @@ class Store(ABC):
             return _Records(self, self.read(range(len(self))[index]))
         position = index + len(self) if index < 0 else index
         if not 0 <= position < len(self):
-            self._check_index(index)  # raises an error with the index that was given
+            self._check_index(index)  # raises an error that shows the given index, even if negative
         return self.read([position])[0]
 
     def __iter__(self) -> Iterator[Record]:
@@ -319,18 +320,18 @@ class _Records(list["Record"]):
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Damage of one record, with its index and name, or of the whole store (None)."""
+    """Damage of one record, or of the whole store if ``index`` is None. ``name`` is the record's name, if known."""
 
     error: DamagedRecordError | DamagedStoreError
     index: int | None = None
     name: str | None = None
 
     def __post_init__(self) -> None:
-        self.error.__traceback__ = None  # its frames would keep the file open
+        self.error.__traceback__ = None  # the frames of a traceback would keep the file open
 
 
 def find_damage(store: Store, progress: Callable[[int], object]) -> Iterator[Damage]:
-    """Yield all damage: compare every record with the columns, the report and the manifest.
+    """Compare every record with the columns, the report and the manifest, and yield all damage.
 
     Args:
         store: The store.
@@ -367,9 +368,9 @@ def find_damage(store: Store, progress: Callable[[int], object]) -> Iterator[Dam
             try:
                 stored = handle.chunk(name, number)
                 if _agree(name, packed[name], stored, lost):
-                    packed[name] = bytes(stored)  # the manifest counts the kind of the stored chunk; see _agree
+                    packed[name] = bytes(stored)  # the manifest was made from stored chunks, whose kind may differ
                     continue
-                what = f"its column {name} does not fit the {len(chunk)} records from {start} on"
+                what = f"its column {name} disagrees with records {start} to {stop - 1}"
                 damage = Damage(DamagedStoreError(f"{store.place}: {what}; {_REMEDY}"))
             except DamagedStoreError as error:
                 damage = Damage(error)
@@ -381,7 +382,7 @@ def find_damage(store: Store, progress: Callable[[int], object]) -> Iterator[Dam
     except DamagedStoreError as error:
         yield Damage(error)
         return
-    if complete:  # otherwise the manifest also counts records that could not be read
+    if complete:  # otherwise the totals lack the damaged records
         yield from _compare_manifest(store, summary, totals, events)
 
 
@@ -399,14 +400,14 @@ def _compare_manifest(store: Store, summary: Summary, totals: Totals, events: Co
         expected["classes"] = ()  # classes must name all labels, or none
     for name, value in expected.items():
         if value != getattr(manifest, name):
-            what = f"the {name} in its manifest does not agree with its records"
+            what = f"{name} in its manifest disagrees with its records"
             yield Damage(DamagedStoreError(f"{store.place}: {what}; {_REMEDY}"))
 
 
 def read_records(store: Store, indices: range) -> Iterator[tuple[EncodedRecord | Damage, int]]:
-    """Yield each record, or its damage, with its index. A record is valid until the next one is taken."""
+    """Yield each record, or its damage, with its index. A record is valid until the next record is requested."""
     done = 0
-    # Request the next block, so the disk works while these records are verified. An earlier call requested these.
+    # The disk loads the next records while these are verified. The previous call has requested these.
     store.prefetch(range(indices.stop if indices.start else 0, min(indices.stop + len(indices), len(store))))
     try:
         with store.borrow_documents(indices) as documents:
@@ -414,14 +415,14 @@ def read_records(store: Store, indices: range) -> Iterator[tuple[EncodedRecord |
                 yield store.verified(document, index), index
                 done += 1
     except (DamagedRecordError, DamagedStoreError) as error:
-        if len(indices) > 1:  # read one by one, because the error may hide later records
+        if len(indices) > 1:  # the error has ended the loop, so read the remaining records one by one
             for index in indices[done:]:
                 yield from read_records(store, range(index, index + 1))
             return
         index, name = indices[0], None
         with suppress(DamagedRecordError, DamagedStoreError):
             name = store.name(index)
-        if isinstance(error, DamagedStoreError):  # an error of LMDB, which does not name the record
+        if isinstance(error, DamagedStoreError):  # LMDB raised it, and its message does not name the record
             error = DamagedStoreError(f"record {index} ({name or 'without a name'}) cannot be read: {error}")
         yield Damage(error, index, name), index
 
@@ -433,8 +434,8 @@ def _agree(column: str, packed: bytes, stored: bytes | memoryview, lost: list[in
     if column not in DTYPES:
         unpack: Callable[[bytes | memoryview], list[Any]] = names_in if column == "name" else unpack_values
         skipped, pairs = {*lost}, zip(unpack(packed), unpack(stored), strict=True)
-        # The kind of a field's chunk also depends on lost records, on the shards from which it was made, and in
-        # MongoDB on records after the last commit of an interrupted conversion.
+        # The two chunks may have different kinds, and a kind may store OTHER in place of values. The stored kind also
+        # depends on records that are lost or in neighboring shards, and on records that an interrupted commit wrote.
         return all(one == other or OTHER in (one, other) for at, (one, other) in enumerate(pairs) if at not in skipped)
     one, other = (np.delete(np.frombuffer(part, DTYPES[column]), lost) for part in (packed, stored))
     return bool(np.array_equal(one, other))

@@ -19,7 +19,7 @@ def open_store(place: str | os.PathLike[str]) -> Store:
     """Return the store at a place. The first read opens it.
 
     Raises:
-        PlaceError: The place is a URI of an unknown kind, or has no name of a collection.
+        PlaceError: The place is a URI of an unknown kind, or a MongoDB URI without a collection.
     """
     if is_mongo(place):
         from dbloader.stores.mongo.store import MongoStore
@@ -36,7 +36,7 @@ def create_store(
     """Return a writer of a new store; see Writer for the options.
 
     Raises:
-        PlaceError: The place is a URI of an unknown kind, or has no name of a collection.
+        PlaceError: The place is a URI of an unknown kind, or a MongoDB URI without a collection.
         TypeError: The place is not a path, or an option is not True or False.
     """
     if is_mongo(place):
@@ -53,6 +53,6 @@ def check_destination(place: str | os.PathLike[str], sources: Iterable[Store]) -
     for source in sources:
         if source.is_at(place):
             raise OptionError(
-                f"the new store would replace or change its own source {source.place}: name another place, and remove "
-                "the source yourself once the new store is verified"
+                f"the new store would replace or change its own source {source.place}: name another place; after "
+                "verifying the new store, you can remove the source"
             )

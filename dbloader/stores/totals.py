@@ -1,4 +1,4 @@
-"""Counts for the manifest, made while a store is written."""
+"""Count records and files for the manifest while a store is written."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COUNTERS = ("outcome", "formats", "depths", "fields")
 
 @dataclass
 class Totals:
-    """Counts of records and files. The attributes have the meaning of Manifest's."""
+    """Counts of records and files. Manifest describes each attribute."""
 
     length: int = 0
     outcome: Counter[str] = field(default_factory=Counter)
@@ -53,7 +53,7 @@ class Totals:
 
     @classmethod
     def restore(cls, progress: Mapping[str, Any]) -> Totals:
-        """Return the totals that a commit has stored."""
+        """Return the totals in a commit's progress."""
         counters = {name: Counter(progress[name]) for name in _COUNTERS}
         return cls(length=int(progress["length"]), events=int(progress["events"]), **counters)
 
@@ -67,7 +67,7 @@ class Totals:
         source: Mapping[str, Any] | None,
         created: str | None,
     ) -> Manifest:
-        """Return the manifest, or raise FieldError if a label has no class or a value cannot be stored."""
+        """Return the manifest. Raise FieldError if a label has no class, or a value cannot be stored."""
         for label in (summary.labels or ()) if classes else ():
             if not 0 <= label < len(classes):
                 raise FieldError(f"label {label} is not one of the {len(classes)} classes (0 to {len(classes) - 1})")

@@ -1,4 +1,4 @@
-"""Hold the records and events since the last commit, and commit them in a thread."""
+"""Collect records and report lines until the next commit, and commit them in a thread."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Commit(NamedTuple):
     Attributes:
         first: Index of the first record.
         documents: The records' BSON documents.
-        chunks: The changed chunks of the columns, by number: each column packed and sealed.
+        chunks: The changed column chunks: ``chunks[number][column]`` is packed and sealed.
         events: New lines of the report.
     """
 
@@ -37,9 +37,9 @@ class WriteBuffer:
 
     Attributes:
         salt: The store's salt.
-        length: Number of records of the store, including the buffer.
-        nbytes: Bytes of the documents in the buffer.
-        began_at: Time of the last commit (`time.monotonic`).
+        length: Number of records in the store, including the records in the buffer.
+        nbytes: Total size of the documents in the buffer, in bytes.
+        began_at: When the buffer was last emptied (`time.monotonic`).
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class WriteBuffer:
     ) -> None:
         self.salt = salt
         self.length = length
-        self._fields = set(fields)  # of all packed chunks
+        self._fields = set(fields)  # further fields that already have packed chunks
         self._chunk = ColumnChunk() if chunk is None else chunk
         self._begin()
 
@@ -93,16 +93,16 @@ class Committer:
         self._running: Future[None] | None = None
 
     def start(self) -> None:
-        """Start the thread. If it started at the first commit, Ctrl-C could leave a commit that nobody waits for."""
+        """Start the thread. A thread started at the first commit could outlive Ctrl-C, with nobody waiting for it."""
         self._executor.submit(os.getpid).result()
 
     def begin(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Wait for the running commit, then run the next one: a call of the function."""
+        """Wait for the running commit, then start the next commit by calling the function."""
         self.wait()
         self._running = self._executor.submit(function, *arguments)
 
     def wait(self) -> None:
-        """Wait for the running commit. After a commit has failed, every call raises its error: records are missing."""
+        """Wait for the running commit. If a commit has failed, this and every later call raises its error."""
         if self._running is not None:
             self._running.result()
             self._running = None

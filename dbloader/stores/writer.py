@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from dbloader.records.record import EncodedRecord
     from dbloader.stores.write_buffer import Commit
 
-# A killed conversion loses at most two commits. With 8 MiB, waiting for the disk takes little of the time, and the
-# bytes still fit into the CPU's cache.
+# A killed conversion loses at most two commits. At 8 MiB, the conversion rarely waits for the disk, and a commit still
+# fits into the CPU's cache.
 COMMIT_BYTES = 8 * 2**20
-# Limits the loss where files arrive slowly.
+# Limits the loss when files arrive slowly.
 COMMIT_SECONDS = 2.0
 
 
@@ -40,27 +40,28 @@ class Writer(ABC):
     """A store that is being written. Use it in a ``with`` block.
 
     Nothing can be read at the place before ``finish`` publishes the whole store. If the block ends without ``finish``,
-    the place is as before; with ``resumable``, committed records stay for another Writer with ``resume``. Only one
-    process at a time can write to a place.
+    the place is unchanged. With ``resumable``, committed records are then kept, and another Writer with ``resume``
+    continues after them. Only one process at a time can write to a place.
 
     Args:
-        overwrite: Replace the store at the place at ``finish``. Without ``resume``, discard an unfinished store.
-        resume: Continue after the last commit of an unfinished store, or begin a new one. The unfinished store's
-            ``overwrite`` still holds.
+        overwrite: ``finish`` may replace a finished store at the place. Without ``resume``, an unfinished store is
+            discarded.
+        resume: Continue after the last commit of an unfinished store. Begin a new store if there is none. If the
+            unfinished store was begun with ``overwrite``, this writer overwrites too.
         resumable: Keep committed records if the block ends without ``finish``.
 
     Raises:
         TypeError: ``overwrite``, ``resume`` or ``resumable`` is not True or False.
 
     Raises (on entering the block):
-        StoreExistsError: The place has a finished store, without ``overwrite``; or an unfinished one, without
-            ``overwrite`` and ``resume``.
+        StoreExistsError: The place has a finished store and ``overwrite`` is False; or an unfinished store, and
+            ``overwrite`` and ``resume`` are False.
         StoreLockedError: Another process is writing to the place.
-        StoreAccessError: The place may not be written.
+        StoreAccessError: The place cannot be written.
     """
 
     commits_at_once = 1
-    """Factor for COMMIT_BYTES. A backend raises it if a commit costs more than syncing the disk."""
+    """Factor for COMMIT_BYTES. A backend with slow commits sets a larger factor."""
 
     @abstractmethod
     def _open(self) -> None:
@@ -72,11 +73,11 @@ class Writer(ABC):
 
     @abstractmethod
     def _store(self, commit: Commit, progress: Mapping[str, Any]) -> None:
-        """Store all of a commit durably, or nothing of it. Runs in the committer's thread."""
+        """Store a commit durably: all of its content, or nothing. Runs in the committer's thread."""
 
     @abstractmethod
     def _stored_chunk(self, number: int) -> dict[str, bytes]:
-        """Return the packed columns of one chunk."""
+        """Return the packed columns of the chunk with a number."""
 
     @abstractmethod
     def _publish(self, manifest: Manifest) -> None:
@@ -92,7 +93,7 @@ class Writer(ABC):
         self.resume = checked_flag("resume", resume)
         self.resumable = checked_flag("resumable", resumable)
         self.settings: dict[str, Any] = {}
-        self.position = 0  # items of the source that are written or rejected
+        self.position = 0  # number of source items that are written or rejected
         self.resumed = False  # whether this writer continues an unfinished store
         self.replaces = False  # whether the place has a finished store
         self.totals = Totals()
@@ -106,12 +107,12 @@ class Writer(ABC):
 
     @property
     def length(self) -> int:
-        """Number of records written so far, including the records before a resumption."""
+        """Number of records written so far. A resumed writer also counts earlier records."""
         return self._buffer.length
 
     @property
     def salt(self) -> int:
-        """The manifest's salt. A resumed writer keeps it."""
+        """The manifest's salt. A resumed writer keeps the salt of its unfinished store."""
         return self._buffer.salt
 
     def __enter__(self) -> Self:
@@ -126,16 +127,16 @@ class Writer(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if os.getpid() != self._process:
-            return  # a forked child; the parent is still in the block
+            return  # this process is a forked child, and its parent is still in the block
         try:
-            if error is None:  # otherwise the block's own error is raised, even if a commit has failed too
+            if error is None:  # otherwise a failed commit would hide the block's own error
                 self._committer.wait()
         finally:
             self._committer.close()
             self._close()
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
-        """Refuse to resume with settings that would give another store.
+        """Refuse to resume with other settings, because they would give another store.
 
         Args:
             settings: Values that BSON can store. The error shows their names and values.
@@ -143,16 +144,15 @@ class Writer(ABC):
         Raises:
             StoreExistsError: The unfinished store was begun with other settings.
         """
-        settings = bson.decode(bson.encode(settings))  # makes lists of tuples, as in stored settings
-        known = self.resumed and (
-            self.settings or self.length
-        )  # otherwise interrupted before the first call of this method
+        settings = bson.decode(bson.encode(settings))  # turns tuples into lists, as in stored settings
+        # A conversion that was interrupted before its first call of this method has no settings and no records.
+        known = self.resumed and (self.settings or self.length)
         for key in self.settings.keys() | settings.keys() if known else ():
             before, now = self.settings.get(key), settings.get(key)
             if before != now:
                 raise StoreExistsError(
                     f"the unfinished conversion at {self.place} was begun with another {key} ({before}, now {now}): "
-                    "resume with the same, or begin again with overwrite (--overwrite, without --resume)"
+                    "resume with the same value, or begin again with overwrite (--overwrite, without --resume)"
                 )
         self.settings = dict(settings)
 
@@ -165,13 +165,13 @@ class Writer(ABC):
         position: int | None = None,
         depths: Mapping[str, int] | None = None,
     ) -> None:
-        """Add records and lines of the report. Commit after enough bytes or seconds.
+        """Add records and lines of the report. Begin a commit after COMMIT_BYTES or COMMIT_SECONDS.
 
         Args:
-            records: Records, which get the next indices.
+            records: Records to add. They get the next indices.
             events: Lines of the report: ``name``, ``event`` (such as ``"rejected"``) and ``reason``.
             outcome: Counts to add to the manifest's ``outcome``.
-            position: Number of items of the source that are done. A resumed writer has it as its ``position``.
+            position: Number of source items that are done. A resumed writer restores its ``position`` from this number.
             depths: Counts to add to the manifest's ``depths``.
         """
         self._check_unfinished()
@@ -188,7 +188,7 @@ class Writer(ABC):
             self._begin_commit()
 
     def commit(self) -> None:
-        """Wait until everything written is on the disk.
+        """Commit, and wait until all records are on the disk.
 
         Raises:
             StoreFullError: No room is left. Earlier commits are kept.
@@ -206,9 +206,9 @@ class Writer(ABC):
 
     def _check_unfinished(self) -> None:
         if os.getpid() != self._process:
-            raise StoreError(f"{self.place} is written by the process that began it, not by a forked one")
+            raise StoreError(f"{self.place} can be written only by the process that began it, not by a forked process")
         if self._finished:
-            raise StoreError(f"{self.place} is finished: nothing can be written to it any more")
+            raise StoreError(f"{self.place} is finished: nothing more can be written to it")
 
     def discard(self) -> None:
         """Remove the store if the block ends without ``finish``, even if it is resumable."""
@@ -220,13 +220,13 @@ class Writer(ABC):
         """Publish the store and return its manifest. Nothing can be written afterwards.
 
         Args:
-            classes: Name of each label from 0 on, if labels have names.
+            classes: Name of each label from 0 on; empty if labels have no names.
             source: Where the records are from, for people to read.
-            created: UTC, ISO 8601; now by default.
+            created: Time in UTC, ISO 8601; None for now.
 
         Raises:
             FieldError: A label has no class, or the manifest cannot store the classes or the source.
-            StoreExistsError: Another store has been put at the place, without ``overwrite``.
+            StoreExistsError: The place has a new store that another process made, and ``overwrite`` is False.
             StoreFullError: No room is left.
         """
         self.commit()
@@ -241,8 +241,8 @@ class Writer(ABC):
         return manifest
 
     def _unfinished(self) -> StoreExistsError:
-        remedy = "resume (--resume) continues it, overwrite (--overwrite) begins again"
-        return StoreExistsError(f"an unfinished conversion is at {self.place}: {remedy}")
+        remedy = "resume (--resume) continues it, overwrite (--overwrite) discards it"
+        return StoreExistsError(f"{self.place} has an unfinished conversion: {remedy}")
 
     def _refuse_finished(self) -> None:
         """Raise StoreExistsError for the finished store at the place, unless this writer may overwrite it."""
@@ -251,16 +251,16 @@ class Writer(ABC):
             return
         if self.resumed:
             raise StoreExistsError(
-                f"another process has made {self.place} since this conversion began: move it away and resume"
+                f"another process has made {self.place} since this conversion began: move that store and resume"
             )
         if self.resume:
             raise StoreExistsError(
-                f"{self.place} is finished already: there is nothing to resume; overwrite (--overwrite) replaces it"
+                f"{self.place} is already finished: there is nothing to resume; overwrite (--overwrite) replaces it"
             )
         raise StoreExistsError(f"{self.place} exists already; overwrite (--overwrite) replaces it")
 
     def _restore(self, sealed: bytes) -> None:
-        """Continue from the progress that the last commit stored."""
+        """Restore this writer from the progress that the last commit stored."""
         try:
             progress = open_sealed(sealed)
             self.settings = dict(progress["settings"])

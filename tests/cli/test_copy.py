@@ -30,7 +30,7 @@ def test_copy_has_the_same_contents_at_another_place(shell: Shell, store: Path, 
     assert outcome == Outcome(0, expected, "")
     check_error(shell("copy", store, copy), "copy.lmdb exists already; overwrite \\(--overwrite\\) replaces it")
     assert shell("copy", store, copy, "--overwrite", "--quiet") == Outcome(0, "", "")
-    check_error(shell("copy", store, copy, "--resume"), "copy.lmdb is finished already: there is nothing to resume")
+    check_error(shell("copy", store, copy, "--resume"), "copy.lmdb is already finished: there is nothing to resume")
     assert shell("copy", store, copy, "--resume", "--overwrite", "--quiet") == Outcome(0, "", "")
     check_error(shell("copy", tmp_path / "none.lmdb", copy), "none.lmdb does not exist")
     check_error(shell("copy", store), r"SOURCE and DESTINATION are needed, got 1 argument \(see dbloader copy --help\)")

@@ -300,5 +300,5 @@ class ReadingContract(Backend):
         self.replace_documents(place, {66: documents_of(records, salt_of(place))[66]})
         with self.open(place) as store:
             assert store[66].label == 2
-            with pytest.raises(DamagedStoreError, match=r"its column .* does not fit the 70 records from 0 on"):
+            with pytest.raises(DamagedStoreError, match=r"its column .* disagrees with records 0 to 69"):
                 store.verify()

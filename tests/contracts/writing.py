@@ -148,7 +148,7 @@ class WritingContract(Backend):
             writer.finish()
             uses: list[Callable[[], object]] = [lambda: writer.write([record]), writer.commit, writer.finish]
             for use in uses:
-                with pytest.raises(StoreError, match="is finished: nothing can be written to it any more"):
+                with pytest.raises(StoreError, match="is finished: nothing more can be written to it"):
                     use()
         with self.open(place) as store:
             assert len(store) == 1
@@ -158,7 +158,7 @@ class WritingContract(Backend):
         [
             ({}, StoreExistsError, "exists already; overwrite"),
             ({"resumable": True}, StoreExistsError, "exists already; overwrite"),
-            ({"resume": True}, StoreExistsError, "is finished already: there is nothing to resume"),
+            ({"resume": True}, StoreExistsError, "is already finished: there is nothing to resume"),
             ({"overwrite": "no"}, TypeError, "^overwrite must be True or False, got 'no'$"),
         ],
     )
@@ -200,7 +200,7 @@ class WritingContract(Backend):
                 writer.finish()
         self.check_documents(place, theirs)
         # A resumed writer raises the error at once, not after hours of work.
-        with pytest.raises(StoreExistsError, match="since this conversion began: move it away and resume"):
+        with pytest.raises(StoreExistsError, match="since this conversion began: move that store and resume"):
             write_nothing(place, resume=True, resumable=True)
         self.remove(place)
         with create_store(place, resume=True) as writer:
@@ -326,7 +326,9 @@ class WritingContract(Backend):
             writer.commit()
         there = self.what_is_at(place)
         with (
-            pytest.raises(StoreExistsError, match=rf"was begun with {named}: resume with the same, or begin again"),
+            pytest.raises(
+                StoreExistsError, match=rf"was begun with {named}: resume with the same value, or begin again"
+            ),
             create_store(place, resume=True, resumable=True) as writer,
         ):
             writer.check_settings(settings | now)

@@ -72,7 +72,7 @@ def test_resuming_nothing_converts_with_a_warning(root: Path, place: Path) -> No
 def test_unfinished_conversion_is_neither_read_nor_replaced(root: Path, place: Path) -> None:
     plant_photos(root, 60)
     interrupt(root, place, 30)
-    with pytest.raises(StoreExistsError, match=r"an unfinished conversion is at .*: resume \(--resume\) continues it"):
+    with pytest.raises(StoreExistsError, match=r"has an unfinished conversion: resume \(--resume\) continues it"):
         convert(root, place)
     with pytest.raises(ValueError, match=r"its unfinished conversion does: dbloader convert --resume continues it"):
         records(place)
@@ -110,7 +110,9 @@ def test_resuming_with_other_options_is_refused(root: Path, place: Path, option:
     plant_photos(root, 60)
     interrupt(root, place, 30, **before)
     kept = Path(f"{place}.partial").read_bytes()
-    message = f"was begun with another {option} (--{option.replace('_', '-')}) {values}: resume with the same, or begin"
+    message = (
+        f"was begun with another {option} (--{option.replace('_', '-')}) {values}: resume with the same value, or begin"
+    )
     with pytest.raises(StoreExistsError, match=re.escape(message)):
         convert(root, place, resume=True, **after)
     assert Path(f"{place}.partial").stat().st_size == len(kept)

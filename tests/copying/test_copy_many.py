@@ -304,7 +304,7 @@ def test_killed_split_resumes_to_the_same_stores(tmp_path: Path, mongo_uri: str,
     for place, part, wanted in zip(places, parts, whole, strict=True):
         assert verified(place) == part.digest == wanted.digest
         assert (part.outcome, part.depths, part.events) == (wanted.outcome, wanted.depths, wanted.events)
-    with pytest.raises(StoreExistsError, match="is finished already: there is nothing to resume"):
+    with pytest.raises(StoreExistsError, match="is already finished: there is nothing to resume"):
         copy_store(tmp_path / "all.lmdb", places, resume=True, **options)
 
 

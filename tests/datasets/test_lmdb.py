@@ -314,7 +314,7 @@ def test_image_marked_damaged_can_be_read_as_bytes(damaged: Path) -> None:
 
 
 def test_place_in_mongodb_is_refused_without_showing_its_password() -> None:
-    with pytest.raises(PlaceError, match=r"^(?!.*secret).*this takes the path of a file, got a place in MongoDB"):
+    with pytest.raises(PlaceError, match=r"^(?!.*secret).*expected the path of a file, got a place in MongoDB"):
         LMDBDataset("mongodb://user:secret@host/db.images")
 
 

@@ -376,9 +376,13 @@ def damaged(place: str, change: Callable[[Any], object]) -> None:
         (lambda it: it.update_one({"_id": 3}, {"$set": {"label": Int64(4)}}), {"label": 3}, "has 2 records of label 3"),
         (lambda it: it.update_one({"_id": 3}, {"$set": {"label": "3"}}), {"label": 3}, "has 2 records of label 3"),
         (lambda it: it.update_one({"_id": 3}, {"$unset": {"label": 1}}), {"label": {"$ne": 9}}, "records of label 3"),
-        (lambda it: it.insert_one({"_id": 3.5, "label": 9}), {"label": 9}, "labels that no record was written with: 9"),
+        (
+            lambda it: it.insert_one({"_id": 3.5, "label": 9}),
+            {"label": 9},
+            "labels that were not written by dbloader: 9",
+        ),
         (lambda it: it.insert_one({"_id": 3.5, "caption": "a"}), {"caption": "a"}, "has 25 records, and 24 were"),
-        (lambda it: it.drop(), {"label": 9}, "its collection of records is gone"),
+        (lambda it: it.drop(), {"label": 9}, "its collection of records is missing"),
     ],
     ids=["lost", "one lost", "edited", "another type", "no label", "another label", "another _id", "all"],
 )

@@ -1,8 +1,7 @@
-"""LMDB environments: one for each file and process.
+"""Share one LMDB environment among all stores on a file in a process.
 
 py-lmdb refuses to open a file twice in one process, because LMDB's locks belong to the process. It also refuses to use
-an environment in a forked child. So all stores on one file share one environment, and a forked child closes the
-environments that it inherited.
+an environment in a forked child, so a child closes the environments that it inherited.
 """
 
 from __future__ import annotations
@@ -57,16 +56,16 @@ class Environment:
 
 
 class ForkGate:
-    """Keeps forks away from threads that use LMDB: a fork waits for the threads inside, and new threads wait for it.
+    """Prevents a fork while a thread uses LMDB. A fork waits for the threads inside, and new threads wait for the fork.
 
-    Otherwise a forked child could hang. To close an environment, py-lmdb waits for the threads that use it, and the
-    threads of the parent do not exist in the child.
+    Otherwise a forked child could hang. A child closes its environments, and py-lmdb then waits for the threads that
+    use them. In a child, those threads do not exist.
     """
 
     def __init__(self) -> None:
         self._own = threading.local()
         self._changed = threading.Condition()
-        self._inside: set[int] = set()  # a KeyboardInterrupt between two lines could leave a wrong count
+        self._inside: set[int] = set()  # ids of threads, because a KeyboardInterrupt could make a counter wrong
         self._forking = False
 
     def __enter__(self) -> None:
@@ -90,7 +89,7 @@ class ForkGate:
         return self._forking
 
     def close(self) -> None:
-        """Wait until no other thread is inside, and let none in until ``open``."""
+        """Wait until no other thread is inside, and keep all threads out until ``open``."""
         self._changed.acquire()
         self._changed.wait_for(lambda: not self._forking)
         self._forking = True
@@ -107,13 +106,13 @@ gate = ForkGate()
 """Enter this around every use of an environment that ``acquire`` returned."""
 
 environments: dict[tuple[int, int], Environment] = {}
-"""Open environments by device and inode. A replaced store is another file, and a link to a store is the same file."""
-# Reentrant, as the garbage collector can call ``release`` in the middle of ``acquire``.
+"""Open environments by device and inode. So a link shares the environment of its file, and a replaced file does not."""
+# Reentrant, because the garbage collector may call ``release`` in the middle of ``acquire``.
 _lock = threading.RLock()
 
 
 def acquire(path: str) -> Environment:
-    """Return this process's environment of a file. Call ``release`` once for each call."""
+    """Return this process's environment for a file. Each call needs one call of ``release``."""
     with _lock:
         status = os.stat(path)  # noqa: PTH116 - pathlib makes "." of ""
         key = (status.st_dev, status.st_ino)
@@ -124,11 +123,11 @@ def acquire(path: str) -> Environment:
             environment.users += 1
             if key in environments:
                 return environment
-            # Otherwise the garbage collector has just released the last other user, and closed the environment.
+            # Just before, the garbage collector has released the last other user and so closed this environment.
 
 
 def release(environment: Environment) -> None:
-    """Close an environment after its last user. Until then, py-lmdb refuses to open the file again."""
+    """End one use of an environment, and close the environment after its last use."""
     with _lock:
         environment.users -= 1
         if not environment.users and environment.pid == os.getpid():
@@ -137,14 +136,14 @@ def release(environment: Environment) -> None:
 
 
 def check_size(opened: lmdb.Environment, size: int, place: str, remedy: str) -> None:
-    """Raise DamagedStoreError if the file's size shows that it is cut short. Reading beyond its end raises SIGBUS."""
+    """Raise DamagedStoreError if the file is too short. Reading beyond its end would end the process with SIGBUS."""
     used = (opened.info()["last_pgno"] + 1) * opened.stat()["psize"]
     if size < used:
         raise DamagedStoreError(f"{place} is cut short: it has {size} bytes of {used}; {remedy}")
 
 
 def fits_memory(size: int) -> bool:
-    """Return whether the kernel should read ahead. Pages read early must still be in memory when they are needed."""
+    """Return whether a file is small enough for the kernel to read ahead: it must stay in memory until it is used."""
     return size < total_memory() // 2
 
 

@@ -1,4 +1,4 @@
-"""LMDB's errors as errors of dbloader."""
+"""Translate errors of LMDB and of the operating system into errors of dbloader."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 _TOO_MANY = (errno.EMFILE, errno.ENFILE)
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_RIGHT = (errno.EACCES, errno.EPERM, errno.EROFS)
-# Errors of the operating system. LMDB's other classes are about the content of the file.
+# LMDB raises these for errors of the operating system. Its other classes mean that the file's content is wrong.
 _SYSTEM = (lmdb.DiskError, lmdb.LockError, lmdb.MemoryError, lmdb.ReadonlyError)
 
 
 def translate_refusal(error: OSError, place: str) -> StoreError:
-    """Return dbloader's error for an OSError while writing to a place."""
+    """Return dbloader's error for an OSError that was raised while writing to a place."""
     if error.errno in NO_ROOM:
         return StoreFullError(f"no room is left for {place}: {error.strerror}")
     if error.errno in _TOO_MANY:
-        return StoreError(f"{place}: {error.strerror}: allow this process more of them (ulimit -n)")
+        return StoreError(f"{place}: {error.strerror}: allow this process more open files (ulimit -n)")
     return StoreAccessError(f"{place} cannot be written: {error.strerror or error}")
 
 
 @contextmanager
 def refusals(place: str) -> Iterator[None]:
-    """Raise each OSError as dbloader's error: the place cannot be written."""
+    """Translate an OSError in the block into dbloader's error for a place that cannot be written."""
     try:
         yield
     except DBLoaderError:
@@ -53,21 +53,21 @@ def translate(error: lmdb.Error, place: str, *, use: str = "read", remedy: str =
 
     Args:
         error: LMDB's error.
-        place: The file or cache, for the message.
+        place: Name of the file or cache for the message.
         use: "read" or "written".
-        remedy: What to do about a damaged file, or a file that is not LMDB's.
+        remedy: What the user can do if the file is damaged or not an LMDB file.
     """
     text, remedy = str(error), f"; {remedy}" if remedy else ""
     if isinstance(error, lmdb.InvalidError):
-        return NotAStoreError(f"{place} is not an LMDB file, so not a dbloader store{remedy}")
+        return NotAStoreError(f"{place} is not an LMDB file, so it is not a dbloader store{remedy}")
     if isinstance(error, lmdb.VersionMismatchError):
-        return NotAStoreError(f"{place} is an LMDB file of another version of LMDB: {text}{remedy}")
+        return NotAStoreError(f"another version of LMDB wrote {place}: {text}{remedy}")
     if _mentions(NO_ROOM, text):
         return StoreFullError(f"no room is left for {place}: {text}")
     if _mentions(_NO_RIGHT, text):
-        return StoreAccessError(f"{place} may not be {use}: {text}")
+        return StoreAccessError(f"{place} cannot be {use}: {text}")
     if type(error) is lmdb.Error or isinstance(error, _SYSTEM):
-        # The file may be intact: too many files are open, address space is short, or the program opened it with lmdb.
+        # The file may be intact. Perhaps too many files are open, or the program has opened this file with lmdb itself.
         return StoreError(f"{place} cannot be {use}: {text}")
     return DamagedStoreError(f"{place} cannot be {use}: {text}{remedy}")
 

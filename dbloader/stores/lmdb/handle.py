@@ -1,7 +1,7 @@
-"""Open LMDB stores: one file, or a folder of several.
+"""Open LMDB stores: one file, or a folder of shards.
 
-``LMDBStore.open_handle`` makes a handle at the first use of the store in each process. A forked child makes a new
-handle too: it cannot use the parent's, whose environments env.py has closed in the child.
+``LMDBStore.open_handle`` makes a handle when a process first uses the store. A forked child makes a new handle too,
+because env.py closes all inherited environments in the child.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 
     from dbloader.stores.lmdb.shard_table import Shard
 
-# Chunks of columns that are read before their pages are released. This many chunks of names are 40 MB.
+# After reading this many column chunks, a handle releases the file's pages. For names, these chunks take 40 MB.
 _CHUNKS_KEPT = 256
-# File descriptors of an open shard: LMDB's and ReadAhead's.
+# An open shard has two file descriptors: one of LMDB and one of ReadAhead.
 _DESCRIPTORS = 2
-# Records of a sharded store that are copied at a time: more save transactions, fewer save memory.
+# A sharded store copies this many records at a time. Larger groups save transactions, smaller groups save memory.
 _COPIED = 16
 _REMEDY = f"if the store was replaced, open it again, else {COPY_AGAIN}"
 
 
 class OtherStoreError(Exception):
-    """The file has another digest than expected."""
+    """The file is a store, but not the expected store."""
 
 
 class LMDBHandle:
@@ -52,34 +52,35 @@ class LMDBHandle:
     Args:
         path: The file.
         place: The file's name in messages.
-        digest: The expected digest; None for any.
-        index_of: The manifest of a sharded store if the file must be its index; None if the file must be a store.
+        digest: The expected digest; None accepts any digest.
+        index_of: None if the file must be a store. Otherwise the manifest of a sharded store, whose index the file
+            must be.
 
     Raises:
-        OtherStoreError: The file is not the expected one.
-        NotAStoreError: The file is not a store, or not the index of a sharded store.
-        DamagedStoreError: The file is cut short, or its manifest is damaged.
-        StoreVersionError: The store has a newer format.
+        OtherStoreError: The file is not the expected store or index.
+        NotAStoreError: The file is neither a store nor the index of a sharded store.
+        DamagedStoreError: The file is truncated, or its manifest is damaged.
+        StoreVersionError: This version of dbloader cannot read the store's newer format.
     """
 
     def __init__(self, path: str, place: str, *, digest: str | None = None, index_of: Manifest | None = None) -> None:
         self.place = place
         self._chunks_read = 0
-        # Idle transactions stay open, as the file does not change. Beginning one takes as long as reading a record.
+        # Idle transactions are kept for reuse, because beginning a transaction takes as long as reading a record.
         self._idle: list[lmdb.Transaction] = []
         status = os.stat(path)  # noqa: PTH116 - pathlib makes "." of ""
         if stat.S_ISDIR(status.st_mode):
             raise NotAStoreError(f"{place} is a folder now, not a file")
         if not stat.S_ISREG(status.st_mode):
-            raise NotAStoreError(f"{place} is not an ordinary file, so not a dbloader store")
+            raise NotAStoreError(f"{place} is not an ordinary file, so it is not a dbloader store")
         if not status.st_size:
-            raise NotAStoreError(f"{place} is empty, so not a dbloader store")
+            raise NotAStoreError(f"{place} is empty, so it is not a dbloader store")
         self.shared = env.acquire(path)
-        # Not __del__: at the end of the interpreter it would run after the modules are gone.
+        # At interpreter exit, a __del__ method would run after Python has cleared the modules that it uses.
         release = weakref.finalize(self, env.release, self.shared)
         release.atexit = False
         with ExitStack() as undo:
-            undo.callback(release)  # otherwise a caller that keeps the error would keep the file open
+            undo.callback(release)  # otherwise the file would stay open as long as a caller keeps the error
             # The file may have been replaced since os.stat.
             self._read_header(min(status.st_size, self.shared.ahead.written()[0] or status.st_size), digest, index_of)
             undo.pop_all()
@@ -93,13 +94,13 @@ class LMDBHandle:
             self.meta = opened.open_db(META, create=False)
         except (lmdb.NotFoundError, lmdb.IncompatibleError) as error:
             raise NotAStoreError(
-                f"{place} is an LMDB file, but not a dbloader store; if another program stored images in it, "
-                f"dbloader convert {place} NEW.lmdb makes a store of them"
+                f"{place} is an LMDB file, but not a dbloader store; if another program stored images in this file, "
+                f"dbloader convert {place} NEW.lmdb makes a store of these images"
             ) from error
         with opened.begin() as txn:
             manifest, is_index = txn.get(MANIFEST, db=self.meta), txn.get(SHARD_INDEX, db=self.meta) is not None
         if is_index and not index_of:
-            raise NotAStoreError(f"{place} is the index of a folder of shards: give the folder that contains it")
+            raise NotAStoreError(f"{place} is the index of a folder of shards: open the folder instead")
         if manifest is None:
             raise NotAStoreError(
                 f"{place} is not a finished store: its conversion was interrupted "
@@ -113,11 +114,11 @@ class LMDBHandle:
 
     @property
     def pid(self) -> int:
-        """The process that opened the file."""
+        """Id of the process that opened the file."""
         return self.shared.pid
 
     def is_changed(self) -> bool:
-        """Return whether the file was written to since it was opened."""
+        """Return whether the file has changed since this handle opened it."""
         return self.shared.ahead.written() != self.written
 
     @property
@@ -134,9 +135,12 @@ class LMDBHandle:
         self.shared.release_pages()
 
     def look_up(self, indices: Sequence[int]) -> Iterator[memoryview | None]:
-        """Yield documents in one transaction: views into the map, valid while the file is open; None if missing."""
+        """Yield documents in one transaction. A missing document is None.
+
+        The documents are views into LMDB's memory map. They are valid while the file is open.
+        """
         try:
-            txn = self._idle.pop()  # no other thread can take the same one
+            txn = self._idle.pop()  # two threads cannot pop the same transaction
         except IndexError:
             txn = self._begin()
         get, records, usable = txn.get, self.records, True
@@ -152,7 +156,7 @@ class LMDBHandle:
                 self._idle.append(txn)
 
     def look_up_unordered(self, indices: Sequence[int]) -> Iterator[tuple[int, int, int, memoryview | None]]:
-        """Yield position, index, salt and document, as ``ShardedHandle.look_up_unordered`` does."""
+        """Yield position, index, salt and document like ``ShardedHandle.look_up_unordered``."""
         return zip(count(), indices, repeat(self.manifest.salt), self.look_up(indices))
 
     def _begin(self) -> lmdb.Transaction:
@@ -162,7 +166,7 @@ class LMDBHandle:
             raise translate(error, self.place) from error
 
     def get(self, key: bytes) -> bytes | None:
-        """Return a value of the sub-database ``meta``."""
+        """Return a value from the sub-database ``meta``."""
         try:
             with env.gate, self.shared.env.begin(db=self.meta) as txn:
                 return txn.get(key)
@@ -173,7 +177,7 @@ class LMDBHandle:
         """Return one chunk of a column, or raise DamagedStoreError."""
         self._chunks_read += 1
         if not self._chunks_read % _CHUNKS_KEPT:
-            # Otherwise the columns of ten million records would stay in this process's memory: 580 MB.
+            # The columns of ten million records take 580 MB, which would stay in this process's memory.
             self.shared.release_pages()
         stored = self.get(column_key(column, number))
         chunk = whole_chunk(column, number, stored, self.manifest.length, self.manifest.salt)
@@ -185,7 +189,7 @@ class LMDBHandle:
         return chunk
 
     def chunks(self, column: str) -> Iterator[memoryview]:
-        """Return all chunks of a column; raise DamagedStoreError at once if some are missing."""
+        """Return all chunks of a column. Raise DamagedStoreError at once if the file has too few chunks."""
         number_of_chunks = -(-self.manifest.length // CHUNK)
         with env.gate, self._begin() as txn:
             entries = txn.stat(self.meta)["entries"]
@@ -198,10 +202,10 @@ class LMDBHandle:
 
 
 class ShardedHandle:
-    """An open folder of shards: its manifest, its index, and the shards that were read last. Threads may share it.
+    """An open folder of shards: its manifest, its index, and recently read shards. Threads may share a handle.
 
-    A shard is opened when one of its records is read. Open shards use at most a quarter of the file descriptors that
-    the process may have; the least recently read shard is closed first.
+    A shard is opened when one of its records is read. Open shards use at most a quarter of the process's limit of file
+    descriptors. Beyond that, the least recently read shard is closed.
     """
 
     def __init__(self, path: str, place: str, manifest_file: str = MANIFEST_FILE) -> None:
@@ -225,7 +229,7 @@ class ShardedHandle:
         self._most_opened = max(8, (2**20 if soft == resource.RLIM_INFINITY else soft) // 4 // _DESCRIPTORS)
 
     def before(self, digest: str) -> ShardedHandle | None:
-        """Return the store as it was before it grew, if that store had this digest and its files are kept."""
+        """Return the previous version of a store that has grown, if its digest is this digest and its files exist."""
         with suppress(OSError, StoreError):
             older = ShardedHandle(self._path, self.place, kept_manifest(self._table.previous))
             if older.manifest.digest == digest:
@@ -243,7 +247,7 @@ class ShardedHandle:
         return [shard.length for shard in self._table.shards]
 
     def get(self, key: bytes) -> bytes | None:
-        """Return a value of the sub-database ``meta`` of the index."""
+        """Return a value from the sub-database ``meta`` of the index."""
         return self._index().get(key)
 
     def chunk(self, column: str, number: int) -> memoryview:
@@ -251,22 +255,22 @@ class ShardedHandle:
         return self._index().chunk(column, number)
 
     def chunks(self, column: str) -> Iterator[memoryview]:
-        """Return all chunks of a column; raise DamagedStoreError at once if some are missing."""
+        """Return all chunks of a column. Raise DamagedStoreError at once if the index has too few chunks."""
         return self._index().chunks(column)
 
     def _index(self) -> LMDBHandle:
-        with env.gate, self._lock:  # the gate first: a forked child must not inherit a held lock
+        with env.gate, self._lock:  # take the lock inside the gate, so no forked child inherits a held lock
             if self._index_handle is None:
                 self._index_handle = self._open(self._table.index_file, index_of=self.manifest)
             return self._index_handle
 
     def _shard(self, number: int) -> LMDBHandle:
-        with self._lock:  # the store holds the gate
+        with self._lock:  # the store has already entered the gate
             handle = self._opened.get(number)
             if handle is None:
                 handle = self._opened[number] = self._open_shard(number)
                 if len(self._opened) > self._most_opened:
-                    self._opened.popitem(last=False)  # closed when the last thread has read it
+                    self._opened.popitem(last=False)  # the shard closes when no thread reads from it
             self._opened.move_to_end(number)
             return handle
 
@@ -283,14 +287,16 @@ class ShardedHandle:
         except FileNotFoundError as error:
             raise DamagedStoreError(f"{place} is missing: {_REMEDY}") from error
         except OtherStoreError as error:
-            raise DamagedStoreError(f"{place} is not the part of {self.place} that was published: {_REMEDY}") from error
+            raise DamagedStoreError(
+                f"{place} is not the file that the manifest of {self.place} lists: {_REMEDY}"
+            ) from error
         except OSError as error:
             raise StoreAccessError(f"{place} cannot be read: {error.strerror}") from error
         except lmdb.Error as error:
             raise translate(error, place, remedy=COPY_AGAIN) from error
 
     def check_files(self) -> None:
-        """Raise DamagedStoreError unless every shard exists and has its size."""
+        """Raise DamagedStoreError unless every shard exists and has the size in the manifest."""
         for shard in self._table.shards:
             self._check_size(shard)
 
@@ -305,10 +311,10 @@ class ShardedHandle:
             raise DamagedStoreError(f"{place} {found}: {_REMEDY}")
 
     def prefetch(self, indices: Sequence[int]) -> None:
-        """Ask the kernel to load the records at some indices, in as many shards as may be open, without waiting."""
+        """Ask the kernel to load the records at some indices, without waiting."""
         for number, positions in islice(self._by_shard(indices).items(), self._most_opened):
             start = self._starts[number]
-            with suppress(StoreError):  # reading raises it
+            with suppress(StoreError):  # reading the records raises the error
                 self._shard(number).prefetch([indices[position] - start for position in positions])
 
     def release_pages(self) -> None:
@@ -318,7 +324,7 @@ class ShardedHandle:
                 handle.release_pages()
 
     def look_up(self, indices: Sequence[int]) -> Iterator[bytes | None]:
-        """Yield documents, copied, with the index and salt that they have in the whole store; None if missing."""
+        """Yield copies of documents, changed to their index and salt in the whole store. A missing document is None."""
         for begin in range(0, len(indices), _COPIED):
             part = indices[begin : begin + _COPIED]
             found: list[bytes | None] = [None] * len(part)
@@ -329,9 +335,9 @@ class ShardedHandle:
             yield from found
 
     def look_up_unordered(self, indices: Sequence[int]) -> Iterator[tuple[int, int, int, memoryview | None]]:
-        """Yield documents shard by shard, without copying: position in ``indices``, index and salt in the shard, view.
+        """Yield documents shard by shard without copying: (position in ``indices``, index and salt in the shard, view).
 
-        The view is None if the document is missing. It is valid until the next one is taken.
+        The view is None if the document is missing. A view is valid until the next document is requested.
         """
         for number, positions in self._by_shard(indices).items():
             inside = [indices[position] - self._starts[number] for position in positions]
@@ -340,16 +346,16 @@ class ShardedHandle:
             self._check_unchanged(handle)
 
     def _check_unchanged(self, handle: LMDBHandle) -> None:
-        """Do nothing: no program writes to a finished store."""
+        """Do nothing, because finished shards never change. A cache overrides this method."""
 
     def _by_shard(self, indices: Sequence[int]) -> dict[int, list[int]]:
-        """Group ``indices`` by shard: return each shard's number with the positions in ``indices``."""
+        """Return a dict that maps the number of a shard to the positions of its records in ``indices``."""
         parts: dict[int, list[int]] = {}
         for position, index in enumerate(indices):
-            if 0 <= index < self.manifest.length:  # the store raises an error for others
+            if 0 <= index < self.manifest.length:  # the store raises an error for an invalid index
                 parts.setdefault(self._number_of(index), []).append(position)
         return parts
 
     def _number_of(self, index: int) -> int:
-        """Return the number of the shard that has a record."""
+        """Return the number of the shard that contains the record with an index."""
         return bisect_right(self._starts, index) - 1

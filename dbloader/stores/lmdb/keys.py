@@ -1,6 +1,6 @@
-"""Keys of an LMDB store, in its sub-databases ``records`` and ``meta``, and the path of its file.
+"""Define the keys in the sub-databases ``records`` and ``meta`` of an LMDB store, and check the path of its file.
 
-docs/format.md describes the keys. A key of ``records`` is the 8-byte big-endian index of a record.
+docs/format.md describes the keys. A key in ``records`` is a record's index, as 8 bytes in big-endian order.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def column_key(name: str, chunk: int) -> bytes:
 
 
 def event_key(number: int) -> bytes:
-    """Return the key of one event of the report in ``meta``."""
+    """Return the key of one line of the report in ``meta``."""
     return EVENT + record_key(number)
 
 
 def checked_path(place: str | os.PathLike[str]) -> str:
-    """Return a place as the path of a file, or refuse it. No message repeats a URI, which may contain a password."""
+    """Return a place as a file path, or raise an error. No message repeats a URI, because it may contain a password."""
     if not isinstance(place, (str, bytes, os.PathLike)):
         raise TypeError(
             "a place must be the path of an LMDB file or mongodb://host/database.collection, "
@@ -41,11 +41,12 @@ def checked_path(place: str | os.PathLike[str]) -> str:
     if not isinstance(path, str) or not path:
         raise PlaceError(f"a place is the path of an LMDB file or mongodb://host/database.collection, got {place!r}")
     if is_mongo(path):
-        raise PlaceError("this takes the path of a file, got a place in MongoDB (MongoDataset reads from one)")
+        raise PlaceError("expected the path of a file, got a place in MongoDB (MongoDataset reads from MongoDB)")
     if is_remote(path):
         raise PlaceError(
-            f"{parse_place(path)} is in object storage, where not every command works: dbloader convert --shards makes "
-            "a store there, dbloader copy uploads or downloads one, and LMDBDataset(..., cache=FOLDER) trains from one"
+            f"{parse_place(path)} is in object storage, which this operation does not support: dbloader convert "
+            "--shards makes a store there, dbloader copy uploads or downloads a store, and LMDBDataset(..., "
+            "cache=FOLDER) trains from it"
         )
     if "://" in path:
         scheme = path.split("://", 1)[0]

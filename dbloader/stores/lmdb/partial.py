@@ -1,4 +1,4 @@
-"""``PLACE.partial``: the LMDB file of a store until it is finished.
+"""Write ``PLACE.partial``, the LMDB file of an unfinished store.
 
 LMDB writes the file with pwrite(2), not through its memory map (MDB_WRITEMAP is off). So LMDB reports a full disk as an
 error. Writing through the map could end the process with SIGBUS.
@@ -29,7 +29,7 @@ FIRST_MAP_BYTES = 2**26
 """Initial size of the memory map, which doubles when it is full. It takes address space, not memory or disk."""
 
 _BEGIN_AGAIN = "begin again with overwrite (--overwrite)"
-# A disk that takes fewer bytes is full. This is more than a block of any file system.
+# A disk without room for this many bytes counts as full. No file system has larger blocks.
 _PROBE_BYTES = 2**20
 
 
@@ -37,10 +37,10 @@ class PartialFile:
     """``PLACE.partial``. One process at a time can lock and open it.
 
     Attributes:
-        target: Where the store will be. If the place is a link, this is the link's target.
-        committed: Whether the file contains a commit, or may contain one.
-        fd: The descriptor of the file, open for writing since ``lock``.
-        env: LMDB's environment, open since ``open``.
+        target: Path of the finished store. If the place is a symbolic link, ``target`` is the link's target.
+        committed: Whether the file may contain a commit.
+        fd: File descriptor, open for writing after ``lock``.
+        env: LMDB's environment after ``open``.
     """
 
     env: lmdb.Environment
@@ -61,12 +61,13 @@ class PartialFile:
         except StoreLockedError:
             raise
         except OSError as error:
-            if self.path.is_symlink():  # it could lead to another user's file
+            if self.path.is_symlink():  # the link could lead to another user's file
                 raise StoreAccessError(f"{self.path} is a symbolic link: remove it") from error
             if self.path.is_dir():
                 raise StoreAccessError(
-                    f"{self.path} is a folder, as of a conversion in parts: finish that conversion (dbloader parts "
-                    f"{self.place} lists the missing parts, dbloader publish ends it), or remove the folder"
+                    f"{self.path} is a folder, perhaps of a conversion in parts: finish that conversion (dbloader "
+                    f"parts {self.place} lists the missing parts, dbloader publish joins all parts), or remove the "
+                    "folder"
                 ) from error
             raise
         self.committed = os.fstat(self.fd).st_size > 0
@@ -88,7 +89,7 @@ class PartialFile:
             self.env = lmdb.open(
                 str(self.path),
                 subdir=False,
-                lock=False,  # `lock` has locked the file, until the process ends
+                lock=False,  # `lock` has already locked the file
                 map_size=self._map_bytes,
                 max_dbs=2,
                 metasync=False,  # a crash of the machine can undo only the last commit
@@ -103,12 +104,12 @@ class PartialFile:
             raise self._translate(error) from error
 
     def get(self, key: bytes) -> bytes | None:
-        """Return a value of the sub-database ``meta``."""
+        """Return a value from the sub-database ``meta``."""
         with self.env.begin(db=self.meta) as txn:
             return txn.get(key)
 
     def write(self, put: Callable[[lmdb.Transaction], None]) -> None:
-        """Call a function with a transaction, and commit. If the map is full, double it and try again."""
+        """Call a function with a transaction, and commit. If the memory map is full, double its size and try again."""
         try:
             while True:
                 try:
@@ -123,7 +124,7 @@ class PartialFile:
             raise self._translate(error) from error
 
     def put(self, pairs: list[tuple[bytes, bytes]]) -> None:
-        """Put keys and values into the sub-database ``meta``, and commit."""
+        """Store keys and values in the sub-database ``meta``, and commit."""
 
         def put_all(txn: lmdb.Transaction) -> None:
             for key, value in pairs:
@@ -140,12 +141,12 @@ class PartialFile:
         self.env.close()
 
     def publish(self) -> None:
-        """Rename the file to the target, and wait until the folder is on the disk."""
+        """Rename the file to the target, and wait until the new name is on the disk."""
         try:
             self.path.replace(self.target)
         except OSError as error:
             raise translate_refusal(error, self.place) from error
-        with suppress(OSError):  # the store is in place, and some folders cannot be opened or synced
+        with suppress(OSError):  # the store is published, and some folders cannot be opened or synced
             sync_folder(self.target.parent)
 
     def remove(self) -> None:
@@ -154,7 +155,7 @@ class PartialFile:
 
     def _translate(self, error: lmdb.Error) -> StoreError:
         found = translate(error, str(self.path), use="written", remedy=_BEGIN_AGAIN)
-        # LMDB reports EIO when the disk takes only a part of a write.
+        # LMDB reports EIO when the disk has room for only a part of a write.
         if isinstance(found, StoreFullError) or (os.strerror(errno.EIO) in str(error) and self._is_full()):
             kept = self.committed and self.resumable
             return StoreFullError(
@@ -164,7 +165,7 @@ class PartialFile:
         return found
 
     def _is_full(self) -> bool:
-        """Return whether the disk or a quota is full, by trying to extend the file."""
+        """Try to extend the file, and return whether the disk or a quota is full."""
         size = os.fstat(self.fd).st_size
         try:
             return os.pwrite(self.fd, bytes(_PROBE_BYTES), size) < _PROBE_BYTES
@@ -175,10 +176,12 @@ class PartialFile:
 
 
 def open_locked(path: Path, flags: int, place: str, doing: str = "writing") -> int:
-    """Open a file for writing, with more flags of os.open, lock it for this process, and return its descriptor.
+    """Open a file for writing, lock the file for this process, and return its descriptor.
+
+    ``flags`` are further flags for os.open. ``place`` and ``doing`` (what the lock is for) appear in messages.
 
     Raises:
-        StoreLockedError: Another process has locked it. The message says that this process is ``doing``.
+        StoreLockedError: Another process has locked the file.
         StoreAccessError: The file cannot be opened, or its file system does not support locks.
     """
     while True:
@@ -188,7 +191,7 @@ def open_locked(path: Path, flags: int, place: str, doing: str = "writing") -> i
             raise translate_refusal(error, place) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Another process may have renamed or replaced the file before this lock.
+            # Between open and flock, another process may have renamed or replaced the file.
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(descriptor), path.stat()):
                     return descriptor
@@ -198,20 +201,20 @@ def open_locked(path: Path, flags: int, place: str, doing: str = "writing") -> i
         except OSError as error:
             os.close(descriptor)
             raise StoreAccessError(
-                f"{place} cannot be written: {error.strerror}; its file system must have locks (flock)"
+                f"{place} cannot be written: {error.strerror}; its file system must support locks (flock)"
             ) from error
         os.close(descriptor)
 
 
 def close_locked(descriptor: int) -> None:
     """Unlock and close a file that ``open_locked`` has opened."""
-    # Closing does not unlock: a forked process, such as a DataLoader worker, has the same open file.
+    # Closing alone would not unlock the file while a forked process, such as a DataLoader worker, keeps it open.
     fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the names of the files in a folder are on the disk."""
+    """Wait until the names of a folder's files are on the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

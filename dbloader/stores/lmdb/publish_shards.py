@@ -1,4 +1,4 @@
-"""Make a folder of LMDB stores one sharded store, and replace another store with it."""
+"""Join a folder of LMDB files into one sharded store, and move the store to its place."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dbloader.records.manifest import Manifest
     from dbloader.stores.base import Store
 
-# Chunks and events in one transaction: about 10 MB.
+# Number of column chunks and report lines in one transaction, about 10 MB.
 _AT_ONCE = 256
 
 
@@ -49,18 +49,18 @@ def index_shards(
     """Write the index of the shards in a folder, and return the table that ``put_manifest`` publishes.
 
     Args:
-        folder: The folder. The shards are in its ``shards/``.
+        folder: The folder. Its subfolder ``shards/`` contains the shards.
         names: File names of the shards, in the order of their records.
-        digests: The expected digest of each shard; None for any.
+        digests: The expected digest of each shard; None accepts any digest.
         classes: Name of each label from 0 on.
         source: Where the records are from, for people to read.
-        created: UTC, ISO 8601; None for now.
-        salt: The manifest's salt; None for a random one.
+        created: Time in UTC, ISO 8601; None for now.
+        salt: The manifest's salt; None for a random salt.
         grows: Folder and table of the store to which the shards are added; None for a new store.
         index: File name of the index; "" for a new name.
 
     Raises:
-        StoreError: A shard is missing, damaged, not a store or not the expected one; or the folder cannot be written.
+        StoreError: A shard is missing, damaged or not the expected store, or the folder cannot be written.
         FieldError: A label has no class, or the manifest cannot store the classes or the source.
     """
     shards: list[Shard] = [] if grows is None else [*grows[1].shards]
@@ -82,7 +82,7 @@ def index_shards(
 
     index = index or f"index-{secrets.token_hex(4)}.lmdb"
     salt = secrets.randbits(32) if salt is None else salt
-    # LMDB needs a local disk. The folder, perhaps on a network, gets the whole file.
+    # LMDB needs a local disk, but the folder may be on a network. So write a local file, and copy the whole file.
     with refusals(str(folder)), tempfile.TemporaryDirectory(prefix="dbloader-") as local:
         path = Path(local) / index
         manifest = write_index(
@@ -93,11 +93,11 @@ def index_shards(
 
 
 def write_index(path: str, shards: Iterable[Store], place: str, *, salt: int, **facts: Any) -> Manifest:
-    """Write the columns and the report of all shards into a new file, the index; return the manifest of their records.
+    """Write the index, a file with the columns and reports of all shards. Return the manifest of all records.
 
     Args:
-        path: The file. It is created when it is complete.
-        shards: The shards in order. Each opens when the iteration reaches it.
+        path: Path of the new file. The file appears there when it is complete.
+        shards: The shards in order. Each shard is opened when its turn comes.
         place: The place of the sharded store, for messages.
         salt: The manifest's salt.
         facts: ``classes``, ``source`` and ``created`` of the manifest.
@@ -123,7 +123,7 @@ def write_index(path: str, shards: Iterable[Store], place: str, *, salt: int, **
             file.env.close()
         file.publish()
     finally:
-        file.remove()  # unless it is published
+        file.remove()  # does nothing after publishing
         file.unlock()
     return manifest
 
@@ -131,9 +131,9 @@ def write_index(path: str, shards: Iterable[Store], place: str, *, salt: int, **
 def _index_entries(
     shards: Iterable[Store], totals: Totals, summary: Summary, salt: int
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the keys and values of the events and columns of all shards, and count them in ``totals`` and ``summary``.
+    """Yield the index's keys and values: all report lines and column chunks. Add them to ``totals`` and ``summary``.
 
-    The chunks of a shard are cut and joined, because chunks of the index may have records of two shards.
+    The last chunk of a shard may be short, so its values share a chunk of the index with values of the next shard.
     """
     held, number, fields = ColumnChunk(), 0, set[str]()
     for shard in shards:
@@ -164,7 +164,7 @@ def _seal_chunk(
 
 
 def put_manifest(folder: Path, table: ShardTable) -> None:
-    """Write the manifest of a folder's store, after the files that it names are on the disk."""
+    """Wait until a store's files are on the disk, then write the manifest into the store's folder."""
     aside = folder / f"{MANIFEST_FILE}.{secrets.token_hex(4)}"
     with refusals(str(folder)):
         try:
@@ -174,14 +174,14 @@ def put_manifest(folder: Path, table: ShardTable) -> None:
             aside.replace(folder / MANIFEST_FILE)
         finally:
             aside.unlink(missing_ok=True)
-    with suppress(OSError):  # the store is in place
+    with suppress(OSError):  # the store is published even if its folder cannot be synced
         sync_folder(folder)
 
 
 def move_into(folder: Path, table: ShardTable, target: Path) -> None:
-    """Move a new store to a target. It replaces the store there, or is that store with shards added.
+    """Move a new store to a target. The new store replaces the store there, or extends it by more shards.
 
-    All files move before the manifest, which replaces the old store in one step.
+    The manifest moves last, and replaces the old manifest in one step.
 
     Raises:
         StoreLockedError: Another process is publishing at the target.
@@ -196,25 +196,25 @@ def move_into(folder: Path, table: ShardTable, target: Path) -> None:
         if table.previous:
             check_base(target, ShardTable.decode(old, str(target)), table.previous)
             kept = target / kept_manifest(table.previous)
-            kept.unlink(missing_ok=True)  # a killed publisher may have left half of it
+            kept.unlink(missing_ok=True)  # a killed publisher may have left an incomplete file
             write_durably(kept, old)
         (target / SHARD_FOLDER).mkdir(exist_ok=True)
         for name in table.files:
             _give_second_name(folder / name, target / name)
         put_manifest(target, table)
-        # Only files of the old store: others may belong to a process that waits to publish.
+        # Remove only files of the old store, because other files may belong to a process that waits to publish.
         for name in {*left} - {*table.files, *table.older_files}:
-            with suppress(OSError):  # the store is in place
+            with suppress(OSError):  # the store is published even if old files remain
                 (target / name).unlink()
 
 
 @contextmanager
 def replacing(folder: Path) -> Iterator[bytes]:
-    """Lock a sharded store against other publishers, and yield the content of its manifest.
+    """Lock a sharded store against other publishers, and yield the content of its manifest file.
 
     Raises:
         StoreLockedError: Another process is publishing there.
-        StoreAccessError: The store cannot be written, or its file system has no locks.
+        StoreAccessError: The store cannot be written, or its file system does not support locks.
     """
     path = folder / MANIFEST_FILE
     descriptor = open_locked(path, 0, str(folder), "publishing")
@@ -225,31 +225,31 @@ def replacing(folder: Path) -> Iterator[bytes]:
 
 
 def _give_second_name(path: Path, to: Path) -> None:
-    """Give a file a second name. A killed publisher then leaves all parts in their folder.
+    """Give a file a second name by a hard link. So if the publisher is killed, all parts are still in their folder.
 
-    The file is moved instead if the name is taken, for example by a damaged shard, or if there are no links.
+    The file is moved instead if the name is taken, for example by a damaged shard, or if hard links are not supported.
     """
     try:
         os.link(path, to)
     except OSError:
         try:
-            path.replace(to)  # does nothing if both are the same file
+            path.replace(to)  # does nothing if both names belong to the same file
         except FileNotFoundError:
             if not to.exists():
                 raise
 
 
 def check_base(target: Path, table: ShardTable, index_file: str) -> None:
-    """Raise StoreExistsError unless the store at the target has this index. Only that store may grow."""
+    """Raise StoreExistsError unless the store at the target still has the index that the plan was made for."""
     if table.index_file != index_file:
         raise StoreExistsError(
-            f"{target} has changed since the plan was made: another process has published there. Plan again with "
-            "append and overwrite (dbloader plan --append --overwrite)"
+            f"{target} has changed since the plan was made, because another process has published there: plan again "
+            "with append and overwrite (dbloader plan --append --overwrite)"
         )
 
 
 def check_target(target: Path, *, overwrite: bool) -> bool:
-    """Return whether the target has a store. Raise StoreExistsError unless it may be replaced."""
+    """Return whether the target has a store. Raise StoreExistsError if it may not be replaced."""
     if not os.path.lexists(target):
         return False
     if not is_sharded(target):
@@ -260,8 +260,8 @@ def check_target(target: Path, *, overwrite: bool) -> bool:
 
 
 def unnamed_warning(target: Path) -> list[str]:
-    """Return a warning about files in a store's folder that its manifest does not name, or nothing."""
-    with suppress(OSError, StoreError):  # it would only be a warning
+    """Return a warning if a store's folder contains files that its manifest does not name; otherwise []."""
+    with suppress(OSError, StoreError):  # no error may end the program for a warning
         table = ShardTable.read(target)
         patterns = f"{SHARD_FOLDER}/*", "index-*", f"{MANIFEST_FILE}.*"
         found = [path for pattern in patterns for path in sorted(target.glob(pattern))]
@@ -271,14 +271,14 @@ def unnamed_warning(target: Path) -> list[str]:
             what = f"{counted(len(left), 'file')} ({nbytes}) that its manifest does not name"
             names = ", ".join(str(path.relative_to(target)) for path in left[:5])
             return [
-                f"{target} has {what}: {names}{', …' * (len(left) > 5)}; a publisher that was killed has left them, "
-                "or one is at work: if none is, remove them"
+                f"{target} has {what}: {names}{', …' * (len(left) > 5)}; if no other process is publishing there now, "
+                "a killed process has left these files: remove them"
             ]
     return []
 
 
 def copy_durably(path: Path, to: Path) -> None:
-    """Copy a file. The copy gets its name when it is complete and on the disk."""
+    """Copy a file. The copy gets its final name when it is complete and on the disk."""
     aside = to.with_name(f"{to.name}.{secrets.token_hex(4)}")
     try:
         with path.open("rb") as source, aside.open("xb") as copy:

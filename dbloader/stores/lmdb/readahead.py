@@ -1,8 +1,8 @@
 """Ask the kernel to read records of an LMDB file before they are needed.
 
-LMDB reads through a memory map. The kernel reads missing pages one by one, and waits for each, or reads many pages that
-nobody needs. LMDB cannot tell where a record is without reading it. So this module follows LMDB's pages in Python. A
-wrong position costs time and cannot give a wrong record, because it is used only for hints to the kernel.
+LMDB reads through a memory map. The kernel then reads missing pages one by one and waits for each, or reads many pages
+that nobody needs. LMDB has no function that finds the position of a record without reading the record. So this module
+follows LMDB's pages in Python. Positions are only hints to the kernel, so a wrong position cannot give a wrong record.
 
 The page layout is LMDB 0.9's (mdb.c: MDB_page, MDB_node, MDB_meta, MDB_db), data version 1, 64 bits.
 """
@@ -20,32 +20,36 @@ if TYPE_CHECKING:
 
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _PAGE_HEAD = 16
-# In the meta page: magic, version; page size (md_pad of the first database); root of the second; transaction.
+# The head of a meta page: magic number and version.
 _META_HEAD = struct.Struct("<II")
+# Offsets in a meta page: page size (md_pad of the first database), root page of the second database, transaction id.
 _PAGE_SIZE_AT, _ROOT_AT, _TXN_AT, _META_END = 40, 128, 144, 152
-_LOWER_AT = 12  # in a page: the end of the offsets of its nodes
-_NODE = struct.Struct("<HHHH")  # two of size or child page, flags or more of the child page, length of the key
-_OVERFLOW = 1  # flag: the value has its own pages, and the node has the number of the first page
-_DEPTH_AT, _DB_ROOT_AT = 6, 40  # of MDB_db
+_LOWER_AT = 12  # offset in any page: where the list of node offsets ends
+# The head of a node. In a leaf: size of the value (two numbers), flags, length of the key. In a branch, the first three
+# numbers are the child's page number.
+_NODE = struct.Struct("<HHHH")
+_OVERFLOW = 1  # flag of a node whose value has its own pages; the node contains the number of the first page
+_DEPTH_AT, _DB_ROOT_AT = 6, 40  # offsets in MDB_db
 _MOST_LEVELS, _LARGEST_PAGE = 32, 2**16
 
-# While the file is in memory, one record of 32 is checked: 8 us, or 0.25 us a record. After a record that is not in
-# memory, 512 records are hinted without a check: one batch read without hints costs more than many unneeded hints.
+# While the file is in memory, only every 32nd record is checked. A check takes 8 us, so 0.25 us per record. After a
+# record that is not in memory, the next 512 records get hints without a check. Unneeded hints cost less than one batch
+# that is read without hints.
 _CHECK_AFTER, _HINT_FOR = 32, 512
 
 _pack_key = struct.Struct(">Q").pack
 _u16, _u32, _u64 = (struct.Struct(code).unpack_from for code in ("<H", "<I", "<Q"))
-# Errors while reading damaged pages. preadv also raises OSError if it would have to wait.
+# Damaged pages can cause these errors. preadv also raises OSError if it would have to wait for the disk.
 _WRONG = (struct.error, IndexError, OverflowError, OSError)
 
 
 class ReadAhead:
-    """Hints about one LMDB file that does not change. Threads may share it.
+    """Asks the kernel to load records of an LMDB file that never changes. Threads may share this object.
 
     Args:
-        path: The file. It is opened a second time, because LMDB does not share its descriptor.
-        key: Device and inode of the file. If the path now has another file, there are no hints.
-        name: The sub-database. Its keys are the 8-byte big-endian integers from 0 on.
+        path: Path of the file. The file is opened a second time, because LMDB does not share its descriptor.
+        key: Device and inode of the file. If another file is now at the path, this object does nothing.
+        name: Name of the sub-database. Its keys are the integers from 0 on, as 8 bytes in big-endian order.
     """
 
     def __init__(self, path: str, key: tuple[int, int], name: bytes) -> None:
@@ -53,26 +57,26 @@ class ReadAhead:
         self._page_size = self._root = self.depth = 0
         self._unhinted = self._hinted = 0  # records until the next check
         if not (hasattr(os, "posix_fadvise") and hasattr(os, "RWF_NOWAIT")):
-            return  # not Linux
-        with suppress(*_WRONG):  # LMDB reports damage of the file
+            return  # the system is not Linux
+        with suppress(*_WRONG):  # LMDB itself reports a damaged file
             self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            # Otherwise a check would make the kernel read much more than one page: 8 MiB of a virtual disk.
+            # Without this advice, the kernel reads much more than one page for a check, up to 8 MiB on a virtual disk.
             os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)
             status = os.fstat(self._file)
             if (status.st_dev, status.st_ino) == key:
                 self._find_root(name)
 
     def written(self) -> tuple[int, int]:
-        """Return the file's size in bytes and the time of its last change in ns, even if the file was removed."""
+        """Return the file's size in bytes and the time of its last change in ns, even after the file was removed."""
         if self._file < 0:
             return 0, 0
         status = os.fstat(self._file)
         return status.st_size, status.st_mtime_ns
 
     def prefetch(self, indices: Sequence[int]) -> None:
-        """Request records that will be read soon, unless they are probably in memory.
+        """Ask the kernel to load records, unless they are probably in memory.
 
-        Waits only for the pages with the positions of the records.
+        This method reads LMDB's inner pages to find the records, but does not wait for the records.
         """
         if not self._root or not len(indices):
             return
@@ -89,40 +93,40 @@ class ReadAhead:
             self.hint(index)
 
     def hint(self, index: int) -> None:
-        """Request one record."""
-        with suppress(*_WRONG):  # reading the record raises an error for a wrong index or a damaged page
+        """Ask the kernel to load one record."""
+        with suppress(*_WRONG):  # reading the record will raise the error for a wrong index or a damaged page
             if place := self.locate(index):
                 os.posix_fadvise(self._file, *place, os.POSIX_FADV_WILLNEED)
 
     def is_in_memory(self, index: int) -> bool:
-        """Return whether the first byte of a record can be read without waiting; False if unknown."""
+        """Return whether the first byte of a record is in memory; False if unknown."""
         try:
             place = self.locate(index)
             if place is None:
-                return True  # its page has just been read
+                return True  # `locate` has just read the page that contains the record
             os.preadv(self._file, [bytearray(1)], place[0], os.RWF_NOWAIT)
         except _WRONG:
             return False
         return True
 
     def close(self) -> None:
-        """Close the file. There are no more hints."""
+        """Close the file. After that, this object does nothing."""
         self._root = 0
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
     def locate(self, index: int) -> tuple[int, int] | None:
-        """Return a record's offset and size in the file, in bytes; None if the record has no pages of its own."""
+        """Return a record's offset and size in the file in bytes, or None if the record shares a page with others."""
         key = _pack_key(index)
         page = self._page(self._root)
         for _ in range(self.depth - 1):
             nodes = (_u16(page, _LOWER_AT)[0] - _PAGE_HEAD) // 2
-            # The first key of a branch is not stored. It is less than all others.
+            # LMDB does not store the first key of a branch page, because it is less than all other keys.
             child = bisect_right(range(1, nodes), key, key=lambda node: _key(page, node))
             low, high, more, _ = _NODE.unpack_from(page, _node_at(page, child))
             page = self._page(low | high << 16 | more << 32)
-        # Keys are consecutive, so the first key gives the position of all.
+        # Keys are consecutive, so the first key of the page determines the position of every key.
         node = index - int.from_bytes(_key(page, 0), "big")
         if node < 0 or _key(page, node) != key:
             return None

@@ -1,7 +1,7 @@
-"""The manifest of a sharded store: a folder of LMDB stores in ``shards/`` and an index of all their records.
+"""Read and write ``manifest.bson``, the manifest of a sharded store.
 
-``manifest.bson`` is written last. It names the shards, so no program lists the folder. docs/format.md describes every
-value.
+A sharded store is a folder with LMDB files in ``shards/`` and an index of all their records. ``manifest.bson`` is
+written last and names all files, so no program needs to list the folder. docs/format.md describes every value.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MANIFEST_FILE, SHARD_FOLDER = "manifest.bson", "shards"
 FORMAT, VERSION = "dbloader shards", 1
 
 _DIGEST_HEX = 64
-# Not a path, so a hostile manifest cannot name a file outside its folder.
+# Names must not be paths: otherwise a hostile manifest could name a file outside its folder.
 _FILE_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,200}")
 COPY_AGAIN = "copy the folder again from the original"
 
@@ -35,7 +35,7 @@ def is_sharded(place: str | os.PathLike[str]) -> bool:
 
 
 class Shard(NamedTuple):
-    """One LMDB file of a sharded store: name in ``shards/``, number of records, bytes of the file, digest."""
+    """One LMDB file of a sharded store: its name in ``shards/``, number of records, size in bytes, and digest."""
 
     name: str
     length: int
@@ -50,7 +50,7 @@ class ShardTable(NamedTuple):
         manifest: The manifest of all records.
         index_file: File name of the index.
         shards: The shards, in the order of their records.
-        previous: File name of the index before the store grew; "" if it has not grown.
+        previous: File name of the index before shards were last added; "" if none were added.
     """
 
     manifest: Manifest
@@ -60,16 +60,16 @@ class ShardTable(NamedTuple):
 
     @property
     def files(self) -> list[str]:
-        """Paths of the store's files in its folder: the shards, then the index."""
+        """Paths of the store's files, relative to its folder: the shards, then the index."""
         return [*(f"{SHARD_FOLDER}/{shard.name}" for shard in self.shards), self.index_file]
 
     @property
     def older_files(self) -> list[str]:
-        """Paths of the files that only readers of the previous store need."""
+        """Paths of the files that only readers of the previous version need, relative to the store's folder."""
         return [self.previous, kept_manifest(self.previous)] if self.previous else []
 
     def encode(self) -> bytes:
-        """Return the content of the file."""
+        """Return the bytes of ``manifest.bson``."""
         names, lengths, nbytes, digests = zip(*self.shards, strict=True) if self.shards else ((), (), (), ())
         return seal(
             {
@@ -87,12 +87,12 @@ class ShardTable(NamedTuple):
 
     @classmethod
     def read(cls, folder: Path) -> ShardTable:
-        """Return the table of the store in a folder, or raise OSError or an error of ``decode``."""
+        """Return the table of the store in a folder. Raise OSError, or the errors of ``decode``."""
         return cls.decode((folder / MANIFEST_FILE).read_bytes(), str(folder))
 
     @classmethod
     def decode(cls, data: bytes, place: str) -> ShardTable:
-        """Return the table in the content of a manifest file.
+        """Return the table in the bytes of a ``manifest.bson``.
 
         Raises:
             NotAStoreError: Another program wrote the file.
@@ -129,7 +129,7 @@ class ShardTable(NamedTuple):
         except (KeyError, *UNREADABLE) as error:
             raise damaged(f"has no valid table: {error!r:.80}") from error
         if not all(isinstance(name, str) and _FILE_NAME.fullmatch(name) for name in names):
-            raise damaged("names a file that no conversion writes")
+            raise damaged("names a file with an invalid name")
         if len({*values["names"]}) < len(shards) or len({*own}) < len(own):
             raise damaged("names a file twice")
         if min(lengths, default=0) < 0 or sum(lengths) != manifest.length:
@@ -138,5 +138,5 @@ class ShardTable(NamedTuple):
 
 
 def kept_manifest(index_file: str) -> str:
-    """Return the file name under which a previous store's manifest is kept for readers that open it again."""
+    """Return the file name for the manifest of a store's previous version, which readers may open again."""
     return f"{index_file}.{MANIFEST_FILE}"

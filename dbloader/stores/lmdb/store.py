@@ -1,4 +1,4 @@
-"""Read a store in one LMDB file, or in a folder of several."""
+"""Read a store in one LMDB file, or in a folder of shards."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ if TYPE_CHECKING:
 
 
 class LMDBStore(Store):
-    """A store in one LMDB file, or in a folder of several, its shards.
+    """A store in one LMDB file, or in a folder of LMDB files, its shards.
 
     Attributes:
-        handle: The open handle; None if the store is not open. A forked child inherits its parent's handle.
+        handle: The open handle; None if the store is closed. In a forked child, ``open_handle`` replaces the handle of
+            the parent.
     """
 
     has_views = True
@@ -57,7 +58,7 @@ class LMDBStore(Store):
         records: list[Any] = [None] * len(indices)
         with env.gate:
             handle.prefetch(indices)
-            # Records are decoded from views, so only their values are copied.
+            # Records are decoded from views, so this loop copies values, not whole documents.
             for position, at, salt, document in handle.look_up_unordered(indices):
                 index = indices[position]
                 if document is None:
@@ -176,14 +177,12 @@ class LMDBStore(Store):
         return handle
 
     def _absent(self, error: OSError) -> Exception:
-        if isinstance(error, PermissionError):
-            return StoreAccessError(f"{self.place} may not be read: {error.strerror}")
         if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
             return StoreAccessError(f"{self.place} cannot be read: {error.strerror}")
         partial = os.path.realpath(self._path) + PARTIAL
         if os.path.exists(partial):  # noqa: PTH110 - pathlib makes "." of ""
             parts = os.path.isdir(partial)  # noqa: PTH112 - pathlib makes "." of ""
-            remedy = "dbloader parts lists the missing parts, and dbloader publish makes the store of all"
+            remedy = "dbloader parts lists the missing parts, and dbloader publish joins all parts"
             remedy = remedy if parts else "dbloader convert --resume continues it"
             return NotAStoreError(f"{self.place} does not exist, but its unfinished conversion does: {remedy}")
         return StoreNotFoundError(f"{self.place} does not exist; dbloader convert makes a store")
@@ -201,5 +200,5 @@ class LMDBStore(Store):
 
 
 def _is_in(path: Path, folder: Path) -> bool:
-    """Return whether a path is a file or folder that exists, or is below it."""
+    """Return whether a path is ``folder`` or below it. ``folder`` may be a file, and must exist."""
     return folder.exists() and any(part.exists() and part.samefile(folder) for part in (path, *path.parents))

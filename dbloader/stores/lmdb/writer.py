@@ -1,4 +1,4 @@
-"""Write a store into one LMDB file: into ``PLACE.partial``, which is renamed when the store is finished."""
+"""Write a store into one LMDB file."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 
 class LMDBWriter(Writer):
-    """Writes a store to one LMDB file; see Writer. It replaces only dbloader stores.
+    """Writes a store to one LMDB file; see Writer. It replaces no other files than dbloader stores.
 
-    The file is ``PLACE.partial`` until the store is finished.
+    The file is called ``PLACE.partial`` until the store is finished, and then renamed.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class LMDBWriter(Writer):
         try:
             with refusals(self.place):
                 self._begin_or_resume()
-        except BaseException:  # with an ExitStack, Ctrl-C at one moment would leave the file
+        except BaseException:  # not an ExitStack, because Ctrl-C between two of its steps would leave the file
             self._leave(keep=self._partial.committed)
             raise
 
@@ -75,23 +75,23 @@ class LMDBWriter(Writer):
             self._partial.unlock()
 
     def _check_target(self) -> None:
-        """Refuse a place that may not become a new store."""
+        """Raise an error if no new store can be written to the place."""
         try:
-            if self._target.is_symlink():  # realpath stops at a circle
-                raise StoreAccessError(f"{self.place} cannot be written: its symbolic link leads in a circle")
+            if self._target.is_symlink():  # realpath has resolved all links, unless they form a circle
+                raise StoreAccessError(f"{self.place} cannot be written: its symbolic links form a circle")
             if not self._target.parent.is_dir():
                 raise StoreAccessError(
                     f"{self.place} cannot be written: the folder {self._target.parent} does not exist"
                 )
             if is_sharded(self._target):
                 raise StoreExistsError(
-                    f"{self.place} is a folder of shards, and this makes one file: replace it by other shards "
-                    "(--shards N --overwrite), or name another place"
+                    f"{self.place} is a folder of shards, and the new store is one file: replace the folder by other "
+                    "shards (--shards N --overwrite), or name another place"
                 )
             if self._target.is_dir() or self.place.endswith("/"):
                 path = self.place.rstrip("/")
                 file = f"{path}/train.lmdb" if self._target.is_dir() else f"{path}.lmdb"
-                raise StoreExistsError(f"{self.place} must be a file, not a folder: name one, such as {file}")
+                raise StoreExistsError(f"{self.place} must be a file, not a folder: name a file, such as {file}")
             if not (self.resume and self._partial.path.exists()):
                 self._check_replaceable()
         except StoreError:
@@ -100,7 +100,7 @@ class LMDBWriter(Writer):
             raise translate_refusal(error, self.place) from error
 
     def _check_replaceable(self) -> None:
-        """Refuse to replace what is at the place, unless it is a store and may be overwritten."""
+        """Raise an error if the place has anything but a store that may be overwritten."""
         if not self._target.exists():
             return
         if self.resumed:
@@ -114,9 +114,9 @@ class LMDBWriter(Writer):
                 "name another place, or remove it yourself"
             ) from error
         except (DamagedStoreError, StoreVersionError):
-            pass  # such a store may be replaced
+            pass  # a damaged or newer store may be replaced
         except StoreError:
-            if self.overwrite:  # the file cannot be opened, so it may belong to another program
+            if self.overwrite:  # the file cannot be opened, so it may not be a store
                 raise
         self._refuse_finished()
 
@@ -133,7 +133,7 @@ class LMDBWriter(Writer):
             self._partial.committed = progress is not None
             if progress is not None:
                 self._restore(progress)
-            self._check_replaceable()  # again, because only the progress shows whether this writer may overwrite
+            self._check_replaceable()  # again, because the unfinished store's `overwrite` is now known
             undo.pop_all()
 
     @override

@@ -1,4 +1,4 @@
-"""Keep track of the stores of a place: the published store, the partial store, and stores to remove."""
+"""Record which stores a place has: the published store, the partial store, and stores to remove."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ _NAMESPACE_EXISTS = 48
 class Catalog:
     """The document that describes a place, and the data of its stores.
 
-    Every method can be repeated after an interruption anywhere. Every change of the document names the token of the
-    writer's lease. So the server refuses a writer that lost the place to another writer while it was silent.
+    Every method can be called again after an interruption. Every change of the document requires that the writer's
+    lease token is still in the document. So after another writer has taken the place, the server refuses the changes.
     """
 
     def __init__(self, connection: Connection, place: MongoURI, token: str) -> None:
         self.connection = connection
         self._database = connection.database
         self._meta = self._database[place.collection + MANIFEST]
-        # Wait until the journal has this write and all earlier ones.
+        # Writes through `_durable` wait until the server's journal contains them and all earlier writes.
         concern = WriteConcern(**{"j": True, **self._meta.write_concern.document})
         self._durable = self._meta.with_options(write_concern=concern)
         self._place = place
@@ -51,7 +51,7 @@ class Catalog:
 
     @retried
     def check(self) -> None:
-        """Raise StoreExistsError if another program wrote the document of the place."""
+        """Raise StoreExistsError if another program wrote the document that describes the place."""
         document = self._meta.find_one({"_id": STORE})
         if document is not None and not _is_valid(document):
             raise StoreExistsError(
@@ -61,15 +61,15 @@ class Catalog:
 
     @retried
     def partial(self) -> dict[str, Any] | None:
-        """Return the element ``partial`` of the document of the place; None without a partial store."""
+        """Return the document's field ``partial``, which describes the partial store; None if there is none."""
         return self._get("partial").get("partial")
 
     @retried
     def published(self) -> str | None:
-        """Return the id of the published store, which may be damaged; None if the place is free.
+        """Return the id of the published store, even if damaged; None if the place is free.
 
         Raises:
-            StoreExistsError: Something else is at the place.
+            StoreExistsError: The place has something other than a dbloader store.
         """
         document = self._get("store", "manifest")
         store, manifest = document.get("store"), document.get("manifest")
@@ -88,7 +88,7 @@ class Catalog:
         return self._meta.find_one({"_id": STORE}, dict.fromkeys(fields, 1)) or {}
 
     def _info(self) -> Mapping[str, Any] | None:
-        """Return the server's description of the collection or view with the name of the place."""
+        """Return the server's description of the place's collection or view; None if neither exists."""
         return next(iter(self._database.list_collections(filter={"name": self._place.collection})), None)
 
     def _is_view(self, info: Mapping[str, Any]) -> bool:
@@ -96,7 +96,7 @@ class Catalog:
 
     @retried
     def begin(self, store: str, run: int) -> None:
-        """Make this writer the only one that can commit to a partial store."""
+        """Make this writer the only writer that can commit to a partial store."""
         values = {"partial.store": store, "partial.writer": self._token, "partial.run": run}
         self._update({"_id": STORE, "writer.token": self._token}, {"$set": values})
 
@@ -117,23 +117,23 @@ class Catalog:
         return {"_id": STORE, "writer.token": self._token, "partial.store": store, "partial.writer": self._token}
 
     def overtaken(self) -> StoreLockedError:
-        """Return the error for a writer after another one has taken the place."""
+        """Return the error to raise when another writer has taken the place."""
         return StoreLockedError(f"another process has taken over the conversion at {self._place.redacted}")
 
     @retried
     def publish(self, store: str, manifest: Mapping[str, Any], replaces: str | None) -> None:
-        """Publish a partial store by one write.
+        """Publish a partial store by one write. It replaces the published store ``replaces``; None if there is none.
 
         Raises:
             StoreLockedError: Another writer has taken the place.
-            StoreExistsError: The published store is not the one to be replaced.
+            StoreExistsError: The published store is not ``replaces``.
         """
         change: dict[str, Any] = {"$set": {"store": store, "manifest": manifest}, "$unset": {"partial": ""}}
         if replaces is not None:
             change["$addToSet"] = {"replaced": replaces}
         if self._durable.update_one({**self._mine(store), "store": replaces}, change).matched_count:
             return
-        # The answer to an earlier attempt may have been lost. Another writer would have written another manifest.
+        # An earlier attempt may have succeeded, and its answer was lost. Another writer's manifest would differ.
         if self._meta.find_one({"_id": STORE, "store": store, "manifest": {"$eq": manifest}}, {"_id": 1}) is not None:
             return
         found = self._get("store", "writer")
@@ -156,7 +156,7 @@ class Catalog:
             except OperationFailure as error:
                 if error.code != _UNAUTHORIZED:
                     raise
-                # The role readWrite may not change a view, but may drop and create one.
+                # A user with the role readWrite may not change a view, but may drop it and create it again.
                 self._database.drop_collection(self._place.collection)
                 self._create_view(records)
 
@@ -164,14 +164,15 @@ class Catalog:
         try:
             self._database.create_collection(self._place.collection, check_exists=False, viewOn=records, pipeline=[])
         except OperationFailure as error:
-            if error.code != _NAMESPACE_EXISTS:  # another writer was first
+            if error.code != _NAMESPACE_EXISTS:  # otherwise another writer has just created the view
                 raise
 
     @retried
     def abandon(self, store: str, *, forget: bool = False) -> None:
-        """Give up a partial store and remove its data, if this writer still has the place.
+        """Give up a partial store and remove its data, if this writer still holds the place.
 
-        With ``forget``, ``collect_garbage`` does not look at the store again. No other writer may have written to it.
+        With ``forget``, ``collect_garbage`` will not check the store again. Pass it only if no other writer has written
+        to the store.
         """
         mine = {"_id": STORE, "writer.token": self._token, "partial.store": store}
         self._durable.update_one(mine, {"$unset": {"partial": ""}, "$addToSet": {"replaced": store}})
@@ -184,10 +185,11 @@ class Catalog:
     def collect_garbage(self) -> None:
         """Remove the data of stores that were replaced or given up.
 
-        A store stays listed until no data are found, because a writer that was overtaken may still write to it.
+        A store stays on the list until a later call finds no data, because a writer that lost the place may still
+        write to the store.
         """
         document = self._get("replaced", "store", "partial")
-        used = {document.get("store"), document.get("partial", {}).get("store")}  # these stay, even if listed
+        used = {document.get("store"), document.get("partial", {}).get("store")}  # never removed, even if listed
         replaced = [store for store in document.get("replaced", ()) if store not in used]
         names = set(self._database.list_collection_names()) if replaced else set()
         for store in replaced:
@@ -211,7 +213,7 @@ class Catalog:
 
 
 def _is_valid(document: Mapping[str, Any]) -> bool:
-    """Return whether the elements of a place's document are as dbloader writes them."""
+    """Return whether the fields of a place's document have the types that dbloader writes."""
     kinds = {"store": str, "manifest": dict, "partial": dict, "writer": dict, "replaced": list}
     present = {name: kind for name, kind in kinds.items() if name in document}
     if not present or not all(isinstance(document[name], kind) for name, kind in present.items()):

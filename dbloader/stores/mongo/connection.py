@@ -1,7 +1,7 @@
 """Connect a process to a server, and repeat operations that fail while the server restarts.
 
-All stores of a process share one client for each server. The password of a place that has only a user comes from the
-environment.
+All stores of a process share one client for each server. If a place has a user without a password, the password is
+read from the environment.
 """
 
 from __future__ import annotations
@@ -38,21 +38,20 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# How long the first use waits for a server: a wrong host should be reported within seconds.
+# The first operation waits this long for a server, so a wrong host is reported within seconds.
 SELECTION_SECONDS = 5.0
-# How long one answer may take before the request is repeated on another connection. Even a slow disk reads a batch
-# in less time.
+# If an answer takes longer, the request is repeated on another connection. Even a slow disk reads a batch in less time.
 SILENCE_SECONDS = 10.0
-# How long an operation is repeated after its first failure: longer than a restart or an election (10 s by default).
+# An operation is repeated this long after its first failure. A restart or an election (10 s by default) takes less.
 RETRY_SECONDS = 60.0
-# How long the server may take for a query that may have to read all documents.
+# Time limit for a query that may have to read all documents.
 SCAN_SECONDS = 600.0
-# Pauses between attempts grow up to this.
+# The pause between attempts doubles from the first pause to the longest.
 LONGEST_PAUSE_SECONDS = 2.0
 _FIRST_PAUSE_SECONDS = 0.05
-# How long operations are repeated after one was given up: closing must not take a minute for each operation.
+# After an operation has failed for good, later operations are repeated only this long, so closing is quick.
 _AFTER_FAILURE_SECONDS = 2.0
-# Routers and firewalls silently forget connections that are idle for minutes.
+# Idle connections are closed after this time, because routers and firewalls silently drop them after minutes.
 _IDLE_SECONDS = 60.0
 
 PASSWORD = "DBLOADER_MONGODB_PASSWORD"
@@ -67,7 +66,7 @@ class SharedClient:
 
 
 _clients: weakref.WeakValueDictionary[tuple[object, ...], SharedClient] = weakref.WeakValueDictionary()
-# Clients of the parent process. Closing or garbage-collecting them would end the parent's sessions.
+# Clients of the parent process. They are kept, because closing or deleting them would end the parent's sessions.
 _inherited: list[SharedClient] = []
 _lock = threading.Lock()
 
@@ -85,18 +84,18 @@ def _make_client(place: MongoURI) -> pymongo.MongoClient[Any]:
     defaults: dict[str, Any] = {
         "connect": False,  # the first use connects
         "appname": "dbloader",
-        "serverMonitoringMode": "poll",  # needs half the threads and connections, which many workers multiply
+        "serverMonitoringMode": "poll",  # halves the threads and connections of each worker
         "serverSelectionTimeoutMS": round(1000 * SELECTION_SECONDS),
         "connectTimeoutMS": round(1000 * SELECTION_SECONDS),
         "socketTimeoutMS": round(1000 * SILENCE_SECONDS),
         "maxIdleTimeMS": round(1000 * _IDLE_SECONDS),
-        # Connection.retry repeats operations. The driver would do it once, and never for getMore.
+        # Connection.retry repeats operations. The driver would repeat an operation only once, and never getMore.
         "retryReads": False,
         "retryWrites": False,
     }
     options = {name: value for name, value in defaults.items() if name.lower() not in place.options}
     if query := place.uri.partition("?")[2]:
-        uri_parser.split_options(query, warn=False)  # the client itself would only warn, and repeat the values
+        uri_parser.split_options(query, warn=False)  # raises an error; the client would only warn and show the values
     return pymongo.MongoClient(place.uri, **options)
 
 
@@ -107,7 +106,7 @@ def _close(client: pymongo.MongoClient[Any], pid: int) -> None:
 
 def _begin_child() -> None:
     global _lock
-    _lock = threading.Lock()  # a thread that exists only in the parent may hold the old lock
+    _lock = threading.Lock()  # a thread of the parent, which the child lacks, may hold the old lock
     _inherited.extend(_clients.values())
     _clients.clear()
 
@@ -118,37 +117,37 @@ os.register_at_fork(after_in_child=_begin_child)
 class Connection:
     """One process's client for a server, and the database of one place.
 
-    Options in the place take precedence over dbloader's. A writer always reads from the primary, and its writes wait
-    for a majority of the members unless the place sets ``w``.
+    Options in the place take precedence over dbloader's options. A writer always reads from the primary. Its writes
+    wait for a majority of the replica set's members unless the place sets ``w``.
 
     Raises:
-        PlaceError: The place has an option that cannot be used, or needs a password and none is given.
+        PlaceError: An option of the place cannot be used, or a password is missing.
     """
 
     def __init__(self, place: MongoURI, *, writing: bool = False) -> None:
         self.place = _add_password(place)
         self.pid = os.getpid()
         self._writing = writing
-        self._reached = False  # a server has answered
-        self._failed = False  # the last operation was given up
+        self._reached = False  # whether a server has answered
+        self._failed = False  # whether the last operation was given up
         problem = ""
         try:
             self._shared: SharedClient | None = _get_client(self.place)
             if writing and not self.client.write_concern.acknowledged:
-                problem = "without an answer to its writes (w=0) no store can be written"
+                problem = "w=0 cannot be used to write a store, because dbloader must know that its writes succeeded"
             if self.client.read_concern.level == "available":
                 problem = (
-                    "with readConcernLevel=available a sharded cluster may answer with records that it has moved away: "
-                    "leave it out"
+                    "with readConcernLevel=available, a sharded cluster may return outdated copies of records: leave "
+                    "out this option"
                 )
             if self.client.options.timeout == 0:
                 problem = (
-                    "timeoutMS=0 would wait forever for an absent server: leave it out, for a minute, or give the "
-                    "milliseconds for which to try"
+                    "timeoutMS=0 would wait forever for an absent server: give a number of milliseconds, or leave out "
+                    "this option to wait a minute"
                 )
         except (errors.PyMongoError, ValueError, TypeError, OSError) as error:
             problem = str(error)
-        if problem:  # raised outside ``except``: the driver's error would show the connection string
+        if problem:  # inside ``except``, the traceback would also show the driver's error with the connection string
             raise PlaceError(f"{place.redacted} cannot be used: {self.place.redact(problem)}")
 
     @property
@@ -159,7 +158,7 @@ class Connection:
 
     @property
     def database(self) -> Database[Any]:
-        """The database of the place. It decodes documents as LMDB stores do, whatever the place's options are."""
+        """The database of the place. No option of the place changes how the database decodes documents."""
         options: dict[str, Any] = {}
         if self._writing:
             concern = WriteConcern(**{"w": "majority", **self.client.write_concern.document})
@@ -171,18 +170,18 @@ class Connection:
     ) -> T:
         """Call a function, and repeat the call after temporary errors. Repeated calls must do no harm.
 
-        Calls are repeated for RETRY_SECONDS (``timeoutMS`` of the place) after the first failure: before it, the
-        function may have worked for an hour.
+        Calls are repeated until RETRY_SECONDS after the first failure. The place's option ``timeoutMS`` replaces this
+        limit.
 
-        If an answer takes longer than SILENCE_SECONDS (``socketTimeoutMS``), the next attempt uses another connection
-        and may take all the remaining time: the line may be slow, not silent.
+        If an answer takes longer than SILENCE_SECONDS (``socketTimeoutMS``), the next attempt uses another connection.
+        It may take all the remaining time, because the network may be slow.
 
         Args:
-            function: What to do.
-            seconds: Repeat until this many seconds after the call began, instead.
+            function: The function to call.
+            seconds: Repeat calls until this many seconds after this method was called, not RETRY_SECONDS.
             scan: A collection that the server may have to read document by document. After the server has answered a
-                ping, such a scan may take SCAN_SECONDS. Meanwhile the driver checks on another connection, every 10 s
-                (``heartbeatFrequencyMS``), that the server is there, and interrupts the scan if it is not.
+                ping, such a scan may take SCAN_SECONDS. During the scan, the driver pings the server on another
+                connection every 10 s (``heartbeatFrequencyMS``). If the server does not answer, the scan fails.
         """
         if self._failed:
             seconds = _AFTER_FAILURE_SECONDS
@@ -196,7 +195,7 @@ class Connection:
                     # Without this ping, the driver would wait for a server as long as a scan may take.
                     scan.database.command("ping", read_preference=scan.read_preference)
                     until = time.monotonic() + SCAN_SECONDS
-                # A timeout of 0 would mean forever.
+                # The driver takes a timeout of 0 as no limit.
                 with nullcontext() if until is None else pymongo.timeout(max(0.01, until - time.monotonic())):
                     result = function()
             except errors.PyMongoError as error:
@@ -204,21 +203,21 @@ class Connection:
                 timed_out = isinstance(error, (errors.NetworkTimeout, errors.ExecutionTimeout))
                 if scan is not None and timed_out and now - began > 0.9 * SCAN_SECONDS:
                     raise StoreError(
-                        f"{self.place.redacted}: the server has not finished a search within {SCAN_SECONDS:g} s; "
-                        "it looks through all documents if the fields of the search have no index: make an index"
+                        f"{self.place.redacted}: the server has not finished a search within {SCAN_SECONDS:g} s: make "
+                        "an index of the fields in the query, because without an index the server reads all documents"
                     ) from error
                 deadline = now + self._retry_seconds() if deadline is None else deadline
                 if isinstance(error, errors.NetworkTimeout):
                     until = deadline
                 if not self._is_temporary(error) or now + pause > deadline:
                     self._failed = is_transient(error)
-                    # The text of a BulkWriteError repeats whole records.
+                    # A BulkWriteError is not shown as the cause, because its text repeats whole records.
                     cause = None if isinstance(error, errors.BulkWriteError) else error
                     raise translate(error, self.place, waited=self._selection_seconds()) from cause
             except BSONError as error:
                 raise DamagedStoreError(
                     f"{self.place.redacted} has a document that cannot be decoded ({error!s:.200}): "
-                    "convert again, or copy the store again from where it is whole"
+                    "convert again, or copy the store again from an undamaged copy"
                 ) from error
             else:
                 self._reached, self._failed = True, False
@@ -231,25 +230,25 @@ class Connection:
         return RETRY_SECONDS if given is None else float(given)
 
     def _selection_seconds(self) -> float | None:
-        """Return how long the driver has looked for a server if none has ever answered, else None."""
+        """Return how long the driver looks for a server, in seconds; None if a server has answered before."""
         options = self.client.options
         return None if self._reached else options.timeout or options.server_selection_timeout
 
     def _is_temporary(self, error: errors.PyMongoError) -> bool:
-        """Return whether to try again. If no server has ever answered, the host may be wrong."""
+        """Return whether to try again. If no server has ever answered, do not, because the host may be wrong."""
         if isinstance(error, errors.ServerSelectionTimeoutError) and not self._reached:
-            # A replica set without a primary counts as reached.
+            # If members of a replica set have answered, but no primary exists, a server counts as reached.
             self._reached = self.client.topology_description.has_known_servers
             return self._reached
         return is_transient(error)
 
     def close(self) -> None:
-        """Release the client. It is closed if nothing else uses it."""
+        """Release the client. The last user of a client closes it."""
         self._shared = None
 
 
 def retried(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """Run a method of an object with a ``connection`` in ``Connection.retry``. Such methods must not nest."""
+    """Decorate a method to run in ``self.connection.retry``. A decorated method must not call another."""
 
     @wraps(method)
     def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -259,12 +258,12 @@ def retried(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[An
 
 
 def _add_password(place: MongoURI) -> MongoURI:
-    """Return a place with the password of its user. If the place has none, read it from the environment."""
+    """Return a place with its user's password. If the place lacks the password, read it from the environment."""
     user, password = place.credentials
     if not user or password is not None or not place.takes_password:
         return place
     found = os.environ.get(PASSWORD)
     if found is None:
-        raise PlaceError(f"{place.redacted} has a user and no password: set the environment variable {PASSWORD} to it")
+        raise PlaceError(f"{place.redacted} has a user but no password: set the environment variable {PASSWORD}")
     scheme, _, rest = place.uri.partition("://")
     return place._replace(uri=f"{scheme}://{user}:{quote_plus(found)}@{rest.partition('@')[2]}")

@@ -1,4 +1,4 @@
-"""Decide which errors of the driver are temporary, and translate the others into errors of dbloader."""
+"""Decide which errors of the driver are temporary, and translate the driver's errors into errors of dbloader."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 # Temporary errors for which the driver has no class.
 _TRANSIENT = frozenset({
     6, 7, 89, 202, 262, 317, 9001,  # network errors and time limits between servers
-    24, 46, 112, 117, 246,  # locks, conflicts, a snapshot that is gone
-    64, 133, 134,  # too few members answer: the write is stored, but not yet on a majority
+    24, 46, 112, 117, 246,  # locks, conflicts, a snapshot that no longer exists
+    64, 133, 134,  # too few members answer, so a write may not be on a majority yet
     150, 13388,  # a shard has moved
     175, 237,  # the server killed a query or a cursor
-    276, 12586, 12587,  # an election aborted an index build, or another operation is in the way
+    276, 12586, 12587,  # an election aborted an index build, or another operation blocks this operation
 })  # fmt: skip
-# The driver raises NotPrimaryError for these, except for a bulk write, whose answer has only the numbers.
+# The server is not the primary. The driver raises NotPrimaryError for these codes, but not in a BulkWriteError.
 _NOT_PRIMARY = frozenset({91, 189, 10107, 11600, 11602, 13435, 13436})
 _UNAUTHORIZED = 13
 _AUTHENTICATION_FAILED = 18
-_ATLAS = 8000  # any refusal by Atlas, such as a wrong password, or more data than was paid for
+_ATLAS = 8000  # any refusal by MongoDB Atlas, such as a wrong password or an exceeded quota
 _OUT_OF_DISK_SPACE = 14031
-# The messages of the operating system, within another error, and of Atlas.
+# Messages of the operating system and of Atlas. The driver's error contains them.
 _DISK_FULL = re.compile(r"no space left on device|over your space quota|disk quota exceeded", re.IGNORECASE)
 _DUPLICATE_KEY = 11000
-# Messages of servers without an index that a query names.
+# The server's message if a query names an index that does not exist.
 _NO_INDEX = re.compile("hint provided does not correspond to an existing index|bad hint")
 # When the server refuses a command, its message repeats the whole command.
 _COMMAND = re.compile(r"execute command \{ (\w+):.*", re.DOTALL)
@@ -43,7 +43,7 @@ def is_transient(error: errors.PyMongoError) -> bool:
         return False
     if isinstance(error, (errors.ConnectionFailure, errors.CursorNotFound, errors.WTimeoutError)):
         return True
-    if isinstance(error, errors.ExecutionTimeout):  # the driver's deadline has passed, not necessarily dbloader's
+    if isinstance(error, errors.ExecutionTimeout):  # Connection.retry checks whether its own deadline has passed too
         return True
     if isinstance(error, errors.BulkWriteError):
         codes = {failure.get("code") for failure in _failures(error)} - {_DUPLICATE_KEY}
@@ -65,7 +65,7 @@ def has_only_duplicates(error: errors.BulkWriteError) -> bool:
 def translate(error: errors.PyMongoError, place: MongoURI, *, waited: float | None = None) -> Exception:
     """Return dbloader's error for an error of the driver, without the credentials of the place.
 
-    ``waited`` is the time spent on finding a server, in seconds, if none has ever answered.
+    ``waited`` is the time for which the driver has looked for a server, in seconds; None if a server has answered.
     """
     name, text = place.redacted, place.redact(reason(error))
     codes = {getattr(error, "code", None), *(failure.get("code") for failure in _failures(error))}
@@ -73,15 +73,15 @@ def translate(error: errors.PyMongoError, place: MongoURI, *, waited: float | No
         return StoreFullError(f"no room is left for {name}: {text}")
     if codes & {_AUTHENTICATION_FAILED, _ATLAS}:
         return StoreAccessError(
-            f"{name}: the server refuses this user or password ({text}); "
-            f"users are looked up in the database {place.database!r} unless the place ends in ?authSource=..."
+            f"{name}: the server refuses this user or password ({text}); if the user is not in the database "
+            f"{place.database!r}, add ?authSource=DATABASE to the place"
         )
     if _UNAUTHORIZED in codes:
-        remedy = "training needs the role read on the database, converting readWrite"
+        remedy = "training needs the role read on the database, and converting needs readWrite"
         if place.stripped:
-            remedy = "a password is not pickled: make the store again from its place"
+            remedy = "the store was pickled without its password: make the store again from its place"
         what = _COMMAND.sub(r"execute \1", text)
-        return StoreAccessError(f"{name}: this user may not do that ({what}); {remedy}")
+        return StoreAccessError(f"{name}: this user lacks a permission ({what}); {remedy}")
     from_dns = type(error.__cause__ or error.__context__).__module__.partition(".")[0] == "dns"
     if isinstance(error, errors.ConfigurationError) and from_dns:
         return StoreUnreachableError(f"the name server has no record of {name} ({text}): is the host right?")
@@ -89,21 +89,21 @@ def translate(error: errors.PyMongoError, place: MongoURI, *, waited: float | No
         return PlaceError(f"{name} cannot be used: {text}")
     if isinstance(error, errors.ConnectionFailure) and waited is not None and "SSL" in text:
         return StoreUnreachableError(
-            f"no TLS connection is made to {name} ({text}): is tlsCAFile=FILE in the place, with the certificate that "
-            "signs the server's, and does the server use TLS?"
+            f"a TLS connection to {name} failed ({text}): does the server use TLS, and does tlsCAFile=FILE in the "
+            "place name the certificate of the authority that signed the server's certificate?"
         )
     if isinstance(error, errors.ConnectionFailure) and waited is not None:
-        tls = ", does it want TLS (tls=true, tlsCertificateKeyFile=FILE in the place)" * ("connection closed" in text)
+        tls = ", does it need TLS (tls=true, tlsCertificateKeyFile=FILE in the place)" * ("connection closed" in text)
         return StoreUnreachableError(
             f"no server answers at {name} within {waited:g} s ({text}): "
             f"is the host right, is the server running, can it be reached from here{tls}?"
         )
-    if _NO_INDEX.search(str(error)):  # the query comes first in the message
+    if _NO_INDEX.search(str(error)):  # not in `text`, which may be cut off after a long query
         return StoreError(
             f"{name}: an index of its records is missing: convert again, or make the indexes that docs/format.md lists"
         )
     if is_transient(error):
-        return StoreUnreachableError(f"the server of {name} did not answer for too long ({text})")
+        return StoreUnreachableError(f"the server of {name} did not answer in time ({text})")
     return StoreError(f"{name}: {text}")
 
 
@@ -115,7 +115,7 @@ def _failures(error: errors.PyMongoError) -> list[dict[str, Any]]:
 
 
 def reason(error: errors.PyMongoError) -> str:
-    """Return an error's message in one line, without the driver's description of the topology."""
+    """Return an error's message in one line, without the driver's description of all servers."""
     failures = _failures(error)
     text = str(failures[0].get("errmsg", error)) if failures else str(error)
     text = text.partition(", full error:")[0].partition(", Timeout:")[0].partition(" (configured timeouts:")[0]

@@ -1,4 +1,4 @@
-"""Keep records that are too large for one document in GridFS, with a stub in their place among the others."""
+"""Keep a record that is too large for one document in GridFS, and a stub in the collection of records."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from pymongo.read_preferences import _ServerMode
 
 STUB = "gridfs"
-"""The field of a stub with the id of the GridFS file that holds the whole record."""
+"""A stub's field with the id of the GridFS file that contains the whole record."""
 
-_STUB_KEY = b"\x02gridfs\x00"  # a string; no field of a record has this name
+_STUB_KEY = b"\x02gridfs\x00"  # BSON type string, then the key; no field of a record has this name
 _ALWAYS_IN_STUB = ("name", "label", "width", "height", "format", "damaged", "resized_from", "crc32")
 
 
@@ -30,7 +30,7 @@ class LargeRecords:
         database: The database of the place.
         collection: The collection of the place.
         store: The store's id.
-        read_preference: The members to read from; None for the database's read preference.
+        read_preference: Which members of a replica set to read from; None for the database's read preference.
     """
 
     def __init__(
@@ -42,13 +42,13 @@ class LargeRecords:
         self._chunks = database.get_collection(f"{name}.chunks", read_preference=read_preference)
 
     def put(self, index: int, document: bytes) -> str:
-        """Store a record in a file with a new id, which excludes leftovers of earlier attempts. Return the id."""
+        """Store a record in a new file, and return the file's id. The id is new, so no earlier attempt has used it."""
         file = f"record/{index:016x}/{bson.ObjectId()}"
         self._bucket.upload_from_stream_with_id(file, file, document)
         return file
 
     def list_indices(self) -> list[int]:
-        """Return the indices of all records that have a file, or leftovers of one, ascending."""
+        """Return the indices of all records that have a GridFS file, even an incomplete file, in ascending order."""
         of_records = prefix_range("record/")
         files = [found["_id"] for found in self._files.find({"_id": of_records}, {"_id": 1})]
         first = self._chunks.find({"files_id": of_records, "n": 0}, {"_id": 0, "files_id": 1})
@@ -63,18 +63,18 @@ class LargeRecords:
         try:
             return self._bucket.open_download_stream(file).read()
         except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
-            # The driver trusts the entry in .files, and any element of the entry may be damaged.
+            # The driver does not check the file's entry in the collection .files, so damage there raises such errors.
             raise DamagedRecordError(f"its entry in GridFS is damaged: {error!r}") from error
         except NoFile as error:
             raise DamagedRecordError("it is missing in GridFS") from error
         except CorruptGridFile as error:
-            raise DamagedRecordError(f"it is not whole in GridFS: {error}") from error
+            raise DamagedRecordError(f"it is incomplete in GridFS: {error}") from error
 
 
 def make_stub(document: bytes, file: object) -> bytes:
-    """Return the document that replaces a large record: all its fields but the image, and the id of its file.
+    """Return a stub for a large record: a document with all its fields except the image, and the id of its file.
 
-    If such a stub would be too large as well, leave out the largest of the record's further fields.
+    If the stub would be too large too, the largest further fields are left out.
     """
     values: dict[str, Any] = bson.decode(document)
     index, kept = values.pop("_id"), {name: value for name, value in values.items() if name != "image"}
@@ -87,13 +87,13 @@ def make_stub(document: bytes, file: object) -> bytes:
 
 
 def stub_matches(stub: bytes, document: bytes, file: object) -> bool:
-    """Return whether a stub equals the stub made from the whole record. Queries are answered from stubs.
+    """Return whether a stub agrees with the whole record. This matters because queries read only stubs.
 
-    An undecodable record counts as matching: its CRC-32 reports it.
+    A record that cannot be decoded counts as matching, because the check of its CRC-32 reports the damage.
     """
     try:
         return stub == make_stub(document, file)
-    except (*UNREADABLE, KeyError):  # KeyError: without _id
+    except (*UNREADABLE, KeyError):  # KeyError if the record has no _id
         return True
 
 

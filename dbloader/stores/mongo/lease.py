@@ -1,4 +1,4 @@
-"""Give one writer at a time the right to write to a place. The writer renews this right."""
+"""Let one writer at a time write to a place, by a lease that the writer renews."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from dbloader.stores.mongo.schema import MANIFEST, STORE
 if TYPE_CHECKING:
     from dbloader.stores.mongo.connection import Connection
 
-# How long a writer blocks the place after its machine has died, by the server's clock: other clocks may differ.
+# A lease lasts this long by the server's clock. So a writer on a machine that died blocks the place for this time.
 LEASE_SECONDS = 60.0
 RENEW_SECONDS = 10.0
 
-# Tokens of the leases that this process holds. `release` removes a token even if the server does not answer.
+# Tokens of the leases that this process holds. `release` removes a token even if the server cannot be reached.
 _held: set[str] = set()
 
 
 class Lease:
     """The right to write to a place, held from ``acquire`` to ``release``.
 
-    The lease expires when its holder has been silent for LEASE_SECONDS. If the holder's process ran on this machine and
-    has ended, the lease is free at once.
+    The lease expires if its holder has not renewed it for LEASE_SECONDS. A lease whose holder was a process on this
+    machine can be acquired as soon as that process has ended.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -61,27 +61,27 @@ class Lease:
             document = retry(lambda: self._meta.find_one({"_id": STORE}, {"writer": 1})) or {}
             held = document.get("writer")
             if held is None or (isinstance(held, dict) and held.get("token") == self.token):
-                continue  # released just now; or acquired, but the answer was lost
+                continue  # the lease was just released, or this process has it and the server's answer was lost
             if not isinstance(held, dict) or not _has_ended(held):
                 who = held if isinstance(held, dict) else {}
                 raise StoreLockedError(
                     f"another process is writing {self._connection.place.redacted} now (process "
                     f"{who.get('pid')!r:.20} on {who.get('host', '?')!s:.100}): wait for it or end it; if its machine "
-                    f"has died, its lease ends after {LEASE_SECONDS:g} s"
+                    f"is down, try again after {LEASE_SECONDS:g} s"
                 )
             theirs = {"_id": STORE, "writer.token": held.get("token")}
             retry(lambda: self._meta.update_one(theirs, {"$unset": {"writer": ""}}))  # noqa: B023
 
     def check(self) -> None:
-        """Raise StoreLockedError if another writer can have taken the place; renew the lease if it has expired."""
+        """Renew an expired lease. Raise StoreLockedError if another writer may have taken the place meanwhile."""
         if time.monotonic() > self._expires and not self._renew():
             raise StoreLockedError(
-                f"this process was silent for over {LEASE_SECONDS:g} s, and another one has written to "
-                f"{self._connection.place.redacted} meanwhile"
+                f"this process did not reach the server for over {LEASE_SECONDS:g} s, and another process has written "
+                f"to {self._connection.place.redacted} meanwhile"
             )
 
     def release(self) -> None:
-        """Free the place, and remove its document if nothing else is in it."""
+        """Release the place, and remove its document if the document contains nothing else."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -92,22 +92,22 @@ class Lease:
             self._meta.update_one(self._mine, {"$unset": {"writer": ""}})
             self._meta.delete_one({"_id": STORE, **empty, "replaced": {"$in": [None, []]}})
 
-        with suppress(StoreError):  # an abandoned lease expires
+        with suppress(StoreError):  # a lease that is not released expires
             self._connection.retry(release, RENEW_SECONDS)
 
     def _try_to_acquire(self) -> bool:
-        """Acquire the lease if it is free, expired, or held already."""
+        """Acquire the lease if it is free or expired, or this object has it. Return whether it is acquired."""
         began = time.monotonic()
         writer = {key: {"$literal": value} for key, value in {"token": self.token, **_identify()}.items()}
         end = _end()
         change: list[dict[str, Any]] = [{"$unset": "writer"}, {"$set": {"writer": {**writer, "expires": end}}}]
-        expired = {"$expr": {"$lt": ["$writer.expires", "$$NOW"]}}  # also true if it is missing, or not a time
+        expired = {"$expr": {"$lt": ["$writer.expires", "$$NOW"]}}  # also true if `expires` is missing or not a time
         free = {"_id": STORE, "$or": [{"writer.token": self.token}, expired]}
         if not self._meta.update_one(free, change).matched_count:
             try:
                 self._meta.update_one(self._mine, change, upsert=True)
             except DuplicateKeyError:
-                # Another process holds the lease. If its end is too far in the future, bring the end forward.
+                # Another process holds the lease. If the lease would end too late, shorten it.
                 late = {"_id": STORE, "$expr": {"$gt": ["$writer.expires", end]}}
                 cut: list[dict[str, Any]] = [{"$set": {"writer": {"expires": end}}}]
                 self._meta.update_one(late, cut)
@@ -116,7 +116,7 @@ class Lease:
         return True
 
     def _renew(self) -> bool:
-        """Renew the lease, even after it has expired, unless another writer may have had it meanwhile."""
+        """Renew the lease, even an expired lease, and return True. If another writer has acquired it, return False."""
         began = time.monotonic()
         if not self._meta.update_one(self._mine, [{"$set": {"writer.expires": _end()}}]).matched_count:
             return False
@@ -125,7 +125,7 @@ class Lease:
 
     def _keep_renewing(self) -> None:
         while not self._stop.wait(RENEW_SECONDS):
-            with suppress(PyMongoError), pymongo.timeout(RENEW_SECONDS / 2):  # ``check`` notices if it never succeeds
+            with suppress(PyMongoError), pymongo.timeout(RENEW_SECONDS / 2):  # `check` detects that renewals failed
                 self._renew()
 
 
@@ -135,13 +135,13 @@ def _end() -> dict[str, Any]:
 
 
 def _identify() -> dict[str, Any]:
-    """Return values that together distinguish this process from all others, of any machine, container and time."""
+    """Return values that together identify this process, among the processes of all machines, containers and times."""
     pid = os.getpid()
     return {"host": socket.gethostname(), "machine": _machine(), "pid": pid, "began": _start_time(pid)}
 
 
 def _machine() -> str:
-    """Return an id of this boot and PID namespace. Process ids are comparable only where it is equal; "" if unknown."""
+    """Return an id of this boot and PID namespace; "" if unknown. Process ids are unique only within this id."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
@@ -150,9 +150,10 @@ def _machine() -> str:
 
 
 def _start_time(pid: int) -> str:
-    """Return when a process began, in clock ticks since boot; empty if it has ended."""
+    """Return when a process began, in clock ticks since boot; "" if the process has ended."""
     try:
-        # proc(5): the name, in parentheses, may contain anything. The state follows, and 19 fields later the start.
+        # See proc(5). The process's name is in parentheses, and may contain parentheses. Next are its state and, 19
+        # fields later, its start time.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return ""
@@ -160,7 +161,7 @@ def _start_time(pid: int) -> str:
 
 
 def _has_ended(held: dict[str, Any]) -> bool:
-    """Return whether a lease's holder has certainly ended: its process, or its writer in this process."""
+    """Return whether the holder of a lease has certainly ended: its process, or its writer within this process."""
     if not _machine() or held.get("machine") != _machine():
         return False
     pid = held.get("pid")

@@ -43,29 +43,31 @@ if TYPE_CHECKING:
     from dbloader.stores.mongo.lease import Lease
     from dbloader.stores.write_buffer import Commit
 
-# The size of one insert, and how many are sent at once: the server works on one while the next is being sent. The
-# number of records is limited because an answer must arrive in time: indexing 30,000 took a busy server over 10 s.
+# Limits of one insert. Records are limited because the answer must arrive in time: a busy server took over 10 s to
+# index 30,000 records.
 _BATCH_BYTES, _BATCH_RECORDS = 8 * 2**20, CHUNK
+# Number of inserts that are sent at once. The server processes an insert while the next insert is being sent.
 _IN_FLIGHT = 3
-# Free bytes that a server needs besides the bytes of a commit, which it writes twice: once into its journal.
+# Free bytes that a server needs for a commit besides twice its size. The server writes a commit twice, because it also
+# keeps a journal.
 _ROOM = 16 * 2**20
-_MAX_CHUNK = MAX_ON_SERVER - 2**10  # its document has a few more fields
+_MAX_CHUNK = MAX_ON_SERVER - 2**10  # leaves room for the other fields of a chunk's document
 
-# A document {_id: int64, crc32: int64} of a covered answer, with its closing zero.
+# Layout of the BSON document {_id: int64, crc32: int64}, which the server returns for each record.
 _ID_CRC_DTYPE = np.dtype(
     [("length", "<i4"), ("key", "V5"), ("_id", "<i8"), ("crc_key", "V7"), ("crc32", "<i8"), ("end", "u1")]
 )
 
 
 class PartialStore:
-    """A store that is being written. Every method can be repeated after an interruption anywhere.
+    """A store that is being written. Every method can be called again after an interruption.
 
-    A writer that was overtaken while it was silent may still write, and the server may run a command of this writer
-    long after the writer has repeated it. Neither changes later writes. Records are only inserted, and existing ones
-    are compared. Columns and events have the number of the run and commit that wrote them, and only a later run or
-    commit replaces them. No file in GridFS is written twice.
+    Two kinds of late writes do no harm: a writer may go on writing after another writer has taken its place, and the
+    server may run a command again long after its writer has repeated the command. Records are only inserted, and
+    existing records are compared. Columns and events contain the number of the run and commit that wrote them, and only
+    a later run or commit replaces them. No file in GridFS is written twice.
 
-    ``run`` numbers the writers of the store, from 1 on.
+    ``run`` is the number of this writer among all writers of the store, from 1 on.
     """
 
     def __init__(self, connection: Connection, catalog: Catalog, lease: Lease, store: str, run: int) -> None:
@@ -81,9 +83,10 @@ class PartialStore:
 
     @retried
     def begin(self, *, new: bool) -> None:
-        """Create the indexes, and shard the records of a new store if the server is a router of a cluster.
+        """Create the indexes. If the server is a router of a sharded cluster, shard the records of a new store.
 
-        Records stored after the last commit stay: a delete that the server runs late could remove newer records.
+        Records that were stored after the last commit are not deleted. If the server ran such a delete late, it could
+        remove newer records.
         """
         self._lease.check()
         self._check_room(0)
@@ -95,8 +98,8 @@ class PartialStore:
     def _shard_records(self) -> None:
         """Shard the empty collection of records by a hashed ``_id``, if the server is a router of a sharded cluster.
 
-        Warn if the server refuses: all records go to one shard then. Only an empty collection gets chunks on all shards
-        at once.
+        MongoDB spreads only an empty collection over all shards at once. If the server refuses, warn that all records
+        will be on one shard.
         """
         client, place = self.connection.client, self.connection.place
         if not client.is_mongos:
@@ -107,15 +110,15 @@ class PartialStore:
             if is_transient(error):
                 raise
             warnings.warn(
-                f"{place.redacted}: the cluster does not spread the new records over its shards ({reason(error)}); all "
-                "go to one shard, unless you begin again as a user with the role enableSharding or clusterManager",
+                f"{place.redacted}: all new records go to one shard of the cluster ({reason(error)}); to spread them "
+                "over all shards, begin again as a user with the role enableSharding or clusterManager",
                 UserWarning,
                 stacklevel=2,
             )
 
     @retried
     def trim(self, length: int, events: int) -> None:
-        """Remove what earlier writers left behind the last record and the last event. Call this after publishing."""
+        """Remove records and events of interrupted commits beyond the store's end. Call this after publishing."""
         self._records.delete_many({"_id": {"$gte": length}})
         later = {**prefix_range(f"{self._id}/event/"), "$gte": event_key(self._id, events)}
         self._meta.delete_many({"_id": later})
@@ -123,8 +126,8 @@ class PartialStore:
     def commit(self, commit: Commit, progress: Mapping[str, Any]) -> None:
         """Store records, chunks of columns, events, and the progress.
 
-        After a failure, every step is repeated. Only the last step waits for the journal, so a killed server may have
-        lost the others.
+        After a failure, every step is repeated. Only the last step waits for the journal, so a server that was killed
+        may have lost earlier steps.
         """
         self._commits += 1
         meta: list[dict[str, Any]] = [
@@ -147,10 +150,10 @@ class PartialStore:
         self.connection.retry(write)
 
     def _check_room(self, nbytes: int) -> None:
-        """Raise StoreFullError if the server's disk has no room for some bytes. A full disk would end the server."""
-        with suppress(OperationFailure):  # the user may not have the right to this command
+        """Raise StoreFullError if the server's disk lacks room for a commit. A full disk would stop the server."""
+        with suppress(OperationFailure):  # the user may lack the permission for this command
             found = self.connection.database.command("dbStats")
-            left = found.get("fsTotalSize", math.inf) - found.get("fsUsedSize", 0)  # a router gives neither
+            left = found.get("fsTotalSize", math.inf) - found.get("fsUsedSize", 0)  # a router returns neither
             if left < 2 * nbytes + _ROOM:
                 where = self.connection.place.redacted
                 raise StoreFullError(f"no room is left for {where}: the disk of the server has {size(left)} left")
@@ -164,7 +167,7 @@ class PartialStore:
 
     def _insert(self, commit: Commit) -> None:
         with ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="dbloader-insert") as executor:
-            # The context has pymongo.timeout.
+            # Each thread needs a copy of the context, which contains the limit that pymongo.timeout has set.
             batches = _split(commit.first, commit.documents)
             inserts = [executor.submit(copy_context().run, self._insert_batch, batch) for batch in batches]
             for insert in inserts:
@@ -186,11 +189,11 @@ class PartialStore:
         if len(document) <= MAX_ON_SERVER:
             return document
         mine = {"_id": index, "crc32": stored_crc32(document), STUB: {"$exists": True}}
-        found = self._records.find_one(mine, {STUB: 1})  # stored by an earlier attempt
+        found = self._records.find_one(mine, {STUB: 1})  # an earlier attempt may have stored the file
         return make_stub(document, found[STUB] if found else self.large.put(index, document))
 
     def _replace_others(self, batch: Mapping[int, bytes], documents: Mapping[int, RawBSONDocument]) -> None:
-        """Replace those records of a batch that an overtaken writer has inserted."""
+        """Replace the records of a batch that differ on the server, because another writer inserted them before."""
         query = {"_id": {"$in": list(batch)}}
         found = self._records.find(query, {"_id": 1, "crc32": 1}, hint=COLUMNS_INDEX, batch_size=len(batch))
         stored = {other["_id"]: other.get("crc32") for other in found}
@@ -198,7 +201,7 @@ class PartialStore:
         if others:
             self._catalog.check_writer(self._id)
         for index in others:
-            # If the server runs this late, it does not change the record of a successor.
+            # The condition on crc32 protects a later writer's record if the server runs this command late.
             seen = {"_id": index, "crc32": stored.get(index)}
             with suppress(DuplicateKeyError):
                 self._records.replace_one(seen, documents[index], upsert=True)
@@ -207,7 +210,8 @@ class PartialStore:
         """Write chunks of columns and events, unless a later run or commit has written them."""
         if not documents:
             return
-        # The filter matches no document of a later run or commit. Then the server refuses to insert its _id once more.
+        # The filter does not match the document of a later run or commit. Then the server tries to insert a document,
+        # and fails because its _id exists.
         run = self._run << 32 | self._commits
         earlier = {"run": {"$lte": run}}
         writes = [ReplaceOne({"_id": one["_id"], **earlier}, {**one, "run": run}, upsert=True) for one in documents]
@@ -220,7 +224,7 @@ class PartialStore:
 
     @retried
     def chunk(self, number: int, length: int, salt: int, columns: Sequence[str]) -> dict[str, bytes] | None:
-        """Return some packed columns of one chunk; None if any is missing or damaged. ``length`` counts all records."""
+        """Return some packed columns of one chunk, or None if a column is damaged. ``length`` is the store's length."""
         keys = {column_key(self._id, name, number): name for name in columns}
         stored = {keys[found["_id"]]: found.get("data") for found in self._meta.find({"_id": {"$in": list(keys)}})}
         chunks = {name: unseal_chunk(name, number, sealed, salt) for name, sealed in stored.items()}
@@ -228,7 +232,7 @@ class PartialStore:
         count = min(CHUNK, length - number * CHUNK)
         if len(packed) < len(columns):
             return None
-        if number == length // CHUNK:  # an interrupted commit may have made it longer
+        if number == length // CHUNK:  # an interrupted commit may have added records to the last chunk
             chunk = ColumnChunk.unpack(packed)
             chunk.split(count)
             packed = chunk.pack()
@@ -236,7 +240,7 @@ class PartialStore:
 
     @retried
     def has_records(self, number: int, crcs: bytes, salt: int) -> bool:
-        """Return whether the server has the records of one chunk, by their packed CRC-32."""
+        """Return whether the server has all records of one chunk. ``crcs`` is the chunk of the column ``crc32``."""
         expected = np.frombuffer(crcs, DTYPES["crc32"])
         indices = number * CHUNK + np.arange(len(expected))
         query = {"_id": {"$gte": int(indices[0]), "$lte": int(indices[-1])}}
@@ -256,10 +260,10 @@ class PartialStore:
 
     @retried
     def has_file(self, index: int, salt: int) -> bool:
-        """Return whether a record in GridFS is whole. Its stub's CRC-32 does not prove that, so read the file."""
+        """Read a record's file in GridFS, and return whether it is whole. The CRC-32 in the stub cannot show that."""
         found = self._records.find_one({"_id": index}, {STUB: 1, "crc32": 1}) or {}
         if STUB not in found:
-            return True  # a writer that was overtaken left the file
+            return True  # the record needs no file; another writer left the file in GridFS
         try:
             document = self.large.get(found[STUB])
             verify(document, index, salt)
@@ -269,7 +273,7 @@ class PartialStore:
 
 
 def _split(first: int, documents: Sequence[bytes]) -> Iterator[dict[int, bytes]]:
-    """Yield batches of about _BATCH_BYTES, or of _BATCH_RECORDS: documents by their indices."""
+    """Yield batches of documents by their indices. A batch ends after _BATCH_BYTES or _BATCH_RECORDS."""
     batch: dict[int, bytes] = {}
     nbytes = 0
     for index, document in enumerate(documents, first):

@@ -1,4 +1,4 @@
-"""Read one store on a server: its manifest, records, columns and events, and the answers to queries."""
+"""Read one store on a server: its manifest, records, columns and events. Find records by queries."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ if TYPE_CHECKING:
     from dbloader.stores.mongo.uri import MongoURI
 
 _RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
-# How long to look for a primary before the other members are asked.
+# Look for a primary this long before reading from other members.
 _PRIMARY_SECONDS = 2.0
-# Records in one query: the list of their _ids must fit into a document.
+# Number of records in one query. The list of their _ids must fit into a document.
 _RECORDS_AT_ONCE = 2**16
-# Chunks of a column in one query: 64 of names are about 8 MB.
+# Number of column chunks in one query. 64 chunks of names take about 8 MB.
 _CHUNKS_AT_ONCE = 64
-# Indices in one answer: the driver makes a small dict of each.
+# Number of indices in one answer. The driver makes a small dict for each index.
 _INDICES_AT_ONCE = 2**14
 
 
 class MongoReader:
-    """One process's connection to a place, and the store that was there when it connected.
+    """One process's connection to a place, and the store that was there when the process connected.
 
-    Records are read from the members that the place's read preference names. Everything else is small. It is read from
-    the primary if there is one, because a secondary may not have all of it yet.
+    Records are read from members of the replica set according to the place's read preference. Everything else is small,
+    and is read from the primary if there is one, because a secondary may lag behind.
 
     Attributes:
-        newest: The collection ``records``, read from the primary if there is one.
-        may_lag: Whether ``records`` may be read from a member that does not have all of them yet.
+        newest: The same collection as ``records``, but read from the primary if there is one.
+        may_lag: Whether ``records`` may be read from a member that lags behind the primary.
     """
 
     def __init__(self, place: MongoURI) -> None:
@@ -70,7 +70,7 @@ class MongoReader:
         newest = PrimaryPreferred() if self.may_lag else Primary()
         self.meta: Collection[Any] = database.get_collection(place.collection + MANIFEST, read_preference=newest)
         with ExitStack() as on_error:
-            on_error.callback(self.connection.close)  # an error that is kept keeps this reader too
+            on_error.callback(self.connection.close)  # otherwise an error that is kept would keep the client open
             self.store, self.manifest = self._find_store()
             on_error.pop_all()
         self.records: Collection[Any] = database[records_collection(place.collection, self.store)]
@@ -79,7 +79,7 @@ class MongoReader:
 
     def _find_store(self) -> tuple[str, Manifest]:
         if self.may_lag:
-            # PrimaryPreferred reads from any known member. So wait until the primary is known.
+            # PrimaryPreferred reads from any member that is known already. So first wait until the primary is known.
             with suppress(PyMongoError), pymongo.timeout(_PRIMARY_SECONDS):
                 self.meta.with_options(read_preference=Primary()).find_one({"_id": STORE}, {"_id": 1})
         document = self.connection.retry(lambda: self.meta.find_one({"_id": STORE}))
@@ -111,18 +111,18 @@ class MongoReader:
     # ---- Records
 
     def documents_at(self, indices: Sequence[int], *, raw: bool = False) -> dict[int, Any]:
-        """Return the documents of records by their indices, without the missing ones.
+        """Return the documents of records by their indices. A missing record is missing in the dict.
 
         Args:
-            indices: Without repeats.
-            raw: Return RawBSONDocuments. Decoded documents are twice as fast, because the driver copies raw ones.
+            indices: Indices of records, without repeats.
+            raw: Return RawBSONDocuments, not dicts. This takes twice as long, because the driver copies raw documents.
         """
         found: dict[int, Any] = {}
 
         def find_missing() -> None:
-            # A repeated call requests only the documents that the failed call did not return.
+            # If `retry` repeats this call, request only the documents that the failed call did not return.
             wanted = [index for index in part if index not in found]
-            # Without batch_size, the server's first answer has at most 101 documents.
+            # Without batch_size, the server's first answer contains at most 101 documents.
             for document in collection.find({"_id": {"$in": wanted}}, batch_size=len(wanted)):
                 index = index_of(document.raw) if raw else document["_id"]
                 if index is not None:
@@ -143,12 +143,12 @@ class MongoReader:
         return self.connection.retry(lambda: self.large.get(file))
 
     def check_records(self) -> None:
-        """Check that the server still has records of the store. It has none after a replaced store was removed."""
+        """Raise an error if the server has no records of the store, for example because the store was replaced."""
         if self.manifest.length and self.connection.retry(lambda: self.newest.find_one({}, {"_id": 1})) is None:
-            raise self._lost("its collection of records is gone")
+            raise self._lost("its collection of records is missing")
 
     def find_name(self, name: str) -> int | None:
-        """Return the lowest index of a record with a name; None without such a record."""
+        """Return the index of the first record with a name; None if no record has the name."""
         query = {"name": name, **self._in_store}
         for records in (self.records, self.newest) if self.may_lag else (self.records,):
             found = self.connection.retry(
@@ -168,7 +168,7 @@ class MongoReader:
         Records that the server has lost are silently missing; see ``check_counts``.
         """
         fields = _fields(query)
-        # Without the hint, the server would use the index of one field and read the documents.
+        # Without this hint, the server would use the index of a single field, and then read whole documents.
         hint = COLUMNS_INDEX if len(fields) > 1 and fields <= set(COVERED) else None
         condition = {"$and": [self._in_store, dict(query)]}
 
@@ -179,10 +179,10 @@ class MongoReader:
         return np.unique(self.connection.retry(find, scan=self.newest))
 
     def check_counts(self, query: Mapping[str, Any] | None = None) -> None:
-        """Raise DamagedStoreError unless the server has as many records as the manifest says.
+        """Raise DamagedStoreError if the number of records on the server differs from the manifest.
 
-        If a query asks for labels, check this for each label. Otherwise a record that is lost, or whose label was
-        edited, would silently be missing from the answer.
+        If a query compares labels, check the number of records with each label too. Otherwise a query could miss
+        records without an error: records that were lost, or whose label was edited.
         """
         manifest = self.manifest
         expected: dict[Any, int] = {None: manifest.length}
@@ -202,20 +202,20 @@ class MongoReader:
             found = counts.pop(repr(label), 0)
             if found != wanted:
                 which = "" if not by_label else " without a label" if label is None else f" of label {label}"
-                raise self._incomplete(f"{found} records{which}, and {wanted} were written")
+                raise self._incomplete(f"{found} records{which}, but {wanted} were written")
         if counts:
-            raise self._incomplete(f"labels that no record was written with: {', '.join([*counts][:3]):.200}")
+            raise self._incomplete(f"labels that were not written by dbloader: {', '.join([*counts][:3]):.200}")
 
     def _incomplete(self, what: str) -> Exception:
         self.check_records()
         return DamagedStoreError(
             f"{self.place.redacted} has {what}, so no query can be answered: "
-            "convert again, or copy the store again from where it is whole"
+            "convert again, or copy the store again from an undamaged copy"
         )
 
     @property
     def _in_store(self) -> dict[str, Any]:
-        """The condition for records of the store. Beyond its length there may be records of other writers."""
+        """The query for records of the store. Interrupted commits may have left records beyond the store's length."""
         return {"_id": {"$gte": 0, "$lt": self.manifest.length}}
 
     # ---- Columns and events
@@ -225,7 +225,7 @@ class MongoReader:
         return next(self._chunks(column, range(number, number + 1)))
 
     def chunks(self, column: str) -> Iterator[memoryview]:
-        """Return all chunks of a column. Their number is checked before the caller allocates memory for the records."""
+        """Return all chunks of a column. Raise DamagedStoreError at once if the server has too few chunks."""
         wanted = -(-self.manifest.length // CHUNK)
         keys = {"_id": prefix_range(f"{self.store}/column/{column}/")}
         there = self.connection.retry(lambda: self.meta.count_documents(keys, hint="_id_"))
@@ -248,7 +248,7 @@ class MongoReader:
                 yield chunk
 
     def events(self, first: int) -> list[bytes]:
-        """Return the documents of up to CHUNK events of the report from number ``first`` on, none after the last."""
+        """Return the documents of up to CHUNK lines of the report, from line ``first`` on; [] after the last line."""
         keys = {**prefix_range(f"{self.store}/event/"), "$gte": event_key(self.store, first)}
         found = self.connection.retry(lambda: list(self.meta.find({"_id": keys}, sort=[("_id", 1)], limit=CHUNK)))
         events = [document.get("event") for document in found]
@@ -256,7 +256,7 @@ class MongoReader:
             if document["_id"] != event_key(self.store, number) or not isinstance(event, dict):
                 raise DamagedStoreError(f"{self.place.redacted}: line {number} of its report is missing or damaged")
         if not events and self.manifest.length and not self._is_published():
-            self.chunk("crc32", 0)  # raises if the store has been removed
+            self.chunk("crc32", 0)  # raises an error if the store was removed
         return [bson.encode(event) for event in events]
 
     def _lost(self, what: str) -> Exception:
@@ -265,7 +265,7 @@ class MongoReader:
             return DamagedStoreError(f"{self.place.redacted}: {what}; convert again")
         return NotAStoreError(
             f"the store at {self.place.redacted} has been replaced or removed since it was opened, "
-            "and its records are gone: open it again"
+            "so its records no longer exist: open the store again"
         )
 
     def _is_published(self) -> bool:
@@ -274,7 +274,7 @@ class MongoReader:
 
 
 def _fields(query: Mapping[str, Any]) -> set[str]:
-    """Return the fields that a query compares, and the names of operators other than ``$and``, ``$or``, ``$nor``."""
+    """Return the fields in a query, and its operators other than ``$and``, ``$or`` and ``$nor``."""
     fields: set[str] = set()
     for key, value in query.items():
         if key in ("$and", "$or", "$nor") and isinstance(value, (list, tuple)):

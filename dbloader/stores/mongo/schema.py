@@ -1,9 +1,9 @@
-"""Where everything of a MongoDB store is: collections, keys, indexes and the ends of record documents.
+"""Define the collections, keys and indexes of a MongoDB store.
 
 Each conversion makes a store with its own id, and writes its records to the collection ``<collection>.<id>``. One
-document in ``<collection>.manifest``, STORE, describes the place: the published store, the partial one, the writer's
-lease, and the stores to remove. One conditional write to it publishes a store. ``<collection>`` is a view of the
-published records, for people. docs/format.md lists every field.
+document in ``<collection>.manifest`` describes the place: the published store, the partial store, the writer's lease,
+and the stores to remove. One conditional write to this document publishes a store. ``<collection>`` itself is a view of
+the published records, for people. docs/format.md lists every field.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import struct
 from dbloader.records.document import HEAD, ID
 
 MANIFEST = ".manifest"
-"""Suffix of the collection that holds everything but records."""
+"""Suffix of the collection that contains everything except records."""
 
 LARGE = ".large"
-"""Suffix of the GridFS bucket with the records that are too large for one document."""
+"""Suffix of the GridFS bucket for records that are too large for one document."""
 
 STORE = "store"
 """The _id of the document that describes the place."""
@@ -47,7 +47,7 @@ def is_id(store: object) -> bool:
 
 
 def is_records_collection(name: str, collection: str) -> bool:
-    """Return whether ``name`` can be the collection with the records of a store at ``collection``."""
+    """Return whether ``name`` can be the name that ``records_collection`` makes for a store at ``collection``."""
     return name.startswith(f"{collection}.") and is_id(name.removeprefix(f"{collection}."))
 
 
@@ -57,17 +57,17 @@ def column_key(store: str, name: str, chunk: int) -> str:
 
 
 def event_key(store: str, number: int) -> str:
-    """Return the _id of one event of the report."""
+    """Return the _id of one line of the report."""
     return f"{store}/event/{number:016x}"
 
 
 def prefix_range(prefix: str) -> dict[str, str]:
-    """Return the condition that a string starts with a prefix, which ends in a slash."""
+    """Return the query for strings that start with a prefix. The prefix must end in a slash."""
     return {"$gte": prefix, "$lt": prefix[:-1] + "0"}  # "0" is the character after "/"
 
 
 def index_of(document: bytes | memoryview) -> int | None:
-    """Return the index in a record's document; None if its _id is not an int64."""
+    """Return the index of the record in a document; None if the document's _id is not an int64."""
     if len(document) < HEAD.size:
         return None
     _, key, index = HEAD.unpack_from(document)

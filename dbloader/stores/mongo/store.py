@@ -40,8 +40,8 @@ class MongoStore(Store):
 
     Args:
         place: ``mongodb://host/database.collection`` or ``mongodb+srv://...``, with any options of MongoDB's connection
-            strings. Messages never contain its credentials. A pickle contains them only if multiprocessing makes it
-            for a process that it starts.
+            strings. Messages never contain its credentials. A pickle contains credentials only if multiprocessing makes
+            the pickle to start a process.
     """
 
     def __init__(self, place: str | os.PathLike[str]) -> None:
@@ -60,7 +60,7 @@ class MongoStore(Store):
         try:
             found = self._find(reader, indices)
         except DamagedStoreError:
-            # The driver cannot decode one of the documents: decode each by itself to find which.
+            # The driver cannot decode one of the documents. To find it, decode each document separately.
             salt, documents = reader.manifest.salt, self.documents(indices)
             pairs = zip(documents, indices, strict=True)
             return [self._decode(document, int(index), salt) for document, index in pairs]
@@ -98,11 +98,11 @@ class MongoStore(Store):
     def matching(self, query: Mapping[str, Any]) -> np.ndarray[Any, Any]:
         """Return the indices of the records that a query of MongoDB finds: int64, shape (records,), ascending.
 
-        The server answers a query that compares only name, label, width and height from an index, without reading
-        documents, unless the query uses ``$or``, ``$exists`` or ``$not``.
+        If a query compares only name, label, width and height, the server reads only an index and no documents. Queries
+        with ``$or``, ``$exists`` or ``$not`` are an exception.
 
         Raises:
-            DamagedStoreError: The server has lost records, so the answer would lack some.
+            DamagedStoreError: The server has lost records, so the answer could be incomplete.
         """
         reader = self.open_handle()
         reader.check_counts(query)
@@ -115,7 +115,7 @@ class MongoStore(Store):
         return self.open_handle().find_indices({"name": name})
 
     def check_counts(self) -> None:
-        """Raise DamagedStoreError unless the server has as many records as the manifest says."""
+        """Raise DamagedStoreError if the number of records on the server differs from the manifest."""
         self.open_handle().check_counts()
 
     @override
@@ -155,7 +155,7 @@ class MongoStore(Store):
         except DamagedRecordError as error:
             raise self._damaged(index, str(error)) from error
         if not stub_matches(document, large, file):
-            raise self._damaged(index, "its fields among the records are not those of its file in GridFS")
+            raise self._damaged(index, "its document disagrees with its file in GridFS")
         return large
 
     @override
@@ -182,7 +182,7 @@ class MongoStore(Store):
 
 
 def _is_name(name: str) -> bool:
-    """Return whether a record can have this name: not empty, and valid UTF-8."""
+    """Return whether a record can have this name. A name is valid UTF-8 and not empty."""
     try:
         return bool(name.encode())
     except UnicodeEncodeError:

@@ -12,17 +12,18 @@ from dbloader.errors import PlaceError
 
 SCHEMES = ("mongodb://", "mongodb+srv://")
 
-# The beginning of a connection string, also a mistyped one.
+# The beginning of a connection string, even if mistyped.
 _LIKE_MONGO = re.compile(r"mongo(db)?(\+srv)?(:|//)", re.IGNORECASE)
 
 # Options of a connection string that may hold secrets.
 _SECRET = ("authmechanismproperties", "tlscertificatekeyfilepassword", "proxyusername", "proxypassword")
-# Forbidden in names: https://www.mongodb.com/docs/manual/reference/limits/. '%' too, as the driver would unescape it.
+# Characters that https://www.mongodb.com/docs/manual/reference/limits/ forbids in names, and '%', because the driver
+# would unescape it.
 _NOT_IN_DATABASE = re.compile(r'[\x00/\\. "$*<>:|?%]')
 _NOT_IN_COLLECTION = re.compile(r"[\x00$%]|^system\.|^\.|\.\.|\.$")
-# Collections that dbloader makes next to the view; see schema.
+# Suffixes of the collections that dbloader makes next to the view; see schema.py.
 _PART_OF_STORE = re.compile(r"\.(manifest|[0-9a-f]{24}(\..*)?)$")
-# A colon after a host, without a port. IPv6 addresses are in brackets.
+# A colon after a host that no port number follows. IPv6 addresses are in brackets.
 _NO_PORT = re.compile(r"(?:^|,)(?:\[[^\]]*\]|[^:,\[]*):(?![0-9]+(?:,|$))")
 _MAX_NAMESPACE = 255
 _LONGEST_SUFFIX = len(f".{'0' * 24}.large.chunks")
@@ -50,30 +51,30 @@ class MongoURI(NamedTuple):
         return f"MongoURI({self.redacted!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Only a pickle for a process that is being started contains secrets: it goes through a pipe, as the keys of
-        # multiprocessing do. Other pickles may be kept, so they contain no secrets.
+        # Only a pickle that multiprocessing makes to start a process contains credentials. It goes through a pipe. A
+        # user may store any other pickle in a file.
         return MongoURI, tuple(self if get_spawning_popen() is not None else self.without_credentials())
 
     def __deepcopy__(self, memo: object) -> MongoURI:
-        return self  # a copy within this process keeps the credentials
+        return self  # the default would call __reduce__ and lose the credentials
 
     @property
     def server(self) -> tuple[str, ...]:
         """The key of the client. Places with the same key share a client."""
         before_query, _, query = self.uri.partition("?")
         server, _, _ = before_query.rpartition("/")
-        # MongoDB looks users up in the database of the place.
+        # With a user, the database is a part of the key, because MongoDB looks for the user in this database.
         return (server, query, self.database if "@" in server else "")
 
     @property
     def credentials(self) -> tuple[str, str | None]:
-        """The user and the password, both escaped; None instead of a missing password."""
+        """The escaped user name and the escaped password, or None if the place has no password."""
         user, colon, password = self._user_and_password.partition(":")
         return user, password if colon else None
 
     @property
     def takes_password(self) -> bool:
-        """Whether the place's users have passwords, not certificates, tickets or tokens."""
+        """Whether users prove who they are by a password, not by a certificate, ticket or token."""
         for part in _split_options(self.uri.partition("?")[2]):
             if _option_name(part) == "authmechanism":
                 return unquote(part.partition("=")[2]).upper() in ("SCRAM-SHA-1", "SCRAM-SHA-256", "PLAIN", "DEFAULT")
@@ -84,7 +85,7 @@ class MongoURI(NamedTuple):
         return self.uri.partition("://")[2].partition("?")[0].rpartition("@")[0]
 
     def without_credentials(self) -> MongoURI:
-        """Return this place without secret options. A user is removed too if a password follows its name."""
+        """Return this place without its password and secret options. The user of a password is removed too."""
         scheme, _, rest = self.uri.partition("://")
         hosts_and_path, mark, query = rest.partition("?")
         kept = [part for part in _split_options(query) if _option_name(part) not in _SECRET]
@@ -95,43 +96,43 @@ class MongoURI(NamedTuple):
         return self._replace(uri=uri, options=names, stripped=self.stripped or uri != self.uri)
 
     def redact(self, text: str) -> str:
-        """Return a library's message with ``***`` in place of the credentials that it may repeat."""
+        """Return a message of a library with ``***`` in place of this place's credentials."""
         user = self._user_and_password
         secrets = {user, *user.split(":", 1)}
         options = _split_options(self.uri.partition("?")[2])
         secrets |= {part.partition("=")[2] for part in options if _option_name(part) in _SECRET}
         secrets |= {decoded for secret in secrets for decoded in (unquote(secret), unquote_plus(secret))}
         for secret in sorted(filter(None, secrets), key=len, reverse=True):
-            # Short secrets also occur inside ordinary words.
+            # A short secret may also occur inside ordinary words, so replace it only as a whole word.
             pattern = re.escape(secret) if len(secret) > 3 else rf"(?<!\w){re.escape(secret)}(?!\w)"
             text = re.sub(pattern, "***", text)
         return text
 
 
 def is_mongo(place: object) -> bool:
-    """Return whether a place is a MongoDB URI, even a mistyped one, which may contain a password."""
+    """Return whether a place is a MongoDB URI. Mistyped URIs count too, because they may contain a password."""
     return isinstance(place, str) and _LIKE_MONGO.match(place) is not None
 
 
 def parse(place: str | os.PathLike[str]) -> MongoURI:
-    """Parse a place in MongoDB, without asking any server. No error repeats what may be a password."""
+    """Parse a place in MongoDB without connecting to a server. No error message repeats a possible password."""
     scheme, separator, rest = os.fspath(place).partition("://")
     if (scheme + separator).lower() not in SCHEMES:
-        raise PlaceError(f"{_FORM}, got one that begins with neither mongodb:// nor mongodb+srv://")
+        raise PlaceError(f"{_FORM}, got a place that begins with neither mongodb:// nor mongodb+srv://")
     text = f"{scheme.lower()}://{rest}"
     before_query, _, query = rest.partition("?")
     authority, slash, path = before_query.partition("/")
     if "@" in path or "/" in path or ("@" in query and "@" not in authority):
-        # Either an unescaped password or two paths. Any part of it could belong to the password.
+        # The password is not escaped, or the place has two paths. Any part of the place could belong to the password.
         raise PlaceError(
-            f"{_FORM}; in a user name or password '/', '?', '@' and ':' must be escaped (%2F, %3F, %40, %3A)"
+            f"{_FORM}; in a user name or password, '/', '?', '@' and ':' must be escaped (%2F, %3F, %40, %3A)"
         )
     hosts = authority.rpartition("@")[2]
     if not hosts:
-        raise PlaceError(f"{_FORM}, got one without a host")
+        raise PlaceError(f"{_FORM}, got a place without a host")
     if _NO_PORT.search(hosts):
-        # Perhaps a user and a password without a host.
-        raise PlaceError(f"{_FORM}, got one whose port is not a number, or whose host is missing after a password")
+        # Show no part, because user:password without a host looks like this too.
+        raise PlaceError(f"{_FORM}, got a place whose port is not a number, or whose host is missing after a password")
     server = f"{scheme.lower()}://{hosts}/"
     database, dot, collection = path.partition(".")
     if not slash or not database:
@@ -143,7 +144,7 @@ def parse(place: str | os.PathLike[str]) -> MongoURI:
     if _NOT_IN_COLLECTION.search(collection):
         raise PlaceError(f"no collection can be named {collection!r}: {_FORM}")
     if _PART_OF_STORE.search(collection):
-        raise PlaceError(f"{collection!r} is the name of a part of a store: give the store's own")
+        raise PlaceError(f"{collection!r} is the name of a part of a store: give the name without its last part")
     if len(f"{database}.{collection}".encode()) + _LONGEST_SUFFIX > _MAX_NAMESPACE:
         raise PlaceError(f"the name {database}.{collection} is too long for a place in MongoDB")
     options = frozenset(map(_option_name, _split_options(query)))

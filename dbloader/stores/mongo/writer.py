@@ -27,23 +27,24 @@ if TYPE_CHECKING:
     from dbloader.stores.write_buffer import Commit
 
 
-# MongoDB keeps its users, the state of a sharded cluster, and data that is not replicated in these.
+# MongoDB's own databases: users, the state of a sharded cluster, and data that is not replicated.
 _SYSTEM_DATABASES = ("admin", "config", "local")
 
 
 class MongoWriter(Writer):
-    """Writes a store to a MongoDB database; see Writer. It replaces only dbloader stores.
+    """Writes a store to a MongoDB database; see Writer. It replaces no other collections than dbloader stores.
 
-    The records are in ``collection.<id>``. Once the store is finished, ``collection`` is a view of them. All writes
-    wait for a majority of the members, and commits also for the journal, unless the place sets ``w`` or ``journal``.
-    Writes are repeated for up to a minute after network errors, a restart or an election.
+    The records are in ``collection.<id>``. When the store is finished, ``collection`` becomes a view of the records.
+    Each write waits for a majority of the replica set's members, and a commit also waits for the journal. The place's
+    options ``w`` and ``journal`` change that. Writes are repeated for up to a minute after network errors, a restart or
+    an election.
 
     A replaced store stays in ``collection.<its id>`` for programs that still read it. The next writer at the place
-    removes it.
+    removes the replaced store.
     """
 
-    # A commit takes several round trips and waits for the journal. Writing 100 MB with 8 MiB a commit took 1.2 to 1.7
-    # times as long as with 32 MiB.
+    # A commit takes several round trips and waits for the journal. Writing 100 MB took 1.2 to 1.7 times as long with
+    # 8 MiB per commit as with 32 MiB.
     commits_at_once = 4
 
     def __init__(
@@ -53,7 +54,7 @@ class MongoWriter(Writer):
         if self._place.database in _SYSTEM_DATABASES:
             raise PlaceError(
                 f"{self._place.redacted} is in one of MongoDB's own databases ({', '.join(_SYSTEM_DATABASES)}): "
-                "name another"
+                "name another database"
             )
         super().__init__(self._place.redacted, overwrite=overwrite, resume=resume, resumable=resumable)
         self.report_path = Path(f"{self._place.database}.{self._place.collection}.report.jsonl")
@@ -77,23 +78,23 @@ class MongoWriter(Writer):
 
     def _prepare(self) -> None:
         """Resume the partial store, or begin a new one."""
-        self._catalog.update_view()  # a writer may have been killed right after it published
+        self._catalog.update_view()  # the previous writer may have been killed between publishing and updating the view
         self._catalog.collect_garbage()
         partial = self._catalog.partial()
         if partial and "progress" in partial and not (self.resume or self.overwrite):
             raise self._unfinished()
-        if partial and not (self.resume and "progress" in partial):  # without progress, its content is unknown
+        if partial and not (self.resume and "progress" in partial):  # without progress, nothing can be resumed
             self._catalog.abandon(partial["store"])
             partial = None
         self._id = partial["store"] if partial else str(bson.ObjectId())
         run = partial["run"] + 1 if partial else 1
-        if not 0 < run < 2**31:  # PartialStore keeps it in the upper half of an int64
+        if not 0 < run < 2**31:  # PartialStore stores the run in the upper half of an int64
             raise self._damaged(f"the number of its writers is {run}")
         self._partial = PartialStore(self._connection, self._catalog, self._lease, self._id, run)
         if partial:
             self._committed = True
             self._restore(bson.encode(partial["progress"]) if isinstance(partial["progress"], dict) else b"")
-        self._find_replaceable()  # again: only the progress shows whether a resumed conversion may overwrite
+        self._find_replaceable()  # again, because the unfinished store's `overwrite` is now known
         with ExitStack() as undo:
             if not self._committed:
                 undo.callback(self._remove_partial)
@@ -126,30 +127,30 @@ class MongoWriter(Writer):
     def _publish(self, manifest: Manifest) -> None:
         for number in range(-(-self.length // CHUNK)):
             if not self._partial.has_records(number, self._stored_chunk(number)["crc32"], self.salt):
-                raise self._damaged("the server does not have all of its records as they were sent")
+                raise self._damaged("records on the server are missing or differ from the records that were sent")
         for index in self._connection.retry(self._partial.large.list_indices):
-            # There may be leftovers of earlier writers beyond the last record.
+            # Interrupted commits may have left files beyond the last record.
             if index < self.length and not self._partial.has_file(index, self.salt):
-                raise self._damaged(f"the server does not have record {index} in GridFS as it was sent")
+                raise self._damaged(f"record {index} in GridFS is missing or differs from the record that was sent")
         if not self._partial.has_events(self.totals.events):
-            raise self._damaged("the server does not have all lines of its report")
+            raise self._damaged("lines of its report are missing on the server")
         replaces = self._find_replaceable()
         self._connection.retry(self._lease.check)
         self._catalog.publish(self._id, bson.decode(manifest.encode()), replaces)
         self._published = True
-        with suppress(StoreError):  # the store can be read without these
+        with suppress(StoreError):  # the store can be read even if these steps fail
             self._catalog.update_view()
             self._partial.trim(self.length, self.totals.events)
 
     def _find_replaceable(self) -> str | None:
-        """Return the id of the published store, which may be overwritten; None without one."""
+        """Return the id of the published store, or None. Raise StoreExistsError if it may not be overwritten."""
         published = self._catalog.published()
         if published is not None:
             self._refuse_finished()
         return published
 
     def _remove_partial(self) -> None:
-        """Remove the partial store, unless it is published or another writer has it."""
+        """Remove the partial store, unless it is published or another writer has taken it."""
         partial = self._catalog.partial()
         if partial and partial["store"] == self._id and partial.get("writer") == self._lease.token:
             self._catalog.abandon(self._id, forget=partial["run"] == 1)

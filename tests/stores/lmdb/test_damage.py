@@ -104,7 +104,7 @@ def test_verify_compares_each_column_with_the_records(place: Path, name: str) ->
     chunk = chunk_at(place, name, 0)
     put_chunk(place, name, 0, chunk[:-1] + bytes([chunk[-1] ^ 1]))
     with open_store(place) as store:
-        with pytest.raises(DamagedStoreError, match=f"its column {name} does not fit the 20 records from 0 on"):
+        with pytest.raises(DamagedStoreError, match=f"its column {name} disagrees with records 0 to 19"):
             store.verify()
         # Training uses the records, and each record has a checksum.
         assert [record.label for record in store] == [record.label for record in make_records(20)]
@@ -139,9 +139,7 @@ def test_verify_compares_the_manifest_with_the_records(tmp_path: Path, fact: str
     change_manifest(place, **{fact: other})
     with (
         open_store(place) as store,
-        pytest.raises(
-            DamagedStoreError, match=rf"the ({fact}|outcome) in its manifest does not agree with its records"
-        ),
+        pytest.raises(DamagedStoreError, match=rf"({fact}|outcome) in its manifest disagrees with its records"),
     ):
         store.verify()
 

@@ -136,7 +136,7 @@ def test_disk_error_does_not_claim_a_full_disk(tmp_path: Path, monkeypatch: pyte
     file.open()
     size = file.path.stat().st_size
     for text, kind in (("mdb_txn_commit: Input/output error", StoreError), ("Read-only file system", StoreAccessError)):
-        with pytest.raises(StoreError, match=rf"^{place}\.partial (cannot|may not) be written: {text}$") as caught:
+        with pytest.raises(StoreError, match=rf"^{place}\.partial cannot be written: {text}$") as caught:
             file.write(fail)
         assert type(caught.value) is kind
     assert file.path.stat().st_size == size

@@ -160,7 +160,7 @@ def test_shard_may_be_a_link_only_to_its_own_file(place: Path, tmp_path: Path) -
         assert store.verify() == store.manifest.digest
     shard.unlink()
     shard.symlink_to(tmp_path / "outside.lmdb")  # another shard
-    with open_store(place) as store, pytest.raises(StoreError, match="is not the part of"):
+    with open_store(place) as store, pytest.raises(StoreError, match="is not the file that the manifest of"):
         store.read([3])
     shard.unlink()
     shard.mkdir()

@@ -58,8 +58,8 @@ class TestLMDBStore(FileBackend, StoreContract):
     [
         ("ftp://host/store", "^ftp:// is not a place that this version of dbloader supports"),
         ("redis://user:secret@host/0", "^redis:// is not a place that this version of dbloader supports"),
-        ("https://host/store", "^https://host/store is in object storage, where not every command works"),
-        ("s3://bucket/a.lmdb", "^s3://bucket/a.lmdb is in object storage, where not every command works"),
+        ("https://host/store", "^https://host/store is in object storage, which this operation does not support"),
+        ("s3://bucket/a.lmdb", "^s3://bucket/a.lmdb is in object storage, which this operation does not support"),
         ("", "^a place is the path of an LMDB file or mongodb://host/database.collection, got ''$"),
         (b"store.lmdb", "^a place is the path of an LMDB file or mongodb://.*, got b'store.lmdb'$"),
     ],
@@ -142,11 +142,11 @@ def change_version(place: Path) -> None:
         (make_file_above, StoreNotFoundError, r"store\.lmdb does not exist"),
         (leave_partial, NotAStoreError, "does not exist, but its unfinished conversion does: .* --resume continues it"),
         (copy_partial, NotAStoreError, "is not a finished store: its conversion was interrupted"),
-        (lambda place: place.touch(), NotAStoreError, "is empty, so not a dbloader store"),
+        (lambda place: place.touch(), NotAStoreError, "is empty, so it is not a dbloader store"),
         (lambda place: place.write_bytes(b"x"), NotAStoreError, "is not an LMDB file"),
         (lambda place: place.write_text("text\n" * 10_000), NotAStoreError, "is not an LMDB file"),
         (lambda place: place.write_bytes(bytes(100_000)), NotAStoreError, "is not an LMDB file"),
-        (os.mkfifo, NotAStoreError, "is not an ordinary file, so not a dbloader store"),
+        (os.mkfifo, NotAStoreError, "is not an ordinary file, so it is not a dbloader store"),
         (lambda place: place.symlink_to("/dev/zero"), NotAStoreError, "is not an ordinary file"),
         (change_version, StoreError, r"LMDB data format v999 is not supported|of another version of LMDB"),
     ],
@@ -209,11 +209,11 @@ def test_file_without_read_permission_raises(open_path: Path) -> None:
     place = open_path / "store.lmdb"
     write(place, make_records(3))
     place.chmod(0)
-    with as_nobody(), pytest.raises(StoreAccessError, match=r"store\.lmdb may not be read"):
+    with as_nobody(), pytest.raises(StoreAccessError, match=r"store\.lmdb cannot be read"):
         len(open_store(place))
     (open_path / "closed").mkdir(mode=0o700)
     write(open_path / "closed" / "store.lmdb", make_records(3))
     (open_path / "closed").chmod(0o700 if os.geteuid() == 0 else 0)
-    with as_nobody(), pytest.raises(StoreAccessError, match=r"closed/store\.lmdb may not be read: Permission denied"):
+    with as_nobody(), pytest.raises(StoreAccessError, match=r"closed/store\.lmdb cannot be read: Permission denied"):
         len(open_store(open_path / "closed" / "store.lmdb"))
     (open_path / "closed").chmod(0o700)

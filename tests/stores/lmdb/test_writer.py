@@ -47,7 +47,7 @@ def test_store_has_the_permissions_of_the_umask(tmp_path: Path) -> None:
 def test_partial_file_of_another_kind_is_kept_without_overwrite(tmp_path: Path) -> None:
     place, partial = tmp_path / "store.lmdb", tmp_path / "store.lmdb.partial"
     partial.write_text("a text\n" * 1000)
-    with pytest.raises(StoreExistsError, match="an unfinished conversion is at"):
+    with pytest.raises(StoreExistsError, match="has an unfinished conversion: resume"):
         write_nothing(place)
     with pytest.raises(NotAStoreError, match=r"partial is not an LMDB file.*; begin again with overwrite"):
         write_nothing(place, resume=True)
@@ -81,7 +81,7 @@ def test_damaged_or_newer_store_may_be_overwritten(place: Path, kind: str) -> No
         assert len(store) == 3
 
 
-@pytest.mark.parametrize(("mode", "message"), [(0o644, "is not a dbloader store and will not"), (0, "may not be read")])
+@pytest.mark.parametrize(("mode", "message"), [(0o644, "is not a dbloader store and will not"), (0, "cannot be read")])
 def test_file_that_cannot_be_recognized_is_not_overwritten(open_path: Path, mode: int, message: str) -> None:
     open_path.chmod(0o777)
     place = open_path / "store.lmdb"
@@ -106,7 +106,7 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str, type[StoreError], str]] 
         lambda folder: (folder / "store.lmdb.partial").mkdir(),
         "store.lmdb",
         StoreAccessError,
-        r"store\.lmdb\.partial is a folder, as of a conversion in parts",
+        r"store\.lmdb\.partial is a folder, perhaps of a conversion in parts",
     ),
     "missing folder": (
         lambda folder: None,
@@ -118,13 +118,13 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str, type[StoreError], str]] 
         lambda folder: (folder / "images").mkdir(),
         "images",
         StoreExistsError,
-        r"images must be a file, not a folder: name one, such as .*/images/train\.lmdb$",
+        r"images must be a file, not a folder: name a file, such as .*/images/train\.lmdb$",
     ),
     "name of a folder": (
         lambda folder: None,
         "images/",
         StoreExistsError,
-        r"images/ must be a file, not a folder: name one, such as .*/images\.lmdb$",
+        r"images/ must be a file, not a folder: name a file, such as .*/images\.lmdb$",
     ),
 }
 
@@ -221,7 +221,7 @@ def test_forked_child_cannot_write_or_close_its_parents_store(tmp_path: Path) ->
         writer.commit()
 
         def leave() -> None:
-            with pytest.raises(StoreError, match="is written by the process that began it"):
+            with pytest.raises(StoreError, match="can be written only by the process that began it"):
                 writer.write([encode(records[20])])
             writer.__exit__(None, None, None)
 

@@ -50,7 +50,7 @@ def test_writer_killed_while_publishing_has_published_or_can_resume(
             assert writer.length == len(RECORDS)
             writer.finish()
     else:
-        with pytest.raises(StoreExistsError, match="is finished already: there is nothing to resume"):
+        with pytest.raises(StoreExistsError, match="is already finished: there is nothing to resume"):
             write(mongo_uri, RECORDS[:2], resume=True)
     check_is(mongo_uri, RECORDS)
     write_nothing(mongo_uri, overwrite=True)

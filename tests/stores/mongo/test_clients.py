@@ -65,7 +65,7 @@ def test_stores_of_a_process_share_one_client(mongod: Mongod, mongod_uri: str) -
 
 
 def test_password_is_read_from_environment(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with open_store(place) as store, pytest.raises(PlaceError, match=f"a user and no password: set .* {NAME} to it$"):
+    with open_store(place) as store, pytest.raises(PlaceError, match=f"a user but no password: set .* {NAME}$"):
         len(store)
     with monkeypatch.context() as patch:
         patch.setenv(NAME, PASSWORD)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 RECORDS = make_records(30)
 SHORT = "timeoutMS=1000&serverSelectionTimeoutMS=500&connectTimeoutMS=500"
-SILENT = r"^the server of mongodb://.*store did not answer for too long \("
+SILENT = r"^the server of mongodb://.*store did not answer in time \("
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ def test_too_long_scan_raises_with_remedy(
         if ended_by == "dbloader":
             stack.enter_context(mongod.fail_point("find", times=1, block_s=2.0))
             query = {"caption": "x"}
-        message = r"store: the server has not finished a search within 0\.5 s; .*: make an index$"
+        message = r"store: the server has not finished a search within 0\.5 s: make an index of"
         with pytest.raises(StoreError, match=message) as told:
             store.matching(query)  # type: ignore[attr-defined]
         assert not isinstance(told.value, StoreUnreachableError)

@@ -85,7 +85,7 @@ def test_damaged_large_record_raises(mongo_server: Server, mongo_uri: str) -> No
         middle = chunks.find_one({"files_id": files[3], "n": 1})
         assert middle
         chunks.update_one({"_id": middle["_id"]}, {"$set": {"data": middle["data"][:-1] + b"!"}})
-        for index, what in ((1, "it is not whole in GridFS"), (2, "it is missing in GridFS"), (3, "its CRC-32 is")):
+        for index, what in ((1, "it is incomplete in GridFS"), (2, "it is missing in GridFS"), (3, "its CRC-32 is")):
             for use in (lambda: store.read([0, index]), lambda: store[index]):  # noqa: B023 - called here
                 with pytest.raises(DamagedRecordError, match=rf"^record {index} \({index}\) of \S+ is damaged: {what}"):
                     use()
@@ -121,7 +121,7 @@ def test_edited_field_of_large_record_raises(mongo_server: Server, mongo_uri: st
         ):
             assert records.update_one({"_id": 0}, change).modified_count == 1
             with pytest.raises(
-                DamagedRecordError, match=r"^record 0 \(a\) of \S+ is damaged: its fields among the records"
+                DamagedRecordError, match=r"^record 0 \(a\) of \S+ is damaged: its document disagrees with its file"
             ):
                 store.verify()
             records.replace_one({"_id": 0}, stub)
@@ -142,7 +142,7 @@ def test_store_with_lost_large_record_is_not_published(mongo_server: Server, mon
             else:  # a complete file with the same index, as an overtaken writer would leave
                 other = LargeRecords(database, *records.name.split(".")).put(0, *documents_of(LARGE[1:2], writer.salt))
                 assert records.update_one({"_id": 0}, {"$set": {"gridfs": other}}).modified_count == 1
-        with pytest.raises(DamagedStoreError, match=r"does not have record 0 in GridFS as it was sent"):
+        with pytest.raises(DamagedStoreError, match=r"record 0 in GridFS is missing or differs"):
             writer.finish()
 
 

@@ -61,7 +61,9 @@ def test_store_is_written_and_read_with_certificate_file(server_with_tls: Mongod
 
 
 def test_untrusted_certificate_raises_with_option(server_with_tls: Mongod) -> None:
-    what = r"no TLS connection is made to .* certificate verify failed: self-signed .*: is tlsCAFile=FILE in the place"
+    what = (
+        r"a TLS connection to .* failed .* certificate verify failed: self-signed .* does tlsCAFile=FILE in the place"
+    )
     with (
         open_store(f"{server_with_tls.place('tls')}?tls=true") as store,
         pytest.raises(StoreUnreachableError, match=what),
@@ -70,13 +72,13 @@ def test_untrusted_certificate_raises_with_option(server_with_tls: Mongod) -> No
 
 
 def test_server_without_tls_raises_with_reason(mongod: Mongod) -> None:
-    what = r"no TLS connection is made to .*SSL.*, and does the server use TLS\?$"
+    what = r"a TLS connection to .* failed .*SSL.*: does the server use TLS, and "
     with open_store(f"{mongod.place('tls')}?tls=true") as store, pytest.raises(StoreUnreachableError, match=what):
         len(store)
 
 
 def test_server_that_requires_tls_raises_with_option(server_with_tls: Mongod) -> None:
     require_tls(server_with_tls, "requireTLS")
-    what = r"connection closed.*, does it want TLS \(tls=true, tlsCertificateKeyFile=FILE in the place\)\?$"
+    what = r"connection closed.*, does it need TLS \(tls=true, tlsCertificateKeyFile=FILE in the place\)\?$"
     with open_store(server_with_tls.place("tls")) as store, pytest.raises(StoreUnreachableError, match=what):
         len(store)
