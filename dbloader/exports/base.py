@@ -29,7 +29,7 @@ UNKNOWN_FORMAT = "in no known image format: convert --check none takes them"
 # Errors of the operating system that are caused by the name of a file.
 NAME_ERRORS = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
 _TRIED_NAMES = 100
-_EXTENSIONS = {"JPEG": ".jpg", "JPEG2000": ".jp2", "HEIF": ".heic"}  # other extensions are the format's name
+_EXTENSIONS = {"JPEG": ".jpg", "JPEG2000": ".jp2", "HEIF": ".heic"}  # for other formats, the name in lowercase
 
 
 class Exporter(ABC):
@@ -39,14 +39,14 @@ class Exporter(ABC):
         self.store = store
         self.folder = folder
         self.warnings: list[str] = []  # differences from the store, complete after `finish`
-        self.changes: Counter[str] = Counter()  # number of records by how they differ, such as "damaged: …"
+        self.changes: Counter[str] = Counter()  # number of records with each difference, such as "damaged: …"
 
     @abstractmethod
     def write(self, record: Record) -> None:
-        """Write one record; ExportError if the format cannot hold it."""
+        """Write one record. Raise ExportError if the format cannot store it."""
 
     def image_file(self, record: Record) -> bytes:
-        """Return the image file of a record; pixels become a PNG. Raise ExportError without an image."""
+        """Return a record's image file, or a PNG of its pixels. Raise ExportError if the record has no image."""
         image = record.image
         if image is None:
             raise ExportError(f"{describe(record)} has no image, so it has no file: {REMEDY}")
@@ -61,15 +61,15 @@ class Exporter(ABC):
         return file.getvalue()
 
     def finish(self) -> None:
-        """Write the files that depend on all records, and the warnings."""
+        """Write the files that depend on all records, and complete ``warnings``."""
         self.warnings += [f"{counted(count, 'record')} {what}" for what, count in self.changes.items()]
 
     def close(self) -> None:  # noqa: B027
-        """Close all files, also after an error."""
+        """Close all files. This is called after an error too."""
 
 
 def all_fields(record: Record) -> dict[str, Any]:
-    """Return the fields of a record, with ``damaged`` and ``resized_from``."""
+    """Return the fields of a record, and its ``damaged`` and ``resized_from`` if it has them."""
     kept = {"damaged": record.damaged, "resized_from": record.resized_from and [*record.resized_from]}
     return {**record.fields, **{name: value for name, value in kept.items() if value is not None}}
 
@@ -78,8 +78,8 @@ def check_files(record: Record, names: Iterable[str]) -> None:
     """Raise ExportError if a file field of a record is neither bytes nor None."""
     for name in names:
         if not isinstance(value := record.fields.get(name), (bytes, NoneType)):
-            what = f"{short_repr(value)}, but its manifest says image files: make the store again"
-            raise ExportError(f"{describe(record)} has in {name!r} {what}")
+            what = f"{short_repr(value)}, but the manifest promises an image file: make the store again"
+            raise ExportError(f"the field {name!r} of {describe(record)} is {what}")
 
 
 def extension_of(image_format: str) -> str:
@@ -93,7 +93,7 @@ def describe(record: Record) -> str:
 
 
 def new_file(folder: Path, name: str) -> BinaryIO:
-    """Create a file and its folders below a folder; OSError if anything is there, even a link."""
+    """Create a file and its folders below a folder. Raise OSError if the path exists, even as a link."""
     path = posixpath.join(os.fsencode(folder), name.encode())
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -105,7 +105,7 @@ def new_file(folder: Path, name: str) -> BinaryIO:
 
 
 def save_file(folder: Path, paths: list[str], made_up: str, extension: str, data: bytes) -> str:
-    """Write a file below a folder, and return its path: the first usable path, or a made-up one."""
+    """Write a file at the first usable path, else under a made-up name. Return its path below the folder."""
     paths = [*paths, f"{made_up}{extension}", *(f"{made_up}-{number}{extension}" for number in range(_TRIED_NAMES))]
     for path in filter(is_safe, paths):
         try:

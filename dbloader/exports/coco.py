@@ -1,7 +1,7 @@
 """COCO's layout: the folder ``images``, and ``annotations.json`` with images, annotations and categories.
 
-If a store came from COCO and its original annotations still describe all boxes, these are written, with segmentations.
-Otherwise each box becomes an annotation.
+If a store was made from COCO and its original annotations still describe all boxes, the export writes these
+annotations, with segmentations. Otherwise it makes an annotation of each box.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ANNOTATIONS = "annotations.json"
 
 
 class COCOExporter(DetectionExporter):
-    """Writes COCO's layout. First reads all records for their original annotations."""
+    """Writes COCO's layout. The constructor reads all records to find their original annotations."""
 
     kept = frozenset({BOXES, LABELS, "iscrowd", "image_id", "annotations"})
 
@@ -37,7 +37,7 @@ class COCOExporter(DetectionExporter):
         self._ids = _original_ids(store) or []
         self._is_original = bool(self._ids)
         self._ids = self._ids or [*range(1, len(self.classes) + 1)]
-        self._written, self._begun = 0, False  # annotations
+        self._made, self._begun = 0, False  # number of new annotations, and whether the file has any annotation
         self._images = (folder / ANNOTATIONS).open("w", encoding="utf-8")
         self._annotations = tempfile.TemporaryFile("w+", encoding="utf-8", dir=folder)  # noqa: SIM115 - closed below
 
@@ -60,10 +60,10 @@ class COCOExporter(DetectionExporter):
             self._annotations.write(f"{begin}\n{annotations}")
 
     def _annotation(self, image: int, corners: list[float], label: int, crowd: int) -> str:
-        self._written += 1
+        self._made += 1
         left, top, right, bottom = corners
         box = [left, top, right - left, bottom - top]
-        about = {"id": self._written, "image_id": image, "category_id": self._ids[label]}
+        about = {"id": self._made, "image_id": image, "category_id": self._ids[label]}
         return json.dumps({**about, "bbox": box, "area": box[2] * box[3], "iscrowd": int(bool(crowd))})
 
     @override
@@ -97,7 +97,7 @@ def _original_ids(store: Store) -> list[int] | None:
             annotations.append(annotation["id"])
             if known.setdefault(label, annotation["category_id"]) != annotation["category_id"]:
                 return None
-    ids: list[int] = []  # from the last class; classes without boxes get ids between the others
+    ids: list[int] = []  # last class first; a class without boxes gets the number below the next class's id
     count, last = len(store.manifest.classes), max(known, default=-1)
     above = known.get(last, 0) + count - last
     for label in reversed(range(count)):

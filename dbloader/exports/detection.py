@@ -1,4 +1,4 @@
-"""The base class of formats with boxes, which have a folder ``images`` and annotations beside it."""
+"""The base class of formats with boxes: a folder ``images``, and annotations beside it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class DetectionExporter(Exporter):
         paths = [wanted] if name and self.is_free(wanted) else []
         path = save_file(self.folder / IMAGES, paths, f"{record.index:09}", extension, data)
         if path != name:
-            self.changes["renamed: no image file can have their names, or another has them"] += 1
+            self.changes["renamed: their names are unusable for image files, or taken"] += 1
         noted = {"damaged": record.damaged, "resized_from": record.resized_from, "label": record.label}
         left = [name for name, value in noted.items() if value is not None]
         left += [name for name in record.fields if name not in self.kept]
@@ -56,16 +56,16 @@ class DetectionExporter(Exporter):
         return True
 
     def boxes(self, record: Record) -> tuple[np.ndarray, list[int]]:
-        """Return the boxes of a record, float64, shape (n, 4), x_min, y_min, x_max, y_max in pixels; and their labels.
+        """Return the boxes of a record, float64 in pixels, shape (n, 4: x_min, y_min, x_max, y_max), and their labels.
 
         Raises:
             ExportError: The record has no boxes, or a label has no name.
         """
         boxes, labels = record.fields.get(BOXES), record.fields.get(LABELS)
         if not (isinstance(boxes, np.ndarray) and isinstance(labels, np.ndarray) and boxes.shape == (len(labels), 4)):
-            raise ExportError(f"{describe(record)} has no arrays {BOXES!r} and {LABELS!r} of one length: {REMEDY}")
+            raise ExportError(f"{describe(record)} has no arrays {BOXES!r} and {LABELS!r} of the same length: {REMEDY}")
         for label in labels.tolist():
             if type(label) is not int or not 0 <= label < len(self.classes):
-                what = f"has a box with the label {label}, and the store has {len(self.classes)} classes"
+                what = f"has a box with the label {label}, but the store has {len(self.classes)} classes"
                 raise ExportError(f"{describe(record)} {what}: {REMEDY}")
         return boxes.astype(np.float64), labels.tolist()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
-# Each class is in the module of its format, imported when used: Parquet needs pyarrow.
+# Format -> class in the module with the format's name. export_store imports only this module: parquet needs pyarrow.
 FORMATS = {
     "folder": "FolderExporter",
     "webdataset": "WebDatasetExporter",
@@ -41,9 +41,9 @@ class ExportReport(NamedTuple):
 
     Attributes:
         destination: The folder.
-        records: Records in the folder.
-        image_bytes: Bytes of their images in the store.
-        warnings: Differences from the store, and the options of ``convert`` that undo them.
+        records: Number of exported records.
+        image_bytes: Bytes of the exported images in the store.
+        warnings: Differences between the files and the store, and the options of ``convert`` that undo them.
     """
 
     destination: str
@@ -60,22 +60,22 @@ def export_store(
     where: str | None = None,
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> ExportReport:
-    """Write all records of a store as files, from which ``convert`` makes the same store again.
+    """Write all records of a store as files. ``convert`` can make the same store from them.
 
-    Files are written to ``<destination>.partial``, which is renamed when it is complete and on the disk. An error
-    leaves nothing. A killed process leaves the partial folder: remove it before the next export.
+    Files are written to the folder ``<destination>.partial``. The folder is renamed when all files are on the disk. An
+    error removes the folder. A killed process leaves it: remove it before the next export.
 
     Args:
         place: Place of the store.
         destination: Folder to make. It may exist if it is empty.
-        format: ``"folder"``, ``"webdataset"`` or ``"parquet"``. For a store with boxes also ``"coco"`` or ``"yolo"``,
-            which ``convert`` reads with a listing, and which hold no other labels and fields.
+        format: ``"folder"``, ``"webdataset"`` or ``"parquet"``; for a store with boxes also ``"coco"`` or ``"yolo"``.
+            COCO and YOLO store no other labels or fields. ``convert`` reads both with ``listing=``.
         where: Write only the records that this query finds (docs/queries.md); None for all.
         progress: Called with the number of records written, and the total.
 
     Raises:
         OptionError: ``format`` is unknown, or ``where`` is wrong or finds no record.
-        ExportError: The destination or its partial folder exists or cannot be written, or the format cannot hold a
+        ExportError: The destination or its partial folder exists or cannot be written, or the format cannot store a
             record.
         StoreError: The store cannot be read.
         DamagedRecordError: A record is damaged.
@@ -87,7 +87,7 @@ def export_store(
     with open_store(place) as store:
         indices = find_matching(store, where or "")
         if where and not len(indices):
-            raise OptionError(f"there is nothing to export: no record of {store.place} is found by {where!r}")
+            raise OptionError(f"there is nothing to export: {where!r} finds no record of {store.place}")
         total, nbytes = len(indices), int(store.column("nbytes")[indices].sum())
         try:
             with _partial_folder(target) as partial:
@@ -120,7 +120,7 @@ def _records(store: Store, indices: Any) -> Iterator[Record]:
 
 @contextmanager
 def _partial_folder(target: Path) -> Iterator[Path]:
-    """Make the partial folder; after the block, write it to the disk and rename it, or remove it after an error."""
+    """Make the partial folder. After the block, write it to the disk and rename it. After an error, remove it."""
     if not target.name or target.name == ".." or target.is_symlink() or (target.exists() and not _is_empty(target)):
         raise ExportError(f"{target} exists already: move it away, or choose another destination")
     partial = target.with_name(f"{target.name}.partial")
@@ -139,7 +139,7 @@ def _partial_folder(target: Path) -> Iterator[Path]:
 
 
 def _sync(folder: Path) -> None:
-    """Write the whole file system of a folder to the disk, which is faster than an fsync of each file."""
+    """Write the whole file system of a folder to the disk. This is faster than an fsync of each file."""
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor = os.open(folder, os.O_RDONLY)
     try:

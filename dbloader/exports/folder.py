@@ -1,8 +1,8 @@
 """An image folder: each file under its name, byte for byte.
 
 ``metadata.jsonl`` has a row for each record, with the column ``file_name`` of Hugging Face's imagefolder.
-``classes.json`` has the class names in the order of labels. Both are left out if the folder alone gives the same store
-again. docs/exporting.md describes the columns.
+``classes.json`` has the class names in the order of labels. The export omits both files if ``convert`` makes the same
+store without them. docs/exporting.md describes the columns.
 """
 
 from __future__ import annotations
@@ -50,11 +50,12 @@ class FolderExporter(Exporter):
     def __init__(self, store: Store, folder: Path) -> None:
         super().__init__(store, folder)
         self._classes = store.manifest.classes
-        # Otherwise a name does not identify its label.
+        # Whether a class name identifies a label.
         self._by_name = len({*self._classes}) == len(self._classes) and "" not in self._classes
-        # Created first, so images cannot take these names.
+        # These files are created first, so no image can take their names.
         self._metadata, self._names = new_file(folder, METADATA), new_file(folder, CLASSES)
-        self._order: tuple[str, ...] = ()  # sort key of the last file in a source folder
+        self._order: tuple[str, ...] = ()  # sort key of the last image in a source folder
+        # Whether the folder gives the same store without the two files.
         self._plain = bool(self._classes) and [*self._classes] == sorted({*self._classes})
         self._plain = self._plain and all(map(self._make_class_folder, self._classes))
 
@@ -74,7 +75,7 @@ class FolderExporter(Exporter):
         self._plain, self._order = self._plain and is_plain, order
         for key, value in record.fields.items():
             if key == FILE_NAME or key.endswith(FILE_NAME_SUFFIX):
-                taken = f"which is the column of {METADATA} for a file"
+                taken = f"but {METADATA} uses this name for a column of files"
                 raise ExportError(f"{describe(record)} has a field {key!r}, {taken}: {REMEDY}")
             if key in self.store.manifest.file_fields:
                 row[key + FILE_NAME_SUFFIX] = None if value is None else self._save_field(record, key, value)
@@ -112,7 +113,7 @@ class FolderExporter(Exporter):
         return self._classes[label] if 0 <= label < len(self._classes) else ""
 
     def _file(self, record: Record) -> tuple[bytes, str]:
-        """Return a record's image file, and the extension of its format, or "" if that is unknown."""
+        """Return a record's image file, and the extension of its format ("" for an unknown format)."""
         image = self.image_file(record)
         if record.damaged is not None:
             self.changes["damaged: convert --on-damaged keep takes them"] += 1
@@ -124,7 +125,7 @@ class FolderExporter(Exporter):
         return image, extension_of(facts.format) if facts else ""
 
     def _save_image(self, record: Record, data: bytes, extension: str) -> str:
-        """Write an image and return its path: the record's name, or a made-up path if the name is unusable."""
+        """Write an image and return its path: the record's name, or a made-up path if the name cannot be used."""
         wanted, made_up = record.name or "", f"{record.index:09}"
         if extension and not wanted.lower().endswith(EXTENSIONS):
             wanted += extension
@@ -133,7 +134,7 @@ class FolderExporter(Exporter):
         return save_file(self.folder, paths, made_up, extension, data)
 
     def _save_field(self, record: Record, field: str, data: bytes) -> str:
-        """Write the file of a field and return its path: the record's name, in a folder named like the field."""
+        """Write the file of a field and return its path: the record's name, in a folder with the field's name."""
         facts = self._facts(data)
         extension = extension_of(facts.format) if facts else ""
         paths = [f"{field}/{posixpath.splitext(record.name or '')[0]}{extension}"] if record.name else []

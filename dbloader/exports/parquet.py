@@ -31,19 +31,20 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
-_GROUP_ROWS, _GROUP_BYTES = 100, 64 * 2**20  # limits of a row group; datasets too has 100 rows
-_SHARD_BYTES = 500 * 10**6  # likewise
+# Hugging Face's datasets also writes 100 rows in a group, and 500 MB in a shard.
+_GROUP_ROWS, _GROUP_BYTES = 100, 64 * 2**20
+_SHARD_BYTES = 500 * 10**6
 _IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-_DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64"}  # names in datasets, by names in pyarrow
+_DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64"}  # pyarrow's name -> name in datasets
 _TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string(), bytes: pa.binary()}
 
 
 class ParquetExporter(Exporter):
-    """Writes shards of about 500 MB. First reads all records for the types of their fields."""
+    """Writes shards of about 500 MB. The constructor reads all records to find the types of their fields."""
 
     def __init__(self, store: Store, folder: Path) -> None:
         super().__init__(store, folder)
-        self._types: dict[str, Any] = {}  # of the columns of fields
+        self._types: dict[str, Any] = {}  # field -> type of its column
         counts: dict[str, int] = {}
         for record in store:
             self._add_types(record)
@@ -69,7 +70,7 @@ class ParquetExporter(Exporter):
             except ValueError as error:
                 raise ExportError(
                     f"{describe(record)}: its field {name!r} {error}, which a column of Parquet "
-                    f"cannot hold: write it otherwise, or {REMEDY}"
+                    f"cannot hold: change the field, or {REMEDY}"
                 ) from error
             if name in self._types:
                 before = name
@@ -105,17 +106,17 @@ class ParquetExporter(Exporter):
         for name in self._absent:
             if name in fields and fields[name] is None:
                 raise ExportError(
-                    f"{describe(record)}: its field {name!r} is None, and other records lack it, "
-                    f"which Parquet cannot tell apart: {REMEDY}"
+                    f"{describe(record)}: its field {name!r} is None, and other records have no such field, "
+                    f"but Parquet would store both as null: {REMEDY}"
                 )
         for name, rule in self._arrays.items():
             if (array := fields.get(name)) is not None and not rule.fits(array):
                 raise ExportError(
-                    f"{describe(record)}: its field {name!r} is an array of the shape "
-                    f"{array.shape}, and others have other sizes, which Parquet cannot tell apart: {REMEDY}"
+                    f"{describe(record)}: its field {name!r} is an array of the shape {array.shape}, and other "
+                    f"arrays have other sizes, but Parquet would lose the sizes after an axis of size 0: {REMEDY}"
                 )
         if [*fields] != [name for name in self._types if name in fields]:
-            self.changes["with fields in another order than others: convert gives all the same order"] += 1
+            self.changes["with a different order of fields: convert gives all records the same order"] += 1
         column = None if image is None and record.name is None else {"bytes": image, "path": record.name}
         self._group_bytes += sum(map(_nbytes, (image, *fields.values())))
         for name in self._files:
@@ -126,7 +127,7 @@ class ParquetExporter(Exporter):
             self._write_group()
 
     def _file(self, record: Record) -> bytes | None:
-        """Return the image file of a record, or None."""
+        """Return the image file of a record, or None if it has no image."""
         if record.image is None:
             self.changes["without an image: convert leaves them out"] += 1
             return None
@@ -202,7 +203,7 @@ def _merged(first: Any, second: Any) -> Any:
 
 
 def _without_null(kind: Any) -> Any:
-    """Replace the type null by text: pyarrow 26 cannot read nulls of a struct in a list."""
+    """Replace the type null by string, because pyarrow 26 cannot read nulls of a struct in a list."""
     if pa.types.is_list(kind):
         return pa.list_(_without_null(kind.value_type))
     if pa.types.is_struct(kind):
@@ -211,7 +212,7 @@ def _without_null(kind: Any) -> Any:
 
 
 def _feature(kind: Any, part: str, classes: dict[str, list[str]]) -> Any:
-    """Return Hugging Face's feature for a type; integers of a part with class names become a ClassLabel."""
+    """Return Hugging Face's feature for a type. Integers of a field with class names become a ClassLabel."""
     if pa.types.is_list(kind):
         return [_feature(kind.value_type, part, classes)]
     if pa.types.is_struct(kind):

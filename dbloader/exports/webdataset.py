@@ -1,16 +1,16 @@
 """Tar files as WebDataset (https://github.com/webdataset/webdataset) reads them.
 
-The files of a sample; only the first is always present::
+A sample has these files. Only the first is always present::
 
-    cat/0001.jpg            the image; the path is the record's name, if that is unique up to the first dot
+    cat/0001.jpg            the image; the path is the record's name, if no other name is the same up to the first dot
     cat/0001.cls            the label, an integer
     cat/0001.mask.png       the image file in the field ``mask``
     cat/0001.fields.json    other fields, null for files; ``damaged`` and ``resized_from``; ``name``, if it differs
                             from the path
 
-The last is Extended JSON (https://www.mongodb.com/docs/manual/reference/mongodb-extended-json/), which has bytes and
-arrays. Beside the tar files, ``classes.json`` has the class names in the order of labels, and ``file_fields.json`` the
-names of the file fields.
+The last is Extended JSON (https://www.mongodb.com/docs/manual/reference/mongodb-extended-json/), which can contain
+bytes and arrays. Beside the tar files, ``classes.json`` has the class names in the order of labels, and
+``file_fields.json`` has the names of the file fields.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
-# Most samples and bytes of a shard, as WebDataset advises.
+# Largest number of samples and bytes in a shard, as WebDataset advises.
 _SAMPLES, _BYTES = 10_000, 500_000_000
-# A name that WebDataset and ``convert`` both take as a path, and that is not made up. On Windows, a backslash could
-# lead out of the folder where a tar is unpacked.
+# A name that WebDataset and ``convert`` both accept as a path. It must not look like a made-up name (record-0…), and
+# must have no backslash: on Windows, a backslash could lead out of the folder where a tar is unpacked.
 _PATH = re.compile(r"(?!/|__[^/]*__/|record-\d)((?:[^\0\n\\]*/)?[^./\0\n\\]+)(?:\.[^./\0\n\\]*)?")
 
 
@@ -75,13 +75,13 @@ class WebDatasetExporter(Exporter):
         if fields:
             files[f"{key}.{FIELDS}"] = text = dumps(fields, json_options=RELAXED_JSON_OPTIONS).encode()
             if len(text) > MAX_FIELDS:
-                what = f"{len(text):,} bytes of fields, of which convert takes {MAX_FIELDS:,} from a tar"
+                what = f"{len(text):,} bytes of fields, but convert reads at most {MAX_FIELDS:,} from a tar"
                 raise ExportError(f"{describe(record)} has {what}: {REMEDY}")
         for name, data in parts.items():
             if "/" in name:
-                raise ExportError(f"{describe(record)} has a file in {name!r}, which would be in a folder: {REMEDY}")
+                raise ExportError(f"{describe(record)} has a file in {name!r}, and the slash makes a folder: {REMEDY}")
             if (facts := find_facts(data)) is None:
-                raise ExportError(f"{describe(record)} has a file in no known image format in {name!r}: {REMEDY}")
+                raise ExportError(f"{describe(record)} has in {name!r} a file in no known image format: {REMEDY}")
             files[f"{key}.{name}{extension_of(facts.format)}"] = data
         self._add(files)
 
@@ -99,7 +99,7 @@ class WebDatasetExporter(Exporter):
         return image, extension
 
     def _add(self, files: dict[str, bytes]) -> None:
-        """Write the files of a sample, without times and owners, so the same store gives the same bytes."""
+        """Write the files of a sample without times and owners, so exporting a store twice gives the same bytes."""
         if self._tar is None or self._samples == _SAMPLES or self._tar.offset >= _BYTES:
             self.close()
             self._tar = tarfile.open(self.folder / f"shard-{self._shards:06}.tar", "x")  # noqa: SIM115
@@ -128,6 +128,6 @@ class WebDatasetExporter(Exporter):
 
 
 def _key(name: str) -> str:
-    """Return the part of a name that the files of its sample share, or "" if no file in a tar can have the name."""
+    """Return the part of a name that all files of its sample begin with; "" if no file in a tar can have the name."""
     found = _PATH.fullmatch(name)
     return found[1] if found and posixpath.normpath(name) == name and not name.startswith("../") else ""

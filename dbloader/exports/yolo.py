@@ -39,7 +39,7 @@ class YOLOExporter(DetectionExporter):
     def write(self, record: Record) -> None:
         boxes, labels = self.boxes(record)
         if not (record.width and record.height):
-            raise ExportError(f"{describe(record)} has no width and height, of which its boxes are fractions: {REMEDY}")
+            raise ExportError(f"{describe(record)} has no width and height, but YOLO divides boxes by them: {REMEDY}")
         path = self.save(record)
         order = posixpath.split(path)
         self._unsorted, self._last = self._unsorted or order < self._last, order
@@ -57,4 +57,4 @@ class YOLOExporter(DetectionExporter):
         lines = [f"train: {IMAGES}", f"val: {IMAGES}", "names:", *names]
         (self.folder / "data.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
         if self._unsorted:
-            self.warnings.append("records are not in the order of their paths, in which convert takes the files")
+            self.warnings.append("records are not in the order of their paths, but convert reads files in that order")

@@ -109,8 +109,8 @@ def test_export_warns_about_labels_fields_and_names_that_it_loses(root: Path, tm
     assert export_store(tmp_path / "x.lmdb", tmp_path / "out", format="yolo").warnings == (
         "1 record whose 'label' is left out: other formats keep it",
         "1 record whose 'caption' is left out: other formats keep it",
-        "1 record renamed: no image file can have their names, or another has them",
-        "records are not in the order of their paths, in which convert takes the files",
+        "1 record renamed: their names are unusable for image files, or taken",
+        "records are not in the order of their paths, but convert reads files in that order",
     )
     assert {path.name for path in (tmp_path / "out" / "labels").iterdir()} == {"a.txt", "b.txt", "000000002.txt"}
 
@@ -118,11 +118,11 @@ def test_export_warns_about_labels_fields_and_names_that_it_loses(root: Path, tm
 @pytest.mark.parametrize(
     ("sample", "classes", "message"),
     [
-        ({}, ("cat",), "has no arrays 'boxes' and 'box_labels' of one length"),
+        ({}, ("cat",), "has no arrays 'boxes' and 'box_labels' of the same length"),
         (
             {"boxes": np.zeros((1, 4)), "box_labels": np.array([1])},
             ("cat",),
-            "the label 1, and the store has 1",
+            "the label 1, but the store has 1",
         ),
         ({"boxes": np.zeros((1, 4)), "box_labels": np.array([0])}, ("c", "c"), "two of its classes have the same name"),
     ],

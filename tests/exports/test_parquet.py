@@ -130,7 +130,7 @@ def test_export_counts_the_records_that_convert_would_change(tmp_path: Path) -> 
     assert export_store(tmp_path / "s.lmdb", tmp_path / "out", format="parquet").warnings == (
         "2 records without an image: convert leaves them out",
         "1 record in no known image format: convert --check none takes them",
-        "1 record with fields in another order than others: convert gives all the same order",
+        "1 record with a different order of fields: convert gives all records the same order",
     )
     assert convert(tmp_path / "out", tmp_path / "again.lmdb", check="none").rejected == 2
 
@@ -188,7 +188,10 @@ def test_arrays_survive_export_and_conversion_byte_for_byte(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ([np.zeros((0, 2)), np.zeros((1, 3))], r"record 0 .*'x' is an array of the shape \(0, 2\), and others have"),
+        (
+            [np.zeros((0, 2)), np.zeros((1, 3))],
+            r"record 0 .*'x' is an array of the shape \(0, 2\), and other arrays have",
+        ),
         ([np.zeros(1), np.zeros((1, 1))], "'x' is an array of float64 with 2 axes here and an array of float64 with 1"),
         ([np.zeros(1), np.zeros(1, np.float32)], "'x' is an array of float32 with 1 axes here and an array of float64"),
         ([[1.0], np.zeros(1)], "'x' is an array of float64 with 1 axes here and list<item: double> before"),

@@ -139,7 +139,7 @@ def test_raw_pixels_become_png_files(tmp_path: Path) -> None:
         ({"name": "1.jpg"}, r"record 0 \(1\.jpg\) has no image"),
         ({"image": np.zeros((2, 2, 3))}, r"record 0 \(without a name\) has an array of float64 of the shape \(2, 2, 3"),
         ({"image": b"unknown"}, "is a file of the format unknown, which convert does not find"),
-        ({"image": photo(1), "x": bytes(2**24)}, "has 22,369,6.. bytes of fields, of which convert"),
+        ({"image": photo(1), "x": bytes(2**24)}, "has 22,369,6.. bytes of fields, but convert reads"),
     ],
 )  # fmt: skip
 def test_record_that_no_tar_can_hold_is_refused(tmp_path: Path, record: dict[str, Any], told: str) -> None:
