@@ -1,1 +1,1 @@
-"""One cache of shards on each machine: what to keep, the process that fetches, and the stores that read from it."""
+"""One cache of shards on each machine: which shards it keeps, its fetching process, and the stores that read it."""

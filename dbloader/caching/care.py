@@ -34,10 +34,10 @@ class CacheFacts(NamedTuple):
     Attributes:
         origin: The place of the store.
         shards: Number of shards in the cache.
-        of: Number of shards of the store.
+        of: Number of shards in the store.
         nbytes: Bytes of the shards in the cache.
         idle_s: Seconds since the last use; 0 while processes use the cache.
-        stats: Counters of the fetcher that runs, or ran last.
+        stats: Counters of the running fetcher, or else of the last fetcher.
     """
 
     origin: str
@@ -57,7 +57,7 @@ def describe_cache(cache: str | os.PathLike[str]) -> CacheFacts:
         with _alone(folder) as is_alone:
             stats = read_stats(folder)
         if is_alone:
-            stats.readers = 0  # a killed fetcher leaves its last count
+            stats.readers = 0  # a killed fetcher has not reset the count
     of = 0
     with suppress(FileNotFoundError):
         of = len(ShardTable.read(folder).shards)
@@ -65,22 +65,22 @@ def describe_cache(cache: str | os.PathLike[str]) -> CacheFacts:
 
 
 def check_cache(cache: str | os.PathLike[str], progress: Callable[[int, int], object] = lambda *_: None) -> list[str]:
-    """Compare all bytes of a cache with what was fetched, remove the damaged files, and return their names.
+    """Compare all files of a cache with their checksums, remove the damaged files, and return their names.
 
-    Readers fetch these files again. The cache may be in use.
+    The cache may be in use. Removed files are fetched again when readers need them.
 
     Args:
         cache: The folder.
-        progress: Called with the number of checked files and of all files.
+        progress: Called with the number of files checked and the number of all files.
     """
     folder = Path(cache)
     _origin(cache)
     with refusals(str(cache)):
         files = [*_shards(folder), *folder.glob("index-*.lmdb")]
-        checksums, damaged = Checksums(folder), []  # after the files: the checksum of a file is written first
+        checksums, damaged = Checksums(folder), []  # read after listing the files, so each file has its checksum
         for number, path in enumerate(files):
             progress(number, len(files))
-            with suppress(FileNotFoundError):  # the fetcher made room
+            with suppress(FileNotFoundError):  # the fetcher removed the file to make room
                 if not checksums.agrees(path, compare=True):
                     path.unlink()
                     damaged.append(path.name)
@@ -99,7 +99,7 @@ def fill_cache(
         place: The store.
         cache: The folder.
         max_bytes: Most bytes of the shards in the cache; None for no limit.
-        progress: Called with the number of fetched shards and of those that will be fetched.
+        progress: Called with the number of shards fetched and the number of all shards to fetch.
 
     Raises:
         DBLoaderError: A shard cannot be fetched, or the cache belongs to another store.
@@ -116,7 +116,7 @@ def fill_cache(
 
 
 def clear_cache(cache: str | os.PathLike[str]) -> int:
-    """Remove the files of a cache, and return the bytes of its shards. The folder stays a cache, for any store.
+    """Remove the files of a cache, and return the bytes of its shards. The folder can then cache any store.
 
     Raises:
         StoreLockedError: Processes use the cache.
@@ -129,7 +129,7 @@ def clear_cache(cache: str | os.PathLike[str]) -> int:
             raise StoreLockedError(f"{cache} is used by {readers} processes, so nothing was removed")
         shards = _shards(folder)
         nbytes = sum(path.stat().st_size for path in shards)
-        (folder / MANIFEST_FILE).unlink(missing_ok=True)  # first: without it, nobody opens the rest
+        (folder / MANIFEST_FILE).unlink(missing_ok=True)  # first, because nothing opens a folder without a manifest
         for path in (*shards, *folder.glob("index-*"), *(folder / PARTIAL).iterdir(), folder / CHECKSUMS):
             path.unlink(missing_ok=True)
     return nbytes
@@ -141,7 +141,7 @@ def _origin(cache: str | os.PathLike[str]) -> str:
     except (FileNotFoundError, NotADirectoryError):
         raise NotAStoreError(f"{os.fspath(cache)} is not a cache: it has no {MARKER}") from None
     except ValueError:
-        return "an unknown place"  # the file was damaged; nothing reads it but this
+        return "an unknown place"  # the file is damaged
 
 
 def _shards(folder: Path) -> list[Path]:
@@ -150,7 +150,7 @@ def _shards(folder: Path) -> list[Path]:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[bool]:
-    """Yield whether no fetcher runs; if so, none starts inside the ``with`` block."""
+    """Yield True if no fetcher runs. Then no fetcher can start inside the ``with`` block."""
     with (folder / LOCK).open("ab") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

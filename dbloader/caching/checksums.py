@@ -1,7 +1,7 @@
-"""The checksums of a cache's files, which show the fetcher that a file changed after it was fetched.
+"""Checksums of the files of a cache. They show the fetcher whether a file changed after it was fetched.
 
-The file ``checksums`` has a line of JSON for each fetched file: its name, a Stamp, and the CRC-32 of all its bytes. The
-last line with a name counts. A line that cannot be read counts as missing, and a file without a line is fetched again.
+The file ``checksums`` has a line of JSON for each fetched file: its name, a Stamp, and the CRC-32 of its bytes. The
+last line for a name counts. Unreadable lines are ignored. A file without a line is fetched again.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import NamedTuple
 from dbloader.caching.folder import CHECKSUMS, write_whole
 
 _READ_BYTES = 2**22
-# Several writes in so short a time may leave the same time of the last change.
+# File systems may give two writes within this time the same time of the last change.
 _TICK_NS = 10**8
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Stamp(NamedTuple):
-    """What changes when a file is written or replaced, or the machine starts again.
+    """Facts of a file. At least one of them changes when the file is written or replaced, or the machine restarts.
 
-    A power failure can leave zeros in a file, with the right size and time of the last change.
+    A restart counts because a power failure can leave zeros in a file whose size and time of change are right.
     """
 
     boot: str
@@ -34,11 +34,11 @@ class Stamp(NamedTuple):
 
 
 class Checksums:
-    """The stamps and checksums of a cache's files; threads may share it if they use different files.
+    """The stamps and checksums of a cache's files. Threads may share the object if each checks different files.
 
     Args:
         cache: The folder of the cache.
-        compact: Write the file again if it has many outdated lines. Only the fetcher may do this.
+        compact: Rewrite the file ``checksums`` if it has many outdated lines. Only the fetcher may do this.
     """
 
     def __init__(self, cache: Path, *, compact: bool = False) -> None:
@@ -47,24 +47,24 @@ class Checksums:
         self._known: dict[str, tuple[Stamp, int]] = {}
         lines = self._file.read_bytes().splitlines() if self._file.exists() else []
         for line in lines:
-            with suppress(ValueError, TypeError):  # half a line, after a failure
+            with suppress(ValueError, TypeError):  # a line cut off by a failure
                 name, stamp, crc32 = json.loads(line)
                 self._known[name] = Stamp(*stamp), crc32
         if compact and len(lines) > 2 * len(self._known):
             write_whole(self._file, "".join(map(self._line, self._known)))
 
     def add(self, path: Path, name: str) -> None:
-        """Note the checksum of a file that has just been fetched and will be renamed to a name."""
+        """Note the checksum of a fetched file under the name to which the file will be renamed."""
         self._note(name, self._stamp(path), _crc32(path))
 
     def agrees(self, path: Path, *, compare: bool = False) -> bool:
-        """Return whether a file is as it was fetched.
+        """Return whether a file still has the bytes that were fetched.
 
-        Its bytes are read if its stamp has changed.
+        The file is read only if its stamp has changed.
 
         Args:
             path: The file.
-            compare: Read the bytes in any case.
+            compare: Read the file even if its stamp is unchanged.
 
         Raises:
             OSError: The file does not exist or cannot be read.

@@ -1,6 +1,6 @@
-"""A reader's connection to the fetcher of a cache, which the reader starts if it does not run.
+"""A reader's connection to the fetcher of a cache. The reader starts the fetcher if it does not run.
 
-Both send lines of JSON over a socket in the cache's folder:
+Both processes send lines of JSON over a socket in the cache's folder:
 
     reader                                       fetcher
 
@@ -8,11 +8,11 @@ Both send lines of JSON over a socket in the cache's folder:
                                        <-------  ready, or error
     expect: needs; check               ------->  fetches in this order from now on
                                        <-------  ready, or error
-    need: 17, wrong                    ------->  fetches shard 17 next; once more if its file is damaged
-                                       <-------  ready: it is there, and stays; or error
+    need: 17, wrong                    ------->  fetches shard 17 next, again if its file is damaged
+                                       <-------  ready: shard 17 is in the cache, and is kept; or error
     opened                             ------->  may remove shard 17
 
-A waiting reader sees in the folder whether bytes arrive. A closed connection means that the other process has ended.
+A waiting reader looks in the folder to see whether bytes arrive. When a connection closes, the other process has ended.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ STALL_S = 120.0
 _START_S = 60.0
 _STARTS = 3
 _PAUSE_S = 0.02
-_LOOK_S = 1.0  # between two looks at the arriving bytes
-# The fetcher forks once, so it is not a child of the reader, which would have to wait for it. A fork of a new Python
-# process is safe: there are no threads, and obstore is not imported.
+_LOOK_S = 1.0  # time between two looks at the arriving bytes
+# The fetcher forks once, so it is not a child of the reader. Otherwise the reader would have to wait for its end. A new
+# Python process can fork safely: it has no threads and has not imported obstore.
 _PROGRAM = """\
 import os
 if os.fork():
@@ -64,7 +64,7 @@ class Channel:
         self._lines = end.makefile("rb")
 
     def wait(self, seconds: float) -> bool:
-        """Wait for a message or the end of the connection, and return whether one of them came."""
+        """Wait for a message or the end of the connection. Return False if neither happens in this time."""
         return bool(wait([self._socket], seconds))
 
     def send(self, **message: Any) -> None:
@@ -87,7 +87,7 @@ class Channel:
 
 @contextmanager
 def socket_address(cache: str) -> Iterator[str]:
-    """Yield the path of the fetcher's socket, through a descriptor of its folder: Linux refuses long paths."""
+    """Yield a short path of the fetcher's socket, because Linux refuses sockets with long paths."""
     descriptor = os.open(cache, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{descriptor}/{SOCKET}"
@@ -96,12 +96,12 @@ def socket_address(cache: str) -> Iterator[str]:
 
 
 class FetcherClient:
-    """A process's connection to the fetcher of a cache; threads must take turns.
+    """A process's connection to the fetcher of a cache. Only one thread at a time may use the connection.
 
     Args:
         cache: The folder of the cache.
         place: The place of the store without credentials, for messages.
-        opening: The message ``open``. The credentials of its place go through the socket only.
+        opening: The message ``open``. It may contain credentials, which are sent only through the socket.
     """
 
     def __init__(self, cache: str, place: str, opening: dict[str, Any]) -> None:
@@ -109,7 +109,7 @@ class FetcherClient:
         self._channel: Channel | None = None
         make_folder(cache, place)
         self.ask("the index")
-        opening["open"]["known"] = True  # another fetcher need not look again
+        opening["open"]["known"] = True  # a later fetcher need not check the origin again
 
     def tell(self, **message: Any) -> None:
         """Send a message that has no answer."""
@@ -117,14 +117,14 @@ class FetcherClient:
             if self._channel is not None:
                 self._channel.send(**message)
         except OSError:
-            self.close()  # the next question finds a new fetcher
+            self.close()  # the next question starts a new fetcher
 
     def ask(self, what: str, **message: Any) -> dict[str, Any]:
         """Send a question and return its answer. If the fetcher ends, ask a new one.
 
         Args:
-            what: What the caller waits for, for messages.
-            message: The question; without one, only connect.
+            what: What the caller waits for, for error messages.
+            message: The question. Without a question, only connect.
 
         Raises:
             DBLoaderError: The fetcher answered with this error, or did not answer.
@@ -139,7 +139,7 @@ class FetcherClient:
             except (ConnectionError, EOFError):
                 self.close()
             except BaseException as error:
-                self.close()  # an answer may still be on its way
+                self.close()  # the next question must not receive a late answer to this one
                 if isinstance(error, OSError):
                     raise translate_refusal(error, self._cache) from error
                 raise
@@ -157,7 +157,7 @@ class FetcherClient:
         return channel
 
     def _exchange(self, channel: Channel, what: str, message: dict[str, Any]) -> dict[str, Any]:
-        """Send a message, and wait for the answer while bytes arrive."""
+        """Send a message and return the answer. Give up when no bytes have arrived for ``STALL_S`` seconds."""
         channel.send(**message)
         arrived, since = -1, time.monotonic()
         while not channel.wait(_LOOK_S):
@@ -196,7 +196,7 @@ class FetcherClient:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    pass  # a fetcher is starting, or ending
+                    pass  # a fetcher is starting or ending
                 else:
                     if starts == _STARTS:
                         break
@@ -205,13 +205,13 @@ class FetcherClient:
             time.sleep(_PAUSE_S)
         raise StoreAccessError(
             f"the fetcher of the cache {self._cache} cannot be reached; the folder must be on a disk of this machine, "
-            f"and used by no other{self._log()}"
+            f"and no other machine may use it{self._log()}"
         )
 
     def _start(self, lock: int) -> None:
         """Start a fetcher, which inherits the lock.
 
-        No thread may fork meanwhile, or the child would have the lock too. CachedStore prevents that by ``env.gate``.
+        No thread may fork meanwhile, because its child would hold the lock too. CachedStore uses ``env.gate`` for this.
         """
         with (Path(self._cache) / LOG).open("wb") as log:
             subprocess.run(

@@ -1,4 +1,4 @@
-"""Fetch the files of a store to the folder of a cache. A file appears there only when it is whole and the right one."""
+"""Fetch files of a store to the folder of a cache. A file appears there only when it is complete and verified."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from dbloader.caching.checksums import Checksums
     from dbloader.caching.origins import Origin
 
-# Before each further attempt at a shard. Some origins repeat their own requests for up to a minute in each attempt.
+# Pauses before the second and the third attempt. Some origins repeat their requests for up to a minute in an attempt.
 _PAUSES_S = (0.5, 1.0)
 
 
 def fetch_index(origin: Origin, cache: Path, checksums: Checksums, *, compare: bool = False) -> ShardTable:
-    """Fetch the manifest, and the index unless it is there and undamaged, and return the manifest.
+    """Fetch the manifest, and also the index if it is missing or damaged. Return the table of shards in the manifest.
 
     With ``compare``, all bytes of the index are compared with its checksum.
 
     Raises:
         NotAStoreError: The cache has the shards of another store.
-        DBLoaderError: Manifest or index cannot be fetched.
+        DBLoaderError: The manifest or the index cannot be fetched.
     """
     data = origin.manifest()
     table = ShardTable.decode(data, origin.place)
@@ -39,13 +39,13 @@ def fetch_index(origin: Origin, cache: Path, checksums: Checksums, *, compare: b
         there = ShardTable.decode((cache / MANIFEST_FILE).read_bytes(), str(cache))
     if there is not None and _files(there) != _files(table):
         raise NotAStoreError(
-            f"{cache} caches another store than the one that is now at {origin.place}: "
+            f"{cache} is the cache of another store than the store now at {origin.place}: "
             "remove the folder, or name another"
         )
     index = cache / table.index_file
     if not index.exists() or not checksums.agrees(index, compare=compare):
         _fetch(origin, cache, checksums, table.index_file, index_of=table.manifest)
-    write_whole(cache / MANIFEST_FILE, data)  # last: it makes the folder a store
+    write_whole(cache / MANIFEST_FILE, data)  # last, because a folder with a manifest counts as a store
     return table
 
 
@@ -57,10 +57,10 @@ def fetch_shard(
     number: int,
     note: Callable[[DBLoaderError], None],
 ) -> None:
-    """Fetch a shard of a store in up to three attempts. Call ``note`` with each error before the next attempt.
+    """Fetch a shard of a store in up to three attempts. Call ``note`` with the error of each attempt that is repeated.
 
     Raises:
-        DBLoaderError: No attempt succeeded, or none can succeed.
+        DBLoaderError: All attempts failed, or another attempt would be useless.
     """
     shard = table.shards[number]
     name = f"{SHARD_FOLDER}/{shard.name}"
@@ -93,7 +93,7 @@ def _fetch(origin: Origin, cache: Path, checksums: Checksums, name: str, **expec
         checksums.add(partial, path.name)
         partial.replace(path)
     except OtherStoreError as error:
-        raise DamagedStoreError(f"{place} is not the part of {origin.place} that was published") from error
+        raise DamagedStoreError(f"{place} is not the file that was published as a part of {origin.place}") from error
     finally:
         partial.unlink(missing_ok=True)
 
@@ -109,7 +109,7 @@ def _files(table: ShardTable) -> list[tuple[str, str]]:
 
 
 def as_ours(error: Exception, place: str) -> DBLoaderError:
-    """Return an error of dbloader for any error. It can be sent to a reader."""
+    """Convert any error to an error of dbloader, which can be sent to a reader."""
     if isinstance(error, DBLoaderError):
         return error
     if isinstance(error, OSError) and error.errno in NO_ROOM:

@@ -1,8 +1,8 @@
-"""The process of a machine that fetches the shards of a cache folder for all its readers.
+"""The fetcher: the one process on a machine that fetches the shards of a cache folder for all readers.
 
-A reader starts it (``client.py``). It ends when no reader is connected. It does not import torch.
+A reader starts the fetcher (``client.py``). It ends when no reader is connected. It does not import torch.
 
-    readers --- need 17 ---> a thread for each ---> shards.py: present shards, and the next ones
+    readers --- need 17 ---> a thread for each ---> shards.py: present shards, and the next shards
                                                         |  ^
                                                         v  |
     origin --- shards/00017 ---> up to 4 threads that fetch: partial/00017, checked, renamed to shards/00017
@@ -26,7 +26,7 @@ _FIRST_READER_S = 60.0
 
 
 def serve(cache: str) -> None:
-    """Serve the readers of a cache folder until the last one has disconnected. This process has the folder's lock."""
+    """Serve the readers of a cache folder until the last reader disconnects. This process holds the folder's lock."""
     _clean_up(cache)
     shards = CachedShards(cache)
     with socket.socket(socket.AF_UNIX) as listener:
@@ -40,7 +40,7 @@ def serve(cache: str) -> None:
             try:
                 connection, _ = listener.accept()
             except TimeoutError:
-                return  # the reader that started this process has died
+                return  # the reader that started this process has ended
             listener.settimeout(None)
             connection.settimeout(None)
             channel = Channel(connection)
@@ -50,23 +50,23 @@ def serve(cache: str) -> None:
 
 
 def _clean_up(cache: str) -> None:
-    """Remove the files that a running fetcher needs, or a killed one has left."""
+    """Remove the socket, and the partial files of a killed fetcher."""
     for path in (Path(cache, SOCKET), *Path(cache, PARTIAL).iterdir()):
         path.unlink(missing_ok=True)
 
 
 def _converse(cache: str, shards: CachedShards, reader: Reader, channel: Channel) -> None:
-    """Obey a reader until it disconnects. If it was the last one, end the process."""
+    """Obey a reader until it disconnects. End the process after the last reader."""
     try:
-        with suppress(OSError, EOFError):  # it has disconnected
+        with suppress(OSError, EOFError):  # the reader has disconnected
             while True:
                 _obey(shards, reader, channel.receive())
     finally:
         channel.close()
-        if not shards.leave(reader):  # a reader that connects just now finds a new fetcher
+        if not shards.leave(reader):  # a reader that connects just now will start a new fetcher
             with suppress(OSError):  # the folder was removed
                 _clean_up(cache)
-            os._exit(0)  # a thread may hang in a read of its origin
+            os._exit(0)  # without waiting for threads, which may hang while they read the origin
 
 
 def _obey(shards: CachedShards, reader: Reader, message: dict[str, Any]) -> None:
@@ -75,7 +75,7 @@ def _obey(shards: CachedShards, reader: Reader, message: dict[str, Any]) -> None
         return
     try:
         if "need" in message:
-            shards.need(reader, **message)  # answers when the shard is there
+            shards.need(reader, **message)  # the reader gets its answer when the shard is in the cache
             return
         if "open" in message:
             reader.name = message["reader"]

@@ -1,8 +1,8 @@
-"""The folder of a cache: a folder of shards with the origin's manifest and index, in which some shards are missing.
+"""The folder of a cache: a sharded store with the origin's manifest and index, but perhaps without some of its shards.
 
 ``cache.json`` marks the folder. dbloader removes files only in a folder with this file. ``partial/`` has the files that
 are being fetched. The running fetcher locks ``fetcher.lock``, listens on ``fetcher.sock``, and writes its counters to
-``stats.json`` and its errors to ``fetcher.log``. ``checksums`` is described in checksums.py.
+``stats.json`` and its errors to ``fetcher.log``. checksums.py describes the file ``checksums``.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class CacheStats:
 
     Attributes:
         nbytes: Bytes of the shards in the cache.
-        fetches: Fetched shards.
+        fetches: Number of fetched shards.
         fetched_bytes: Bytes of the fetched shards.
-        removed: Shards removed to make room.
-        damaged: Shards in the cache that were damaged, so they were fetched again.
-        readers: Connected processes.
-        retries: Repeated attempts to fetch a shard, and repeated requests to object storage.
+        removed: Number of shards removed to make room.
+        damaged: Number of shards that were fetched again because their files in the cache were damaged.
+        readers: Number of connected processes.
+        retries: Number of repeated attempts to fetch a shard and repeated requests to object storage.
         seconds: Seconds spent fetching, summed over all threads.
-        last_error: Error of the last failed attempt; "" after the next shard has arrived.
+        last_error: Error of the last failed attempt; "" if a shard has arrived since then.
     """
 
     nbytes: int = 0
@@ -59,7 +59,7 @@ def read_stats(cache: str | os.PathLike[str]) -> CacheStats:
     """Return the counters of the cache in a folder; zeros before its fetcher has done anything."""
     try:
         return CacheStats(**json.loads((Path(cache) / STATS).read_text()))
-    except (FileNotFoundError, ValueError, TypeError):  # none, or damaged
+    except (FileNotFoundError, ValueError, TypeError):  # the file is missing or damaged
         return CacheStats()
 
 
@@ -67,7 +67,7 @@ def arriving_bytes(cache: str) -> int:
     """Return the total bytes of the files that are being fetched."""
     found = 0
     for path in Path(cache, PARTIAL).iterdir():
-        with suppress(FileNotFoundError):  # a complete file has moved
+        with suppress(FileNotFoundError):  # the file is complete and has been renamed
             found += path.stat().st_size
     return found
 
@@ -87,27 +87,27 @@ def make_folder(cache: str, origin: str) -> None:
     folder = Path(cache)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if not ((folder / MARKER).exists() and (folder / MANIFEST_FILE).exists()):  # new, or cleared
-            # Another process may be making this cache too, so look for the marker once more before refusing.
+        if not ((folder / MARKER).exists() and (folder / MANIFEST_FILE).exists()):  # the folder is new or was cleared
+            # Another process may be making the same cache, so look for the marker once more before refusing.
             strangers = [name for name in os.listdir(folder) if not name.startswith(MARKER)]  # noqa: PTH208 - names
             if strangers and not (folder / MARKER).exists():
                 raise NotAStoreError(
-                    f"{cache} is not a cache, and not empty: name an empty folder, or one that does not exist"
+                    f"{cache} is not a cache, and not empty: name an empty folder, or a folder that does not exist"
                 )
             write_whole(folder / MARKER, json.dumps({"format": "dbloader cache", "version": 1, "origin": origin}))
         for name in (SHARD_FOLDER, PARTIAL):
             (folder / name).mkdir(exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise NotAStoreError(
-            f"{cache} is a file, and a cache is a folder: name another place, or remove the file if an earlier "
-            "version made it as a cache"
+            f"{cache} is a file, but a cache is a folder: name another place, or remove the file if an earlier "
+            "version of dbloader made it as a cache"
         ) from error
     except OSError as error:
         raise translate_refusal(error, cache) from error
 
 
 def write_whole(path: Path, data: str | bytes) -> None:
-    """Write a file aside, and rename it to its place when it is whole."""
+    """Write a file under a temporary name, and rename it when it is complete."""
     aside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
         aside.write_bytes(data.encode() if isinstance(data, str) else data)

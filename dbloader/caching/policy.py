@@ -1,9 +1,9 @@
-"""Which shard a cache fetches next, and which shards it removes before that.
+"""Decide which shard a cache fetches next, and which shards it removes before that.
 
-The order of an epoch is computed, so the future is known. ``needs_of`` computes from a sampler when a rank needs which
-shard. CachePolicy fetches the shard that is needed next, and removes the one whose next use is farthest away. No other
-order of removal needs fewer fetches (L. Belady, IBM Systems Journal 5(2), 1966). Nothing here reads a file or a clock,
-so a simulation can run the same code.
+A sampler computes the order of an epoch, so the cache knows the future. ``needs_of`` computes when a rank needs each
+shard. CachePolicy fetches the shard that is needed next, and removes the shard whose next use is farthest away. No
+other order of removal needs fewer fetches (L. Belady, IBM Systems Journal 5(2), 1966). Nothing here reads a file or a
+clock, so a simulation can run the same code.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ if TYPE_CHECKING:
     from dbloader.sampling.base import ResumableSampler
     from dbloader.sampling.rng import Array
 
-# Farther away than any use.
-_NEVER = 2**62
-_COMPUTED = 8192  # indices at a time
+_NEVER = 2**62  # a distance larger than the distance of any use
+_COMPUTED = 8192  # number of indices computed at a time
 
 
 class Need(NamedTuple):
-    """A part of a reader's order in which it reads one shard: the positions of the first and the last record."""
+    """A shard, and the first and the last position in a reader's order between which the reader needs the shard."""
 
     shard: int
     first: int
@@ -42,11 +41,11 @@ class Fetch(NamedTuple):
 
 
 class CachePolicy:
-    """Decides for one cache, whose readers share its shards; not thread-safe.
+    """Decides for one cache, whose readers share its shards. Threads must not share this object.
 
-    A reader is a rank, or any other program that reads. The readers of one training advance at the same speed, each
-    from its own position. Readers without a known order only ask for shards. Among shards without a known use, the
-    shard whose last request is the oldest is removed first.
+    A reader is a rank, or any other program that reads the store. The policy assumes that all readers advance at the
+    same speed, each from its own position. A reader without a known order only asks for shards. Among shards without a
+    known use, the policy first removes the shard that no reader has asked for in the longest time.
 
     Args:
         nbytes: Bytes of each shard. The caller may change the list later.
@@ -57,7 +56,7 @@ class CachePolicy:
         self.nbytes = nbytes
         self.limit = limit
         self._readers: dict[Hashable, _Reader] = {}
-        self._asked: dict[int, int] = {}  # when each shard was last asked for, counted in questions
+        self._asked: dict[int, int] = {}  # shard -> number of the last question for the shard
 
     def expect(self, reader: Hashable, needs: Iterable[Need]) -> None:
         """Replace the order in which a reader will need shards, from its present position on."""
@@ -77,8 +76,8 @@ class CachePolicy:
     def least_bytes(self) -> int:
         """Return the smallest sufficient size of the cache, in bytes.
 
-        This is the size of the shards in use at one time, at its highest. A smaller cache would fetch a shard again
-        while it is still in use.
+        This is the largest size of all shards in use at the same time. A smaller cache would remove shards in use, and
+        fetch them again.
         """
         changes: dict[int, list[tuple[int, int]]] = {}
         for reader in self._readers.values():
@@ -103,15 +102,15 @@ class CachePolicy:
         fixed: Collection[int] = (),
         skip: Collection[int] = (),
     ) -> Fetch | None:
-        """Return what to do next; None if there is nothing to fetch, or no room for it yet.
+        """Return the next shard to fetch; None if there is no shard to fetch, or no room for it yet.
 
         Args:
             present: The shards in the cache, and the shards that are being fetched.
-            waited_for: Shards that a reader waits for; the first one is served first.
-            fixed: Shards that must not be removed now, such as the ones being fetched.
+            waited_for: Shards for which readers are waiting, the most urgent shard first.
+            fixed: Shards that must not be removed now, such as shards that are being fetched.
             skip: Shards that cannot be fetched now.
         """
-        if len(present) == len(self.nbytes):  # spares 50 ms with 2,000 shards and 8 readers
+        if len(present) == len(self.nbytes):  # saves 50 ms with 2,000 shards and 8 readers
             return None
         ahead = heapq.merge(*(reader.distances() for reader in self._readers.values()))
         in_use = following = 0
@@ -119,8 +118,8 @@ class CachePolicy:
             in_use += distance == 0
             following += distance > 0
             if shard not in present and shard not in skip:
-                # Only as many coming shards as are in use may replace shards that are needed even later. With more, a
-                # cache of half of the data would fetch three quarters of it in each epoch.
+                # Of the shards fetched ahead, only as many may replace needed shards as there are shards in use.
+                # Without this limit, a cache for half of the data would fetch three quarters of it in each epoch.
                 remove = self._make_room(shard, distance if following <= in_use else _NEVER, present, fixed)
                 return None if remove is None else Fetch(shard, remove)
         return None
@@ -128,9 +127,9 @@ class CachePolicy:
     def _make_room(
         self, shard: int, distance: float, present: Collection[int], fixed: Collection[int]
     ) -> list[int] | None:
-        """Return the shards to remove for a new shard, or None if that makes too little room.
+        """Return the shards to remove for a new shard; None if removing them makes too little room.
 
-        Only shards whose next use is farther away than ``distance`` are removed.
+        Only shards whose next use is farther away than ``distance`` can be removed.
         """
         if self.limit is None:
             return []
@@ -144,9 +143,9 @@ class CachePolicy:
         return remove if excess <= 0 else None
 
     def _removable(self, present: Collection[int], fixed: Collection[int]) -> list[tuple[float, int]]:
-        """Return (distance, shard) for each shard that may be removed, the farthest first.
+        """Return (distance, shard) for each shard that may be removed, the largest distance first.
 
-        The distance of the next use is in positions of a reader: 0 for a shard in use, infinite if no use is known.
+        The distance is the number of positions until the next use: 0 for a shard in use, infinite if no use is known.
         """
         found = [(self._distance(shard), shard) for shard in present if shard not in fixed]
         return sorted(found, key=lambda item: (-item[0], self._asked.get(item[1], 0), item[1]))
@@ -160,25 +159,25 @@ class _Reader:
 
     def __init__(self, needs: Sequence[Need]) -> None:
         self.position = needs[0].first if needs else 0
-        self.coming = needs  # without the needs that are done
+        self.coming = needs  # present and future needs
         self._of_shard: dict[int, list[Need]] = {}
         for need in needs:
             self._of_shard.setdefault(need.shard, []).append(need)
 
     def distances(self) -> Iterator[tuple[int, int]]:
-        """Yield (distance in positions, shard) for each coming need, the nearest first."""
+        """Yield (distance in positions, shard) for each present and future need, the nearest first."""
         for need in self.coming:
             yield max(0, need.first - self.position), need.shard
 
     def distance(self, shard: int) -> float:
-        """Return the distance of a shard's next use in positions; infinite without one."""
+        """Return the number of positions until a shard's next use; infinite if no use is known."""
         for need in self._of_shard.get(shard, ()):
             if need.last >= self.position:
                 return max(0, need.first - self.position)
         return inf
 
     def advance(self, shard: int) -> None:
-        """Move to the next use of a shard, unless it is in use already."""
+        """Move the position to the next use of a shard, unless the shard is in use already."""
         distance = self.distance(shard)
         if 0 < distance < inf:
             self.position += int(distance)
@@ -193,20 +192,20 @@ def needs_of(
     *,
     margin: int = 0,
 ) -> list[Need]:
-    """Return when a rank needs which shard, counted in the rank's samples from the beginning of the iteration.
+    """Return when a rank needs each shard. Positions count the rank's samples from the beginning of the iteration.
 
-    This is fast for a BlockShuffleSampler whose blocks are the shards. For any other sampler, the order is computed
-    from both ends until it has named every shard.
+    This is fast for a BlockShuffleSampler whose blocks are the shards. For any other sampler, the indices are computed
+    from the beginning until each shard has had its first use, and from the end until each shard has had its last use.
 
     Args:
-        sampler: A sampler of dbloader's, for this rank. Index -1 is a sample of another store.
-        since: The sampler's state where the iteration begins.
-        lengths: Records in each shard.
+        sampler: dbloader's sampler for this rank. Index -1 means a sample of another store.
+        since: The sampler's state at the beginning of the iteration.
+        lengths: Number of records in each shard.
         chosen: The indices of the samples in the store: int64, shape (samples,); None if every record is a sample.
-        margin: Keep a shard for this many samples after its last use: one worker may be so far behind another.
+        margin: Keep each shard for this many samples after its last use, because workers may be that far behind.
     """
     share = sampler.positions(since)
-    whole = range(share.start, min(share.stop, sampler.length), share.step)  # the rest of the share is padding
+    whole = range(share.start, min(share.stop, sampler.length), share.step)  # positions before the padding
     blocks = getattr(sampler, "blocks_ahead", None)
     if blocks is not None and chosen is None and getattr(sampler, "shard_lengths", None) == lengths:
         begin = since["position"]
@@ -220,7 +219,7 @@ def needs_of(
     ends = np.cumsum(lengths)
 
     def seen(positions: range) -> Iterator[tuple[int, int]]:
-        """Yield each shard with the number of samples before its first one."""
+        """Yield (shard, number of samples before the first sample of the shard)."""
         unseen = np.array(lengths) > 0
         order = sampler.order(since["seed"], since["epoch"])
         for at in range(0, len(positions), _COMPUTED):

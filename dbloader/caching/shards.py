@@ -1,4 +1,4 @@
-"""The fetcher's view of a cache: which shards are present, which reader waits for which shard, what to fetch next."""
+"""The fetcher's state of a cache: the present shards, and the shards that readers wait for. It starts the fetches."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from dbloader.errors import DBLoaderError
     from dbloader.stores.lmdb.shard_table import ShardTable
 
-# Enough to hide the latency of a request. More would delay the shard that is needed first.
+# Four fetches at the same time hide the latency of a request. More fetches would delay the shard that is needed first.
 _AT_ONCE = 4
 ANY_LIMIT = 0
-"""A reader's limit of the bytes in the cache that accepts the limit of other readers."""
+"""As a reader's limit of the bytes in the cache: the reader accepts the limit of other readers."""
 
 
 class Reader:
     """A connected process.
 
     Attributes:
-        name: The name of its dataset, the same in all processes with a copy of the dataset.
-        shard: The shard that it waits for or opens, which must stay; else None.
-        is_waiting: Whether it waits for the shard.
-        damaged: How many shards were found damaged when its shard was; 0 if its shard was not.
+        name: The name of the reader's dataset. All processes with a copy of the dataset have the same name.
+        shard: The shard that the reader waits for or opens, and that must not be removed; else None.
+        is_waiting: Whether the reader waits for the shard.
+        damaged: If the reader's shard was damaged, the number of shards found damaged so far, including it; else 0.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -51,7 +51,7 @@ class Reader:
     def answer(self, error: DBLoaderError | None = None) -> None:
         """Answer a question: ready, or an error."""
         self.is_waiting = False
-        with suppress(OSError):  # it has disconnected
+        with suppress(OSError):  # the reader has disconnected
             if error is None:
                 self._channel.send(ready=True, damaged=self.damaged)
                 self.damaged = 0
@@ -61,7 +61,7 @@ class Reader:
 
 
 class CachedShards:
-    """The shards in a cache folder; threads may share it."""
+    """The shards in a cache folder. Threads may share this object."""
 
     def __init__(self, cache: str) -> None:
         self._cache, self._folder = cache, Path(cache)
@@ -70,16 +70,16 @@ class CachedShards:
         self._readers: list[Reader] = []
         self._origin: Origin | None = None
         self._limit: int | None = None
-        self._table: ShardTable  # set once the origin is open, like the policy
+        self._table: ShardTable  # set when the origin is opened, like the policy
         self._policy: CachePolicy
         self._present: set[int] = set()
-        self._coming: set[int] = set()
-        self._failed: set[int] = set()  # not fetched again until a reader asks for them
+        self._coming: set[int] = set()  # shards that are being fetched
+        self._failed: set[int] = set()  # shards that are not fetched again until a reader asks for them
         self._stats = CacheStats()
-        self._repeated = 0  # attempts
+        self._repeated = 0  # number of repeated attempts
         self._checksums = Checksums(self._folder, compact=True)
         self._comparing: dict[int, threading.Lock] = {}
-        self._fetched_again: set[int] = set()  # because a reader found damage in the bytes that the origin sent
+        self._fetched_again: set[int] = set()  # shards fetched again because the origin itself sent damaged bytes
 
     def join(self, reader: Reader) -> None:
         """Add a connected reader."""
@@ -88,7 +88,7 @@ class CachedShards:
             self._count()
 
     def leave(self, reader: Reader) -> bool:
-        """Forget a reader that has disconnected, and return whether others are connected."""
+        """Forget a reader that has disconnected, and return whether other readers are connected."""
         with self._lock:
             self._readers.remove(reader)
             if self._origin is not None:
@@ -99,15 +99,15 @@ class CachedShards:
             return bool(self._readers)
 
     def open(self, place: str, limit: int | None, *, known: bool) -> None:
-        """Open the origin, and check that the cache has its shards; an open origin need not be checked if ``known``.
+        """Open the origin, and check that the cache has its shards. With ``known``, an open origin is not checked.
 
         Raises:
             DBLoaderError: The origin cannot be opened, the cache has another store, or another limit is in use.
         """
-        # The workers of an open store must not wait while another reader checks an origin that hangs.
+        # The first check is without the lock: workers must not wait while another reader checks an origin that hangs.
         if self._origin is None or not known:
             with self._opening:
-                if self._origin is None or not known:  # another reader may have opened it meanwhile
+                if self._origin is None or not known:  # another reader may have opened the origin meanwhile
                     origin = open_origin(place)
                     table = fetch_index(origin, self._folder, self._checksums)
                     if self._origin is None:
@@ -117,12 +117,12 @@ class CachedShards:
                 self._limit = self._policy.limit = limit
         if limit not in (self._limit, ANY_LIMIT):
             raise OptionError(
-                f"the cache {self._cache} is in use with cache_bytes={self._limit}: all that use it at one time "
-                f"must give the same, got {limit}"
+                f"the cache {self._cache} is in use with cache_bytes={self._limit}: all processes that use it at the "
+                f"same time must give the same number, got {limit}"
             )
 
     def _begin(self, origin: Origin, table: ShardTable, limit: int | None) -> None:
-        """Find the shards that the folder has."""
+        """Store the opened origin, and find its shards in the folder."""
         nbytes = [shard.nbytes for shard in table.shards]
         if limit and limit < max(nbytes, default=0):
             raise OptionError(f"cache_bytes must be at least {max(nbytes)}, the size of the largest shard, got {limit}")
@@ -132,14 +132,14 @@ class CachedShards:
             for name in os.listdir(self._folder / SHARD_FOLDER):  # noqa: PTH208 - names
                 if name in numbers:
                     self._arrived(numbers[name])
-            self._limit, self._origin = limit, origin  # in this order, because open does not lock
+            self._limit, self._origin = limit, origin  # origin last, because `open` reads it without the lock
             self._count()
 
     def expect(self, reader: Reader, needs: Sequence[Sequence[int]], *, check: bool) -> None:
-        """Fetch in the order in which the processes with a reader's name will need shards.
+        """Set the order in which the processes with a reader's name will need shards, and fetch in this order.
 
         Raises:
-            OptionError: With ``check``: the cache is too small for the orders of all readers.
+            OptionError: ``check`` is true, and the cache is too small for the orders of all readers.
         """
         with self._lock:
             self._policy.expect(reader.name, [Need(*need) for need in needs])
@@ -156,12 +156,12 @@ class CachedShards:
     def need(self, reader: Reader, need: int, wrong: Sequence[int] | None = None) -> None:
         """Note that a reader waits for a shard. The reader gets an answer when the shard is in the cache.
 
-        A shard that differs from what was fetched is removed first.
+        If the shard in the cache is damaged, it is removed first, and fetched again.
 
         Args:
             reader: The reader.
             need: The shard.
-            wrong: Inode and time of the last change in ns of a file of this shard in which the reader found damage.
+            wrong: The file in which the reader found damage: its inode, and the time of its last change in ns.
 
         Raises:
             DamagedStoreError: The reader found damage, and the origin has sent the same damage twice.
@@ -171,7 +171,7 @@ class CachedShards:
         with self._lock:
             reader.shard, reader.is_waiting, reader.damaged = shard, True, damaged
             self._readers.remove(reader)
-            self._readers.append(reader)  # at the end: the reader that waits longest is served first
+            self._readers.append(reader)  # at the end, because the reader that waits longest is served first
             self._policy.ask(reader.name, shard)
             self._failed.discard(shard)
             if shard in self._present and not self._path(shard).exists():  # another program removed it
@@ -179,12 +179,12 @@ class CachedShards:
             self._go_on()
 
     def _remove_damaged(self, shard: int, wrong: Sequence[int] | None) -> int:
-        """Remove a shard that is damaged, and return the number of shards that were; 0 if this shard is not damaged."""
+        """Remove a shard if it is damaged. Return the number of damaged shards so far; 0 if this shard is undamaged."""
         with self._lock:
             if shard not in self._present:
                 return 0
             path, comparing = self._path(shard), self._comparing.setdefault(shard, threading.Lock())
-        with comparing:  # other readers find the same damage, and must not blame the next file
+        with comparing:  # other readers may report the same damage, and must not blame the newly fetched file
             try:
                 status = path.stat()
                 is_blamed = wrong == [status.st_ino, status.st_mtime_ns]
@@ -212,7 +212,7 @@ class CachedShards:
             self._go_on()
 
     def _go_on(self) -> None:
-        """Answer the readers whose shard has arrived, and start to fetch the next shards."""
+        """Answer each reader whose shard has arrived, and start to fetch the next shards."""
         for reader in self._readers:
             if reader.is_waiting and reader.shard in self._present:
                 reader.answer()
@@ -223,7 +223,7 @@ class CachedShards:
             if step is None:
                 break
             for shard in step.remove:
-                with suppress(OSError):  # if the folder cannot be written, the fetch reports it
+                with suppress(OSError):  # if the folder is not writable, the fetch raises the error
                     self._path(shard).unlink()
                 self._gone(shard)
                 self._stats.removed += 1
@@ -272,7 +272,7 @@ class CachedShards:
         return f"{self._origin.place}/{SHARD_FOLDER}/{self._table.shards[shard].name}"
 
     def _arrived(self, shard: int) -> None:
-        """Note that a shard has arrived, and its size: the size of a shard made from records was an estimate."""
+        """Note that a shard has arrived, and its size. Before, a shard made from records had an estimated size."""
         self._policy.nbytes[shard] = nbytes = self._path(shard).stat().st_size
         self._present.add(shard)
         self._stats.nbytes += nbytes

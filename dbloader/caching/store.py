@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-# More damage may be found while a batch is read again. Damage that the disk adds all the time must be an error.
+# Reading a batch again may find more damage. The limit turns a disk that damages files all the time into an error.
 _REPAIRS = 4
 _DAMAGE = (DamagedRecordError, DamagedStoreError, NotAStoreError)
 
@@ -57,7 +57,7 @@ _DAMAGE = (DamagedRecordError, DamagedStoreError, NotAStoreError)
 def with_cache(
     store: Store | None, place: str | os.PathLike[str], cache: str | os.PathLike[str] | None, cache_bytes: int | None
 ) -> Store:
-    """Return the store, or with ``cache`` a cached store of the place."""
+    """Return the store, or a CachedStore of the place if ``cache`` is given."""
     if cache is not None:
         return CachedStore(place, cache, max_bytes=cache_bytes)
     if cache_bytes is not None:
@@ -70,11 +70,11 @@ class CachedStore(LMDBStore):
     """A store whose shards are copied to a disk of this machine when they are needed.
 
     All processes of the machine share the folder. A separate process, the fetcher, fetches, verifies and removes
-    shards. It ends when no process uses the cache. A shard that is damaged in the cache is fetched again.
+    shards. It fetches a shard again if the file in the cache is damaged. It ends when no process uses the cache.
 
     Args:
         place: A folder of shards, an LMDB file, or a place in MongoDB or in object storage.
-        cache: The folder. It is created if it does not exist.
+        cache: The folder of the cache. It is created if it does not exist.
         max_bytes: Most bytes of the shards in the folder; None for no limit.
     """
 
@@ -98,20 +98,20 @@ class CachedStore(LMDBStore):
         except (PlaceError, TypeError) as error:
             raise OptionError("cache must be the path of a folder on this machine") from error
         self._reader, self._reader_pid = secrets.token_hex(8), os.getpid()
-        self._digest: str | None = None  # of the opened store; copies of this object expect the same store
+        self._digest: str | None = None  # digest of the opened store; copies of this object open only the same store
         self.handle = None
 
     def expect(self, needs: Iterable[Need], *, check: bool = True) -> None:
         """Announce the order in which this process and its workers will need shards from now on.
 
         Args:
-            needs: When which shard is needed.
+            needs: The shards, and the positions at which each shard is needed.
             check: Whether to check the size of the cache.
 
         Raises:
-            OptionError: The cache is too small for this order; the message has the bytes that it needs.
+            OptionError: The cache is too small for this order. The message has the sufficient number of bytes.
         """
-        if self._reader_pid != os.getpid():  # a rank that inherited the dataset has its own order
+        if self._reader_pid != os.getpid():  # a forked rank has its own order
             self._reader, self._reader_pid, self.handle = secrets.token_hex(8), os.getpid(), None
         handle = self.open_handle()
         with env.gate:
@@ -119,7 +119,7 @@ class CachedStore(LMDBStore):
 
     @property
     def _uri(self) -> str:
-        """The origin, with its credentials."""
+        """The place of the store, with credentials."""
         return self._origin if isinstance(self._origin, str) else self._origin.uri
 
     @override
@@ -160,7 +160,7 @@ class CachedStore(LMDBStore):
     def documents(self, indices: Sequence[int]) -> list[bytes]:
         return self._repaired(lambda: LMDBStore.documents(self, indices), indices)
 
-    # Records of a shard are copied in any case.
+    # LMDBStore borrows without copying, but records of a shard are always copied.
     borrow = Store.borrow
     borrow_documents = Store.borrow_documents
 
@@ -173,7 +173,7 @@ class CachedStore(LMDBStore):
             return super().verified(self.documents([index])[0], index)
 
     def _repaired(self, read: Callable[[], Result], indices: Sequence[int]) -> Result:
-        """Return what a function reads. If a shard is damaged, have it fetched again, and call the function again."""
+        """Return the result of ``read``. If a shard is damaged, let the fetcher replace it, and call ``read`` again."""
         for _ in range(_REPAIRS):
             try:
                 return read()
@@ -182,7 +182,7 @@ class CachedStore(LMDBStore):
         return read()
 
     def _repair(self, indices: Sequence[int], error: Exception) -> None:
-        """Have the damaged shards of some records fetched again; raise ``error`` if the origin has the same damage."""
+        """Let the fetcher replace the damaged shards of some records. Raise ``error`` if the origin is damaged too."""
         try:
             with env.gate:
                 self.open_handle().repair(indices)
@@ -194,7 +194,7 @@ class CachedStore(LMDBStore):
 
 
 class CachedHandle(ShardedHandle):
-    """An open cache, which fetches a missing shard when it is needed."""
+    """An open cache. It requests a missing shard from the fetcher when the shard is needed."""
 
     def __init__(self, path: str, client: FetcherClient) -> None:
         super().__init__(path, path)
@@ -207,7 +207,7 @@ class CachedHandle(ShardedHandle):
             return self._client.ask(what, **message)
 
     def first_shards(self, limit: int | None) -> range:
-        """Return the numbers of the first shards, as many as have at most ``limit`` bytes together."""
+        """Return the numbers of the first shards that together have at most ``limit`` bytes."""
         ends = [*accumulate(shard.nbytes for shard in self._table.shards)]
         return range(len(ends) if limit is None else bisect_right(ends, limit))
 
@@ -217,13 +217,13 @@ class CachedHandle(ShardedHandle):
             self._open_fetched(number)
 
     def repair(self, indices: Sequence[int]) -> None:
-        """Have each open shard fetched again in which a record at one of some indices is damaged.
+        """Let the fetcher replace each open shard with a damaged record at one of the given indices.
 
         Raises:
             DamagedStoreError: The origin has sent the same damage twice.
         """
-        # Each record is read again under the lock. Otherwise a second thread would blame the new file for the damage
-        # of the old one.
+        # Each record is read again under the lock. Otherwise a second thread would blame the new file for damage in the
+        # old file.
         with self._lock:
             for number, positions in self._by_shard(indices).items():
                 handle = self._opened.get(number)
@@ -234,7 +234,7 @@ class CachedHandle(ShardedHandle):
                     self._opened[number] = self._open_fetched(number, wrong)
 
     def _drop_changed(self, number: int) -> bool:
-        """Close an open shard whose file was written to. Reading beyond its new end would crash the process."""
+        """Close a shard whose file has changed, and return True. Reading beyond a new end would crash the process."""
         handle = self._opened.get(number)
         if handle is None or not handle.is_changed():
             return False
@@ -269,16 +269,16 @@ class CachedHandle(ShardedHandle):
 
         Args:
             number: The shard.
-            wrong: Inode and time of the last change in ns of a damaged file of this shard, which must be fetched again.
+            wrong: Inode of a damaged file of this shard, and the time of its last change in ns; None without damage.
         """
         path = self._file(number)
         for _ in range(_REPAIRS):
             answer = self._client.ask(f"shard {number} ({self._table.shards[number].name})", need=number, wrong=wrong)
             for other in [other for other in self._opened if not os.path.exists(self._file(other))]:  # noqa: PTH110
-                del self._opened[other]  # the fetcher removed it; while it is open, it takes space on the disk
+                del self._opened[other]  # the fetcher removed this file, but an open file still uses space on the disk
             found = wrong = None
             try:
-                with suppress(FileNotFoundError):  # another reader found damage, and has it fetched again
+                with suppress(FileNotFoundError):  # another reader found damage, so the fetcher removed the file
                     found = os.stat(path)  # noqa: PTH116 - any str
                 return super()._open_shard(number)
             except StoreError as error:
@@ -287,14 +287,14 @@ class CachedHandle(ShardedHandle):
                     wrong = found.st_ino, found.st_mtime_ns
             finally:
                 self._client.tell(opened=True)
-                if answer["damaged"] == 1:  # the first one since the fetcher started
+                if answer["damaged"] == 1:  # the first damaged shard since the fetcher started
                     what = f"{path}, in the cache, was damaged, so dbloader fetched it again"
-                    warnings.warn(f"{what}; {STATS} counts others", UserWarning, stacklevel=2)
+                    warnings.warn(f"{what}; {STATS} counts further damage", UserWarning, stacklevel=2)
         raise failed
 
     @override
     def _check_unchanged(self, handle: LMDBHandle) -> None:
-        if handle.is_changed():  # a record may have been verified before it changed, and copied after that
+        if handle.is_changed():  # a record may have changed after its verification and before it was copied
             raise DamagedStoreError(f"{handle.place}, in the cache, was changed while it was read")
 
     @override
@@ -303,7 +303,7 @@ class CachedHandle(ShardedHandle):
 
     @override
     def _check_size(self, shard: Shard) -> None:
-        """Do nothing: the fetcher has checked it. The size of a shard made from records is an estimate."""
+        """Do nothing: the fetcher has checked the file, and the table may have only an estimated size."""
 
     @override
     def prefetch(self, indices: Sequence[int]) -> None:

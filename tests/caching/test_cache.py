@@ -127,7 +127,7 @@ def test_limit_below_largest_shard_is_refused(origin: Path, cache: Path) -> None
 def test_cache_in_use_refuses_a_different_limit(origin: Path, cache: Path) -> None:
     with CachedStore(origin, cache, max_bytes=10**6) as store, CachedStore(origin, cache) as other:
         len(store)
-        with pytest.raises(OptionError, match=r"is in use with cache_bytes=1000000: all .* the same, got None$"):
+        with pytest.raises(OptionError, match=r"is in use with cache_bytes=1000000: all .* the same number, got None$"):
             len(other)
         assert images_of(store) == IMAGES
 
@@ -170,7 +170,7 @@ def link_to(folder: Path) -> Path:
         (lambda origin: origin.parent, OptionError, "must not be its origin"),
         (lambda origin: link_to(origin), OptionError, "must not be its origin"),
         (lambda origin: origin.parent / "precious", NotAStoreError, "is not a cache, and not empty"),
-        (lambda origin: origin.parent / "precious" / "file", NotAStoreError, "is a file, and a cache is a folder"),
+        (lambda origin: origin.parent / "precious" / "file", NotAStoreError, "is a file, but a cache is a folder"),
     ],
 )
 def test_folder_that_is_not_a_cache_is_refused_and_left_unchanged(
@@ -201,7 +201,9 @@ def test_cache_of_another_store_is_refused(origin: Path, cache: Path, tmp_path: 
     with CachedStore(origin, cache) as store:
         store.read([0])
         make_shards(tmp_path / "other.lmdb", base=100)
-        message = rf"^{cache} caches another store than the one that is now at .*other.lmdb: remove the folder, or name"
+        message = (
+            rf"^{cache} is the cache of another store than the store now at .*other.lmdb: remove the folder, or name"
+        )
         with CachedStore(tmp_path / "other.lmdb", cache) as other, pytest.raises(NotAStoreError, match=message):
             len(other)
         assert images_of(store) == IMAGES
@@ -225,7 +227,7 @@ def test_cache_of_a_replaced_store_is_refused_by_new_and_refreshed_datasets(
     origin: Path, cache: Path, mongo_uri: str
 ) -> None:
     copy_store(origin, mongo_uri)
-    message = r"caches another store than the one that is now at mongodb://.*: remove the folder, or name another"
+    message = r"is the cache of another store than the store now at mongodb://.*: remove the folder, or name another"
     with MongoDataset(mongo_uri, decode=None, cache=cache) as dataset:
         assert dataset[0] == (IMAGES[0], 0)
         make_shards(origin, base=1000)

@@ -339,7 +339,9 @@ def test_swapped_shard_of_the_origin_raises(origin: Path, cache: Path) -> None:
     first, second = origin / "shards" / "00001.lmdb", origin / "shards" / "00002.lmdb"
     shutil.copyfile(second, first)
     with CachedStore(origin, cache) as store:
-        with pytest.raises(DamagedStoreError, match=f"^{first} is not the part of {origin} that was published"):
+        with pytest.raises(
+            DamagedStoreError, match=f"^{first} is not the file that was published as a part of {origin}"
+        ):
             store.read([4])
         assert images_of(store, [8]) == [IMAGES[8]]
 
@@ -352,7 +354,7 @@ def test_replaced_origin_raises_and_never_mixes_records(origin: Path, cache: Pat
             store.read([4])
         assert images_of(store, [0]) == [IMAGES[0]]
         kill_fetcher(cache)
-        with pytest.raises(NotAStoreError, match="caches another store than the one that is now at"):
+        with pytest.raises(NotAStoreError, match="is the cache of another store than the store now at"):
             store.read([8])
         pickled = pickle.dumps(store)
     wait_until_ended(cache)
