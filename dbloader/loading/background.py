@@ -1,9 +1,9 @@
 """Run an iterator ahead of its consumer, in a background thread.
 
-Consumer and thread share a ``BackgroundThread``, which holds no reference to the consumer. The consumer can be
-garbage-collected while the thread waits, and its finalizer then ends the thread. A finalizer may run at any point of
-either thread, even between two lines of ``Condition.wait``. The wake-up would be lost there, and the thread would never
-end. Both directions are therefore a ``SimpleQueue``, whose ``put`` is reentrant, and finalizers take no lock.
+The consumer and the thread share a ``BackgroundThread``, which holds no reference to the consumer. So the consumer can
+be garbage-collected while the thread waits, and its finalizer then ends the thread. A finalizer can run at any point of
+either thread, even inside ``Condition.wait``, where the thread would miss the wake-up and never end. Therefore both
+directions use a ``SimpleQueue``, whose ``put`` is reentrant, and finalizers take no lock.
 """
 
 import atexit
@@ -24,7 +24,7 @@ from dbloader.errors import LoaderError
 from dbloader.loading.stats import Clock
 
 CLOSE_WAIT_S = 10.0  # torch can take 5 s to notice a dead DataLoader worker
-EXIT_WAIT_S = 2.0  # a thread that leaves C++ code after the interpreter's end can abort the process
+EXIT_WAIT_S = 2.0  # a thread that returns from C++ code after the interpreter's end can abort the process
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ class BackgroundThread(threading.Thread, Generic[T]):
         self._reason: str | None = None
         self._on_start = on_start
         self._pid, self._start_lock = os.getpid(), threading.Lock()
-        self._source = [source]  # popped and closed by the thread; by stop() if the thread has not started
+        self._source = [source]  # popped and closed by the thread, or by stop() if the thread has not started
         self._items: SimpleQueue[T | _Failure | _End] = SimpleQueue()
         self._bounded = depth > 0
         self._room: SimpleQueue[None] = SimpleQueue()  # one entry for each item that may be produced
@@ -64,12 +64,12 @@ class BackgroundThread(threading.Thread, Generic[T]):
         """Start the thread, unless it was started or stopped before."""
         if self.ident is not None or self.stopped:
             return
-        with self._start_lock:  # consumers may share the iterator
+        with self._start_lock:  # several threads may use the iterator
             if self.ident is None:
                 on_start, self._on_start = self._on_start, None
                 if on_start is not None:
                     on_start()
-                # Last in, first out: before the exit function of multiprocessing, which ends the workers.
+                # Exit functions run in reverse order. This one must run before multiprocessing's, which ends workers.
                 atexit.unregister(end_all_threads)
                 atexit.register(end_all_threads)
                 self.start()
@@ -78,12 +78,12 @@ class BackgroundThread(threading.Thread, Generic[T]):
     def run(self) -> None:
         try:
             source = self._source.pop()
-        except IndexError:  # stopped before it began
+        except IndexError:  # stop() was called first
             return
         last: _Failure | _End = _End.END
         try:
             while self._wait_for_room():
-                self._items.put(next(source))  # no variable keeps the item alive
+                self._items.put(next(source))  # not kept in a variable, which would keep the item alive
         except StopIteration:
             pass
         except BaseException as error:
@@ -92,13 +92,13 @@ class BackgroundThread(threading.Thread, Generic[T]):
             _close(source)
         except BaseException as error:
             if self.stopped:
-                raise  # no consumer is left to receive it: threading.excepthook reports it
+                raise  # no consumer is left to receive the error, so threading.excepthook reports it
             if isinstance(last, _Failure):
                 error.__context__ = last.error
             last = _Failure(error)
-        del source  # first: a consumer that has seen the end finds no worker and no open file left
+        del source  # first, so no worker and no open file is left when the consumer sees the end
         self._items.put(last)
-        del last  # an error's traceback holds this frame, which would be a cycle
+        del last  # otherwise the error's traceback and this frame would be a reference cycle
         if self.stopped:
             self._drop_items()
 
@@ -110,9 +110,9 @@ class BackgroundThread(threading.Thread, Generic[T]):
         return not self.stopped
 
     def take(self) -> T:
-        """Wait for the next item, in the consumer's thread; raise StopIteration at the end."""
+        """Wait for the next item, in the consumer's thread. Raise StopIteration at the end."""
         if self._pid != os.getpid():
-            raise LoaderError(f"iterator of process {self._pid}, inherited through a fork: call iter() here")
+            raise LoaderError(f"this iterator belongs to process {self._pid}, which was forked: call iter() here")
         self.ensure_started()
         asked = self.clock.start_waiting()
         item = _End.END if self.stopped else self._items.get()
@@ -125,16 +125,16 @@ class BackgroundThread(threading.Thread, Generic[T]):
         if self._reason is not None:
             raise LoaderError(self._reason)
         if not self.stopped:
-            self.wait()  # the thread is about to end; a stopped one may still be in its source
+            self.wait()  # the thread is about to end; a stopped thread could still be busy in its source
         try:
             raise StopIteration if item is _End.END else item.error
         finally:
-            del item  # an error's traceback holds this frame, too
+            del item  # here too, the error's traceback would be in a reference cycle
 
     def stop(self, reason: str | None = None) -> None:
-        """Ask the thread to end, and do not wait. This is safe in a finalizer, in a forked child, and twice.
+        """Ask the thread to end, and do not wait. A finalizer or a forked child may call this, and may call it twice.
 
-        ``take`` then raises a LoaderError with the reason, or StopIteration without one.
+        Then ``take`` raises a LoaderError with the reason, or StopIteration if there is no reason.
         """
         if self._pid != os.getpid():
             return
@@ -145,12 +145,12 @@ class BackgroundThread(threading.Thread, Generic[T]):
         self._room.put(None)
         try:
             source = self._source.pop()
-        except IndexError:  # the thread has it
+        except IndexError:  # the thread has taken the source
             return
         _close(source)
 
     def _drop_items(self) -> None:
-        """Free the items that are left, and wake a consumer that waits for one."""
+        """Free the remaining items, and wake a consumer that waits for an item."""
         try:
             while True:
                 self._items.get_nowait()
@@ -158,18 +158,18 @@ class BackgroundThread(threading.Thread, Generic[T]):
             self._items.put(_End.END)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for the end of the thread; return whether it has ended. In the thread itself, return True at once."""
+        """Wait for the end of the thread, and return whether it ended. In the thread itself, return True at once."""
         if not self.is_alive() or self is threading.current_thread():
             return True
         self.join(timeout_s)
         return not self.is_alive()
 
     def close(self, reason: str | None = None) -> None:
-        """Stop the thread and wait for its end; warn if that takes longer than ``CLOSE_WAIT_S``."""
+        """Stop the thread and wait for its end. Warn if that takes longer than ``CLOSE_WAIT_S``."""
         self.stop(reason)
         if not self.wait(CLOSE_WAIT_S):
             warnings.warn(
-                f"the source blocks for over {CLOSE_WAIT_S:g} s; its thread ends when it returns", RuntimeWarning, 3
+                f"the source has blocked for {CLOSE_WAIT_S:g} s; its thread ends when it returns", RuntimeWarning, 3
             )
 
 
@@ -179,7 +179,7 @@ def _close(source: Iterator[object]) -> None:
 
 
 def end_all_threads() -> None:
-    """Stop all background threads and wait for them, at most ``EXIT_WAIT_S``; called when the interpreter exits."""
+    """Stop all background threads when the interpreter exits, and wait at most ``EXIT_WAIT_S`` for their end."""
     deadline = time.monotonic() + EXIT_WAIT_S
     threads = [thread for thread in threading.enumerate() if isinstance(thread, BackgroundThread)]
     for thread in threads:
@@ -192,22 +192,22 @@ class BackgroundIterator(Iterator[T]):
     """The items of a source, in order, produced ahead in a background thread.
 
     The thread starts with the first ``next()``. Only the thread uses the source. At the end it calls the source's
-    ``close``, if there is one. ``next()`` raises an error of the source at its place, with its traceback. As in a
-    generator, any exception from ``next()``, even Ctrl-C, ends the iteration.
+    ``close``, if there is one. If the source raises an error, ``next()`` raises it after the items before it, with its
+    traceback. As in a generator, any exception from ``next()``, even Ctrl-C, ends the iteration.
 
-    The thread ends with the source, with ``close()``, and with the last reference to this object. So ``break`` ends the
-    thread, without waiting. A thread cannot be interrupted: it first finishes the item in production. When the
-    interpreter exits, it waits 2 s for that. Nobody receives an error of that item. An error in closing the source goes
-    to ``threading.excepthook``.
+    The thread ends after the last item, after ``close()``, or when nothing refers to this object any more, as after a
+    ``break``. It cannot be interrupted, so it first finishes the item in production. Only ``close()`` and the exit of
+    the interpreter wait for this; the exit waits 2 s. An error of this item is lost. An error in closing the source
+    goes to ``threading.excepthook``.
 
     Args:
         source: The items.
-        depth: Most items ahead of the consumer, including the one in production; 0 or less means no limit.
-        clock: Counts the times of both sides.
+        depth: Most items ahead of the consumer, including the item in production; 0 or less means no limit.
+        clock: Measures how long the consumer and the thread wait.
         on_start: Called once, in the consumer's thread, before the thread starts.
 
     Raises:
-        LoaderError: From ``next()`` in a process that was forked from the iterator's.
+        LoaderError: From ``next()`` in a forked child of the process that made the iterator.
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class BackgroundIterator(Iterator[T]):
         on_start: Callable[[], None] | None = None,
     ) -> None:
         self.thread = BackgroundThread(iter(source), depth, clock, on_start)
-        weakref.finalize(self, self.thread.stop).atexit = False  # end_all_threads does that, and waits
+        weakref.finalize(self, self.thread.stop).atexit = False  # at exit, end_all_threads stops the thread
 
     @override
     def __next__(self) -> T:
@@ -229,5 +229,5 @@ class BackgroundIterator(Iterator[T]):
             raise
 
     def close(self) -> None:
-        """End the thread; wait up to ``CLOSE_WAIT_S`` for the item in production, then warn."""
+        """End the thread. Wait for the item in production, and warn if that takes longer than ``CLOSE_WAIT_S``."""
         self.thread.close()

@@ -1,4 +1,4 @@
-"""Measure how fast a store gives images on this machine, and what limits the speed."""
+"""Measure how fast images of a store can be loaded on this machine, and what limits the speed."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _REMEDIES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """The speed of one way to get images.
+    """The speed of one way to load images.
 
     ``name`` is ``"reading"``, ``"reading + decoding"``, or the workers of a loader, such as ``"worker threads: 2"``.
-    ``images_per_s`` is the median of the ``rounds``, which are in images per second too.
+    ``rounds`` are the measured speeds in images per second, and ``images_per_s`` is their median.
     """
 
     name: str
@@ -56,10 +56,10 @@ class Benchmark:
 
     Attributes:
         images: Number of records that have an image.
-        image_bytes: Average size of a stored image.
+        image_bytes: Average size of a stored image, in bytes.
         limit: The task on which the workers of the fastest loader spend most of their time.
-        limit_share: Share of their time that they spend on it, 0 to 1.
-        verdict: The fastest loader, what limits it, and what helps, in three sentences.
+        limit_share: Share of the workers' time that they spend on this task, 0 to 1.
+        verdict: Three sentences: which loader is fastest, what limits its speed, and what would help.
     """
 
     place: str
@@ -73,7 +73,7 @@ class Benchmark:
 
 
 class EndlessShuffle:
-    """Indices in random order, repeated forever, so no measurement reaches the end of an epoch."""
+    """Indices in random order, without end, so no measurement reaches the end of an epoch."""
 
     def __init__(self, indices: npt.NDArray[np.int64]) -> None:
         self.indices = indices
@@ -96,24 +96,24 @@ def measure(
 ) -> Benchmark:
     """Measure how fast the images of a store can be read, decoded, and loaded in batches for training.
 
-    Reading and decoding run in this thread. The loaders are made by `create_loader` for training (random crops, uint8,
-    on the CPU), with threads and with processes. All read records in random order. The measurements take turns, so
-    other programs on the machine disturb all of them equally.
+    Reading and decoding are measured in this thread. `create_loader` makes the loaders for training (random crops,
+    uint8, on the CPU), with threads and with processes. All measurements read records in random order. They take turns,
+    so other programs on the machine disturb all of them equally.
 
     Args:
         place: The store.
         batch_size: Images in a batch.
         size: Height and width of the images in a batch, in pixels.
-        workers: Numbers of threads and of processes to try; None is 1, half the number of CPUs, and all of them.
-        seconds: Least duration of each measurement, without the start of the workers.
-        rounds: How often each measurement is made.
-        progress: Called with the number of finished measurements and the number of all.
+        workers: Numbers of threads and processes to try; None means 1, half the number of CPUs, and the number of CPUs.
+        seconds: Shortest duration of each measurement, without the start of the workers.
+        rounds: Number of times that each measurement is made.
+        progress: Called with the number of finished measurements and the number of all measurements.
 
     Raises:
         OptionError: An option is out of range, or no record of the store has an image.
         TypeError: An option is not a number.
         StoreError: There is no store, or it cannot be read.
-        DamagedImageError: An image does not decode.
+        DamagedImageError: An image cannot be decoded.
     """
     for name, value in (("batch_size", batch_size), ("size", size), ("rounds", rounds)):
         whole_number(name, value, 1)
@@ -164,18 +164,18 @@ def measure(
 
 
 def worker_counts(cpus: int) -> set[int]:
-    """Return the default numbers of workers: 1, half the number of CPUs, and all of them."""
+    """Return the default numbers of workers: 1, half the number of CPUs, and the number of CPUs."""
     return {1, max(1, cpus // 2), cpus}
 
 
 def find_limit(work: Work) -> tuple[str, float]:
-    """Return the task on which the workers spend most of their time, and its share of that time, 0 to 1."""
+    """Return the task on which the workers spend most of their time, and the task's share of the time, 0 to 1."""
     seconds, limit = max(zip((work.read, work.decode, work.collate), _REMEDIES, strict=True))
     return limit, seconds / work.total
 
 
 def _open(place: str | os.PathLike[str], size: int) -> StoreDataset:
-    # The image is the only field, since a record may lack a label.
+    # No other field than the image is loaded, because a record may have no label.
     options: dict[str, Any] = {"decode": RandomResizedCrop(size), "fields": ("image",)}
     if not is_mongo(place):
         return LMDBDataset(place, **options)
@@ -210,8 +210,8 @@ def _run_loader(
         worker_type=kind,
     ) as loader:
         batches = iter(loader)
-        # Processes give their batches in turn, almost at the same time, so each measurement takes one from each.
-        # The first batches do not count: workers that start early make some while others still start.
+        # Processes finish batches almost at the same time, so each step takes one batch for each process. The first
+        # batches do not count, because workers that start early make some of them while others still start.
         for _ in range(1 + count):
             next(batches)
         images_per_s = _repeat(lambda: [next(batches) for _ in range(count)], count * batch_size, seconds)
@@ -219,7 +219,7 @@ def _run_loader(
 
 
 def _repeat(take: Callable[[], object], images: int, seconds: float) -> float:
-    """Repeat a call for some seconds; return the images per second, if each call takes ``images``."""
+    """Repeat a call that loads ``images`` images for some seconds, and return the images per second."""
     calls, begun = 0, time.perf_counter()
     while True:
         take()

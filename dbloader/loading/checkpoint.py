@@ -1,9 +1,9 @@
-"""Resume an epoch after the batches that its consumer received, not after those that were prefetched.
+"""Resume an epoch after the last batch that its consumer received. Prefetched batches do not count.
 
-The latest event counts: a batch that the consumer received, a ``set_epoch`` or a ``load_state_dict``. ``iter()`` alone
-changes nothing, since an iteration begins with its first ``next()``.
+The latest event decides where the loader continues: a received batch, a ``set_epoch`` or a ``load_state_dict``.
+``iter()`` alone changes nothing, because an iteration begins with its first ``next()``.
 
-Loaders are recognized by their attributes and by modules that are already imported. Nothing is imported for that.
+The kind of a loader is recognized by its attributes, and by classes in modules that are already imported.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DATASET = "dataset"
 
 
 def find_checkpoint(loader: Any) -> Checkpoint | None:
-    """Return what resumes a loader, or None if nothing can."""
+    """Return the object that can resume a loader, or None if the loader cannot be resumed."""
     batches: Any = getattr(loader, "batch_sampler", Ellipsis)
     sampler: Any = getattr(loader if batches is None else batches, "sampler", None)
     if all(hasattr(sampler, name) for name in ("positions", "hold", "load_state_dict")):
@@ -40,7 +40,7 @@ def find_checkpoint(loader: Any) -> Checkpoint | None:
         if keeps_order(batches):
             size, drop_last = batches.batch_size, batches.drop_last
             return SamplerCheckpoint(sampler, size, drop_last=drop_last, dataset=dataset_of(loader))
-    # A loader that Accelerate has prepared always has these methods, but a state only if the loader inside has one.
+    # A loader that Accelerate has prepared always has these methods, but they fail if the inner loader has none.
     inner = getattr(loader, "base_dataloader", loader)
     if hasattr(inner, "state_dict") and hasattr(inner, "load_state_dict"):
         return LoaderCheckpoint(loader)
@@ -49,12 +49,12 @@ def find_checkpoint(loader: Any) -> Checkpoint | None:
 
 def dataset_of(loader: Any) -> Any:
     """Return the dataset whose samples a loader gives, or None."""
-    source = getattr(loader, "source_dataset", None)  # of a ProcessLoader, whose ``dataset`` gives batches
+    source = getattr(loader, "source_dataset", None)  # only a ProcessLoader has this; its ``dataset`` gives batches
     return getattr(loader, "dataset", None) if source is None else source
 
 
 def keeps_order(batches: Any) -> bool:
-    """Return whether each batch is the next ``batch_size`` samples of its sampler; False for unknown classes."""
+    """Return whether a batch sampler takes the next ``batch_size`` samples for each batch; False if unknown."""
     for module, name in (
         ("torch.utils.data", "BatchSampler"),
         ("torchdata.stateful_dataloader.sampler", "BatchSampler"),
@@ -67,10 +67,10 @@ def keeps_order(batches: Any) -> bool:
 
 
 class Position:
-    """How much of one iteration its consumer has received, for a loader whose order is unknown.
+    """How many batches of an iteration its consumer has received, for a loader with an unknown order.
 
     Args:
-        loader: The loader, which may have a length.
+        loader: The loader. It may have no length.
     """
 
     _seed = 0
@@ -89,38 +89,38 @@ class Position:
             return False
 
     def snapshot(self) -> State | None:
-        """Return the loader's own state after its latest batch; called in the thread that made the batch."""
+        """Return the loader's own state after its latest batch. This is called in the thread that made the batch."""
         return None
 
     def receive(self, snapshot: State | None) -> None:
-        """Note that the consumer has received the next batch, which has this snapshot."""
+        """Note that the consumer has received the next batch. ``snapshot`` is the loader's state after this batch."""
         self._batches_received += 1
 
     def end(self) -> None:
-        """Note that the consumer has seen the end."""
+        """Note that the consumer has reached the end of the iteration."""
 
     def fail(self) -> None:
         """Note that the iteration ended with an error."""
 
     def draw_seed(self) -> None:
-        """Draw a seed from torch's generator, in the consumer's thread; not if a sampler has a seed."""
+        """Draw a seed from torch's generator, in the consumer's thread. If a sampler has a seed, do nothing."""
         self._seed = SampleRNG.from_torch(0).seed
 
     def sample_rng(self, number: int, samples: int) -> SampleRNG:
-        """Return the random numbers for the preparation of a batch; ``number`` counts batches from 0."""
+        """Return the random numbers for preparing batch ``number`` (from 0), which has this number of samples."""
         first, self._samples = self._samples, self._samples + samples
         return SampleRNG(self._seed, 0, np.arange(first, self._samples))
 
 
 class LoaderCheckpoint:
-    """Resumes a loader that has a ``state_dict`` of its own, by keeping the loader's state after each batch."""
+    """Resumes a loader that has its own ``state_dict``, by storing the loader's state after each batch."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
         self._latest: _LoaderPosition | None = None
 
     def begin(self) -> Position:
-        """Return the position of a new iteration; called before the loader's iterator is made."""
+        """Return the position of a new iteration. Call this before making the loader's iterator."""
         self._latest = _LoaderPosition(self._loader.state_dict)
         return self._latest
 
@@ -139,8 +139,8 @@ class _LoaderPosition(Position):
     def __init__(self, state_dict: Callable[[], State]) -> None:
         super().__init__()
         self._state_dict = state_dict
-        # The state after the batch that was received last. At the beginning and at the end it is None, because the
-        # loader's own state is then right for the consumer.
+        # The state after the last received batch. It is None at the beginning and at the end, where the loader's
+        # present state is also the state of the consumer.
         self.received: State | None = None
 
     @override
@@ -159,7 +159,7 @@ class _LoaderPosition(Position):
 class SamplerCheckpoint:
     """Resumes one of dbloader's samplers by counting the batches that the consumer received.
 
-    If the dataset has a ``content_digest``, a state of another dataset is refused.
+    If the dataset has a ``content_digest``, loading a state of another dataset raises OptionError.
     """
 
     def __init__(self, sampler: ResumableSampler, batch_size: int, *, drop_last: bool, dataset: Any = None) -> None:
@@ -171,7 +171,7 @@ class SamplerCheckpoint:
 
     def begin(self) -> Position:
         """Return the position of a new iteration."""
-        # An outer PrefetchLoader that holds the sampler decides where the iteration begins.
+        # If an outer PrefetchLoader holds the sampler, the outer loader decides where the iteration begins.
         if self._latest is None or self._was_chosen or self._sampler.is_held:
             start = self._sampler.next_state()
         else:
@@ -193,11 +193,11 @@ class SamplerCheckpoint:
     def load(self, state: Any) -> None:
         """Make the next iteration continue from a state."""
         own = self._digest()
-        # A state may lack the digest: an older version wrote it, or its dataset has none.
+        # A state has no digest if an older version wrote it, or if its dataset had none.
         if own and isinstance(state, Mapping) and state.get(_DATASET, own[_DATASET]) != own[_DATASET]:
             raise OptionError(
-                f"the state is of another dataset, with the digest {state[_DATASET]}: this loader's, "
-                f"{type(self._dataset).__name__}, has the digest {own[_DATASET]}, and would "
+                f"the state belongs to another dataset, with the digest {state[_DATASET]}: this loader's "
+                f"{type(self._dataset).__name__} has the digest {own[_DATASET]}, and would "
                 "continue with other samples: pass the dataset that the state was saved with"
             )
         self._sampler.load_state_dict(state)
@@ -210,12 +210,12 @@ class SamplerCheckpoint:
 class SamplerPosition(Position):
     """The position in an iteration over the order of one of dbloader's samplers.
 
-    It holds the sampler until the consumer has received a batch. While the sampler is held, each iteration over it
-    begins at ``start``.
+    This object holds the sampler until the consumer has received a batch. Each iteration over a held sampler begins at
+    ``start``.
 
     Attributes:
         sampler: The sampler.
-        start: The state in which the iteration began.
+        start: The sampler's state at the beginning of the iteration.
         batch_size: Samples in a batch.
         times_chosen: The sampler's ``times_chosen`` when the consumer received its last batch.
     """
@@ -269,7 +269,7 @@ class SamplerPosition(Position):
         return {**self.start, "position": min(position, self.start["length"])}
 
     def next_start(self) -> State:
-        """Return the state where the next iteration starts: the next epoch, or this start if nothing was received."""
+        """Return the state in which the next iteration starts: the next epoch, or ``start`` before the first batch."""
         return self._next_epoch() if self._batches_received or self._ended else self.start
 
     def _next_epoch(self) -> State:

@@ -1,7 +1,7 @@
-"""Replacements for the prefetch_generator package and DataLoaderX: existing code only needs another import.
+"""Replacements for the prefetch_generator package and DataLoaderX. Existing code needs only another import.
 
-``background`` and ``BackgroundGenerator`` have the interface of the prefetch_generator package. ``DataLoaderX`` is a
-DataLoader that many projects write with them.
+``background`` and ``BackgroundGenerator`` have the interface of the prefetch_generator package. ``DataLoaderX``
+replaces a class that many projects write with this package.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ P = ParamSpec("P")
 
 
 class BackgroundGenerator(BackgroundIterator[T]):
-    """An iterator that runs ahead in a background thread, which starts at once."""
+    """An iterator that runs ahead in a background thread. The thread starts at once."""
 
     def __init__(self, generator: Iterable[T], max_prefetch: int = 1) -> None:
         super().__init__(generator, max_prefetch)
@@ -68,6 +68,6 @@ class DataLoaderX(PrefetchLoader[T]):
         preparation: Callable[..., Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        from torch.utils.data import DataLoader  # which the other names here do not need
+        from torch.utils.data import DataLoader  # here, because the other names in this module do not need torch
 
         super().__init__(DataLoader(*args, **kwargs), device, depth, preparation=preparation)

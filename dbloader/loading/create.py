@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 _IMAGENET = Normalize()
 
-# Samples of each thread that are made ahead at least, so that all threads are busy while one of them makes a sample
-# that takes 20 times as long as the others.
+# The least number of samples made ahead for each thread. It keeps all threads busy even if one sample takes 20 times
+# longer than the others.
 _SAMPLES_AHEAD = 24
 
 
@@ -71,68 +71,68 @@ def create_loader(
 ) -> PrefetchLoader[Any]:
     """Return a PrefetchLoader of batches (images, labels) that are ready for a network, like timm's create_loader.
 
-    What runs where::
+    The work is divided like this::
 
         background thread   Iteration.__next__ takes the indices of the next batch from the sampler, in the order of
             |               (seed, epoch); TensorBatchFetcher.begin looks up their records
-            | indices       of a part of the batch (threads), or of a whole batch, in parts if it is late (processes)
+            | indices       threads get a part of a batch; processes get a whole batch, or a part if the batch is late
         workers             StoreDataset.plan and Plan.decode read the records, and decode, crop, resize and flip their
             |               images
             | uint8 batch   in pinned memory (threads) or shared memory (processes), prefetch_factor ahead
         background thread   Transfer.start copies to the device, then Preparation.forward normalizes and prepares; on
-            |               CUDA they only queue this work, on a stream of their own
+            |               CUDA both only queue their work, on a separate stream
             | float batch   on the device, at most two ahead
-        your thread         BackgroundBatches.__next__ lets your CUDA stream wait for that work; then your training step
+        your thread         BackgroundBatches.__next__ lets your CUDA stream wait for this work; then your training step
 
-    Each ``iter()`` is the next epoch, in its own order; ``state_dict()`` and ``load_state_dict()`` resume in the middle
-    of one. Order and augmentation are a pure function of (seed, epoch, position), so the batches are the same for any
-    number and kind of workers. Code that draws from global random generators, such as torchvision's transforms, is an
-    exception.
+    Each ``iter()`` begins the next epoch, in a new order. ``state_dict()`` and ``load_state_dict()`` resume in the
+    middle of an epoch. Order and augmentation are a pure function of (seed, epoch, position), so the batches are the
+    same for any number and kind of workers. Code that draws from global random generators, such as torchvision's
+    transforms, is an exception.
 
     Args:
-        dataset: Any map-style dataset: LMDBDataset, MongoDataset, a Subset of one, a mixture of them (``mix``),
-            torchvision's, timm's. It is not changed. With ``fields`` the batches are dicts, and a Decoder crops image,
-            masks and boxes together (docs/masks.md). (For a ConcatDataset, pass a random Decoder as ``transform``. As
-            the ``decode`` of one part it would not get the position in the epoch.)
+        dataset: Any map-style dataset: LMDBDataset, MongoDataset, a Subset, a mixture (``mix``), or a dataset of
+            torchvision or timm. It is not changed. With ``fields`` the batches are dicts, and a Decoder crops image,
+            masks and boxes together (docs/masks.md). For a ConcatDataset, pass a random Decoder as ``transform``:
+            as the ``decode`` of a part, the Decoder would not get the position in the epoch.
         input_size: Height and width of the images in pixels: one number for both, two numbers, or (3, height, width) as
-            in timm; 224 if None. In evaluation, the output's longer side shows 0.875 of an image's shorter side. It is
-            an error with a dataset that has a ``transform`` or ``decode`` of its own.
+            in timm; 224 if None. In evaluation, the longer side of the output shows 0.875 of an image's shorter side.
+            It is an error with a dataset that has its own ``transform`` or ``decode``.
         batch_size: Samples in a batch of this process; required.
         is_training: Shuffle, crop at random and flip; otherwise keep the order, resize and crop the center.
         transform: Applied to each image: a Decoder, or a callable that takes PIL images. ``"auto"`` is
-            RandomResizedCrop(input_size) or ResizeCenterCrop(input_size); a dataset with a ``transform`` or ``decode``
-            of its own keeps that instead. A transform that is given here replaces the transform of a store's dataset,
+            RandomResizedCrop(input_size) or ResizeCenterCrop(input_size), or nothing if the dataset has its own
+            ``transform`` or ``decode``. A transform that is given here replaces the transform of a store's dataset,
             and follows the transform of any other dataset. None applies nothing.
-        collate_fn: Makes a batch of a list of samples. None is torch's default_collate and, for the stores' datasets,
-            `Collate`, which is the fastest: boxes become lists of tensors, and lists of numbers one tensor.
+        collate_fn: Makes a batch of a list of samples. None means torch's default_collate. For the stores' datasets,
+            None means `Collate`, which is faster: boxes become lists of tensors, and lists of numbers one tensor.
         device: The device for the batches, as in PrefetchLoader; None leaves them in the memory of the CPU.
         normalize: Turns the uint8 images into floats on the device: a ``dbloader.device.Normalize``, which has mean,
             std, dtype and memory format. The default has ImageNet's mean and std. None leaves the images uint8.
         preparation: Further steps for each batch on the device, after normalizing: a callable that takes the images,
-            such as ``RandomErasing(0.25)``, or a Preparation of several.
+            such as ``RandomErasing(0.25)``, or a Preparation of several steps.
         sampler: The order, in place of ShuffleSampler or OrderedSampler. One of dbloader's samplers must be made for a
             dataset of this length; it may draw any number of samples. With any other sampler the loader cannot be
             resumed. Random decoding is then still the same for all workers, but RandomErasing draws a number with
             torch's global generator at each ``iter()``.
-        distributed: Whether the processes of torch.distributed share the samples; None means yes if it is initialized.
+        distributed: Whether torch.distributed's processes share the samples; None means yes if there are any.
         seed: The seed of the order and of all random numbers; the same in all processes.
         drop_last: Leave out the last batch if it has fewer samples; None means yes in training.
-        on_error: ``"raise"`` raises the error of a damaged record or image. With ``dbloader.Skip(share)`` another
-            sample takes its place.
-        num_workers: Threads or processes. None means one for each CPU that this process may use, or that the quota of
-            its container allows; torchrun's processes on a machine share them. 0 makes the batches in the background
-            thread.
+        on_error: ``"raise"`` raises the error of a damaged record or image. ``dbloader.Skip(share)`` uses another
+            sample instead.
+        num_workers: Number of threads or processes. None means this process's share of the CPUs: the CPUs that it and
+            its container may use, divided by the number of torchrun's processes on the machine. 0 makes the batches in
+            the background thread.
         worker_type: ``"threads"`` start at once and need little memory. They suit the stores' datasets with a Decoder,
-            which releases the GIL. ``"processes"`` suit transforms in Python, and many workers. ``"auto"`` takes
+            which releases the GIL. ``"processes"`` suit transforms in Python, and many workers. ``"auto"`` uses
             threads for a store's dataset with a Decoder, if there are up to 4 workers or processes are not forked.
-            Later changes of the dataset do not reach worker processes.
-        prefetch_factor: Batches ahead for each worker process, or for all threads together: at most these are in memory
-            before they are copied to the device. None means 2; with threads, it means more if 2 batches have fewer than
-            24 samples for each thread, because the others go on while one thread makes a slow sample.
+            Worker processes do not see later changes of the dataset.
+        prefetch_factor: Batches made ahead by each worker process, or by all threads together. At most these batches
+            are in memory before they are copied to the device. None means 2. With threads, None means more if 2 batches
+            have fewer than 24 samples for each thread: then a slow sample in one thread does not stop the others.
 
     Raises:
         OptionError: An option is out of its range or contradicts another; the dataset has no samples; the device is
-            not present. From ``next()``: a record without a label in a batch of (image, label).
+            not present. From ``next()``: a batch of (image, label) has a record without a label.
         LoaderError: From ``next()``: more samples were skipped than ``Skip`` accepts.
         TypeError: An option has the wrong type, such as a str or a number in place of True or False.
     """
@@ -180,7 +180,7 @@ def create_loader(
             raise OptionError(
                 f"on_error={on_error} needs one of dbloader's samplers, which compute the next index, got {name}"
             )
-        # The tester collates with len, because a collate_fn may not accept a single sample.
+        # The tester decodes single samples. It collates with len, because collate_fn may not accept a single sample.
         tester = create_fetcher(decoded, len, transform=transform)
         fetcher = ReplacingBatchFetcher(fetcher, tester, batches.sampler, on_error)
     threads = worker_type == "threads" or (worker_type == "auto" and suits_threads(fetcher, num_workers))
@@ -221,14 +221,14 @@ def default_transform(dataset: Any, size: tuple[int, int], *, is_training: bool)
         return None
     if is_training:
         return RandomResizedCrop(size)
-    # The longer side of the output decides, because a shorter resize would leave a part of the output black.
+    # Resize for the longer side of the output. Otherwise the image could be smaller than the output.
     return ResizeCenterCrop(size, resize=ResizeCenterCrop(max(size)).resize)
 
 
 def _has_transform(dataset: Any) -> bool:
     if isinstance(dataset, Subset):
         return _has_transform(dataset.dataset)
-    if isinstance(dataset, Mixture):  # the others get the default
+    if isinstance(dataset, Mixture):  # datasets without a transform get the default
         return all(map(_has_transform, dataset.datasets))
     if isinstance(dataset, ConcatDataset):
         return any(map(_has_transform, dataset.datasets))
@@ -240,9 +240,9 @@ def _has_transform(dataset: Any) -> bool:
 def with_transform(
     dataset: Any, transform: Callable[..., Any] | None, *, only_missing: bool = False
 ) -> tuple[Any, Callable[..., Any] | None]:
-    """Return the dataset that makes the samples, and the transform that is left to apply to them.
+    """Return a dataset that applies the transform if it can, and the transform if it must still be applied.
 
-    With ``only_missing``, datasets of a mixture that have a transform keep it.
+    With ``only_missing``, the datasets of a mixture keep their own transforms.
     """
     if isinstance(dataset, Mixture):
         return dataset.replaced(
@@ -252,8 +252,8 @@ def with_transform(
         inner, transform = with_transform(dataset.dataset, transform)
         return Subset(inner, dataset.indices), transform
     if transform is None or not isinstance(dataset, StoreDataset) or dataset.makes_own_samples:
-        return dataset, transform  # not a copy: attributes that are set on it later must take effect
-    dataset = copy.copy(dataset)  # the caller's must not change
+        return dataset, transform  # not a copy, because attributes that are set on it later must take effect
+    dataset = copy.copy(dataset)  # the caller's dataset must not change
     if isinstance(transform, Decoder):
         dataset.decode, dataset.transform = transform, None
     else:
@@ -305,30 +305,30 @@ def create_batch_sampler(
     samples = len(sampler) if isinstance(sampler, Sized) else batch_size
     if drop_last and 0 < samples < batch_size:
         raise OptionError(
-            f"a batch of batch_size={batch_size} is more than the {samples} samples of this process, and incomplete "
+            f"batch_size={batch_size} is more than the {samples} samples of this process, and incomplete "
             "batches are left out in training: pass a smaller batch_size, or drop_last=False"
         )
     return batches
 
 
 def cpu_share() -> int:
-    """Return this process's share of the CPUs, which all processes of torchrun on this machine divide."""
+    """Return the number of CPUs, divided by the number of torchrun's processes on this machine."""
     return max(1, cpu_count() // max(1, number_from_environment("LOCAL_WORLD_SIZE", 1)))
 
 
 def suits_threads(fetcher: BatchFetcher, num_workers: int) -> bool:
-    """Return whether threads rather than processes should make the batches."""
-    # Threads hold the GIL for a tenth of the time that an image takes, a fifth for small images.
+    """Return whether threads are better workers than processes."""
+    # Threads hold the GIL for a tenth of the time of an image, or for a fifth of the time of a small image.
     if num_workers <= 4 or fetcher.image_nbytes is None:
         return fetcher.releases_gil
-    # More workers: processes, if they start at once (fork) and may be started.
+    # More workers should be processes, if processes start fast (by fork) and this process may start them.
     method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
     cheap = method == "fork" and not multiprocessing.current_process().daemon
     return fetcher.releases_gil and not cheap
 
 
 def check_uint8(images: Any) -> torch.Tensor:
-    """Return uint8 images, and refuse floats, which a transform may already have normalized."""
+    """Return uint8 images. Raise OptionError for floats, which a transform may already have normalized."""
     if not isinstance(images, torch.Tensor):
         raise OptionError(
             f"a batch must have a tensor of images, first or as 'image', to be normalized, got "
@@ -336,7 +336,7 @@ def check_uint8(images: Any) -> torch.Tensor:
         )
     if images.dtype is not torch.uint8:
         raise OptionError(
-            f"images must come as uint8 to be normalized, got {images.dtype}, as a transform may have normalized "
-            "them: pass normalize=None to leave them so (and preparation=Normalize(...) to normalize them)"
+            f"images must be uint8 to be normalized, got {images.dtype}, so a transform may have normalized them: "
+            "pass normalize=None to leave them unchanged (and preparation=Normalize(...) to normalize them)"
         )
     return images

@@ -1,4 +1,4 @@
-"""Find causes of a failed or slow training that `bench` does not measure: in this machine and in a store's place.
+"""Examine this machine and the place of a store for causes of a failed or slow training that `bench` cannot measure.
 
 Nothing is changed. In all functions ``root`` is the folder that contains ``proc``, ``sys`` and ``dev``.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _PACKAGES = ("lmdb", "pymongo", "Pillow", "numpy", "simplejpeg")
-# Four batches of 64 float images of 224 x 224 pixels: two of torch's workers, each two batches ahead.
+# Least: four batches of 64 float images of 224 x 224 pixels. Two workers of torch's DataLoader make so many ahead.
 _LEAST_SHARED, _ENOUGH_SHARED = 4 * 64 * 3 * 224 * 224 * 4, 10**9
 _LEAST_FILES, _ENOUGH_FILES = 256, 1024
 _ENOUGH_MEMORY = 2 * 10**9
@@ -40,8 +40,8 @@ _OLDEST_SERVER = (4, 2)  # docs/mongodb.md
 class Finding:
     """A fact about the machine or a store's place.
 
-    A warning slows training or stops some uses; a problem stops most uses. ``consequence`` is the effect on training.
-    ``remedy`` is what to do. Both may be "".
+    A ``"warning"`` slows training or prevents some uses. A ``"problem"`` prevents most uses. ``consequence`` is the
+    effect on training, and ``remedy`` is what to do. Both may be "".
     """
 
     name: str
@@ -52,7 +52,7 @@ class Finding:
 
 
 def examine_machine(root: str | os.PathLike[str] = "/") -> list[Finding]:
-    """Examine this machine. This imports torch if it is installed."""
+    """Examine this machine. Import torch if it is installed."""
     base = Path(root)
     found = [*_versions(), _memory(base), _shared_memory(base), _open_files(), _jpeg()]
     return [*found, *_cuda(base)]
@@ -83,7 +83,7 @@ def _shared_memory(root: Path) -> Finding:
     try:
         status = os.statvfs(root / "dev/shm")
     except OSError as error:
-        consequence = "worker processes cannot start, because their locks are kept there"
+        consequence = "worker processes cannot start, because their locks are in /dev/shm"
         return Finding("/dev/shm", "problem", str(error.strerror), consequence, "mount a tmpfs there")
     free = status.f_bavail * status.f_frsize
     found = f"{size(status.f_blocks * status.f_frsize)}, {size(free)} free"
@@ -125,13 +125,13 @@ def _cuda(root: Path) -> Iterator[Finding]:
         import torch
     except (ImportError, OSError) as error:  # OSError: a library of CUDA does not load
         if isinstance(error, ModuleNotFoundError) and error.name == "torch":
-            consequence = "training and dbloader bench need it, all else works; CUDA devices are unknown"
+            consequence = "training and dbloader bench need torch; all else works; CUDA devices are unknown"
             yield Finding("torch", "warning", "not installed", consequence, "pip install torch")
         else:
             yield Finding("torch", "problem", f"cannot be imported: {error}", "no training runs", "install torch again")
         return
     yield Finding("torch", "ok", torch.__version__)
-    with warnings.catch_warnings(record=True) as caught:  # torch warns when it cannot use a device, with the reason
+    with warnings.catch_warnings(record=True) as caught:  # torch's warning says why it cannot use a device
         warnings.simplefilter("always")
         devices = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
     if not devices:
@@ -160,7 +160,7 @@ def _device(device: Any) -> Finding:  # pragma: no cover - needs a CUDA device
 def examine_place(place: str | os.PathLike[str], root: str | os.PathLike[str] = "/") -> list[Finding]:
     """Examine the place of a store.
 
-    A server that does not answer, or refuses the user, is a finding and no error.
+    A server that does not answer or refuses the user raises no error, but is a finding.
 
     Raises:
         PlaceError: The place is a URI of an unknown kind, or names no collection.
@@ -171,7 +171,7 @@ def examine_place(place: str | os.PathLike[str], root: str | os.PathLike[str] = 
     from dbloader.stores.lmdb.store import LMDBStore
 
     with LMDBStore(place) as store:
-        nbytes = sum(Path(file).stat().st_size for file in store.files)  # raises if no store is there
+        nbytes = sum(Path(file).stat().st_size for file in store.files)  # `files` raises an error if there is no store
     return [_file_system(store.place, Path(root)), _file_size(nbytes, Path(root))]
 
 
@@ -210,7 +210,7 @@ def _server(place: str) -> Iterator[Finding]:
         )
         version = connection.retry(lambda: admin.command("buildInfo", read_preference=ReadPreference.NEAREST))
     except (StoreUnreachableError, StoreAccessError) as error:
-        yield Finding("MongoDB", "problem", str(error), "the store cannot be read")  # the error has the remedy
+        yield Finding("MongoDB", "problem", str(error), "the store cannot be read")  # the error names the remedy
         return
     finally:
         connection.close()
@@ -220,7 +220,7 @@ def _server(place: str) -> Iterator[Finding]:
     yield Finding("MongoDB", "problem" if old else "ok", answers, consequence, remedy)
     yield _topology(hello)
     with open_store(place) as store:
-        len(store)  # raises if there is no store
+        len(store)  # raises an error if there is no store
 
 
 def _topology(hello: dict[str, Any]) -> Finding:

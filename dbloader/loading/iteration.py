@@ -1,4 +1,4 @@
-"""One run over a loader: what happens to each batch between the loader and its consumer."""
+"""One run over a loader: the way of each batch from the loader to its consumer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class BatchInTransit(NamedTuple):
-    """A batch on its way to the consumer, with the loader's own state after it."""
+    """A batch on its way to the consumer, with the loader's own state after this batch."""
 
     batch: Any
     snapshot: State | None
@@ -42,15 +42,15 @@ class BatchInTransit(NamedTuple):
 class Iteration(Iterator[BatchInTransit]):
     """One run over a loader.
 
-    The producer, which is the background thread if there is one, calls ``next()`` and ``close()``: make a batch, send
-    it to the device, prepare it. The consumer calls ``start()``, ``receive()`` and ``finish()``.
+    The background thread, or the consumer without such a thread, calls ``next()`` and ``close()``. ``next()`` makes a
+    batch, sends it to the device and prepares it. The consumer calls ``start()``, ``receive()`` and ``finish()``.
 
     Args:
-        make_iterator: Returns the loader's iterator and the position of its consumer; called once, by ``start()``.
+        make_iterator: Returns the loader's iterator and the position of its consumer. ``start()`` calls it once.
         transfer: Sends batches to the device; None leaves them where they are.
-        preparation: Prepares batches on the device, or None.
+        preparation: Prepares batches on the device; None does nothing.
         check_skipped: As in BatchFetcher.
-        counts_samples: Whether the loader's items are batches, whose samples can be counted.
+        counts_samples: Whether the loader's items are batches, so their samples can be counted.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Iteration(Iterator[BatchInTransit]):
         self._active = ActiveLoader()
 
     def start(self) -> None:
-        """Make the loader's iterator in the consumer's thread, if that was not done before."""
+        """Make the loader's iterator in the consumer's thread, unless it was made before."""
         make_iterator, self._make_iterator = self._make_iterator, None
         if make_iterator is not None:
             self._iterator, self._position = make_iterator()
@@ -106,7 +106,7 @@ class Iteration(Iterator[BatchInTransit]):
             worker = find_killed_worker(self._iterator, error)
             if worker is None:
                 raise
-            # torch notices a dead worker, unless the worker dies while torch fetches a batch from it.
+            # torch itself raises an error for a dead worker, except if the worker dies while torch fetches its batch.
             raise LoaderError(f"DataLoader worker (pid {worker.pid}) exited unexpectedly: {error}") from error
         self._number += 1
         return BatchInTransit(batch, snapshot, samples if self._counts_samples else 0, skipped, sources)
@@ -120,9 +120,9 @@ class Iteration(Iterator[BatchInTransit]):
         return batch if prepare is None else prepare(batch)
 
     def receive(self, in_transit: BatchInTransit) -> Any:
-        """Count a batch as received and return it, in the consumer's thread."""
+        """Count a batch as received and return it. This is called in the consumer's thread."""
         self._failed = False
-        if in_transit.skipped and self._check_skipped is not None:  # first, because it may raise an error
+        if in_transit.skipped and self._check_skipped is not None:  # before counting, because it may raise an error
             self._check_skipped(in_transit.skipped, *self.clock.stats.skip(in_transit.skipped))
         self._position.receive(in_transit.snapshot)
         self._active.receive(self._position)
@@ -134,26 +134,26 @@ class Iteration(Iterator[BatchInTransit]):
         return in_transit.batch if self._transfer is None else self._transfer.receive(in_transit.batch)
 
     def finish(self, error: BaseException) -> None:
-        """Note what ended the iteration, in the consumer's thread: StopIteration or an error."""
+        """Note the StopIteration or the error that ended the iteration. This is called in the consumer's thread."""
         self._active.finish()
         if not isinstance(error, StopIteration):
             self._position.fail()
             self._failed = True
-        elif not self._failed:  # a next() after an error raises StopIteration, and that is no end of the epoch
+        elif not self._failed:  # after an error, next() raises StopIteration too, but the epoch has not ended
             self._position.end()
 
     def close(self) -> None:
-        """Drop the loader's iterator, and end its workers unless they are persistent."""
+        """Close the loader's iterator, and end its workers unless they are persistent."""
         self._make_iterator = None
         iterator, self._iterator = self._iterator, iter(())
         close_iterator(iterator)
 
 
 def _is_from_a_sample(stop: StopIteration) -> bool:
-    """Return whether a sample or a preparation raised this StopIteration, which torch would take for the end."""
+    """Return whether a sample or a preparation raised this StopIteration, so the epoch has not ended."""
     for frame, _ in traceback.walk_tb(stop.__traceback__):
         code, module = frame.f_code, frame.f_globals.get("__name__")
-        # An iterable-style dataset, which another class of torch reads, ends with StopIteration.
+        # This class reads map-style datasets only. An iterable-style dataset ends with StopIteration.
         if module == "torch.utils.data._utils.fetch" and code.co_qualname.startswith("_MapDatasetFetcher."):
             return True
         if module == "torch._utils" or code is Iteration._prepare.__code__:
@@ -162,7 +162,7 @@ def _is_from_a_sample(stop: StopIteration) -> bool:
 
 
 def count_samples(batch: Any, image: str = "image") -> int:
-    """Return the length of a batch's images, or of the first part that has a length; 0 if no part has one."""
+    """Return the number of images in a batch, or else the length of its first part with samples; 0 if none has any."""
     shape = getattr(batch, "shape", None)
     if shape is not None:
         return int(shape[0]) if len(shape) else 0
@@ -176,13 +176,13 @@ def count_samples(batch: Any, image: str = "image") -> int:
 class ActiveLoader:
     """Shows Accelerate which batch is the last of an epoch.
 
-    With that batch ``Accelerator.accumulate`` ends a step of the optimizer early, and no gradients are left for the
-    next epoch. It asks Accelerate's GradientState, which asks the loader that is being iterated. Accelerate does not
-    prepare a PrefetchLoader, so an ActiveLoader answers for it.
+    ``Accelerator.accumulate`` ends a step of the optimizer early with this batch, so no gradients are left for the next
+    epoch. Accelerate's GradientState finds this batch by an attribute of the active loader, which only Accelerate's own
+    loaders have. A PrefetchLoader therefore registers an ActiveLoader in the GradientState.
 
     Attributes:
-        end_of_dataloader: Whether the consumer has the last batch of its epoch.
-        remainder: Samples that were repeated to fill the last batch, for ``gather_for_metrics``: none.
+        end_of_dataloader: Whether the consumer has received the last batch of its epoch.
+        remainder: Number of samples that were repeated to fill the last batch, for ``gather_for_metrics``: always 0.
     """
 
     remainder = 0
@@ -191,11 +191,11 @@ class ActiveLoader:
         self.end_of_dataloader = False
 
     def receive(self, position: Position) -> None:
-        """Note the batch that the consumer receives now; the position already counts this batch."""
+        """Note that the consumer receives a batch. The position already counts this batch."""
         state = self._gradient_state()
         if state is not None:
             self.end_of_dataloader = position.is_at_end
-            # With each batch, because an evaluation that was left early stays the last in Accelerate's list.
+            # Checked with each batch, because an evaluation that was left early remains the active loader.
             if state.active_dataloader is not self:
                 state._remove_dataloader(self)
                 state._add_dataloader(self)
@@ -232,7 +232,7 @@ class BackgroundBatches(BackgroundIterator[T]):
 
 
 class SynchronousBatches(Iterator[T]):
-    """The batches of an iteration, each made in the consumer's thread when it is asked for."""
+    """The batches of an iteration, made in the consumer's thread. ``next()`` makes one batch."""
 
     def __init__(self, iteration: Iteration) -> None:
         self._iteration = iteration
@@ -258,7 +258,7 @@ class SynchronousBatches(Iterator[T]):
         return batch
 
     def close(self, reason: str | None = None) -> None:
-        """End the iteration; a later ``next()`` raises a LoaderError with the reason, or StopIteration without one."""
+        """End the iteration. Later, ``next()`` raises a LoaderError with the reason, or StopIteration without one."""
         if not self._closed:
             self._closed, self._reason = True, reason
             self._iteration.close()

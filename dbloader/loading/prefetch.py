@@ -37,65 +37,66 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Not the loader's: its state counts the batches that it made, not the batches that the consumer received.
+# These are not taken from the loader, because its state also counts batches that the consumer has not received.
 _STATE = ("state_dict", "load_state_dict")
 
 
-def _attribute_of_loader(name: str) -> property:  # an assignment, which would change nothing, is an error
+def _attribute_of_loader(name: str) -> property:  # read-only, because an assignment would not change the loader
     return property(lambda self: getattr(self._loader, name), doc=f"The loader's ``{name}``.")
 
 
 class PrefetchLoader(Generic[T]):
     """The batches of a DataLoader, or of any iterable, prepared ahead in a background thread.
 
-    Each ``iter()`` is a new run over the loader: every batch, in order, and errors at their place. The loader's
-    iterator is made in the caller's thread: at once, or with the first ``next()`` if the loader can be resumed. The
-    background thread starts with the first ``next()``. So a DataLoader draws its seeds and forks its workers where it
-    does without prefetching, and ``torch.manual_seed`` gives the same order. With ``num_workers=0`` the samples are
-    made in the background thread. Their draws from global random generators then mix with the training's own: use
-    workers, or dbloader's samplers and decoders.
+    Each ``iter()`` is a new run over the loader, with every batch in order. An error is raised where its batch would
+    be. The loader's iterator is made in the caller's thread: at once, or with the first ``next()`` if the loader can be
+    resumed. The background thread starts with the first ``next()``. So a DataLoader draws its seeds and forks its
+    workers as without prefetching, and ``torch.manual_seed`` gives the same order. With ``num_workers=0`` the
+    background thread makes the samples. Then samples and training draw from the global random generators in an
+    undefined order: use workers, or dbloader's samplers and decoders.
 
     After ``break`` the next ``iter()`` waits for the batch in production. Several iterators may run side by side. But a
-    DataLoader with ``persistent_workers=True`` can run only one epoch at a time: a new iterator ends the earlier one,
-    whose ``next()`` then raises LoaderError.
+    DataLoader with ``persistent_workers=True`` can run only one epoch at a time: a new iterator ends the earlier
+    iterator, whose ``next()`` then raises LoaderError.
 
-    **Epochs and resuming.** With one of dbloader's samplers, the latest event counts: a received batch, ``set_epoch``
-    or ``load_state_dict``. After received batches ``iter()`` begins the next epoch. An iteration begins with its first
-    ``next()``, and a ``set_epoch`` before that applies to it. With such a sampler (and a batch sampler of torch, or a
-    SeededBatchSampler), or with a loader that has a ``state_dict`` of its own, this object has two more methods:
+    **Epochs and resuming.** With one of dbloader's samplers, the latest event decides where ``iter()`` begins. After a
+    received batch, it begins the next epoch. After ``set_epoch`` or ``load_state_dict``, it begins where they say. An
+    iteration begins with its first ``next()``, so an earlier ``set_epoch`` applies to it. With such a sampler (and a
+    batch sampler of torch, or a SeededBatchSampler), or with a loader that has its own ``state_dict``, this object has
+    two more methods:
 
-    - ``state_dict()`` returns where the consumer of the latest iteration is, for torch.save. If an epoch or a state was
-      chosen since, it returns the beginning of the next iteration. With one of dbloader's samplers, the state is a dict
-      of ints and strs: seed, epoch, position in the global order, and what the order depends on. It counts the samples
-      that the consumer has received, and leaves out samples that were only prefetched. It is valid for other numbers of
-      workers and ranks and another batch size. Otherwise it is the loader's own state, right after the batch that was
-      received last.
-    - ``load_state_dict(state)`` continues with the next ``iter()`` after the batches that the state counts, which takes
+    - ``state_dict()`` returns the position after the last batch that the latest iteration's consumer received, for
+      torch.save. After ``set_epoch`` or ``load_state_dict``, it returns the beginning of the next iteration. With one
+      of dbloader's samplers, the state is a dict of ints and strs: seed, epoch, position in the global order, and what
+      the order depends on. The position does not count samples that were only prefetched. The state is valid for other
+      numbers of workers and ranks and another batch size. With other samplers, the state is the loader's own state
+      after the last received batch.
+    - ``load_state_dict(state)`` makes the next ``iter()`` continue after the batches that the state counts. This takes
       the same time at any position. It ends all live iterators: inside a loop over the loader, leave the loop after it.
-      It raises OptionError for a state of another order or dataset, or with missing or unknown keys, and TypeError for
-      anything but a dict of ints and strs.
+      It raises OptionError for a state of another order or dataset, or with missing or unknown keys. It raises
+      TypeError for anything but a dict of ints and strs.
 
-    The state for an LMDBDataset or a MongoDataset also has its ``content_digest``, as ``"dataset"``. A state of other
-    images is refused; a state of a copy of the store is accepted. For a Subset or another dataset only the length is
-    compared. All other public attributes are the loader's.
+    The state for an LMDBDataset or a MongoDataset also has the dataset's ``content_digest``, as ``"dataset"``. The
+    state fits a copy of the store, but no store with other images. For a Subset or another dataset, only the length is
+    compared. All other public attributes are the loader's attributes.
 
     Args:
         loader: A DataLoader or another iterable of batches; an iterator can be iterated once.
-        device: The device for the tensors: a torch device or its name, "auto" for the best one present, or None to
+        device: The device for the tensors: a torch device or its name, "auto" for the best device present, or None to
             leave them where they are. "cuda" is the device that is current now. See ``dbloader.device.transfer``.
-        depth: Most batches ahead of the consumer, including the one in production; 0 makes each when it is asked for,
-            without a thread.
+        depth: Most batches ahead of the consumer, including the batch in production. 0 uses no thread, and makes each
+            batch when it is asked for.
         preparation: Called with each batch on the device: a Preparation, or a callable or module that takes the
             images. On CUDA it runs on the stream of the copies, beside the training. With one of dbloader's samplers,
             its random numbers depend on the sample's position in the epoch. Otherwise they depend on torch's global
             generator, from which each ``iter()`` draws one number.
 
     Raises:
-        TypeError: ``loader`` is not iterable, ``depth`` not an int or ``preparation`` not callable.
-        OptionError: ``depth`` is below 0, or ``device`` not present. From ``iter()``: torch.distributed has several
-            processes and the loader is a DataLoader with ``shuffle=True``, which would give each all samples.
+        TypeError: ``loader`` is not iterable, ``depth`` is not an int, or ``preparation`` is not callable.
+        OptionError: ``depth`` is below 0, or ``device`` is not present. From ``iter()``: torch.distributed has several
+            processes, and a DataLoader with ``shuffle=True`` would give all samples to each of them.
         LoaderError: From the second ``iter()`` over an iterator. From ``next()``: a sample raised StopIteration, which
-            torch takes for the end of the epoch; after ``close()``; in a forked process.
+            would silently end the epoch; or the loader was closed; or the process was forked.
     """
 
     def __init__(
@@ -133,9 +134,9 @@ class PrefetchLoader(Generic[T]):
         self._clock = Clock()
         self._running = _Running()
         if self._checkpoint is not None and not hasattr(type(self), "state_dict"):  # a subclass may have its own
-            # Frameworks call a state_dict that exists, so other loaders must have none, not even for isinstance with a
-            # protocol, which looks for attributes of the class and of the object. Neither function refers to this
-            # object: in a cycle, the workers of a dropped loader would live until the garbage collector runs.
+            # Frameworks call a state_dict if there is one, or if isinstance finds it in the class. So only an object
+            # that can resume gets these attributes. Neither function refers to this object: in a reference cycle, the
+            # workers of a dropped loader would live until the garbage collector runs.
             load = functools.partial(self._running.load, self._checkpoint)
             vars(self).update(state_dict=self._checkpoint.state, load_state_dict=load)
 
@@ -170,7 +171,7 @@ class PrefetchLoader(Generic[T]):
         return batches
 
     def _make_iterator(self) -> tuple[Iterator[T], Position]:
-        """Return the loader's iterator, made in the consumer's thread, and its position."""
+        """Make the loader's iterator, and return it with its position. This is called in the consumer's thread."""
         self._running.wait_for_stopped()
         check_shared(self._loader)
         position = Position(self._loader) if self._checkpoint is None else self._checkpoint.begin()
@@ -189,7 +190,7 @@ class PrefetchLoader(Generic[T]):
         return iterator, position
 
     def _announce_order(self, position: SamplerPosition) -> None:
-        """Let the dataset's cache, if it has one, fetch shards in the order of the iteration that begins."""
+        """If the dataset has a cache, let it fetch shards in the order of the iteration that begins."""
         expect_order = getattr(dataset_of(self._loader), "expect_order", None)
         if expect_order is None:
             return
@@ -198,14 +199,14 @@ class PrefetchLoader(Generic[T]):
         if not getattr(self._loader, "shares_prefetch_factor", False):
             batches *= max(1, getattr(self._loader, "num_workers", 0))
         margin = batches * position.batch_size
-        # A cache that is large enough for one epoch must not end the training later, when shards have other sizes.
+        # The size of the cache is checked only once, so it cannot end a training in a later epoch.
         expect_order(position.sampler, position.start, margin=margin, check=not self._cache_checked)
         self._cache_checked = True
 
     def close(self) -> None:
         """End all iterators, and wait until each has stopped preparing batches.
 
-        After 10 s, the wait for an iterator ends with a RuntimeWarning.
+        If an iterator has not stopped after 10 s, warn with a RuntimeWarning and stop waiting for it.
         """
         self._running.stop("its PrefetchLoader was closed")
         for thread in self._running.threads:
@@ -218,7 +219,7 @@ class PrefetchLoader(Generic[T]):
         self.close()
 
     def stats(self) -> Stats:
-        """Return how the latest iteration spent its time; as a str, what limits its speed, in one line."""
+        """Return how the latest iteration spent its time. As a str, the result names what limits the speed."""
         num_workers, sources = getattr(self._loader, "num_workers", None), self._clock.stats.sources
         if sources and isinstance(self._checkpoint, SamplerCheckpoint):
             passes = dataset_of(self._loader).passes(self._checkpoint.state())
@@ -253,7 +254,7 @@ class PrefetchLoader(Generic[T]):
     # The loader's attributes
 
     def __len__(self) -> int:
-        return len(self._loader)  # whose error names the object without a length
+        return len(self._loader)  # if the loader has no length, the error names the loader
 
     @property
     def dataset(self) -> Any:
@@ -269,7 +270,7 @@ class PrefetchLoader(Generic[T]):
 
     @property
     def multiprocessing_context(self) -> Any:
-        """Raise an error: a new DataLoader made of this loader's parts would not prepare batches.
+        """Raise an error, because programs read this to make a new DataLoader, which would not prepare batches.
 
         Tools that read every attribute, such as inspect.getmembers, get the error too.
 
@@ -277,13 +278,13 @@ class PrefetchLoader(Generic[T]):
             LoaderError: Always.
         """
         raise LoaderError(
-            "a loader made of the parts of a PrefetchLoader, as accelerate.skip_first_batches and the resume of the "
-            "Hugging Face Trainer make it, would not prepare its batches and not send them: save state_dict(), and "
+            "accelerate.skip_first_batches and the resume of the Hugging Face Trainer make a new loader of the parts "
+            "of a PrefetchLoader, but it would neither prepare its batches nor send them: save state_dict(), and "
             "continue with load_state_dict() (with the Trainer, pass ignore_data_skip=True; docs/loading.md shows how)"
         )
 
     def __getattr__(self, name: str) -> Any:
-        # Private names are not the loader's: pickle and copy look for some before there is a loader.
+        # Private names are never taken from the loader: pickle and copy ask for some before _loader is set.
         if name.startswith("_") or name in _STATE:
             why = ": resuming needs one of dbloader's samplers, or a loader with a state_dict of its own"
             raise AttributeError(
@@ -294,12 +295,12 @@ class PrefetchLoader(Generic[T]):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the loader, or else of its samplers and dataset, for the next iteration.
 
-        Inside a loop over the loader it has no effect, since the next batch comes after it.
+        Inside a loop over the loader it has no effect, because the next received batch overrides it.
         """
         parts: list[Any] = [self._loader]
         if not hasattr(self._loader, "set_epoch"):
             parts = [getattr(self, name, None) for name in ("batch_sampler", "sampler", "dataset")]
-            parts.append(getattr(parts[0], "sampler", None))  # not the loader's, if that was given a batch_sampler
+            parts.append(getattr(parts[0], "sampler", None))  # the loader's own sampler may be another
         for part in {id(part): part for part in parts if hasattr(part, "set_epoch")}.values():
             part.set_epoch(epoch)
 
@@ -316,7 +317,7 @@ class _Running:
         self.threads = [*(other for other in self.threads if other.is_alive() or not other.stopped), thread]
 
     def stop(self, reason: str) -> None:
-        """Ask all iterators to end; their ``next()`` then raises a LoaderError with the reason."""
+        """Ask all iterators to end. Then their ``next()`` raises a LoaderError with the reason."""
         for thread in self.threads:
             thread.stop(reason)
         for batches in [*self.synchronous]:
@@ -341,14 +342,14 @@ def check_shared(loader: Any) -> None:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return
     dispatcher = getattr(sys.modules.get("accelerate.data_loader"), "DataLoaderDispatcher", None)
-    if dispatcher is not None and isinstance(loader, dispatcher):  # it reads in one process and distributes the batches
+    if dispatcher is not None and isinstance(loader, dispatcher):  # one process reads and distributes the batches
         return
     batches = getattr(loader, "batch_sampler", None)
     world = distributed.get_world_size()
     shuffles = type(getattr(batches, "sampler", None)) is sys.modules["torch.utils.data"].RandomSampler
     if world > 1 and keeps_order(batches) and shuffles:
         raise OptionError(
-            f"shuffle=True does not share the samples among the {world} processes. If all of them have the same "
-            "dataset, each would train on all of it: pass sampler=ShuffleSampler(dataset) instead. If each has only "
-            "its own part, pass sampler=ShuffleSampler(dataset, num_replicas=1, rank=0), which shuffles that"
+            f"shuffle=True does not share the samples among the {world} processes. If all processes have the same "
+            "dataset, each would train on all samples: pass sampler=ShuffleSampler(dataset) instead. If each process "
+            "has only its own part, pass sampler=ShuffleSampler(dataset, num_replicas=1, rank=0) to shuffle the part"
         )

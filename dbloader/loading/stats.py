@@ -1,4 +1,4 @@
-"""Measure how a training spends its time: waiting or computing; and how long each part of making a batch takes."""
+"""Measure how long a training waits and computes, and how long each part of making a batch takes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _DOING = {"read": "reading", "decode": "decoding", "collate": "collating"}
 
 @dataclasses.dataclass
 class SourceStats:
-    """What a source of a mixture gave this process.
+    """What this process has received from one source of a mixture.
 
     Attributes:
-        samples: Samples received.
+        samples: Number of samples received.
         waited_s: Seconds that workers waited for the records of these samples, summed over all workers.
-        passes: How often the source has given all of its samples to all ranks, since the training began.
+        passes: Number of passes over the source since the training began, counting the samples of all ranks.
     """
 
     samples: int = 0
@@ -33,30 +33,30 @@ class SourceStats:
 
 @dataclasses.dataclass(kw_only=True)
 class Stats:
-    """How an iteration has spent its time so far; as a str, the verdict in one line.
+    """How an iteration has spent its time so far. As a str, it is a verdict in one line.
 
     The consumer's times are measured in its Python code. On a GPU, Python runs ahead of the device until it waits for
     the device, such as when it fetches a loss. With such a wait in each step, the times include the device's work.
 
     Attributes:
-        batches: Batches received.
-        samples: Samples in these batches, or None if unknown.
-        skipped: Damaged samples that were skipped, with ``create_loader(on_error=Skip())``.
+        batches: Number of batches received.
+        samples: Number of samples in these batches, or None if unknown.
+        skipped: Number of damaged samples that were skipped, with ``create_loader(on_error=Skip())``.
         skipped_samples: The first 100 skipped samples, each with its index, name and reason.
-        steps: Batches that the consumer has finished.
-        first_s: Seconds until the first batch: the start of the workers, which does not count as waiting.
+        steps: Number of batches that the consumer has finished.
+        first_s: Seconds until the first batch. This is the start of the workers, and does not count as waiting.
         waited_s: Seconds that the consumer waited for all other batches.
         computed_s: Seconds that the consumer worked.
-        ahead: Batches that the loader has made, including those not yet received.
+        ahead: Number of batches that the loader has made, received or not.
         produced_s: Seconds that the loader took to make these batches.
-        copied_s: Seconds that the background thread took to send them to the device and to prepare them.
+        copied_s: Seconds that the background thread took to send these batches to the device and to prepare them.
         blocked_s: Seconds that the background thread waited for the consumer to take a batch.
-        work: Seconds to read, decode and collate them, summed over all workers; None if not measured.
+        work: Seconds to read, decode and collate these batches, summed over all workers; None if not measured.
         serial_s: Seconds of ``work`` that the workers do not share: reading and collating in a ThreadLoader.
-        num_workers: Workers of the loader; None if unknown.
+        num_workers: Number of workers of the loader; None if unknown.
         depth: Most batches ahead of the consumer, as in PrefetchLoader.
-        cpus: CPUs that this process may use.
-        sources: What each source of a mixture gave, by its name.
+        cpus: Number of CPUs that this process may use.
+        sources: Samples and times of each source of a mixture, by the source's name.
     """
 
     batches: int = 0
@@ -80,7 +80,7 @@ class Stats:
 
     @property
     def seconds(self) -> float:
-        """Seconds from the first batch on."""
+        """Seconds since the first batch."""
         return self.waited_s + self.computed_s
 
     @property
@@ -90,13 +90,13 @@ class Stats:
 
     @property
     def samples_per_s(self) -> float | None:
-        """Samples per second in finished steps, from the first batch on; None if unknown."""
-        # An unfinished step has no time yet, so its samples do not count.
+        """Samples per second in finished steps, since the first batch; None if unknown."""
+        # The time of an unfinished step is not known yet, so its samples do not count.
         return self.samples * self.steps / self.batches / self.seconds if self.samples and self.seconds else None
 
     @property
     def enough_workers(self) -> int | None:
-        """Workers that would keep up with the consumer; None if unknown, or if the consumer only takes batches."""
+        """Number of workers that would keep up with the consumer; None if unknown, or if the consumer does no work."""
         if self.num_workers is None or self._measures_only:
             return None
         if self.work is not None:
@@ -105,7 +105,7 @@ class Stats:
 
     @property
     def _measures_only(self) -> bool:
-        # With a smaller share of work, the consumer trains nothing: it measures the loader.
+        # A consumer that works for so short a time does not train. It measures the loader.
         return self.computed_s <= 0.02 * self.seconds
 
     @property
@@ -113,7 +113,7 @@ class Stats:
         return self.computed_s / self.steps
 
     def skip(self, samples: tuple[SkippedSample, ...]) -> tuple[int, tuple[SkippedSample, ...]]:
-        """Count newly skipped samples; return the number of all skipped samples, and the first of them."""
+        """Count newly skipped samples. Return the number of all skipped samples, and the first 100 of them."""
         self.skipped += len(samples)
         self.skipped_samples = (self.skipped_samples + samples)[:100]
         return self.skipped, self.skipped_samples
@@ -126,7 +126,7 @@ class Stats:
         if self.batches < 2:
             return "too few batches to measure: take at least two"
         waited = f"waited for data {100 * self.waiting:.{0 if self.waiting >= 0.1 else 1}f} % of the time"
-        if self.waiting < 0.02:  # faster data would make no visible difference
+        if self.waiting < 0.02:  # faster loading would make no visible difference
             return f"{waited}: the data keeps up"
         return "; ".join(filter(None, (waited, self._main_work(), self._remedy())))
 
@@ -144,7 +144,7 @@ class Stats:
         if (self.copied_s + self.serial_s) / self.ahead >= self._step_s:
             # The background thread is the slowest part with any number of workers.
             doing = "sending and preparing" if self.copied_s >= self.serial_s else "reading and collating"
-            return f"{doing} a batch takes the background thread longer than the consumer needs for one"
+            return f"{doing} a batch takes the background thread longer than the consumer's step"
         enough = self.enough_workers
         if self.num_workers is None or enough is None:
             return "the wrapped loader is too slow"
@@ -160,14 +160,14 @@ class Stats:
 
 
 class Clock:
-    """Measures the times of one iteration, in the consumer and in the producer."""
+    """Measures how long the consumer and the producer of one iteration work and wait."""
 
     def __init__(self) -> None:
         self.stats = Stats()
         self._received: float | None = None
 
     def start_waiting(self) -> float:
-        """Note that the consumer asks for a batch; return the time."""
+        """Note that the consumer asks for a batch, and return the time."""
         asked = now()
         if self._received is not None:
             self.stats.computed_s += asked - self._received
@@ -176,7 +176,7 @@ class Clock:
         return asked
 
     def stop_waiting(self, asked: float) -> None:
-        """Note that the consumer got a batch, an error or the end; ``asked`` is when it asked for it."""
+        """Note that the consumer got a batch, an error or the end. ``asked`` is the result of ``start_waiting``."""
         if self.stats.batches:
             self.stats.waited_s += now() - asked
         else:
@@ -188,7 +188,7 @@ class Clock:
         self._received = now()
 
     def add_batch(self, batch: Any, seconds: float) -> None:
-        """Note that the loader made a batch, and how long that took."""
+        """Note that the loader made a batch in so many seconds."""
         self.stats.ahead += 1
         self.stats.produced_s += seconds
         if type(batch) is TimedBatch and batch.work.total:

@@ -29,30 +29,30 @@ if TYPE_CHECKING:
 
 
 class ThreadLoader:
-    """The TimedBatches of a BatchFetcher, made by threads of this process: nothing is pickled, copied or started up.
+    """The TimedBatches of a BatchFetcher, made by threads of this process. Nothing is pickled or copied.
 
-    It suits fetchers that release the GIL. Records come from a file in all threads, or from a server in one round trip
-    of one thread. Then all threads decode images into the tensor of the batch. In each thread, torch's operations use
-    one core, as in a DataLoader's worker processes.
+    It suits fetchers that release the GIL. All threads read records from a file, or one thread requests them from a
+    server in one round trip. Then all threads decode images into the tensor of the batch. In each thread, torch's
+    operations use one core, as in a DataLoader's worker processes.
 
-    Batches and errors come in order. The threads start with the first ``next()``. They have ended when the consumer
-    sees the end or an error, and after the iterator's ``close()``. If the consumer only drops the iterator, they end
+    Batches and errors are in order. The threads start with the first ``next()``. They have ended when ``next()`` raises
+    an error or StopIteration, and after the iterator's ``close()``. If the consumer only drops the iterator, they end
     after the batches that they have begun.
 
     Args:
         fetcher: Makes the batches.
         batch_sampler: The indices of each batch.
-        num_workers: Threads; with 0 the caller's thread makes each batch when it is asked for.
+        num_workers: Number of threads. With 0 the caller's thread makes each batch when it is asked for.
         dataset: The dataset whose samples are in the batches.
-        prefetch_factor: Most batches ahead of the batch that was received last, for all threads together. No more than
-            these are in memory.
+        prefetch_factor: Most batches made ahead of the last received batch, by all threads together. No more batches
+            are in memory.
     """
 
     whole_batches = True
-    """Batches are not collated from samples, so ``write_store`` cannot store the samples."""
+    """Whether batches are made as a whole, so ``write_store`` cannot store their samples."""
 
     shares_prefetch_factor = True
-    """``prefetch_factor`` is for all workers together, not for each."""
+    """Whether ``prefetch_factor`` counts the batches of all workers together, not of each worker."""
 
     # The same values as in a DataLoader that has a batch_sampler; frameworks read them.
     batch_size = None
@@ -77,7 +77,7 @@ class ThreadLoader:
 
     def __iter__(self) -> Iterator[TimedBatch]:
         order = iter(self.batch_sampler)
-        # A DataLoader draws this for the seeds of its workers; so torch.manual_seed gives the same order with both.
+        # A DataLoader draws this number too, for its workers. So torch.manual_seed gives the same order with both.
         torch.empty((), dtype=torch.int64).random_()
         return _Batches(self._fetcher.snapshot(), order, self.num_workers, self.prefetch_factor)
 
@@ -85,13 +85,13 @@ class ThreadLoader:
 class _Batches(Iterator["TimedBatch"]):
     """One run over a ThreadLoader.
 
-    This is not a generator: a dropped generator runs its ``finally`` at any moment, and shutting an executor down takes
-    locks. A dropped executor ends its threads without locks.
+    This is not a generator. Python may run the ``finally`` of a dropped generator at any moment, and shutting an
+    executor down takes locks. A dropped executor ends its threads without locks.
     """
 
     def __init__(self, fetcher: BatchFetcher, order: Iterator[Sequence[int]], threads: int, ahead: int) -> None:
         self._fetcher = fetcher
-        # Take the first indices now: only then does a sampler that is a generator choose its epoch and draw its seed.
+        # Take the first indices now, because a sampler that is a generator chooses its epoch and seed only then.
         self._order: Iterator[Sequence[int]] | None = itertools.chain([*itertools.islice(order, 1)], order)
         self._threads = threads
         self._ahead = ahead if threads else 0
@@ -109,7 +109,7 @@ class _Batches(Iterator["TimedBatch"]):
                 batch = self._pending.popleft()()
                 self._part_size.adapt(self._idling.since(asked))
                 return batch
-        except StopIteration as stop:  # a sample raised it, and it would end the epoch
+        except StopIteration as stop:  # raised by a sample; it would silently end the epoch
             self.close()
             raise stop_iteration_error("a sample or batch") from stop
         except BaseException as error:
@@ -119,7 +119,7 @@ class _Batches(Iterator["TimedBatch"]):
         raise StopIteration
 
     def _begin_batch(self, order: Iterator[Sequence[int]]) -> None:
-        """Begin the next batch; keep an error for its place, after the batches before it."""
+        """Begin the next batch. Keep an error, and raise it after the earlier batches."""
         try:
             indices = next(order, None)
             if indices is None:
@@ -134,7 +134,7 @@ class _Batches(Iterator["TimedBatch"]):
         """Return how many samples of a batch each thread decodes at a time."""
         if not self._threads:
             return max(1, length)
-        # Large parts decode faster. All threads are busy even so, because batches are begun ahead.
+        # Large parts decode faster. All threads are still busy, because several batches are begun ahead.
         batches = self._ahead if self._fetcher.releases_gil else 1
         return max(1, min(self._part_size.most, -(-length // -(-self._threads // batches))))
 
@@ -155,7 +155,7 @@ class _Batches(Iterator["TimedBatch"]):
 
 
 class _Idling:
-    """Counts the time that threads have nothing to do."""
+    """Measures how long threads have nothing to do."""
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
@@ -177,7 +177,7 @@ class _Idling:
             self._ends.append(now())
 
     def since(self, asked: float) -> float:
-        """Return the seconds since ``asked`` in which threads that are idle now were idle, added up."""
+        """Return how long the threads that are idle now have been idle since ``asked``, in seconds, summed."""
         ended = now()
         with self._lock:
             ends = [*self._ends][min(0, self._open - self._threads) or len(self._ends) :]
@@ -191,14 +191,14 @@ def _raise(error: Exception) -> TimedBatch:
 def limit_intraop_threads() -> None:
     """Make torch's operations in this thread use one core, as in a DataLoader's worker processes.
 
-    torch splits larger operations among as many threads as there are cores, and each thread that calls torch has a team
-    of threads of its own. Many workers would slow each other down. OpenMP, which torch uses here, keeps the size of the
-    team for each thread. ``torch.set_num_threads`` would change it for all later threads.
+    torch splits larger operations among as many threads as there are cores, and each thread that calls torch has its
+    own team of threads. Many workers would slow each other down. OpenMP, which torch uses here, stores the size of the
+    team for each thread. ``torch.set_num_threads`` would change the size for all later threads.
     """
-    torch.get_num_threads()  # torch sets a thread's number at its first call; do that before the limit
+    torch.get_num_threads()  # the first call in a thread sets the size, so this call must be before the limit
     _threadpool_controller().limit(limits=1, user_api="openmp")
 
 
 @functools.lru_cache(maxsize=1)
 def _threadpool_controller() -> ThreadpoolController:
-    return ThreadpoolController()  # looks through all loaded libraries, which takes 10 ms
+    return ThreadpoolController()  # takes 10 ms to look through all loaded libraries

@@ -1,7 +1,7 @@
-"""End the worker processes of a DataLoader when its iterator is dropped, and name a worker that was killed.
+"""End the worker processes of a DataLoader when its iterator is dropped, and find a worker that was killed.
 
-torch's own shutdown asks each worker through a queue, and waits 5 s for it, then another 5 s. In a reference cycle the
-garbage collector finalizes the queues first, and no worker is asked. In a forked child torch asks the parent's workers.
+torch's own shutdown asks each worker through a queue to end, and may wait 10 s for it. In a reference cycle, Python
+finalizes the queues first, so no worker is asked. In a forked child, torch's shutdown asks the parent's workers.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.process import BaseProcess
 
-KILL_WAIT_S = 1.0  # for the kernel to end a killed process; a process that hangs in a file system ends later
+KILL_WAIT_S = 1.0  # time for the kernel to end a killed process; a process that hangs in a file system takes longer
 
 
 def own_workers(iterator: Any) -> None:
-    """Replace the shutdown of a DataLoader's iterator; an iterator without worker processes stays as it is.
+    """Replace the shutdown of a DataLoader's iterator, if it has worker processes.
 
-    torch ends idle workers. Workers that are making a batch are killed, because nobody will receive it. Killing uses no
-    queue and no lock, because garbage collection can begin anywhere, even in a thread that holds the lock.
+    The new shutdown lets torch end idle workers, and kills workers that are making a batch. Killing uses no queue and
+    no lock, because garbage collection can begin anywhere, even in a thread that holds the lock.
 
     An iterator with a thread for pinned memory keeps torch's shutdown, because only torch can end this thread.
     """
@@ -31,11 +31,11 @@ def own_workers(iterator: Any) -> None:
     if not workers or "_shutdown_workers" in vars(iterator):
         return
     if hasattr(iterator, "_pin_memory_thread"):
-        # Keep the queues longer than the iterator, or its shutdown could not ask the workers to end.
+        # These queues must outlive the iterator, because its shutdown asks the workers through them to end.
         queues = (iterator._index_queues, iterator._worker_result_queue, iterator._workers_done_event)
         weakref.finalize(iterator, lambda *_: None, *queues).atexit = False
         return
-    from torch._C import _remove_worker_pids  # or torch raises an error for a killed worker
+    from torch._C import _remove_worker_pids  # torch raises an error for killed workers that it has not forgotten
 
     kill = weakref.finalize(
         iterator, _kill, os.getpid(), [*workers], functools.partial(_remove_worker_pids, id(iterator))
@@ -53,7 +53,7 @@ def _shut_down(reference: weakref.ref[Any], pid: int, kill: weakref.finalize[...
 
 
 def _kill(pid: int, workers: list[BaseProcess], forget: Callable[[], None]) -> None:
-    if os.getpid() != pid:  # a forked child has a copy of the iterator, but the workers are the parent's
+    if os.getpid() != pid:  # a forked child has a copy of the iterator, but the workers belong to the parent
         return
     forget()
     for worker in workers:
@@ -67,7 +67,7 @@ def close_iterator(iterator: Any) -> None:
     if hasattr(iterator, "close"):
         iterator.close()
     elif hasattr(iterator, "_shutdown_workers") and not getattr(iterator, "_persistent_workers", False):
-        # A DataLoader's iterator has no close(). After an error, a reference cycle with the error keeps it alive.
+        # A DataLoader's iterator has no close(). After an error, a reference cycle with the error keeps the iterator.
         iterator._shutdown_workers()
 
 
@@ -75,8 +75,8 @@ def find_killed_worker(iterator: Any, error: BaseException) -> BaseProcess | Non
     """Return the DataLoader worker process whose death explains an error of its connection, or None."""
     modules = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
     if not any(module.startswith("multiprocessing.") for module in modules):
-        return None  # the error of a sample
+        return None  # a sample raised the error
     workers: list[BaseProcess] = getattr(iterator, "_workers", [])
     for worker in workers:
-        worker.join(1.0 / len(workers))  # a killed worker may take a second in all to show an exit code
+        worker.join(1.0 / len(workers))  # wait at most a second in all: a killed worker has its exit code only later
     return next((worker for worker in workers if worker.exitcode), None)

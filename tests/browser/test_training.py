@@ -139,7 +139,7 @@ def test_pasted_state_shows_the_next_batches(page: Page) -> None:
 def test_wrong_state_shows_an_error(page: Page) -> None:
     text = json.dumps(state_of(page, dataset="abc"))
     page.goto(f"{PAGE}&state={quote(text)}")
-    error = "the state is of another dataset, with the digest abc: "
+    error = "the state belongs to another dataset, with the digest abc: "
     expect(page.locator("db-training").get_by_role("alert")).to_contain_text(error)
     expect(page.locator(".samples")).to_have_count(0)
     expect(page.get_by_label("A state_dict() of the loader")).to_have_value(text)

@@ -213,7 +213,7 @@ def test_close_warns_about_a_blocked_source(monkeypatch: pytest.MonkeyPatch) -> 
     source = blocked_source()
     generator = BackgroundGenerator(source)
     assert source.asked.wait(WAIT_S)
-    with pytest.warns(RuntimeWarning, match=r"the source blocks for over 0.01 s") as caught:
+    with pytest.warns(RuntimeWarning, match=r"the source has blocked for 0.01 s") as caught:
         generator.close()
     assert caught[0].filename == __file__
     assert list(generator) == []
@@ -315,7 +315,7 @@ def test_inherited_iterator_raises_in_a_forked_process() -> None:
     assert next(holder[0]) == 0
 
     def use() -> None:
-        with pytest.raises(LoaderError, match=f"iterator of process {os.getppid()}, inherited through a fork"):
+        with pytest.raises(LoaderError, match=f"iterator belongs to process {os.getppid()}, which was forked"):
             next(holder[0])
         holder[0].close()
         holder.clear()

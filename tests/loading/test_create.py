@@ -135,7 +135,7 @@ def test_batches_are_identical_for_any_workers_and_after_resuming(place: Path, k
 
 
 def test_docstring_names_the_functions_of_each_thread(place: Path) -> None:
-    drawing = str(inspect.getdoc(create_loader)).partition("What runs where::")[2].partition("Each ``iter()``")[0]
+    drawing = str(inspect.getdoc(create_loader)).partition("divided like this::")[2].partition("Each ``iter()``")[0]
     kinds = {"background thread": "dbloader-background", "workers": "dbloader-worker", "your thread": "MainThread"}
     drawn, thread = set(), ""
     for line in drawing.splitlines():
@@ -214,7 +214,7 @@ def to_floats(image: Image.Image) -> torch.Tensor:
 
 def test_own_transform_is_used_and_its_floats_are_not_normalized(place: Path) -> None:
     for dataset in (Folder(to_floats), LMDBDataset(place, to_floats), Subset(Folder(to_floats), range(8))):
-        with pytest.raises(OptionError, match=r"must come as uint8 .*, got torch\.float32.*normalize=None"):
+        with pytest.raises(OptionError, match=r"must be uint8 .*, got torch\.float32.*normalize=None"):
             next(iter(create_loader(dataset, **SIZELESS)))
         images, _ = next(iter(create_loader(dataset, normalize=None, **SIZELESS)))
         assert torch.equal(images, torch.stack([to_floats(photo(n)) for n in range(4)]))

@@ -174,8 +174,8 @@ DECODING = "decoding is 80 % of making a batch; "
 
 
 MORE = "about 4 workers instead of 2 would keep up"
-COPYING = "sending and preparing a batch takes the background thread longer than the consumer needs for one"
-READING = "reading and collating a batch takes the background thread longer than the consumer needs for one"
+COPYING = "sending and preparing a batch takes the background thread longer than the consumer's step"
+READING = "reading and collating a batch takes the background thread longer than the consumer's step"
 
 
 @pytest.mark.parametrize(

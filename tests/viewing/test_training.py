@@ -166,7 +166,10 @@ def state_of(place: Path, order: str = "shuffle", **changes: Any) -> str:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"dataset": "abc"}, "the state is of another dataset, with the digest abc: this loader's.* has the digest "),
+        (
+            {"dataset": "abc"},
+            "the state belongs to another dataset, with the digest abc: this loader's .* has the digest ",
+        ),
         ({"length": 99}, "the state must have length 23, as this sampler has, .*, got 99"),
         ({"epoch": "one"}, "'epoch' in the state must be an int, got 'one'"),
         ({"position": 24}, "'position' in the state must be 0 to 23, got 24"),
@@ -191,7 +194,7 @@ def test_wrong_state_is_refused_like_in_the_loader(place: Path, change: Any, sen
         ({"state": "[" * 9999}, "the state must be JSON, such as json.dumps"),
         ({"state": "[1]"}, r"a state must be the dict that state_dict\(\) .* gave, got \[1\]"),
         ({"step": 5}, "step must be from 0 to 4, got 5"),
-        ({"batch_size": 24}, "a batch of batch_size=24 is more than the 23 samples"),
+        ({"batch_size": 24}, "batch_size=24 is more than the 23 samples"),
         ({"batch_size": 0}, "batch_size must be from 1 to 65536, got 0"),
         ({"world_size": 0}, "world_size must be from 1 to 65536, got 0"),
         ({"rank": 1}, "rank must be 0 to 0, of 1 replicas, got 1"),
