@@ -20,7 +20,7 @@ def short_repr(value: object, most: int = 100) -> str:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return names for a message, separated by commas. A list of more than 1,000 letters ends in an ellipsis."""
+    """Return names for a message, separated by commas. A text of more than 1,000 letters is cut."""
     return _cut(", ".join(names), 1000)
 
 
@@ -29,8 +29,8 @@ def _cut(text: str, most: int) -> str:
 
 
 def describe(loader: Any) -> str:
-    """Return a repr of a loader with its type and its known batches, dataset and workers."""
-    dataset = getattr(loader, "source_dataset", None)  # an empty dataset is false
+    """Return a repr of a loader: its type, and its batches, dataset and workers if they are known."""
+    dataset = getattr(loader, "source_dataset", None)  # compared with None, because an empty dataset is false
     dataset = getattr(loader, "dataset", None) if dataset is None else dataset
     size = getattr(loader, "batch_size", None)
     size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None) if size is None else size
@@ -48,12 +48,12 @@ def describe(loader: Any) -> str:
 def _length(sized: Any) -> int | None:
     try:
         return len(sized)
-    except (TypeError, OptionError):  # an iterable without length, or ranks that are not known yet
+    except (TypeError, OptionError):  # an iterable has no length, or the number of ranks is not known yet
         return None
 
 
 def stop_iteration_error(what: str) -> LoaderError:
-    """Return the error to raise for a StopIteration from a user's function, which would end the epoch in torch."""
+    """Return the error to raise if a user's function raises StopIteration, which would silently end the epoch."""
     return LoaderError(
         f"StopIteration was raised while {what} was made, which would end the epoch early: "
         "catch it there, or give next() a default"
@@ -85,8 +85,8 @@ def size(nbytes: float) -> str:
 def printable(text: str) -> str:
     r"""Return a text in which characters that could control a terminal are escaped, such as ``\x1b``.
 
-    It escapes control characters and newlines, invisible characters, characters that change the direction of writing,
-    line and paragraph separators, and lone surrogates. Letters of all scripts stay.
+    Control characters, newlines, invisible characters, characters that change the direction of writing, line and
+    paragraph separators, and lone surrogates are escaped. Letters of all scripts are kept.
     """
     if text.isprintable():
         return text

@@ -1,4 +1,4 @@
-"""Limits of this process: CPUs by affinity and quota, memory by control group; file systems; signals of processes.
+"""The CPUs and the memory that this process may use, the types of file systems, and a block of SIGINT.
 
 Containers are control groups (cgroups). The kernel documents their files in admin-guide/cgroup-v2 (``cpu.max``,
 ``memory.max``), and for version 1 in scheduler/sched-bwc and admin-guide/cgroup-v1/memory. In all functions, ``root``
@@ -26,7 +26,7 @@ def cpu_count(root: str | os.PathLike[str] = "/") -> int:
     return min(cpus, _cpu_quota(Path(root)) or cpus)
 
 
-@cache  # the loaders read it for each batch
+@cache  # the loaders need the quota for each batch
 def _cpu_quota(root: Path) -> int | None:
     """Return how many CPUs the quota of the control group allows, rounded up; None without a quota."""
     quotas = []
@@ -40,7 +40,7 @@ def _cpu_quota(root: Path) -> int | None:
 
 
 def total_memory(root: str | os.PathLike[str] = "/") -> int:
-    """Return the memory of the machine in bytes, or the limit of this process's container if it is lower."""
+    """Return the memory of the machine, or the limit of this process's container if it is lower, in bytes."""
     return min([os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_memory_limits(Path(root))])
 
 
@@ -57,7 +57,7 @@ def available_memory(root: str | os.PathLike[str] = "/") -> int | None:
 def file_system(path: str | os.PathLike[str], root: str | os.PathLike[str] = "/") -> str | None:
     """Return the type of the file system that contains a path, such as "ext4" or "nfs4"; None if unknown.
 
-    proc_pid_mountinfo(5) describes ``proc/self/mountinfo``. A later mount on the same folder hides an earlier one.
+    proc_pid_mountinfo(5) describes ``proc/self/mountinfo``. A later mount on a folder hides an earlier mount.
     """
     resolved = Path(path).resolve()
     deepest, kind = -1, None
@@ -110,16 +110,16 @@ def _numbers(file: Path) -> list[int]:
 
 @contextmanager
 def sigint_blocked() -> Iterator[None]:
-    """Block SIGINT in this thread and in the processes that it starts, where it stays blocked.
+    """Block SIGINT in this thread, and permanently in the processes that it starts.
 
-    Without this, each process that Ctrl-C interrupts during its imports prints a traceback.
+    Without this, Ctrl-C would interrupt new processes during their imports, and each would print a traceback.
     """
     from multiprocessing import resource_tracker
 
     resource_tracker.ensure_running()  # unblocks SIGINT when it starts
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    # The system may give the signal to another thread, such as a thread of OpenBLAS. Python would then raise
-    # KeyboardInterrupt here in spite of the mask, and a process without its data prints a traceback.
+    # The system may send the signal to another thread, such as a thread of OpenBLAS. Then Python would raise
+    # KeyboardInterrupt here in spite of the mask, and a process that gets no data would print a traceback.
     interrupts: list[int] = []
     handler = signal.getsignal(signal.SIGINT)
     deferred = callable(handler) and threading.current_thread() is threading.main_thread()

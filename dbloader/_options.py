@@ -23,9 +23,9 @@ def checked_flag(name: str, value: object, *, none: Literal[False] = False) -> b
 @overload
 def checked_flag(name: str, value: object, *, none: bool) -> bool | None: ...
 def checked_flag(name: str, value: object, *, none: bool = False) -> bool | None:
-    """Return a bool, Python's or NumPy's; with ``none`` also None.
+    """Return a value that is a bool of Python or NumPy, as Python's bool. With ``none``, None is allowed too.
 
-    Other values raise TypeError. To Python, the text ``"no"`` would be true.
+    Other values raise TypeError. In Python, the text ``"no"`` would be true.
     """
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
@@ -45,7 +45,7 @@ def whole_number(
 def whole_number(
     name: str, value: Any, least: int | None = None, most: int | None = None, *, none: bool = False
 ) -> int | None:
-    """Return an int, Python's or NumPy's, from ``least`` to ``most``; with ``none`` also None.
+    """Return an int of Python or NumPy from ``least`` to ``most``. With ``none``, None is allowed too.
 
     Other ints raise OptionError. Other values, such as text, 3.0 and True, raise TypeError.
     """
@@ -64,7 +64,7 @@ def whole_number(
 
 
 def real_number(name: str, value: Any, least: float = 0.0, most: float = math.inf, *, above: bool = False) -> float:
-    """Return a finite number, Python's or NumPy's, from ``least`` to ``most``; with ``above``, greater than ``least``.
+    """Return a finite number from ``least`` to ``most``. With ``above``, it must be greater than ``least``.
 
     Other numbers raise OptionError. Other values raise TypeError.
     """
@@ -79,7 +79,7 @@ def real_number(name: str, value: Any, least: float = 0.0, most: float = math.in
 
 
 def number_from_environment(name: str, default: int) -> int:
-    """Return the number in an environment variable, at least 0; raise OptionError for other values."""
+    """Return the number in an environment variable, at least 0. Raise OptionError for other values."""
     text = os.environ.get(name) or str(default)
     if not re.fullmatch("[0-9]{1,9}", text):
         raise OptionError(f"the environment variable {name} must be a number, got {short_repr(text, 50)}")

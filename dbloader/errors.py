@@ -4,8 +4,8 @@ DBLoaderError
 ├── PlaceError              (ValueError)         a place is neither a path nor a usable URI
 ├── StoreError
 │   ├── StoreNotFoundError  (FileNotFoundError)  nothing is at the place
-│   ├── StoreExistsError    (FileExistsError)    something is there already
-│   ├── StoreLockedError    (BlockingIOError)    another process is writing there
+│   ├── StoreExistsError    (FileExistsError)    something is at the place already
+│   ├── StoreLockedError    (BlockingIOError)    another process is writing to the place
 │   ├── StoreAccessError    (PermissionError)    the place may not be read or written
 │   ├── StoreFullError      (OSError)            the disk is full
 │   ├── StoreUnreachableError (ConnectionError)  no server answers at the place
@@ -27,9 +27,9 @@ DBLoaderError
 ├── ConversionError         (RuntimeError)       a bad file ended the conversion, as its options demand
 ├── ExportError             (OSError)            a file cannot be written, or its format cannot contain a record
 ├── LoaderError             (RuntimeError)       the loader would hang or silently lose batches
-└── OptionError             (ValueError)         an option is out of its range, or two exclude each other
+└── OptionError             (ValueError)         an option is out of its range, or two options exclude each other
 
-Each can be created from one string, because DataLoader workers send errors in this form.
+Each error can be made from one string, because DataLoader workers send errors in this form.
 """
 
 
@@ -118,7 +118,7 @@ class NotTiledError(ImageError, ValueError):
 
 
 class PixelRangeError(ImageError, ValueError):
-    """The range of the pixel values is unknown, so they cannot become 8-bit pixels."""
+    """The range of the pixel values is unknown, so the values cannot be converted to 8 bits."""
 
 
 class DamagedImageError(ImageError, ValueError):
@@ -146,4 +146,4 @@ class LoaderError(DBLoaderError, RuntimeError):
 
 
 class OptionError(DBLoaderError, ValueError):
-    """An option is out of its range, or two exclude each other."""
+    """An option is out of its range, or two options exclude each other."""
