@@ -1,4 +1,4 @@
-"""The web application of the viewer: its routes, and the values in a request. No value becomes a path on disk."""
+"""The web application of the viewer: its routes, and the values in a request. No value is used as a path on disk."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-# The files of /static/NAME, by name. They are read here: no path is ever made from a request.
+# Name in /static/NAME -> content and type. The files are read here, so no path is made from a request.
 STATIC = {
     path.name: (path.read_bytes(), _TYPES[path.suffix])
     for path in (Path(__file__).parent / "static").glob("*")
@@ -80,10 +80,10 @@ _STATUS = (
 )
 _CLIENT_GONE = 499  # nginx's status for a client that has closed the connection
 _LARGEST = 2**63 - 1
-_MOST_BODY = 100_000  # bytes of a change of marks; a query has at most 10,000 letters
+_MOST_BODY = 100_000  # bytes of a POST body; the longest part is a query of at most 10,000 letters
 _INTEGER = re.compile("-?[0-9]{1,19}")
-# After so many answers, LMDB's pages are released. Otherwise the pages of all images that were shown would count as
-# memory of this process: 600 MB after 4,500 thumbnails of ten million.
+# After this number of answers, LMDB's pages are released. Otherwise the pages of all shown images would count as memory
+# of this process. After 4,500 thumbnails of a store of ten million images, that was 600 MB.
 _RELEASED_AFTER = 50
 
 
@@ -91,15 +91,15 @@ class ViewerState:
     """State that all requests to a viewer share.
 
     Args:
-        stores: One store or two. Several threads read them.
+        stores: The stores. Several threads read them.
         tell: Called with each line for the person who started the viewer.
-        training: The training view; None for one without a transform.
+        training: The training view; None for a training view without a transform.
         listing: A listing whose columns are joined to the records of each store.
         read_only: Do not let the page set marks.
 
     Attributes:
-        started: A random text in the addresses of pictures. Without it, a browser would show pictures that it has kept
-            from an earlier viewer on this port.
+        started: A random text in the addresses of pictures. Without this text, a browser would show pictures that it
+            has kept from an earlier viewer on this port.
         answers: Counts the answers.
     """
 
@@ -123,7 +123,7 @@ class ViewerState:
         self.answers = itertools.count(1)
 
     def close(self) -> None:
-        """End the threads and the process that belong to the page."""
+        """End the searches for duplicates and the process of the training view."""
         for search in self.searches:
             search.stop()
         self.training.close()
@@ -172,7 +172,7 @@ class ViewerRequest:
 
 
 def _stores(request: ViewerRequest) -> list[dict[str, Any]]:
-    for search in request.state.searches:  # first: this and the marks may change the columns
+    for search in request.state.searches:  # before reading the columns, because searches and marks change them
         search.join()
     marks = [marks.describe() for marks in request.state.marks]
     return [
@@ -192,7 +192,7 @@ def _stores(request: ViewerRequest) -> list[dict[str, Any]]:
 
 
 def _change_marks(request: ViewerRequest, body: bytes) -> dict[str, Any]:
-    """Mark the records that match the query ``q`` in a body of JSON; see ``Marks.change``. Return what changes."""
+    """Mark the records that match the query ``q`` in a body of JSON. Return the facts of the store after the change."""
     try:
         change = json.loads(body)
         text = change.pop("q")
@@ -205,7 +205,7 @@ def _change_marks(request: ViewerRequest, body: bytes) -> dict[str, Any]:
 
 
 def _note(request: ViewerRequest) -> dict[str, str | None]:
-    """Return a note if the store was replaced or removed since the viewer was started."""
+    """Return a note if the store has been replaced or removed since the start of the viewer."""
     with copy.copy(request.store) as now:  # the copy opens the place again
         try:
             if now.manifest == request.store.manifest:
@@ -293,7 +293,7 @@ def _field(request: ViewerRequest) -> int | None:
 
 
 def _picture(request: ViewerRequest, data: bytes, headers: dict[str, str]) -> Response:
-    """Return a file. The browser may keep it for ever if its address contains the ``started`` of this viewer."""
+    """Return a picture. The browser may keep it if its address contains the ``started`` of this viewer."""
     is_own = request.text("v") == request.state.started
     headers["Cache-Control"] = f"private, {'max-age=31536000, immutable' if is_own else 'no-cache'}"
     return Response(data, headers=headers)
@@ -310,7 +310,7 @@ def _training(request: ViewerRequest, function: str, *arguments: int) -> Any:
 
 
 def _seen(request: ViewerRequest) -> Response:
-    """Return an image that the network gets. The header X-Values describes how its values are shown."""
+    """Return an image as the neural network gets it. The header X-Values describes how its values are shown."""
     data, note = _training(request, "show_image", request.integer("index"), request.integer("position"))
     return Response(data, media_type="image/png", headers={"Cache-Control": "no-store", "X-Values": note})
 
@@ -322,7 +322,7 @@ def _static(name: str) -> Response:
     return Response(data, media_type=kind, headers={"Cache-Control": "no-cache"})
 
 
-# Path, function, and whether it decodes images. As many decoding functions run at a time as there are cores.
+# (path, function, whether the function decodes images). At most one decoding function runs for each CPU.
 # A function takes a request and returns a Response or a value of JSON.
 ROUTES: tuple[_Route, ...] = (
     ("/", lambda _: _static("index.html"), False),
@@ -354,7 +354,7 @@ def create_app(state: ViewerState, routes: Iterable[_Route] = ROUTES) -> Starlet
     def endpoint(function: _Function, *, decodes: bool) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             async with slots if decodes else nullcontext():
-                if await request.is_disconnected():  # the image was scrolled away while the request waited
+                if await request.is_disconnected():  # the user has scrolled past the image meanwhile
                     return Response(status_code=_CLIENT_GONE)
                 return await run_in_threadpool(_answer, function, ViewerRequest(state, request))
 
@@ -369,7 +369,7 @@ def create_app(state: ViewerState, routes: Iterable[_Route] = ROUTES) -> Starlet
             async for part in request.stream():
                 body += part
                 if len(body) > _MOST_BODY:
-                    return error_response(413, f"at most {_MOST_BODY:,} bytes are taken")
+                    return error_response(413, f"a request may have at most {_MOST_BODY:,} bytes")
             return await run_in_threadpool(_answer, lambda asked: function(asked, body), ViewerRequest(state, request))
 
         return answer

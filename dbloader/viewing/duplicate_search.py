@@ -21,10 +21,10 @@ class _StopError(Exception):
 
 
 class DuplicateSearch:
-    """A search for duplicates in a thread, as `dbloader duplicates` does it. Threads may share it.
+    """The search of `dbloader duplicates`, in a thread. Threads may share this object.
 
-    Its result is joined to the columns of the store: ``duplicates.extra`` is true for all duplicates but the first of
-    each group, ``duplicates.differ`` for the records of a group whose labels differ.
+    The result is joined to the columns of the store. ``duplicates.extra`` is true for all records of a group but the
+    first. ``duplicates.differ`` is true for a record with another label than the first, and for this first record.
     """
 
     def __init__(self, selections: Selections) -> None:
@@ -44,25 +44,25 @@ class DuplicateSearch:
                 self._thread.start()
 
     def stop(self) -> None:
-        """Cancel the search, and wait until it has ended. While it compares fingerprints, this can take a while."""
+        """Cancel the search, and wait until it has ended. This can take a while if it is comparing fingerprints."""
         with self._lock:
             self._stopped.set()
             if self._thread is not None:
                 self._thread.join()
 
     def describe(self) -> dict[str, Any]:
-        """Return whether the search runs, its ``done`` records of all, and the ``problem`` of the last search or ""."""
+        """Return whether the search runs, the numbers of ``done`` and all records, and the last ``problem`` or ""."""
         running = self._thread is not None and self._thread.is_alive()
         return {"running": running, "done": self._done, "of": len(self._store), "problem": self._problem}
 
     def join(self) -> None:
-        """Join the last result, also that of `dbloader duplicates`, unless it is joined."""
+        """Join the last result, unless it is joined already. `dbloader duplicates` may have made it."""
         groups = load_groups(self._store)
         if groups is None or self._joined == (groups.distance, len(groups.rows)):
             return
         try:
             labels = self._store.column("label")
-        except DamagedStoreError:  # the counts of the classes show it
+        except DamagedStoreError:  # the page shows this error with the counts of the classes
             return
         index, of = groups.rows["index"], groups.rows["of"]
         differs = labels[index] != labels[of]

@@ -17,7 +17,7 @@ _MOST_PIXELS = 2**27  # larger images are not sent to a browser as stored
 
 
 def image_of(store: Store, record: Record, field: int | None) -> Any:
-    """Return the image of a record, bytes or an array; with ``field``, the file in this file field of the store."""
+    """Return the image of a record, as bytes or an array. With ``field``, return the file in this file field."""
     names = store.manifest.file_fields
     if field is not None and not 0 <= field < len(names):
         raise OptionError(f"{store.place} has {len(names)} file fields, numbered from 0; got field={field}")
@@ -30,7 +30,7 @@ def image_of(store: Store, record: Record, field: int | None) -> Any:
 def stored_file(store: Store, index: int, field: int | None, *, download: bool) -> tuple[bytes, dict[str, str]]:
     """Return the image file of a record, or the file in a field, and the headers of the response.
 
-    A browser shows only formats that contain nothing but pixels. It saves all others, such as SVG, and runs none.
+    The headers let a browser show only formats that contain nothing but pixels. It saves all others, such as SVG.
 
     Raises:
         DamagedRecordError: The record is damaged.
@@ -54,7 +54,7 @@ def stored_file(store: Store, index: int, field: int | None, *, download: bool) 
 
 
 def why_rendered(image: Any) -> str | None:
-    """Return the reason why a browser gets a picture made of an image; None if it gets the stored image."""
+    """Return why a browser must get a converted picture of an image; None if it can show the stored image."""
     if not isinstance(image, bytes):
         return "it is an array"
     try:

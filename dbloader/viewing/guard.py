@@ -1,4 +1,4 @@
-"""Protect the viewer: answer only a browser that has opened the link, and close connections that send no request."""
+"""Protect the viewer: answer only browsers that have opened a link, and close connections that send no request."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _TOKEN = "token"
 _TOKEN_BYTES = 32
 _HOST = re.compile(r"(?:\[(?P<ipv6>[0-9a-fA-F:.]+)\]|(?P<name>[0-9A-Za-z._-]+))(?::(?P<port>[0-9]{1,5}))?")
 _NAVIGATION = ("navigate", "document")
-_REQUEST_S = 10  # a browser sends its request at once
-_CHANGES = re.compile("/api/[0-9]+/(marks|duplicates)")  # the only paths that take POST
+_REQUEST_S = 10  # longest time for a request to arrive; a browser sends its request at once
+_CHANGES = re.compile("/api/[0-9]+/(marks|duplicates)")  # the only paths that accept POST
 _OPEN = "open the link that dbloader view printed"
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>dbloader</title>
 <meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">
@@ -64,18 +64,18 @@ def _refusal(message: str, *, is_page: bool) -> Response:
 
 
 class Guard:
-    """An ASGI application that passes permitted requests to another application and refuses all others.
+    """An ASGI application that passes permitted requests to another application and refuses all other requests.
 
-    The URL from ``link`` works once: it gives the browser a cookie, which each further request must contain. A second
-    browser needs a new link. All answers, also errors, have the headers in ``HEADERS``.
+    The URL from ``link`` works once. It gives the browser a cookie, and each further request must contain this cookie.
+    A second browser needs a new link. All answers, including errors, have the headers in ``HEADERS``.
 
     Args:
         app: The application that answers permitted requests.
         host: The host that the server listens on. Requests may name it, or a loopback address, as their ``Host``.
         port: The port that the server listens on.
-        is_public: Whether other machines can reach the server. Then requests may name any address.
-        read_only: Whether nothing can be changed. Otherwise the viewer's own page may send POST to two paths: one sets
-            marks, and one searches for duplicates, which writes a file beside the store.
+        is_public: Whether other machines can reach the server. Then requests may name any IP address.
+        read_only: Whether all changes are refused. Otherwise the viewer's own page may send POST to two paths. One sets
+            marks. The other searches for duplicates, which writes a file beside the store.
         tell: Called with a sentence for the person who started the server, when a browser opens a used link.
     """
 
@@ -102,7 +102,7 @@ class Guard:
         self._lock = threading.Lock()
 
     def link(self) -> str:
-        """Return a URL that opens the page in one browser. The URL changes when it has been used."""
+        """Return a URL that opens the page in one browser. After it was used, return a new URL."""
         with self._lock:
             self._token = self._token or secrets.token_urlsafe(_TOKEN_BYTES)
             return f"{self._address}/?{_TOKEN}={self._token}"
@@ -121,7 +121,7 @@ class Guard:
         await (refused or self._app)(scope, receive, send_with_headers)
 
     def _refuse(self, scope: Scope) -> Response | None:
-        """Return the answer to a request that the application must not see; None to pass the request to it."""
+        """Return the answer to a request that the application must not get; None if the request is permitted."""
         request = HTTPConnection(scope)
         host = self._checked_host(request.headers.getlist("host"))
         is_page = scope["path"] == "/"
@@ -129,11 +129,11 @@ class Guard:
             return _refusal(f"this server answers only to its own name: {_OPEN}", is_page=is_page)
         is_change = scope["method"] == "POST" and not self._read_only and _CHANGES.fullmatch(scope["path"]) is not None
         if scope["method"] not in ("GET", "HEAD") and not is_change:
-            return error_response(405, "this server only shows: it takes GET and HEAD", {"Allow": "GET, HEAD"})
+            return error_response(405, "this server accepts only GET and HEAD", {"Allow": "GET, HEAD"})
         is_foreign = request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
         navigates = (request.headers.get("sec-fetch-mode"), request.headers.get("sec-fetch-dest")) == _NAVIGATION
         if is_foreign and not (is_page and navigates):
-            return _refusal(f"a page of another site asked for this: {_OPEN}", is_page=is_page)
+            return _refusal(f"a page of another site sent this request: {_OPEN}", is_page=is_page)
         if is_change and not _is_same_origin(request):
             return error_response(403, f"only the page of this viewer can do this: {_OPEN}")
         cookie = f"dbloader-{host['port'] or 80}"
@@ -150,9 +150,9 @@ class Guard:
             return HTMLResponse(_RELOAD, headers={"Cache-Control": "no-store"})
         if token is None or not any(_equal(token, used) for used in self._used):
             return _refusal(f"this browser is not known here: {_OPEN}", is_page=is_page)
-        if self._token is None:  # otherwise a new link was printed before
-            self._tell(f"A link that was used before was opened in another browser. A new one: {self.link()}")
-        return _refusal("this link was used before, and works once: open the new one", is_page=is_page)
+        if self._token is None:  # otherwise an unused link has been printed already
+            self._tell(f"A link that was used before was opened in another browser. A new link: {self.link()}")
+        return _refusal("this link was used before, and works only once: open the new link", is_page=is_page)
 
     def _checked_host(self, values: Sequence[str]) -> dict[str, Any] | None:
         match = _HOST.fullmatch(values[0]) if len(values) == 1 else None
@@ -160,7 +160,7 @@ class Guard:
             return None
         host = match["ipv6"] or match["name"]
         address = _address(host)
-        # Another site can make its own name point to this machine (DNS rebinding), but cannot own an address of it.
+        # Another site can make its own name point to this machine (DNS rebinding), but cannot have an IP address here.
         valid = host.lower() in self._names or (address is not None and (self._is_public or address.is_loopback))
         return match.groupdict() if valid else None
 
@@ -181,7 +181,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _is_same_origin(request: HTTPConnection) -> bool:
-    """Return whether a page of this server sent a request. Over http, browsers name the site only to loopback hosts."""
+    """Return whether a page of this server sent a request. Without https, only loopback hosts get sec-fetch-site."""
     site, origin = (request.headers.get(name) for name in ("sec-fetch-site", "origin"))
     return site == "same-origin" or (site is None and origin == f"http://{request.headers['host']}")
 
@@ -201,8 +201,8 @@ def _take_token(query: bytes) -> tuple[str | None, str]:
 class Connection(H11Protocol):
     """A connection that is closed if a request does not arrive completely within 10 s.
 
-    uvicorn limits only the time between requests. Without this limit, half-open connections, which need no cookie,
-    could use up all file descriptors of the process.
+    uvicorn limits only the time between requests. Without this limit, anyone could use up all file descriptors of the
+    process with unfinished requests, even without a cookie.
     """
 
     _timer: asyncio.TimerHandle | None = None
@@ -214,7 +214,7 @@ class Connection(H11Protocol):
 
     @override
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)  # this ends uvicorn's own timer, even if the data are half a request
+        super().data_received(data)  # this ends uvicorn's own timer, even after an incomplete request
         is_answering = (
             self.cycle is not None  # type: ignore[redundant-expr] # uvicorn sets it to None at first
             and not self.cycle.response_complete

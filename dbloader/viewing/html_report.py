@@ -1,4 +1,4 @@
-"""Write a report of a store as one HTML file, for a mail or as an artifact of CI. It needs no server and no script."""
+"""Write a report of a store as one HTML file, for a mail or as a CI artifact. The file needs no server or script."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from dbloader.stores.base import Store
 
-_SAMPLES, _SAMPLE_BYTES = 60, 1_200_000  # bytes of all pictures: the file must fit into a mail
+_SAMPLES, _SAMPLE_BYTES = 60, 1_200_000  # number and total bytes of the pictures; the file must fit into a mail
 _CLASSES, _LINES = 100, 200
-_HIGH = 60  # pixels of a histogram
+_HIGH = 60  # height of a histogram in pixels
 
 _HEAD = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
@@ -60,15 +60,15 @@ def write_html(
 ) -> tuple[int, int]:
     """Write facts, samples, histograms, classes and the conversion's report of a store to a new HTML file.
 
-    The samples are spread evenly over the classes. Every call chooses the same samples. Return the numbers of bytes and
-    of samples in the file.
+    The samples are spread evenly over the classes. Every call chooses the same samples. Return (bytes of the file,
+    number of samples).
 
     Args:
         place: Place of the store.
         output: The file.
-        where: A query. If given, samples, histograms and classes are of the matching records only, and the file has no
-            report of the conversion.
-        listing: A listing whose columns the query may name.
+        where: A query. With a query, samples, histograms and classes describe only the matching records, and the file
+            has no report of the conversion.
+        listing: A listing with further columns for the query.
         tell: Called with sentences about the listing.
 
     Raises:
@@ -76,8 +76,8 @@ def write_html(
         StoreError: The store cannot be read.
         OSError: The file cannot be written.
     """
-    if os.path.lexists(output):  # OUTPUT may be the store itself
-        raise OptionError(f"--html must be a new file, and {os.fspath(output)} exists: move it away")
+    if os.path.lexists(output):  # the user may have given the store itself
+        raise OptionError(f"--html must be a new file, but {os.fspath(output)} exists: move it away")
     aside = Path(f"{os.fspath(output)}.{os.getpid()}.partial")
     if not aside.parent.is_dir():
         raise OptionError(f"--html {os.fspath(output)}: there is no folder {aside.parent}; make it first")
@@ -122,12 +122,12 @@ def _sheet(store: Store, selected: Any) -> tuple[int, str]:
 
 
 def _samples(store: Store, selected: Any) -> list[int]:
-    """Return the indices of the samples, ascending. Each class has equally many, unless it has too few records."""
+    """Return the indices of the samples, ascending. All classes with enough records have the same number of samples."""
     rng, labels = np.random.default_rng(0), store.column("label")[np.asarray(selected, np.int64)]
     order = rng.permutation(len(labels))
     by_label = order[np.argsort(labels[order], kind="stable")]
     _, begins, counts = np.unique(labels[by_label], return_index=True, return_counts=True)
-    turns = np.arange(len(by_label)) - np.repeat(begins, counts)  # the number of each record in its class
+    turns = np.arange(len(by_label)) - np.repeat(begins, counts)  # number of each record in its class, from 0
     chosen = by_label[np.lexsort((rng.permutation(len(labels)), turns))[:_SAMPLES]]
     indices: list[int] = np.asarray(selected)[np.sort(chosen)].tolist()
     return indices
@@ -168,7 +168,7 @@ def _bars(counts: Sequence[int], kind: str = "") -> str:
     most = max(counts, default=1) or 1
     return "".join(
         f'<rect{kind} x="{x + 0.06:.2f}" y="{_HIGH - high:.1f}" width=".88" height="{high:.1f}"/>'
-        for x, high in enumerate(number and max(1.5, number / most * _HIGH) for number in counts)  # visible, if any
+        for x, high in enumerate(number and max(1.5, number / most * _HIGH) for number in counts)  # visible unless 0
     )
 
 
@@ -177,7 +177,7 @@ def _events(store: Store) -> str:
     report = known.read(count=_LINES)
     if not report["total"]:
         return "<h2>Report of the conversion</h2><p>Nothing happened to any file.</p>"
-    # Damaged images first: they are in the store.
+    # Damaged images are first, because they are in the store.
     lines = known.read("damaged", count=_LINES)["rows"]
     lines += [line for line in report["rows"] if line["event"] != "damaged"]
     rows = [[text(line["event"]), text(line["name"]), text(line["reason"])] for line in lines[:_LINES]]

@@ -40,8 +40,8 @@ def join_listing(
 ) -> dict[str, FieldColumn]:
     """Return the columns of a listing, joined to the records by the column ``index`` or a name.
 
-    A column is left out if its values are not scalars of one kind. A column ``prediction``, with names of classes or
-    integer labels, adds the column ``labels.differ``: whether the prediction is not the label.
+    A column is left out if its values are not scalars of one kind. If the listing has a column ``prediction`` with
+    class names or integer labels, the result also has ``labels.differ``: whether the prediction differs from the label.
 
     Args:
         store: The store.
@@ -62,7 +62,7 @@ def join_listing(
             values += [None] * (len(order) - len(values)) + [value] * len(found)
         order += found
     if not order:
-        raise SourceError(f"{where}: no row names a record of {store.place}; its column name, path or index must do so")
+        raise SourceError(f"{where}: no row has the name, path or index of a record of {store.place}")
     joined = {}
     for name, values in columns.items():
         spread = np.full(length, None)
@@ -83,7 +83,7 @@ def join_listing(
 
 
 def _parse(values: list[Any]) -> list[Any]:
-    """Return the values of a column of a .csv: booleans, numbers, or the texts if one is neither."""
+    """Return the values of a column of a .csv as booleans or numbers, or unchanged if any value is neither."""
     for read in (_BOOLEANS.__getitem__, _number):
         with suppress(KeyError, ValueError):
             return [None if value in (None, "") else read(value) for value in values]
@@ -91,7 +91,7 @@ def _parse(values: list[Any]) -> list[Any]:
 
 
 def _number(text: str) -> float:
-    """Return an int or a float; ValueError for other text, and for identifiers such as 007."""
+    """Return an int or a float. Raise ValueError for other text, and for identifiers such as 007."""
     if _INTEGER.fullmatch(text):
         return int(text)
     if _FLOAT.fullmatch(text):
@@ -100,7 +100,7 @@ def _number(text: str) -> float:
 
 
 def _compare(store: Store, prediction: FieldColumn, where: str, *, is_csv: bool) -> FieldColumn:
-    """Return whether predictions differ from the labels; no value where one of them is missing."""
+    """Return whether predictions differ from the labels. Records without a prediction or label have no value."""
     classes, labels, values = store.manifest.classes, store.column("label"), prediction.values
     if prediction.kind == "text":
         table = {"": NO_LABEL} | {name: label for label, name in enumerate(classes)}
@@ -109,8 +109,8 @@ def _compare(store: Store, prediction: FieldColumn, where: str, *, is_csv: bool)
             raise SourceError(f"{where}: no prediction is the name of a class, such as {short_repr((*classes, '')[0])}")
     elif is_csv and any(_INTEGER.fullmatch(name) and int(name) != label for label, name in enumerate(classes)):
         raise SourceError(
-            f"{where}: a prediction may be a label, or the name of a class that looks like an integer: write a .jsonl, "
-            "where text is a name and an integer a label"
+            f"{where}: it is unclear whether a prediction is a label or a class name, because a class has an integer "
+            "as its name: write a .jsonl, where a text is a name and an integer is a label"
         )
     known = (values != NO_LABEL) & (labels != NO_LABEL)
     return FieldColumn("bool", np.where(known, values != labels, NO_BOOL).astype(np.uint8))

@@ -26,7 +26,7 @@ _COLUMNS = ("index", "path", "label")
 def stream_listing(selections: Selections, text: str, kind: str) -> Iterator[bytes]:
     """Return the parts of a listing of the records that match a query, in UTF-8.
 
-    Its columns are ``index``; ``path``, the name of the record; and ``label``, the name of the class or an integer.
+    The columns are ``index``, ``path`` (the name of the record) and ``label`` (the name of the class, or an integer).
 
     Args:
         selections: Evaluates the query.

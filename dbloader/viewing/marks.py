@@ -1,4 +1,4 @@
-"""Set marks on records: the viewer's only file. ``copying.marks`` describes it."""
+"""Set marks on records, in a file beside the store. ``copying.marks`` describes the file."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _CHANGES = ("drop", "label", "tag", "clear")
 class Marks:
     """The marks of a store. They are joined to its columns as ``mark.drop``, ``mark.label`` and ``mark.tags``.
 
-    Threads may share it. Several viewers may change the same file.
+    Threads may share this object. Several viewers may change the same file.
 
     Args:
         selections: Evaluates queries of the store.
-        read_only: Change nothing.
+        read_only: Refuse all changes.
     """
 
     def __init__(self, selections: Selections, *, read_only: bool = False) -> None:
@@ -55,10 +55,10 @@ class Marks:
             self._file = path.with_name(f"{path.name}.marks.jsonl")
 
     def describe(self) -> dict[str, Any]:
-        """Return what the page shows, after reading a file that has been changed.
+        """Return what the page shows about the marks. If the file has changed, read it first.
 
-        ``why_not`` is the reason why no mark can be set, or None. ``count`` is the number of marked records,
-        ``revision`` changes with the marks, and ``command`` is the copy that applies them.
+        ``why_not`` is the reason why no mark can be set, or None. ``count`` is the number of marked records.
+        ``revision`` changes with the marks. ``command`` copies the store and applies the marks.
         """
         try:
             with self._lock:
@@ -80,7 +80,7 @@ class Marks:
 
         Raises:
             OptionError: The query or the change is wrong, or no marks can be set here.
-            SourceError: The file has a mistake. It stays as it is.
+            SourceError: The file has a mistake. It is not changed.
             DBLoaderError: The file cannot be written.
         """
         self._check(change)
@@ -112,7 +112,7 @@ class Marks:
         return ": ".join([*parts, *filter(None, [known["why_not"]])])
 
     def _repr_html_(self) -> str | None:
-        """Return the marks as HTML, with eight of the marked records and the command of the copy, for notebooks."""
+        """Return HTML for notebooks: eight of the marked records, and the command that copies the store."""
         head, command = repr(self), self.describe()["command"]
         return records_html(self._selections.store, sorted(self._marks), head, command * bool(self._marks))
 
@@ -120,7 +120,7 @@ class Marks:
         if self._read_only:
             return "the viewer was started with --read-only"
         if self._file is None:
-            return "marks are in a file beside the store, and MongoDB has no place for it"
+            return "marks are in a file beside the store, but a store in MongoDB has no place for a file"
         there = self._file if self._file.exists() else self._file.parent
         for path in (self._file.parent, there):
             if not os.access(path, os.W_OK, effective_ids=True):
@@ -134,14 +134,14 @@ class Marks:
         if key == "label" and classes and value not in classes:
             raise OptionError(f"no class is called {short_repr(value, 50)}; the classes are {short_repr(classes, 100)}")
         if key == "label" and not classes and (type(value) is not int or abs(value) >= 2**63):
-            raise OptionError(f"a label is an integer here, as the store has no classes, got {short_repr(value, 50)}")
+            raise OptionError(f"the store has no classes, so a label is an integer, got {short_repr(value, 50)}")
         if key == "tag" and (wrong := why_not_tags([value])):
             raise OptionError(wrong)
         if key in ("drop", "clear") and value is not True:
             raise OptionError(f"{key} must be true, got {short_repr(value, 50)}")
 
     def _read(self) -> None:
-        """Read the file if it has changed since this object read or wrote it."""
+        """Read the file if it has changed since this object last read or wrote it."""
         seen = None
         if self._file is not None:
             with suppress(FileNotFoundError):
@@ -155,7 +155,7 @@ class Marks:
         self._show(marks)
 
     def _write(self, path: Path, marks: dict[int, dict[str, Any]]) -> tuple[int, ...] | None:
-        """Replace the file, or remove it with the last mark. Return its signature."""
+        """Replace the file, or remove it if there are no marks. Return its signature, or None without a file."""
         if not marks:
             path.unlink(missing_ok=True)
             return None
@@ -209,7 +209,7 @@ def _changed(mark: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
 
 
 def _pack(texts: dict[int, str], length: int) -> Names:
-    """Return the texts of a few of many records."""
+    """Return the texts of all records, given the texts of a few; "" for all others."""
     order = sorted(texts)
     packed = [texts[index].encode(errors="replace") for index in order]
     offsets = np.zeros(length + 1, np.int64)
@@ -223,12 +223,12 @@ def _signature(status: os.stat_result) -> tuple[int, ...]:
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Keep other viewers from changing marks in a folder meanwhile."""
+    """Prevent other viewers from changing marks in a folder during the block."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        with suppress(OSError):  # not every network file system has locks
+        with suppress(OSError):  # some network file systems have no locks
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
-        os.fsync(descriptor)  # puts the rename or removal of the file on the disk
+        os.fsync(descriptor)  # writes the rename or removal of the file to the disk
     finally:
         os.close(descriptor)

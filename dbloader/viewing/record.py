@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 _FACTS = ("index", "name", "label", "format", "width", "height", "damaged", "resized_from")
-_ELEMENTS = 400  # of a larger array, the page shows only the shape; of a long vector, also the first values
-_FIRST = 8
-_BOXES = 2000  # that the page draws
+_ELEMENTS = 400  # for arrays with more elements, the page shows only dtype and shape
+_FIRST = 8  # number of values that the page shows of a longer vector
+_BOXES = 2000  # number of boxes that the page draws
 
 
 def show_record(store: Store, index: int) -> dict[str, Any]:
@@ -33,11 +33,11 @@ def show_record(store: Store, index: int) -> dict[str, Any]:
 
     - ``crc``: "verified";
     - ``orientation``: the EXIF orientation, 1 to 8, that browsers apply to the image;
-    - ``rendered``: the reason why browsers get a picture made of the image; None if they get the stored image;
+    - ``rendered``: the reason why browsers get a converted picture; None if they get the stored image;
     - ``boxes``: the first 2,000 boxes, in pixels of the stored image, and ``box_labels``, the names of their classes;
     - ``vectors``: the names of fields with a vector;
-    - ``files``: number and name of each file field of the record, and for a mask its ``legend``: value, color, share of
-      the pixels, and name of each value.
+    - ``files``: number and name of each file field of the record. For a mask, ``legend`` has the value, color, share of
+      pixels and name of each of its classes.
 
     For a damaged record, return only its ``index``, ``name`` and ``error``.
 
@@ -84,7 +84,7 @@ def _legend(store: Store, field: str, data: bytes) -> list[tuple[int, str, float
 
 
 def _array(value: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Return a value as float64, shape (rows, *shape); an array without rows if the value does not fit."""
+    """Return a value as float64 with the shape (rows, *shape); without rows if the value has another shape."""
     with suppress(ValueError):  # the rows have different lengths
         found = np.asarray(value)
         if found.ndim and found.shape[1:] == shape and found.dtype.kind in "iuf":
@@ -117,7 +117,7 @@ def describe_record(store: Store, record: Record) -> dict[str, Any]:
 
 
 def _describe_file(data: bytes) -> str:
-    """Return format, size and depth of the image file in a field, as text."""
+    """Return the format, size and depth of an image file, as text."""
     try:
         facts = read_facts(data)
     except NotAnImageError as error:
@@ -129,7 +129,7 @@ def _plain(value: Any) -> Any:
     """Return a value of JSON. Arrays become lists. Bytes, large arrays and numbers that are not finite become text."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
-    if isinstance(value, Real):  # a fraction of EXIF may have the denominator 0
+    if isinstance(value, Real):  # EXIF has fractions, and their denominator may be 0
         return float(value) if math.isfinite(value) else str(value)
     if isinstance(value, np.ndarray) and (value.size > _ELEMENTS or value.dtype.kind not in "biuf"):
         is_vector = value.ndim == 1 and value.dtype.kind in "biuf"

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
     from dbloader.stores.base import Store
 
-_MOST_ROWS = 500  # of one answer
-_MOST_COUNTS = 100  # searched texts whose counts are kept
+_MOST_ROWS = 500  # in one answer
+_MOST_COUNTS = 100  # number of searched texts whose counts are kept
 _MOST_GROUPS, _MOST_IN_GROUP = 100, 60
 
 
 class ConversionReport:
-    """The report of the conversion that made a store: what happened to single files, and why. Threads may share it."""
+    """The report of a store's conversion: what happened to single files, and why. Threads may share this object."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -34,14 +34,14 @@ class ConversionReport:
     def read(self, event: str = "", text: str = "", start: int = 0, count: int = 200) -> dict[str, Any]:
         """Return lines of the report, as values of JSON.
 
-        ``rows`` are the lines: ``name``, ``event``, ``reason``, and ``index``, the record with this name or None.
-        ``total`` is the number of matching lines. ``counts`` are the lines of the whole report by event.
+        ``rows`` are the lines: ``name``, ``event``, ``reason``, and ``index`` (the record with this name, or None).
+        ``total`` is the number of matching lines. ``counts`` has the number of lines of each event in the whole report.
 
         Args:
             event: Event of the lines, such as "rejected"; "" for all events.
-            text: Text in their name or reason. Upper and lower case are the same.
+            text: Text in the name or reason of the lines. Upper and lower case are the same.
             start: The first of the matching lines to return.
-            count: Lines to return, at most 500.
+            count: Number of lines to return, at most 500.
 
         Raises:
             DamagedStoreError: A line is missing or damaged.
@@ -66,20 +66,20 @@ class ConversionReport:
 
 
 def list_duplicates(store: Store, start: int, count: int, *, differing: bool = False) -> dict[str, Any] | None:
-    """Return groups that the last search for duplicates of this store found: at most 100, from ``start``.
+    """Return up to 100 groups that the last search for duplicates of this store found, beginning with ``start``.
 
     The result is None if this store was not searched.
 
-    ``groups`` is a list of the ``index``, ``name`` and ``class`` of an original, the ``count`` of its duplicates, and
-    the first 60 duplicates in ``others``. A class is its name, or the label, or None. ``total`` counts all groups,
-    ``differing`` the groups whose labels differ, and ``duplicates`` the duplicates of all groups. ``distance`` is the
-    greatest distance, in bits, that the search allowed.
+    Each of ``groups`` has the ``index``, ``name`` and ``class`` of an original, the ``count`` of its duplicates, and
+    its first 60 duplicates in ``others``. A class is a name, or a label without a name, or None. ``total`` counts all
+    groups, ``differing`` counts the groups whose labels differ, and ``duplicates`` counts the duplicates of all groups.
+    ``distance`` is the greatest distance, in bits, that the search allowed.
 
     Args:
         store: The store.
-        start: The first group to return.
-        count: Groups to return.
-        differing: Return and number only the groups whose labels differ.
+        start: Number of the first group to return, from 0.
+        count: Number of groups to return.
+        differing: Number and return only the groups whose labels differ.
     """
     kept = load_groups(store)
     if kept is None:

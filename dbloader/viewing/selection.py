@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from dbloader.records.field_columns import FieldColumn
     from dbloader.stores.base import Store
 
-_MOST_BYTES = 40_000_000  # for all kept selections: one of ten million records, or many small ones
+_MOST_BYTES = 40_000_000  # of all kept selections: one selection of ten million records, or many small selections
 _MOST_HISTOGRAMS = 200
 
 
 class Selections:
-    """Evaluates queries of a store, and keeps the last results. Threads may share it.
+    """Evaluates queries of a store, and keeps the last results. Threads may share this object.
 
     Attributes:
-        columns: The columns of the store.
+        columns: The columns of the store, and all joined columns.
         counts: The last results of ``summary.count``.
         histograms: The last histograms of all records.
         orders: The last results of ``sorting.sort_records``.
-        vectors: The last fields of vectors.
+        vectors: The last results of ``vectors.read_vectors``.
         report: The report of the conversion.
-        revision: Number of changes of the marks and duplicates.
+        revision: Number of times that the marks or duplicates have changed.
     """
 
     def __init__(self, store: Store, joined: Mapping[str, FieldColumn] | None = None) -> None:
@@ -46,14 +46,14 @@ class Selections:
         self.counts = LRUCache[dict[str, Any]](_MOST_BYTES, lambda counts: 10_000 + 200 * len(counts["labels"]))
 
     def join(self, what: str, columns: Mapping[str, FieldColumn]) -> None:
-        """Replace the joined columns of marks or duplicates."""
+        """Replace the joined columns of "marks" or "duplicates"."""
         with self._lock:
             self._joined[what] = columns
             self.columns = self.columns.joining({k: v for some in self._joined.values() for k, v in some.items()})
-            self.revision += 1  # the last step: a result for this revision is made of these columns
+            self.revision += 1  # last, so results with this revision are computed from these columns
 
     def key(self, text: str) -> tuple[str, int]:
-        """Return the key of a kept result for a text. Results for queries of marks and duplicates change with them."""
+        """Return the key of a kept result for a query. The key changes if the query depends on changed columns."""
         return text.strip(), self.revision if "mark." in text or "duplicates." in text else 0
 
     def select(self, text: str) -> Any:
@@ -67,7 +67,7 @@ class Selections:
         return self._kept.get(self.key(text), lambda: select(self.columns, text))
 
     def position(self, text: str, index: int) -> int | None:
-        """Return the position in a selection of the first record with at least this index, or None."""
+        """Return the position of the first selected record with at least this index; None if there is none."""
         indices = self.select(text)
         found = min(max(index, 0), len(self.store))
         if not isinstance(indices, range):

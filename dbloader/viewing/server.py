@@ -1,4 +1,4 @@
-"""Run the viewer: ``serve`` until Ctrl-C for ``dbloader view``, ``view`` in the background for notebooks."""
+"""Run the viewer. ``serve`` runs until Ctrl-C, for ``dbloader view``. ``view`` returns at once, for notebooks."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 PORT = 7878
 _PORTS_TRIED = 100
-_OWN_ADDRESS = "it must be an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all of them"
+_OWN_ADDRESS = "it must be an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all its addresses"
 _PRIVILEGED = "ports below 1024 may need more rights: choose another port"
-_CLOSING_S = 1  # when the server ends, unfinished answers get this time
-# timeoutMS of MongoDB places. Until it ends, the page cannot show why it waits, and the default is a minute.
+_CLOSING_S = 1  # the time that unfinished answers get when the server ends
+# timeoutMS of places in MongoDB. The page cannot show an error before this time. MongoDB's default would be a minute.
 _SILENCE_MS = 10_000
 
 
@@ -112,14 +112,14 @@ class View:
     def close(self) -> None:
         """End the server and close the stores. Unfinished answers are cut off after a second."""
         for key in self._shown:
-            if viewers.get(key) == self._repr_html_:  # not a later viewer of the same store
+            if viewers.get(key) == self._repr_html_:  # no later viewer of the same store has replaced it
                 del viewers[key]
         self._server.should_exit = True
         self._thread.join()
         self._opened.close()
 
     def _repr_html_(self) -> str:
-        # A link, not a frame: browsers refuse to show the page inside another one.
+        # A link, not a frame, because browsers refuse to show the viewer inside another page.
         return f'<a href="{self.url}" target="_blank" rel="noopener">Open the viewer</a> (this link works once)'
 
     def __repr__(self) -> str:
@@ -147,11 +147,11 @@ def view(
     The server runs in threads of this process until the result is closed. The result is also a context manager.
 
     Args:
-        place: Place of the store; or a mixture that ``dbloader.mix`` returned. A menu on the page then switches between
-            its stores, and the training view shows its batches, with the source of each sample.
-        other: Place of a second store. A menu on the page switches between the two.
-        host: Name or address to listen on. Only this machine reaches the default.
-        port: Port from 0 to 65535; 0 for any free port. None for 7878, or the next free port.
+        place: Place of the store, or a mixture that ``dbloader.mix`` returned. For a mixture, a menu on the page
+            switches between its stores, and the training view shows batches with the source of each sample.
+        other: Place of a second store. A menu on the page switches between the two stores.
+        host: Name or address to listen on. Only this machine can reach the default address.
+        port: Port from 0 to 65535; 0 means any free port, and None means 7878 or the next free port.
         transform: The transform that your training gives to `create_loader`, for the training view: a Decoder, or a
             callable that takes PIL images. None for ``RandomResizedCrop``, the default of `create_loader`.
         listing: A listing, such as a model's predictions, whose columns are shown as further fields. Its column
@@ -201,7 +201,7 @@ def serve(
         url = running.url
         tell(f"Open {url}")
         if running.is_public:
-            tell("Warning: other machines can reach this address, and what it sends is not encrypted: ssh is safer")
+            tell("Warning: other machines can reach this address, and the connection is not encrypted: ssh is safer")
         elif not _has_display():
             tell(
                 f"If your browser is on another machine, run this there first: {_tunnel(running.address, running.port)}"
@@ -215,7 +215,7 @@ def serve(
 def load_transform(name: str) -> Any:
     """Import the transform ``module:name``. The current directory is searched first, as by ``python -m``.
 
-    If a function or class can be called without arguments, it is called and returns the transform.
+    A function or class that can be called without arguments is called, and its result is the transform.
 
     Raises:
         OptionError: The module cannot be imported, does not have the name, or the transform cannot be called.
@@ -230,7 +230,7 @@ def load_transform(name: str) -> Any:
             parameters = inspect.signature(found).parameters.values()
             if all(parameter.default is not parameter.empty for parameter in parameters):
                 found = found()
-    except Exception as error:  # the module is the user's
+    except Exception as error:  # the module is the user's code
         raise OptionError(f"the transform {name} cannot be loaded: {type(error).__name__}: {error}") from error
     if not callable(found):
         raise OptionError(f"the transform {name} must be a callable, or a function that returns one, got {found!r}")
@@ -238,7 +238,7 @@ def load_transform(name: str) -> Any:
 
 
 def _open(place: str | os.PathLike[str]) -> Store:
-    """Open a store and read its manifest, so a missing store is an error now and not in the page."""
+    """Open a store and read its manifest, so a missing store raises an error now, not later in the page."""
     if is_mongo(place) and parse(place).options.isdisjoint(("timeoutms", "serverselectiontimeoutms")):
         place = f"{place}{'&' if '?' in str(place) else '?'}timeoutMS={_SILENCE_MS}"
     store = open_store(place)
@@ -255,11 +255,12 @@ def _listen(host: str, port: int | None) -> socket.socket:
         raise OptionError(f"host {host!r} is unknown here: {why}; {_OWN_ADDRESS}") from error
     tried = range(PORT, PORT + _PORTS_TRIED) if port is None else (port,)
     for number in tried:
-        server = socket.socket(family, kind, protocol)  # without the protocol, asyncio sets no TCP_NODELAY: 40 ms
+        # With the protocol, asyncio sets TCP_NODELAY, which saves 40 ms.
+        server = socket.socket(family, kind, protocol)
         try:
             server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # otherwise a port that was just left is taken
             server.bind((address[0], number))
-            server.listen()  # now: a browser may connect before the server runs
+            server.listen()  # now, because a browser may connect before the server runs
         except OSError as error:
             server.close()
             if error.errno != errno.EADDRINUSE:
@@ -267,17 +268,17 @@ def _listen(host: str, port: int | None) -> socket.socket:
                 raise OptionError(f"host {host!r}, port {number}: {error.strerror}; {remedy}") from error
         else:
             return server
-    raise OptionError(f"port {tried[0]} of {host} is taken: choose another one, or none for the next free one")
+    raise OptionError(f"port {tried[0]} of {host} is taken: choose another port, or none for the next free port")
 
 
 def _has_display() -> bool:
-    """Return whether a browser that is opened here appears on the display of the user."""
+    """Return whether a browser that is started here appears on the user's display."""
     display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     return bool(display) and "SSH_CONNECTION" not in os.environ
 
 
 def _tunnel(address: str, port: int) -> str:
-    """Return the command that makes the viewer reachable from the machine at the other end of this ssh session."""
+    """Return the ssh command that the user runs on another machine to reach the viewer from there."""
     _, _, host, ssh_port = (os.environ.get("SSH_CONNECTION", "").split() + [""] * 4)[:4]
     target = f"{port}:{f'[{address}]' if ':' in address else address}:{port}"
     words = ["ssh", "-N", "-L", target, *(["-p", ssh_port] if ssh_port not in ("", "22") else [])]

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from dbloader.queries.columns import Array, Columns
     from dbloader.viewing.selection import Selections
 
-_MOST_ROWS = 500  # of one answer
-_MOST_VALUES = 200  # of a field
-_MOST_PAIRS = 600  # of labels and predictions
+_MOST_ROWS = 500  # in one answer
+_MOST_VALUES = 200  # of a field in one answer
+_MOST_PAIRS = 600  # pairs of label and prediction in one answer
 _BINS = 40
-_SAMPLED = 100_000  # values that decide the edges of a histogram. All values are counted
-_FINEST = 1e-9  # no bar is narrower than a 40th of this share of the greatest value: floats are not that precise
+_SAMPLED = 100_000  # about this number of values decide the edges of a histogram; all values are counted
+_FINEST = 1e-9  # least width of a histogram, as a share of its greatest value: floats are not more precise
 _WIDE = 20  # edges are logarithmic if the values differ by more than this factor
 
 
@@ -41,9 +41,8 @@ def select(selections: Selections, text: str) -> dict[str, Any]:
 def rows(selections: Selections, text: str, start: int, count: int, by: str = "") -> dict[str, Any]:
     """Return rows of a selection. A missing value is None.
 
-    A row is: index, name, label, width, height, bytes, some fields, and whether the image was damaged when it was
-    converted. The fields are a dict of the prediction, the field in ``by``, and the marks. For ``by`` see
-    ``sort_records``.
+    A row is: index, name, label, width, height, bytes, a dict of fields, and whether the image was damaged when it was
+    converted. The fields are the prediction, the column in ``by``, and the marks. ``sort_records`` describes ``by``.
 
     Raises:
         OptionError: ``count`` is more than 500, or the query is wrong.
@@ -76,14 +75,14 @@ def _damaged(selections: Selections) -> Any:
 def count(selections: Selections, text: str, axes: str = "") -> dict[str, Any]:
     """Return the counts of a selection by label, size, format and event.
 
-    ``labels`` is a list of pairs: a label, or None for no label, and the number of its records. It is empty for a store
-    of more than 65,536 labels. ``histograms`` has the `histogram` of each size. ``formats`` is None if records would
-    have to be read. ``problem`` is None, or the reason why the events cannot be read.
+    ``labels`` is a list of pairs: a label (None for no label), and the number of its records. The list is empty for a
+    store with more than 65,536 labels. ``histograms`` has the `histogram` of each size. ``formats`` is None if counting
+    formats would have to read records. ``problem`` is the reason why the events cannot be read, or None.
 
     Args:
         selections: Evaluates the query.
         text: The query.
-        axes: The ``axis`` of some histograms, such as ``"width:log,bytes:linear"``.
+        axes: The scales of some histograms, such as ``"width:log,bytes:linear"``.
     """
     return selections.counts.get((selections.key(text), axes), lambda: _count(selections, text, axes))
 
@@ -121,7 +120,7 @@ def _count_labels(selections: Selections, indices: Any) -> list[list[int | None]
 
 
 def _common(some: Array, indices: Array) -> int:
-    """Return how many of some indices are in a selection. Both are ascending."""
+    """Return how many of ``some`` indices are in ``indices``. Both are ascending."""
     at = np.minimum(indices.searchsorted(some.astype(indices.dtype)), len(indices) - 1)
     return int(np.count_nonzero(indices[at] == some)) if len(indices) else 0
 
@@ -129,18 +128,18 @@ def _common(some: Array, indices: Array) -> int:
 def histogram(selections: Selections, text: str, what: str, axis: str = "") -> dict[str, Any]:
     """Return the histogram of a column for the records that match a query.
 
-    ``edges`` and ``counts`` are its bins. A bin contains its lower edge and not its upper edge; the last bin contains
-    both. Records without a finite value are left out. The bins are the same for each query, and ``all`` has the counts
-    of all records. But if the query compares this column, the bins fit the matching records, and ``all`` is None. The
-    first and the last edge are the least and the greatest value of the records that decide the bins. ``ends`` are the
-    least and the greatest value of the matching records; None without one. ``scale`` is "log" or "linear", or "" if
-    each integer has its bin.
+    ``edges`` and ``counts`` describe the bins. A bin contains its lower edge but not its upper edge; the last bin
+    contains both. Records without a finite value are left out. Usually the bins fit all records, so they are the same
+    for each query, and ``all`` has the counts of all records. But if the query compares this column, the bins fit the
+    matching records, and ``all`` is None. The first and the last edge are the least and the greatest value of the
+    records that the bins fit. ``ends`` are the least and the greatest value of the matching records, or None if there
+    are none. ``scale`` is "log" or "linear", or "" if each integer has its own bin.
 
     Args:
         selections: Evaluates the query.
         text: The query.
         what: The column: a size, or a field with numbers.
-        axis: The scale; "" for the better one.
+        axis: The scale, "log" or "linear"; "" chooses it from the values.
     """
     indices, columns = selections.select(text), selections.columns
     if not isinstance(indices, range) and re.search(rf"(?<![\w.]){re.escape(what)}\"?\s*[<>=!]", text):
@@ -157,10 +156,8 @@ def histogram(selections: Selections, text: str, what: str, axis: str = "") -> d
 def field(selections: Selections, text: str, name: str, axes: str = "") -> dict[str, Any]:
     """Return the values of a field that has a column, for the records that match a query.
 
-    For numbers, this is a `histogram`. For bools and texts, ``values`` are the 200 most frequent values, each with its
-    number of records. ``different`` is the number of different values in the store.
-
-    For ``axes`` see `count`.
+    For numbers, this is a `histogram`, and ``axes`` is as in `count`. For bools and texts, ``values`` are the 200 most
+    frequent values, each with its number of records. ``different`` is the number of different values in the store.
 
     Raises:
         OptionError: The store has no such column.
@@ -177,7 +174,7 @@ def _axes(axes: str) -> dict[str, str]:
 
 
 def _count_values(columns: Columns, what: str, indices: Any) -> Counter[int]:
-    """Return how many of some records have each value of ``Columns.known``."""
+    """Return each value of a column, as in ``Columns.known``, with its number of records among ``indices``."""
     counts: Counter[int] = Counter()
     for _, here in parts(indices):
         values, known = columns.known(what, here)
@@ -189,10 +186,10 @@ def _count_values(columns: Columns, what: str, indices: Any) -> Counter[int]:
 def compare_labels(selections: Selections, text: str, name: str) -> dict[str, Any]:
     """Count the records that match a query by label and by the value of a column, such as a model's prediction.
 
-    Each of ``pairs`` is a label, a value, and their number of records. The most frequent pair is the first. With more
-    than 600 pairs, ``pairs`` has only the 600 most frequent pairs that differ. A pair differs if the value is neither
-    the label nor the name of its class. ``different`` counts the pairs that differ, ``equal`` the records of the other
-    pairs, and ``total`` all records with a label and a value.
+    Each of ``pairs`` is a label, a value, and their number of records. The most frequent pair is the first. A pair
+    differs if the value is neither the label nor the label's class name. If there are more than 600 pairs, ``pairs``
+    has only the 600 most frequent pairs that differ. ``different`` is the number of pairs that differ, ``equal`` is the
+    number of records in the other pairs, and ``total`` is the number of records with a label and a value.
 
     Raises:
         OptionError: The store has no such column of integers or texts.
@@ -236,7 +233,7 @@ def _histogram(columns: Columns, what: str, indices: Any, axis: str) -> dict[str
 
 
 def _count_bins(columns: Columns, what: str, indices: Any, inner: list[float]) -> tuple[list[int], Any]:
-    """Return the counts between inner edges, below the first and from the last; and the least and greatest value."""
+    """Return the counts below, between and above the inner edges; and the least and greatest value, or None."""
     below, known, ends = np.zeros(len(inner), np.int64), 0, None
     for _, here in parts(indices):
         # Sorting takes 10 ms for a million values. Searching the bin of each value takes 70 ms.
@@ -257,7 +254,7 @@ def _finite(columns: Columns, what: str, indices: Any) -> Array:
 def _edges(values: Array, axis: str) -> tuple[list[float], str]:
     """Return up to 41 round numbers, ascending, and their scale.
 
-    The numbers enclose all values but the lowest and the highest 0.5 %.
+    All values but the lowest and the highest 0.5 % are between the first and the last of these numbers.
     """
     if not len(values):
         return [], ""

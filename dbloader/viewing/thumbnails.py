@@ -1,4 +1,4 @@
-"""Make thumbnails of records, and keep the most recently used ones."""
+"""Make thumbnails of records, and keep the most recently used thumbnails."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _CACHE_BYTES = 64 * 2**20
 
 
 class Thumbnails:
-    """Makes thumbnails and keeps the last ones. Threads may share it.
+    """Makes thumbnails, and keeps the most recently used ones. Threads may share this object.
 
     Images that need more than 50 MB for decoding are decoded one at a time.
 
     Args:
-        cache_bytes: Bytes of thumbnails to keep.
+        cache_bytes: Most bytes of thumbnails to keep.
     """
 
     def __init__(self, cache_bytes: int = _CACHE_BYTES) -> None:
@@ -49,13 +49,13 @@ class Thumbnails:
             index: Index of the record.
             px: Pixels of the longer side, one of ``SIDES``.
             field: Number of the file field; None for the image.
-            over: What is drawn over the image: ``"boxes"``, and numbers of file fields.
+            over: What to draw over the image: ``"boxes"``, and numbers of file fields with masks.
 
         Raises:
             DamagedRecordError: The record is damaged.
             RecordIndexError: No record has this index.
             OptionError: ``px`` is not in ``SIDES``, the store has no such field, or ``over`` is wrong.
-            ImageError: The image is missing, does not decode, or needs more than 400 MB for decoding.
+            ImageError: The image is missing, cannot be decoded, or needs more than 400 MB for decoding.
         """
         if px not in SIDES:
             raise OptionError(f"px must be one of {', '.join(map(str, SIDES))}, got {px}")
@@ -80,7 +80,7 @@ class Thumbnails:
 
 
 def _color(label: str) -> str:
-    """Return the color in which the page of a record draws the boxes of a class, for Pillow."""
+    """Return Pillow's name for the color in which the page of a record draws the boxes of a class."""
     hue = 7
     for letter in label:
         hue = (hue * 31 + ord(letter)) % 360

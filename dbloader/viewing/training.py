@@ -1,6 +1,6 @@
-"""The training view: the batch of any step with the crop of each image, and the pixels that the network gets.
+"""The training view: the batch of any step with the crop of each image, and the pixels that the neural network gets.
 
-The order, the random numbers, the crops and the pixels come from the code of ``create_loader``. This module imports
+The code of ``create_loader`` computes the order, the random numbers, the crops and the pixels. This module imports
 torch.
 """
 
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
     from dbloader.viewing.training_options import Options
 
-_EPOCHS = 12  # that the view of one record shows
-_SHOWN = 256  # samples of a batch
-_MOST = 65_536  # samples in a batch, and ranks
-_LONGEST = 4_096  # pixels of a side: no request can make the server take gigabytes
+_EPOCHS = 12  # number of epochs that the view of one record shows
+_SHOWN = 256  # number of samples shown of a batch
+_MOST = 65_536  # largest batch size, and largest number of ranks
+_LONGEST = 4_096  # largest side in pixels, so no request makes the server use gigabytes
 
 
 def show_batch(store: Store | Mixture, options: Options, transform: Any = None) -> dict[str, Any]:
@@ -73,8 +73,8 @@ def show_batch(store: Store | Mixture, options: Options, transform: Any = None) 
 def show_epochs(store: Store | Mixture, index: int, options: Options, transform: Any = None) -> dict[str, Any]:
     """Return the rank, step and crop of a record in each of 12 epochs, beginning with ``options.epoch``.
 
-    An epoch has several entries for the record if ranks repeat it: all ranks get equally many samples. ``step`` is None
-    if the record is in the last incomplete batch.
+    All ranks get the same number of samples, so an epoch may repeat the record, and then has several entries. ``step``
+    is None if the record is in an incomplete last batch that is dropped.
 
     Raises:
         OptionError: An option or the state is wrong, or no record has this index.
@@ -100,7 +100,7 @@ def show_epochs(store: Store | Mixture, index: int, options: Options, transform:
 def show_image(
     store: Store | Mixture, index: int, position: int, options: Options, transform: Any = None
 ) -> tuple[bytes, str]:
-    """Return the image that the network gets for a record at a position of an epoch: a PNG, and the note of `to_png`.
+    """Return the image that the neural network gets for a record at a position: a PNG, and the note of `to_png`.
 
     Raises:
         OptionError: The transform fails, or returns no image.
@@ -124,14 +124,14 @@ def _describe(transform: Any) -> dict[str, Any]:
 
 
 def _state_of(state: Mapping[str, Any] | None, epoch: int) -> str | None:
-    """Return a state, moved to the beginning of an epoch, as JSON."""
+    """Return a state at the beginning of an epoch, as JSON."""
     return None if state is None else json.dumps({**state, "epoch": epoch, "position": 0})
 
 
 def _dataset(store: Store | Mixture, options: Options, transform: Any) -> Any:
     """Return the dataset that `create_loader` would make."""
     dataset: Any = store if isinstance(store, Mixture) else StoreDataset(store, fields=("image",))
-    missing = transform is None  # datasets of a mixture may have their own
+    missing = transform is None  # then datasets of a mixture keep their own transforms
     if missing:
         sides: Any = [int(side) if side.isdecimal() else side for side in options.size.split("x")]
         size = height_and_width(sides * (3 - len(sides)))
@@ -148,7 +148,7 @@ def _order(dataset: Any, options: Options) -> tuple[ResumableSampler, Any, Mappi
             state = json.loads(options.state.replace("'", '"'))  # print() writes a dict with single quotes
         except (ValueError, RecursionError) as error:
             raise OptionError(
-                "the state must be JSON, such as json.dumps(loader.state_dict()) or print() writes it, "
+                "the state must be the output of print(loader.state_dict()), or JSON, "
                 f"got {short_repr(options.state, 50)}: {error}"
             ) from None
     whole_number("batch_size", options.batch_size, 1, _MOST)
@@ -181,10 +181,10 @@ def _sampler(dataset: Any, options: Options, state: Mapping[str, Any]) -> Resuma
 
 
 def _sample(dataset: Any, indices: SeededIndices) -> dict[str, Any]:
-    """Return the facts and the crop of one sample, which is not decoded.
+    """Return the facts and the crop of one sample, without decoding it.
 
-    In a mixture, ``index`` and ``label`` are those of the store that has the number ``store``, and ``seen`` is the
-    index in the mixture.
+    In a mixture, ``store`` is the number of the sample's store, ``index`` and ``label`` are the index and the label in
+    this store, and ``seen`` is the index in the mixture.
     """
     if isinstance(dataset, Mixture):
         [source], [(number, _, own)] = dataset.divide(indices)
@@ -200,27 +200,27 @@ def _sample(dataset: Any, indices: SeededIndices) -> dict[str, Any]:
         return sample | _crop(dataset, record, () if rows is None else rows[0])
     except StoreUnreachableError:
         raise
-    except DBLoaderError as error:  # the page shows it in place of this sample
+    except DBLoaderError as error:  # the page shows the error in place of this sample
         return {**sample, "error": str(error)}
 
 
 def _crop(dataset: StoreDataset, record: Record, row: Any) -> dict[str, Any]:
     """Return the part of an image that the output shows.
 
-    ``crop`` is [left, top, width, height] in pixels of the decoded image, and ``size`` is the [width, height] of the
-    decoded image. ``shares`` is the crop in shares, 0 to 1, of the upright thumbnail. ``turned`` is the EXIF
-    orientation, 1 to 8, that the thumbnail applies and the Decoder does not. ``crop`` is None for a transform that is
-    not a Decoder.
+    ``crop`` is [left, top, width, height] in pixels of the decoded image, or None if the transform is not a Decoder.
+    ``size`` is the [width, height] of the decoded image. ``shares`` is the crop in shares, 0 to 1, of the width and
+    height of the upright thumbnail. ``turned`` is the EXIF orientation, 1 to 8, if only the thumbnail applies it; 1 if
+    the Decoder applies it too.
     """
     decode: Any = dataset.decode
     found: dict[str, Any] = {"crop": None, "flip": False, "size": [record.width, record.height], "turned": 1}
-    if record.format != "TIFF" and not getattr(decode, "exif_transpose", False):  # Pillow always turns a TIFF
+    if record.format != "TIFF" and not getattr(decode, "exif_transpose", False):  # Pillow itself turns a TIFF
         found["turned"] = shown_orientation(record.image)
     if not isinstance(decode, Decoder) or not decode.can_plan or record.image is None:
         return found
     if record.width and record.height and record.format != "TIFF" and not decode.exif_transpose:
         crop = decode.choose_crop(row, record.width, record.height)
-    else:  # the orientation is only in the file
+    else:  # the turned size is not in the record, so read the file
         plan = dataset.plan(record, row)
         crop, found["size"] = plan.crop, [plan.width, plan.height]
     box: list[float] = [crop.left, crop.top, crop.width, crop.height]
@@ -241,11 +241,12 @@ def _crop(dataset: StoreDataset, record: Record, row: Any) -> dict[str, Any]:
 def to_png(value: Any) -> tuple[bytes, str]:
     """Return an image of any kind as PNG, and a note on how its values are shown; "" if they are shown unchanged.
 
+    uint8 values are shown unchanged. Floats from 0 to 1 are shown from black to white. Of other values, the least is
+    shown black and the greatest white. A list of images is shown side by side.
+
     Args:
-        value: A PIL image; a tensor, shape (channels, height, width); an array, shape (height, width, channels); or a
-            tensor or array, shape (height, width). A list of images is shown side by side. uint8 is shown unchanged.
-            For floats from 0 to 1, 0 is black and 1 is white. Otherwise, the least value is black and the greatest is
-            white.
+        value: A PIL image; a tensor, shape (channels, height, width); an array, shape (height, width, channels); a
+            tensor or array, shape (height, width); or a list of these.
 
     Raises:
         OptionError: The value is not an image.

@@ -1,4 +1,4 @@
-"""Call the training view in a process of its own: when it ends, the 150 MB of torch are free again."""
+"""Call the training view in a separate process. When the process ends, torch's 150 MB of memory are free again."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
     from dbloader.stores.base import Store
 
-_IDLE_S = 60  # until a process without calls ends
+_IDLE_S = 60  # the process ends after this time without calls
 _REPLACED = "another store is at this place now: start the viewer again to see it"
 
 
 class Training:
-    """Calls the functions of the module ``training``. Threads may share it.
+    """Calls the functions of the module ``training``. Threads may share this object.
 
     Args:
         stores: The stores.
         transform: The user's transform; None for the default of `create_loader`.
-        mixture: The mixture whose training is shown, in place of the trainings of its stores.
-        own_process: Call them in another process, which ends after a minute without calls. It starts Python, so it
-            needs a main module that can be imported. It cannot have a transform.
+        mixture: A mixture of the stores. If given, the view shows the mixture's training.
+        own_process: Call the functions in another process, unless there is a transform. The process is a new Python, so
+            the main module must be importable. It ends after a minute without calls.
     """
 
     def __init__(
@@ -50,20 +50,20 @@ class Training:
 
         Raises:
             OptionError: torch is not installed.
-            DBLoaderError: The process was ended while it ran.
+            DBLoaderError: The process was killed during the call.
         """
         if not self._own_process:
             return _call(function, self._mixture or self._stores[number], *arguments, self._transform)
         request = (function, number, self._stores[number].manifest.digest, *arguments)
         with self._lock:
-            for _ in range(2):  # a process may end in this moment, because it was idle
+            for _ in range(2):  # an idle process may end just now
                 try:
                     result = self._ask(request)
                     break
                 except (EOFError, OSError):
                     self.close()
             else:
-                raise DBLoaderError("the process of this page was ended: the store is damaged, or memory is short")
+                raise DBLoaderError("the process of this page was killed: the store is damaged, or memory is short")
         if isinstance(result, Exception):
             raise result
         return result
@@ -72,7 +72,7 @@ class Training:
         if self._connection is None:
             context = multiprocessing.get_context("spawn")
             self._connection, other = context.Pipe()
-            # Stores are arguments: a place with a password can be pickled only for a process that is being started.
+            # Stores are arguments, because a password can be pickled only for a process that is being started.
             self._process = context.Process(target=_answer, args=(other, [*self._stores]), daemon=True)
             with sigint_blocked(), other:
                 self._process.start()

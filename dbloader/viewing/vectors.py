@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from dbloader.queries.columns import Array
     from dbloader.stores.base import Store
 
-_MOST_BYTES = 2**29  # of all vectors
+_MOST_BYTES = 2**29  # of all vectors of a field
 
 
 def vector_of(value: Any) -> Array | None:
-    """Return a value of a field as a vector of length 1, float32, shape (values,); None for any other value."""
-    with suppress(ValueError, TypeError):  # rows of different lengths, or no numbers
+    """Return a vector, scaled to the length 1: float32, shape (values,). Return None if the value is no vector."""
+    with suppress(ValueError, TypeError):  # the value has rows of different lengths, or no numbers
         found = np.asarray(value)
         if found.ndim == 1 and found.size > 1 and found.dtype.kind == "f" and np.isfinite(found).all():
             length = np.linalg.norm(found.astype(np.float64))
@@ -30,12 +30,10 @@ def vector_of(value: Any) -> Array | None:
 
 
 def read_vectors(store: Store, field: str) -> Array:
-    """Return the vectors of all records: float32, shape (records, values); NaN for a record without one.
-
-    All records are read.
+    """Read all records, and return their vectors: float32, shape (records, values); NaN for a record without a vector.
 
     Raises:
-        OptionError: No record has a vector in this field, or they need more than 512 MiB.
+        OptionError: No record has a vector in this field, or the vectors need more than 512 MiB.
     """
     vectors: Array | None = None
     for start in range(0, len(store) if field in store.manifest.fields else 0, READ_AT_ONCE):
