@@ -77,7 +77,7 @@ def test_second_browser_gets_a_page_that_explains_how_to_enter(tmp_path: Path, c
         with chromium.new_context() as first:
             first.new_page().goto(running.link)
         messages = {
-            running.link: "This link was used before, and works once: open the new one.",
+            running.link: "This link was used before, and works only once: open the new link.",
             running.link.partition("?")[0]: "This browser is not known here: open the link that dbloader view printed.",
         }
         for path, message in messages.items():

@@ -37,9 +37,9 @@ def check_refused(answer: Answer, message: str, status: int = 403) -> None:
 
 def new_link(opened: Opened) -> str:
     """Open the used link in another browser, and return the path of the new link that the viewer prints."""
-    check_refused(opened.ask(path_of(opened.viewer.link), known=False), "used before, and works once")
+    check_refused(opened.ask(path_of(opened.viewer.link), known=False), "used before, and works only once")
     line = opened.viewer.next_line()
-    assert line.startswith("A link that was used before was opened in another browser. A new one: http://127.0.0.1:")
+    assert line.startswith("A link that was used before was opened in another browser. A new link: http://127.0.0.1:")
     return path_of(line)
 
 
@@ -65,12 +65,12 @@ def test_used_link_redirects_its_own_browser_and_keeps_the_query(opened: Opened)
 def test_used_link_is_refused_and_the_new_printed_link_works_once(opened: Opened) -> None:
     link = new_link(opened)
     # There is only one new link at a time, no matter how often the used link is tried.
-    check_refused(opened.ask(path_of(opened.viewer.link), known=False), "used before, and works once")
+    check_refused(opened.ask(path_of(opened.viewer.link), known=False), "used before, and works only once")
     first = opened.ask(link, known=False)
     assert first.status == 303
     assert first.headers["set-cookie"].startswith(opened.cookie)
     assert link not in (newer := new_link(opened))
-    check_refused(opened.ask(link, known=False), "used before, and works once")
+    check_refused(opened.ask(link, known=False), "used before, and works only once")
     assert opened.ask(newer, known=False).status == 303
 
 
@@ -204,7 +204,7 @@ def test_link_of_a_notebook_opens_the_page_without_a_cookie_at_first(opened: Ope
 @pytest.mark.parametrize("path", ["/", "/api/stores", "/nothing"])
 def test_only_get_and_head_are_answered(opened: Opened, method: str, path: str) -> None:
     answer = opened.ask(path, "Origin: http://evil.example", "Content-Length: 0", method=method)
-    check_refused(answer, "takes GET and HEAD", 405)
+    check_refused(answer, "accepts only GET and HEAD", 405)
     assert answer.headers["allow"] == "GET, HEAD"
 
 
@@ -238,14 +238,14 @@ def test_change_is_refused_where_any_other_request_is(opened: Opened) -> None:
     own = "Sec-Fetch-Site: same-origin"
     check_refused(change(opened, own, known=False), "not known here")
     for site in ("cross-site", "same-site"):
-        check_refused(change(opened, f"Sec-Fetch-Site: {site}"), "a page of another site asked for this")
+        check_refused(change(opened, f"Sec-Fetch-Site: {site}"), "a page of another site sent this request")
     cookie = f"Cookie: {opened.cookie}"
     foreign = ask(
         opened.viewer.port, "/api/0/marks", cookie, own, "Content-Length: 0", method="POST", host="evil.example"
     )
     check_refused(foreign, "only to its own name")
     for path in ("/api/0/marks/", "/api/0/rows", "/api/x/marks", "/api/0/marks%0a", "//api/0/marks"):
-        check_refused(change(opened, own, path=path), "takes GET and HEAD", 405)
+        check_refused(change(opened, own, path=path), "accepts only GET and HEAD", 405)
     assert opened.ask("/api/0/marks").status == 405
 
 
@@ -255,7 +255,7 @@ def test_read_only_viewer_accepts_no_change(stores: tuple[Path, Path]) -> None:
         cookie = ask(running.port, running.link.partition(at)[2], host=at).headers["set-cookie"].partition(";")[0]
         lines = (f"Cookie: {cookie}", "Sec-Fetch-Site: same-origin", "Content-Length: 0")
         for path in ("/api/0/marks", "/api/0/duplicates"):
-            check_refused(ask(running.port, path, *lines, method="POST", host=at), "takes GET and HEAD", 405)
+            check_refused(ask(running.port, path, *lines, method="POST", host=at), "accepts only GET and HEAD", 405)
         found = json.loads(ask(running.port, "/api/stores", *lines[:2], host=at).body)
     assert found[0]["marks"]["why_not"] == "the viewer was started with --read-only"
 

@@ -122,7 +122,7 @@ def test_long_report_is_shortened_and_begins_with_damaged_images(tmp_path: Path)
 
 def test_existing_report_is_kept_and_a_failure_leaves_no_file(tmp_path: Path) -> None:
     place = hostile_store(tmp_path / "a.lmdb")
-    with pytest.raises(OptionError, match=r"--html must be a new file, and .*a\.lmdb exists"):
+    with pytest.raises(OptionError, match=r"--html must be a new file, but .*a\.lmdb exists"):
         write_html(place, place)
     with pytest.raises(StoreNotFoundError, match="does not exist"):
         write_html(tmp_path / "none.lmdb", tmp_path / "report.html")

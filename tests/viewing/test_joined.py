@@ -147,7 +147,7 @@ def test_json_integers_are_labels_and_other_values_are_skipped(tmp_path: Path, s
     ("text", "error"),
     [
         ("name,p\nr0,1\nr2,1\nr0,2\n", "row 4: an earlier row has the same record"),
-        ("name,p\nx,1\ny,2\n", "no row names a record of .*s.lmdb"),
+        ("name,p\nx,1\ny,2\n", "no row has the name, path or index of a record of .*s.lmdb"),
         ("index,name,p\n0,r1,1\n", "record 0 of .* is 'r0', not 'r1': the listing belongs to another store"),
         ("name,prediction\nr0,bird\n", "no prediction is the name of a class, such as 'cat'"),
         ("p,q\n1,2\n", "row 2: has nothing in a column called name"),
@@ -161,7 +161,7 @@ def test_listing_of_other_records_is_refused(tmp_path: Path, store: Store, text:
 def test_classes_named_like_other_labels_need_json(tmp_path: Path) -> None:
     write_records(tmp_path / "s.lmdb", [Record(name="a", label=1)], classes=("1", "10"))
     with open_store(tmp_path / "s.lmdb") as store:
-        with pytest.raises(SourceError, match=r"write a \.jsonl, where text is a name and an integer a label"):
+        with pytest.raises(SourceError, match=r"write a \.jsonl, where a text is a name and an integer is a label"):
             join_listing(store, listing(tmp_path, "name,prediction\na,1\n"))
         rows: list[dict[str, Any]] = [{"name": "a", "prediction": "10"}]
         assert join_listing(store, listing(tmp_path, rows, "jsonl"))["labels.differ"].values.tolist() == [0]

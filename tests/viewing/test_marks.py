@@ -164,7 +164,7 @@ def test_labels_without_classes_are_integers(tmp_path: Path) -> None:
         marks.change("", {"label": -5})
         assert [*selections.select("mark.label=-5")] == [0]
         for label in ("5", True, 2**63, 0.5):
-            with pytest.raises(OptionError, match="a label is an integer here"):
+            with pytest.raises(OptionError, match="so a label is an integer"):
                 marks.change("", {"label": label})
 
 
@@ -222,7 +222,7 @@ def test_marks_are_off_if_their_file_cannot_be_written(
     Marks(Selections(store)).change("index:0", {"drop": True})
     for marks, what in (
         (Marks(Selections(store), read_only=True), "started with --read-only"),
-        (Marks(Selections(placed(store, "mongodb://server/a.b"))), "MongoDB has no place for it"),
+        (Marks(Selections(placed(store, "mongodb://server/a.b"))), "MongoDB has no place for a file"),
     ):
         assert what in marks.describe()["why_not"]
         with pytest.raises(OptionError, match=f"marks cannot be set: .*{what}"):

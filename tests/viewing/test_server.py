@@ -131,7 +131,7 @@ def test_password_is_in_no_line_page_or_error(tmp_path: Path, mongod_with_users:
 def test_default_port_is_the_next_free_port_and_a_given_port_is_never_replaced(store: Path) -> None:
     with dbloader.view(store) as first, dbloader.view(store) as second:
         assert 7878 <= first.port < second.port
-        with pytest.raises(OptionError, match=f"^port {first.port} of 127.0.0.1 is taken: choose another one"):
+        with pytest.raises(OptionError, match=f"^port {first.port} of 127.0.0.1 is taken: choose another port"):
             dbloader.view(store, port=first.port)
         with browser(first.url) as client:  # each viewer has a different cookie
             cookies = "; ".join(f"{cookie.name}={cookie.value}" for cookie in client.cookies.jar)
@@ -165,7 +165,7 @@ def test_ipv6_address_has_brackets_in_the_link(store: Path) -> None:
 @pytest.mark.slow
 def test_public_host_prints_a_warning(store: Path) -> None:
     with viewer(store, "--port", "0", "--host", "0.0.0.0", **NO_DISPLAY) as running:
-        warning = "Warning: other machines can reach this address, and what it sends is not encrypted: ssh is safer"
+        warning = "Warning: other machines can reach this address, and the connection is not encrypted: ssh is safer"
         assert running.lines[1:-1] == [warning]
 
 
@@ -316,7 +316,7 @@ def test_view_with_invalid_arguments_raises_and_leaves_nothing_behind(store: Pat
     plant(tmp_path, {"text": b"text"})
     with pytest.raises(NotAStoreError, match="text"):
         dbloader.view(store, tmp_path / "text")
-    with dbloader.view(store, port=0) as running, pytest.raises(OptionError, match="is taken: choose another one"):
+    with dbloader.view(store, port=0) as running, pytest.raises(OptionError, match="is taken: choose another port"):
         dbloader.view(store, port=running.port)
     with pytest.raises(OptionError, match="port must be from 0 to 65535, got 65536"):
         dbloader.view(store, port=65536)

@@ -190,8 +190,8 @@ def test_wrong_state_is_refused_like_in_the_loader(place: Path, change: Any, sen
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"state": "{"}, "the state must be JSON, such as json.dumps"),
-        ({"state": "[" * 9999}, "the state must be JSON, such as json.dumps"),
+        ({"state": "{"}, "the state must be the output of print"),
+        ({"state": "[" * 9999}, "the state must be the output of print"),
         ({"state": "[1]"}, r"a state must be the dict that state_dict\(\) .* gave, got \[1\]"),
         ({"step": 5}, "step must be from 0 to 4, got 5"),
         ({"batch_size": 24}, "batch_size=24 is more than the 23 samples"),
