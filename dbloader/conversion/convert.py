@@ -56,11 +56,11 @@ def convert(
     """Convert an image folder, tar, zip or Parquet files, an LMDB file, a store, or the files of a listing to a store.
 
     Threads read, check and encode files. The calling thread writes their records to ``<destination>.partial``, and
-    renames it at the end (docs/design.md has a picture). With ``shards``, processes do the same for one part each.
+    renames this file at the end (docs/design.md has a picture). With ``shards``, each process makes one part like this.
 
-    The records are the same for any number of workers, and after an interrupted and resumed conversion. An interruption
-    does not change the destination, and ``resume`` continues after the last commit. With ``shards``, the same call
-    makes the missing parts; with ``overwrite``, only if ``resume`` is given too.
+    The number of workers does not change the records. Neither does an interruption, if the conversion is resumed. An
+    interruption leaves the destination unchanged, and ``resume`` continues after the last commit. With ``shards``, the
+    same call makes the missing parts. With ``shards`` and ``overwrite``, give ``resume`` too.
 
     Args:
         source: A folder with a folder of images for each class, or with a ``metadata.csv`` or ``metadata.jsonl`` that
@@ -70,47 +70,47 @@ def convert(
             ``data.mdb``. With a listing: the folder where its paths start, or the ``mongodb://`` place of a collection
             with the bytes of each file in a document. A folder of images may be in object storage (``s3://``,
             ``gs://``, ``az://``), and with a listing also on a web server (``https://``).
-        destination: Place of the store.
+        destination: Place of the new store.
         listing: JSON, CSV, TSV or JSON lines file that names the files, their labels and further fields; or
             annotations of COCO, VOC or YOLO (docs/annotations.md).
-        name_field: Field of a MongoDB collection with a file's name; default ``"img_name"``.
-        image_field: Field of a MongoDB collection with a file's bytes; default ``"bson_img"``.
-        file_fields: Columns of the listing with the paths of further files, such as ``("mask", "depth")``. Their bytes
-            become the fields of these names. They are read, checked and repaired like images, and a bad or damaged
-            file counts like a bad or damaged image. In tar files, ``17.mask.png`` beside ``17.jpg`` is such a file.
-            The metadata of a folder (``mask_file_name``), Hugging Face's Parquet and stores need no names here
-            (docs/masks.md).
+        name_field: Field with a file's name in a MongoDB collection; default ``"img_name"``.
+        image_field: Field with a file's bytes in a MongoDB collection; default ``"bson_img"``.
+        file_fields: Columns of the listing with the paths of further files, such as ``("mask", "depth")``. The bytes of
+            these files are stored in fields of the same names. The files are read, checked and repaired like images,
+            and a bad or damaged file counts like a bad or damaged image. In tar files, ``17.mask.png`` beside
+            ``17.jpg`` is the file of the field ``mask``. The metadata of a folder (``mask_file_name``), Hugging Face's
+            Parquet and stores need no names here (docs/masks.md).
         where: With a store as the source: convert only the records that this query finds (docs/queries.md).
         images: Stored form of images, such as ``ImageFormat(short_side=256)``; None for unchanged files.
-        workers: Threads that read and check; None for one per CPU. With ``shards``, processes that make parts. With
-            an executor, threads of each part; None for one.
+        workers: Number of threads; None for one per CPU. With ``shards``, the number of processes that make parts. With
+            an executor, the number of threads in each part; None for one.
         check: ``"decode"`` decodes every image, ``"structure"`` checks segments and headers only. An image that fails
             is not stored. ``"none"`` checks nothing.
         on_bad: What to do with a file that cannot be read or is not an image: ``"reject"`` (and report) it, or
             ``"fail"``.
-        on_damaged: What to do with a truncated image: ``"reject"``, ``"fail"``, or ``"keep"``: store it with a field
-            ``damaged``. Records of a store that have this field keep it.
+        on_damaged: What to do with a truncated image: ``"reject"``, ``"fail"``, or ``"keep"`` (store it with a field
+            ``damaged``). Records of a store that have this field keep it.
         shuffle_seed: Seed of a random order of the records; None for the source's order.
-        shards: Number of LMDB files, in a folder; None for one file, or for MongoDB. The number does not change the
+        shards: Number of LMDB files in a folder; None for one file, or for MongoDB. The number does not change the
             records or the digest.
-        executor: With ``shards``: an executor that makes the parts, instead of processes of this machine. ``"ray"``
-            uses tasks of Ray (docs/ray.md). Any object with ``submit(function, *args)`` will do, if its results have
+        executor: With ``shards``: an executor that makes the parts, in place of processes on this machine. ``"ray"``
+            uses tasks of Ray (docs/ray.md). An executor needs a method ``submit(function, *args)``, whose results have
             ``done()``, ``result()`` and ``cancel()``, such as an executor of Dask, loky, mpi4py or submitit. It is not
             shut down. All its machines must see the source and the destination at the same paths.
-        append: Add the images to the folder of shards at the destination, as ``shards`` more files, by default one.
-            Old records keep their indices and labels, and new classes follow the old ones. Programs that have the
-            store open continue to read its old state. Names are not compared, so an image can be stored twice.
-        overwrite: Replace the store at the destination, once the new one is finished.
-        resume: Continue an interrupted conversion. If there is none, begin one, with a warning. It is an error if the
-            files, or an option that decides the records, have changed.
+        append: Add the images to the folder of shards at the destination, as ``shards`` more files (default 1). Old
+            records keep their indices and labels, and new classes follow the old classes. Programs that have the store
+            open continue to read its old state. Names are not compared, so an image can be stored twice.
+        overwrite: Replace the store at the destination when the new store is finished.
+        resume: Continue an interrupted conversion. If there is none, begin a conversion, with a warning. If the files
+            or an option that affects records have changed, raise an error.
         progress: Called from the calling thread as the conversion advances.
 
     Raises:
         TypeError: An option has the wrong type.
-        OptionError: An option is out of its range, or two exclude each other; or the destination is the source or a
+        OptionError: An option is out of its range; two options exclude each other; the destination is the source or a
             part of it; or the environment variable DBLOADER_MAX_PIXELS is not a number.
         SourceError: The source cannot be converted.
-        StoreError: The destination cannot be written, or is taken.
+        StoreError: The destination cannot be written, or already has a store.
         ConversionError: A file is bad or damaged, and ``on_bad`` or ``on_damaged`` is ``"fail"``; or no file could be
             stored.
     """
@@ -131,7 +131,7 @@ def convert(
     checked_flag("resume", resume)
     workers = whole_number("workers", workers, 1, none=True) or (1 if executor is not None else cpu_count())
     if checked_flag("append", append) and overwrite:
-        raise OptionError("append (--append) adds to a store and overwrite (--overwrite) replaces it: give one of them")
+        raise OptionError("append (--append) adds to a store, and overwrite (--overwrite) replaces it: choose one")
     if shards is not None or append:
         from dbloader.conversion.parts.run import convert_in_parts
 
@@ -147,9 +147,7 @@ def convert(
             resume=resume,
         )
     if executor is not None:
-        raise OptionError(
-            "executor (--executor) makes the parts of shards: also give their number, such as shards=64 (--shards 64)"
-        )
+        raise OptionError("executor (--executor) makes shards: also give their number, such as shards=64 (--shards 64)")
     return _convert(settings, destination, workers, progress, overwrite=overwrite, resume=resume)
 
 
@@ -165,14 +163,14 @@ def _convert(
     """Convert in this process, into one file or MongoDB."""
     started = time.monotonic()
     return_large_blocks()
-    # Open the source first: its errors must not replace a partial store.
+    # Open the source first, because its errors must not discard an unfinished store.
     with closing(settings.open()) as found, ExitStack() as stack:
         check_destination(destination, found.stores)
         writer = stack.enter_context(create_store(destination, overwrite=overwrite, resume=resume, resumable=True))
         data = stack.enter_context(tempfile.TemporaryFile(dir=writer.scratch))
         files = FileList.of_source(found, data, lambda count: progress(Progress(count, None, 0)))
         writer.check_settings({**settings.named(), "list of files": f"{len(files):,} files, SHA-256 {files.digest}"})
-        writer.commit()  # from here on a killed conversion can be resumed
+        writer.commit()  # after this commit, a killed conversion can be resumed
         resumed_at = writer.position
         into = FileWriter(writer, settings, found)
 
@@ -188,7 +186,7 @@ def _convert(
     facts = left_out(found, files.tally)
     warnings = [*facts.pop("warnings")]
     if resume and not writer.resumed:
-        warnings.append("there was nothing to resume: the conversion began from the start")
+        warnings.append("there was nothing to resume, so this conversion began from the start")
     return finish_report(
         manifest,
         destination,

@@ -25,28 +25,29 @@ if TYPE_CHECKING:
     from dbloader.sources.base import Source
     from dbloader.stores.writer import Writer
 
-# A conversion ends after this many unreadable files in a row. Fewer may be on one bad part of a disk.
+# After this many unreadable files in a row, the conversion ends, because the whole disk seems to fail.
 _UNREADABLE_IN_A_ROW = 8
 
-# Files of one task that makes pixels: the oldest task holds the pixels of all of them, whatever their size.
+# Number of files in one task if pixels are stored. It is small because the memory limit does not bind the oldest task.
 _RAW_TASK_FILES = 4
 
-# After these events a file is read once more, if its source may have corrupted it in transit.
+# If a file's result has one of these events, a source that may corrupt files in transit is asked for the file again.
 _SUSPECT = {"rejected", "damaged", "repaired"}
 
 
 class FileWriter:
-    """Converts files of a list, and writes their records and the lines of the report into a store.
+    """Converts files of a list, and writes their records and report lines into a store.
 
     Args:
         writer: Writer of the store.
         settings: Settings of the conversion.
         source: The opened source of the list.
-        in_parts: Whether the store is a part, which is never resumed. The remedies in messages depend on it.
+        in_parts: Whether the store is a part of a conversion in parts. Parts are never resumed, so error messages
+            recommend to run the command again.
 
     Attributes:
         bytes_read: Bytes of the files read so far.
-        first_rejected: Name of the first rejected file, and the reason; "" if there is none.
+        first_rejected: Name of the first rejected file, and the reason; "" if no file is rejected.
     """
 
     def __init__(self, writer: Writer, settings: Settings, source: Source, *, in_parts: bool = False) -> None:
@@ -66,10 +67,10 @@ class FileWriter:
         workers: int,
         progress: Callable[[], object] = lambda: None,
     ) -> None:
-        """Convert the files at the positions in ``order``, in that order, with this many threads.
+        """Convert the files at the positions in ``order`` in ``workers`` threads, and write records in that order.
 
         Raises:
-            ConversionError: A file is rejected, and the settings demand an error then.
+            ConversionError: A file is bad or damaged, and ``on_bad`` or ``on_damaged`` is ``"fail"``.
             SourceError: The file system seems to fail for all files.
         """
 
@@ -85,7 +86,7 @@ class FileWriter:
         self._write(self._held_back)
 
     def _convert(self, items: list[Entry | Problem], hold: Hold, budget: MemoryBudget) -> list[FileResult]:
-        """Read and convert files, in a thread."""
+        """Read and convert the files of one task. Runs in a thread."""
         contents = self._source.load([item for item in items if isinstance(item, Entry)], hold)
         results = []
         for item in items:
@@ -108,9 +109,9 @@ class FileWriter:
         return self._converter.convert(item, data, hold, self._source.file_fields)
 
     def _without_unreadable(self, batch: list[FileResult]) -> list[FileResult]:
-        """Return the results to write, and hold back unreadable files at the end.
+        """Return the results to write, without unreadable files at the end.
 
-        These are written once a later file is readable. If no later file is, a resumed conversion reads them again.
+        These are held back until a later file is readable. If none is, a resumed conversion reads them again.
 
         Raises:
             SourceError: The file system seems to fail for all files.
@@ -121,8 +122,8 @@ class FileWriter:
             if in_a_row == _UNREADABLE_IN_A_ROW or (in_a_row and not os.access(self._source.root, os.R_OK)):
                 how = "run the same command again" if self._in_parts else "resume (--resume)"
                 raise SourceError(
-                    f"{_reason(done)} ({counted(in_a_row, 'file')} in a row): is the disk of {self._source.place} "
-                    f"there? When it is, {how}; if it is damaged, leave these files out and begin again"
+                    f"{_reason(done)} ({counted(in_a_row, 'file')} in a row): check the disk of {self._source.place}; "
+                    f"when it works, {how}; if it is damaged, remove these files from the source and begin again"
                 )
         end = len(batch) - in_a_row
         self._held_back = batch[end:]
@@ -147,8 +148,9 @@ class FileWriter:
             )
 
     def _remedy(self, done: FileResult, kind: str) -> str:
-        """Return what to do about a file that ends the conversion."""
-        in_list = isinstance(done.item, Problem)  # a resumed conversion compares the list of files
+        """Return what the user can do about a file that ends the conversion."""
+        # Fixing a problem in the list of files changes the list, and a conversion cannot resume with another list.
+        in_list = isinstance(done.item, Problem)
         if self._in_parts:
             again = "it and begin again with --overwrite" if in_list else "the file and run the same command again"
             return f"fix {again}, or begin again with --overwrite and --on-{kind} reject"
@@ -157,7 +159,7 @@ class FileWriter:
 
 
 def _parts(batch: list[FileResult]) -> Iterator[list[FileResult]]:
-    """Yield parts of a batch that are worth a commit. A commit holds its records a second time, and LMDB a third."""
+    """Divide a batch into parts of about COMMIT_BYTES. A commit copies its records, so small parts save memory."""
     part: list[FileResult] = []
     nbytes = 0
     for done in batch:
@@ -170,7 +172,7 @@ def _parts(batch: list[FileResult]) -> Iterator[list[FileResult]]:
 
 
 def _pop_records(batch: list[FileResult]) -> Iterator[EncodedRecord]:
-    """Yield the records, and free the memory of each one as soon as it is written."""
+    """Yield the records, and drop each reference so the record's memory is free after it is written."""
     for done in batch:
         record, done.record = done.record, None
         if record is not None:

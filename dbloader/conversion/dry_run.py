@@ -1,4 +1,4 @@
-"""List the files of a conversion, without reading an image or writing anything."""
+"""List the files of a conversion without reading images or writing anything."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable
 
-_MAX_NAMED = 1000  # problems; all are counted
+_MAX_NAMED = 1000  # problems that are listed; further problems are only counted
 
 
 class DryRun(NamedTuple):
-    """The result of a dry run. Report describes the other attributes.
+    """The result of a dry run. Report describes ``warnings``, ``skipped`` and ``hidden``.
 
     Attributes:
         source: Place of the source.
         files: Number of files that would be read.
         boxes: Number of boxes of objects in these files.
-        labels: Number of files or boxes by class name, or by label if labels have no names; None if there are more
-            than 65,536 labels.
+        labels: Number of files or boxes by class name, or by label if labels have no names; None for over 65,536
+            different labels.
         rejected: Number of problems in the list of files.
         problems: Name and reason of the first 1,000 problems.
     """
@@ -46,10 +46,10 @@ class DryRun(NamedTuple):
 def dry_run(
     source: str | os.PathLike[str], *, progress: Callable[[int], object] = lambda _: None, **options: Any
 ) -> DryRun:
-    """Return what ``convert`` would find with the same source.
+    """Return what ``convert`` would find in a source.
 
-    ``options`` are ``listing``, ``name_field``, ``image_field``, ``file_fields`` and ``where``. ``progress`` is called
-    with the number of files found so far.
+    ``options`` are the arguments ``listing``, ``name_field``, ``image_field``, ``file_fields`` and ``where`` of
+    ``convert``. ``progress`` is called with the number of files found so far.
     """
     files = boxes = rejected = 0
     labels: Counter[Any] = Counter()

@@ -1,8 +1,8 @@
-"""The list of a source's entries, in a file.
+"""Keep the list of a source's entries in a file.
 
-With a list, the number of files is known before the first file is read, any order is possible, and a resumed conversion
-can check that its source is the same. Memory holds only the positions of the entries in the file. Each entry has a
-checksum, since the list of a conversion in parts may be on a shared disk for days.
+The list shows the number of files before the first file is read, and allows any order. A resumed conversion compares
+the list to check that its source is unchanged. Memory holds only the positions of the entries in the file. Each entry
+has a checksum, because the list of a conversion in parts may be on a shared disk for days.
 """
 
 from __future__ import annotations
@@ -29,13 +29,11 @@ if TYPE_CHECKING:
 
 
 class FileList:
-    """The entries and problems of a source, in its order. Threads may read at the same time.
-
-    A ``with`` block closes the file.
+    """The entries and problems of a source, in its order. Threads may share a list. A ``with`` block closes the file.
 
     Attributes:
         digest: SHA-256 of the list, hex; equal for equal sources. "" for the list of a part.
-        tally: What the source left out, after ``of_source``.
+        tally: What the source left out; empty unless ``of_source`` made the list.
     """
 
     def __init__(
@@ -47,15 +45,15 @@ class FileList:
         tally: Tally | None = None,
     ) -> None:
         self._data = data
-        self._begins, self._ends = begins, ends  # bytes of the file
+        self._begins, self._ends = begins, ends  # offsets of the entries in the file, in bytes
         self.digest = digest
         self.tally = tally or Tally()
 
     @classmethod
     def of_source(cls, source: Source, data: IO[bytes], progress: Callable[[int], object]) -> FileList:
-        """Write the entries of a source into a new file, about 150 bytes each.
+        """Write the entries of a source into a new file. An entry takes about 150 bytes.
 
-        ``progress`` is called after every thousand entries, with their number. The caller closes the file.
+        After every thousand entries, ``progress`` is called with the number of entries. The caller closes the file.
         """
         ends, digest = array("Q", [0]), hashlib.sha256()
         entries = Entries(source)
@@ -72,24 +70,24 @@ class FileList:
         return cls(data, bounds[:-1], bounds[1:], digest.hexdigest(), entries.tally)
 
     def order(self, seed: int | None) -> range | np.ndarray[Any, Any]:
-        """Return all positions: with a seed in a random order, else in the order of the source."""
+        """Return all positions: in a random order with a seed, in the order of the source without."""
         return range(len(self)) if seed is None else permutation(len(self), seed)
 
     def spans(self) -> np.ndarray[Any, Any]:
-        """Return the byte where each entry begins and ends in the file: int64, shape (len, 2)."""
+        """Return the offsets in the file where each entry begins and ends: bytes, int64, shape (len, 2)."""
         return np.stack((self._begins, self._ends), 1).astype("<i8", copy=False)
 
     def __len__(self) -> int:
         return len(self._ends)
 
     def packed(self) -> bytes:
-        """Return all entries, with their positions, for `unpacked`."""
+        """Return the whole list as bytes, for `unpacked`."""
         lengths = (self._ends - self._begins).astype("<i8")
         return seal({"lengths": lengths.tobytes(), "entries": b"".join(map(self._sealed, range(len(self))))})
 
     @classmethod
     def unpacked(cls, packed: bytes, data: IO[bytes]) -> FileList:
-        """Write packed entries into a new file, and return them; DamagedStoreError if they are damaged."""
+        """Write a packed list into a new file, and return the list. Raise DamagedStoreError if it is damaged."""
         try:
             values = open_sealed(packed)
         except UNREADABLE as error:
@@ -112,7 +110,7 @@ class FileList:
         if "reason" in document:
             return Problem(**document)
         document["location"] = tuple(document["location"])
-        return Entry(**document)  # arrays stay packed: a wrong array rejects its file, and does not end the conversion
+        return Entry(**document)  # arrays stay packed, so a wrong array rejects only its own file
 
     def __enter__(self) -> Self:
         return self
@@ -124,8 +122,8 @@ class FileList:
 def permutation(length: int, seed: int) -> np.ndarray[Any, Any]:
     """Return the order of a shuffled conversion: int64, shape (length,), each position once.
 
-    Positions are sorted by SplitMix64 (`dbloader.sampling.rng`) of seed and position, so the order does not depend on
-    the version of a library.
+    Positions are sorted by a hash of seed and position, SplitMix64 (`dbloader.sampling.rng`). So the order does not
+    depend on the version of a library.
     """
     key = np.frombuffer(hashlib.sha256(seed.to_bytes(8, "little", signed=True)).digest()[:8], "<u8")
     values = np.arange(1, length + 1, dtype=np.uint64) * np.uint64(STEP) + key
@@ -138,10 +136,10 @@ def _encoded(item: Entry | Problem) -> bytes:
         if isinstance(item, Entry) and item.boxes_in is not None:  # boxes are arrays
             item = item._replace(fields={name: pack(name, value) for name, value in item.fields.items()})
         document = item._asdict()
-        if not document.get("files", True):  # most have none
+        if not document.get("files", True):  # most entries have no further files
             del document["files"]
         return bson.encode(document)
     except (bson.errors.BSONError, OverflowError, ValueError, RecursionError) as error:
-        # Only the further fields of a listing can have values of any kind.
+        # Only further fields can cause these errors, because a listing may give them values of any kind.
         reason = "an integer has more than 64 bits" if isinstance(error, OverflowError) else str(error)
         return bson.encode(Problem(item.name, f"its fields cannot be stored: {reason}")._asdict())

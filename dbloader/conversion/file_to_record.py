@@ -1,4 +1,4 @@
-"""Check, repair and transcode one file, and encode its record; or reject the file."""
+"""Make the record of one file: check, repair, transcode and encode the file, or reject it."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
 
     Hold = Callable[[int], object]
 
-# First bytes of files of these formats. JPEGs are examined instead.
+# First bytes of PNG, GIF and JPEG 2000 files. JPEGs are examined separately.
 _BEGINNINGS = (b"\x89PNG", b"GIF8", b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 
 @dataclass(slots=True)
 class FileResult:
-    """The result of one file: its record, or why it is rejected."""
+    """The result of converting one file: its record, or the reason why the file is rejected."""
 
     item: Entry | Problem
     record: EncodedRecord | None = None  # None if the file is rejected
-    # The lines of the report: the reason for each event. Events are "rejected", "damaged" (but stored), "repaired" and
-    # REMARKS. A message is the file's name, a colon and the reason.
+    # Lines of the report: each event with its reason. Events are "rejected", "damaged" (but stored), "repaired" and
+    # those in REMARKS. Error messages join the file's name, a colon and the reason.
     events: dict[str, str] = field(default_factory=dict)
-    bad: bool = False  # whether a rejected file is unreadable or no image; otherwise it is damaged
-    unreadable: bool = False  # whether the file system failed, perhaps for all files
-    changes: tuple[str, ...] = ()  # "resized" if the image was made smaller, "reencoded" if encoded again in its size
+    bad: bool = False  # True if a rejected file is unreadable or not an image, False if it is damaged
+    unreadable: bool = False  # whether the file system raised an error, which may affect all files
+    changes: tuple[str, ...] = ()  # "resized" if the image was made smaller, "reencoded" if only encoded again
     depth: str = ""  # bits and type of the stored image's values; "" if unknown
     nbytes: int = 0  # bytes read
 
@@ -62,32 +62,32 @@ class CheckedImage(NamedTuple):
     """An image file without damage."""
 
     data: bytes  # the file, with its end marker
-    facts: Facts | None  # None for an unknown format, which only ``check="none"`` accepts
+    facts: Facts | None  # None for an unknown format; only ``check="none"`` accepts such files
     repaired: str  # description of the repair; "" if there was none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileConverter:
-    """Makes records of files. `Settings` has checked the options."""
+    """Makes records of files. `Settings` checks the options."""
 
     check: str = "decode"
     keep_damaged: bool = False
     images: ImageFormat = field(default_factory=ImageFormat)
-    labels: Sequence[int] | None = None  # label in the store of each class of the source; None if the labels are equal
+    labels: Sequence[int] | None = None  # the store's label for each label of the source; None if labels do not change
 
     def convert(self, entry: Entry, data: bytes, hold: Hold, file_fields: Sequence[str] = ()) -> FileResult:
-        """Return the record of a file, or why it is rejected.
+        """Return the result of a file: its record, or the reason why the file is rejected.
 
         ``hold`` is called with a number of bytes before they are allocated, and with the negative number after they are
-        freed. The record still holds the bytes of stored pixels. Errors that the file does not cause are raised:
-        OSError (no memory, ``jpegtran`` killed) and OptionError (``jpegtran`` removed).
+        freed. The bytes of stored pixels stay counted, because the record contains them. Errors that the file does not
+        cause are raised: OSError (no memory, ``jpegtran`` killed) and OptionError (``jpegtran`` removed).
         """
         files = [name for name in file_fields if name in entry.fields]
         result = FileResult(entry, nbytes=len(data) + count_bytes(entry.fields, files))
         try:
             entry = self._relabeled(entry)
             if self.images.tile and TILES in entry.fields:
-                raise FieldError(f"field {TILES!r} is where tile keeps the lengths of tiles: give yours another name")
+                raise FieldError(f"tile stores the lengths of tiles in field {TILES!r}: give your field another name")
             self._fill(result, entry, data, files, hold)
         except (ImageError, RecordError) as error:
             result.events = {"rejected": str(error)}
@@ -95,9 +95,9 @@ class FileConverter:
         return result
 
     def check_image(self, data: bytes, hold: Hold) -> CheckedImage:
-        """Check an image file, and append its end marker if only that is missing; ImageError if the file is bad."""
+        """Check an image file. Append a JPEG's end marker if only that is missing. Raise ImageError for a bad file."""
         if self.check == "none":
-            # To store pixels, the format must be known.
+            # `_facts` raises an error for an unknown format, whose pixels cannot be stored.
             return CheckedImage(data, _facts(data) if self.images.raw else find_facts(data), "")
         structure, repaired = examine(data), ""
         if structure.state is State.DAMAGED:
@@ -116,19 +116,19 @@ class FileConverter:
     def check_fields(
         self, fields: Mapping[str, Any], names: Sequence[str], hold: Hold, files: Mapping[str, FieldFile]
     ) -> tuple[dict[str, Any], str]:
-        """Check and repair the image files in some fields of a record, as `check_image` does.
+        """Check and repair the image files in some fields of a record, like `check_image`.
 
         Args:
             fields: All further fields of a record.
-            names: Names of the fields that are image files; None is allowed as their value.
-            hold: As in `convert`.
+            names: Names of the fields that are image files. Their values may be None.
+            hold: See `convert`.
             files: The file of each field, for messages; {} if the fields were not read from files.
 
         Returns:
-            The fields, with repaired files, and a description of the repairs; "" if there were none.
+            The fields with repaired files, and a description of the repairs; "" if nothing was repaired.
 
         Raises:
-            ImageError: One of the fields is bad; the message names it.
+            ImageError: The image file in a field is bad. The message names the field.
         """
         fields, repaired = dict(fields), []
         for name in names:
@@ -137,7 +137,7 @@ class FileConverter:
             title = " ".join(("its", name, *files.get(name, ())[:1]))
             try:
                 if not isinstance(fields[name], bytes):
-                    raise NotAnImageError(f"is not an image file but {short_repr(fields[name])}")
+                    raise NotAnImageError(f"is not an image file: {short_repr(fields[name])}")
                 checked = self.check_image(fields[name], hold)
             except ImageError as error:
                 raise type(error)(f"{title} {error}") from error
@@ -147,20 +147,20 @@ class FileConverter:
         return fields, "; ".join(repaired)
 
     def _relabeled(self, entry: Entry) -> Entry:
-        """Return an entry with the labels of the store instead of the labels of the source, also for its boxes."""
+        """Return an entry with the store's labels in place of the source's labels, for its image and its boxes."""
         if self.labels is None:
             return entry
-        fields, known = entry.fields, dict(enumerate(self.labels))  # no list: -1 is no label
+        fields, known = entry.fields, dict(enumerate(self.labels))  # a list would accept the label -1
         try:
             if LABELS in fields:
                 fields = {**fields, LABELS: relabel_boxes(unpack(fields[LABELS]), known)}
             label = None if entry.label is None else known[entry.label]
         except KeyError as error:
-            raise FieldError(f"has the label {error}, which has no class") from error
+            raise FieldError(f"has the label {error}, but no class has this label") from error
         return entry._replace(label=label, fields=fields)
 
     def _fill(self, result: FileResult, entry: Entry, data: bytes, files: Sequence[str], hold: Hold) -> None:
-        damage = entry.fields.get("damaged")  # set if the image comes from a store that has it as damaged
+        damage = entry.fields.get("damaged")  # set if the source is a store that contains the image as damaged
         try:
             if damage:
                 raise DamagedImageError(damage)  # noqa: TRY301
@@ -205,12 +205,12 @@ class FileConverter:
 def _record(entry: Entry, stored: Stored, image: Facts | None) -> Record:
     tiles = {} if stored.lengths is None else {TILES: stored.lengths}
     image_format, width, height = stored.facts[:3] if stored.facts else ("", None, None)
-    fields = {**unpack(entry.fields), **tiles}  # arrays are packed in a list of files
+    fields = {**unpack(entry.fields), **tiles}  # FileList has packed the arrays
     kept = {name: fields.pop(name) for name in KEPT_FIELDS if name in fields}
-    if kept.get("name", "") == "":  # a CSV has no other way to leave it out
+    if kept.get("name", "") == "":  # an empty cell of a CSV file counts as no name
         kept["name"] = entry.name
     boxes_in = entry.boxes_in
-    if boxes_in is None and stored.reencoded and {BOXES, LABELS} <= fields.keys():  # a store is made smaller
+    if boxes_in is None and stored.reencoded and {BOXES, LABELS} <= fields.keys():  # the source is a store with boxes
         boxes_in = OWN_SIZE
     if boxes_in is not None and image and stored.facts:
         fields = fit_boxes(fields, boxes_in, image[1:3], stored.facts[1:3])
@@ -223,11 +223,11 @@ def _record(entry: Entry, stored: Stored, image: Facts | None) -> Record:
 
 
 def _facts(data: bytes) -> Facts:
-    """Return the facts in an image file's header; DamagedImageError if the file begins as an image, and is cut off."""
+    """Return the facts in an image file's header. Raise DamagedImageError if the header is cut short or wrong."""
     try:
         return read_facts(data)
     except NotAnImageError as error:
-        if error.__cause__ is None:  # too many pixels, or planes that Pillow misreads
+        if error.__cause__ is None:  # dbloader itself refuses the image, for example because of its number of pixels
             raise
         if data.startswith(_TIFF):
             raise DamagedImageError(f"is {UNREAD_TIFF}") from error
@@ -237,18 +237,18 @@ def _facts(data: bytes) -> Facts:
 
 
 def _describe_depth(image: Facts | None, stored: Facts | None) -> str:
-    """Return the remark on values of more than 8 bits or of unknown range; "" if there are no such values."""
+    """Return a remark about values of more than 8 bits or of unknown range; "" if the image has no such values."""
     if image is None or stored is None or image.depth == EIGHT_BITS:
         return ""
     if stored.depth != image.depth:
         return f"has {image.depth} values, and is stored with {stored.depth} values"
     if image.depth not in KNOWN_RANGE:
-        return f"has {image.depth} values of no known range: it is stored with them, and needs a decode= of your own"
-    return f"has {image.depth} values, and is stored with all of their bits; decoded images have 8"
+        return f"has {image.depth} values of unknown range: they are stored, but decoding them needs your own decode="
+    return f"has {image.depth} values: all bits are stored, but decoded images have 8"
 
 
 def _describe_frames(image: Facts | None, stored: Stored) -> str:
-    """Return the remark on a file of several frames; "" if it has one."""
+    """Return a remark about a file with several frames; "" if the file has a single frame."""
     if image is None or not image.frames:
         return ""
     lost = stored.reencoded or not isinstance(stored.image, bytes)

@@ -1,4 +1,4 @@
-"""Work in threads, and yield the results in order. The memory of results that wait is bounded."""
+"""Work in threads, yield the results in order, and limit the memory of results that are not taken yet."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 MEMORY_LIMIT = 96 * 2**20
-"""Bytes of files and pixels that all tasks together may hold ahead of the thread that takes their results."""
+"""Limit of the bytes of files and pixels that all unfinished and finished tasks hold until their results are taken."""
 
 # M_MMAP_THRESHOLD of malloc.h; see mallopt(3).
 _M_MMAP_THRESHOLD = -3
 
-# Pillow's settings belong to the whole process. Its first conversion changes them, and its last one restores them.
+# Pillow's settings are global. The first running conversion changes them, and the last running one restores them.
 _pillow_settings, _pillow_lock = ExitStack(), threading.Lock()
 _pillow_users = 0
 
@@ -37,15 +37,15 @@ _pillow_users = 0
 def work_in_order(
     work: Callable[[slice, Hold, MemoryBudget], list[Result]], count: int, workers: int, task_files: int = TASK_FILES
 ) -> Iterator[list[Result]]:
-    """Call a function in threads, for parts of ``count`` positions, and yield its results in order.
+    """Divide the positions from 0 to ``count`` - 1 into tasks, call a function for each, and yield results in order.
 
     Args:
-        work: Called with three arguments. The first is a slice of the positions. The second is ``hold``, which the
-            function calls with a number of bytes before it allocates them. The third is the budget. Once the budget is
-            closed, nobody takes the results, so the function may return early.
+        work: The function. It is called in a thread with a slice of the positions, ``hold`` and a MemoryBudget. It must
+            call ``hold`` with a number of bytes before it allocates them. If the budget is closed, the result is not
+            needed, so the function may return early.
         count: Number of positions.
         workers: Number of threads.
-        task_files: Number of positions in one part.
+        task_files: Number of positions in one task.
     """
     budget = MemoryBudget(MEMORY_LIMIT)
     executor = ThreadPoolExecutor(workers, thread_name_prefix="dbloader-convert")
@@ -71,10 +71,10 @@ def _oldest(running: deque[tuple[int, Future[list[Result]]]], budget: MemoryBudg
 
 
 class MemoryBudget:
-    """A limit of the bytes that all running tasks hold together.
+    """A limit on the bytes that all running tasks hold together.
 
-    Tasks are numbered, and results are taken in this order. A task waits until enough bytes are free. The oldest task
-    never waits, since all others wait for it. So there is no deadlock, and only the oldest task can exceed the limit.
+    Tasks are numbered, and results are taken in this order. A task waits until enough bytes are free. To prevent a
+    deadlock, the oldest task never waits, so it alone can exceed the limit.
     """
 
     def __init__(self, limit: int) -> None:
@@ -103,7 +103,7 @@ class MemoryBudget:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Let all waiting tasks continue, and end."""
+        """Wake all waiting tasks. Tasks do not wait any more."""
         with self._changed:
             self.closed = True
             self._changed.notify_all()
@@ -122,12 +122,12 @@ def reserved(hold: Callable[[int], object], nbytes: int) -> Iterator[None]:
 
 
 def return_large_blocks() -> None:
-    """Make glibc return freed blocks of 4 MiB and more to the system. Otherwise the budget would not limit memory.
+    """Make glibc return freed blocks of 4 MiB or more to the system. Otherwise MemoryBudget would not limit memory.
 
     By default, glibc keeps blocks of up to 32 MiB for each thread. With a budget of 96 MiB, 12 threads that decoded
-    WebP images peaked at 1,150 MB by default, and at 245 MB with this setting.
+    WebP images used up to 1,150 MB by default, and up to 245 MB with this setting.
     """
-    with suppress(AttributeError, OSError):  # another C library than glibc
+    with suppress(AttributeError, OSError):  # other C libraries than glibc lack this function
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 4 * 2**20)
 
 
@@ -140,7 +140,7 @@ def _strict_pillow() -> Iterator[None]:
             _pillow_settings.callback(setattr, ImageFile, "LOAD_TRUNCATED_IMAGES", ImageFile.LOAD_TRUNCATED_IMAGES)
             _pillow_settings.enter_context(warnings.catch_warnings())
             warnings.filterwarnings("ignore", module="PIL")
-            ImageFile.LOAD_TRUNCATED_IMAGES = False  # many training scripts set it, and then no damage is found
+            ImageFile.LOAD_TRUNCATED_IMAGES = False  # many training scripts set this to True, which hides damage
         _pillow_users += 1
     try:
         yield

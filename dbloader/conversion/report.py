@@ -1,4 +1,4 @@
-"""The progress and the report of a conversion."""
+"""Define the progress and the report of a conversion."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dbloader.sources.base import Source, Tally
 
 REMARKS = ("untiled", "deep", "frames")
-"""Events of files that are stored without damage, but not as one might expect."""
+"""Events of undamaged files whose stored or decoded form may surprise a user."""
 
 _FILE_COUNTS = ("repaired", "rejected", "damaged", "resized", "reencoded", *REMARKS)
 
@@ -32,8 +32,8 @@ class Progress(NamedTuple):
     """The progress of a conversion.
 
     Attributes:
-        found: Files found so far; all of them once ``done`` is not None.
-        done: Files converted or rejected, also by an earlier run; None while the source is scanned.
+        found: Number of files found so far. It is final when ``done`` is not None.
+        done: Number of files converted or rejected, in this or an earlier run; None while the source is scanned.
         nbytes: Bytes read in this run.
     """
 
@@ -47,30 +47,31 @@ class Report:
     """The result of a conversion.
 
     Attributes:
-        place: The store.
+        place: Place of the store.
         digest: Content digest of the store, as in its manifest.
-        records: Records in the store.
-        files: Files found.
-        repaired: JPEG files that lacked only their end marker, and got it.
-        rejected: Files that are not in the store.
-        damaged: Truncated images in the store (``on_damaged="keep"``).
-        resized: Images that were made smaller.
-        reencoded: JPEGs that were encoded again in their own size (``tile`` with a ``quality``).
-        untiled: Images that could not be tiled (``tile``).
-        deep: Images with values of more than 8 bits, or of unknown range: gray of 16 bits, floats, signed values.
-        frames: Files with several frames or pages. Only the first is decoded.
-        resumed_at: Files that an earlier, interrupted run had converted.
+        records: Number of records in the store.
+        files: Number of files found.
+        repaired: Number of JPEG files that lacked only their end marker, which was appended.
+        rejected: Number of files that are not in the store.
+        damaged: Number of truncated images in the store (``on_damaged="keep"``).
+        resized: Number of images that were made smaller.
+        reencoded: Number of JPEGs that were encoded again in their own size (``tile`` with a ``quality``).
+        untiled: Number of images that could not be tiled (``tile``).
+        deep: Number of images with values of more than 8 bits, or of unknown range: gray of 16 bits, floats, signed
+            values.
+        frames: Number of files with several frames or pages. Only the first is decoded.
+        resumed_at: Number of files that an earlier, interrupted run has converted.
         bytes_read: Bytes of the files that this run has read.
         image_bytes: Bytes of all images in the store.
-        seconds: Duration of this run.
-        warnings: Sentences for people about the conversion as a whole.
-        skipped: Number of files left out because they are no images, by extension, the most frequent first.
+        seconds: Duration of this run in seconds.
+        warnings: Warnings about the conversion as a whole.
+        skipped: Number of files left out because they are not images, by extension, the most frequent first.
         hidden: Number of files and folders left out because their names begin with a dot.
-        report_file: Path of a file of JSON lines, one for each event of a file: ``name``, ``event`` (rejected, damaged,
-            repaired, untiled, deep or frames) and ``reason``. It is next to an LMDB store; for MongoDB and object
-            storage, it is in the working directory. "" if there are no events, or if the file could not be written
-            (see ``warnings``).
-        earlier_events: Number of lines at the beginning of the report file about images that were in the store before
+        report_file: Path of a JSON lines file. Each line is an event of a file, with ``name``, ``event`` (rejected,
+            damaged, repaired, untiled, deep or frames) and ``reason``. The file is next to an LMDB store; for MongoDB
+            and object storage, it is in the working directory. "" if there are no events, or if the file could not be
+            written (see ``warnings``).
+        earlier_events: Number of lines at the beginning of the report file about images that were already in the store
             (``append``).
     """
 
@@ -113,14 +114,14 @@ def finish_report(
 
     Args:
         manifest: The manifest of the store.
-        destination: Place of the store, where its events are read.
-        path: Path of the file.
-        place: Place of the store for people, without a password.
+        destination: Place of the store. The events are read from there.
+        path: Path of the report file.
+        place: Place of the store without a password, for the report.
         started: ``time.monotonic()`` when the conversion began.
-        replaces: Whether the store replaces another store. Then the report file of that store is removed.
-        warnings: Warnings to begin with.
+        replaces: Whether the store replaces another store, whose report file is then removed.
+        warnings: Warnings of the conversion.
         outcome: Number of this conversion's files with each event; None for ``manifest.outcome``.
-        **facts: Further fields of the report.
+        **facts: Further attributes of the report.
     """
     counts = manifest.outcome if outcome is None else outcome
     problem = _write_events(destination, path, manifest.events, replaces=replaces)
@@ -137,31 +138,31 @@ def finish_report(
 
 
 def left_out(found: Source, tally: Tally) -> dict[str, Any]:
-    """Return the ``warnings``, ``skipped`` and ``hidden`` of a Report on a source."""
+    """Return ``warnings``, ``skipped`` and ``hidden`` for the Report of a conversion from a source."""
     beside = [name for name in found.beside if not name.startswith(".")]
     counts = tally.skipped + Counter(PurePosixPath(name).suffix.lower() for name in beside)
     skipped = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
-    more = [f"left out, as only {found.reads} are read: {named(beside)}"] if beside else []
+    more = [f"left out, because only {found.reads} are read: {named(beside)}"] if beside else []
     hidden = tally.hidden + len(found.beside) - len(beside)
     return {"warnings": (*found.warnings, *tally.warnings, *more), "skipped": skipped, "hidden": hidden}
 
 
 def _write_events(place: str | os.PathLike[str], path: Path, events: int, *, replaces: bool) -> list[str]:
-    """Write all events of a store to a file; return a warning if that failed, since the store has the events too."""
+    """Write all events of a store to a file. If that fails, return a warning: the store still contains the events."""
     aside = path.with_name(path.name + ".partial")
     try:
         if events:
-            aside.unlink(missing_ok=True)  # it could be a link to another file
+            aside.unlink(missing_ok=True)  # a link there could lead to another file
             with open_store(place) as store, aside.open("x", encoding="utf-8") as file:
                 file.writelines(json.dumps(event) + "\n" for event in store.events())
             aside.replace(path)
-        elif replaces:  # otherwise the file may belong to the same place on another server
+        elif replaces:  # otherwise the file may be the report of a store with the same name on another server
             path.unlink(missing_ok=True)
     except OSError as error:
         with suppress(OSError):
             aside.unlink()
         return [
-            f"{readable(path)} cannot be written: {error.strerror or error}; the report is in the store too "
+            f"{readable(path)} cannot be written: {error.strerror or error}; the store contains the report too "
             "(dbloader info with --report)"
         ]
     return []
@@ -174,29 +175,29 @@ def nothing_stored(files: int, first_rejected: str) -> str:
 
 
 def image_warnings(outcome: Mapping[str, int], depths: Mapping[str, int], *, raw: bool) -> list[str]:
-    """Return warnings about images that are not decoded completely: deep values, several frames.
+    """Return warnings about images that are not decoded completely, because of deep values or several frames.
 
     Args:
         outcome: Number of this conversion's files with each event.
-        depths: Number of the store's images of each depth.
-        raw: Whether the store contains pixels instead of files.
+        depths: Number of images in the store by depth.
+        raw: Whether the store contains pixels, not files.
     """
     warnings = []
     if deep := outcome.get("deep", 0):
         images = f"{deep:,} image{' has' if deep == 1 else 's have'}"
         if raw:
             warnings.append(
-                f"{images} more than 8 bits a value, and the stored pixels are the upper 8 bits: leave raw out to keep "
-                "all bits"
+                f"{images} more than 8 bits per value, and only the upper 8 bits are stored: leave out raw to keep all "
+                "bits"
             )
         else:
             kinds = ", ".join(f"{count:,} of {name}" for name, count in depths.items())
             warnings.append(
-                f"{images} values of more than 8 bits, or of no known range (the store has {kinds}): of 16 bits the "
-                "upper 8 are decoded; floats, signed values and 32 bits are not decoded at all; give the dataset a "
-                "decode= of your own to get all of them"
+                f"{images} values of more than 8 bits, or of unknown range (the store has {kinds}): datasets decode "
+                "only the upper 8 of 16 bits, and cannot decode floats, signed values and 32 bits; write your own "
+                "decode= to get all values"
             )
     if frames := outcome.get("frames", 0):
         what = f"{frames:,} file{' has' if frames == 1 else 's have'} several frames or pages"
-        warnings.append(f"{what}: only the first is decoded, or kept where images become smaller or pixels")
+        warnings.append(f"{what}: only the first is decoded; images stored smaller or as pixels keep only the first")
     return warnings

@@ -21,38 +21,38 @@ if TYPE_CHECKING:
 
 DEFAULT_QUALITY = 95
 
-# Below this opacity, of 255, Pillow computes only coarse colors.
+# If the opacity (0 to 255) is less, Pillow computes only coarse colors.
 _SEE_THROUGH = 16
 
-# Measured bytes for each pixel of the image.
-_OPENED = 5  # RGB has 4, a palette 1 more
-_TRANSPARENT = 12  # most for a transparent color: the image, a copy with alpha, and one multiplied by alpha
-_DEEP = 13  # most for gray in a PGM: copies of 32 and of 16 bits, and an array; 12.53 with glibc 2.41
-_WEBP = 8  # further bytes, of libwebp
+# Bytes per pixel of the image, measured.
+_OPENED = 5  # 4 for RGB, and 1 more for a palette
+_TRANSPARENT = 12  # at most, for a transparent color: the image, a copy with alpha, and a copy multiplied by alpha
+_DEEP = 13  # at most, for gray in a PGM file: copies of 32 and 16 bits, and an array; measured 12.53 with glibc 2.41
+_WEBP = 8  # memory of libwebp, in addition
 
-# Bytes for each pixel of the smaller image, and of the image between, which has the new width and the old height.
+# Bytes per pixel of the smaller image, and of Pillow's intermediate image with the new width and the old height.
 _SMALLER = 4
-_SMALLER_TRANSPARENT = 7  # also the bands, and the images composed of them
+_SMALLER_TRANSPARENT = 7  # includes the separate bands, and the image composed of them
 
-_STRIP = 2**20  # bytes of pixels that are converted at once
+_STRIP = 2**20  # bytes of pixels that are converted in one step
 
 _FORMATS = ("JPEG", "WEBP", "PNG", "BMP", "PPM", "TIFF")
 
 
 class LoadedImage(NamedTuple):
-    """Pixels, and the facts about their file that an encoder needs."""
+    """Pixels of an image file, and the properties of the file that an encoder needs."""
 
-    pixels: Image.Image  # in a mode that can be resized (see `resize`); in any mode if the size is kept
-    format: str  # format to encode the pixels in: the file's own, or PNG
-    subsampling: int  # Pillow's number of a JPEG's chroma subsampling: 0 to 2 are 4:4:4, 4:2:2, 4:2:0
-    options: Mapping[str, Any]  # Pillow's options to encode with, such as color profile and EXIF
+    pixels: Image.Image  # without a palette if the size was changed
+    format: str  # format for encoding the pixels: the file's format, or PNG
+    subsampling: int  # Pillow's number for a JPEG's chroma subsampling: 0 is 4:4:4, 1 is 4:2:2, 2 is 4:2:0
+    options: Mapping[str, Any]  # Pillow's options for encoding, such as color profile and EXIF
 
 
 def resizing_bytes(facts: Facts, size: tuple[int, int]) -> int:
-    """Return the most bytes of pixels that ``load_image`` allocates."""
+    """Return the largest number of bytes that ``load_image`` allocates for pixels."""
     pixels, height = facts.width * facts.height, facts.height
     if facts.format == "JPEG":
-        # libjpeg decodes to less than four times the wanted size, or to an eighth of the image's if that is larger.
+        # libjpeg decodes to less than four times the new width and height, but at least to an eighth of the old ones.
         pixels = min(pixels, max(16 * size[0] * size[1], pixels // 32))
         height = min(height, max(4 * size[1], height // 4))
     smaller = size[0] * (height + size[1])
@@ -71,9 +71,9 @@ def resize(data: bytes, size: tuple[int, int], *, quality: int = DEFAULT_QUALITY
     """Return an image file in another size, and its facts.
 
     The filter is Lanczos. Color profile, EXIF, gray, alpha, CMYK and gray of 16 bits are kept; palettes become full
-    colors. JPEG and WebP are encoded with the given quality, and JPEG with its own chroma subsampling (4:4:4 for rare
-    ones). All other formats are encoded without loss: PNG, BMP, PPM and TIFF as such, the rest as PNG. Only the first
-    picture of a file is kept.
+    colors. JPEG and WebP are encoded with the given quality. A JPEG keeps its chroma subsampling, but a rare
+    subsampling becomes 4:4:4. PNG, BMP, PPM and TIFF keep their format and are encoded without loss. All other formats
+    become PNG. If a file has several frames, only the first is kept.
     """
     pixels, name, subsampling, options = load_image(data, size)
     if name in ("JPEG", "WEBP"):
@@ -86,7 +86,7 @@ def resize(data: bytes, size: tuple[int, int], *, quality: int = DEFAULT_QUALITY
 
 
 def load_image(data: bytes, size: tuple[int, int] | None) -> LoadedImage:
-    """Return the pixels of an image file in another size; None is the image's own size."""
+    """Return the pixels of an image file in another size. If ``size`` is None, the size is kept."""
     what = "does not decode" if size is None else "cannot be resized"
     with translate_errors(what, PixelRangeError), open_pillow(data) as image:
         name = format_name(image)
@@ -96,17 +96,17 @@ def load_image(data: bytes, size: tuple[int, int] | None) -> LoadedImage:
             image.load()
             pixels: Image.Image = image
         else:
-            # libjpeg itself scales a large JPEG, to at least twice the wanted size.
+            # libjpeg scales a large JPEG while decoding. The result has at least twice the new width and height.
             draft = image.draft(None, (2 * size[0], 2 * size[1]))
             pixels = _resized(_full_colors(mend_gray(image)), size, draft[1] if draft else None)
     return LoadedImage(pixels, name if name in _FORMATS else "PNG", subsampling, options)
 
 
 def load_pixels(data: bytes, size: tuple[int, int] | None) -> npt.NDArray[np.uint8]:
-    """Return the pixels of an image file, as ``decode_pil`` does, in another size; None is the image's own size.
+    """Return the pixels of an image file in another size. If ``size`` is None, the size is kept.
 
-    The array is uint8, shape (height, width, 3), RGB, 0 to 255. EXIF is not applied, alpha is dropped, and of 16 bits
-    the upper 8 are kept.
+    The array is uint8, shape (height, width, 3), RGB, 0 to 255. As in ``decode_pil``, EXIF is not applied, alpha is
+    dropped, and values of 16 bits are reduced to their upper 8 bits.
 
     Raises:
         DamagedImageError: The file does not decode.
@@ -120,9 +120,9 @@ def load_pixels(data: bytes, size: tuple[int, int] | None) -> npt.NDArray[np.uin
 
 
 def _rgb(image: Image.Image) -> npt.NDArray[np.uint8]:
-    # In strips: Pillow passes the bytes of an image in thousands of pieces. malloc kept up to 64 MB of them for each
-    # thread. Converting the whole image at once would take 4 more bytes a pixel.
-    image.load()  # applies the orientation of a TIFF, which changes its size
+    # Convert strips of the image, because a whole converted image would take 4 more bytes per pixel. Besides, Pillow
+    # passes bytes in thousands of pieces, and malloc kept up to 64 MB of the pieces of a whole image for each thread.
+    image.load()  # applies the orientation of a TIFF, which may swap width and height
     image = scale_to_8_bits(image)
     array = np.empty((image.height, image.width, 3), np.uint8)
     rows = max(1, _STRIP // (3 * image.width))
@@ -133,7 +133,7 @@ def _rgb(image: Image.Image) -> npt.NDArray[np.uint8]:
 
 
 def _full_colors(image: Image.Image) -> Image.Image:
-    """Return the image in a mode whose pixels can be mixed."""
+    """Return the image in a mode that can be resized, such as RGB for a palette."""
     mode = {"1": "L", "P": "RGB", "PA": "RGBA"}.get(image.mode, image.mode)
     if "transparency" in image.info:
         mode = {"L": "LA", "RGB": "RGBA"}.get(mode, mode)
@@ -144,7 +144,8 @@ def _resized(image: Image.Image, size: tuple[int, int], box: tuple[float, float,
     smaller = image.resize(size, Image.Resampling.LANCZOS, box)
     if image.mode not in ("LA", "RGBA"):
         return smaller
-    # Pillow weights colors by alpha, so transparent pixels would lose their colors. But training drops the alpha.
+    # Pillow weights colors by alpha, so transparent pixels lose their colors. Training drops the alpha and shows these
+    # colors. So they are resized separately.
     bands = [band.resize(size, Image.Resampling.LANCZOS, box) for band in image.split()]
     seen = bands[-1].point([255 * (opacity >= _SEE_THROUGH) for opacity in range(256)])
     return Image.composite(smaller, Image.merge(image.mode, bands), seen)
@@ -157,5 +158,5 @@ def _options(image: Image.Image, name: str) -> Mapping[str, Any]:
     elif name == "TIFF":
         options["compression"] = "tiff_adobe_deflate"
     elif name != "JPEG" and image.mode == "I;16" and "transparency" in image.info:
-        options["transparency"] = image.info["transparency"]  # Pillow has no mode of 16 bits with alpha
+        options["transparency"] = image.info["transparency"]  # Pillow has no 16-bit mode with alpha
     return options

@@ -1,4 +1,4 @@
-"""Make a record of a sample of a dataset, a DataLoader or a generator."""
+"""Make a record from a sample of a dataset, a DataLoader or a generator."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ if TYPE_CHECKING:
 
     from dbloader.errors import DBLoaderError
 
-# Pillow ignores ``quality`` for all other formats.
+# Formats with an option ``quality``. Pillow ignores this option for all other formats.
 _WITH_QUALITY = ("AVIF", "JPEG", "WEBP")
 
 
 @dataclasses.dataclass(frozen=True)
 class RecordBatch:
-    """The records of a DataLoader's batch, with an error in place of each record that could not be made."""
+    """The records of a DataLoader's batch. A record that could not be made is replaced by its error."""
 
     records: list[Record | DBLoaderError]
 
 
 @dataclasses.dataclass(frozen=True)
 class SampleEncoder:
-    """Makes records of samples. A DataLoader with workers pickles it, as its ``collate_fn``."""
+    """Makes records from samples. It must be picklable, because it serves as ``collate_fn`` in DataLoader workers."""
 
-    fields: tuple[str, ...]  # names of a tuple's items
-    image_format: str  # format of PIL images in the field ``image``
-    options: dict[str, Any]  # Pillow's options for that format
+    fields: tuple[str, ...]  # field names for the items of a tuple
+    image_format: str  # format for encoding a PIL image in the field ``image``
+    options: dict[str, Any]  # Pillow's options for ``image_format``
 
     @classmethod
     def of(cls, fields: Sequence[str], image_format: str, quality: int | None) -> SampleEncoder:
-        """Return an encoder for these options of ``write_store``; TypeError or OptionError if one is wrong."""
+        """Return an encoder for options of ``write_store``. Raise TypeError or OptionError for a wrong option."""
         names = checked_names("fields", fields, "('image', 'label')")
         if len(set(names)) < len(names):
             raise OptionError(f"fields must be different names, got {short_repr(names)}")
@@ -59,22 +59,22 @@ class SampleEncoder:
             )
         quality = whole_number("quality", quality, 1, 100, none=True)
         if quality is not None and name not in _WITH_QUALITY:
-            raise OptionError(f"quality is for the formats {', '.join(_WITH_QUALITY)}: give image_format='JPEG' too")
+            raise OptionError(f"quality needs one of the formats {', '.join(_WITH_QUALITY)}: give image_format='JPEG'")
         return cls(names, name, {} if quality is None else {"quality": quality})
 
     def __call__(self, samples: Iterable[Any]) -> RecordBatch:
-        """Return the records of a batch, without tensors: torch would keep a file open for each tensor."""
+        """Return the records of a batch. They contain no tensors, because torch keeps a file open for each tensor."""
         return RecordBatch([self.record_or_error(sample) for sample in samples])
 
     def record_or_error(self, sample: Any) -> Record | DBLoaderError:
-        """Return the record, or the error: raised in a worker, its message would contain the worker's traceback."""
+        """Return the record, or the error. An error raised in a worker would have a traceback in its message."""
         try:
             return self.record(sample)
         except (FieldError, ImageError) as error:
             return error
 
     def record(self, sample: Any) -> Record:
-        """Return the record of a sample; FieldError if a record cannot hold a value."""
+        """Return the record of a sample. Raise FieldError if a record cannot hold a value."""
         if isinstance(sample, Record):
             return sample
         named = {key: self._value(key, value) for key, value in self._named(sample).items()}
@@ -83,7 +83,7 @@ class SampleEncoder:
         record.label = _label(record.label)
         _check_channels(record.image)
         described = (record.width, record.height, record.format) != (None, None, None)
-        # Without facts, only the user's own ``decode`` reads the image.
+        # If the format of the bytes is unknown, the user needs a ``decode`` that reads them.
         if isinstance(record.image, bytes) and not described and (facts := find_facts(record.image)):
             record.format, record.width, record.height = facts[:3]
         return record
@@ -97,14 +97,14 @@ class SampleEncoder:
             names = getattr(sample, "_fields", self.fields)
             if len(sample) > len(names):
                 raise FieldError(
-                    f"it has {len(sample)} items, and fields names {len(names)}: name them all, "
+                    f"it has {len(sample)} items, but fields has {len(names)} names: name all items, "
                     f"such as fields=({', '.join(map(repr, [*names, 'caption']))})"
                 )
-            return dict(zip(names, sample))  # noqa: B905 - a sample may lack the last ones
+            return dict(zip(names, sample))  # noqa: B905 - a sample may lack its last items
         return {"image": sample}
 
     def _value(self, key: str, value: Any) -> Any:
-        """Convert tensors, scalars, PIL images, and lists and dicts of these, to values that a record can hold."""
+        """Convert tensors, scalars, PIL images, and lists and dicts of them, to values that a record can hold."""
         if is_torch(value, "torch", "Tensor"):
             value = _array(key, value)
         if isinstance(value, (np.ndarray, np.generic)):
@@ -126,19 +126,19 @@ def _label(value: Any) -> Any:
     if value is None or (isinstance(value, (int, str)) and not isinstance(value, bool)):
         return value  # write_store looks up the names of classes
     raise FieldError(
-        f"field 'label' must be an int, or the name of a class, got {short_repr(value)}: put it into a field of its "
-        "own, say 'target'"
+        f"field 'label' must be an int, or the name of a class, got {short_repr(value)}: store other values in a field "
+        "with another name, such as 'target'"
     )
 
 
 def _check_channels(image: Any) -> None:
-    """Raise FieldError for pixels with channels first, which no decoder takes."""
+    """Raise FieldError for pixels with channels first, because no decoder accepts them."""
     if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3:
         return
     if image.shape[0] == 3 and image.shape[2] != 3:
         raise FieldError(
-            f"field 'image' is an array of the shape {image.shape}, with its channels first, and decoders take "
-            "(height, width, 3): give image.transpose(1, 2, 0), or of a tensor image.permute(1, 2, 0)"
+            f"field 'image' is an array of the shape {image.shape}, with its channels first, but decoders expect "
+            "(height, width, 3): give image.transpose(1, 2, 0), or for a tensor image.permute(1, 2, 0)"
         )
 
 
@@ -147,13 +147,13 @@ def _array(key: str, tensor: Any) -> np.ndarray[Any, Any]:
         return tensor.numpy(force=True)  # type: ignore[no-any-return]
     except (TypeError, RuntimeError) as error:
         raise FieldError(
-            f"field {key!r} is a tensor of {tensor.dtype} ({tensor.layout}, on {tensor.device}), which numpy has no "
-            f"equal of ({error}): convert it, such as by .float()"
+            f"field {key!r} is a tensor of {tensor.dtype} ({tensor.layout}, on {tensor.device}), which cannot become a "
+            f"numpy array ({error}): convert it, for example by .float()"
         ) from error
 
 
 def _number(value: np.ndarray[Any, Any] | np.generic) -> Any:
-    """Return a single value as an int, float, bool or str of the same dtype if there is one; else an array."""
+    """Return an array of one value as an int, float, bool or str if its dtype stays the same, else as an array."""
     array = np.asarray(value)
     if array.shape or array.dtype.hasobject:
         return array
@@ -172,15 +172,15 @@ def _encoded(key: str, image: Image.Image, image_format: str, options: Mapping[s
         image.save(file, image_format, **{**kept, **options})
         with open_pillow(file) as written:
             lost = _lost(image, written)
-    except Exception as error:  # a Pillow plugin raises whatever its encoding meets
+    except Exception as error:  # Pillow's plugins raise errors of any class
         raise _unwritable(key, image, image_format, str(error)) from error
     if lost:
-        raise _unwritable(key, image, image_format, f"that loses its {lost}")
+        raise _unwritable(key, image, image_format, f"this would lose its {lost}")
     return file.getvalue()
 
 
 def _without_orientation(exif: bytes) -> bytes:
-    """Return EXIF without orientation, for a TIFF. Pillow applies the orientation of a TIFF when it opens the file."""
+    """Remove the orientation from EXIF for a TIFF, because Pillow would apply it when it opens the file."""
     parsed = Image.Exif()
     parsed.load(exif)
     if parsed.pop(ExifTags.Base.Orientation, None) is None:
@@ -189,7 +189,7 @@ def _without_orientation(exif: bytes) -> bytes:
 
 
 def _lost(image: Image.Image, written: Image.Image) -> str:
-    """Return the property that a format has silently changed: BMP transparency, WebP high bits, ICO size; or ""."""
+    """Return which property the format has silently changed, such as the transparency in a BMP; "" if none."""
     if image.has_transparency_data and not written.has_transparency_data:
         return "transparency"
     if image.mode.startswith(("I", "F")) and not written.mode.startswith(("I", "F")):
@@ -205,12 +205,12 @@ def _unwritable(key: str, image: Image.Image, image_format: str, reason: str) ->
     remedy = "choose image_format='TIFF', which keeps most modes, or " if key == "image" else ""
     return FieldError(
         f"field {key!r} is an image of mode {image.mode}, which cannot be written as {image_format} ({reason}): "
-        f"{remedy}convert it, such as by .convert('RGB') or numpy.asarray()"
+        f"{remedy}convert the image, for example by .convert('RGB') or numpy.asarray()"
     )
 
 
 def checked_names(option: str, names: object, example: str) -> tuple[str, ...]:
-    """Return an option with several names as a tuple; OptionError for anything else, such as a single str."""
+    """Return an option with several names as a tuple. Raise OptionError for anything else, such as a single str."""
     if isinstance(names, Iterable) and not isinstance(names, str):
         names = tuple(names)
         if all(isinstance(name, str) for name in names):

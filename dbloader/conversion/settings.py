@@ -1,4 +1,4 @@
-"""The source of a conversion, and the options that decide its records."""
+"""Check and keep the source of a conversion, and the options that affect its records."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The arguments of `convert` that decide the records; see there.
+    """The arguments of `convert` that affect the records. `convert` describes them.
 
     Args:
-        labels: Label in the store of each class of the source; None if the labels are equal.
+        labels: The store's label for each label of the source; None if labels do not change.
 
     Raises:
         TypeError: An option has the wrong type.
-        OptionError: An option is out of its range, or two exclude each other.
+        OptionError: An option is out of its range, or two options exclude each other.
     """
 
     source: str | os.PathLike[str]
@@ -57,20 +57,20 @@ class Settings:
         check_choice("on_damaged", self.on_damaged, ("reject", "keep", "fail"))
         object.__setattr__(self, "shuffle_seed", whole_number("shuffle_seed", self.shuffle_seed, none=True))
         if self.shuffle_seed is not None and not -(2**63) <= self.shuffle_seed < 2**63:
-            raise OptionError(f"shuffle_seed must be a seed of 64 bits, got {self.shuffle_seed}")
+            raise OptionError(f"shuffle_seed must be from -2**63 to 2**63 - 1, got {self.shuffle_seed}")
         if not isinstance(self.images, ImageFormat):
             raise TypeError(
                 f"images must be an ImageFormat, such as ImageFormat(short_side=256), got {short_repr(self.images)}"
             )
         if self.on_damaged == "keep" and self.check == "none":
             raise OptionError(
-                "check='none' finds no damage that could be kept: leave on_damaged='keep' (--on-damaged keep) out"
+                "check='none' finds no damage, so on_damaged='keep' (--on-damaged keep) has no effect: leave it out"
             )
         if self.on_damaged == "keep" and self.images.raw:
             raise OptionError(
-                "raw stores pixels, which a damaged image lacks: leave on_damaged='keep' (--on-damaged keep) out"
+                "raw (--raw) cannot store damaged images as pixels: leave out on_damaged='keep' (--on-damaged keep)"
             )
-        max_pixels()  # raises if the environment variable is wrong
+        max_pixels()  # raises an error if the environment variable DBLOADER_MAX_PIXELS is wrong
 
     @property
     def converter(self) -> FileConverter:
@@ -80,12 +80,12 @@ class Settings:
         )
 
     def absolute(self) -> Settings:
-        """Return the settings with absolute paths, which are right in any working directory."""
+        """Return the settings with absolute paths, for a process with another working directory."""
         listing = None if self.listing is None else _absolute(self.listing)
         return replace(self, source=_absolute(self.source), listing=listing)
 
     def open(self) -> Source:
-        """Open the source; OptionError if images are to be made smaller, but not their further files."""
+        """Open the source. Raise OptionError if images would be made smaller, but not their further files."""
         found = open_source(
             self.source,
             self.listing,
@@ -98,13 +98,13 @@ class Settings:
             found.close()
             raise OptionError(
                 "short_side (--short-side) and max_side (--max-side) make images smaller, but not the files in the "
-                f"field {', '.join(map(repr, found.file_fields))}, which would not fit them any more: make all of them "
+                f"field {', '.join(map(repr, found.file_fields))}, so their sizes would differ: make all of them "
                 "smaller before the conversion, or leave the option out"
             )
         return found
 
     def describe(self, found: Source) -> dict[str, Any]:
-        """Return ``source`` for the manifest: the place of the source, and the options that decide the records."""
+        """Return ``source`` for the manifest: the place of the source, and the options that affect the records."""
         place: dict[str, Any] = {
             "path": found.place,
             "listing": None if self.listing is None else full_path(self.listing),
@@ -119,7 +119,7 @@ class Settings:
         return {**place, **options, **asdict(self.images)}
 
     def named(self) -> dict[str, Any]:
-        """Return the options that a resumed conversion must share, by their names in Python and on the command line."""
+        """Return the options that must not change when a conversion resumes, by their Python and command line names."""
         values = {"check": self.check, **asdict(self.images), "shuffle_seed": self.shuffle_seed}
         values["on_damaged"] = "keep" if self.on_damaged == "keep" else "not keep"
         return {f"{name} (--{name.replace('_', '-')})": value for name, value in values.items()}
@@ -127,6 +127,6 @@ class Settings:
 
 def _absolute(path: str | os.PathLike[str]) -> str:
     text = os.fspath(path)
-    if not text or "://" in text:  # open_source refuses ""
+    if not text or "://" in text:  # open_source raises an error for ""
         return text
     return os.path.join(os.getcwd(), text)  # noqa: PTH109, PTH118 - any str

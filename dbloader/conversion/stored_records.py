@@ -1,7 +1,7 @@
-"""Find the stored records behind datasets, and copy them instead of decoding and encoding their images again.
+"""Find datasets whose samples are records of a store, so these records are copied and no image is encoded again.
 
-The property ``gives_records`` of a dataset is true if its samples are the records of a store. This package may not
-import ``dbloader.datasets``, and does not import torch.
+Such a dataset has a property ``gives_records`` that is true. This package may not import ``dbloader.datasets``, and
+does not import torch.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from dbloader.records.manifest import Manifest
 
-# Records read at once: few, since images may be large.
+# Number of records in one read. It is small because images may be large.
 _READ_AT_ONCE = 16
-# Fields that describe the image; they are copied with the image.
+# Fields that describe the image. They are copied together with the image.
 _IMAGE_FIELDS = ("width", "height", "format", "damaged", "resized_from")
 
 
@@ -35,7 +35,7 @@ def is_torch(value: Any, module: str, name: str) -> bool:
 
 def gives_records(dataset: Any) -> bool:
     """Return whether the samples of a dataset are the records of a store, unchanged."""
-    # Looked up in the class: a wrapper may pass on a dataset's attributes, but change its samples.
+    # The class is asked first, because a wrapper may forward a dataset's attributes but change its samples.
     return isinstance(dataset, Store) or (hasattr(type(dataset), "gives_records") and dataset.gives_records)
 
 
@@ -45,7 +45,7 @@ def is_divisible(samples: Any) -> bool:
 
 
 def contains_store(samples: Any) -> bool:
-    """Return whether some of the samples come from a Store without a dataset. Their images are files already."""
+    """Return whether some of the samples come from a Store without a dataset."""
     return any(isinstance(part, Store) for part in _parts(samples))
 
 
@@ -62,7 +62,7 @@ def find_stores(samples: Any) -> Iterator[Store]:
 
 
 def divide(samples: Any) -> Iterator[Any]:
-    """Yield the samples of a dataset, Subset or ConcatDataset in order. Samples that are stored records are Records."""
+    """Yield the samples of a dataset, Subset or ConcatDataset in order. A stored record is yielded as a Record."""
     located = (_locate(samples, position) for position in range(len(samples)))
     for _, run in groupby(located, lambda pair: id(pair[0])):
         while block := list(islice(run, _READ_AT_ONCE)):
@@ -78,7 +78,7 @@ def divide(samples: Any) -> Iterator[Any]:
 
 
 def source_of(samples: Any) -> dict[str, Any]:
-    """Return the manifest's ``source`` for a store made of ``samples``, which may be records of other stores."""
+    """Return ``source`` for the manifest of a store made of ``samples``."""
     parts = list(_parts(samples))
     if not all(map(gives_records, parts)):
         return {"kind": "samples"}
@@ -86,12 +86,13 @@ def source_of(samples: Any) -> dict[str, Any]:
 
 
 def common_source(manifests: Sequence[Manifest]) -> dict[str, Any]:
-    """Return the manifest's ``source`` for a store made of records from several stores.
+    """Return ``source`` for the manifest of a store made of records from several stores.
 
-    It has the entries that the stores share, such as how images were checked, and describes all further fields.
+    The result has the entries that are equal in all stores, such as how images were checked. It describes the further
+    fields of all stores.
 
     Raises:
-        OptionError: A field means one thing in one store, and another thing in another.
+        OptionError: A field has different class names, or contains image files in only one of two stores.
     """
     first, *others = (manifest.source for manifest in manifests)
     common = {
@@ -102,15 +103,15 @@ def common_source(manifests: Sequence[Manifest]) -> dict[str, Any]:
         for name, names_there in manifest.field_classes.items():
             if classes.setdefault(name, names_there) != names_there:
                 raise OptionError(
-                    f"the numbers in the field {name!r} have other names in one store than in another: make one of the "
-                    "two again with another name for the field"
+                    f"two stores have different class names for the field {name!r}: make one of the stores again with "
+                    "another name for the field"
                 )
     names = {name: manifest for manifest in manifests for name in manifest.file_fields}
     for name in names:
         if any(name in manifest.fields and name not in manifest.file_fields for manifest in manifests):
             raise OptionError(
-                f"the field {name!r} has image files in one store, and other values in another: make one of the "
-                "two again with another name for the field"
+                f"the field {name!r} has image files in one store, and other values in another: make one of the stores "
+                "again with another name for the field"
             )
     if names:
         common[FILE_FIELDS] = [*names]
@@ -140,8 +141,8 @@ def _check_same(classes: tuple[str, ...], others: tuple[str, ...], number: int) 
         if name != other:
             raise OptionError(
                 f"the concatenated datasets have different classes: label {label} is {name!r} in the first and "
-                f"{other!r} in number {number}; give classes=, the names that are right for the labels of all, or "
-                "classes=() for labels without names"
+                f"{other!r} in number {number}; give names that are right for all datasets as classes=, or classes=() "
+                "for labels without names"
             )
 
 
@@ -160,12 +161,12 @@ def _parts(samples: Any) -> Iterator[Any]:
 
 
 def _locate(samples: Any, index: int) -> tuple[Any, int]:
-    """Return the innermost dataset that has a sample, and its index there."""
+    """Return the innermost dataset of a sample, and the sample's index there."""
     while True:
         if _is_exactly(samples, "Subset"):
             samples, index = samples.dataset, as_index(samples.indices[index])
         elif _is_exactly(samples, "ConcatDataset"):
-            index = range(len(samples))[index]  # which may be negative
+            index = range(len(samples))[index]  # makes a negative index positive
             part = bisect_right(samples.cumulative_sizes, index)
             index -= samples.cumulative_sizes[part - 1] if part else 0
             samples = samples.datasets[part]
@@ -174,7 +175,7 @@ def _locate(samples: Any, index: int) -> tuple[Any, int]:
 
 
 def _select_fields(record: Record, fields: Sequence[str] | None) -> Record:
-    """Return a record with only these fields, and with the image also what describes it; all fields for None."""
+    """Return a record with only these fields, or with all for None. ``image`` includes what describes the image."""
     if fields is None:
         return record
     names = {*fields, *(_IMAGE_FIELDS if "image" in fields else ())}

@@ -1,4 +1,4 @@
-"""Transcode an image file to its stored form: the same file, a smaller or tiled file, or pixels."""
+"""Make the stored form of an image file: the unchanged file, a smaller or tiled file, or pixels."""
 
 from __future__ import annotations
 
@@ -17,51 +17,51 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 TILES = "tiles"
-"""Field of a record with the lengths of its image's tiles."""
+"""Name of the field that contains the lengths of an image's tiles."""
 
 
 _MAX_SIDE, _SHORT_SIDE = "max_side (--max-side)", "short_side (--short-side)"
-_SUBSAMPLINGS = ("4:4:4", "4:2:2", "4:2:0")  # by Pillow's numbers
+_SUBSAMPLINGS = ("4:4:4", "4:2:2", "4:2:0")  # in the order of Pillow's numbers 0, 1, 2
 
-# Bytes a pixel.
-_TILING = 9  # to compare the pixels, `tile` has three arrays of 3 bytes; before that, jpegtran takes 6
-_ENCODING = 6  # Pillow's image has 4, and libjpeg's input 2
+# Bytes per pixel.
+_TILING = 9  # `tile` has three arrays of 3 bytes to compare pixels; before that, jpegtran takes 6
+_ENCODING = 6  # Pillow's image takes 4, and libjpeg's input 2
 _RGB = 3  # the array of stored pixels
 _PILLOW = 4  # Pillow's image, from which the array is made
-_RAW_DEEP = 5  # further bytes while 16 bits become 8
+_RAW_DEEP = 5  # needed in addition while values of 16 bits become 8 bits
 
 
 class Stored(NamedTuple):
     """The stored form of an image."""
 
     image: bytes | npt.NDArray[np.uint8]  # the file; or uint8, shape (height, width, 3), RGB
-    facts: Facts | None  # format "" for pixels; None for a file in an unknown format
+    facts: Facts | None  # the format is "" for pixels; None for a file of unknown format
     lengths: bytes | None = None  # lengths of the tiles; None if the image is not tiled
-    untiled: str = ""  # why the image could not be tiled; "" if it is tiled or need not be
-    reencoded: bool = False  # whether the pixels differ from the file's: made smaller, or encoded with a quality
+    untiled: str = ""  # reason why the image could not be tiled; "" if it was tiled or tiles were not wanted
+    reencoded: bool = False  # whether pixels changed, because the image was made smaller or encoded with a quality
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageFormat:
-    """How ``convert`` stores images; by default as the files are, byte for byte.
+    """How ``convert`` stores images. By default, the bytes of the files do not change.
 
     Args:
-        short_side: Make images smaller whose shorter side has more pixels than this.
-        max_side: Make images smaller whose longer side has more pixels than this.
+        short_side: If the shorter side of an image has more pixels, make the image smaller, to this many pixels.
+        max_side: If the longer side of an image has more pixels, make the image smaller, to this many pixels.
         quality: JPEG and WebP quality, 1 to 100, of images made smaller; default 95. With ``tile``, of all JPEGs.
         tile: Store JPEGs tiled (`dbloader.images.tiled`), so a crop is decoded without the rest of its image. The
             field ``tiles`` contains the lengths of the tiles. JPEGs that are made smaller, or all JPEGs with a
-            ``quality``, are encoded tiled. The program ``jpegtran`` tiles the others without loss. Bytes after
+            ``quality``, are encoded tiled. The program ``jpegtran`` tiles all other JPEGs without loss. Bytes after
             the end of a JPEG, such as a second picture, are left out. An image that cannot be tiled is stored
             untiled, and reported.
         tile_width: Target width of tiles in pixels; default 32.
-        raw: Store pixels instead of files: uint8 arrays of shape (height, width, 3), RGB, as ``decode_pil`` returns
-            them. They take about six times as many bytes as photographs in JPEG. Images with values of unknown range,
-            such as floats, are rejected.
+        raw: Store pixels, not files: uint8 arrays of shape (height, width, 3), RGB, as ``decode_pil`` returns them.
+            They take about six times as many bytes as photographs in JPEG. Images with values of unknown range, such
+            as floats, are rejected.
 
     Raises:
         TypeError: A value has the wrong type.
-        OptionError: A value is out of its range, or two exclude each other; or ``jpegtran`` is needed and not
+        OptionError: A value is out of its range; two options exclude each other; or ``jpegtran`` is needed but not
             installed.
     """
 
@@ -85,20 +85,20 @@ class ImageFormat:
         if self.raw and (self.tile or self.tile_width is not None):
             raise OptionError("raw (--raw) stores pixels, and tile (--tile) stores JPEGs: choose one")
         if self.raw and self.quality is not None:
-            raise OptionError("raw (--raw) stores pixels, which have no quality: leave quality (--quality) out")
+            raise OptionError("raw (--raw) stores pixels, which have no quality: leave out quality (--quality)")
         if self.tile_width is not None and not self.tile:
-            raise OptionError("tile_width (--tile-width) is for tiled JPEGs: give tile (--tile) too")
+            raise OptionError("tile_width (--tile-width) affects only tiled JPEGs: give tile (--tile) too")
         if self.quality is not None and not self.tile and not resizes:
             raise OptionError(
-                f"quality (--quality) is for images that are made smaller or tiled: give {_MAX_SIDE} or "
-                f"{_SHORT_SIDE} too, or tile (--tile); all other images are stored byte for byte"
+                f"quality (--quality) affects only images that are made smaller or tiled: give {_MAX_SIDE}, "
+                f"{_SHORT_SIDE} or tile (--tile) too"
             )
         if self.tile and self.quality is None:
             find_jpegtran()
 
 
 def new_size(facts: Facts, images: ImageFormat) -> tuple[int, int] | None:
-    """Return the width and height that an image is made smaller to; None if it keeps its size."""
+    """Return the new width and height of an image that is made smaller; None if the image keeps its size."""
     side, limit = max(facts.width, facts.height), images.max_side
     if images.short_side is not None:
         side, limit = min(facts.width, facts.height), images.short_side
@@ -108,7 +108,7 @@ def new_size(facts: Facts, images: ImageFormat) -> tuple[int, int] | None:
 
 
 def transcoding_bytes(facts: Facts, images: ImageFormat) -> tuple[int, int]:
-    """Return (temporary bytes, bytes of stored pixels): the most that transcoding and encoding an image take."""
+    """Return an upper limit of the memory for transcoding an image: (temporary bytes, bytes of stored pixels)."""
     size, pixels = new_size(facts, images), facts.width * facts.height
     smaller = resizing_bytes(facts, size) if size else 0
     if images.raw:
@@ -137,8 +137,8 @@ def transcode(data: bytes, facts: Facts, images: ImageFormat) -> Stored:
             pixels = load_pixels(data, size)
         except PixelRangeError as error:
             raise PixelRangeError(
-                f"its values are {facts.depth}: their range is not known, so they cannot be stored as pixels of 8 "
-                "bits; leave raw (--raw) out to store the file"
+                f"its {facts.depth} values have no known range, so they cannot be stored as pixels of 8 bits; leave "
+                "out raw (--raw) to store the file"
             ) from error
         height, width, _ = pixels.shape
         return Stored(pixels, Facts("", width, height), reencoded=size is not None)
@@ -161,7 +161,7 @@ def _tiled(data: bytes, facts: Facts, images: ImageFormat, size: tuple[int, int]
         try:
             jpeg, lengths = tile(data, tile_width=tile_width)
         except DamagedImageError as error:
-            # jpegtran refuses more than a check does, such as padding before the end marker.
+            # jpegtran also rejects files that dbloader's check accepts, for example with padding before the end marker.
             raise NotTiledError(str(error)) from error
         return Stored(jpeg, facts, lengths)
     picture = load_image(data, size)

@@ -1,4 +1,4 @@
-"""Write a store of samples in memory, from a dataset, a DataLoader or a generator."""
+"""Write the samples of a dataset, a DataLoader or a generator into a store."""
 
 from __future__ import annotations
 
@@ -51,56 +51,56 @@ def write_store(
 ) -> Manifest:
     """Write a store of samples and return its manifest.
 
-    The store appears at the place when all samples are written; an error leaves nothing new there. No samples make an
-    empty store, but never overwrite a store.
+    The store appears at the place when all samples are written. After an error, the place is unchanged. Without
+    samples, the result is an empty store, which never replaces another store.
 
-    Records of a store are copied, with the bytes of their files, names, labels and further fields. They may come from
-    a Store, from an LMDBDataset or MongoDataset without ``transform``, ``target_transform`` or ``decode``, or from
-    torch's Subset or ConcatDataset of these. A dataset with ``fields`` copies only these fields. The images of all
-    other datasets are encoded. With ``image_format``, ``quality`` or ``fields``, images of an LMDBDataset or
-    MongoDataset are encoded too. A Store cannot be encoded again.
+    Samples that are records of a store are copied with the bytes of their files, names, labels and further fields. Such
+    samples may be a Store, an LMDBDataset or MongoDataset without ``transform``, ``target_transform`` or ``decode``, or
+    torch's Subset or ConcatDataset of these. From a dataset with ``fields``, only these fields are copied. The images
+    of all other datasets are encoded. With ``image_format``, ``quality`` or ``fields``, images of an LMDBDataset or
+    MongoDataset are encoded too. The images of a Store cannot be encoded again.
 
-    The workers of a DataLoader make its samples. The samples are stored in the order of the DataLoader, before they are
-    collated, so their sizes may differ. ``collate_fn`` is called only with ``batch_size=None``, where it makes samples.
-    A DataLoader over the store with the same ``collate_fn`` returns the same batches.
+    The workers of a DataLoader make its samples. The samples are stored in the order of the DataLoader. They are not
+    collated, so their sizes may differ. ``collate_fn`` is called only with ``batch_size=None``, because it then makes
+    samples, not batches.
 
     Args:
-        samples: An iterable, a map-style dataset, a torch DataLoader (or a PrefetchLoader of one) or a Store. A sample
-            is a dict of field names, a named tuple or dataclass with these names, a tuple or list in the order of
-            ``fields``, a Record, or an image alone (a PIL image, tensor, array or the bytes of an image file). Tensors
-            and arrays are stored as arrays of their dtype and shape. Tensors and arrays of one number, and numpy
-            scalars, are stored as the int, float or bool of their dtype, if there is one.
-        place: Place of the store.
-        fields: Names of a tuple's items, default ``("image", "label")``; a tuple may lack the last ones. ``image``,
-            ``label`` (an int, or the name of one of the classes), ``name`` (a str), ``width``, ``height``, ``format``,
+        samples: An iterable, a map-style dataset, a torch DataLoader, a PrefetchLoader of a DataLoader, or a Store. A
+            sample is a dict with field names as keys, a named tuple or dataclass with these names, a tuple or list in
+            the order of ``fields``, a Record, or an image alone (a PIL image, tensor, array or the bytes of an image
+            file). Tensors and arrays are stored as arrays of their dtype and shape. Those without dimensions, and numpy
+            scalars, are stored as an int, float or bool if their dtype is int64, float64 or bool.
+        place: Place of the new store.
+        fields: Field names of a tuple's items, default ``("image", "label")``; a tuple may lack its last items.
+            ``image``, ``label`` (an int, or the name of a class), ``name`` (a str), ``width``, ``height``, ``format``,
             ``damaged`` and ``resized_from`` are the standard fields of a record; all others are stored as further
             fields.
         file_fields: Names of further fields whose values are image files, such as ``("mask", "depth")``: PIL images,
-            or the bytes of image files; None where a sample has none. Datasets decode them as the image.
+            the bytes of image files, or None. Datasets decode these fields like the image.
         classes: Class names in the order of their labels, () for labels without names; default the class names of the
-            dataset, if it has any. Labels that are ints are not changed. Labels that are names need the classes here:
-            records are written at once, so names cannot be sorted and numbered at the end.
+            dataset, if it has any. Labels that are ints are not changed. If labels are names, all names must be given
+            here, because each record is written at once with its final label.
         image_format: Pillow's name of the format for a PIL image in the field ``image``, default ``"PNG"``, which is
             lossless. PIL images in other fields, such as masks, are always encoded in PNG.
         quality: Quality in JPEG, WebP or AVIF, 1 to 100; default Pillow's.
-        overwrite: Replace the store at the place, once the new one is finished.
+        overwrite: Replace the store at the place when the new store is finished.
 
     Raises:
-        FieldError: A sample has a value that a record cannot hold, a label that is none of the classes or the name of
-            several classes, or no image file in one of ``file_fields``. The message names the sample and the field.
+        FieldError: A sample has a value that a record cannot hold; a label that is none of the classes, or the name of
+            several classes; or no image file in one of ``file_fields``. The message names the sample and the field.
         DamagedImageError: A PIL image does not decode.
         TypeError: ``quality`` or ``overwrite`` has the wrong type.
-        OptionError: An option is out of its range; the samples cannot be iterated; there are none, and ``overwrite`` is
-            given; chained datasets have different classes; a Store is to be encoded again; or the samples are read from
-            the store at the place.
-        StoreError: The place cannot be written, or is taken.
+        OptionError: An option is out of its range; the samples cannot be iterated; there are no samples, but
+            ``overwrite`` is given; concatenated datasets have different classes; images of a Store would be encoded
+            again; or the samples are read from the store at the place.
+        StoreError: The place cannot be written, or already has a store.
     """
     names = _NAMES if fields is None else fields
     encoder = SampleEncoder.of(names, "PNG" if image_format is None else image_format, quality)
     as_records = image_format is None and quality is None and encoder.fields == _NAMES
     if not as_records and contains_store(samples):
         raise OptionError(
-            "the records of a Store are stored as they are: leave fields, image_format and quality out, or give a "
+            "the records of a Store are copied unchanged: leave out fields, image_format and quality, or give a "
             "dataset, such as LMDBDataset(place)"
         )
     check_destination(place, find_stores(samples))
@@ -122,13 +122,13 @@ def write_store(
                 raise type(error)(f"sample {number}: {error}") from error
         if overwrite and not writer.length:
             raise OptionError(
-                f"there are no samples to overwrite {writer.place} with (an iterator may have been used up): "
-                "leave overwrite out if an empty store is wanted"
+                f"there are no samples, so {writer.place} is not overwritten (was an iterator used before?): "
+                "leave out overwrite to make an empty store at another place"
             )
         manifest = writer.finish(classes=class_names, source=source)
-    if writer.replaces:  # otherwise a report in the working directory may belong to another server
+    if writer.replaces:  # otherwise the file may be the report of a store with the same name on another server
         with suppress(OSError):
-            writer.report_path.unlink()  # of the replaced store
+            writer.report_path.unlink()
     return manifest
 
 
@@ -138,7 +138,7 @@ def _records(
     while hasattr(type(samples), "wrapped_loader"):  # a PrefetchLoader
         samples = samples.wrapped_loader
     if getattr(type(samples), "whole_batches", False):
-        raise OptionError("a loader that create_loader made gives whole batches, not samples: give its dataset instead")
+        raise OptionError("a loader of create_loader returns whole batches, not samples: give its dataset instead")
     if is_torch(samples, "torch.utils.data", "DataLoader"):
         yield from _loaded(samples, encoder)
     else:
@@ -150,7 +150,8 @@ def _loaded(loader: Any, encoder: SampleEncoder) -> Iterator[Record | DBLoaderEr
     kind = type(loader).__name__
     is_batched = loader.batch_sampler is not None
     loader = copy.copy(loader)
-    # Persistent workers belong to the original, and use its collate_fn. torch does not allow setting the attribute.
+    # The copy must start workers of its own, because persistent workers belong to the original loader and use its
+    # collate_fn. torch forbids assigning this attribute.
     vars(loader)["persistent_workers"] = False
     if is_batched:
         loader.collate_fn = encoder
@@ -163,12 +164,13 @@ def _loaded(loader: Any, encoder: SampleEncoder) -> Iterator[Record | DBLoaderEr
                 yield from item.records
             else:
                 raise OptionError(
-                    f"this {kind} gives batches that its collate_fn has not made, which cannot be taken apart: "
+                    f"this {kind} does not use its collate_fn, so its batches cannot be divided into samples: "
                     "give its dataset, or a torch DataLoader"
                 )
     finally:
         if hasattr(iterator, "_shutdown_workers"):
-            # After an error, its traceback keeps the iterator alive, and torch has no public way to end the workers.
+            # End the workers now, because after an error the traceback keeps the iterator alive. torch has no public
+            # method for this.
             iterator._shutdown_workers()
 
 
@@ -176,13 +178,14 @@ def _each(samples: Any) -> Iterator[Any]:
     if hasattr(samples, "__iter__") and not isinstance(samples, (str, bytes, Mapping)):
         yield from samples
     elif hasattr(samples, "__getitem__") and hasattr(samples, "__len__") and not hasattr(samples, "__iter__"):
-        # A map-style dataset: Python would iterate until an IndexError, which not every dataset raises.
+        # Iterate over a map-style dataset by index. Python's own iteration ends only at an IndexError, which not every
+        # dataset raises.
         for index in range(len(samples)):
             yield samples[index]
     else:
         raise OptionError(
             f"samples must be an iterable of samples, a dataset or a DataLoader, got {type(samples).__name__}: "
-            "put a single sample into a list, and give the path of a folder to convert()"
+            "put a single sample into a list, and convert a folder of images by convert()"
         )
 
 
@@ -194,17 +197,17 @@ def _check_files(record: Record, names: Sequence[str]) -> None:
             continue
         if not isinstance(value, (bytes, bytearray, memoryview)):
             raise FieldError(
-                f"field {name!r} is one of file_fields, and must be a PIL image or the bytes of an image file, got "
+                f"field {name!r} is in file_fields, so it must be a PIL image or the bytes of an image file, got "
                 f"{short_repr(value)}"
             )
         try:
             read_facts(bytes(value))
         except NotAnImageError as error:
-            raise FieldError(f"field {name!r} is one of file_fields, and {error}") from error
+            raise FieldError(f"field {name!r} is in file_fields, but {error}") from error
 
 
 def count_depth(record: Record) -> dict[str, int]:
-    """Return ``{depth: 1}`` for the depth of a record's image; {} without an image of a known format."""
+    """Return ``{depth: 1}`` with the depth of a record's image; {} without an image of known format."""
     image = record.image
     if isinstance(image, np.ndarray):
         return {array_depth(image): 1}
@@ -219,14 +222,14 @@ def _checked(record: Record | DBLoaderError, classes: Sequence[str], numbers: Ma
     if isinstance(label, str):
         if label not in numbers:
             what = f"is not one of the {len(classes)} classes: give all names in the order of their labels (classes=)"
-            raise FieldError(f"label {short_repr(label)} {what}, or put it into a field of its own")
+            raise FieldError(f"label {short_repr(label)} {what}, or put the text into another field")
         if len(numbers) < len(classes) and classes.count(label) > 1:
-            raise FieldError(f"label {short_repr(label)} is the name of several classes: give labels that are ints")
+            raise FieldError(f"label {short_repr(label)} is the name of several classes: give labels as ints")
         record = replace(record, label=numbers[label])
     if classes and record.label is not None and not 0 <= record.label < len(classes):
-        # finish() checks it too, but only after all samples.
+        # Writer.finish also checks labels, but only after all samples are written.
         raise FieldError(
             f"label {record.label} is not one of the {len(classes)} classes (0 to {len(classes) - 1}): "
-            "give the names of all, or classes=() to store labels without names"
+            "give names for all labels, or classes=() to store labels without names"
         )
     return record

@@ -169,14 +169,14 @@ def test_conversion_without_any_storable_file_changes_nothing(root: Path, place:
     [
         ({"check": "all"}, OptionError, "check must be one of decode, structure, none, got 'all'"),
         ({"on_bad": "keep"}, OptionError, "on_bad must be one of reject, fail, got 'keep'"),
-        ({"check": "none", "on_damaged": "keep"}, OptionError, "check='none' finds no damage that could be kept"),
+        ({"check": "none", "on_damaged": "keep"}, OptionError, "check='none' finds no damage, so on_damaged='keep'"),
         (
             {"images": ImageFormat(raw=True), "on_damaged": "keep"},
             OptionError,
-            r"which a damaged image lacks: leave on_damaged='keep' \(--on-damaged keep\) out",
+            r"cannot store damaged images as pixels: leave out on_damaged='keep' \(--on-damaged keep\)",
         ),
         ({"workers": 0}, OptionError, "workers must be at least 1, got 0"),
-        ({"shuffle_seed": 2**63}, OptionError, f"shuffle_seed must be a seed of 64 bits, got {2**63}"),
+        ({"shuffle_seed": 2**63}, OptionError, rf"shuffle_seed must be from -2\*\*63 to 2\*\*63 - 1, got {2**63}"),
         ({"listing": 5}, TypeError, "listing must be a str or a path, or None, got int"),
         ({"workers": "2"}, TypeError, "workers must be an int or None, got '2'"),
         ({"overwrite": "no"}, TypeError, "overwrite must be True or False, got 'no'"),

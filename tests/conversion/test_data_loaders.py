@@ -114,7 +114,7 @@ class Repeating(DataLoader[Any]):
 
 def test_loader_with_opaque_batches_is_refused(tmp_path: Path) -> None:
     loader = Repeating(Items([(torch.ones(2), 5)]), 4)
-    with pytest.raises(OptionError, match=r"^this Repeating gives batches that its collate_fn has not made"):
+    with pytest.raises(OptionError, match=r"^this Repeating does not use its collate_fn"):
         written(loader, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -125,7 +125,10 @@ def test_loader_of_create_loader_is_refused(tmp_path: Path, workers: Any) -> Non
     write_store([(IMAGE, 0)] * 3, tmp_path / "a.lmdb")
     dataset = LMDBDataset(tmp_path / "a.lmdb")
     loader = create_loader(dataset, batch_size=2, device=None, num_workers=0, worker_type=workers)
-    with loader, pytest.raises(OptionError, match="that create_loader made gives whole batches, not samples: give its"):
+    with (
+        loader,
+        pytest.raises(OptionError, match="a loader of create_loader returns whole batches, not samples: give its"),
+    ):
         write_store(loader, tmp_path / "b.lmdb")
 
 

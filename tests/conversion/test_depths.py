@@ -42,15 +42,15 @@ def test_deep_images_are_stored_unchanged_with_a_warning(root: Path, place: Path
         assert record.image == (root / str(record.name)).read_bytes()
     (warning,) = report.warnings
     assert warning.startswith(
-        "3 images have values of more than 8 bits, or of no known range (the store has 2 of 16-bit, 1 of 32-bit float"
+        "3 images have values of more than 8 bits, or of unknown range (the store has 2 of 16-bit, 1 of 32-bit float"
     )
     colors, floats, gray = report_lines(report)
     assert [(line["name"], line["event"]) for line in (colors, floats, gray)] == [
         ("cat/colors.png", "deep"), ("cat/float.tif", "deep"), ("cat/gray.png", "deep"),
     ]  # fmt: skip
-    assert "and is stored with all of their bits" in colors["reason"]
+    assert "all bits are stored" in colors["reason"]
     assert floats["reason"] == (
-        "has 32-bit float values of no known range: it is stored with them, and needs a decode= of your own"
+        "has 32-bit float values of unknown range: they are stored, but decoding them needs your own decode="
     )
     with open_store(place) as store:
         assert store.manifest.depths == {"8-bit": 1, "16-bit": 2, "32-bit float": 1}
@@ -71,12 +71,12 @@ def test_raw_scales_deep_values_of_known_range_and_rejects_unknown_ranges(root: 
     assert (report.records, report.rejected, report.deep) == (3, 1, 2)
     stored = {record.name: record.image for record in records(place)}
     np.testing.assert_array_equal(stored["cat/gray.png"], np.repeat(UPPER[..., None], 3, axis=2))
-    assert report.warnings[-1].startswith("2 images have more than 8 bits a value, and the stored pixels are the")
+    assert report.warnings[-1].startswith("2 images have more than 8 bits per value, and only the upper 8 bits")
     reasons = {line["name"]: line["reason"] for line in report_lines(report)}
     assert reasons["cat/gray.png"] == "has 16-bit values, and is stored with 8-bit values"
     assert reasons["cat/float.tif"] == (
-        "its values are 32-bit float: their range is not known, so they cannot be stored as pixels of 8 bits; "
-        "leave raw (--raw) out to store the file"
+        "its 32-bit float values have no known range, so they cannot be stored as pixels of 8 bits; "
+        "leave out raw (--raw) to store the file"
     )
     with open_store(place) as store:
         assert store.manifest.depths == {"8-bit": 3}
@@ -89,7 +89,7 @@ def test_resized_gray_keeps_16_bits_and_resized_color_is_reported(root: Path, pl
         assert store.manifest.depths == {"8-bit": 2, "16-bit": 1, "32-bit float": 1}
     reasons = {line["name"]: line["reason"] for line in report_lines(report)}
     assert reasons["cat/colors.png"] == "has 16-bit values, and is stored with 8-bit values"
-    assert "all of their bits" in reasons["cat/gray.png"]
+    assert "all bits are stored" in reasons["cat/gray.png"]
     smaller = {record.name: record.image for record in records(place)}["cat/float.tif"]
     assert isinstance(smaller, bytes)
     values = np.asarray(open_pillow(smaller))
@@ -136,7 +136,7 @@ def test_report_names_files_of_several_frames(image_format: str, tmp_path: Path,
     folder = plant(tmp_path / "moving", {f"cat/{name}": data, "cat/1.jpg": photo()})
     report = convert(folder, place)
     assert report.frames == 1
-    assert report.warnings[0].startswith("1 file has several frames or pages: only the first is decoded, or kept where")
+    assert report.warnings[0].startswith("1 file has several frames or pages: only the first is decoded; images stored")
     (line,) = report_lines(report)
     assert (line["name"], line["event"]) == (f"cat/{name}", "frames")
     assert line["reason"] == "has several frames or pages: only the first is decoded"

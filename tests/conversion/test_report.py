@@ -25,7 +25,7 @@ def test_unwritable_report_is_a_warning(root: Path, place: Path) -> None:
     report = convert(root, place)
     assert report.report_file == ""
     assert report.warnings == (
-        f"{place}.report.jsonl cannot be written: Is a directory; the report is in the store too "
+        f"{place}.report.jsonl cannot be written: Is a directory; the store contains the report too "
         "(dbloader info with --report)",
     )
     assert verified(place) == report.digest

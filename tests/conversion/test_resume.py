@@ -64,7 +64,7 @@ def test_resuming_nothing_converts_with_a_warning(root: Path, place: Path) -> No
     plant_photos(root, 3)
     report = convert(root, place, resume=True)
     assert (report.records, report.resumed_at) == (3, 0)
-    assert report.warnings == ("there was nothing to resume: the conversion began from the start",)
+    assert report.warnings == ("there was nothing to resume, so this conversion began from the start",)
     assert verified(place) == report.digest
 
 
@@ -175,7 +175,7 @@ def test_several_unreadable_files_in_a_row_end_the_conversion_resumably(root: Pa
     for name in lost:
         (root / name).rename(place.with_name(name.replace("/", "-")))
         (root / name).symlink_to(unreadable_file())
-    pattern = r"Input/output error \(8 files in a row\): is the disk of .* there\? When it is, resume \(--resume\)"
+    pattern = r"Input/output error \(8 files in a row\): check the disk of .*; when it works, resume \(--resume\)"
     with pytest.raises(SourceError, match=re.escape(names[50]) + f": cannot be read: {pattern}"):
         convert(root, place)
     assert not place.exists()
@@ -198,7 +198,7 @@ def test_unreadable_file_in_an_unreadable_folder_ends_the_conversion(root: Path,
         if progress.done == 0:
             root.rmdir()
 
-    with pytest.raises(SourceError, match=rf"Input/output error \(1 file in a row\): is the disk of {root} there\?"):
+    with pytest.raises(SourceError, match=rf"Input/output error \(1 file in a row\): check the disk of {root}; when"):
         convert(root, place, listing=listing, progress=remove)
     assert not place.exists()
     root.mkdir()

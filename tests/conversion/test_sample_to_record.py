@@ -59,7 +59,7 @@ def test_bytes_of_unknown_format_are_kept(tmp_path: Path) -> None:
 
 
 def test_tuple_with_more_items_than_names_is_refused(tmp_path: Path) -> None:
-    told = r"^sample 1: it has 3 items, and fields names 2: .*fields=\('image', 'label', 'caption'\)$"
+    told = r"^sample 1: it has 3 items, but fields has 2 names: .*fields=\('image', 'label', 'caption'\)$"
     with pytest.raises(FieldError, match=told):
         written([(IMAGE, 1), (IMAGE, 1, "words")], tmp_path)
 
@@ -169,7 +169,7 @@ def test_unstorable_value_is_refused_with_its_sample_and_field(
 
 @pytest.mark.parametrize("label", [1.0, True, "cat", np.array([1]), torch.tensor(1.0)])
 def test_label_of_another_type_is_refused_with_a_remedy(tmp_path: Path, label: Any) -> None:
-    told = "^sample 1: (field 'label' must be an int, or the name of a class|label 'cat' is not one of).* put it into a"
+    told = "^sample 1: (field 'label' must be an int, or the name of a class|label 'cat' is not one of).* field"
     with pytest.raises(FieldError, match=told):
         written([(IMAGE, 1), (IMAGE, label)], tmp_path)
     (record,) = written([(IMAGE, label)], tmp_path, fields=("image", "target"))
@@ -213,7 +213,7 @@ def test_mode_that_png_lacks_is_refused_as_png_and_stored_as_tiff(tmp_path: Path
     image = noise(mode)
     told = (
         rf"^sample 0: field 'image' is an image of mode {mode}, which cannot be written as PNG \(.*\): "
-        r"choose image_format='TIFF', .* or convert it, such as by \.convert\('RGB'\)"
+        r"choose image_format='TIFF', .* or convert the image, for example by \.convert\('RGB'\)"
     )
     with pytest.raises(FieldError, match=told):
         written([image], tmp_path)
@@ -233,7 +233,7 @@ def test_mode_that_png_lacks_is_refused_as_png_and_stored_as_tiff(tmp_path: Path
 def test_images_that_pillow_would_change_silently_are_refused(
     tmp_path: Path, image: Image.Image, image_format: str, lost: str
 ) -> None:
-    with pytest.raises(FieldError, match=f"cannot be written as {image_format} .that loses its {lost}.*: choose"):
+    with pytest.raises(FieldError, match=f"cannot be written as {image_format} .this would lose its {lost}.*: choose"):
         written([image], tmp_path, image_format=image_format)
 
 
@@ -244,7 +244,7 @@ def test_images_that_pillow_would_change_silently_are_refused(
     ("options", "error", "told"),
     [
         ({"quality": 101, "image_format": "JPEG"}, OptionError, "quality must be from 1 to 100, got 101"),
-        ({"quality": 90}, OptionError, "quality is for the formats .*: give image_format='JPEG' too"),
+        ({"quality": 90}, OptionError, "quality needs one of the formats .*: give image_format='JPEG'"),
         ({"image_format": "JPG"}, OptionError, ".*such as PNG or JPEG, got 'JPG'"),
         ({"fields": ("image", "image")}, OptionError, r"fields must be different names, got \('image', 'image'\)"),
         ({"fields": "a"}, OptionError, r"fields must be names, such as .*, got .*"),

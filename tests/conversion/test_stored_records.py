@@ -137,7 +137,7 @@ def test_every_given_option_takes_effect(place: Path, out: Path) -> None:
         manifest = write_store(Subset(dataset, [1, 2]), out, fields=("photo", "target"), overwrite=True)
         assert manifest.fields == {"photo": 2, "target": 2}
         assert [(r.label, r.fields["target"]) for r in records(out)] == [(None, dataset[at][1]) for at in (1, 2)]
-        with pytest.raises(FieldError, match="it has 2 items, and fields names 1"):
+        with pytest.raises(FieldError, match="it has 2 items, but fields has 1 names"):
             write_store(dataset, out, fields=("image",), overwrite=True)
         manifest = write_store(dataset, out, fields=["image", "label"], overwrite=True)  # the default
         assert manifest.digest == dataset.manifest.digest
@@ -177,7 +177,7 @@ def test_copied_record_with_kept_damage_stays_marked(tmp_path: Path, out: Path) 
 @pytest.mark.parametrize(
     ("classes", "message"),
     [
-        (("cat", "eel"), r"label 1 is 'dog' in the first and 'eel' in number 2; give classes="),
+        (("cat", "eel"), r"label 1 is 'dog' in the first and 'eel' in number 2; give names"),
         (("cat", "dog", "eel"), r"label 2 is None in the first and 'eel' in number 2; give"),
     ],
 )

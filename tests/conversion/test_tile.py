@@ -66,7 +66,7 @@ def test_field_named_tiles_is_refused_in_a_tiled_store(root: Path, place: Path) 
     listing = place.with_name("all.jsonl")
     listing.write_text('{"path": "cat/0000.jpg", "tiles": 7}\n{"path": "dog/0001.jpg"}\n')
     report = convert(root, place, listing=listing, images=ImageFormat(tile=True, quality=90))
-    reason = "field 'tiles' is where tile keeps the lengths of tiles: give yours another name"
+    reason = "tile stores the lengths of tiles in field 'tiles': give your field another name"
     assert report_lines(report) == [{"name": "cat/0000.jpg", "event": "rejected", "reason": reason}]
     convert(root, place, listing=listing, overwrite=True)
     assert records(place)[0].fields == {"tiles": 7}

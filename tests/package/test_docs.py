@@ -265,7 +265,7 @@ def test_examples_of_a_command_run(command: click.Command, shop: Path, mongo_uri
         leaks = 1 if words[:3] == ["duplicates", "val.lmdb", "train.lmdb"] else 0
         assert done.status == (rejected or problem or leaks), f"{line}\n{done.stdout}{done.stderr}"
         assert json.loads(done.stdout)[jq] if jq else done.stdout
-        begun = "Warning: there was nothing to resume: the conversion began from the start\n"
+        begun = "Warning: there was nothing to resume, so this conversion began from the start\n"
         assert done.stderr == (begun if "--resume" in words else "")
 
 

@@ -187,7 +187,8 @@ def test_files_beside_the_tars_are_named(tmp_path: Path) -> None:
     report = convert(tmp_path, tmp_path / ".out.lmdb")
     assert (report.records, report.skipped, report.hidden) == (2, {".json": 2, ".parquet": 2}, 1)
     assert report.warnings[-1] == (
-        "left out, as only tar files are read: '00000.parquet', '00000_stats.json', '00001.parquet', '00001_stats.json'"
+        "left out, because only tar files are read: "
+        "'00000.parquet', '00000_stats.json', '00001.parquet', '00001_stats.json'"
     )
 
 
