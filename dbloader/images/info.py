@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 # libjpeg warns about bytes after the last pixel. Some cameras write padding there, and the pixels are right. But for
 # 705 of 3,000 photos with one flipped bit, this was the only warning, and all 705 had wrong pixels. Padding repeats one
-# value; the extra bytes of those 705 did not.
+# value, but the extra bytes in these 705 photos differed.
 _LEFT_OVER = re.compile(r"(\d+) extraneous bytes before marker 0xd9")
 
-_NOISE = b"\xa5\x5a" * 32  # libjpeg decodes it as coded data
+_NOISE = b"\xa5\x5a" * 32  # bytes that libjpeg decodes as coded data
 
 UNREAD_TIFF = (
     "damaged, or a TIFF of a kind that Pillow does not read: save it as another kind (8 or 16 bits, one or three "
@@ -48,20 +48,20 @@ class Facts(NamedTuple):
     width: int  # in pixels, as encoded
     height: int
     depth: str = EIGHT_BITS  # bits of a pixel value: "8-bit" (or fewer), "10-bit", "16-bit", "32-bit float" and so on
-    frames: bool = False  # several frames or pages; decoders read the first
-    transparent: bool = False  # an alpha channel or a transparent color
+    frames: bool = False  # whether there are several frames or pages; decoders read only the first
+    transparent: bool = False  # whether there is an alpha channel or a transparent color
 
 
 def read_facts(data: bytes) -> Facts:
-    """Read the header of an image file without decoding pixels; raise NotAnImageError if that fails."""
+    """Read the header of an image file without decoding pixels. Raise NotAnImageError if it cannot be read."""
     if data.startswith(b"\xff\xd8"):
-        # simplejpeg takes 3 us, Pillow 45, which would slow conversions with check="none".
+        # simplejpeg takes 3 us. Pillow takes 45 us, which would slow conversions with check="none".
         try:
             height, width, _, _ = simplejpeg.decode_jpeg_header(data, strict=False)
             if height * width <= max_pixels():
                 return Facts("JPEG", width, height)
         except (ValueError, KeyError):
-            pass  # Pillow may know more kinds of JPEG
+            pass  # Pillow may read this kind of JPEG
     try:
         with open_pillow(data) as image:
             name = format_name(image)
@@ -73,7 +73,7 @@ def read_facts(data: bytes) -> Facts:
         raise NotAnImageError(reason) from error
     except (NotAnImageError, OptionError):
         raise
-    except Exception as error:  # a Pillow plugin raises whatever its parsing meets
+    except Exception as error:  # Pillow's parsers raise many types of errors
         raise NotAnImageError(f"its header cannot be read: {describe(error)}") from error
 
 
@@ -125,7 +125,7 @@ def check_decodes(data: bytes, facts: Facts) -> None:
                 image.crop((0, 0, 1, 1)).convert("RGB")
     except MemoryError:
         raise  # the file may be intact
-    except Exception as error:  # a Pillow plugin raises whatever its parsing meets
+    except Exception as error:  # Pillow's parsers raise many types of errors
         kind = f"; it is {UNREAD_TIFF}" if facts.format == "TIFF" else ""
         raise DamagedImageError(f"does not decode: {describe(error)}{kind}") from error
 
@@ -138,7 +138,7 @@ def _check_jpeg(data: bytes) -> bool:
     if not warning:
         return True
     end = examine(data).end - len(END)
-    # TurboJPEG refuses the sampling factors ("tjDecompressHeader3(): ..."), or libjpeg-turbo lacks the process.
+    # TurboJPEG refuses the sampling factors ("tjDecompressHeader3(): ..."), or libjpeg-turbo cannot decode the process.
     if warning.startswith("tj") or "nsupported" in warning:
         _check_last_scan(data, end)
         return False
@@ -146,14 +146,14 @@ def _check_jpeg(data: bytes) -> bool:
     if not left_over:
         raise DamagedImageError(f"does not decode: {warning}")
     if len({*data[end - int(left_over[1]) : end]}) > 1:
-        raise DamagedImageError(f"has data left when all pixels are decoded, so some are wrong: {warning}")
+        raise DamagedImageError(f"has data left when all pixels are decoded, so some pixels are wrong: {warning}")
     return True
 
 
 def _check_last_scan(data: bytes, end: int) -> None:
-    """Raise if the last scan is cut short, for a JPEG that only Pillow decodes. Pillow hides the warnings of libjpeg.
+    """Raise DamagedImageError if the last scan is cut short, without the warnings of libjpeg, which Pillow hides.
 
-    Extra bytes after a complete scan change no pixel. In a scan that was cut, libjpeg decodes them as pixels.
+    Extra bytes after a complete scan change no pixel. After a scan that is cut short, libjpeg decodes them as pixels.
     """
     with translate_errors("does not decode", MemoryError):
         whole, longer = (zlib.crc32(open_pillow(data[:end] + more + END).tobytes()) for more in (b"", _NOISE))

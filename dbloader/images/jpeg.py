@@ -48,15 +48,15 @@ class _Scan(NamedTuple):
     """A scan header (T.81 B.2.3)."""
 
     components: tuple[int, ...]  # positions in `Frame.sampling`
-    coefficients: range  # in zigzag order, Ss to Se
-    bit: int  # position, Al
+    coefficients: range  # positions in zigzag order, Ss to Se
+    bit: int  # lowest bit of the coefficients in this scan, Al
 
 
 def examine(data: bytes) -> Structure:
-    """Find out from its markers whether a JPEG is complete; never raise an error.
+    """Find out from its markers whether a JPEG is complete. Never raise an error.
 
-    COMPLETE: all segments are closed, each component has a scan, and the end marker is present. Stray bytes between two
-    segments are skipped, as decoders do. Data missing within a scan are not found; a strict decoder finds them.
+    COMPLETE: no segment is cut short, each component has a scan, and the end marker is present. Stray bytes between two
+    segments are skipped, as in decoders. Only a strict decoder can find data that are missing within a scan.
 
     NO_END: the scans also contain every coefficient down to its last bit, because a progressive image that was cut
     between two scans decodes without a warning. Samples must have 8 bits and Huffman codes, because libjpeg warns
@@ -80,10 +80,10 @@ def examine(data: bytes) -> Structure:
 
 
 def repair(data: bytes, structure: Structure) -> bytes:
-    """Return a JPEG in state NO_END with its end marker; raise DamagedImageError if more is missing.
+    """Add the end marker to a JPEG in the state NO_END. Raise DamagedImageError if more is missing.
 
-    libjpeg-turbo must decode the result without a warning. It must warn if the last byte of the last scan is left out;
-    without this check, zeros in place of lost data would pass, because they decode as blocks.
+    libjpeg-turbo must decode the result without a warning, but must warn if the last byte of the last scan is removed.
+    Without the second check, zeros in place of lost data would pass, because they decode as blocks.
 
     Fill bytes before the marker are dropped. All other bytes stay the same. The check allocates
     `Structure.coefficient_bytes`.
@@ -177,7 +177,7 @@ class _Reader:
 
 
 def _check_complete(frame: Frame, scans: list[_Scan]) -> None:
-    """Raise unless the scans contain all coefficients. libjpeg warns about scans that do not fit together."""
+    """Raise DamagedImageError unless the scans contain all coefficients. libjpeg warns about contradictory scans."""
     if frame.process not in (*markers.SEQUENTIAL, markers.PROGRESSIVE) or frame.precision != 8:
         raise DamagedImageError(
             f"the end marker is missing, and a frame SOF{frame.process - markers.SOF0} of {frame.precision}-bit "

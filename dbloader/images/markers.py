@@ -49,7 +49,7 @@ class Frame(NamedTuple):
 
     def mcu_size(self) -> tuple[int, int]:
         """Return width and height in pixels of a minimum coded unit (T.81 A.2.3)."""
-        if len(self.sampling) == 1:  # MCUs of one block, whatever its factors (T.81 A.2.2)
+        if len(self.sampling) == 1:  # then an MCU is one block, even if the factors are not 1 (T.81 A.2.2)
             return 8, 8
         return 8 * max(h for h, _ in self.sampling), 8 * max(v for _, v in self.sampling)
 

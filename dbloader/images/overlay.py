@@ -13,8 +13,8 @@ from dbloader.images.preview import TURNS, shown_orientation, thumbnail
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-_OPACITY = 0.6  # of a mask
-_BOX_PX = 120  # a box's line is one pixel wide for every 120 pixels of the picture
+_OPACITY = 0.6  # opacity of a mask
+_BOX_PX = 120  # the lines of boxes are one pixel wide for every 120 pixels of the picture's longer side
 
 
 def draw_over(
@@ -26,15 +26,15 @@ def draw_over(
         picture: A thumbnail of the image.
         image: The stored image.
         size: Width and height of the stored image in pixels, both positive.
-        boxes: Left, top, right and bottom of each box in pixels of the stored image, and its color for Pillow.
+        boxes: Left, top, right and bottom of each box in pixels of the stored image, and Pillow's name of its color.
         masks: Image files, which are drawn as `thumbnail` shows them.
 
     Raises:
-        ImageError: The picture or a mask does not decode.
+        ImageError: The picture or a mask cannot be decoded.
     """
     with translate_errors("the image does not decode", MemoryError), open_pillow(picture) as opened:
         shown = opened.convert("RGB")
-    if turn := TURNS.get(shown_orientation(picture)):  # the picture is the stored file
+    if turn := TURNS.get(shown_orientation(picture)):  # only a picture that is the stored file has an orientation
         shown = shown.transpose(turn)
     for mask in masks:
         drawn, _ = thumbnail(mask, max(shown.size), is_field=True)
@@ -52,5 +52,5 @@ def draw_over(
     layer = layer if turn is None else layer.transpose(turn)
     shown.paste(layer, mask=layer)
     file = io.BytesIO()
-    shown.save(file, "JPEG", quality=85, subsampling=0)  # or thin lines lose their colors
+    shown.save(file, "JPEG", quality=85, subsampling=0)  # subsampling would take the colors of thin lines
     return file.getvalue(), "image/jpeg"

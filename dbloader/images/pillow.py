@@ -28,8 +28,8 @@ FORMATS = (
 )  # fmt: skip
 """Pillow's names of the formats that dbloader reads, if this Pillow was built with them; also HEIF, with pillow-heif.
 
-These formats contain only pixels. For others, Pillow runs a program (EPS), draws (WMF), or opens an embedded file of
-any kind (IPTC). TGA is last, because it has no signature.
+These formats contain only pixels. For other formats, Pillow runs a program (EPS), draws (WMF), or opens an embedded
+file of any kind (IPTC). TGA is last, because a TGA file has no signature.
 """
 
 # Peak memory of decoding in bytes per pixel, measured with 15 megapixels in Pillow 13. libwebp, OpenJPEG (25 bytes for
@@ -37,7 +37,7 @@ any kind (IPTC). TGA is last, because it has no signature.
 _DECODING = {"WEBP": 16, "AVIF": 16, "HEIF": 16, "JPEG2000": 25, "QOI": 8, "TIFF": 8}
 _DECODING_MOST = 4
 
-# Major brands of HEIF, after the length of the first box (ISO/IEC 23008-12, 10). AVIF files may have those in _ANY.
+# Major brands of HEIF, after the length of the first box (ISO/IEC 23008-12, 10). AVIF files too may have those in _ANY.
 _HEVC = {b"ftyp" + brand for brand in (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs")}
 _ANY = {b"ftypmif1", b"ftypmsf1"}
 
@@ -113,7 +113,7 @@ def translate_errors(what: str, *kept: type[Exception]) -> Iterator[None]:
         yield
     except kept:
         raise
-    except Exception as error:  # a Pillow plugin raises whatever its parsing meets
+    except Exception as error:  # Pillow's parsers raise many types of errors
         raise DamagedImageError(f"{what}: {describe(error)}") from error
 
 
@@ -134,7 +134,7 @@ def max_pixels() -> float:
     if limit is None:
         return float("inf") if Image.MAX_IMAGE_PIXELS is None else 2 * Image.MAX_IMAGE_PIXELS
     if Image.MAX_IMAGE_PIXELS is not None and limit > Image.MAX_IMAGE_PIXELS:
-        Image.MAX_IMAGE_PIXELS = limit  # Pillow warns beyond this
+        Image.MAX_IMAGE_PIXELS = limit  # Pillow warns about images with more pixels
     return limit
 
 
@@ -222,7 +222,7 @@ def _is_misread_planar(image: Image.Image) -> bool:
     if not isinstance(image, TiffImagePlugin.TiffImageFile) or image.tag_v2.get(PLANES, 1) == 1:
         return False
     if not image.tile or image.tile[0][0] != "raw":
-        return False  # libtiff reads it
+        return False  # libtiff reads the pixels
     plain = set(image.tag_v2.get(_BITS, (1,))) == {8} and image.tag_v2.get(_FILL_ORDER, 1) == 1
     return not plain or image.tag_v2.get(_PHOTOMETRIC) == _WHITE_IS_ZERO
 

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 # A file with fewer bytes and pixels is its own thumbnail. Pixels count, because 20 kB may decode to gigabytes.
 _SMALL, _SMALL_PIXELS = 20_000, 2**22
-_MOST = 400_000_000  # bytes of memory for decoding an image
-_LARGE = 50_000_000  # bytes of memory; decoding that needs more enters ``large`` first
-_MOST_LABELS = 64  # a gray mask of more values is shown as brightness
-_MOST_LEGEND = 2**24  # pixels of a mask whose values are counted for the page
+_MOST = 400_000_000  # most bytes of memory for decoding an image
+_LARGE = 50_000_000  # bytes of memory; an image that needs more is decoded inside the context ``large``
+_MOST_LABELS = 64  # a gray mask with more different values is shown in gray
+_MOST_LEGEND = 2**24  # most pixels of a mask for which the values are counted
 # Dark blue, red, yellow: brightness rises evenly, so the colors keep their order in gray and for color-blind people.
 _DEPTH_ANCHORS = np.array([(13, 8, 135), (126, 3, 168), (237, 104, 60), (240, 249, 33)])
 _DEPTH_COLORS = bytes(
@@ -53,7 +53,7 @@ _MAGIC = re.compile(
 
 
 def media_type(data: bytes) -> str | None:
-    """Return a file's media type, from its first bytes, if every browser shows the format; None for other formats."""
+    """Return a file's media type, judging by its first bytes; None if not every browser shows the format."""
     match = _MAGIC.match(data)
     return None if match is None else f"image/{match.lastgroup}"
 
@@ -69,7 +69,7 @@ def header_of(image: bytes) -> Facts:
 def shown_orientation(image: Any) -> int:
     """Return the EXIF orientation, 1 to 8, that browsers apply to an image; 1 if it is an array or has no valid EXIF.
 
-    Browsers ignore XMP, and the EXIF of WebP. They do not show TIFF: Pillow applies the orientation of a TIFF.
+    Browsers ignore XMP, and the EXIF of WebP. They do not show TIFF, so this is the orientation that Pillow applies.
     """
     value = 1
     with suppress(DamagedImageError), translate_errors("its EXIF cannot be read"), open_pillow(image) as opened:
@@ -85,18 +85,18 @@ def thumbnail(
 ) -> tuple[bytes, str]:
     """Return a picture of an image, bytes or an array, and its media type. No side of the picture exceeds ``px``.
 
-    A file of at most 20 kB that browsers show is its own thumbnail. The EXIF orientation is applied, as browsers do. In
-    16-bit images and in arrays that are not uint8, the least value is black and the greatest is white. In a further
-    field, the least value is dark blue and the greatest is yellow. The labels of a gray mask get colors.
+    A file of at most 20 kB that browsers show is its own thumbnail. The EXIF orientation is applied, as in browsers. In
+    16-bit images and in arrays that are not uint8, the least value is black and the greatest is white. In a gray 16-bit
+    file in a further field, the least value is dark blue and the greatest is yellow. Labels of a gray mask get colors.
 
     Args:
         image: The image.
         px: Pixels of the longer side.
         is_field: Whether the image is from a further field, such as a mask.
-        large: A context, such as a lock. It is entered to decode an image that needs more than 50 MB.
+        large: A context, such as a lock. Images that need more than 50 MB are decoded inside it.
 
     Raises:
-        ImageError: The image does not decode, or needs more than 400 MB for decoding.
+        ImageError: The image cannot be decoded, or needs more than 400 MB for decoding.
     """
     if isinstance(image, np.ndarray):
         return _encode(_from_array(image, px), px, lossless=True)
@@ -106,7 +106,7 @@ def thumbnail(
     if kind and as_stored and len(image) <= _SMALL and pixels <= _SMALL_PIXELS:
         return image, kind
     needed = pixels * decoding_bytes(facts.format)
-    if facts.format == "JPEG":  # decoded at an eighth of its size; a progressive JPEG needs all its coefficients
+    if facts.format == "JPEG":  # decoded at an eighth of its size, except for the coefficients of a progressive JPEG
         needed = examine(image).coefficient_bytes + pixels // 16
     if needed > _MOST:
         raise NotAnImageError(
@@ -118,13 +118,13 @@ def thumbnail(
 
 
 def legend_of(data: bytes) -> list[tuple[int, str, float]]:
-    """Return the values in a mask of at most 64 values: each with its color in `thumbnail` and its share of the pixels.
+    """Return (value, color in `thumbnail`, share of the pixels) for each value in a mask of at most 64 values.
 
     A color is "#rrggbb", or "" if the value is transparent. The list is empty for any other image, and for a mask of
     over 16 million pixels.
 
     Raises:
-        ImageError: The image does not decode.
+        ImageError: The image cannot be decoded.
     """
     facts = header_of(data)
     if facts.depth != EIGHT_BITS or facts.format == "JPEG" or facts.width * facts.height > _MOST_LEGEND:
@@ -145,7 +145,7 @@ def legend_of(data: bytes) -> list[tuple[int, str, float]]:
 def _decode(data: bytes, facts: Facts, px: int, *, is_field: bool) -> tuple[bytes, str]:
     with translate_errors("the image does not decode", MemoryError), open_pillow(data) as opened:
         depth, image = value_depth(opened), None
-        turn = None if facts.format == "TIFF" else TURNS.get(shown_orientation(data))  # Pillow always turns a TIFF
+        turn = None if facts.format == "TIFF" else TURNS.get(shown_orientation(data))  # Pillow itself turns a TIFF
         if facts.format == "JPEG":
             image = _small_jpeg(data, facts, px)
             opened.draft(None, (px, px))
@@ -178,7 +178,7 @@ def _small_jpeg(data: bytes, facts: Facts, px: int) -> Image.Image | None:
 
 
 def _mask(image: Image.Image) -> Image.Image:
-    """Return a mask with its palette; a gray mask of few values gets a palette of visible colors.
+    """Return a mask with its palette. A gray mask with few different values gets a palette of visible colors.
 
     A black label 0 becomes transparent, because the page shows the mask over the image.
     """

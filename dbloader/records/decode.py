@@ -69,10 +69,10 @@ def decode(document: bytes | memoryview, index: int, salt: int, *, view: bool = 
 
 
 def decode_values(values: Mapping[str, Any], index: int, salt: int) -> Record:
-    """Return the record in a document that a database driver has decoded; raise the same errors as ``decode``.
+    """Return the record in a document that a database driver has decoded. Raise the same errors as ``decode``.
 
-    The driver decodes faster than this module. To check the CRC-32, the values are encoded again. That gives the
-    stored bytes, because BSON has one encoding for each value that ``encode`` writes.
+    The driver decodes faster than this module. To check the CRC-32, the values are encoded again. This gives the
+    stored bytes, because BSON has only one encoding for each value that ``encode`` writes.
     """
     keys = list(values)
     if len(keys) < 2 or keys[0] != "_id" or keys[-1] != "crc32":
@@ -88,9 +88,9 @@ def decode_values(values: Mapping[str, Any], index: int, salt: int) -> Record:
 
 
 def decode_encoded(document: bytes | memoryview, index: int, salt: int) -> EncodedRecord:
-    """Return the result of ``encode`` for the record in a document; raise the same errors as ``decode``.
+    """Return the result of ``encode`` for the record in a document. Raise the same errors as ``decode``.
 
-    If the document is a memoryview, the elements are views of the document.
+    If the document is a memoryview, the elements of the result are views of the document.
     """
     record = decode(document, index, salt, view=True)
     image = record.image
@@ -119,7 +119,7 @@ def verify(document: bytes | memoryview, index: int, salt: int) -> None:
 
 
 def _check_crc32(content: int, index: int, salt: int, stored: object) -> None:
-    """Raise DamagedRecordError unless the CRC-32 of the content matches the stored one."""
+    """Raise DamagedRecordError unless the CRC-32 of the content matches the stored CRC-32."""
     crc = bound_crc32(content, index, salt)
     if stored != crc:
         what = f"{stored:08x}" if isinstance(stored, int) else repr(stored)
@@ -132,7 +132,7 @@ def _crc32_of_values(values: Mapping[str, Any]) -> int:
     after: dict[str, Any] = {}
     image, part = b"", before
     for key, value in values.items():
-        if key == "image" and isinstance(value, bytes):  # including Binary
+        if key == "image" and isinstance(value, bytes):  # Binary is a subclass of bytes
             subtype = value.subtype if isinstance(value, Binary) else BINARY_SUBTYPE
             image, part = IMAGE.pack(IMAGE_TAG, len(value), subtype), after
         elif key not in ("_id", "crc32"):
@@ -179,8 +179,8 @@ def _explained(error: Exception, what: str, index: int) -> Exception:
 
 
 def _record(values: dict[str, Any], index: int) -> Record:
-    """Return the record with these values, after checking their types; modifies ``values``."""
-    if values.pop("_id", None) is None or values.pop("crc32", None) is None:  # crc32 was the end of another element
+    """Check the types of some values, and return the record with these values. This modifies ``values``."""
+    if values.pop("_id", None) is None or values.pop("crc32", None) is None:  # the bytes were part of another element
         raise DamagedRecordError("it has no _id or no crc32")
     for key, value in values.items():
         if value.__class__ is not bytes and value.__class__ is not str:

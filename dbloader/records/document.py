@@ -20,7 +20,7 @@ CRC32 = b"\x12crc32\x00"
 # Head of the element image: its name, the number of bytes, their subtype.
 IMAGE = struct.Struct("<7siB")
 IMAGE_TAG = b"\x05image\x00"
-LENGTH = struct.Struct("<i")  # of a document or a str
+LENGTH = struct.Struct("<i")  # length of a document or a str
 MAX_DOCUMENT = 2**31 - 1  # BSON's length is an int32
 UNREADABLE = (bson.errors.BSONError, ValueError, TypeError, OverflowError, RecursionError, MemoryError, struct.error)
 """Exceptions that decoding may raise for damaged BSON."""
@@ -43,7 +43,7 @@ def bound_crc32(content: Any, index: Any, salt: int) -> Any:
 def seal(values: Mapping[str, Any], number: int = 0, salt: int = 0) -> bytes:
     """Return a BSON document of some values and a final element ``crc32``, which ``open_sealed`` checks.
 
-    ``number`` is the position of the document among others of its kind. The CRC-32 covers it and the salt of the store.
+    ``number`` is the document's position among documents of its kind. The CRC-32 covers this number and the salt, too.
     """
     elements = bson.encode(values)[LENGTH.size : -1]
     return b"".join(
@@ -67,12 +67,12 @@ def open_sealed(document: bytes | memoryview, number: int = 0, salt: int = 0) ->
     tag, stored, _ = TAIL.unpack_from(document, end)
     crc = bound_crc32(crc32(memoryview(document)[LENGTH.size : end]), number, salt)
     if tag != CRC32 or stored != crc:
-        raise ValueError(f"its CRC-32 is {crc:08x}, and the stored one differs")
+        raise ValueError(f"its CRC-32 is {crc:08x}, but the stored CRC-32 differs")
     try:
         values: dict[str, Any] = bson.decode(document)
     except UNREADABLE as error:
         raise ValueError(f"its BSON cannot be decoded: {error}") from error
-    if values.pop("crc32", None) is None:  # crc32 was the end of another element
+    if values.pop("crc32", None) is None:  # the bytes were part of another element
         raise ValueError("it has no crc32")
     return values
 
@@ -80,8 +80,8 @@ def open_sealed(document: bytes | memoryview, number: int = 0, salt: int = 0) ->
 def move_document(document: bytes | memoryview, index: int, salt: int, *, to: int, to_salt: int) -> bytes:
     """Return a copy of a record's document for another index and store, without verifying it.
 
-    Damage stays visible: ``verify`` refuses the copy if it would have refused the document. A document whose own
-    index is not ``index`` is returned unchanged.
+    Damage is kept: ``verify`` refuses the copy if it would have refused the document. A document with another index
+    than ``index`` is returned unchanged.
     """
     if len(document) < HEAD.size + TAIL.size:
         return bytes(document)

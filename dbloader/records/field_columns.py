@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 PREFIX = "field."
 MAX_FIELDS = 256
-"""If a store has more further fields, none gets a column: each column needs a chunk for every 4,096 records."""
+"""A store with more further fields has no columns for them, because each column needs a chunk for 4,096 records."""
 
 MAX_TEXT = 2000
 """Longest text in a column, in bytes of UTF-8: a chunk must fit into a MongoDB document of 16 MiB."""
 
 OTHER = ...
-"""Takes the place of a value that no column can hold."""
+"""Replaces a value that no column can hold."""
 
 NO_BOOL = 2
 """Value of a column of booleans for a record without a value."""
 
-_MAX_NAME = 200  # bytes of a field's name, as an LMDB key has at most 511
-_EXACT = 2**53  # a float64 holds all integers up to this one
+_MAX_NAME = 200  # most bytes of a field's name, because an LMDB key has at most 511
+_EXACT = 2**53  # a float64 can hold each integer up to this number
 _NOTHING, _BOOL, _INT, _FLOAT, _TEXT, _OTHER = b"-", b"?", b"i", b"f", b"t", b"*"
 _AT_ONCE = 4096
 _COUNT = struct.Struct("<I")
@@ -123,7 +123,7 @@ class KindCounter:
     def columns(self, fields: Collection[str]) -> dict[str, str]:
         """Return the kind of each field in ``fields`` whose values fit into one column.
 
-        Chunks may lack some of these fields, because a shard with too many fields has no columns for fields.
+        Some of these fields may have no chunks, because a shard with too many fields has no columns for them.
         """
         stored = {*column_names(fields)}
         kinds = {field: _joint_kind(kinds) for field, kinds in sorted(self._kinds.items()) if PREFIX + field in stored}
@@ -153,8 +153,8 @@ class FieldColumn(NamedTuple):
     def array(self) -> Array:
         """Return the values as a new array, shape (records,).
 
-        The dtype is bool, or int8 if a value is missing (-1); int64 (missing: the lowest int64); float64 (missing:
-        NaN); or object, with a str for each record (missing: "").
+        The dtype is int64 (a missing value is the lowest int64), float64 (a missing value is NaN), object with strs (a
+        missing value is ""), or bool. If a bool is missing, the dtype is int8, and the missing value is -1.
         """
         if self.kind == "text":
             texts = np.empty(len(self.values), object)
@@ -184,7 +184,7 @@ def join_chunks(chunks: Iterable[bytes | memoryview], kind: str, length: int) ->
 
 
 def column_of(values: Iterable[Any], length: int) -> FieldColumn | None:
-    """Return a column of results of ``scalar``; None if they do not fit into one."""
+    """Return a column of results of ``scalar``; None if they do not fit into one column."""
     counter, chunks, rest = KindCounter(), list[bytes](), iter(values)
     while some := list(islice(rest, _AT_ONCE)):
         chunks.append(pack_values(some))
@@ -199,7 +199,7 @@ def _texts(chunk: bytes | memoryview) -> bytes | memoryview:
 
 
 def known_values(values: Array) -> Array:
-    """Return a mask of the values of a column of booleans or numbers that are not missing: bool, same shape.
+    """Return whether each value of a column of booleans or numbers is present: bool, same shape.
 
     NaN, the lowest value of a signed dtype, and NO_BOOL mark a missing value.
     """

@@ -43,8 +43,8 @@ class Manifest:
         labelled: Number of records with a label.
         named: Number of records with a name.
         image_bytes: Total size of all images in bytes.
-        width: Lowest and highest width in pixels; (0, 0) if no record has one.
-        height: Lowest and highest height in pixels; (0, 0) if no record has one.
+        width: Lowest and highest width in pixels; (0, 0) if no record has a width.
+        height: Lowest and highest height in pixels; (0, 0) if no record has a height.
         formats: Number of records by image format.
         depths: Number of records by bits of a pixel value, such as "8-bit", "16-bit" or "32-bit float".
         fields: Number of records that have each further field.
@@ -117,8 +117,8 @@ class Manifest:
         """Return the manifest in a BSON document.
 
         Raises:
-            NotAStoreError: Another program wrote it.
-            StoreVersionError: Its format is newer than this version of dbloader.
+            NotAStoreError: Another program wrote the document.
+            StoreVersionError: The format is newer than this version of dbloader.
             DamagedStoreError: The document is damaged.
         """
         try:
@@ -207,7 +207,7 @@ class Summary:
     """Computes values of a manifest from the columns, chunk by chunk.
 
     Attributes:
-        labels: The lowest and the highest label; None if no record has one.
+        labels: The lowest and the highest label; None if no record has a label.
     """
 
     def __init__(self) -> None:

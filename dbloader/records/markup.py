@@ -67,7 +67,7 @@ def table(rows: Iterable[Sequence[str]]) -> str:
 
 
 def picture(make: Callable[[], tuple[bytes, str]]) -> str:
-    """Return HTML with the picture that ``make`` returns as bytes and media type; if it fails, with the reason."""
+    """Return HTML with the picture that ``make`` returns as bytes and media type, or with the reason if it fails."""
     try:
         data, kind = make()
     except (DamagedRecordError, DamagedStoreError, ImageError) as error:
@@ -97,7 +97,7 @@ def store_html(shown: Sized, locate: Callable[[Sequence[int]], tuple[Source, Seq
         lines = "\n".join(map(text, repr(shown).splitlines()[:_LINES]))
         rows = ((name, text(value)) for name, value in store.manifest.in_words().items() if value)
         parts = [_STYLE, f"<pre>{lines}</pre>", _sheet(store, indices), table(rows), how]
-    except Exception:  # otherwise a notebook would show the error before the plain repr
+    except Exception:  # a notebook then shows only the plain repr, not the error
         return None
     return f"<div class=dbloader>{''.join(parts)}</div>"
 

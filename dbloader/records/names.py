@@ -1,4 +1,4 @@
-"""Names and other texts, packed: their UTF-8 bytes in one block, and the offset of each text."""
+"""Pack names and other texts: the UTF-8 of all texts in one block, and the offset of each text."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Names(Sequence[str]):
         for start in range(0, len(lengths), _AT_ONCE):
             part = slice(start, start + _AT_ONCE)
             first, last = offsets[start], offsets[min(start + _AT_ONCE, len(lengths))]
-            # The source of each byte of the result: its own position, shifted as far as its whole name.
+            # The source of each byte is the byte's position in the result, shifted by the distance of its name.
             data[first:last] = self.data[
                 np.arange(first, last) + np.repeat(begins[part] - offsets[:-1][part], lengths[part])
             ]
@@ -110,7 +110,7 @@ def names_in(chunk: bytes | memoryview) -> list[bytes]:
 
 
 def name_at(chunk: bytes | memoryview, position: int) -> str:
-    """Return one name of a chunk."""
+    """Return the name at a position of a chunk."""
     data, offsets = _unpack(chunk)
     return _decode_name(data[offsets[position] : offsets[position + 1]].tobytes())
 

@@ -139,7 +139,7 @@ class EncodedRecord(NamedTuple):
 
 
 def encode(record: Record) -> EncodedRecord:
-    """Return the encoding of a record; its index is ignored.
+    """Return the encoding of a record. The record's index is ignored.
 
     Raises:
         FieldError: A record cannot hold the type or size of a value. The message names the field.
@@ -168,7 +168,7 @@ def encode(record: Record) -> EncodedRecord:
         after[checked_field_name(key)] = pack(key, value)
     try:
         elements = (bson.encode(before)[4:-1], *image, bson.encode(after)[4:-1])
-    except (bson.errors.BSONError, OverflowError, ValueError) as error:  # fields of 2 GiB together
+    except (bson.errors.BSONError, OverflowError, ValueError) as error:  # the fields have over 2 GiB in all
         raise FieldError(f"record {record.name!r} cannot be stored: {error}") from error
     if (size := HEAD.size + sum(map(len, elements)) + TAIL.size) > MAX_DOCUMENT:
         raise FieldError(f"record {record.name!r} has {size:,} bytes; a document has at most {MAX_DOCUMENT:,}")
@@ -183,13 +183,13 @@ def encode(record: Record) -> EncodedRecord:
 
 
 def checked_field_name(name: object) -> str:
-    """Return the name of a further field; raise FieldError if the name is not allowed."""
+    """Return the name of a further field. Raise FieldError if the name is not allowed."""
     if not isinstance(name, str):
         raise FieldError(f"a field's name must be a str, got {name!r}")
     if name in RESERVED_FIELDS:
         raise FieldError(f"{name!r} is a reserved field; give yours another name")
     if not name or name.startswith("$") or "." in name or "\0" in name:
-        # MongoDB gives dots and a leading dollar sign a meaning.
+        # In MongoDB, dots and a leading dollar sign have a meaning.
         raise FieldError(f"a field's name may not be empty, contain '.' or NUL, or begin with '$', got {name!r}")
     return checked_str(name, name)
 

@@ -18,7 +18,7 @@ from dbloader.errors import DamagedRecordError, FieldError
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 UINT32_MAX = 2**32 - 1  # the columns width and height are uint32
-_MAX_DEPTH = 100  # nested levels that MongoDB stores, including the document itself
+_MAX_DEPTH = 100  # most nested levels in MongoDB, including the document itself
 
 
 def checked_str(key: str, value: object) -> str:
@@ -29,7 +29,7 @@ def checked_str(key: str, value: object) -> str:
         value.encode()
     except UnicodeEncodeError as error:
         raise FieldError(f"field {key!r} is not valid Unicode: {value!r}") from error
-    return str.__str__(value)  # makes a plain str of a subclass such as np.str_ or an enum
+    return str.__str__(value)  # turns a subclass, such as np.str_ or an enum, into a plain str
 
 
 def checked_int(key: str, value: object, least: int = INT64_MIN, greatest: int = INT64_MAX) -> int:
@@ -134,7 +134,7 @@ def unpack_array(data: bytes | memoryview) -> np.ndarray[Any, Any]:
             array = np.ndarray(shape, dtype, data, begin, order="F" if fortran_order else "C")
     except Exception as error:  # NumPy's header parser raises many types, MemoryError among them
         raise DamagedRecordError(f"one of its arrays cannot be read: {error}") from error
-    if not array.dtype.itemsize:  # such an array may claim any number of elements
+    if not array.dtype.itemsize:  # the header of such an array could name any number of elements
         raise DamagedRecordError(f"one of its arrays has the dtype {array.dtype}, whose elements have no bytes")
     return array
 
@@ -148,7 +148,7 @@ def _read_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Return the shape, whether the array is in Fortran order, and the dtype."""
     file = io.BytesIO(header)
     np.lib.format.read_magic(file)
-    # By default NumPy refuses headers above 10,000 bytes, which a dtype of many fields has.
+    # By default, NumPy refuses headers of more than 10,000 bytes, but a dtype with many fields has such a header.
     shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file, max_header_size=len(header))
     if dtype.hasobject:
         raise ValueError("Object arrays cannot be loaded, as that could run any code")

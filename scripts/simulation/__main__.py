@@ -1,4 +1,4 @@
-"""The program of scripts/simulate: read the options, simulate, and print a table or JSON."""
+"""The program scripts/simulate: read the options, simulate, and print a table or JSON."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from simulation.training import Training
 LINES = {
     "first_batch_s": "time to the first batch, s",
     "seconds": "time of the epoch, s",
-    "stall_percent": "of which no step runs, %",
+    "stall_percent": "share of this time without a running step, %",
     "read_per_data": "bytes read by all nodes / bytes of the store",
-    "most_read_by_a_node_per_share": "bytes read by a node / its even share, the most",
+    "most_read_by_a_node_per_share": "most bytes read by a node / its even share",
     "shards_per_node": "shards that a node needs",
 }
 TOTALS = {
-    "index_gb": "index that each node reads first, GB",
-    "peak_cache_gb": "most in a node's cache, GB",
+    "index_gb": "size of the index, which each node reads first, GB",
+    "peak_cache_gb": "largest size of a node's cache, GB",
     "peak_requests": "most requests in a second",
     "refused": "requests that were answered 503",
-    "longest_refused_s": "longest time that one fetch was refused, s",
-    "lost_nodes": "nodes lost",
-    "simulated_in_s": "simulated in, s",
+    "longest_refused_s": "longest time for which one fetch was refused, s",
+    "lost_nodes": "lost nodes",
+    "simulated_in_s": "time of this simulation, s",
 }
 
 
@@ -67,14 +67,14 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser()
     given = vars(options.parse_args(arguments))
     if given["calibrate"]:
-        from simulation.calibrate import calibrate  # not imported at the top, because this module needs obstore
+        from simulation.calibrate import calibrate  # imported here, because only this module needs obstore
 
         calibrate()
         return 0
     try:
         cluster = Cluster(**{option.name: given[option.name] for option in fields(Cluster)})
         found = simulate(cluster)
-    except ValueError as error:  # OptionError is one
+    except ValueError as error:  # an OptionError is a ValueError
         options.error(str(error))
     if given["json"]:
         print(json.dumps({"cluster": vars(cluster), **found}, indent=1))

@@ -1,8 +1,8 @@
-"""Run emulated nodes here, as real processes with real caches, and compare them with what the simulator predicts.
+"""Run nodes as processes on this machine, and compare their times with the simulator's prediction.
 
 Everything but the network and the GPU is real: the store, the sampler, the cache with its fetcher, and reading. A
-server sends the shards as slowly as a network would, and a step sleeps. Sizes and speeds are a hundredth of real ones,
-so the times are the same as with shards of 63 MB on real nodes.
+server sends the shards as slowly as a network would, and a step sleeps. Sizes and speeds are a hundredth of real sizes
+and speeds, so the times are the same as with shards of 63 MB on real nodes.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ _LONGEST_WAIT_S = 60.0
 
 
 class Log(NamedTuple):
-    """What one node records. Times are those of the monotonic clock, which all processes share."""
+    """What one node records. All times are values of ``time.monotonic()``, which is the same in all processes."""
 
-    ended: list[float]  # when the run began, and when each step ended
-    read: list[float]  # when the batch of each step was ready
+    ended: list[float]  # time of the beginning, then of the end of each step
+    read: list[float]  # time when the batch of each step was ready
     cache: CacheStats
 
 
@@ -73,7 +73,7 @@ def make_store(folder: Path) -> float:
 
 
 def run_node(cluster: Cluster, node: int, port: int, cache: str, together: Barrier, logs: Queue[Log]) -> None:
-    """Train on one node. Read the batches of its ranks one step ahead, and sleep instead of computing."""
+    """Emulate a node's training. Read the batches of its ranks one step ahead, and sleep instead of computing."""
     store = CachedStore(f"http://127.0.0.1:{port}/node{node}/store.lmdb", cache)
     order = Order(cluster, store.shard_lengths or (), 0)  # this fetches the index
     ranks = range(node * cluster.ranks, (node + 1) * cluster.ranks)
@@ -92,7 +92,7 @@ def run_node(cluster: Cluster, node: int, port: int, cache: str, together: Barri
         coming = reader.submit(read, steps[0])
         for following in [*steps[1:], []]:
             log.read.append(coming.result())
-            together.wait()  # like the exchange of gradients, this waits for all nodes
+            together.wait()  # wait for all nodes, as in an exchange of gradients
             coming = reader.submit(read, following)
             time.sleep(cluster.step_ms / 1e3)
             log.ended.append(time.monotonic())
@@ -100,7 +100,7 @@ def run_node(cluster: Cluster, node: int, port: int, cache: str, together: Barri
 
 
 def run_nodes(cluster: Cluster, folder: Path) -> dict[str, float]:
-    """Run all nodes, and return what the simulator predicts too, and two times of this machine that it is given."""
+    """Run all nodes. Return the measures that the simulator predicts, and the two times that the simulator is given."""
     mine, port = FORK.Pipe()
     speeds = (cluster.nic_mbs * 1e6, cluster.stream_mbs * 1e6, cluster.store_mbs * 1e6)
     answering = FORK.Value("d")
@@ -125,7 +125,7 @@ def run_nodes(cluster: Cluster, folder: Path) -> dict[str, float]:
             for process in (*nodes, server):
                 process.kill()
                 process.join()
-    # A step takes the time of the slowest node. All wait from its end until the last node has its batch.
+    # A step ends with the slowest node. Then all nodes wait until the last node has its next batch.
     ended, read = (np.max([getattr(log, what) for log in logs], axis=0) for what in ("ended", "read"))
     waits, seconds = np.maximum(0, read - ended[:-1]), float(ended[-1] - ended[0])
     fetches = sum(log.cache.fetches for log in logs)
@@ -140,11 +140,11 @@ def run_nodes(cluster: Cluster, folder: Path) -> dict[str, float]:
 
 
 def calibrate() -> None:
-    """Print a table of what was predicted and measured here, the median of some runs."""
+    """Print a table of predicted and measured values. Measured values are the medians of some runs."""
     with tempfile.TemporaryDirectory() as name:
         print(f"load of the machine before: {os.getloadavg()[0]:.1f}, on {cpu_count()} CPUs")
         shard_bytes = make_store(Path(name))
-        print(f"shards of {shard_bytes / 1e6:.2f} MB; predicted / measured, the median of {REPEATS} runs")
+        print(f"shards of {shard_bytes / 1e6:.2f} MB; predicted / measured (median of {REPEATS} runs)")
         print(f"{'nodes':>5}{'MB/s':>6}" + "".join(f"{text:>18}" for text in COLUMNS.values()))
         for nodes, speed in RUNS:
             cluster = Cluster(

@@ -1,4 +1,4 @@
-"""Which limit binds: the time that the first epoch would take if only one thing took time."""
+"""Find what limits the speed: for each part of the work, how long the first epoch would take with this part alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Limit(NamedTuple):
-    """Something that takes time: its name, the least seconds of the first epoch, and what makes it shorter."""
+    """A part of the work: its name, the seconds of a first epoch with this part alone, and what makes it faster."""
 
     name: str
     seconds: float
@@ -20,12 +20,12 @@ class Limit(NamedTuple):
 
 
 def limits(cluster: Cluster, epoch: dict[str, float], index_bytes: int) -> list[Limit]:
-    """Return all limits, the one that binds first.
+    """Return all limits, the slowest first.
 
     Args:
-        cluster: What was simulated.
+        cluster: The simulated cluster.
         epoch: The measures of the first epoch.
-        index_bytes: Bytes of the manifest and the index, which each node fetches.
+        index_bytes: Bytes of the manifest and the index. Each node fetches both.
     """
     data = cluster.shards * cluster.shard_bytes * epoch["read_per_data"]
     node = data / cluster.nodes + index_bytes
@@ -50,7 +50,7 @@ def limits(cluster: Cluster, epoch: dict[str, float], index_bytes: int) -> list[
 
 
 def describe(found: list[Limit], epoch: dict[str, float]) -> str:
-    """Return one line: the limit that binds, the next one, and what helps most."""
+    """Return one line: the slowest and the second slowest limit, and what would help most."""
     first, second = found[:2]
     return (
         f"limit: {first.name} (at least {first.seconds:,.0f} s of {epoch['seconds']:,.0f} s), then {second.name} "

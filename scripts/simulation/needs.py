@@ -1,4 +1,4 @@
-"""Compute which shards a node needs in which steps, with the real sampler and the table of a real manifest."""
+"""Compute when a node needs each shard, with dbloader's sampler and the table of shards of a real manifest."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Records:
 
 
 def make_table(cluster: Cluster) -> tuple[ShardTable, int]:
-    """Return the table of a manifest with this many shards, and its bytes: written and read by the real code."""
+    """Return the table of shards and the bytes of its manifest. dbloader's own code encodes and decodes the table."""
     manifest = Totals().manifest("simulated", Summary(), salt=0, classes=(), source=None, created=None)
     shards = [
         Shard(f"{number:06}.lmdb", cluster.records, cluster.shard_bytes, f"{number:064x}")
@@ -46,9 +46,9 @@ class Order:
     """The order of one epoch, which is the same for any number of ranks.
 
     Args:
-        cluster: What is simulated.
-        lengths: Records of each shard.
-        epoch: From 0.
+        cluster: The simulated cluster.
+        lengths: Number of records in each shard.
+        epoch: Number of the epoch, from 0.
     """
 
     def __init__(self, cluster: Cluster, lengths: Sequence[int], epoch: int) -> None:
@@ -57,10 +57,10 @@ class Order:
         self.length = len(self._records)
 
     def needs(self, nodes: int, position: int = 0) -> list[list[Need]]:
-        """Return what each node needs of the rest of the epoch, in positions of a rank: its ranks advance together.
+        """Return the needs of each node in the rest of the epoch. All ranks of a node have the same position.
 
         Raises:
-            ValueError: There are too many to simulate.
+            ValueError: There are too many needs to simulate.
         """
         world, ranks = nodes * self._cluster.ranks, self._cluster.ranks
         sampler = self.sampler(world, 0)
@@ -79,7 +79,7 @@ class Order:
             if len(found[0]) * nodes > _MOST_NEEDS:
                 raise ValueError(
                     f"{nodes:,} nodes of {ranks} ranks with {self._lanes() or 'no'} lanes: each node needs "
-                    f"{len({need.shard for need in found[0]}):,} of {self._cluster.shards:,} shards, and "
+                    f"{len({need.shard for need in found[0]}):,} of {self._cluster.shards:,} shards, but at most "
                     f"{_MOST_NEEDS:,} in all can be simulated. Give lanes that ranks divide, or fewer nodes or shards"
                 )
         return found

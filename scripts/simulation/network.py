@@ -1,4 +1,4 @@
-"""The network and the store on a virtual clock. Transfers share the available bandwidth."""
+"""Simulate the network and the store with a virtual clock. Transfers share the available bandwidth."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 _IDLE, _REFUSED, _ASKED, _COMING = range(4)
-# Waits before a refused request is repeated, as in dbloader.remote: doubled each time, and half of it random.
+# First and longest wait before a refused request is repeated. As in dbloader.remote, the wait doubles each time, and
+# half of the wait is random.
 _BACK_OFF_S, _LONGEST_BACK_OFF_S = 0.1, 10.0
-_PARTS_AT_ONCE = 4  # of a shard, as in dbloader.remote
+_PARTS_AT_ONCE = 4  # parts of a shard requested at the same time, as in dbloader.remote
 
 
 class Network:
     """Requests of all nodes to one store.
 
-    A fetch asks for the size of a shard, and then for as many parts at a time as come in a second. In each second, the
-    store accepts requests up to its limit, and answers 503 to the others. These are repeated after growing pauses.
-    Parts come at the speed that the node, the store and a fetch by itself allow.
+    A fetch requests the size of a shard, and then its parts. At a time, it requests the parts that fit into a second.
+    In each second, the store accepts requests up to its limit, and answers 503 to the others. Refused requests are
+    repeated after growing pauses. The node, the store and the fetch limit the speed of transfers.
 
     Attributes:
         now: The time in seconds.
-        refused: Requests that were answered 503.
-        longest_s: The longest time for which a fetch was only refused. dbloader gives up after three times PATIENCE_S.
+        refused: Number of requests that were answered 503.
+        longest_s: The longest time in which all requests of a fetch were refused. dbloader gives up after three times
+            PATIENCE_S.
     """
 
     def __init__(self, cluster: Cluster, rng: np.random.Generator) -> None:
@@ -40,7 +42,7 @@ class Network:
         self._node_speed = cluster.nic_mbs * 1e6 * rng.lognormal(0, cluster.nic_spread, cluster.nodes)
         self.now = 0.0
         self._phase = np.full(shape, _IDLE)
-        self._at = np.full(shape, np.inf)  # when the phase ends, if this does not depend on other transfers
+        self._at = np.full(shape, np.inf)  # when the phase ends; infinite if this depends on other transfers
         self._left = np.zeros(shape)
         self._size = np.zeros(shape)
         self._attempt = np.zeros(shape, int)
@@ -48,19 +50,19 @@ class Network:
         self._rate: Array | None = None
         self._asked: Counter[int] = Counter()
         self._accepted: Counter[int] = Counter()
-        self._requests = np.zeros(shape, np.int64)  # that are not accepted yet
-        self._is_new = np.zeros(shape, bool)  # no request is accepted yet
+        self._requests = np.zeros(shape, np.int64)  # number of requests that are not accepted yet
+        self._is_new = np.zeros(shape, bool)  # whether no request is accepted yet
         self._since = np.zeros(shape)
         self._at_once = max(_PARTS_AT_ONCE, int(min(cluster.stream_mbs, cluster.nic_mbs) * 1e6 / PART_BYTES))
         self._total_speed = cluster.store_mbs * 1e6 or inf
         self.refused = 0
         self.longest_s = 0.0
-        # Ends of requests within these seconds are handled together: 1 % of a shard's time at full speed.
+        # Requests that end within this time are handled together: 1 % of the time of a shard at full speed.
         self._tick = 1e-2 * cluster.shard_mb / min(cluster.stream_mbs, cluster.nic_mbs)
 
     @property
     def most_requests(self) -> float:
-        """The most requests in a second, with those that were refused."""
+        """The most requests in a second, including refused requests."""
         return max(self._asked.values())
 
     def idle(self, node: int) -> list[int]:
@@ -69,7 +71,7 @@ class Network:
         return found
 
     def fetch(self, node: int, stream: int, shard: int, nbytes: int) -> None:
-        """Ask for a shard."""
+        """Start to fetch a shard in an idle stream of a node."""
         slot = node, stream
         self._shard[slot], self._size[slot], self._left[slot] = shard, nbytes, 0
         self._requests[slot] = 1 + -(-nbytes // PART_BYTES)
@@ -146,7 +148,7 @@ class Network:
         return done
 
     def _rates(self) -> Array:
-        """Return the bytes/s of each transferring stream. The store divides its bandwidth among them."""
+        """Return the bytes/s of each transferring stream. All streams share the bandwidth of the store."""
         if self._rate is None:
             cluster, coming = self._cluster, self._phase == _COMING
             count = coming.sum(axis=1)
@@ -158,7 +160,7 @@ class Network:
 
 
 def _level(speed: Array, count: Array, total: float) -> float:
-    """Return the limit of speed at which all streams together get ``total``. Slower streams keep their speed."""
+    """Return the speed limit with which all streams together have the speed ``total``. Slower streams are unchanged."""
     order = np.argsort(speed)
     speed, count = speed[order], count[order]
     below = np.cumsum(speed * count) - speed * count  # bandwidth that the slower streams take

@@ -19,13 +19,13 @@ _CHUNK = 1 << 20
 
 
 def serve(store: Path, folder: Path, rate: float, ready: Connection) -> None:
-    """Give the files of a store, to whole reads only, until the process is ended.
+    """Serve the files of a store until the process is ended. Readers must read each file from beginning to end.
 
     Args:
         store: A folder of shards.
-        folder: The new folder, of named pipes; the manifest is an ordinary file.
+        folder: The new folder, with a named pipe for each file. Only the manifest is an ordinary file.
         rate: Bytes/s of all files together.
-        ready: Gets True when the folder is there.
+        ready: Receives True when the folder is complete.
     """
     throttle = Throttle(rate)
     (folder / "shards").mkdir(parents=True)
@@ -43,7 +43,7 @@ def _give(path: Path, place: Path, throttle: Throttle) -> None:
     while True:
         pipe = os.open(place, os.O_WRONLY)  # waits for a reader
         fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _CHUNK)
-        # a new pipe for the next reader, who must not get the rest of this reader's bytes
+        # The next reader gets a new pipe, because it must not get the rest of this reader's bytes.
         following = place.with_suffix(".following")
         os.mkfifo(following)
         following.replace(place)

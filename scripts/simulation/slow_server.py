@@ -36,9 +36,9 @@ def serve(
         folder: The files.
         latency_s: Median wait before each answer.
         latency_spread: Sigma of its lognormal distribution.
-        speeds: Bytes/s for each node, for each answer, and for all together.
-        port: Gets the number of the port.
-        answering: Seconds from the requests for shards to the ends of their answers, summed up.
+        speeds: Bytes/s for each node, for each answer, and for all answers together.
+        port: Receives the number of the port.
+        answering: Seconds from each request for a shard to the end of its answer, summed over all requests.
     """
     rng, total, nodes = np.random.default_rng(0), Throttle(speeds[2]), dict[str, Throttle]()
 

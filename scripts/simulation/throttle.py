@@ -7,19 +7,19 @@ import time
 
 
 class Throttle:
-    """Lets a number of bytes through per second. Threads may share it."""
+    """Limits the number of bytes per second. Threads may share this object."""
 
     def __init__(self, rate: float) -> None:
         self._rate, self._free_at = rate, 0.0
         self._lock = threading.Lock()
 
     def take(self, nbytes: int, came: float) -> float:
-        """Return when bytes that came at a given time have passed, independent of when this is called."""
+        """Return when bytes will have passed that arrive at the time ``came``. The time of the call does not matter."""
         with self._lock:
             self._free_at = max(came, self._free_at) + nbytes / self._rate
             return self._free_at
 
     def wait(self, nbytes: int) -> None:
-        """Wait until bytes that come now have passed."""
+        """Wait until bytes that arrive now have passed."""
         now = time.monotonic()
         time.sleep(max(0.0, self.take(nbytes, now) - now))

@@ -1,4 +1,4 @@
-"""A training on the virtual clock: caches with the real policy, steps that wait for the slowest rank, lost nodes."""
+"""Simulate a training: caches with dbloader's policy, steps that wait for the slowest rank, and lost nodes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from dbloader.caching.policy import Need
     from simulation.cluster import Cluster
 
-# Used instead of a shard's number for the manifest and the index, which are fetched first.
+# The manifest and the index, which are fetched first, are one transfer with this number instead of a shard's number.
 _INDEX = -1
-# The only reader of a cache, because the ranks of a node advance together.
+# Name of the only reader of a cache. The ranks of a node advance together, so they count as one reader.
 _RANKS = 0
 
 
 class _Node:
-    """The cache of one machine, and what its ranks wait for."""
+    """The cache of one machine, and the shards that the machine's ranks wait for."""
 
     def __init__(self, number: int, network: Network, nbytes: list[int], limit: int, index_bytes: int) -> None:
         self._number, self._network, self._nbytes, self._limit = number, network, nbytes, limit
@@ -32,7 +32,7 @@ class _Node:
         self.peak = self.read = 0  # bytes
 
     def begin(self, needs: list[Need], batch: int) -> None:
-        """Announce what the ranks need from now on. Shards in the cache stay."""
+        """Announce which shards the ranks need from now on. Shards in the cache are kept."""
         self._policy = CachePolicy(self._nbytes, self._limit)
         self._policy.expect(_RANKS, needs)
         least = self._policy.least_bytes()
@@ -48,11 +48,11 @@ class _Node:
         self.missing: list[int] = []
 
     def come_to(self, step: int) -> None:
-        """Ask for the shards of a step, as the ranks do before they read its batch."""
+        """Ask for the shards of a step. Ranks do this before they read the batch."""
         new = [need.shard for need in self._begins.pop(step, [])]
         for shard in new:
             self._policy.ask(_RANKS, shard)
-        # A batch is read shard by shard, so a shard removed while waiting for others has already been read.
+        # A batch is read shard by shard. So a shard that is removed while the node waits for others was already read.
         self.missing = [shard for shard in dict.fromkeys(new) if shard not in self.present]
 
     def fetched(self, shard: int) -> None:
@@ -83,10 +83,10 @@ class _Node:
 
 
 class Training:
-    """Run epochs, and report how long they took and what they read.
+    """Simulates epochs, and reports how long they took and how many bytes they read.
 
     Args:
-        cluster: What is simulated.
+        cluster: The simulated cluster.
         fail_at: The times at which a node fails, in seconds.
     """
 
@@ -104,11 +104,11 @@ class Training:
         self._rng = rng
         slowest = float(rng.lognormal(0, cluster.step_spread, cluster.nodes).max())
         self._useful_s = cluster.step_ms / 1e3 * slowest
-        self._step_s = max(self._useful_s, cluster.decode_s)  # images of later steps are decoded meanwhile
+        self._step_s = max(self._useful_s, cluster.decode_s)  # during a step, the images of the next step are decoded
         self.lost_nodes = 0
 
     def run(self) -> list[dict[str, float]]:
-        """Return what happened in each epoch."""
+        """Return the measures of each epoch."""
         return [self._epoch(epoch) for epoch in range(self._cluster.epochs)]
 
     def _epoch(self, epoch: int) -> dict[str, float]:
@@ -144,7 +144,7 @@ class Training:
         }
 
     def _segment(self, needs: list[list[Need]], steps: int) -> tuple[int, float | None]:
-        """Train until the end of the epoch or the next failure; return the steps, and when the first one began."""
+        """Train until the epoch ends or a node fails. Return the number of steps, and when the first step began."""
         network, used = self.network, self.nodes[: len(needs)]
         fail = self._fail_at[0] if self._fail_at else inf
         for node, uses in zip(used, needs, strict=True):
@@ -156,7 +156,7 @@ class Training:
         waiting = {n for n, node in enumerate(used) if node.missing}
         while step < steps or network.now < free:
             if not waiting and not is_decoded and step < steps:
-                is_decoded, free = True, network.now + self._cluster.decode_s  # nothing hides it before the first step
+                is_decoded, free = True, network.now + self._cluster.decode_s  # the first step must wait for decoding
             if not waiting and step < steps and network.now >= free:
                 first = network.now if first is None else first
                 free, step = network.now + self._step_s, step + 1
@@ -166,7 +166,7 @@ class Training:
                     if node.missing:
                         waiting.add(n)
             until = min(network.next_event(), free if free > network.now else inf, fail)
-            assert until < inf, f"nothing happens any more, in step {step} of {steps}"
+            assert until < inf, f"nothing more will happen in step {step} of {steps}"
             for n, shard in network.advance(until):
                 used[n].fetched(shard)
                 used[n].fetch()
@@ -177,7 +177,7 @@ class Training:
         return steps, first
 
     def _restart(self) -> int:
-        """Lose a node. It returns with an empty cache, or the other nodes continue without it."""
+        """Lose a node. Return the number of nodes after the restart: 0 if the lost node returns with an empty cache."""
         self._fail_at.pop(0)
         self.lost_nodes += 1
         self.network.stop()

@@ -160,7 +160,7 @@ def test_padding_before_the_end_marker_is_not_damage(padding: bytes) -> None:
 
 def test_other_bytes_before_the_end_marker_are_damage() -> None:
     noise = bytes(random.Random(0).choices(range(255), k=100))
-    with pytest.raises(DamagedImageError, match=r"has data left .* so some are wrong: .*\d+ extraneous bytes"):
+    with pytest.raises(DamagedImageError, match=r"has data left .* so some pixels are wrong: .*\d+ extraneous bytes"):
         check(photo()[:-2] + noise + END)
 
 

@@ -1,4 +1,4 @@
-"""Tiles of a tiled JPEG: where they are in the file, and crops decoded from a few of them.
+"""Find the tiles of a tiled JPEG, and decode crops from a few of them.
 
 A tiled JPEG is a baseline JPEG with a restart marker every k MCUs, where k divides the MCUs of a row. Each restart
 interval is a tile, k MCUs wide and one high. docs/notes/tiled-jpeg.md explains it. "T.81" is ITU-T Recommendation T.81
@@ -24,17 +24,17 @@ _NEEDED = (markers.DHT, markers.DAC, markers.DQT, markers.APP0, markers.APP14)
 
 _RESTARTS = bytes(range(markers.RST0, markers.RST0 + 8))
 
-_LONGEST = 2**16 - 1  # bytes of a tile
+_LONGEST = 2**16 - 1  # most bytes of a tile
 
 # libjpeg-turbo upsamples rows of at most two chroma samples, which are four pixels, without looking at neighbors
-# (jdsample.c, jinit_upsampler). So a last tile that is so narrow is decoded together with the tile before it.
+# (jdsample.c, jinit_upsampler). So a last tile of at most this width is decoded together with the tile before it.
 _NARROW = 4
 
 _SIZE = struct.Struct(">HH")
 
 
 def find_lengths(jpeg: bytes) -> bytes:
-    """Return the lengths of the tiles of a tiled JPEG, from which `decode_crop` computes where tiles begin.
+    """Return the lengths of the tiles of a tiled JPEG. `decode_crop` needs them to find the tiles.
 
     Returns:
         Little-endian uint16, one number for each tile in the order of the file: bytes of the tile, including the two
@@ -76,7 +76,7 @@ def decode_crop(
 
     Returns:
         uint8, shape (height, width, 3), RGB, 0 to 255; gray images have three equal channels. The array is a view of a
-        larger one, so its rows are not contiguous in memory.
+        larger array, so its rows are not contiguous in memory.
 
     Raises:
         OptionError: The crop is empty, or not within the image.
@@ -106,9 +106,9 @@ def join_tiles(
     *,
     check_lengths: bool = True,
 ) -> tuple[bytearray, int, int]:
-    """Join the tiles of a crop to a small JPEG that any decoder reads, without decoding them.
+    """Join the tiles of a crop to a small JPEG that any decoder reads, without decoding the tiles.
 
-    The errors are as in `decode_crop`, but damage within tiles is not found.
+    This raises the errors of `decode_crop`, but does not find damage within tiles.
 
     Args:
         jpeg: The whole file.
@@ -117,8 +117,8 @@ def join_tiles(
         top: Upper edge of the crop, in pixels.
         width: Width of the crop, in pixels.
         height: Height of the crop, in pixels.
-        check_lengths: Check that the lengths belong to this JPEG. False is faster, for example where one checksum
-            covers both the lengths and the JPEG.
+        check_lengths: Check that the lengths belong to this JPEG. False is faster, and safe if a checksum covers both
+            the lengths and the JPEG.
 
     Returns:
         The JPEG, without metadata, and the left and upper edge of the crop in its image, in pixels.
@@ -170,7 +170,7 @@ def join_tiles(
 
 
 def _check_markers(data: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64], codes: npt.NDArray[np.uint8]) -> None:
-    """Raise unless the second bytes of markers are at these positions, each after an FF."""
+    """Raise DamagedImageError unless markers with these second bytes are at these positions."""
     if data[positions].tobytes() != codes.tobytes() or data[positions - 1].tobytes().strip(b"\xff"):
         raise _wrong("a tile does not begin or end at a marker")
 
@@ -182,7 +182,7 @@ def _wrong(why: str) -> DamagedImageError:
 class Header(NamedTuple):
     """Everything before the coded data of the first scan of a JPEG."""
 
-    parts: list[memoryview]  # joined, they are the header without metadata
+    parts: list[memoryview]  # pieces of the header without metadata
     nbytes: int  # bytes of the joined header
     size_at: int  # offset of height and width in the joined header, 16 bits big-endian each
     scan: int  # offset of the coded data of the first scan in the file
@@ -206,7 +206,7 @@ class Grid(NamedTuple):
 
 
 def read_header(data: memoryview) -> Header:
-    """Read the header of a JPEG with one or three components of 8 bits; raise NotTiledError for others."""
+    """Read the header of a JPEG with one or three components of 8 bits. Raise NotTiledError for any other JPEG."""
     if bytes(data[:2]) != markers.START:
         raise NotAnImageError("the data do not begin as a JPEG does")
     position, kept, dropped, size_at, interval, frame = 2, 0, 0, 0, 0, None
@@ -259,11 +259,11 @@ def read_header(data: memoryview) -> Header:
 
 
 def read_grid(header: Header) -> Grid:
-    """Return the grid of tiles; raise NotTiledError for a JPEG that is not tiled."""
+    """Return the grid of tiles. Raise NotTiledError for a JPEG that is not tiled."""
     if header.frame.process not in markers.SEQUENTIAL:
         raise not_tiled(f"its process is SOF{header.frame.process - markers.SOF0}, not baseline")
     if not header.interleaved:
-        raise not_tiled("its components have scans of their own")
+        raise not_tiled("its components are in separate scans")
     if not header.interval or header.row % header.interval:
         raise not_tiled(f"its restart interval of {header.interval} MCUs does not divide the {header.row} of a row")
     across, down = header.row // header.interval, -(-header.frame.height // header.mcu_height)

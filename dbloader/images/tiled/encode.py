@@ -43,8 +43,8 @@ class TiledJPEG(NamedTuple):
 def tile(jpeg: bytes, *, tile_width: int = TILE_WIDTH) -> TiledJPEG:
     """Make a JPEG tiled without loss. Coefficients, metadata and pixels stay the same.
 
-    Progressive and arithmetic-coded images become baseline, and their Huffman codes optimal. The pixels before and
-    after are compared, which takes six bytes of memory for each pixel.
+    Progressive and arithmetic-coded images become baseline. Huffman codes become optimal. The pixels of the result are
+    compared with the original, which takes six bytes of memory for each pixel.
 
     Args:
         jpeg: A complete JPEG. Bytes after its end marker are dropped.
@@ -63,7 +63,7 @@ def tile(jpeg: bytes, *, tile_width: int = TILE_WIDTH) -> TiledJPEG:
         raise not_tiled(f"its process is SOF{header.frame.process - 0xC0}, which jpegtran does not know")
     interval = choose_interval(header.row, header.mcu_width, tile_width)
     command = [program, "-copy", "all", "-optimize", "-restart", f"{interval}B"]
-    # In a session of its own: Ctrl-C in a terminal would end jpegtran, which would look like a damaged image.
+    # In a new session, because Ctrl-C in a terminal would otherwise end jpegtran, as if the image were damaged.
     done = subprocess.run(command, input=jpeg, capture_output=True, check=False, start_new_session=True)
     if done.returncode < 0:
         raise ChildProcessError(f"jpegtran was ended by signal {-done.returncode}")
@@ -75,7 +75,7 @@ def tile(jpeg: bytes, *, tile_width: int = TILE_WIDTH) -> TiledJPEG:
     except (ValueError, KeyError) as error:  # KeyError: a subsampling that simplejpeg does not know
         raise not_tiled(f"libjpeg-turbo does not decode it: {error}") from error
     if not same:
-        raise not_tiled("a baseline JPEG of its coefficients has other pixels")
+        raise not_tiled("its pixels change if it is converted to baseline")
     return TiledJPEG(done.stdout, lengths)
 
 
@@ -124,7 +124,7 @@ def encode_tiled(
 
 
 def encode_image(image: Image.Image, image_format: str, options: Mapping[str, Any]) -> bytes:
-    """Encode an image with Pillow, and pass on Pillow's errors. A JPEG gets optimal Huffman codes if possible."""
+    """Encode an image with Pillow, and raise Pillow's errors. A JPEG gets optimal Huffman codes if possible."""
     if image_format == "JPEG":
         try:
             file = io.BytesIO()
@@ -138,9 +138,9 @@ def encode_image(image: Image.Image, image_format: str, options: Mapping[str, An
 
 
 def choose_interval(row: int, mcu_width: int, tile_width: int = TILE_WIDTH) -> int:
-    """Return how many MCUs wide a tile is: the divisor of the row with the width nearest to ``tile_width``, by ratio.
+    """Return the width of a tile in MCUs: a divisor of ``row``, with the smallest ratio between it and ``tile_width``.
 
-    A row whose number of MCUs is prime has tiles of one MCU, or one tile if the row is short.
+    If ``row`` is a prime number, tiles have one MCU, or the whole row if it is short.
     """
     if tile_width < 1:
         raise OptionError(f"tile_width must be at least 1 pixel, got {tile_width}")
@@ -152,7 +152,7 @@ def find_jpegtran() -> str:
     """Return the path of the program ``jpegtran``.
 
     Raises:
-        OptionError: It is not installed.
+        OptionError: The program is not installed.
     """
     program = shutil.which(JPEGTRAN)
     if program is None:
