@@ -26,7 +26,7 @@ _COMPUTED = 8192  # number of indices computed at a time
 
 
 class Need(NamedTuple):
-    """A shard, and the first and the last position in a reader's order between which the reader needs the shard."""
+    """A shard, and the first and the last position in a reader's order at which the reader needs the shard."""
 
     shard: int
     first: int
@@ -41,7 +41,7 @@ class Fetch(NamedTuple):
 
 
 class CachePolicy:
-    """Decides for one cache, whose readers share its shards. Threads must not share this object.
+    """Decides which shards a cache fetches and removes for all its readers. Threads must not share this object.
 
     A reader is a rank, or any other program that reads the store. The policy assumes that all readers advance at the
     same speed, each from its own position. A reader without a known order only asks for shards. Among shards without a
@@ -118,7 +118,7 @@ class CachePolicy:
             in_use += distance == 0
             following += distance > 0
             if shard not in present and shard not in skip:
-                # Of the shards fetched ahead, only as many may replace needed shards as there are shards in use.
+                # If N shards are in use, only the next N coming shards may replace shards that are needed later.
                 # Without this limit, a cache for half of the data would fetch three quarters of it in each epoch.
                 remove = self._make_room(shard, distance if following <= in_use else _NEVER, present, fixed)
                 return None if remove is None else Fetch(shard, remove)

@@ -272,7 +272,7 @@ class CachedShards:
         return f"{self._origin.place}/{SHARD_FOLDER}/{self._table.shards[shard].name}"
 
     def _arrived(self, shard: int) -> None:
-        """Note that a shard has arrived, and its size. Before, a shard made from records had an estimated size."""
+        """Note that a shard has arrived, and its size. Until then, a shard made from records has an estimated size."""
         self._policy.nbytes[shard] = nbytes = self._path(shard).stat().st_size
         self._present.add(shard)
         self._stats.nbytes += nbytes

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-# Reading a batch again may find more damage. The limit turns a disk that damages files all the time into an error.
+# Reading a batch again may find more damage. After this number of repairs, more damage is an error of the disk.
 _REPAIRS = 4
 _DAMAGE = (DamagedRecordError, DamagedStoreError, NotAStoreError)
 

@@ -171,7 +171,7 @@ class ParquetExporter(Exporter):
 
 
 def _type_of(value: Any) -> Any:
-    """Return the column type that keeps a value unchanged; ValueError if there is none."""
+    """Return the column type that keeps a value unchanged. Raise ValueError if no type does."""
     if value is None:
         return pa.null()
     if isinstance(value, list):
@@ -187,7 +187,7 @@ def _type_of(value: Any) -> Any:
 
 
 def _merged(first: Any, second: Any) -> Any:
-    """Return the column type for values of two types; ValueError if there is none."""
+    """Return the column type for values of two types. Raise ValueError if no type fits both."""
     if pa.null() in (first, second) or first == second:
         return second if first == pa.null() else first
     if isinstance(first, ArrayRule) and isinstance(second, ArrayRule) and str(first) == str(second):

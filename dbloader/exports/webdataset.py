@@ -8,8 +8,8 @@ A sample has these files. Only the first is always present::
     cat/0001.fields.json    other fields, null for files; ``damaged`` and ``resized_from``; ``name``, if it differs
                             from the path
 
-The last is Extended JSON (https://www.mongodb.com/docs/manual/reference/mongodb-extended-json/), which can contain
-bytes and arrays. Beside the tar files, ``classes.json`` has the class names in the order of labels, and
+The last file is Extended JSON (https://www.mongodb.com/docs/manual/reference/mongodb-extended-json/), which can
+contain bytes and arrays. Beside the tar files, ``classes.json`` has the class names in the order of labels, and
 ``file_fields.json`` has the names of the file fields.
 """
 

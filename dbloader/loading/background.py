@@ -112,7 +112,7 @@ class BackgroundThread(threading.Thread, Generic[T]):
     def take(self) -> T:
         """Wait for the next item, in the consumer's thread. Raise StopIteration at the end."""
         if self._pid != os.getpid():
-            raise LoaderError(f"this iterator belongs to process {self._pid}, which was forked: call iter() here")
+            raise LoaderError(f"this iterator belongs to process {self._pid}: call iter() after the fork")
         self.ensure_started()
         asked = self.clock.start_waiting()
         item = _End.END if self.stopped else self._items.get()

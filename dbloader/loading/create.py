@@ -110,10 +110,10 @@ def create_loader(
             std, dtype and memory format. The default has ImageNet's mean and std. None leaves the images uint8.
         preparation: Further steps for each batch on the device, after normalizing: a callable that takes the images,
             such as ``RandomErasing(0.25)``, or a Preparation of several steps.
-        sampler: The order, in place of ShuffleSampler or OrderedSampler. One of dbloader's samplers must be made for a
-            dataset of this length; it may draw any number of samples. With any other sampler the loader cannot be
-            resumed. Random decoding is then still the same for all workers, but RandomErasing draws a number with
-            torch's global generator at each ``iter()``.
+        sampler: The order, in place of ShuffleSampler or OrderedSampler. A sampler of dbloader must be made for a
+            dataset of this length, but may draw any number of samples. With any other sampler, the loader cannot be
+            resumed, and RandomErasing draws a number with torch's global generator at each ``iter()``. Random decoding
+            is still the same for all workers.
         distributed: Whether torch.distributed's processes share the samples; None means yes if there are any.
         seed: The seed of the order and of all random numbers; the same in all processes.
         drop_last: Leave out the last batch if it has fewer samples; None means yes in training.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _PACKAGES = ("lmdb", "pymongo", "Pillow", "numpy", "simplejpeg")
-# Least: four batches of 64 float images of 224 x 224 pixels. Two workers of torch's DataLoader make so many ahead.
+# Two workers of torch's DataLoader make four batches ahead: here, of 64 float images of 224 x 224 pixels.
 _LEAST_SHARED, _ENOUGH_SHARED = 4 * 64 * 3 * 224 * 224 * 4, 10**9
 _LEAST_FILES, _ENOUGH_FILES = 256, 1024
 _ENOUGH_MEMORY = 2 * 10**9
@@ -160,7 +160,7 @@ def _device(device: Any) -> Finding:  # pragma: no cover - needs a CUDA device
 def examine_place(place: str | os.PathLike[str], root: str | os.PathLike[str] = "/") -> list[Finding]:
     """Examine the place of a store.
 
-    A server that does not answer or refuses the user raises no error, but is a finding.
+    If a server does not answer or refuses the user, the result is a finding, not an error.
 
     Raises:
         PlaceError: The place is a URI of an unknown kind, or names no collection.

@@ -42,7 +42,7 @@ class BatchInTransit(NamedTuple):
 class Iteration(Iterator[BatchInTransit]):
     """One run over a loader.
 
-    The background thread, or the consumer without such a thread, calls ``next()`` and ``close()``. ``next()`` makes a
+    The background thread calls ``next()`` and ``close()``; without such a thread, the consumer does. ``next()`` makes a
     batch, sends it to the device and prepares it. The consumer calls ``start()``, ``receive()`` and ``finish()``.
 
     Args:

@@ -60,10 +60,10 @@ class PrefetchLoader(Generic[T]):
     iterator, whose ``next()`` then raises LoaderError.
 
     **Epochs and resuming.** With one of dbloader's samplers, the latest event decides where ``iter()`` begins. After a
-    received batch, it begins the next epoch. After ``set_epoch`` or ``load_state_dict``, it begins where they say. An
-    iteration begins with its first ``next()``, so an earlier ``set_epoch`` applies to it. With such a sampler (and a
-    batch sampler of torch, or a SeededBatchSampler), or with a loader that has its own ``state_dict``, this object has
-    two more methods:
+    received batch, it begins the next epoch. After ``set_epoch`` or ``load_state_dict``, it begins at the chosen epoch
+    or state. An iteration begins with its first ``next()``, so an earlier ``set_epoch`` applies to it. With such a
+    sampler (and a batch sampler of torch, or a SeededBatchSampler), or with a loader that has its own ``state_dict``,
+    this object has two more methods:
 
     - ``state_dict()`` returns the position after the last batch that the latest iteration's consumer received, for
       torch.save. After ``set_epoch`` or ``load_state_dict``, it returns the beginning of the next iteration. With one
@@ -72,7 +72,7 @@ class PrefetchLoader(Generic[T]):
       numbers of workers and ranks and another batch size. With other samplers, the state is the loader's own state
       after the last received batch.
     - ``load_state_dict(state)`` makes the next ``iter()`` continue after the batches that the state counts. This takes
-      the same time at any position. It ends all live iterators: inside a loop over the loader, leave the loop after it.
+      the same time at any position. It ends all live iterators, so a loop over the loader must not continue after it.
       It raises OptionError for a state of another order or dataset, or with missing or unknown keys. It raises
       TypeError for anything but a dict of ints and strs.
 
@@ -134,8 +134,8 @@ class PrefetchLoader(Generic[T]):
         self._clock = Clock()
         self._running = _Running()
         if self._checkpoint is not None and not hasattr(type(self), "state_dict"):  # a subclass may have its own
-            # Frameworks call a state_dict if there is one, or if isinstance finds it in the class. So only an object
-            # that can resume gets these attributes. Neither function refers to this object: in a reference cycle, the
+            # Frameworks call state_dict if the object or its class has this attribute. So only an object that can
+            # resume gets these attributes. Neither function refers to this object: in a reference cycle, the
             # workers of a dropped loader would live until the garbage collector runs.
             load = functools.partial(self._running.load, self._checkpoint)
             vars(self).update(state_dict=self._checkpoint.state, load_state_dict=load)
@@ -300,7 +300,7 @@ class PrefetchLoader(Generic[T]):
         parts: list[Any] = [self._loader]
         if not hasattr(self._loader, "set_epoch"):
             parts = [getattr(self, name, None) for name in ("batch_sampler", "sampler", "dataset")]
-            parts.append(getattr(parts[0], "sampler", None))  # the loader's own sampler may be another
+            parts.append(getattr(parts[0], "sampler", None))  # a given batch sampler has its own sampler
         for part in {id(part): part for part in parts if hasattr(part, "set_epoch")}.values():
             part.set_epoch(epoch)
 

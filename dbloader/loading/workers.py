@@ -35,7 +35,7 @@ def own_workers(iterator: Any) -> None:
         queues = (iterator._index_queues, iterator._worker_result_queue, iterator._workers_done_event)
         weakref.finalize(iterator, lambda *_: None, *queues).atexit = False
         return
-    from torch._C import _remove_worker_pids  # torch raises an error for killed workers that it has not forgotten
+    from torch._C import _remove_worker_pids  # without this call, torch would raise an error for killed workers
 
     kill = weakref.finalize(
         iterator, _kill, os.getpid(), [*workers], functools.partial(_remove_worker_pids, id(iterator))

@@ -129,7 +129,7 @@ def name_hash(name: bytes) -> int:
 
 
 def seal_chunk(column: str, number: int, chunk: bytes, salt: int = 0) -> bytes:
-    """Return a chunk followed by its CRC-32: of column name, number and bytes, XORed with the salt."""
+    """Return a chunk followed by the CRC-32 of its column name, number and bytes, XORed with the salt."""
     return chunk + _CRC.pack(_crc32_of_chunk(column, number, chunk) ^ salt)
 
 

@@ -1,4 +1,4 @@
-"""Decode records from their BSON documents, and refuse damaged ones."""
+"""Decode records from their BSON documents, and refuse damaged documents."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def decode_values(values: Mapping[str, Any], index: int, salt: int) -> Record:
     try:
         content = _crc32_of_values(values)
     except UNREADABLE as error:
-        raise _explained(error, "its values cannot be those that were written", index) from error
+        raise _explained(error, "its values have changed since they were written", index) from error
     _check_crc32(content, index, salt, values["crc32"] if isinstance(values["crc32"], Int64) else None)
     return _record(dict(values), index)
 

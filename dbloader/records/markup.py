@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence, Sized
 
 _SAMPLES, _PX, _LARGE_PX = 8, 160, 320
-_LETTERS = 200  # shown of a name, a reason, or a line of a repr
-_LINES = 20  # shown of a repr
+_LETTERS = 200  # most letters shown of a name, a reason, or a line of a repr
+_LINES = 20  # most lines shown of a repr
 
 _STYLE = """<style>
 div.dbloader { max-width: 760px; overflow-wrap: anywhere; }
@@ -47,7 +47,7 @@ class Source(Protocol):
     downloads: bool
 
     @property
-    def manifest(self) -> Any:  # a Manifest, but its module imports this one
+    def manifest(self) -> Any:  # a Manifest, which cannot be imported here: its module imports this module
         """The header of the store."""
 
     def read(self, indices: Sequence[int]) -> list[Any]:
@@ -108,7 +108,7 @@ def records_html(store: Source, indices: Sequence[Any], head: str, code: str = "
         count = min(len(indices), _SAMPLES)
         sheet = _sheet(store, [int(indices[number * len(indices) // count]) for number in range(count)])
         above, below = (html.escape(printable(line)) for line in (head, code))
-    except Exception:  # as above
+    except Exception:  # as in store_html
         return None
     return f"<div class=dbloader>{_STYLE}<pre>{above}</pre>{sheet}{below and f'<p><code>{below}</code></p>'}</div>"
 
@@ -118,7 +118,7 @@ def record_html(image: Any, describe: Callable[[], Iterable[tuple[str, str]]]) -
     try:
         large = "" if image is None else f"<figure class=large>{picture(lambda: _small(image, _LARGE_PX))}</figure>"
         rows = [(text(name), text(value)) for name, value in describe()]
-    except Exception:  # as above
+    except Exception:  # as in store_html
         return None
     return f"<div class=dbloader>{_STYLE}{large}{table(rows)}</div>"
 

@@ -143,7 +143,7 @@ def unpack_array(data: bytes | memoryview) -> np.ndarray[Any, Any]:
 _HEADER = struct.Struct("<8sH")
 
 
-@functools.lru_cache(maxsize=1024)  # NumPy takes 40 us for a header, and a store has few different ones
+@functools.lru_cache(maxsize=1024)  # NumPy takes 40 us for a header, and a store has few different headers
 def _read_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Return the shape, whether the array is in Fortran order, and the dtype."""
     file = io.BytesIO(header)

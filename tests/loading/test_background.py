@@ -315,7 +315,7 @@ def test_inherited_iterator_raises_in_a_forked_process() -> None:
     assert next(holder[0]) == 0
 
     def use() -> None:
-        with pytest.raises(LoaderError, match=f"iterator belongs to process {os.getppid()}, which was forked"):
+        with pytest.raises(LoaderError, match=f"iterator belongs to process {os.getppid()}: call iter"):
             next(holder[0])
         holder[0].close()
         holder.clear()

@@ -138,7 +138,7 @@ def encode_image(image: Image.Image, image_format: str, options: Mapping[str, An
 
 
 def choose_interval(row: int, mcu_width: int, tile_width: int = TILE_WIDTH) -> int:
-    """Return the width of a tile in MCUs: a divisor of ``row``, with the smallest ratio between it and ``tile_width``.
+    """Return the width of a tile in MCUs: the divisor of ``row`` that is nearest to ``tile_width`` in pixels, by ratio.
 
     If ``row`` is a prime number, tiles have one MCU, or the whole row if it is short.
     """
