@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 FAILED = 2
-# Messages of an ImportError or RuntimeError when the dynamic linker or a new thread gets no memory.
+# Messages of an ImportError or RuntimeError if no memory is left for a library or a new thread.
 _NO_MEMORY = re.compile("failed to map segment|[Cc]annot allocate memory|can't start new thread")
 INTERRUPTED = 130  # 128 + SIGINT, as shells return it
 
-# Each command is in the module of its name, or in parts.py. The module is imported when the command runs: bench needs
-# torch, which takes over a second.
+# Each command is in the module of the same name, or in parts.py. A module is imported when its command runs, because
+# some modules import slowly.
 _IN_PARTS = ("plan", "part", "parts", "publish")
 _COMMANDS = (
     "convert", "info", "ls", "show", "view", "verify", "duplicates", "copy", "export", "cache", "bench", "doctor",
@@ -52,7 +52,7 @@ class _Commands(click.Group):
 
 @click.group(
     cls=_Commands,
-    commands=dict.fromkeys(_COMMANDS),  # click 8.4 and later suggests one of these for a mistyped name
+    commands=dict.fromkeys(_COMMANDS),  # click 8.4 and later suggests the closest name for a mistyped command
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""\b
@@ -67,7 +67,7 @@ Examples:
 \b
 Then in Python:
   from dbloader import LMDBDataset
-  train = LMDBDataset("train.lmdb")  # like ImageFolder; takes transform= too""",
+  train = LMDBDataset("train.lmdb")  # like ImageFolder, with transform= too""",
 )
 @click.version_option(__version__, "-V", "--version", prog_name="dbloader")
 @click.pass_context
@@ -78,18 +78,18 @@ def group(context: click.Context) -> None:
 
 
 def main() -> None:
-    """Run the command line. An error is printed as one line, and the exit status is then 2."""
+    """Run the command line. An error is printed in one line, with exit status 2."""
     instruction = os.environ.get("_DBLOADER_COMPLETE")
-    if instruction:  # the shell asks for its completion script, or the user has pressed Tab
+    if instruction:  # the shell requests its completion script, or the user has pressed Tab
         sys.exit(shell_complete(group, {}, "dbloader", "_DBLOADER_COMPLETE", instruction))
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # the terminal's encoding may lack letters of a name
+        sys.stdout.reconfigure(errors="backslashreplace")  # the terminal's encoding may lack characters of a name
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: say(f"Warning: {message}", err=True)
         try:
             status = _run(sys.argv[1:])
         except OSError:
-            status = FAILED  # stderr cannot be written
+            status = FAILED  # nothing can be written to stderr
     if sys.stderr is not None:
         try:
             sys.stderr.flush()
@@ -100,7 +100,7 @@ def main() -> None:
 
 def _run(arguments: list[str]) -> int:
     try:
-        # group.main() would print other messages, and return other statuses for Ctrl-C and closed pipes.
+        # group.main() would print errors differently, and return other exit statuses for Ctrl-C and closed pipes.
         with group.make_context("dbloader", arguments) as context:
             return group.invoke(context) or 0
     except click.exceptions.Exit as stop:
@@ -118,43 +118,43 @@ def _run(arguments: list[str]) -> int:
         return _fail(f"{readable(error.object)}: the path is not valid UTF-8; rename the file or the folder")
     except OSError as error:
         notes: list[str] = getattr(error, "__notes__", [])
-        # A program such as head may close the pipe early, which is no error.
+        # A closed pipe is no error: a program such as head reads only the first lines.
         if notes or not isinstance(error, BrokenPipeError):
             _fail(": ".join(str(part) for part in (error.filename, error.strerror or error, *notes) if part))
         try:
             if sys.stdout is not None:
                 sys.stdout.flush()
         except OSError:
-            _silence(sys.stdout)  # otherwise Python writes the rest again at exit
+            _silence(sys.stdout)  # otherwise Python tries to write the rest again at exit
         return FAILED
     except Exception as error:
         if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
-            return _fail(f"no memory is left ({str(error) or 'MemoryError'}): allow this process more (ulimit -v)")
-        # A bug in dbloader. Python itself would print the traceback unescaped, and exit with status 1.
+            return _fail(f"no memory is left ({str(error) or 'MemoryError'}): raise the limit of memory (ulimit -v)")
+        # This is a bug in dbloader. Python would print the traceback without escaping, and exit with status 1.
         for line in traceback.format_exc().splitlines():
             say(line, err=True)
         return FAILED
 
 
 def _silence(stream: TextIO) -> None:
-    """Discard everything that is still written to a standard stream, also at exit."""
+    """Discard all further output to a standard stream, even at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _fail(message: str) -> int:
-    with suppress(OSError):  # stderr may be closed; the exit status remains
+    with suppress(OSError):  # if stderr is closed, the exit status still shows the error
         complain(message)
     return FAILED
 
 
 def _hint(error: click.ClickException, arguments: list[str]) -> str:
-    if isinstance(error, click.BadOptionUsage) and error.ctx is None:  # the option is the last word, without its value
+    if isinstance(error, click.BadOptionUsage) and error.ctx is None:  # the last word is an option without its value
         return f" (see dbloader {arguments[0]} --help)"
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is None:
         return ""
     hint = f" (see {context.command_path} --help)"
     if context.info_name == "convert" and "extra arguments" in error.format_message():
-        # Without quotes, the shell has expanded a pattern to several arguments.
+        # The user may have given a pattern without quotes, which the shell has expanded to several arguments.
         return f"; to convert several files, name their folder, or write 'shard-{{000..146}}.tar' in quotes{hint}"
     return hint

@@ -17,7 +17,7 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, value: str | 
     if value is None:
         return None
     if not re.fullmatch("[0-9]{1,9}(, *[0-9]{1,9})*", value):
-        raise click.BadParameter(f"must be numbers with commas between them, such as 1,2,4, got {value!r}")
+        raise click.BadParameter(f"must be numbers separated by commas, such as 1,2,4, got {value!r}")
     return [int(part) for part in value.split(",")]
 
 
@@ -37,19 +37,19 @@ Examples:
     "--workers",
     metavar="N,N,...",
     callback=_numbers,
-    help="Numbers of workers to try.  [default: 1, half of the CPUs, all of them]",
+    help="Numbers of workers to try.  [default: 1, half the number of CPUs, the number of CPUs]",
 )
 @click.option("--seconds", metavar="S", type=float, default=2, show_default=True, help="Duration of each measurement.")
 @click.option(
-    "--rounds", metavar="N", type=int, default=3, show_default=True, help="Measurements, whose medians are shown."
+    "--rounds", metavar="N", type=int, default=3, show_default=True, help="Repeat measurements, and show medians."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def bench_command(*, as_json: bool, **options: Any) -> None:
     """Measure how fast this machine reads images from the store PLACE, and name what limits the speed.
 
-    bench reads records, decodes them, and loads batches of random crops with worker threads and processes. It trains
-    nothing. Other programs on the machine lower the result. To see whether your own training waits for data, print its
-    loader's stats().
+    bench reads records, decodes them, and loads batches of random crops with worker threads and processes. It does not
+    train. Other running programs lower the result. To see whether your own training waits for data, print its loader's
+    stats().
     """
     try:
         from dbloader.loading.benchmark import measure  # imports torch, which takes over a second

@@ -26,17 +26,19 @@ Examples:
   dbloader cache cache/ --fill train.lmdb""",
 )
 @click.argument("folder", type=click.Path())
-@click.option("--verify", is_flag=True, help="Compare all bytes with what was fetched, and remove damaged files.")
+@click.option("--verify", is_flag=True, help="Check all files, and remove damaged files.")
 @click.option("--fill", metavar="PLACE", type=click.Path(), help="Fetch the shards of the store PLACE.")
-@click.option("--cache-bytes", metavar="N", type=int, help="With --fill: most bytes of the shards, as in the training.")
+@click.option(
+    "--cache-bytes", metavar="N", type=int, help="With --fill: limit of the shards' bytes, the same as in training."
+)
 @click.option("--clear", is_flag=True, help="Remove the files, unless a process uses the cache.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def cache_command(
     folder: str, *, verify: bool, fill: str | None, cache_bytes: int | None, clear: bool, as_json: bool
 ) -> int:
-    """Show what is in the cache FOLDER, a folder that was given as cache= to a dataset.
+    """Show what is in the cache FOLDER, the folder that a dataset has as cache=.
 
-    Readers fetch files again that --verify has removed. --verify --fill PLACE fetches them at once.
+    Training fetches removed files again when it needs them. --verify --fill PLACE fetches them at once.
     """
     if clear and (verify or fill):
         raise click.UsageError("--clear cannot be combined with --verify or --fill.")

@@ -1,4 +1,4 @@
-"""``dbloader convert``, and what ``plan`` and ``publish`` share with it."""
+"""``dbloader convert``, and the options and output that ``plan`` and ``publish`` share with it."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ SOME_REJECTED = 1
 
 _REPORTED = ("repaired", "damaged", "rejected", *REMARKS)
 _KEPT = "committed records are kept; --resume continues after them"
-_NAMED = 10  # files, kinds of files or classes on the terminal. The report and --json have all
+_NAMED = 10  # the terminal shows this many files, extensions or classes; the report and --json contain all
 
 _OPTIONS = (
     click.option(
         "--listing",
         metavar="FILE",
         type=click.Path(),
-        help="Take paths (relative to SOURCE), labels and other fields from a .json, .jsonl, .csv or .tsv file, or "
+        help="Read paths (relative to SOURCE), labels and other fields from a .json, .jsonl, .csv or .tsv file, or "
         "boxes from annotations of COCO, VOC or YOLO.",
     ),
     click.option("--name-field", metavar="FIELD", help="MongoDB field with a file's name.  [default: img_name]"),
@@ -48,10 +48,10 @@ _OPTIONS = (
         "file_fields",
         metavar="COLUMN",
         multiple=True,
-        help="Column of the listing with paths of further files, such as masks; repeatable. In tar files, mask reads "
-        "17.mask.png beside 17.jpg.",
+        help="Column of the listing with paths of further files, such as masks; repeatable. In tar files, the column "
+        "mask means files such as 17.mask.png beside 17.jpg.",
     ),
-    click.option("--where", metavar="QUERY", help="With a store as SOURCE: only the records that this query finds."),
+    click.option("--where", metavar="QUERY", help="With a store as SOURCE: convert only the records that match QUERY."),
     click.option(
         "--check",
         type=click.Choice(["decode", "structure", "none"]),
@@ -64,14 +64,14 @@ _OPTIONS = (
         type=click.Choice(["reject", "fail"]),
         default="reject",
         show_default=True,
-        help="Leave out and report files that are not images or cannot be read, or stop.",
+        help="If a file is not an image or cannot be read: leave it out and report it, or stop.",
     ),
     click.option(
         "--on-damaged",
         type=click.Choice(["reject", "keep", "fail"]),
         default="reject",
         show_default=True,
-        help="Leave out truncated images, store them marked as damaged, or stop.",
+        help="If an image is truncated: leave it out and report it, store it marked as damaged, or stop.",
     ),
     click.option("--max-side", metavar="PX", type=int, help="Shrink images whose longer side exceeds PX."),
     click.option("--short-side", metavar="PX", type=int, help="Shrink images whose shorter side exceeds PX."),
@@ -85,8 +85,8 @@ _OPTIONS = (
     click.option(
         "--tile",
         is_flag=True,
-        help="Tile JPEGs, so training decodes only the crops. jpegtran tiles them without loss; shrunk ones, and all "
-        "with --quality, are encoded again.",
+        help="Tile JPEGs, so training decodes only the crops. jpegtran tiles JPEGs without loss. Shrunk JPEGs, and "
+        "with --quality all JPEGs, are encoded again.",
     ),
     click.option("--tile-width", metavar="PX", type=int, help=f"Target tile width.  [default: {TILE_WIDTH}]"),
     click.option(
@@ -95,7 +95,7 @@ _OPTIONS = (
         help="Store pixels: training decodes nothing, but JPEGs grow about sixfold. Drops EXIF and its orientation, "
         "and the lower 8 of 16 bits.",
     ),
-    click.option("--shuffle-seed", metavar="N", type=int, help="Store the records in the random order of this seed."),
+    click.option("--shuffle-seed", metavar="N", type=int, help="Store the records in a random order, with seed N."),
 )
 
 
@@ -117,17 +117,17 @@ def pop_image_format(options: dict[str, Any]) -> ImageFormat:
     epilog="""\b
 SOURCE is one of these:
   a folder with a folder of images for each class, here or at s3://, gs:// or az://bucket/folder
-  a folder with metadata.csv or metadata.jsonl: its column file_name names the images, and a
-    column such as mask_file_name further files
+  a folder with metadata.csv or metadata.jsonl: the column file_name names the images, and a
+    column such as mask_file_name names further files
   tar, zip or Parquet files: one, a folder of them, or 'shard-{000..127}.tar' in quotes
   a folder that Hugging Face's save_to_disk wrote
-  a store, whose records keep all fields, or an LMDB file of another program
+  a store (records keep all fields), or an LMDB file of another program
   with --listing, the place where its paths start: a folder, object storage, a web server
     (https://), or a collection with a document for each file (mongodb://)
 
 \b
 Exit status: 0 every file is stored, 1 some were rejected, 2 error, 130 interrupted.
-After 2 and 130 DESTINATION is as before, unless only the report could not be printed.
+With status 2 or 130, DESTINATION is unchanged, unless only the report could not be printed.
 
 \b
 Examples:
@@ -160,28 +160,28 @@ Examples:
 @click.option(
     "--executor",
     type=click.Choice(["ray"]),
-    help="Make the shards as tasks of the Ray cluster here or at RAY_ADDRESS; else start Ray here.",
+    help="Make the shards as tasks of the Ray cluster on this machine or at RAY_ADDRESS. If there is none, start Ray.",
 )
 @click.option(
     "--append", is_flag=True, help="Add the images to the folder of shards DESTINATION, as --shards (default: 1) files."
 )
-@click.option("--overwrite", is_flag=True, help="Replace the store at DESTINATION when the new one is finished.")
+@click.option("--overwrite", is_flag=True, help="Replace the store at DESTINATION when the new store is finished.")
 @click.option(
     "--resume",
     is_flag=True,
-    help="Continue an interrupted conversion with the same options, or begin one. Replaces a finished store "
-    "only with --overwrite, or if the interrupted conversion had it.",
+    help="Continue an interrupted conversion with the same options, or begin a new conversion. Replace a finished "
+    "store only with --overwrite, or if the interrupted conversion had --overwrite.",
 )
-@click.option("--dry-run", is_flag=True, help="Show what would be converted; read no image and write nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be converted, without reading images or writing.")
 @click.option("--quiet", "-q", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def convert_command(*, dry_run: bool, quiet: bool, as_json: bool, **options: Any) -> int:
-    """Make the store DESTINATION of the images in SOURCE, such as a folder with a folder for each class.
+    """Convert the images in SOURCE, such as a folder with a folder for each class, to the store DESTINATION.
 
     DESTINATION is a file, such as train.lmdb, a folder of such files (--shards), or mongodb://host/database.collection.
-    It appears when it is complete. Every image is checked, and stored byte for byte; a JPEG that lacks only its end
-    marker gets one. DESTINATION.report.jsonl names each rejected file and the reason. For MongoDB, this file is
-    DATABASE.COLLECTION.report.jsonl in the current folder.
+    The store appears there when it is complete. Every image is checked, and its bytes are stored unchanged. If a JPEG
+    lacks only its end marker, convert appends the marker. DESTINATION.report.jsonl names each rejected file and the
+    reason. For MongoDB, this file is DATABASE.COLLECTION.report.jsonl in the current folder.
     """
     images = pop_image_format(options)
     if dry_run:
@@ -193,7 +193,7 @@ def convert_command(*, dry_run: bool, quiet: bool, as_json: bool, **options: Any
             report = convert(**options, images=images, progress=lambda progress: _show(progress, meter))
     except KeyboardInterrupt as error:
         has_parts = options["shards"] is not None or options["append"]
-        again = f"the same command{' with --resume' * options['overwrite']} makes the others"
+        again = f"the same command{' with --resume' * options['overwrite']} makes the remaining parts"
         error.args = (f"finished parts are kept; {again}" if has_parts else _KEPT,)
         raise
     return print_report(report, quiet=quiet, as_json=as_json, raw=images.raw)
@@ -207,7 +207,7 @@ def _show(progress: Progress, meter: Meter) -> None:
 
 
 def print_report(report: Report, *, quiet: bool, as_json: bool, raw: bool = False, rated: bool = True) -> int:
-    """Print the report of a conversion, with its rate if ``rated``, and return the exit status."""
+    """Print the report of a conversion and return the exit status. With ``rated``, print the speed too."""
     with after_making(report.place):
         if as_json:
             say_json(asdict(report), indent=2)
@@ -230,7 +230,7 @@ def _print_lines(report: Report, *, raw: bool, rated: bool) -> None:
     for count, text in (
         (report.resumed_at, "resumed   after {} files of an earlier run"),
         (report.resized, "resized   {}"),
-        (report.reencoded, "reencoded {}: other pixels than in the files"),
+        (report.reencoded, "reencoded {}: pixels differ from the files"),
         (report.repaired, "repaired  {}: only the end marker was missing"),
         (report.damaged, "damaged   {}, stored nevertheless"),
         (report.untiled, "untiled   {}: must be decoded whole"),
@@ -246,7 +246,7 @@ def _print_lines(report: Report, *, raw: bool, rated: bool) -> None:
 
 def _print_events(report: Report) -> None:
     with Path(report.report_file).open(encoding="utf-8") as file:
-        # Rejected, damaged and repaired files first, then mere remarks.
+        # Show rejected, damaged and repaired files first, then remarks.
         lines = map(json.loads, islice(file, report.earlier_events, None))
         named = nsmallest(_NAMED, lines, key=lambda event: event["event"] in REMARKS)
     for event in named:
@@ -270,7 +270,7 @@ def _dry_run(source: dict[str, Any], *, quiet: bool, as_json: bool) -> int:
         if len(labels) > _NAMED:
             say(f"  and {len(labels) - _NAMED:,} more classes (--json gives all)")
         if found.rejected:
-            say(f"  rejected  {found.rejected:,}, before any file is read")
+            say(f"  rejected  {found.rejected:,}, found without reading any file")
         for problem in found.problems[:_NAMED]:
             say(f"    {problem['name']}: {problem['reason']}")
         _print_left_out(found)

@@ -26,10 +26,10 @@ _NAMED = 10
     "copy",
     short_help="Copy, filter, merge or split stores.",
     epilog="""\b
-LISTING is a .txt with a record's name per line, or a .jsonl, .json, .csv or .tsv with a column
-"name", "path" or "index" (the position in the first SOURCE).
-CONDITION compares width, height, nbytes (of the image) or label by <, <=, >, >=, == or != with an
-integer. A record without the value does not match.
+LISTING is a .txt file with one record name per line, or a .jsonl, .json, .csv or .tsv file with a
+column "name", "path" or "index" (the position in the first SOURCE).
+QUERY has conditions such as 'class:cat width<256 score>=0.5'. A record must match all of them. A
+record without a value matches no comparison.
 
 \b
 Examples:
@@ -54,19 +54,19 @@ Examples:
     multiple=True,
     help="Copy the records of this class; repeatable. Labels of the copied classes start from 0.",
 )
-@click.option("--where", metavar="QUERY", help="Copy the records that this query finds.")
+@click.option("--where", metavar="QUERY", help="Copy the records that match QUERY.")
 @click.option(
     "--labels",
     metavar="LISTING",
     type=click.Path(),
-    help='Take labels (integers or class names) from the column "label" of a listing.',
+    help='Set labels from the column "label" of a listing, which has integers or class names.',
 )
 @click.option(
     "--marks",
     metavar="FILE",
     type=click.Path(),
     multiple=True,
-    help="Leave out the records that FILE, made in the viewer, marks to drop, and set its labels; repeatable.",
+    help="Apply a FILE of marks that the viewer wrote: leave out dropped records, and set labels; repeatable.",
 )
 @click.option(
     "--rename-class",
@@ -77,16 +77,16 @@ Examples:
 @click.option(
     "--split",
     metavar="F,F,...",
-    help="Divide the records at random by these fractions, each class alike, among as many destinations.",
+    help="Divide the records of each class at random by these fractions. Give one destination for each fraction.",
 )
 @click.option("--seed", metavar="N", type=int, help="Seed of --split.  [default: 0]")
 @click.option("--overwrite", is_flag=True, help="Replace the store at DESTINATION when the copy is finished.")
 @click.option(
     "--skip-damaged",
     is_flag=True,
-    help="Leave out damaged records of one SOURCE, and name them in the report; exit status 1 if there are any.",
+    help="With one SOURCE: leave out damaged records, and name them in the report. Exit status 1 if there are any.",
 )
-@click.option("--resume", is_flag=True, help="Continue an interrupted copy, or begin one.")
+@click.option("--resume", is_flag=True, help="Continue an interrupted copy, or begin a new copy.")
 @click.option("--quiet", "-q", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the facts as a JSON list, one item for each destination.")
 def copy_command(
@@ -101,18 +101,19 @@ def copy_command(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Copy the store SOURCE to DESTINATION: a file, a folder of shards (only SOURCE), or a mongodb:// place.
+    """Copy the store SOURCE to DESTINATION. Both are a file or a mongodb:// place; SOURCE may be a folder of shards.
 
-    Records keep their bytes, and each is checked. Several SOURCEs become one store, with classes joined by name. The
-    copy holds the records that match all of --select, --drop, --class and --where, in order. Sources never change.
+    Each record is checked, and its bytes are copied. Several SOURCEs become one store, with classes joined by name. The
+    copy contains the records that match all of --select, --drop, --class and --where, in order. Sources never change.
 
-    One place may be in object storage: s3://, gs:// or az://bucket/name. Then the whole store is copied as a folder of
-    shards, without a check of each record. After an interruption, the same command copies the missing files.
+    One of the places may be in object storage: s3://, gs:// or az://bucket/name. In this case, the whole store is
+    copied as a folder of shards, and records are not checked. After an interruption, the same command copies the
+    missing files.
     """
     places = [*sources, destination]
     fractions = None if split is None else _fractions(split)
     if seed is not None and fractions is None:
-        raise click.UsageError("--seed is the seed of --split: give --split too")
+        raise click.UsageError("--seed has no effect without --split: give --split too")
     count = 1 if fractions is None else len(fractions)
     if len(places) <= count:
         wanted = (
@@ -140,7 +141,7 @@ def copy_command(
         if skip_damaged:
             raise
         if any(map(is_remote, places)):
-            error.args = ("copied files are kept; the same command copies the others",)
+            error.args = ("copied files are kept; the same command copies the remaining files",)
         else:
             error.args = ("committed records are kept; --resume continues after them",)
         raise
@@ -179,6 +180,6 @@ def _renamed(pairs: Sequence[str]) -> dict[str, str]:
     for pair in pairs:
         old, _, new = pair.partition("=")
         if not old or not new or old in renamed:
-            raise click.UsageError(f"--rename-class must be OLD=NEW, with each OLD once, got {pair!r}")
+            raise click.UsageError(f"--rename-class must be OLD=NEW, with a different OLD each time, got {pair!r}")
         renamed[old] = new
     return renamed

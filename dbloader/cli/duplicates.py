@@ -18,7 +18,7 @@ _NAMED = 10
 
 @click.command(
     "duplicates",
-    short_help="Find images that are in a store twice, or in two stores.",
+    short_help="Find duplicate images in a store, or in two stores.",
     epilog="""\b
 Exit status: 0 no duplicates, 1 duplicates or unreadable images, 2 a store cannot be opened.
 
@@ -36,23 +36,24 @@ Examples:
     type=click.IntRange(0, MAX_DISTANCE),
     default=DISTANCE,
     show_default=True,
-    help="Largest number of different bits, of 128, in the fingerprints of similar pictures.",
+    help="Pictures are similar if at most this many of the 128 bits of their fingerprints differ.",
 )
 @click.option(
     "--output",
     "-o",
     metavar="FILE",
     type=click.Path(),
-    help="Write all duplicates, but not their originals, to the new file FILE, as JSON lines.",
+    help="Write all duplicates, without the originals, to the new file FILE, as JSON lines.",
 )
 @click.option("--quiet", "-q", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the facts and the first 1,000 duplicates as JSON.")
 def duplicates_command(place: str, other: str | None, *, quiet: bool, as_json: bool, **options: Any) -> int:
     """Find duplicate images in the store PLACE, or images of the store OTHER that are also in PLACE.
 
-    Duplicates have the same bytes, or look alike, such as a smaller copy. PLACE.duplicates keeps a fingerprint of each
-    image, so the next search decodes nothing. For MongoDB, it is DATABASE.COLLECTION.duplicates in the current folder.
-    To remove duplicates that --output has written: dbloader copy PLACE NEW --drop FILE (with two stores, copy OTHER).
+    Duplicates have the same bytes, or look alike, for example a smaller copy. The file PLACE.duplicates keeps a
+    fingerprint of each image, so the next search need not decode images. For MongoDB, this file is
+    DATABASE.COLLECTION.duplicates in the current folder. To remove duplicates, write them by --output FILE, and run
+    dbloader copy PLACE NEW --drop FILE (with two stores, copy OTHER).
     """
     with Meter("Looking", "records", quiet=quiet or as_json) as meter:
         report = isolated(
@@ -69,7 +70,7 @@ def duplicates_command(place: str, other: str | None, *, quiet: bool, as_json: b
     for problem in report["problems"][:_NAMED]:
         complain(problem)
     if report["unreadable"] > _NAMED:
-        complain(f"and more: {report['unreadable']:,} records cannot be compared by their pictures")
+        complain(f"in total, the pictures of {report['unreadable']:,} records cannot be compared")
     if quiet:
         return status
     for one, records in zip(report["places"], report["records"]):  # noqa: B905
@@ -78,7 +79,7 @@ def duplicates_command(place: str, other: str | None, *, quiet: bool, as_json: b
         say(f"  {kind:6}  {number:,}")
     if report["bytes_only"]:
         images = counted(report["bytes_only"], "image")
-        say(f"  {images} without a pattern (one color, a gradient): only equal bytes are found")
+        say(f"  {images} without a pattern (one color, a gradient): compared only byte for byte")
     for row in report["first"][:_NAMED]:
         one = f"{row['index']} ({row['name'] or 'without a name'})"
         of = f"{row['of']} ({row['of_name'] or 'without a name'})"

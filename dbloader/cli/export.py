@@ -30,7 +30,7 @@ Examples:
     show_default=True,
     help="An image folder, tar files for WebDataset, Parquet files, or images with boxes for COCO or YOLO.",
 )
-@click.option("--where", metavar="QUERY", help="Write only the records that this query finds.")
+@click.option("--where", metavar="QUERY", help="Write only the records that match QUERY.")
 @click.option("--quiet", "-q", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the facts as JSON.")
 def export_command(
@@ -44,8 +44,8 @@ def export_command(
 ) -> None:
     """Write the records of the store PLACE as files into the new folder DESTINATION.
 
-    The folder appears when it is complete. dbloader convert DESTINATION makes a store with the same records. For coco
-    and yolo, convert DESTINATION/images with --listing DESTINATION/annotations.json or DESTINATION/data.yaml.
+    The folder appears when it is complete. dbloader convert makes a store with the same records from DESTINATION, or
+    for coco and yolo from DESTINATION/images with --listing DESTINATION/annotations.json or DESTINATION/data.yaml.
     """
     with Meter("Exporting", "records", quiet=quiet or as_json) as meter:
         report = export_store(place, destination, format=format, where=where, progress=meter.update)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from dbloader.records.manifest import Manifest
 
-_CLASSES = 20  # that the terminal shows
-_BAR = 40  # columns of the longest bar
+_CLASSES = 20  # the terminal shows at most this many classes
+_BAR = 40  # largest width of a bar, in columns
 
 
 @click.command(
@@ -37,12 +37,13 @@ Examples:
 @click.option(
     "--report",
     is_flag=True,
-    help="Print the report of the conversion: a JSON line for each file that was rejected or repaired.",
+    help="Print the report of the conversion, one JSON line for each event, such as a rejected or repaired file.",
 )
 def info_command(place: str, *, as_json: bool, report: bool) -> None:
-    """Show the records, images, classes and origin of the store PLACE.
+    """Show the number of records and images, the classes and the origin of the store PLACE.
 
-    info reads only the header, in milliseconds for any size. PLACE may be in object storage: s3://bucket/train.lmdb.
+    info reads only the store's header, which takes milliseconds for a store of any size. PLACE may be in object
+    storage: s3://bucket/train.lmdb.
     """
     if as_json and report:
         raise click.UsageError("--json and --report cannot be combined: choose one.")
@@ -103,7 +104,7 @@ def _pixels(least: int, most: int) -> str:
 def _print_histogram(manifest: Manifest) -> None:
     counts = manifest.label_counts
     if counts is None:
-        say("  labels      more than 65,536 different ones")
+        say("  labels      more than 65,536 different labels")
         return
     names = manifest.classes or [str(label) for label in counts]
     numbers = [counts.get(label, 0) for label in range(len(names))] if manifest.classes else list(counts.values())
@@ -116,7 +117,7 @@ def _print_histogram(manifest: Manifest) -> None:
     shown = [printable(name) for name in names[:_CLASSES]]
     width = min(30, max(map(len, shown)))
     digits = len(f"{most:,}")
-    # On a narrow terminal, a bar has the width that the name, the number and 9 blanks leave.
+    # Beside a bar are the name, the number and 9 blanks. On a narrow terminal, the bar gets the remaining columns.
     longest = max(1, min(_BAR, shutil.get_terminal_size((100, 24)).columns - width - digits - 9))
     for name, number in zip(shown, numbers, strict=False):
         short = name if len(name) <= width else name[: width - 1] + "…"

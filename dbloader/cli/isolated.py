@@ -1,4 +1,4 @@
-"""Run a function in another process: reading a damaged LMDB file can crash the process."""
+"""Run a function in another process, because reading a damaged LMDB file can crash a process."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from dbloader.errors import DamagedStoreError, StoreError
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-# With a damaged page, LMDB reads beyond the end of the file, follows wild pointers or fails an assertion.
+# If a page is damaged, LMDB may read beyond the end of the file, follow a wild pointer or fail an assertion.
 _CRASHES = (signal.SIGBUS, signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE)
 
 
 def isolated(function: str, place: str, *arguments: Any, **options: Any) -> Any:
-    """Call a function of dbloader in another process; in this process if none of the places is a file.
+    """Call a function of dbloader in another process, or in this process if none of the places is a file.
 
-    Return the result; a dataclass is returned as a dict. An error of the function is raised in this process, and its
-    warnings are issued here.
+    Return the function's result, but a dataclass as a dict. Errors of the function are raised in this process, and
+    warnings of the function are issued in this process.
 
     Args:
         function: Module and name of the function, such as ``"stores.open.open_store"``.
         place: The first argument.
         arguments: More places.
-        options: Keyword arguments. Functions in them, such as ``progress``, are called in this process.
+        options: Keyword arguments. Callbacks in them, such as ``progress``, are called in this process.
 
     Raises:
-        DamagedStoreError: The process crashed.
-        StoreError: Another signal ended the process.
+        DamagedStoreError: The other process crashed.
+        StoreError: The other process was killed.
     """
-    files = [*filter(os.path.exists, (place, *arguments, options.get("against") or ""))]  # no URI is a path
+    files = [*filter(os.path.exists, (place, *arguments, options.get("against") or ""))]  # a URI is no existing path
     if not files:
         return _plain(_find(function)(place, *arguments, **options))
     calls = {name: option for name, option in options.items() if callable(option)}
@@ -47,7 +47,7 @@ def isolated(function: str, place: str, *arguments: Any, **options: Any) -> Any:
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_run, args=(sender, function, (place, *arguments), options, [*calls]))
-    with sigint_blocked():  # a terminal sends SIGINT to both processes, and only this one handles it
+    with sigint_blocked():  # a terminal sends SIGINT to both processes, but only this process should handle it
         process.start()
     sender.close()
     last = ""
@@ -69,9 +69,9 @@ def isolated(function: str, place: str, *arguments: Any, **options: Any) -> Any:
         code = process.exitcode or 0
         name = signal.Signals(-code).name if code < 0 else f"status {code}"
         if -code in _CRASHES:
-            what = f"{' or '.join(files)} is damaged: {last}reading it ended the process with {name}"
+            what = f"{' or '.join(files)} is damaged: {last}the process that read it crashed with {name}"
             raise DamagedStoreError(f"{what}; copy it again from the original") from None
-        raise StoreError(f"the process that read {' or '.join(files)} was ended {last}by {name}") from None
+        raise StoreError(f"the process that read {' or '.join(files)} was killed {last}by {name}") from None
     finally:
         receiver.close()
         process.terminate()
@@ -82,35 +82,35 @@ def isolated(function: str, place: str, *arguments: Any, **options: Any) -> Any:
 def _run(
     sender: Connection, function: str, arguments: tuple[Any, ...], options: dict[str, Any], calls: list[str]
 ) -> None:
-    signal.signal(signal.SIGTERM, _end_once)  # the function cleans up before the process ends
+    signal.signal(signal.SIGTERM, _end_once)  # lets the function clean up before the process ends
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    if sender.fileno() != 2:  # the command was started without stderr, and the pipe has got its number
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # LMDB prints its failed assertions there
+    if sender.fileno() != 2:  # the pipe has descriptor 2 if the command was started without stderr
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # hides failed assertions, which LMDB prints to stderr
     try:
-        lock = threading.Lock()  # only one thread may send at a time
+        lock = threading.Lock()  # lets only one thread send at a time
 
         def call(name: str, *values: Any) -> None:
             with lock:
                 sender.send((name, values))
 
         callbacks = {name: partial(call, name) for name in calls}
-        # The stderr of this process is not shown. The process ends after the call, so nothing restores showwarning.
+        # Send warnings to the parent, because this process has no stderr.
         warnings.showwarning = lambda message, category, *_, **__: call("warning", str(message), category)
         sender.send(("result", _plain(_find(function)(*arguments, **callbacks, **options))))
     except BrokenPipeError:
-        pass  # the command has ended
+        pass  # the parent process has ended
     except Exception as error:
         sender.send(("error", error))
 
 
 def _end_once(*_: object) -> None:
-    """Exit, and ignore further signals, which would interrupt the cleanup."""
+    """Exit, and ignore further signals, because they would interrupt the cleanup."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(1)
 
 
 def _end_with_parent() -> None:
-    """Wait until the parent has ended, perhaps killed, and end this process."""
+    """Wait until the parent process has ended, even if killed, and then end this process."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from dbloader.stores.base import Store
 
-_WIDEST = 24  # letters of a class name, at most
+_WIDEST = 24  # largest width of the column of class names, in characters
 
 
 @click.command(
@@ -31,12 +31,12 @@ Examples:
   dbloader ls train.lmdb --json""",
 )
 @click.argument("place", type=click.Path())
-@click.option("--where", metavar="QUERY", default="", help="List only the records that this query finds.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object per line.")
+@click.option("--where", metavar="QUERY", default="", help="List only the records that match QUERY.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def ls_command(place: str, *, where: str, as_json: bool) -> None:
     """List the records of the store PLACE, one per line: index, class, pixels, bytes and name.
 
-    ls reads no record, and prints the first lines at once: pipe it into head or grep.
+    ls does not read whole records, and prints the first lines at once. So it can be piped into head or grep.
     """
     with open_store(place) as store:
         classes = store.manifest.classes
@@ -53,9 +53,9 @@ def ls_command(place: str, *, where: str, as_json: bool) -> None:
 
 
 def _list_records(store: Store, indices: Any) -> Iterator[tuple[int, str, int | None, int, int, int]]:
-    """Yield index, name, label, width, height and bytes of some records, a range or an array, ascending.
+    """Yield index, name, label, width, height and bytes of some records. ``indices`` is an ascending range or array.
 
-    A missing name is "", a missing label None, and an unknown size 0. Each chunk is read when its first row is taken.
+    A missing name is "", a missing label None, and an unknown size 0. A chunk is read when its first row is needed.
     """
     handle = store.open_handle()
 

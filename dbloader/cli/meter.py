@@ -1,4 +1,4 @@
-"""Show progress on stderr: a bar on a terminal, otherwise a line every 30 s."""
+"""Show progress on stderr, as a bar on a terminal, otherwise as a line every 30 s."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tqdm import tqdm
 from dbloader.cli.text import say
 
 EVERY_S = 30.0
-"""Seconds between two lines if stderr is not a terminal, such as in the log of a batch job."""
+"""Seconds between two lines if stderr is not a terminal, for example in the log of a batch job."""
 
 
 class Meter:
-    """Progress that is shown until the ``with`` block ends.
+    """Shows progress until the ``with`` block ends.
 
     Without a terminal, a command that takes less than ``EVERY_S`` seconds prints nothing.
     """
@@ -31,15 +31,15 @@ class Meter:
         self._line = ""
         self._first: int | None = None
         self._bar: tqdm | None = None
-        # A dumb terminal, such as Emacs's shell, cannot return to the start of a line.
+        # A dumb terminal, such as the shell in Emacs, cannot draw a bar.
         if not quiet and sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
             self._bar = tqdm(desc=title, dynamic_ncols=True, unit=self._unit)
 
     def update(self, done: int, total: int | None, *, title: str | None = None, nbytes: int | None = None) -> None:
-        """Show ``done`` of ``total`` (None while it is unknown) and the rate of ``nbytes`` read.
+        """Show ``done`` of ``total`` (None while unknown), and the rate at which ``nbytes`` were read.
 
-        The first call with a total restarts the clock. Its ``done`` is the work of an earlier run, and does not count
-        in the rate.
+        The first call with a total restarts the clock. Its ``done`` counts as work of an earlier run, so the rate
+        excludes it.
         """
         if self._quiet:
             return
@@ -59,7 +59,7 @@ class Meter:
             self._bar.set_postfix_str(rate, refresh=False)
             self._bar.update(done - self._bar.n)
             return
-        # With ncols=0, tqdm returns its line without the bar.
+        # With ncols=0, tqdm returns a line without a bar.
         self._line = tqdm.format_meter(
             done, total, seconds, ncols=0, prefix=self._title, postfix=rate, initial=self._first or 0, unit=self._unit
         )
@@ -73,5 +73,5 @@ class Meter:
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         if self._bar is not None:
             self._bar.close()
-        elif self._printed and kind is None:  # after an error, its message is the last line
+        elif self._printed and kind is None:  # after an error, the error message should be the last line
             say(self._line, err=True)

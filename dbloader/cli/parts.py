@@ -1,4 +1,4 @@
-"""``dbloader plan``, ``part``, ``parts`` and ``publish``: a conversion on several machines."""
+"""``dbloader plan``, ``part``, ``parts`` and ``publish``, which convert on several machines."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def plan_command(
 ) -> None:
     """Write the list of files in SOURCE, and the options, to the folder DESTINATION.partial.
 
-    Then machines make the parts in any order with dbloader part, and dbloader publish makes the store of them. All
-    machines must see SOURCE and DESTINATION at the same places: a shared file system, or object storage (s3://, gs://,
-    az://). Making the same plan again keeps finished parts. Without --append, a store at DESTINATION stays until
-    dbloader publish --overwrite replaces it.
+    After that, machines make the parts in any order by dbloader part, and dbloader publish joins them into the store.
+    All machines must see SOURCE and DESTINATION at the same places, on a shared file system or in object storage
+    (s3://, gs://, az://). Making the same plan again keeps finished parts. Without --append, a store at DESTINATION
+    stays until dbloader publish --overwrite replaces it.
     """
     images = pop_image_format(options)
     with Meter("Looking for images", "images", quiet=quiet or as_json) as meter:
@@ -119,8 +119,10 @@ Examples:
 )
 @click.argument("destination", type=click.Path())
 @click.option("--missing", "only_missing", is_flag=True, help="Print only the missing numbers, such as 3,17,40-42.")
-@click.option("--made", is_flag=True, help="Print also what each finished part took.")
-@click.option("--scratch", metavar="FOLDER", type=click.Path(), help="As for dbloader part.  [default: TMPDIR]")
+@click.option("--made", is_flag=True, help="Also print size, duration and machine of each finished part.")
+@click.option(
+    "--scratch", metavar="FOLDER", type=click.Path(), help="Scratch folder of dbloader part.  [default: TMPDIR]"
+)
 @click.option("--clean", is_flag=True, help="Remove the folders of killed parts from this machine's scratch folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def parts_command(
@@ -128,7 +130,7 @@ def parts_command(
 ) -> int:
     """List which parts of the conversion planned for DESTINATION are made, being made, and missing.
 
-    Slurm takes what --missing prints: sbatch --array=$(dbloader parts train.lmdb --missing)
+    Slurm accepts the output of --missing: sbatch --array=$(dbloader parts train.lmdb --missing)
     """
     left = left_folders(scratch, remove=clean)
     plan, receipts, missing, attempts = list_parts(destination)
@@ -144,7 +146,7 @@ def parts_command(
         say(f"{plan.where}: {len(receipts):,} of {plan.parts:,} parts are made{rest}")
         for attempt in attempts:
             minutes = max(0, time.time() - attempt.since) / 60
-            say(f"  part {attempt.part}: {attempt.host} makes it since {minutes:.0f} min, unless it was killed")
+            say(f"  part {attempt.part}: {attempt.host} began it {minutes:.0f} min ago, and may have been killed")
         for receipt in receipts if made else ():
             what = f"{counted(receipt.records, 'record')}, {size(receipt.nbytes)}"
             say(f"  part {receipt.part}: {what}, made in {receipt.seconds:,.0f} s by {receipt.host}")
@@ -155,7 +157,7 @@ def parts_command(
 
 @click.command(
     "publish",
-    short_help="Make a store of the parts of a planned conversion.",
+    short_help="Join the parts of a planned conversion into a store.",
     epilog="""\b
 Exit status: 0 every file is stored, 1 some were rejected, 2 error.
 
@@ -169,15 +171,15 @@ Examples:
     "--keep-hours",
     metavar="H",
     type=float,
-    help="In object storage: age from which objects without use are removed.  [default: 24]",
+    help="In object storage: remove unused objects that are older than this.  [default: 24]",
 )
 @click.option("--quiet", "-q", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def publish_command(*, destination: str, overwrite: bool, keep_hours: float | None, quiet: bool, as_json: bool) -> int:
-    """Make the store DESTINATION of the parts of its planned conversion, in one step.
+    """Join the parts of the conversion planned for DESTINATION into the store DESTINATION, in one step.
 
-    If a part is missing, damaged or from another plan, publish fails and changes nothing. If the store was published
-    already, as when a job runs again, publish prints so and succeeds.
+    If a part is missing, damaged or from another plan, publish fails and changes nothing. If the store was already
+    published, for example because a job runs again, publish prints so and succeeds.
     """
     report = publish_parts(destination, overwrite=overwrite, keep_hours=keep_hours)
     return print_report(report, quiet=quiet, as_json=as_json, rated=False)

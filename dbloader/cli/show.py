@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
 
 _INDEX = re.compile("-?[0-9]{1,18}")
-_LETTERS = 100  # of a value that is shown
+_LETTERS = 100  # longer values are cut to this many characters
 
 
 @click.command(
     "show",
     short_help="Show one record of a store.",
-    context_settings={"ignore_unknown_options": True},  # -1 is an index
+    context_settings={"ignore_unknown_options": True},  # otherwise click takes the index -1 for an option
     epilog="""\b
 Examples:
   dbloader show train.lmdb 0
@@ -62,7 +62,7 @@ def show_command(place: str, record: str, *, output: str | None, as_json: bool) 
 def _write(record: Record, output: str) -> str:
     if not isinstance(record.image, bytes):
         raise click.ClickException(
-            f"record {record.index} has no image file to write: its image is an array, or missing"
+            f"record {record.index} has no image file to write, because its image is an array or missing"
         )
     try:
         with Path(output).open("xb") as file:

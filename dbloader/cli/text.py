@@ -1,4 +1,4 @@
-"""Print text without the control characters that a terminal obeys. Every command prints through this module."""
+"""Print text with escaped control characters, because a terminal would obey them. Every command prints from here."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def complain(message: str) -> None:
 
 
 def say_next(what: str, *words: str) -> None:
-    """Print the suggested next command, if stdout is a terminal."""
+    """If stdout is a terminal, suggest a next command."""
     if sys.stdout is not None and sys.stdout.isatty():
         say(f"{what}: {shlex.join(words)}")
 
 
 def say_json(value: Any, *, indent: int | None = None) -> None:
     """Print a value as JSON in ASCII, without control characters."""
-    click.echo(json.dumps(value, indent=indent).replace("\x7f", "\\u007f"))  # DEL: json does not escape it
+    click.echo(json.dumps(value, indent=indent).replace("\x7f", "\\u007f"))  # json does not escape DEL
 
 
 @contextmanager
 def after_making(what: str) -> Iterator[None]:
-    """Print a report on something new: if that fails, as on a full disk, the error shows that it is complete."""
+    """Note in an OSError of the block, which prints a report, that the new store or folder itself is complete."""
     try:
         yield
     except OSError as error:

@@ -35,7 +35,7 @@ Examples:
     "--against",
     metavar="SOURCE",
     type=click.Path(),
-    help="Compare with the files that the store was converted from, or with another store.",
+    help="Also compare the store with SOURCE: the files that it was converted from, or another store.",
 )
 @click.option("--listing", metavar="FILE", type=click.Path(), help="Listing of SOURCE.")
 @click.option(
@@ -44,9 +44,9 @@ Examples:
 @click.option("--quiet", "-q", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the facts and the first 1,000 problems as JSON.")
 def verify_command(place: str, *, quiet: bool, as_json: bool, **options: Any) -> int:
-    """Compare each record of the store PLACE with its checksum, and the store with its digest.
+    """Compare each record of the store PLACE with its checksum, and the whole store with its digest.
 
-    verify prints the first ten problems. --output writes all problems to a file that dbloader copy --drop reads.
+    verify prints the first ten problems. --output writes all problems to a file for dbloader copy --drop.
     """
     problems: list[dict[str, Any]] = []
     try:

@@ -28,37 +28,37 @@ Examples:
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
-    help="Port; 0 for any free one.  [default: 7878, or the next free one]",
+    help="Port of the page; 0 for any free port.  [default: 7878, or the next free port]",
 )
 @click.option(
     "--host",
     metavar="NAME",
     default=HOST,
     show_default=True,
-    help="Name or address to listen on. Only this machine reaches the default.",
+    help="Name or address to listen on. With the default, only this machine can open the page.",
 )
 @click.option(
     "--transform",
     metavar="MODULE:NAME",
     help="Your transform for the training view: a callable for PIL images, a Decoder, or a function without "
-    "arguments that returns one.",
+    "arguments that returns either.",
 )
 @click.option(
     "--html",
     metavar="FILE",
     type=click.Path(),
-    help="Write a report of PLACE with samples and histograms to the new file FILE, and start no viewer.",
+    help="Write a report about PLACE with samples and histograms to the new file FILE, without starting the viewer.",
 )
 @click.option(
     "--with",
     "listing",
     metavar="FILE",
     type=click.Path(),
-    help="A listing, such as a model's predictions, whose columns are shown and searched like fields. Its column name, "
-    "path or index names the records.",
+    help="A listing, such as a model's predictions. The page shows and searches its columns like fields. Its column "
+    "name, path or index identifies the records.",
 )
-@click.option("--where", metavar="QUERY", help="With --html: report only the records that this search finds.")
-@click.option("--read-only", is_flag=True, help="Let the page write no files beside PLACE: no marks, no duplicates.")
+@click.option("--where", metavar="QUERY", help="With --html: report only the records that match QUERY.")
+@click.option("--read-only", is_flag=True, help="Write no files beside PLACE, neither marks nor duplicates.")
 @click.option("--no-open", is_flag=True, help="Do not open a browser.")
 def view_command(
     place: str,
@@ -75,12 +75,12 @@ def view_command(
 ) -> None:
     """Show the store PLACE, and a second store OTHER, in the browser until Ctrl-C.
 
-    Only this machine reaches the page, and the printed link works once. Without a display, view prints how to open the
+    Only this machine can open the page, and the printed link works once. Without a display, view prints how to open the
     page on another machine through ssh.
     """
     if html is not None:
         if other is not None:
-            raise click.UsageError(f"--html is a report of one store, got {place} and {other}")
+            raise click.UsageError(f"--html reports on one store, got {place} and {other}")
         if (port, host, transform) != (None, HOST, None):
             raise click.UsageError("--html starts no viewer: leave out --port, --host and --transform")
         nbytes, samples = isolated(

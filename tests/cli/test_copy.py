@@ -76,11 +76,11 @@ def test_split_prints_a_line_for_each_part(shell: Shell, store: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--seed", "3"], "--seed is the seed of --split: give --split too"),
+        (["--seed", "3"], "--seed has no effect without --split: give --split too"),
         (["--split", "0.5,half"], "--split must be fractions such as 0.9,0.1, got '0.5,half'"),
         (["--split", "0.5,0.5"], "--split 0.5,0.5 needs a SOURCE and 2 destinations, got 2 arguments"),
-        (["--rename-class", "cat"], "--rename-class must be OLD=NEW, with each OLD once, got 'cat'"),
-        (["--rename-class", "cat=a", "--rename-class", "cat=b"], "each OLD once, got 'cat=b'"),
+        (["--rename-class", "cat"], "--rename-class must be OLD=NEW, with a different OLD each time, got 'cat'"),
+        (["--rename-class", "cat=a", "--rename-class", "cat=b"], "a different OLD each time, got 'cat=b'"),
         (["--where", "size>3"], "query, letter 1: this store has no field 'size'"),
         (["--select", "none.txt"], "none.txt: the listing cannot be read: No such file"),
         (["--drop", ""], r"a listing is one of .*, got ''"),

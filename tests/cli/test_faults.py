@@ -121,7 +121,7 @@ def test_random_fault_is_reported_or_changes_nothing(
         assert outcome.stdout == ""
         assert 1 <= len(lines) <= 11
         assert all(re.match(r"Error: .*faulty\.lmdb", line) for line in lines)
-        crash = re.search("ended the process with (SIG[A-Z]+)", lines[-1])
+        crash = re.search("the process that read it crashed with (SIG[A-Z]+)", lines[-1])
         found[crash[1] if crash else f"status {outcome.status}"] += 1
     record_property(fault, dict(found))
     assert found.total() == TRIALS
@@ -140,7 +140,7 @@ def test_file_that_crashes_the_process_is_reported_as_damaged(whole: Path, tmp_p
         assert outcome.status == status
         assert outcome.stdout == ""
         assert re.fullmatch(
-            r"Error: .*lmdb is damaged: .*reading it ended the process with SIG\w+; copy it again from the original\n",
+            r"Error: .*lmdb is damaged: .*the process that read it crashed with SIG\w+; copy it again .*\n",
             outcome.stderr,
         )
     shutil.copy(whole, place)
@@ -159,6 +159,6 @@ def test_problems_found_before_a_crash_are_printed(whole: Path, tmp_path: Path) 
     outcome = run("verify", str(place))
     assert outcome.status == 1
     assert re.fullmatch(
-        r"Error: record 4 \(class/4.jpg\) .*\nError: .*: after 256 of 400 records reading it ended .* SIG.*\n",
+        r"Error: record 4 \(class/4.jpg\) .*\nError: .*: after 256 of 400 records the process .* SIG.*\n",
         outcome.stderr,
     )

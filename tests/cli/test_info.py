@@ -86,7 +86,7 @@ def test_info_counts_more_than_65536_labels(shell: Shell, place: Path) -> None:
     with create_store(place) as writer:
         writer.write(encode(Record(label=number)) for number in range(65_537))
         writer.finish()
-    assert "  labels      more than 65,536 different ones\n" in shell("info", place).stdout
+    assert "  labels      more than 65,536 different labels\n" in shell("info", place).stdout
 
 
 def test_json_is_the_manifest(shell: Shell, store: Path) -> None:

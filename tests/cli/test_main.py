@@ -77,7 +77,7 @@ SUGGESTION = r" Did you mean 'convert'\?" if hasattr(click, "NoSuchCommand") els
         (["convert", "images", "mongodb://u:s3c/ret@localhost/a.b"], "must be escaped"),
         (
             ["bench", "old.lmdb", "--workers", "1;2"],
-            "must be numbers with commas between them, such as 1,2,4, got '1;",
+            "must be numbers separated by commas, such as 1,2,4, got '1;",
         ),
         (["convrt"], rf"No such command 'convrt'\.{SUGGESTION} \(see dbloader --help\)"),
         (["old.lmdb"], r"No such command 'old.lmdb'. \(see dbloader --help\)"),
@@ -129,10 +129,10 @@ def test_interruption_prints_one_line_and_gives_status_130(shell: Shell, monkeyp
     for command_name in ("convert", "copy"):
         assert shell(command_name, "images", "out.lmdb") == Outcome(130, "", told)
     assert shell("verify", "out.lmdb") == Outcome(130, "", "Interrupted\n")
-    told = "Interrupted: copied files are kept; the same command copies the others\n"
+    told = "Interrupted: copied files are kept; the same command copies the remaining files\n"
     assert shell("copy", "s3://bucket/train.lmdb", "out.lmdb") == Outcome(130, "", told)
     for options, again in (((), "the same command"), (("--overwrite",), "the same command with --resume")):
-        told = f"Interrupted: finished parts are kept; {again} makes the others\n"
+        told = f"Interrupted: finished parts are kept; {again} makes the remaining parts\n"
         assert shell("convert", "images", "out.lmdb", "--shards", "2", *options) == Outcome(130, "", told)
 
 

@@ -325,7 +325,7 @@ def test_ctrl_c_ends_a_download_that_repeats_requests(
         process.send_signal(signal.SIGINT)
         error = process.communicate(timeout=WAIT_S)[1]
     assert process.returncode == 130
-    assert "copied files are kept; the same command copies the others" in error
+    assert "copied files are kept; the same command copies the remaining files" in error
     assert len(refused) < before + 6  # a minute of retries would make 14 requests
 
 

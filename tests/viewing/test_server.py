@@ -88,7 +88,7 @@ def test_file_that_crashes_the_process_ends_the_viewer_with_one_line(store: Path
             except httpx.TransportError:
                 break
         rest, _ = running.process.communicate(timeout=WAIT_S)
-        what = f"{place} is damaged: reading it ended the process with SIGBUS; copy it again from the original"
+        what = f"{place} is damaged: the process that read it crashed with SIGBUS; copy it again from the original"
         assert (running.process.returncode, rest) == (2, f"Error: {what}\n")
 
 
