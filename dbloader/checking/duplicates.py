@@ -1,8 +1,8 @@
 """Find duplicate images in one store or between two: the same bytes, or nearly the same picture.
 
-The search does not compare all pairs. Two hashes of 128 bits that differ in at most 7 bits share one of their eight
-parts of 16 bits. If they differ in at most 15 bits, one part differs in at most one bit (Norouzi et al., "Fast Search
-in Hamming Space with Multi-Index Hashing", CVPR 2012). So only hashes with such a part are compared.
+The search does not compare all pairs of hashes. A hash has eight parts of 16 bits. If two hashes differ in at most 7
+bits, one part is equal. If they differ in at most 15 bits, one part differs in at most one bit. So only pairs with such
+a part are compared (Norouzi et al., "Fast Search in Hamming Space with Multi-Index Hashing", CVPR 2012).
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 DISTANCE = 8
-"""Default of ``distance``. docs/duplicates.md has the measurement."""
+"""Default of ``distance``. docs/duplicates.md shows why."""
 
 MAX_DISTANCE = 15
 
 _MAX_PROBLEMS = 1000
 _PARTS, _VALUES = 8, 2**16
-_PAIRS = 2**20  # compared at a time: some 50 MB
+_PAIRS = 2**20  # number of pairs compared at a time, which takes about 50 MB
 _BIT_COUNTS = np.array([number.bit_count() for number in range(_VALUES)], np.uint8)
 
 
@@ -55,16 +55,16 @@ class DuplicatesReport:
         places: The stores.
         records: The number of records in each store.
         distance: Largest number of different bits, of 128, in similar pictures.
-        groups: Number of originals that have duplicates. Between two stores, the originals are in the first.
+        groups: Number of originals that have duplicates. Between two stores, the originals are in the first store.
         duplicates: Number of duplicates: ``same`` (the same bytes) and ``near`` (a similar picture).
-        bytes_only: Number of images of one color, gradients, and images with values of unknown range. Only their bytes
-            are compared.
-        unreadable: Number of damaged records, and of images that do not decode. Only the bytes of these images are
+        bytes_only: Number of images that are compared only by their bytes: images of one color, gradients, and images
+            with values of unknown range.
+        unreadable: Number of damaged records and of images that cannot be decoded. Only the bytes of these images are
             compared.
-        first: The first thousand duplicates. Each has ``index`` and ``name``; ``difference``, which is same or near;
-            ``bits``, the number of different bits; and the index ``of`` and the name ``of_name`` of the original.
-        problems: Reasons for the first thousand ``unreadable`` records.
-        files: Paths of the files of fingerprints.
+        first: The first thousand duplicates. Each has an ``index`` and a ``name``; its ``difference``, "same" or
+            "near"; its number of different ``bits``; and the index ``of`` and the name ``of_name`` of its original.
+        problems: Reasons why records are unreadable, for the first thousand unreadable records.
+        files: Paths of the files with fingerprints.
     """
 
     places: tuple[str, ...]
@@ -90,15 +90,15 @@ def find_duplicates(
     """Find duplicates in one store, or images of ``other`` that are also in ``place``.
 
     The file ``<place>.duplicates`` keeps the fingerprints of all images, and the duplicates of a search in one store.
-    For MongoDB it is ``<database>.<collection>.duplicates`` in the working directory. It is made again if the records
-    change.
+    For MongoDB, the file is ``<database>.<collection>.duplicates`` in the working directory. If the records change, the
+    next search makes the file again.
 
     Args:
         place: Place of a store.
-        other: Place of a second store. Then only duplicates between the two are reported.
+        other: Place of a second store. Then only duplicates between the two stores are reported.
         distance: Largest number of different bits, of 128, in similar pictures: 0 to 15.
-        output: New file with a JSON line for each duplicate, as ``copy --drop`` takes it.
-        progress: Called with the step, the number of records done, and the total.
+        output: New file with a JSON line for each duplicate, which ``copy --drop`` can read.
+        progress: Called with the name of the step, the number of records done, and the number of all records.
 
     Raises:
         OptionError: ``output`` exists, or ``distance`` is out of range.
@@ -134,7 +134,7 @@ def find_duplicates(
 def search_store(
     store: Store, distance: int, progress: Callable[[str, int, int], object]
 ) -> tuple[Fingerprints, Groups]:
-    """Find the duplicates in one store, or load the result of an equal search. For the arguments see `find_duplicates`.
+    """Find the duplicates in one store, or load the result of the same search. See `find_duplicates` for the arguments.
 
     Raises:
         StoreError: The store cannot be read.
@@ -157,7 +157,7 @@ def fingerprints_of(store: Store, progress: Callable[[str, int, int], object]) -
 
 
 def _find_groups(values: Array, distance: int, start: int) -> Groups:
-    """Return all duplicates. For the arguments see `find_originals`."""
+    """Return all groups of duplicates. The arguments are as in `find_originals`, where ``start`` is ``others``."""
     originals = find_originals(values, distance, start)
     found = np.flatnonzero(originals != np.arange(len(values)))
     found = found[np.argsort(originals[found], kind="stable")]
@@ -183,10 +183,10 @@ def find_originals(values: Array, distance: int, others: int = 0) -> Array:
     records within ``distance`` bits that have no original yet.
 
     Args:
-        values: FINGERPRINT of all records, shape (records,).
+        values: Fingerprints of all records: dtype FINGERPRINT, shape (records,).
         distance: Largest number of different bits in similar pictures, 0 to 15.
-        others: Start of a second store in ``values``; 0 for one store. With two stores, the original of a record in the
-            second is the nearest record in the first.
+        others: Position in ``values`` where a second store begins; 0 for one store. The original of a record in the
+            second store is the nearest record in the first store.
 
     Returns:
         int64, shape (records,).
@@ -201,7 +201,7 @@ def find_originals(values: Array, distance: int, others: int = 0) -> Array:
     first, second, bits = map(np.concatenate, zip(*pairs, strict=True)) if pairs else (indices[:0],) * 3
     found = indices.copy()
     if others:
-        order = np.lexsort((first, bits))[::-1]  # the nearest is assigned last
+        order = np.lexsort((first, bits))[::-1]  # the nearest record is assigned last, so it replaces the others
         found[second[order]] = first[order]
     else:
         ordered = zip(np.minimum(first, second).tolist(), np.maximum(first, second).tolist(), strict=True)
@@ -221,27 +221,27 @@ def _count_bits(one: Array, two: Array) -> Array:
 
 
 def _first_alike(values: Array) -> Array:
-    """Return for each record the index of the first one with the same hash; without a hash, with the same bytes."""
+    """Return the index of the first record with the same hash, for each record. Without a hash, compare the bytes."""
     hashed = values["kind"] == HASHED
     codes = np.where(hashed[:, None], values["seen"], values["content"])
     order = np.lexsort((codes[:, 1], codes[:, 0], hashed))
     begins = np.ones(len(values), bool)
     ordered = codes[order]
     begins[1:] = (ordered[1:] != ordered[:-1]).any(axis=1) | (hashed[order][1:] != hashed[order][:-1])
-    begins |= ~(hashed | values["content"].any(axis=1))[order]  # nothing to compare
+    begins |= ~(hashed | values["content"].any(axis=1))[order]  # a record without hash and bytes equals no other record
     first = np.empty(len(values), np.int64)
     first[order] = order[np.maximum.accumulate(np.where(begins, np.arange(len(values)), 0))]
     return first
 
 
 def _near_pairs(one: Array, two: Array | None, distance: int) -> Iterator[tuple[Array, Array, Array]]:
-    """Yield the positions of pairs of hashes with at most ``distance`` different bits, and the number of bits.
+    """Yield (positions in ``one``, positions in ``two``, different bits) of hashes within ``distance`` bits.
 
     Pairs may be repeated. Without ``two``, both positions are in ``one``, in either order.
     """
     flips = [0] if distance < _PARTS else [0, *(1 << bit for bit in range(16))]
     for part in range(_PARTS):
-        # Sorted by this part, so memory is read in order.
+        # The hashes are sorted by this part, so memory is read in order.
         keys, order = _sorted_parts(one, part)
         wanted, other_order = (keys, order) if two is None else _sorted_parts(two, part)
         ordered = one[order]
@@ -249,7 +249,7 @@ def _near_pairs(one: Array, two: Array | None, distance: int) -> Iterator[tuple[
         starts = np.searchsorted(keys, np.arange(_VALUES + 1))
         for flip in flips:
             first, end = starts[wanted ^ flip], starts[(wanted ^ flip) + 1]
-            if two is None:  # each pair once
+            if two is None:  # compare each pair only once
                 first, end = (first, np.where(wanted & flip, first, end)) if flip else (np.arange(len(one)) + 1, end)
             total = np.concatenate([[0], np.cumsum(end - first)])
             at = 0

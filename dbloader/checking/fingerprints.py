@@ -1,8 +1,8 @@
 """Compute the fingerprints of a store's images, and keep them in a file.
 
-A fingerprint is a dHash. It compares the brightness of 8 x 8 spots with the spot to the left (Neal Krawetz, "Kind of
-Like That", hackerfactor.com, 2013) and with the spot above. 128 bits give a third of the false matches of 64 bits, and
-find the same share of copies.
+A fingerprint is a dHash. It compares the brightness of each of 8 x 8 spots with the spot to the left (Neal Krawetz,
+"Kind of Like That", hackerfactor.com, 2013) and with the spot above. This gives 128 bits. 64 bits find the same share
+of copies, but three times as many false matches.
 
 The file is next to the store. It contains one line of JSON, the duplicates, the start of each group of duplicates, and
 the fingerprints.
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
-# `seen` is the dHash, and `content` 128 bits of BLAKE2b of the stored image. Both are 0 without an image.
+# `seen` is the dHash. `content` is a BLAKE2b hash of the stored image, with 128 bits. Both are 0 without an image.
 FINGERPRINT = np.dtype([("seen", "<u8", 2), ("content", "<u8", 2), ("kind", "u1")])
 
-# Record `index` is a duplicate of record `of`. `bits` of their dHashes differ. `same` is true for the same bytes.
+# Record `index` is a duplicate of record `of`. Their dHashes differ in `bits` bits. `same` is true if the bytes agree.
 DUPLICATE = np.dtype([("index", "<i8"), ("of", "<i8"), ("bits", "u1"), ("same", "?")])
 
 _BEGIN = np.dtype("<i8")
@@ -49,18 +49,18 @@ _MAGIC = "dbloader fingerprints 2"
 
 NO_IMAGE, HASHED, BYTES_ONLY, UNREADABLE = range(4)
 
-# Least side of a reduced image, in pixels. At half this side, images and copies at 0.9 of their size differed in 5 bits
-# instead of 3.
+# Least side of a reduced image, in pixels. With half this side, an image and its copy at 0.9 of the size differed in 5
+# bits instead of 3.
 _LEAST = 72
-# Least contrast of the spots, of 255. With less, noise decides the bits.
+# Least contrast of the spots, from 0 to 255. With less contrast, noise decides the bits.
 _LEAST_CONTRAST = 16
-# Least number of turns from rising to falling brightness along rows and columns. Images with fewer are gradients, such
-# as a clear sky, which all look alike: 2% of 5,000 images made 98% of the false pairs.
+# Least number of turns from rising to falling brightness along rows and columns. Images with fewer turns are gradients,
+# such as a clear sky. All gradients look alike: 2% of 5,000 images made 98% of the false pairs.
 _LEAST_TURNS = 10
 
 
 class Fingerprints(NamedTuple):
-    """The FINGERPRINT of each record of a store, and the reason why a record cannot be read, by index."""
+    """The fingerprints of all records of a store, and the reason for each unreadable record, by the record's index."""
 
     values: Array
     reasons: dict[int, str]
@@ -71,8 +71,8 @@ class Groups(NamedTuple):
 
     Attributes:
         distance: Largest number of different bits, of 128, in similar pictures.
-        rows: DUPLICATE, sorted by original.
-        begins: Start of each group in ``rows``, and the end of the last: int64, shape (groups + 1,).
+        rows: The duplicates, sorted by original: dtype DUPLICATE, shape (duplicates,).
+        begins: Start of each group in ``rows``, and the end of the last group: int64, shape (groups + 1,).
     """
 
     distance: int
@@ -109,7 +109,7 @@ def compute_fingerprints(store: Store, progress: Callable[[int], object]) -> Fin
 
 
 def read_each(store: Store, indices: Sequence[int]) -> list[Record | DamagedRecordError]:
-    """Return each record, or its error if it is damaged."""
+    """Return each record, or the error of a damaged record."""
     try:
         return [*store.read(indices)]
     except DamagedRecordError as error:
@@ -164,13 +164,13 @@ def _decode_jpeg(data: bytes) -> Array | None:
         gray = simplejpeg.decode_jpeg(data, "GRAY", strict=True, **least)[:, :, 0]
     except (ValueError, KeyError):
         return None
-    eighths = 8 * gray.shape[1] // width  # the last column and row may be less than a pixel
+    eighths = 8 * gray.shape[1] // width  # the last column and row may show less than a whole pixel
     box = (0, 0, width * eighths / 8, height * eighths / 8)
     return np.asarray(Image.fromarray(gray).resize((9, 9), Image.Resampling.BOX, box))
 
 
 def fingerprint_path(place: str | os.PathLike[str]) -> Path:
-    """Return the path of a store's file: next to an LMDB file, or in the working directory for MongoDB."""
+    """Return the path of a store's file: beside an LMDB store, or in the working directory for a store in MongoDB."""
     if not is_mongo(place):
         return Path(f"{os.fspath(place)}.duplicates")
     uri = parse(os.fspath(place))
@@ -178,7 +178,7 @@ def fingerprint_path(place: str | os.PathLike[str]) -> Path:
 
 
 def save_fingerprints(store: Store, found: Fingerprints, groups: Groups | None = None) -> None:
-    """Write the file of a store in one step, with the groups if they are known."""
+    """Write the file of a store in one step, with the groups of duplicates if they are known."""
     parts = *((np.zeros(0, DUPLICATE), np.zeros(0, _BEGIN)) if groups is None else groups[1:]), found.values
     head = {
         "format": _MAGIC,
