@@ -1,6 +1,6 @@
 """Decide which shard a cache fetches next, and which shards it removes before that.
 
-A sampler computes the order of an epoch, so the cache knows the future. ``needs_of`` computes when a rank needs each
+A sampler computes the order of an epoch, so all future needs are known. ``needs_of`` computes when a rank needs each
 shard. CachePolicy fetches the shard that is needed next, and removes the shard whose next use is farthest away. No
 other order of removal needs fewer fetches (L. Belady, IBM Systems Journal 5(2), 1966). Nothing here reads a file or a
 clock, so a simulation can run the same code.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 REMEDY = "choose another format (--format)"
-UNKNOWN_FORMAT = "in no known image format: convert --check none takes them"
+UNKNOWN_FORMAT = "in no known image format: convert --check none keeps them"
 # Errors of the operating system that are caused by the name of a file.
 NAME_ERRORS = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
 _TRIED_NAMES = 100
@@ -55,7 +55,7 @@ class Exporter(ABC):
         if image.dtype != np.uint8 or not image.size or image.ndim < 2 or image.shape[2:] not in ((), (3,)):
             what = f"{image.dtype} of the shape {image.shape}, which is not an 8-bit gray or RGB image"
             raise ExportError(f"{describe(record)} has an array of {what}: {REMEDY}")
-        self.changes["stored as pixels and written as PNG: convert --raw makes pixels of them again"] += 1
+        self.changes["stored as pixels and written as PNG: convert --raw stores pixels again"] += 1
         file = io.BytesIO()
         Image.fromarray(image).save(file, "PNG", compress_level=1)
         return file.getvalue()
@@ -75,7 +75,7 @@ def all_fields(record: Record) -> dict[str, Any]:
 
 
 def check_files(record: Record, names: Iterable[str]) -> None:
-    """Raise ExportError if a file field of a record is neither bytes nor None."""
+    """Raise ExportError unless each file field of a record is bytes or None."""
     for name in names:
         if not isinstance(value := record.fields.get(name), (bytes, NoneType)):
             what = f"{short_repr(value)}, but the manifest promises an image file: make the store again"

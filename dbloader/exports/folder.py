@@ -116,7 +116,7 @@ class FolderExporter(Exporter):
         """Return a record's image file, and the extension of its format ("" for an unknown format)."""
         image = self.image_file(record)
         if record.damaged is not None:
-            self.changes["damaged: convert --on-damaged keep takes them"] += 1
+            self.changes["damaged: convert --on-damaged keep accepts them"] += 1
         if isinstance(record.image, np.ndarray):
             return image, ".png"
         facts = self._facts(image)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dbloader.datasets.store import StoreDataset
 
 _REMEDIES = {
-    "reading the store": "Faster storage helps, or a local file (dbloader copy), read into memory before "
+    "reading the store": "Faster storage helps, or a local copy (dbloader copy) that is read into memory first "
     "(cat FILE > /dev/null).",
     "decoding on this CPU": "More CPUs help, or images that are cheaper to decode (dbloader convert --short-side or "
     "--tile).",

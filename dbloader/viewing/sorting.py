@@ -19,7 +19,7 @@ ODD = "odd"
 """Sorts by the number of records that have the same width and height: rare sizes first."""
 
 LIKE = "like:"
-"""Sorts by similarity: ``like:embedding:17`` compares vectors in the field ``embedding`` with the one of record 17."""
+"""Sorts by similarity: ``like:embedding:17`` compares the field ``embedding`` of all records with record 17."""
 
 _BITS = 32
 _BLOCK = 2**20  # number of keys sorted by their lost bits at a time

@@ -154,9 +154,7 @@ def test_raw_pixels_are_exported_as_png_and_converted_back(tmp_path: Path) -> No
     plant_photos(tmp_path / "images", 3)
     convert(tmp_path / "images", tmp_path / "store.lmdb", images=ImageFormat(raw=True, short_side=20))
     report = export_store(tmp_path / "store.lmdb", tmp_path / "folder")
-    assert report.warnings == (
-        "3 records stored as pixels and written as PNG: convert --raw makes pixels of them again",
-    )
+    assert report.warnings == ("3 records stored as pixels and written as PNG: convert --raw stores pixels again",)
     with open_store(tmp_path / "store.lmdb") as store, Image.open(tmp_path / "folder/cat/0000.jpg") as image:
         assert image.format == "PNG"
         assert np.array_equal(np.asarray(image), store[0].image)  # type: ignore[arg-type]
@@ -179,12 +177,12 @@ def test_warning_names_the_option_that_keeps_the_digest(tmp_path: Path) -> None:
     plant(tmp_path / "images", {"cat/1.jpg": photo()[:-300], "cat/2.jpg": photo()})
     convert(tmp_path / "images", tmp_path / "store.lmdb", on_damaged="keep")
     report = export_store(tmp_path / "store.lmdb", tmp_path / "folder")
-    assert report.warnings == ("1 record damaged: convert --on-damaged keep takes them",)
+    assert report.warnings == ("1 record damaged: convert --on-damaged keep accepts them",)
     again(tmp_path, tmp_path / "folder", on_damaged="keep")
     plant(tmp_path / "images", {"cat/1.jpg": b"<svg/>"})
     convert(tmp_path / "images", tmp_path / "store.lmdb", check="none", overwrite=True)
     report = export_store(tmp_path / "store.lmdb", tmp_path / "other")
-    assert report.warnings == ("1 record in no known image format: convert --check none takes them",)
+    assert report.warnings == ("1 record in no known image format: convert --check none keeps them",)
     (tmp_path / "again.lmdb").unlink()
     again(tmp_path, tmp_path / "other", check="none")
 

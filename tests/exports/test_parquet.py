@@ -115,7 +115,7 @@ def test_raw_pixels_are_exported_as_png(tmp_path: Path) -> None:
     (folder / "cat" / "gray.png").write_bytes(encoded(draw(24, 18, "L"), "PNG"))
     digest = convert(folder, tmp_path / "s.lmdb", images=ImageFormat(raw=True)).digest
     assert export_store(tmp_path / "s.lmdb", tmp_path / "out", format="parquet").warnings == (
-        "4 records stored as pixels and written as PNG: convert --raw makes pixels of them again",
+        "4 records stored as pixels and written as PNG: convert --raw stores pixels again",
     )
     assert convert(tmp_path / "out", tmp_path / "again.lmdb", images=ImageFormat(raw=True)).digest == digest
 
@@ -129,7 +129,7 @@ def test_export_counts_the_records_that_convert_would_change(tmp_path: Path) -> 
     store_of(tmp_path / "s.lmdb", *made)
     assert export_store(tmp_path / "s.lmdb", tmp_path / "out", format="parquet").warnings == (
         "2 records without an image: convert leaves them out",
-        "1 record in no known image format: convert --check none takes them",
+        "1 record in no known image format: convert --check none keeps them",
         "1 record with a different order of fields: convert gives all records the same order",
     )
     assert convert(tmp_path / "out", tmp_path / "again.lmdb", check="none").rejected == 2
