@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 def compare_files(
     store: Store, source: Source, notes: list[str], findings: Findings, progress: Callable[[int, int], object]
 ) -> dict[str, int]:
-    """Compare the records with the files of a source, by their names.
+    """Compare each record with the source's file of the same name, and return ``VerifyReport.compared``.
 
-    Differences become findings. Files that the source leaves out become notes. Returns ``VerifyReport.compared``.
+    Differences become findings. Files that the source leaves out become notes.
     """
     names, compared = store.names(), Counter[str]()
     rejected = _rejected_names(store)
@@ -45,7 +45,7 @@ def compare_files(
     with tempfile.TemporaryFile() as data:
         files = FileList.of_source(source, data, lambda count: progress(0, count))
         notes += left_out(source, files.tally)["warnings"]
-        records = np.full(len(files), -1)  # by the position of the file
+        records = np.full(len(files), -1)  # the index of each file's record; -1 for none
         for position in range(len(files)):
             name = files[position].name
             index = matcher.take(np.uint32(name_hash(name.encode())), lambda at: names[at] == name)  # noqa: B023
@@ -57,9 +57,7 @@ def compare_files(
                 findings.add("missing", index=None, name=name, reason=f"{name} is not in {store.place}")
         for index in map(int, np.flatnonzero(left)):
             name = names[index]
-            findings.add(
-                "extra", index=index, name=name, reason=f"record {index} ({name}) belongs to no file of the source"
-            )
+            findings.add("extra", index=index, name=name, reason=f"record {index} ({name}) has no file in the source")
         order, done = np.flatnonzero(records >= 0), 0
 
         def compare(part: slice, hold: Hold, budget: MemoryBudget) -> list[tuple[int, str, str, str]]:
@@ -86,19 +84,19 @@ def compare_files(
 
 
 def _compare_with_file(store: Store, index: int, item: Entry | Problem, data: object) -> tuple[str, str]:
-    """Return the kind of a comparison, and the problem or ""."""
+    """Return the result of a comparison and its problem: (a key of ``VerifyReport``, a text or "")."""
     if not isinstance(data, bytes):
         return "missing", f"is in the store, but its file {getattr(data, 'reason', '')}"
     try:
         (record,) = store.read([index])
     except DamagedRecordError:
-        return "damaged", ""  # reported already
-    assert isinstance(item, Entry)  # as there are bytes
+        return "damaged", ""  # find_damage has reported the problem
+    assert isinstance(item, Entry)  # a Problem has no bytes
     if item.label != record.label:
-        return "label", f"has the label {record.label}, but its file {item.label}"
+        return "label", f"has the label {record.label}, but the label of its file is {item.label}"
     for name, (path, *_) in item.files.items():
         if (stored := record.fields.get(name)) != (file := item.fields[name]) and not _is_repaired(stored, file):
-            return "bytes", f"has other bytes in {name!r} than the file {path}"
+            return "bytes", f"has other bytes in field {name!r} than the file {path}"
     kind = _compare_images(record, data)
     if kind == "bytes":
         return kind, f"has {len(record.image or b''):,} bytes that differ from the {len(data):,} bytes of its file"
@@ -108,12 +106,12 @@ def _compare_with_file(store: Store, index: int, item: Entry | Problem, data: ob
 def compare_stores(
     store: Store, other: Store, findings: Findings, progress: Callable[[int, int], object]
 ) -> dict[str, int]:
-    """Compare the records of two stores. Only records with different checksums are read.
+    """Compare the records of two stores, and return ``VerifyReport.compared``. Differences become findings.
 
-    Differences become findings. Returns ``VerifyReport.compared``.
+    Only records with different checksums are read.
     """
     if store.manifest.classes != other.manifest.classes:
-        what = f"{store.place} has other class names than {other.place}, or another order"
+        what = f"the class names of {store.place} and {other.place}, or the order of the names, differ"
         findings.add("classes", listed=False, index=None, name=None, reason=what)
     compared = Counter[str]()
     partners = _match(store, other, findings, compared)
@@ -131,9 +129,8 @@ def compare_stores(
     for batch in work_in_order(compare, len(order), cpu_count()):
         for record, kind, differences in batch:
             if differences:
-                reason = (
-                    f"record {record.index} ({record.name}) has other {', '.join(differences)} than in {other.place}"
-                )
+                parts = " and ".join(differences)
+                reason = f"record {record.index} ({record.name}) differs from the record in {other.place}: {parts}"
                 findings.add(*differences, index=record.index, name=record.name, reason=reason)
             else:
                 compared[kind] += 1
@@ -143,13 +140,13 @@ def compare_stores(
 
 
 def _match(one: Store, other: Store, findings: Findings, compared: Counter[str]) -> Array:
-    """Match the records whose contents are in only one of the stores, by their names.
+    """Match the records that differ by their names. Records with the same content in both stores need no match.
 
     Returns the index in ``other`` of each record of ``one``, or -1: int64, shape (records of one,).
     """
     names, their_names = one.names(), other.names()
     hashes, their_hashes = one.column("name_hash"), other.column("name_hash")
-    # Among a million records without names, two often share a CRC-32. Fewer also have the same length.
+    # A key joins CRC-32, name and length, because among a million records, some share a CRC-32 by chance.
     keys, their_keys = (
         store.column("crc32").astype("u8") << np.uint64(32) | hashed ^ store.column("nbytes").astype("u4")
         for store, hashed in ((one, hashes), (other, their_hashes))
@@ -160,7 +157,7 @@ def _match(one: Store, other: Store, findings: Findings, compared: Counter[str])
     rest = np.concatenate([np.flatnonzero(left[:common]), np.arange(common, len(keys))])
     by_content = _RecordMatcher(their_keys, left)
     changed = np.array([by_content.take(keys[index]) is None for index in rest], bool)
-    del by_content  # frees 20 bytes a record
+    del by_content  # frees 20 bytes per record
     moved, rejected = len(rest) - int(changed.sum()), _rejected_names(one)
     by_name = _RecordMatcher(their_hashes, left)
     for index in map(int, rest[changed]):
@@ -188,18 +185,18 @@ def _match(one: Store, other: Store, findings: Findings, compared: Counter[str])
 
 
 def _compare_records(mine: Record, theirs: Record) -> tuple[str, list[str]]:
-    """Compare two records with different checksums; return the kind for the images, and the parts that differ."""
+    """Compare two records with different checksums. Return the result for the images, and the kinds of differences."""
     image = _compare_images(mine, theirs.image)
     differences = ["bytes"] if image == "bytes" else []
     if mine.label != theirs.label:
         differences.append("label")
-    if image in ("changed", "repaired"):  # the size and format may differ too
+    if image in ("changed", "repaired"):  # size and format of such images may differ, which is no problem
         mine, theirs = (
             Record(fields={name: value for name, value in record.fields.items() if name != TILES})
             for record in (mine, theirs)
         )
     bare = (encode(replace(record, image=None, label=None)).crc32 for record in (mine, theirs))
-    if next(bare) != next(bare) or (image == "same" and not differences):  # their checksums differ
+    if next(bare) != next(bare) or (image == "same" and not differences):  # the checksums must differ for some reason
         differences.append("fields")
     return image, differences
 
@@ -217,7 +214,7 @@ def _compare_images(record: Record, image: object) -> str:
 
 
 def _is_repaired(stored: object, data: bytes) -> bool:
-    """Return whether the stored image is this JPEG with its missing end marker."""
+    """Return whether the stored image is this JPEG with its missing end marker appended."""
     structure = examine(data)
     with suppress(ImageError):
         return structure.state is State.NO_END and repair(data, structure) == stored
@@ -230,7 +227,7 @@ def _rejected_names(store: Store) -> set[str]:
 
 
 class _RecordMatcher:
-    """Finds each record once, by a number that few records share, such as the hash of the name.
+    """Finds records by a key that few records share, such as the hash of the name. Each record is found only once.
 
     Attributes:
         left: Mask of the records that are not taken yet: bool, shape (records,).
@@ -240,10 +237,11 @@ class _RecordMatcher:
         self.left = left
         self._order = np.argsort(keys, kind="stable")
         self._keys = keys[self._order]
-        self._taken = np.zeros(len(keys), np.uint32)  # at a key's first record: how many of its records are taken
+        # At the first position of each key in `_order`: the number of records from there on that are taken.
+        self._taken = np.zeros(len(keys), np.uint32)
 
     def take(self, key: np.uint64 | np.uint32, accept: Callable[[int], bool] = lambda index: True) -> int | None:
-        """Take and return the first record with this key that ``accept`` accepts, or None."""
+        """Take the first record with this key that ``accept`` accepts, and return its index; None if there is none."""
         first, end = int(np.searchsorted(self._keys, key)), int(np.searchsorted(self._keys, key, "right"))
         if first == end:
             return None

@@ -1,4 +1,4 @@
-"""Count what a check finds, keep the first findings, and write all to a file."""
+"""Count the findings of a check, keep the first findings, and write all findings to a file."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _KEPT = 1000
 
 
 class Findings:
-    """Findings about records, in a ``with`` block. The file appears when the block ends without an error.
+    """Collects findings about records in a ``with`` block. If the block ends without an error, the file appears.
 
     Args:
-        output: Path of a new file of JSON lines for all findings; None for no file.
+        output: Path of a new file for all findings, as JSON lines; None for no file.
         found: Called with each of the first thousand findings.
 
     Attributes:
         counts: Number of findings of each kind.
-        first: The first thousand findings: the ``row`` of `add`, and ``difference``, the kinds.
+        first: The first thousand findings. Each has the values of ``row`` in `add`, and ``difference``, its kinds.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class Findings:
 
     def __enter__(self) -> Self:
         if self._path is not None:
-            if os.path.lexists(self._path):  # OUTPUT may be the store itself
-                raise OptionError(f"output (--output) must be a new file, and {self._path} exists: move it away")
+            if os.path.lexists(self._path):  # even the store itself could be given as output
+                raise OptionError(f"output (--output) must be a new file, but {self._path} exists: choose another name")
             if not self._aside.parent.is_dir():
                 raise OptionError(f"--output {self._path}: there is no folder {self._aside.parent}; make it first")
-            if self._path.suffix != ".jsonl":  # --drop and --select read it by its extension
+            if self._path.suffix != ".jsonl":  # --drop and --select recognize the format by the extension
                 raise OptionError(f"output (--output) has JSON lines: its name must end in .jsonl, got {self._path}")
             self._file = self._aside.open("x", encoding="utf-8")
         return self

@@ -1,4 +1,4 @@
-"""Verify a store: find all damage, decode its images, and compare it with its source."""
+"""Verify a store: find all damage, decode the images, and compare the store with its source."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ class VerifyReport:
     """The result of verifying a store.
 
     Attributes:
-        place: The store.
-        digest: Its content digest.
-        records: Its records.
+        place: Place of the store.
+        digest: Content digest of the store.
+        records: Number of records in the store.
         problems: Number of problems of each kind: ``damaged`` (a record, a column, the report or the manifest) and
             ``undecodable``. A comparison adds ``missing``, ``extra``, ``bytes`` and ``label``. A comparison with a
             store also adds ``fields`` and ``classes``.
-        first: The first thousand problems: ``index``, ``name``, ``difference`` (the kind), ``reason``.
-        compared: Number of files or records without a difference: ``same``, ``repaired`` (the same except for the end
-            marker), ``rejected`` (not stored, according to the report), ``damaged`` (the record), ``changed``
-            (resized, tiled or raw: only names and labels are compared) and ``moved`` (the same record has another index
-            in the other store).
-        notes: Sentences about files that are not problems: files in a folder of shards that the manifest does not name,
+        first: The first thousand problems, each with ``index``, ``name``, ``difference`` (its kind) and ``reason``.
+        compared: Number of files or records without a difference: ``same``, ``repaired`` (only the end marker was
+            appended), ``rejected`` (not stored, according to the report), ``damaged`` (not compared, because the record
+            is damaged), ``changed`` (resized, tiled or raw, so only names and labels were compared) and ``moved`` (the
+            same record has another index in the other store).
+        notes: Remarks about files that are not problems: files in a folder of shards that the manifest does not name,
             and files that the source leaves out.
     """
 
@@ -72,16 +72,16 @@ def verify_store(
 ) -> VerifyReport:
     """Read a whole store, and report every problem.
 
-    A damaged LMDB file can make LMDB end the process. ``dbloader verify`` reads it in a process of its own.
+    Reading a damaged LMDB file can crash the process. ``dbloader verify`` therefore reads in a separate process.
 
     Args:
         place: Place of the store.
-        decode: Decode every image too, and the images in file fields, such as masks.
-        against: The source of the store, of any kind that ``convert`` takes. Its files are compared with the records of
-            the same names. Or another store, whose records are compared.
+        decode: Also decode every image, and the images in file fields, such as masks.
+        against: A source of any kind that ``convert`` accepts, or another store. Each record is compared with the file
+            or record of the same name.
         listing: Listing of the source.
-        output: New file of JSON lines, one for each problem.
-        found: Called with each of the first thousand problems, when it is found.
+        output: New file of JSON lines, one line for each problem.
+        found: Called with each of the first thousand problems when it is found.
         progress: Called with the step, the number of finished records or files, and the total.
 
     Raises:
@@ -90,7 +90,7 @@ def verify_store(
         SourceError: The source cannot be read.
     """
     if listing is not None and against is None:
-        raise OptionError("listing (--listing) belongs to a source: give that too (--against)")
+        raise OptionError("listing (--listing) belongs to a source: give the source too (--against)")
     return_large_blocks()
     with ExitStack() as opened:
         store = opened.enter_context(open_store(place))
@@ -115,7 +115,7 @@ def verify_store(
 
         for damage in find_damage(store, count):
             findings.add("damaged", index=damage.index, name=damage.name, reason=str(damage.error))
-        readable = done == total  # otherwise its length is wrong
+        readable = done == total  # find_damage stops early if the length of the store is wrong
         for batch in _decode_images(store) if decode and readable else ():
             for index, name, problem in batch:
                 if problem:
@@ -126,7 +126,7 @@ def verify_store(
         if readable and compare is not None:
             try:
                 compared = compare(findings, partial(progress, "Comparing"))
-            except (DamagedRecordError, DamagedStoreError) as error:  # keep the problems found so far
+            except (DamagedRecordError, DamagedStoreError) as error:  # report the problems found so far too
                 what = f"{store.place} could not be compared with {source_place}"
                 findings.add("damaged", index=None, name=None, reason=f"{what}: {error}")
     return VerifyReport(
@@ -161,7 +161,7 @@ def _decode_image(store: Store, index: int, converter: FileConverter, hold: Hold
         hold(2 * len(document))
         record = decode_record(document, index, store.manifest.salt)
     except (DamagedRecordError, DamagedStoreError):
-        return None, ""  # reported already
+        return None, ""  # find_damage has reported the problem
     files = [name for name in store.manifest.file_fields if name in record.fields]
     repaired = ""
     try:

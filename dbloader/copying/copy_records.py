@@ -1,4 +1,4 @@
-"""Copy records byte for byte: the chosen records of some stores, or the intact records of a damaged store."""
+"""Copy records byte for byte: selected records of some stores, or the intact records of a damaged store."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
     from dbloader.stores.writer import Writer
 
-_CHANGES = ("resized", "reencoded")  # outcomes that records show; the report has lines for all others
+_CHANGES = ("resized", "reencoded")  # counted from the records, because the report has no lines about them
 
 
 class RecordCopier:
@@ -58,7 +58,7 @@ class RecordCopier:
         self.created = self._manifests[0].created if self._is_same else None
 
     def settings(self, number: int) -> dict[str, str]:
-        """Return the settings that a resumed copy must share."""
+        """Return the settings that must not change when a copy resumes."""
         settings = {
             "digest of the records": ", ".join(manifest.digest for manifest in self._manifests),
             "created": ", ".join(manifest.created for manifest in self._manifests),
@@ -82,11 +82,11 @@ class RecordCopier:
         return {**common, "path": ", ".join(places), "copy": copied}
 
     def write(self, number: int, writer: Writer, progress: Callable[[int, int], object]) -> None:
-        """Write the records of a destination, and the lines of the report about them."""
+        """Write the records of a destination, and the report lines about these records."""
         part = self.selection.parts[number]
         before, total = (sum(map(len, parts)) for parts in (self.selection.parts[:number], self.selection.parts))
         lines: Counter[str] = Counter()
-        # The writer's position counts the lines that an interrupted copy wrote.
+        # The writer's position is the number of report lines that an interrupted copy has written.
         for at, event in enumerate(self._events(part)):
             lines[event["event"]] += 1
             if at >= writer.position:
@@ -101,13 +101,13 @@ class RecordCopier:
         for manifest in self._manifests:
             files.update(manifest.outcome)
             depths.update(manifest.depths)
-        if not self.selection.complete:  # changes of records are counted already
+        if not self.selection.complete:  # `_records` has counted changes and depths
             files, depths = Counter({kind: lines[kind] for kind in files if kind not in _CHANGES}), Counter()
         missing = {kind: count - writer.totals.outcome[kind] for kind, count in files.items()}
         writer.write([], outcome=missing, depths=None if writer.totals.depths else depths)
 
     def _records(self, positions: Any, files: Counter[str], depths: Counter[str]) -> Iterator[EncodedRecord]:
-        """Yield records with their new labels. Count their changes and depths, unless all records are copied."""
+        """Yield records with their new labels. If only some records are copied, count their changes and depths."""
         positions = np.asarray(positions)
         stores = np.searchsorted(self._names.starts, positions, "right") - 1
         for number in np.unique(stores).tolist():
@@ -116,7 +116,7 @@ class RecordCopier:
             for position, index, document in zip(here, indices, store.documents(indices), strict=True):
                 record = store.verified(document, index)
                 if record.crc32 != self._checksums[position]:
-                    what = f"record {index} ({record.name}) has been exchanged for another one"
+                    what = f"record {index} ({record.name}) has been replaced by another record"
                     raise DamagedStoreError(f"{store.place}: {what}")
                 if not self.selection.complete:
                     whole = decode(document, index, store.manifest.salt, view=True)
@@ -132,7 +132,7 @@ class RecordCopier:
                     yield encode(replace(whole, label=label, fields=whole.fields | boxes))
 
     def _box_labels(self, number: int, document: bytes | memoryview, index: int) -> dict[str, Any]:
-        """Return the field with new labels of a record's boxes; {} if the labels do not change."""
+        """Return ``{LABELS: new labels of the record's boxes}``, or {} if the labels do not change."""
         store, table = self._stores[number], self.selection.tables[number]
         if table is None:
             return {}
@@ -144,7 +144,7 @@ class RecordCopier:
             name = dict(enumerate(store.manifest.classes)).get(label, "without a class")
             raise OptionError(
                 f"{store.place}: record {index} ({record.name}) has a box with the label {label} ({name}), which is "
-                "not a class of the copy: leave such records out (--drop), or give all sources the same classes"
+                "not a class of the copy: leave out such records (--drop), or give all sources the same classes"
             ) from error
 
     def _events(self, part: Any) -> Iterator[dict[str, str]]:
@@ -155,7 +155,7 @@ class RecordCopier:
             for event in store.events():
                 if not self.selection.complete:
                     found = [at for at in self._names.find(event["name"]) if start <= at < start + len(store)]
-                    # Lines about records with the same name are in the order of the records.
+                    # If several records have the same name, the report has their lines in the order of the records.
                     nth = next(seen[event["name"], event["event"]]) if len(found) > 1 else 0
                     if event["event"] == "rejected" or nth >= len(found) or not _contains(part, found[nth]):
                         continue
@@ -165,10 +165,10 @@ class RecordCopier:
 def copy_intact(
     store: Store, writer: Writer, skip: Callable[[str], object], progress: Callable[[int, int], object]
 ) -> Manifest:
-    """Write all intact records, and return the manifest. Call ``skip`` with the reason for each other record.
+    """Write all intact records, and return the manifest. Call ``skip`` with the reason for each record left out.
 
-    New columns and counts are made from the records. The copy keeps the report up to its first damaged line. It has one
-    more line for each record that is left out.
+    New columns and counts are made from the records. The copy keeps the report up to its first damaged line, and adds a
+    line for each record that is left out.
 
     Raises:
         ConversionError: No record is intact.
@@ -188,7 +188,7 @@ def copy_intact(
             if isinstance(record, Damage):
                 lost.append(record)
             elif checksums is not None and record.crc32 != checksums[index]:
-                what = f"{store.place}: record {index} ({record.name}) has been exchanged for another one"
+                what = f"{store.place}: record {index} ({record.name}) has been replaced by another record"
                 lost.append(Damage(DamagedStoreError(what), index, record.name))
             else:
                 whole = decode(record.document(index, 0), index, 0, view=True)
@@ -221,7 +221,7 @@ def copy_intact(
 
 
 def _check_length(store: Store) -> None:
-    """Raise DamagedStoreError if no column has the length in the manifest, which may be a damaged, huge number."""
+    """Raise DamagedStoreError if no column confirms the manifest's number of records, which may be damaged and huge."""
     for name in COLUMNS[:-1]:
         with suppress(DamagedStoreError):
             store.open_handle().chunks(name)
@@ -230,7 +230,7 @@ def _check_length(store: Store) -> None:
 
 
 def _count_change(record: Record) -> dict[str, int]:
-    """Return ``{"resized": 1}`` or ``{"reencoded": 1}`` if the conversion changed a record's image, else ``{}``."""
+    """Return ``{"resized": 1}`` or ``{"reencoded": 1}`` if the conversion changed the image, otherwise ``{}``."""
     if not record.resized_from:
         return {}
     return {"reencoded" if record.resized_from == (record.width, record.height) else "resized": 1}
@@ -242,12 +242,12 @@ def _contains(part: Any, position: int) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return the value of an option as a manifest can store it."""
+    """Return the value of an option in a form that a manifest can store."""
     return full_path(value) if isinstance(value, Path) else [*map(_plain, value)] if isinstance(value, tuple) else value
 
 
 def _verified_checksums(store: Store) -> np.ndarray[Any, Any]:
-    """Return the CRC-32 of each record, checked against the store's digest."""
+    """Return the CRC-32 of each record, or raise DamagedStoreError if they disagree with the store's digest."""
     checksums = store.column("crc32")
     if hashlib.sha256(checksums.astype("<u4").tobytes()).hexdigest() != store.manifest.digest:
         raise DamagedStoreError(f"{store.place}: its column crc32 does not match its digest")

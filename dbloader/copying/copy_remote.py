@@ -1,7 +1,7 @@
 """Copy a store to or from object storage.
 
-The bucket contains the files of a folder of shards. ``manifest.bson`` is written last, by a conditional put. So one of
-several concurrent uploads wins, and readers see one whole store.
+The bucket contains the same files as a folder of shards. ``manifest.bson`` is written last, by a conditional put. So
+only one of several concurrent uploads succeeds, and readers always see a complete store.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from dbloader.records.manifest import Manifest
     from dbloader.stores.lmdb.shard_table import Shard
 
-# Files copied at once, each in several requests.
+# Number of files that are copied at the same time. Each file takes several requests.
 _AT_ONCE = 4
 _REMEDY = "copy the store there again (--overwrite)"
-_AGAIN = "the store there may be intact: repeat the command, which fetches only the missing files"
+_AGAIN = "the store there may be intact: repeat the command, which will fetch only the missing files"
 
 
 def copy_remote(
@@ -52,16 +52,16 @@ def copy_remote(
 ) -> Manifest:
     """Copy a store between a path on this machine and object storage.
 
-    After an interruption, the next call keeps the whole files.
+    After an interruption, the next call copies only the files that are missing or incomplete.
 
     Raises:
-        OptionError: Both places are in object storage, or one is in MongoDB.
-        StoreError: The source cannot be read, or the destination cannot be written, or is taken.
+        OptionError: Both places are in object storage, or one place is in MongoDB.
+        StoreError: The source cannot be read; or the destination cannot be written, or already has a store.
     """
     if (is_remote(source) and is_remote(destination)) or is_mongo(source) or is_mongo(destination):
         place = parse_place(source if is_remote(source) else destination)
         raise OptionError(
-            f"{place} can be copied only from or to a path: copy to a folder on this machine first, and from there"
+            f"{place} can be copied only to or from a path on this machine: copy to a folder first, then from there"
         )
     if not is_remote(source):
         return _upload(Path(checked_path(source)), str(destination), overwrite=overwrite, progress=progress)
@@ -70,7 +70,7 @@ def copy_remote(
         try:
             return _download(str(source), target, overwrite=overwrite, progress=progress)
         except OSError:
-            check_target(target, overwrite=overwrite)  # another process may have been first
+            check_target(target, overwrite=overwrite)  # raises a clearer error if another process made a store there
             raise
 
 
@@ -85,8 +85,8 @@ def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[in
         raise StoreExistsError(f"{bucket.place} exists already; overwrite (--overwrite) replaces it")
     before = bucket.get(MANIFEST_FILE, replaces.etag) if replaces else b""
     with _as_folder(source) as (folder, table):
-        # The keys depend on this store and on the replaced manifest, so a repeated upload continues. Once the place
-        # has another manifest, this upload can never be published, and anybody may remove its files.
+        # The keys depend on this store and on the replaced manifest, so a repeated upload uses the same keys. If
+        # another upload replaces the manifest, this upload can never be published, and its files may be removed.
         upload = hashlib.sha256(before + table.encode()).hexdigest()[:16]
         shards = [shard._replace(name=f"{number:05}-{upload}.lmdb") for number, shard in enumerate(table.shards)]
         new = ShardTable(table.manifest, f"index-{upload}.lmdb", shards)
@@ -100,20 +100,20 @@ def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[in
     whole = new.index_file in sizes and all(
         sizes.get(key) == shard.nbytes for key, shard in zip(files, shards, strict=False)
     )
-    # If another manifest is there, its publisher may have removed these files, and the put below is refused.
+    # If the manifest has changed, its publisher may have removed these files. Then the put below fails.
     if not whole and bucket.head(MANIFEST_FILE) == replaces:
         raise StoreError(
-            f"{bucket.place}: some files are missing or have another size: {source} was replaced, or somebody "
-            "removes files there; repeat the command"
+            f"{bucket.place}: some files are missing or have another size, because {source} was replaced or another "
+            "program removes files there: repeat the command"
         )
     try:
         bucket.put_if(MANIFEST_FILE, new.encode(), replaces)
     except StoreExistsError:
         bucket.delete(files)
         raise
-    except StoreError as error:  # keep the shards: the manifest may have been written
-        raise type(error)(f"{error}; it may be published nevertheless: check with dbloader info {place}") from None
-    bucket.delete(there.keys() - files.keys())  # files of the replaced store, and of uploads that lost
+    except StoreError as error:  # keep the shards, because the manifest may have been written
+        raise type(error)(f"{error}; the store may be published anyway: check with dbloader info {place}") from None
+    bucket.delete(there.keys() - files.keys())  # files of the replaced store and of failed uploads
     return table.manifest
 
 
@@ -129,7 +129,7 @@ def _for_each_file(
                 done += length
                 progress(done, table.manifest.length)
         except BaseException:
-            bucket.close()  # otherwise running transfers would finish first
+            bucket.close()  # otherwise the error would wait until running transfers are finished
             raise
 
 
@@ -156,7 +156,7 @@ def _as_folder(source: Path) -> Iterator[tuple[Path, ShardTable]]:
                 classes=manifest.classes,
                 source=manifest.source,
                 created=manifest.created,
-                salt=manifest.salt,  # a repeated upload has the same index
+                salt=manifest.salt,  # makes the same index when the upload is repeated
                 index="index.lmdb",
             ),
         )
@@ -167,7 +167,7 @@ def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[
     replaces = check_target(target, overwrite=overwrite)
     table = ShardTable.decode(bucket.manifest(), bucket.place)._replace(previous="")
     shards = dict(zip(table.files, table.shards, strict=False))
-    # The name is unique to the store, so several processes may fill the folder at once.
+    # The name of the folder contains a hash of the store, so several processes may fill the folder at the same time.
     folder = target.with_name(f"{target.name}.copy-{hashlib.sha256(table.encode()).hexdigest()[:8]}")
     folder.mkdir(exist_ok=True)
     (folder / SHARD_FOLDER).mkdir(exist_ok=True)
@@ -175,14 +175,14 @@ def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[
     def fetch(name: str) -> None:
         path, where = folder / name, f"{bucket.place}/{name}"
         with suppress(FileNotFoundError, StoreError):
-            _check(path, where, shards.get(name), table.manifest)  # from an interrupted copy
+            _check(path, where, shards.get(name), table.manifest)  # an interrupted copy may have fetched this file
             return
         aside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
         try:
             try:
                 bucket.fetch(name, aside)
             except StoreNotFoundError as error:
-                what = "if the store there was replaced meanwhile, repeat the command to fetch the new one"
+                what = "if the store there was replaced meanwhile, repeat the command to fetch the new store"
                 raise StoreNotFoundError(f"{error}; {what}") from error
             except NotWholeError as error:
                 raise NotWholeError(f"{error}: {_AGAIN}") from error
@@ -195,7 +195,7 @@ def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[
 
     _for_each_file(table, fetch, bucket, progress)
     for path in folder.rglob("*.lmdb.*"):
-        path.unlink(missing_ok=True)  # from a killed copy
+        path.unlink(missing_ok=True)  # a killed copy has left this file
     if replaces:
         move_into(folder, table, target)
         shutil.rmtree(folder, ignore_errors=True)
@@ -206,7 +206,7 @@ def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[
 
 
 def _check(path: Path, place: str, shard: Shard | None, manifest: Manifest) -> None:
-    """Raise DamagedStoreError unless a file is this shard; with None, unless it is the index of the manifest."""
+    """Raise DamagedStoreError if a file is not the expected shard, or for ``shard=None`` the store's index."""
     found = path.stat().st_size
     if shard and found != shard.nbytes:
         raise DamagedStoreError(f"{place} has {found:,} bytes, not {shard.nbytes:,}: {_REMEDY}")
@@ -215,4 +215,4 @@ def _check(path: Path, place: str, shard: Shard | None, manifest: Manifest) -> N
     except lmdb.Error as error:
         raise translate(error, place, remedy=_REMEDY) from error
     except OtherStoreError as error:
-        raise DamagedStoreError(f"{place} is not what was put there: {_REMEDY}") from error
+        raise DamagedStoreError(f"{place} is not the file that was uploaded: {_REMEDY}") from error

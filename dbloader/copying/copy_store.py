@@ -53,47 +53,47 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
     The bytes of images do not change, and images are not decoded. Every record is checked before it is written. A copy
     of one source without options has the same records, report and manifest. Records keep the order of the sources.
 
-    All destinations are written before the first is published. If a record is damaged or the copy is interrupted before
-    then, no destination changes. ``resume`` continues after the last commit.
+    All destinations are written before any is published. If a record is damaged or the copy is interrupted before that,
+    no destination changes. ``resume`` continues after the last commit.
 
     Args:
-        source: Place of the store, or several places. Classes with the same name become one, also for boxes (the
-            field ``box_labels``). All other fields stay as they are, also masks with class numbers. A single whole
-            store may be copied to or from object storage (``s3://``, ``gs://``, ``az://``).
+        source: Place of the store, or several places. Classes with the same name become one class, for images and for
+            boxes (the field ``box_labels``). All other fields are copied unchanged, including masks with class numbers.
+            A single whole store may be copied to or from object storage (``s3://``, ``gs://``, ``az://``).
         destination: Place of the copy; with ``split``, one place for each fraction.
         select: Listing of the records to copy: a ``.txt`` with a name on each line, or a ``.jsonl``, ``.json``,
             ``.csv`` or ``.tsv`` with a column ``name``, ``path`` or ``index`` (the position in the first source). A
             missing record is an error.
-        drop: Listing of the records to leave out; a warning counts those that are missing.
+        drop: Listing of the records to leave out. If listed records are missing, a warning counts them.
         classes: Copy only the records of these classes. Their labels start from 0.
         where: Copy only the records that this query finds, such as ``"width<64 score>0.5"`` (docs/queries.md).
-        labels: Listing with a column ``label``, ``class`` or ``target``: integers or class names. Records that it
-            does not list keep their labels. If it lists all, the copy has only its classes.
-        marks: Marks of the viewer (docs/viewer.md), one file or several: leave out the records marked ``drop``, and
+        labels: Listing with a column ``label``, ``class`` or ``target``: integers or class names. Records that are not
+            listed keep their labels. If all records are listed, the copy has only the classes of the listing.
+        marks: One or more files of marks from the viewer (docs/viewer.md): leave out the records marked ``drop``, and
             set the marked labels. An unknown record is an error, and so are two files that disagree about a record.
-        rename_classes: New names of classes. Two classes with the same new name become one.
-        split: Fractions of the records, whose sum is 1: divide them at random, each label in these proportions.
+        rename_classes: New names of classes. Two classes with the same new name become one class.
+        split: Fractions with the sum 1. The records of each label are divided at random by these fractions.
         seed: Seed of ``split``.
         overwrite: Replace the store at a destination when the copy is finished.
-        resume: Continue an interrupted copy, or begin one. The sources, and the options that decide the records, must
-            be the same. A copy to or from object storage always continues.
+        resume: Continue an interrupted copy, or begin a new copy. The sources, and the options that affect the records,
+            must be the same. A copy to or from object storage always continues.
         skip_damaged: Leave out the damaged records of a single source, and call this function, such as ``print``, with
             the reason for each. The report of the copy contains the reasons too. Images are not decoded; if the store
             was made with ``check="none"``, ``convert`` checks them.
         progress: Called with the number of records copied, and the total.
 
     Returns:
-        The manifest; with ``split``, one for each destination.
+        The manifest of the copy; with ``split``, the manifest of each destination.
 
     Raises:
         TypeError: A place or a listing is not a path, ``overwrite`` or ``resume`` is not a bool, or ``seed`` is not an
             int.
-        OptionError: An option is wrong; a destination is a source or a part of one; no record matches; or the labels of
-            two sources cannot be joined.
+        OptionError: An option is wrong; a destination is a source or a part of a source; no record matches; or the
+            labels of two sources cannot be joined.
         SourceError: A listing cannot be read, or lists a missing record; or two files of marks disagree.
-        StoreError: A source cannot be read, or a destination cannot be written, or is taken.
+        StoreError: A source cannot be read; or a destination cannot be written, or already has a store.
         DamagedRecordError: A record of a source is damaged.
-        ConversionError: No record is intact, with ``skip_damaged``.
+        ConversionError: ``skip_damaged`` is given, but no record is intact.
         DamagedStoreError: A record does not match the columns or the digest of its source.
     """
     sources, places = _each("source", source), _each("destination", destination)
@@ -109,11 +109,9 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
         wanted = "one destination without split" if split is None else f"a destination for each of {len(split)} parts"
         raise OptionError(f"split (--split): there must be {wanted}, got {len(places)}")
     if len(set(map(str, places))) < len(places):
-        raise OptionError(
-            "split (--split): each part needs a place of its own, and two of the destinations are the same"
-        )
+        raise OptionError("split (--split): each part needs another destination, but two destinations are the same")
     options: dict[str, Any] = {
-        "select": None if select is None else Path(select),  # as a Path, "" is true, and an error later
+        "select": None if select is None else Path(select),  # Path("") is true, so "" is refused later
         "drop": None if drop is None else Path(drop),
         "classes": checked_names("classes", classes, "('cat', 'dog')"),
         "where": where,
@@ -129,19 +127,20 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
         wrong = [name for name, value in unfit.items() if value]
         if wrong:
             raise OptionError(
-                f"skip_damaged (--skip-damaged) copies one store, without {', '.join(wrong)}: choose from the copy"
+                f"skip_damaged (--skip-damaged) copies one store, without {', '.join(wrong)}: make this copy first, "
+                "and use the other options on the copy"
             )
         with open_store(sources[0]) as store:
             check_destination(places[0], [store])
             with create_store(places[0], overwrite=overwrite) as writer:
                 return copy_intact(store, writer, skip_damaged, progress)
     if any(map(is_remote, (*sources, *places))):
-        checked_flag("resume", resume)  # it continues in any case
+        checked_flag("resume", resume)  # has no effect, because such a copy always continues
         wrong = [name for name, value in options.items() if value] + ["several sources"] * (len(sources) > 1)
         if wrong:
             raise OptionError(
-                f"to or from object storage a store is copied as it is, without {', '.join(wrong)}: copy it to a path "
-                "on this machine first, and choose from that"
+                f"a copy to or from object storage is a whole store, without {', '.join(wrong)}: copy the store to a "
+                "path on this machine first, and use these options there"
             )
         overwrite = checked_flag("overwrite", overwrite)
         return copy_remote(sources[0], places[0], overwrite=overwrite, progress=progress)
@@ -153,7 +152,7 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
         copy = RecordCopier(stores, options)
         if split and resume:
             done = [_published(place, copy.source(number)) for number, place in enumerate(places)]
-            done = done if None in done else [None] * len(places)  # then a writer raises that nothing can be resumed
+            done = done if None in done else [None] * len(places)  # if all are finished, a writer raises the error
         writers = {
             number: stack.enter_context(create_store(place, overwrite=overwrite, resume=resume, resumable=True))
             for number, place in enumerate(places)
@@ -167,15 +166,15 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
             done[number] = writer.finish(
                 classes=copy.selection.classes, source=copy.source(number), created=copy.created
             )
-            if writer.replaces:  # a report in the working directory may belong to another server
+            if writer.replaces:  # otherwise the file may be the report of a store with the same name on another server
                 with suppress(OSError):
-                    writer.report_path.unlink()  # of the replaced store
+                    writer.report_path.unlink()
     manifests = [manifest for manifest in done if manifest]
     return manifests[0] if split is None else manifests
 
 
 def _published(place: Place, source: dict[str, Any]) -> Manifest | None:
-    """Return the manifest at a place if it is a finished copy with this ``source``."""
+    """Return the manifest at a place if the place has a finished copy with this ``source``, otherwise None."""
     with suppress(StoreError), open_store(place) as store:
         if store.manifest.source == source:
             return store.manifest

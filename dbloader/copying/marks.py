@@ -1,7 +1,7 @@
-"""Marks: what people decide about records in the viewer, in a listing beside the store.
+"""Read marks: decisions about records that people make in the viewer, in a ``.jsonl`` listing beside the store.
 
-Each line of the ``.jsonl`` has the ``index`` and the ``name`` of a record, and what was decided: ``"drop": true``, a
-``label``, or ``tags``. The name shows that the marks belong to this store.
+Each line has the ``index`` and the ``name`` of a record, and the decisions: ``"drop": true``, a ``label``, or ``tags``.
+The name shows that the marks belong to this store.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 KEYS = ("drop", "label", "tags")
 MOST_LETTERS = 500
-"""Most letters of all tags of a record. With them, a column of tags has room for every record."""
+"""Most letters that all tags of a record may have together. The limit ensures that a column can hold all tags."""
 
 
 class MarkListing(NameListing):
-    """The marks in a file. Every mistake is an error, which names the row.
+    """The marks in a file. Every mistake in the file raises an error that names the row.
 
     Args:
-        marks: The file.
+        marks: Path of the file.
         names: The names of the records.
-        key: Read only the rows with this one of ``KEYS``, for ``find`` and ``labels``. None for all rows.
+        key: One of ``KEYS``, to read only rows with this key, for ``find`` and ``labels``. None for all rows.
     """
 
     def __init__(self, marks: str | os.PathLike[str], names: RecordNames, key: str | None = None) -> None:
@@ -44,35 +44,36 @@ class MarkListing(NameListing):
         for number, row, positions in super().rows():
             where = f"{self.where}, row {number}"
             if unknown := row.keys() - {"index", "name", *KEYS}:
-                self._fail(where, f"a mark has index, name, {', '.join(KEYS)}, and not {short_repr(min(unknown), 50)}")
+                self._fail(where, f"a mark has index, name, {', '.join(KEYS)}, but not {short_repr(min(unknown), 50)}")
             if not isinstance(row.get("drop", False), bool):
-                self._fail(where, f"drop is true or false, got {short_repr(row['drop'], 50)}")
+                self._fail(where, f"drop must be true or false, got {short_repr(row['drop'], 50)}")
             if not isinstance(row.get("label", ""), (str, int, type(None))) or isinstance(row.get("label"), bool):
-                self._fail(where, f"a label is an integer, a name or null, got {short_repr(row['label'], 50)}")
+                self._fail(where, f"a label must be an integer, a name or null, got {short_repr(row['label'], 50)}")
             if wrong := why_not_tags(row.get("tags", ["a"])):
                 self._fail(where, wrong)
             if not row.get("name") and any(map(self._names.name, positions)):
                 self._fail(where, "has no name: the name of the record shows that the marks belong to this store")
             if not seen.isdisjoint(positions):
-                self._fail(where, "an earlier row has the same record; keep one row for a record")
+                self._fail(where, "an earlier row has the same record; keep one row for each record")
             seen.update(positions)
             if self._key is None or (row.get("drop") if self._key == "drop" else self._key in row):
                 yield number, row, positions
 
 
 def why_not_tags(tags: Any) -> str | None:
-    """Return why a value is not the tags of a record; None if it is."""
+    """Return why a value cannot be the tags of a record; None if it can."""
     if not isinstance(tags, list) or not tags or not all(isinstance(tag, str) and tag.strip() for tag in tags):
-        return f'tags are a list of texts, such as ["blurry"], got {short_repr(tags, 50)}'
+        return f'tags must be a list of texts, such as ["blurry"], got {short_repr(tags, 50)}'
     letters = len(", ".join(tags))
-    return f"its tags have {letters:,} letters; {MOST_LETTERS} fit" if letters > MOST_LETTERS else None
+    return f"its tags have {letters:,} letters, but at most {MOST_LETTERS} fit" if letters > MOST_LETTERS else None
 
 
 def check_agreement(files: Sequence[str | os.PathLike[str]], names: RecordNames) -> None:
-    """Compare the marks in several files.
+    """Check that several files of marks do not disagree about a record.
 
     Raises:
-        SourceError: Two files drop and keep the same record, or give it different labels; or a file has a mistake.
+        SourceError: One file drops a record that another file labels; two files give a record different labels; or a
+            file has a mistake.
     """
     decided: dict[int, tuple[str, str]] = {}
     for file in files if len(files) > 1 else ():
@@ -84,4 +85,4 @@ def check_agreement(files: Sequence[str | os.PathLike[str]], names: RecordNames)
                 before, there = decided.setdefault(position, (what, f"{file}, row {number}"))
                 if before != what:
                     record = f"record {position} ({names.name(position)})"
-                    raise SourceError(f"{there}, and {file}, row {number}, disagree about {record}: {before}, {what}")
+                    raise SourceError(f"{there}, and {file}, row {number}, disagree about {record}: {before} or {what}")

@@ -1,7 +1,7 @@
 """Find the records that a listing names, in one or more stores.
 
-A ``.txt`` has a name on each line. Any other listing has a column ``name``, ``path`` or ``index``. Positions number the
-records of all stores, in the order of the stores.
+A ``.txt`` has a name on each line. Any other listing has a column ``name``, ``path`` or ``index``. A position is the
+number of a record if the records of all stores are counted together, in the order of the stores.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _EXAMPLES = 3
 
 
 class RecordNames:
-    """Names of the records of several stores. The first use loads them: 16 bytes for each record, and the names."""
+    """Names of the records of several stores. They are loaded at first use, and take 16 bytes each plus their text."""
 
     def __init__(self, stores: Sequence[Store]) -> None:
         self.stores = stores
@@ -57,24 +57,27 @@ class RecordNames:
         return order, self._hashes[order]
 
     def store_of(self, position: int) -> int:
-        """Return the number of the store with the record at a position."""
+        """Return the number of the store that contains the record at a position."""
         return bisect_right(self.starts, position) - 1
 
     def name(self, position: int) -> str:
-        """Return the name of the record at a position, or ""."""
+        """Return the name of the record at a position; "" for an unnamed record."""
         store = self.store_of(position)
         return self._names[store][position - self.starts[store]]
 
     def find(self, name: str) -> list[int]:
-        """Return the positions of all records with this name, ascending."""
+        """Return the positions of all records with a name, in ascending order."""
         order, hashes = self._order
         wanted = np.uint32(name_hash(name.encode("utf-8", "surrogateescape")))
         first, stop = hashes.searchsorted(wanted), hashes.searchsorted(wanted, "right")
         return [position for position in order[first:stop].tolist() if name and self.name(position) == name]
 
     def repeated(self, keep: Array) -> Iterator[str]:
-        """Yield the name of each record in ``keep`` (bool, by position) if an earlier store also has it there."""
-        hashes = np.where(keep, self._hashes, 0)  # 0 means no name
+        """Yield the name of each kept record whose name also occurs among the kept records of an earlier store.
+
+        ``keep`` is a mask of the kept records: bool, by position.
+        """
+        hashes = np.where(keep, self._hashes, 0)  # unnamed records have the hash 0 too
         values, counts = np.unique(hashes, return_counts=True)
         for position in np.flatnonzero(np.isin(hashes, values[(counts > 1) & (values > 0)])).tolist():
             name = self.name(position)
@@ -84,10 +87,9 @@ class RecordNames:
 
 
 class NameListing:
-    """A listing of records to select, drop or label.
+    """A listing of records to select, drop or label. ``where`` is its path for messages.
 
-    ``where`` is the listing in messages. A name without a record is an error after the last row, or a warning without
-    ``must_exist``.
+    If the listing names missing records, an error follows the last row; a warning if ``must_exist`` is False.
     """
 
     def __init__(self, listing: str | os.PathLike[str], names: RecordNames, *, must_exist: bool = True) -> None:
@@ -104,10 +106,10 @@ class NameListing:
         return found
 
     def labels(self) -> tuple[Array, Array, tuple[str, ...]]:
-        """Return (mask of listed records, labels, class names); class names are () for integers."""
+        """Return (mask of listed records, labels, class names). Class names are () if the labels are integers."""
         given = np.zeros(self._names.starts[-1], bool)
         labels = np.full(len(given), NO_LABEL)
-        first: dict[str, str] = {}  # first row of each label that is text
+        first: dict[str, str] = {}  # for each label that is a text, its first row
         numbers: dict[str, int] = {}
         integer = ""
         for number, row, positions in self.rows():
@@ -121,13 +123,13 @@ class NameListing:
             elif type(label) is int and abs(label) < 2**63:
                 value, integer = label, integer or f"row {number}"
             elif label not in (None, ""):
-                self._fail(where, f"a label is a 64-bit integer, a name or null, got {short_repr(label, 50)}")
+                self._fail(where, f"a label must be a 64-bit integer, a name or null, got {short_repr(label, 50)}")
             if np.any(given[positions] & (labels[positions] != value)):
                 self._fail(where, "gives a record another label than an earlier row")
             given[positions], labels[positions] = True, value
         if first and integer:
-            both = f"the label of {integer} is an integer, of {next(iter(first.values()))} a name"
-            self._fail(self.where, f"{both}: give every row an integer or every row a name")
+            both = f"the label of {integer} is an integer, but the label of {next(iter(first.values()))} is a name"
+            self._fail(self.where, f"{both}: use integers in all rows or names in all rows")
         classes, known = number_labels(first, self.where, may_be_integers=is_text(self._listing))
         if first:
             some = labels != NO_LABEL
@@ -145,11 +147,11 @@ class NameListing:
             where = f"{self.where}, row {number}"
             name = next((row[column] for column in _NAME_COLUMNS if row.get(column) not in (None, "")), None)
             if name is not None and not isinstance(name, str):
-                self._fail(where, f"a name is text, got {short_repr(name, 50)}")
+                self._fail(where, f"a name must be a text, got {short_repr(name, 50)}")
             if row.get("index") not in (None, ""):
                 found = [self._checked_index(row["index"], name, where)]
             elif name is None:
-                self._fail(where, f"has nothing in a column called {' or '.join(_NAME_COLUMNS)} or index")
+                self._fail(where, f"has no value in a column called {' or '.join(_NAME_COLUMNS)} or index")
             else:
                 found = self._names.find(name) or self._names.find(posixpath.normpath(name))
                 missing += not found
@@ -160,14 +162,14 @@ class NameListing:
             stores = " or ".join(store.place for store in self._names.stores)
             what = f"{self.where}: {missing:,} of its rows name no record of {stores}: {shown}"
             if self._must_exist:
-                raise SourceError(f"{what}; take them out of the listing, or give the store that has them too")
+                raise SourceError(f"{what}; remove these rows, or add the store that contains these records")
             warnings.warn(what, UserWarning, stacklevel=7)
 
     def _checked_index(self, index: Any, name: str | None, where: str) -> int:
-        """Return the index in a row, after a comparison of the record's name with the name in the row."""
+        """Return the index in a row. Raise an error if the record has another name than the row."""
         store = self._names.stores[0]
         if isinstance(index, str) and index.isdecimal():
-            index = int(index[:20])  # a longer number is not an index either
+            index = int(index[:20])  # more digits are too large for an index anyway
         if type(index) is not int or not 0 <= index < len(store):
             self._fail(where, f"{store.place} has no record {short_repr(index, 50)}")
         if name not in (None, self._names.name(index)):

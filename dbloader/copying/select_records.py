@@ -1,4 +1,4 @@
-"""Choose the records of a copy and their labels, from the columns alone."""
+"""Select the records of a copy and their new labels. This reads only columns, not records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-_ROUNDING = 1e-6  # the sum of fractions may differ from 1 by so much
+_ROUNDING = 1e-6  # the sum of fractions may differ from 1 by this much
 _SHOWN = 5
 
 
@@ -31,11 +31,12 @@ class Selection(NamedTuple):
     """The records of each destination, by position. Positions number the records of all sources, in their order.
 
     Attributes:
-        parts: Positions of each destination's records, ascending.
-        labels: New labels, int64, shape (records of all sources,); None if no label changes.
-        classes: Class names of every destination.
+        parts: Positions of the records of each destination, in ascending order.
+        labels: New labels: int64, shape (records of all sources,); None if no label changes.
+        classes: Class names, the same for every destination.
         complete: Whether there is one destination, which gets all records.
-        tables: For each source, the new label of each remaining class, for labels of boxes; None if no label changes.
+        tables: A dict for each source, which maps old labels of remaining classes to new labels, for the labels of
+            boxes. None if no label of the source changes.
     """
 
     parts: list[Any]
@@ -54,7 +55,7 @@ class Selection(NamedTuple):
 
 
 def select_records(names: RecordNames, options: Mapping[str, Any]) -> Selection:
-    """Return the records of each destination of a copy. For the options see ``copy_store``."""
+    """Return the records of each destination of a copy. ``copy_store`` describes the options."""
     old = np.concatenate([store.column("label") for store in names.stores])
     keep = _match(names, options)
     new, classes = _unite_labels(names, old, keep, options)
@@ -62,7 +63,7 @@ def select_records(names: RecordNames, options: Mapping[str, Any]) -> Selection:
         repeated = names.repeated(keep)
         if first := [*islice(repeated, _SHOWN)]:
             count = len(first) + sum(1 for _ in repeated)
-            what = f"{count:,} records have the name of a record of an earlier source: {', '.join(map(repr, first))}"
+            what = f"{count:,} records have the name of a record in an earlier source: {', '.join(map(repr, first))}"
             warnings.warn(f"{what}{', …' * (count > len(first))}; all are copied", UserWarning, stacklevel=4)
     positions = np.flatnonzero(keep)
     changed = None if np.array_equal(new[keep], old[keep]) else new
@@ -74,7 +75,7 @@ def select_records(names: RecordNames, options: Mapping[str, Any]) -> Selection:
 
 
 def _table(own: Sequence[str], united: Sequence[str], options: Mapping[str, Any]) -> dict[int, int] | None:
-    """Return the new label of each remaining class of a store; None if no label changes."""
+    """Return a dict from the old to the new label of each remaining class of a store; None if no label changes."""
     wanted, rename = options["classes"], options["rename_classes"]
     if own == united and not rename:
         return None
@@ -113,8 +114,8 @@ def _match(names: RecordNames, options: Mapping[str, Any]) -> Array:
 def _unite_labels(
     names: RecordNames, old: Array, keep: Array, options: Mapping[str, Any]
 ) -> tuple[Array, tuple[str, ...]]:
-    """Return the new label of each record, and the class names. Classes with the same name become one."""
-    # Each store, and each listing, gives labels with class names of its own.
+    """Return the new label of each record, and the class names. Classes with the same name become one class."""
+    # A label comes from a store or from a listing, its origin. Each origin has its own class names.
     count, wanted = len(names.stores), options["classes"]
     labels, origin = old, np.repeat(np.arange(count), np.diff(names.starts))
     places = [store.place for store in names.stores]
@@ -122,22 +123,22 @@ def _unite_labels(
         tuple(name if not wanted or name in wanted else None for name in store.manifest.classes)
         for store in names.stores
     ]
-    common = classes[0] if len({*classes}) == 1 else ()  # integers in a listing are labels of the stores' classes
+    common = classes[0] if len({*classes}) == 1 else ()  # integers in a listing mean labels of these classes
     listings = [NameListing(options["labels"], names)] if options["labels"] else []
     for listing in (*listings, *(MarkListing(marks, names, "label") for marks in options["marks"])):
         given, values, own = listing.labels()
         labels, origin = np.where(given, values, labels), np.where(given, len(classes), origin)
         classes.append(own or common)
         places.append(listing.where)
-        if not isinstance(listing, MarkListing) and given[keep].all():  # as in a conversion, it decides the classes too
+        if not isinstance(listing, MarkListing) and given[keep].all():  # the copy has only the listing's classes
             classes[:-1] = [()] * count
     has_label = keep & (labels != NO_LABEL)
     bare = [at for at, own in enumerate(classes) if not own and np.any(has_label & (origin == at))]
     if bare and any(classes):
         named = places[next(at for at, own in enumerate(classes) if own)]
         raise OptionError(
-            f"{named} has class names, and the labels of {places[bare[0]]} are integers: give each record the name of "
-            "its class by a listing (--labels)"
+            f"{named} has class names, but the labels of {places[bare[0]]} are integers: give the class name of each "
+            "record in a listing (--labels)"
         )
     united, tables = _unite_classes(classes, places, options["rename_classes"])
     new = labels.copy()
@@ -154,9 +155,9 @@ def _unite_labels(
 def _unite_classes(
     classes: Sequence[Sequence[str | None]], places: Sequence[str], rename: Mapping[str, str]
 ) -> tuple[tuple[str, ...], list[Array]]:
-    """Return all class names, and for each origin the new label of each of its labels; -1 for a class None.
+    """Return all class names, and for each origin an array with the new label of each old label.
 
-    The new names are sorted if the names of each origin are sorted, as in an image folder.
+    The new label is -1 if the class is None. The new names are sorted if the names of each origin are sorted.
     """
     known = [[name for name in own if name is not None] for own in classes]
     _check_known("rename_classes (--rename-class)", rename, known)
@@ -164,7 +165,7 @@ def _unite_classes(
         return tuple(next(filter(None, known), ())), [np.arange(len(own)) for own in known]
     for own, place in zip(known, places, strict=True):
         if twice := next((name for name in own if own.count(name) > 1), None):
-            raise OptionError(f"{place}: two of its classes are called {twice!r}, so a name does not identify a class")
+            raise OptionError(f"{place}: two classes are called {twice!r}, so a name does not identify a class")
     renamed = dict.fromkeys(rename.get(name, name) for name in chain(*known))
     united = tuple(sorted(renamed) if all(own == sorted(own) for own in known) else renamed)
     label = {name: number for number, name in enumerate(united)}
@@ -174,18 +175,19 @@ def _unite_classes(
 
 
 def _split(positions: Array, labels: Array, fractions: Sequence[float], seed: int) -> list[Array]:
-    """Divide positions at random into parts of these fractions.
+    """Divide positions at random into parts with these fractions.
 
-    Each part gets its share of all records, rounded. Its share of each label is exact to one or two records.
+    Each part gets its share of all records, rounded. Within each label, the number of records differs from the exact
+    share by at most one or two.
     """
     if any(not 0 < part < 1 for part in fractions) or abs(sum(fractions) - 1) > _ROUNDING:
-        raise OptionError(f"split (--split) must be fractions of the records whose sum is 1, got {[*fractions]}")
+        raise OptionError(f"split (--split) must be fractions with the sum 1, got {[*fractions]}")
     shares = np.array(fractions) * len(positions)
     sizes = np.floor(shares).astype(np.int64)
     sizes[np.argsort(sizes - shares, kind="stable")[: len(positions) - sizes.sum()]] += 1
     if not sizes.all():
-        raise OptionError(f"split (--split) leaves a part without a record: there are {len(positions)} to divide")
-    # Spread each part evenly along the records, which are in a random order of labels.
+        raise OptionError(f"split (--split) leaves a part without a record: there are only {len(positions)} records")
+    # Sort the records by label, in random order within each label, and spread each part evenly along this order.
     evenly = np.concatenate([(np.arange(size) + 0.5) / size for size in sizes.tolist()])
     sequence = np.repeat(np.arange(len(sizes)), sizes)[np.argsort(evenly, kind="stable")]
     of_label = bits(labels, derive_keys(2, "split", seed, "label"))

@@ -54,7 +54,7 @@ def test_verify_finds_damaged_records_and_columns_of_one_chunk(tmp_path: Path) -
     report = verify_store(place)
     assert [index for index, _, _ in named(report)] == [3, 5, None, None, None]
     reasons = "\n".join(row["reason"] for row in report.first)
-    for what in ("column name does not fit", "column label does not fit", "column width is missing or damaged"):
+    for what in ("column name disagrees", "column label disagrees", "column width is missing or damaged"):
         assert what in reasons
     # A column that is wrong only at a damaged record is not reported as a second problem.
     write(place, make_records(20), overwrite=True)

@@ -76,10 +76,10 @@ def test_difference_from_another_store_is_named(shell: Shell, root: Path, store:
 
 def test_output_never_replaces_a_file(shell: Shell, store: Path) -> None:
     before = store.read_bytes()
-    check_error(shell("verify", store, "--output", store), r"must be a new file, and .*out\.lmdb exists", 2)
+    check_error(shell("verify", store, "--output", store), r"must be a new file, but .*out\.lmdb exists", 2)
     assert store.read_bytes() == before
     assert not store.with_name("out.lmdb.partial").exists()
 
 
 def test_listing_without_a_source_is_refused(shell: Shell, store: Path) -> None:
-    check_error(shell("verify", store, "--listing", "x.csv"), r"give that too \(--against\)", 2)
+    check_error(shell("verify", store, "--listing", "x.csv"), r"give the source too \(--against\)", 2)

@@ -108,8 +108,8 @@ def test_select_refuses_unknown_names_and_drop_only_warns(store: Path, tmp_path:
             {"index": 0, "name": "x"},
             r"row 1: record 0 of .*all.lmdb is 'cat/000.jpg', not 'x': the listing belongs",
         ),
-        ({"weight": 1}, "row 1: has nothing in a column called name or path or "),
-        ({"name": 7}, "row 1: a name is text, got 7"),
+        ({"weight": 1}, "row 1: has no value in a column called name or path or "),
+        ({"name": 7}, "row 1: a name must be a text, got 7"),
     ],
 )
 def test_ambiguous_row_is_refused(store: Path, tmp_path: Path, row: Any, message: str) -> None:
@@ -123,7 +123,7 @@ def test_query_selects_records_from_every_source(store: Path) -> None:
     assert names(store, where="width!=80 label<1") == names(store, classes=["cat"])
     assert len(names(store, where="bytes>-1 label<=2")) == 32
     two = store.with_name("two.lmdb")
-    with pytest.warns(UserWarning, match="have the name of a record of an earlier source"):
+    with pytest.warns(UserWarning, match="have the name of a record in an earlier source"):
         copy_store([store, store], two, where="class:eel or name:cat/*")
     with open_store(two) as copy:
         assert [*copy.names()] == 2 * names(store, where="class:eel or class:cat")
@@ -208,7 +208,7 @@ def test_unlisted_records_keep_their_labels(store: Path, tmp_path: Path) -> None
         (
             [{"index": 0, "label": "a"}, {"index": 1, "label": 1}],
             SourceError,
-            "the label of row 2 is an integer, of ro",
+            "the label of row 2 is an integer, but the label of ro",
         ),
     ],
 )

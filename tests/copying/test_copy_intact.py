@@ -43,7 +43,7 @@ def source(tmp_path: Path) -> Path:
     [
         (flipped, "its CRC-32 is"),
         (lambda source: None, "is missing"),
-        (exchanged, "has been exchanged for another one"),
+        (exchanged, "has been replaced by another record"),
     ],
 )
 def test_skip_damaged_leaves_out_and_names_a_damaged_record(

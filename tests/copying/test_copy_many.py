@@ -61,7 +61,7 @@ def test_merged_stores_equal_one_conversion(tmp_path: Path) -> None:
     plant(first, {"b/cut.jpg": photo()[:-2], "d/text.jpg": b"text"})
     for name, root in (("a", first), ("b", second)):
         convert(root, tmp_path / f"{name}.lmdb")
-    with pytest.warns(UserWarning, match=r"10 records have the name of a record of an earlier source: 'd/0001.jpg', "):
+    with pytest.warns(UserWarning, match=r"10 records have the name of a record in an earlier source: 'd/0001.jpg', "):
         merged = copy_store([tmp_path / "a.lmdb", tmp_path / "b.lmdb"], tmp_path / "ab.lmdb")
     assert verified(tmp_path / "ab.lmdb") == merged.digest
     assert merged.classes == ("a", "b", "d")
@@ -85,9 +85,9 @@ def test_merged_stores_equal_one_conversion(tmp_path: Path) -> None:
 def test_merge_is_equal_in_lmdb_and_mongodb(tmp_path: Path, mongo_uri: str) -> None:
     make(tmp_path / "a.lmdb", 100)
     make(f"{mongo_uri}.b", 100, seed=1)
-    with pytest.warns(UserWarning, match="have the name of a record of an earlier source"):
+    with pytest.warns(UserWarning, match="have the name of a record in an earlier source"):
         there = copy_store([tmp_path / "a.lmdb", f"{mongo_uri}.b"], mongo_uri)
-    with pytest.warns(UserWarning, match="have the name of a record of an earlier source"):
+    with pytest.warns(UserWarning, match="have the name of a record in an earlier source"):
         here = copy_store([tmp_path / "a.lmdb", f"{mongo_uri}.b"], tmp_path / "ab.lmdb")
     assert documents(tmp_path / "ab.lmdb") == documents(mongo_uri) == [
         encode(record).document(index, 0) for index, record in enumerate(make_records(100) + make_records(100, 1))
@@ -110,14 +110,14 @@ def test_unsorted_classes_are_merged_in_source_order(tmp_path: Path) -> None:
 def test_labels_of_different_kinds_are_refused_with_a_remedy(tmp_path: Path) -> None:
     one = write(tmp_path / "1.lmdb", [0, 1], ("dog", "cat"), "a")
     two = write(tmp_path / "2.lmdb", [0, 1], (), "b")
-    told = r"1\.lmdb has class names, and the labels of .*2\.lmdb are integers: give .* by a listing \(--labels\)"
+    told = r"1\.lmdb has class names, but the labels of .*2\.lmdb are integers: give .* in a listing \(--labels\)"
     with pytest.raises(OptionError, match=told):
         copy_store([one, two], tmp_path / "out.lmdb")
     (tmp_path / "labels.csv").write_text("name,label\nb0,cat\nb1,dog\na0,dog\na1,cat\n")
     copy_store([one, two], tmp_path / "out.lmdb", labels=tmp_path / "labels.csv")
     assert named(tmp_path / "out.lmdb") == [("a0", "dog"), ("a1", "cat"), ("b0", "cat"), ("b1", "dog")]
     twice = write(tmp_path / "4.lmdb", [0, 1], ("crane", "crane"), "d")
-    with pytest.raises(OptionError, match=r"4\.lmdb: two of its classes are called 'crane'"):
+    with pytest.raises(OptionError, match=r"4\.lmdb: two classes are called 'crane'"):
         copy_store([one, twice], tmp_path / "out.lmdb", overwrite=True)
 
 
@@ -207,9 +207,9 @@ def test_parts_of_a_selection_share_its_classes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fractions", "count", "message"),
     [
-        ([0.9, 0.2], 2, r"split \(--split\) must be fractions of the records whose sum is 1, got \[0.9, 0.2\]"),
-        ([float("nan"), 0.5], 2, "whose sum is 1"),
-        ([0.9, 0.1], 2, r"split \(--split\) leaves a part without a record: there are 2 to divide"),
+        ([0.9, 0.2], 2, r"split \(--split\) must be fractions with the sum 1, got \[0.9, 0.2\]"),
+        ([float("nan"), 0.5], 2, "with the sum 1"),
+        ([0.9, 0.1], 2, r"split \(--split\) leaves a part without a record: there are only 2 records"),
         ([0.9, 0.1], 1, r"split \(--split\): there must be a destination for each of 2 parts, got 1"),
     ],
 )
@@ -225,7 +225,7 @@ def test_existing_destination_is_refused_before_anything_is_written(tmp_path: Pa
     taken = write(tmp_path / "v.lmdb", [0])
     with pytest.raises(StoreExistsError, match=r"v\.lmdb exists already; overwrite \(--overwrite\) replaces it"):
         copy_store(tmp_path / "all.lmdb", [tmp_path / "t.lmdb", taken], split=[0.5, 0.5])
-    with pytest.raises(OptionError, match="two of the destinations are the same"):
+    with pytest.raises(OptionError, match="two destinations are the same"):
         copy_store(tmp_path / "all.lmdb", [tmp_path / "t.lmdb", tmp_path / "t.lmdb"], split=[0.5, 0.5])
     assert {path.name for path in tmp_path.iterdir()} == {"all.lmdb", "v.lmdb"}
 

@@ -56,7 +56,7 @@ def test_marked_records_are_dropped_and_labelled_and_tags_are_ignored(store: Pat
         {"index": 6, "drop": False},
         {"index": 8, "tags": ["a", "b"]},
     )
-    with pytest.raises(SourceError, match=r"row 3 is an integer, of .* a name"):
+    with pytest.raises(SourceError, match=r"row 3 is an integer, but .* is a name"):
         copied(store, file)
     file.write_text(file.read_text().replace('"label": 2', '"label": "eel"'))
     expected = everything | {"r2": 0, "r3": 2, "r4": None}
@@ -83,7 +83,10 @@ def test_marks_of_several_people_are_joined(store: Path, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("mark", "what"),
-    [({"index": 2, "label": "dog"}, "label 'cat', label 'dog'"), ({"name": "r2", "drop": True}, "label 'cat', drop")],
+    [
+        ({"index": 2, "label": "dog"}, "label 'cat' or label 'dog'"),
+        ({"name": "r2", "drop": True}, "label 'cat' or drop"),
+    ],
 )
 def test_contradicting_marks_are_refused_with_both_files(
     store: Path, tmp_path: Path, mark: dict[str, Any], what: str
@@ -103,11 +106,11 @@ def test_contradicting_marks_are_refused_with_both_files(
         ({"index": 9, "drop": True}, "has no record 9"),
         ({"name": "gone", "drop": True}, "1 of its rows name no record"),
         ({"index": 0, "drop": True}, "row 2: an earlier row has the same record"),
-        ({"index": 1, "drop": "yes"}, "row 2: drop is true or false, got 'yes'"),
-        ({"index": 1, "label": True}, "row 2: a label is an integer, a name or null, got True"),
-        ({"index": 1, "tags": "blurry"}, "row 2: tags are a list of texts"),
-        ({"index": 1, "tags": ["x" * 501]}, "row 2: its tags have 501 letters; 500 fit"),
-        ({"index": 1, "lable": "dog"}, "row 2: a mark has index, name, drop, label, tags, and not 'lable'"),
+        ({"index": 1, "drop": "yes"}, "row 2: drop must be true or false, got 'yes'"),
+        ({"index": 1, "label": True}, "row 2: a label must be an integer, a name or null, got True"),
+        ({"index": 1, "tags": "blurry"}, "row 2: tags must be a list of texts"),
+        ({"index": 1, "tags": ["x" * 501]}, "row 2: its tags have 501 letters, but at most 500 fit"),
+        ({"index": 1, "lable": "dog"}, "row 2: a mark has index, name, drop, label, tags, but not 'lable'"),
     ],
 )
 def test_invalid_mark_is_refused_with_the_reason(store: Path, tmp_path: Path, mark: dict[str, Any], what: str) -> None:

@@ -182,7 +182,7 @@ def test_swapped_record_ends_the_copy(tmp_path: Path, source: Path) -> None:
     record.label = 1
     tamper(source, RECORDS, record_key(200), encode(record).document(200, salt_of(source)))
     old = make(tmp_path / "copy.lmdb", 10, seed=1)
-    told = rf"^{source}: record 200 \(class 2/ä 200\.jpg\) has been exchanged for another one$"
+    told = rf"^{source}: record 200 \(class 2/ä 200\.jpg\) has been replaced by another record$"
     with pytest.raises(DamagedStoreError, match=told):
         copy_store(source, tmp_path / "copy.lmdb", overwrite=True)
     with open_store(tmp_path / "copy.lmdb") as store:

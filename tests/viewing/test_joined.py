@@ -150,7 +150,7 @@ def test_json_integers_are_labels_and_other_values_are_skipped(tmp_path: Path, s
         ("name,p\nx,1\ny,2\n", "no row has the name, path or index of a record of .*s.lmdb"),
         ("index,name,p\n0,r1,1\n", "record 0 of .* is 'r0', not 'r1': the listing belongs to another store"),
         ("name,prediction\nr0,bird\n", "no prediction is the name of a class, such as 'cat'"),
-        ("p,q\n1,2\n", "row 2: has nothing in a column called name"),
+        ("p,q\n1,2\n", "row 2: has no value in a column called name"),
     ],
 )
 def test_listing_of_other_records_is_refused(tmp_path: Path, store: Store, text: str, error: str) -> None:

@@ -119,7 +119,7 @@ def test_edited_file_is_read_before_it_is_changed(store: Store, file: Path) -> N
     ("line", "what"),
     [
         ('{"index": 3, "name": "r4", "drop": true}', "row 2: record 3 of .* is 'r3', not 'r4': .* another store"),
-        ('{"index": 3, "name": "r3", "drop": 1}', "row 2: drop is true or false, got 1"),
+        ('{"index": 3, "name": "r3", "drop": 1}', "row 2: drop must be true or false, got 1"),
         ('{"index": 3, "name": "r3"', "row 2: is not JSON"),
         ('{"name": "gone", "drop": true}', "name no record"),
     ],
@@ -142,9 +142,9 @@ def test_file_with_a_mistake_is_never_overwritten(store: Store, file: Path, line
     [
         ({"label": "cow"}, "no class is called 'cow'; the classes are"),
         ({"label": 1}, "no class is called 1"),
-        ({"tag": " "}, "tags are a list of texts"),
+        ({"tag": " "}, "tags must be a list of texts"),
         ({"tag": "x" * 501}, "its tags have 501 letters"),
-        ({"tag": None}, "tags are a list of texts"),
+        ({"tag": None}, "tags must be a list of texts"),
         ({"drop": False}, "drop must be true, got False"),
         ({"drop": True, "tag": "a"}, "a change is one of drop, label, tag, clear, got"),
         ({}, "a change is one of"),
@@ -176,7 +176,7 @@ def test_marks_have_limits(store: Store, file: Path, monkeypatch: pytest.MonkeyP
     for query, change, what in (
         ("index:3", {"drop": True}, "at most 3 records can be marked; use dbloader copy --where"),
         ("", {"drop": True}, "at most 3 records"),
-        ("index:0", {"tag": "y" * 200}, "its tags have 502 letters; 500 fit"),
+        ("index:0", {"tag": "y" * 200}, "its tags have 502 letters, but at most 500 fit"),
     ):
         before = file.read_text()
         with pytest.raises(OptionError, match=what):
