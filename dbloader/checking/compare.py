@@ -84,7 +84,7 @@ def compare_files(
 
 
 def _compare_with_file(store: Store, index: int, item: Entry | Problem, data: object) -> tuple[str, str]:
-    """Return the result of a comparison and its problem: (a key of ``VerifyReport``, a text or "")."""
+    """Compare a record with its file. Return (a key of ``VerifyReport.compared`` or ``problems``, a problem or "")."""
     if not isinstance(data, bytes):
         return "missing", f"is in the store, but its file {getattr(data, 'reason', '')}"
     try:
@@ -140,7 +140,7 @@ def compare_stores(
 
 
 def _match(one: Store, other: Store, findings: Findings, compared: Counter[str]) -> Array:
-    """Match the records that differ by their names. Records with the same content in both stores need no match.
+    """Match records with different contents by their names. A record whose content is in both stores needs no match.
 
     Returns the index in ``other`` of each record of ``one``, or -1: int64, shape (records of one,).
     """
@@ -196,7 +196,7 @@ def _compare_records(mine: Record, theirs: Record) -> tuple[str, list[str]]:
             for record in (mine, theirs)
         )
     bare = (encode(replace(record, image=None, label=None)).crc32 for record in (mine, theirs))
-    if next(bare) != next(bare) or (image == "same" and not differences):  # the checksums must differ for some reason
+    if next(bare) != next(bare) or (image == "same" and not differences):  # the checksums differ, so something does
         differences.append("fields")
     return image, differences
 

@@ -36,7 +36,7 @@ Examples:
 def cache_command(
     folder: str, *, verify: bool, fill: str | None, cache_bytes: int | None, clear: bool, as_json: bool
 ) -> int:
-    """Show what is in the cache FOLDER, the folder that a dataset has as cache=.
+    """Show what is in FOLDER, the cache of a dataset (cache=FOLDER).
 
     Training fetches removed files again when it needs them. --verify --fill PLACE fetches them at once.
     """

@@ -26,8 +26,8 @@ _CRASHES = (signal.SIGBUS, signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE)
 def isolated(function: str, place: str, *arguments: Any, **options: Any) -> Any:
     """Call a function of dbloader in another process, or in this process if none of the places is a file.
 
-    Return the function's result, but a dataclass as a dict. Errors of the function are raised in this process, and
-    warnings of the function are issued in this process.
+    Return the function's result. A dataclass is returned as a dict. Errors and warnings of the function are raised in
+    this process.
 
     Args:
         function: Module and name of the function, such as ``"stores.open.open_store"``.
@@ -39,7 +39,7 @@ def isolated(function: str, place: str, *arguments: Any, **options: Any) -> Any:
         DamagedStoreError: The other process crashed.
         StoreError: The other process was killed.
     """
-    files = [*filter(os.path.exists, (place, *arguments, options.get("against") or ""))]  # a URI is no existing path
+    files = [*filter(os.path.exists, (place, *arguments, options.get("against") or ""))]  # False for a URI
     if not files:
         return _plain(_find(function)(place, *arguments, **options))
     calls = {name: option for name, option in options.items() if callable(option)}

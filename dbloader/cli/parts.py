@@ -95,7 +95,7 @@ def part_command(
 ) -> None:
     """Make part NUMBER (from 0) of the conversion that dbloader plan has planned for DESTINATION.
 
-    part keeps a part that is made already, and several attempts at once do no harm. So just run a failed task again.
+    If the part is already made, part keeps it. Several attempts at once do no harm. So just run a failed task again.
 
     On Slurm: sbatch --array=0-511 --wrap 'dbloader part train.lmdb $SLURM_ARRAY_TASK_ID'
     """

@@ -1,4 +1,4 @@
-"""Print text with escaped control characters, because a terminal would obey them. Every command prints from here."""
+"""Print text with escaped control characters, because a terminal would obey them. All commands use this module."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def say_json(value: Any, *, indent: int | None = None) -> None:
 
 @contextmanager
 def after_making(what: str) -> Iterator[None]:
-    """Note in an OSError of the block, which prints a report, that the new store or folder itself is complete."""
+    """Add a note to an OSError in the block: only the report of the new store or folder could not be printed."""
     try:
         yield
     except OSError as error:

@@ -58,9 +58,9 @@ def convert(
     Threads read, check and encode files. The calling thread writes their records to ``<destination>.partial``, and
     renames this file at the end (docs/design.md has a picture). With ``shards``, each process makes one part like this.
 
-    The number of workers does not change the records. Neither does an interruption, if the conversion is resumed. An
-    interruption leaves the destination unchanged, and ``resume`` continues after the last commit. With ``shards``, the
-    same call makes the missing parts. With ``shards`` and ``overwrite``, give ``resume`` too.
+    The number of workers does not change the records. A resumed conversion makes the same records as an uninterrupted
+    conversion. An interruption leaves the destination unchanged, and ``resume`` continues after the last commit. With
+    ``shards``, the same call makes the missing parts. With ``shards`` and ``overwrite``, give ``resume`` too.
 
     Args:
         source: A folder with a folder of images for each class, or with a ``metadata.csv`` or ``metadata.jsonl`` that

@@ -31,7 +31,7 @@ _UNREADABLE_IN_A_ROW = 8
 # Number of files in one task if pixels are stored. It is small because the memory limit does not bind the oldest task.
 _RAW_TASK_FILES = 4
 
-# If a file's result has one of these events, a source that may corrupt files in transit is asked for the file again.
+# After one of these events, a file is read again if its source may have corrupted the bytes in transit.
 _SUSPECT = {"rejected", "damaged", "repaired"}
 
 
@@ -172,7 +172,7 @@ def _parts(batch: list[FileResult]) -> Iterator[list[FileResult]]:
 
 
 def _pop_records(batch: list[FileResult]) -> Iterator[EncodedRecord]:
-    """Yield the records, and drop each reference so the record's memory is free after it is written."""
+    """Yield the records. Remove each from its result, so its memory is freed after the record is written."""
     for done in batch:
         record, done.record = done.record, None
         if record is not None:

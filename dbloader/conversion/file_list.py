@@ -70,11 +70,11 @@ class FileList:
         return cls(data, bounds[:-1], bounds[1:], digest.hexdigest(), entries.tally)
 
     def order(self, seed: int | None) -> range | np.ndarray[Any, Any]:
-        """Return all positions: in a random order with a seed, in the order of the source without."""
+        """Return all positions, in a random order given by ``seed``, or in the source's order if ``seed`` is None."""
         return range(len(self)) if seed is None else permutation(len(self), seed)
 
     def spans(self) -> np.ndarray[Any, Any]:
-        """Return the offsets in the file where each entry begins and ends: bytes, int64, shape (len, 2)."""
+        """Return the start and end of each entry in the file, in bytes: int64, shape (len, 2)."""
         return np.stack((self._begins, self._ends), 1).astype("<i8", copy=False)
 
     def __len__(self) -> int:
@@ -133,7 +133,7 @@ def permutation(length: int, seed: int) -> np.ndarray[Any, Any]:
 
 def _encoded(item: Entry | Problem) -> bytes:
     try:
-        if isinstance(item, Entry) and item.boxes_in is not None:  # boxes are arrays
+        if isinstance(item, Entry) and item.boxes_in is not None:  # pack the arrays of boxes
             item = item._replace(fields={name: pack(name, value) for name, value in item.fields.items()})
         document = item._asdict()
         if not document.get("files", True):  # most entries have no further files

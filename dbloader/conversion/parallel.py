@@ -1,4 +1,4 @@
-"""Work in threads, yield the results in order, and limit the memory of results that are not taken yet."""
+"""Call a function in threads, yield its results in order, and limit the memory of results that are not taken yet."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class MemoryBudget:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Wake all waiting tasks. Tasks do not wait any more."""
+        """Wake all waiting tasks. After this, ``take`` never waits."""
         with self._changed:
             self.closed = True
             self._changed.notify_all()
@@ -111,7 +111,7 @@ class MemoryBudget:
 
 @contextmanager
 def reserved(hold: Callable[[int], object], nbytes: int) -> Iterator[None]:
-    """Call ``hold`` with a number of bytes before a block, and with its negative after the block."""
+    """Call ``hold`` with a number of bytes before a block, and with the negative number after the block."""
     if nbytes:
         hold(nbytes)
     try:

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 DEFAULT_QUALITY = 95
 
-# If the opacity (0 to 255) is less, Pillow computes only coarse colors.
+# For pixels with less opacity (0 to 255), Pillow computes only coarse colors.
 _SEE_THROUGH = 16
 
 # Bytes per pixel of the image, measured.
 _OPENED = 5  # 4 for RGB, and 1 more for a palette
 _TRANSPARENT = 12  # at most, for a transparent color: the image, a copy with alpha, and a copy multiplied by alpha
 _DEEP = 13  # at most, for gray in a PGM file: copies of 32 and 16 bits, and an array; measured 12.53 with glibc 2.41
-_WEBP = 8  # memory of libwebp, in addition
+_WEBP = 8  # added for a WebP file, because libwebp needs memory too
 
 # Bytes per pixel of the smaller image, and of Pillow's intermediate image with the new width and the old height.
 _SMALLER = 4
@@ -120,8 +120,8 @@ def load_pixels(data: bytes, size: tuple[int, int] | None) -> npt.NDArray[np.uin
 
 
 def _rgb(image: Image.Image) -> npt.NDArray[np.uint8]:
-    # Convert strips of the image, because a whole converted image would take 4 more bytes per pixel. Besides, Pillow
-    # passes bytes in thousands of pieces, and malloc kept up to 64 MB of the pieces of a whole image for each thread.
+    # Convert the image in strips. A whole converted image would take 4 more bytes per pixel, and for each thread malloc
+    # kept up to 64 MB of the thousands of pieces in which Pillow passes its bytes.
     image.load()  # applies the orientation of a TIFF, which may swap width and height
     image = scale_to_8_bits(image)
     array = np.empty((image.height, image.width, 3), np.uint8)
@@ -144,8 +144,8 @@ def _resized(image: Image.Image, size: tuple[int, int], box: tuple[float, float,
     smaller = image.resize(size, Image.Resampling.LANCZOS, box)
     if image.mode not in ("LA", "RGBA"):
         return smaller
-    # Pillow weights colors by alpha, so transparent pixels lose their colors. Training drops the alpha and shows these
-    # colors. So they are resized separately.
+    # Pillow weights colors by alpha, so transparent pixels lose their colors. Training drops the alpha and sees these
+    # colors. So take them from bands that are resized separately.
     bands = [band.resize(size, Image.Resampling.LANCZOS, box) for band in image.split()]
     seen = bands[-1].point([255 * (opacity >= _SEE_THROUGH) for opacity in range(256)])
     return Image.composite(smaller, Image.merge(image.mode, bands), seen)

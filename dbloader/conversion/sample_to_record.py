@@ -67,7 +67,7 @@ class SampleEncoder:
         return RecordBatch([self.record_or_error(sample) for sample in samples])
 
     def record_or_error(self, sample: Any) -> Record | DBLoaderError:
-        """Return the record, or the error. An error raised in a worker would have a traceback in its message."""
+        """Return the record, or the error. If the error were raised, torch would add a traceback to its message."""
         try:
             return self.record(sample)
         except (FieldError, ImageError) as error:

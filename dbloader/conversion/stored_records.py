@@ -35,7 +35,7 @@ def is_torch(value: Any, module: str, name: str) -> bool:
 
 def gives_records(dataset: Any) -> bool:
     """Return whether the samples of a dataset are the records of a store, unchanged."""
-    # The class is asked first, because a wrapper may forward a dataset's attributes but change its samples.
+    # Look up the property in the class, because a wrapper may forward a dataset's attributes but change its samples.
     return isinstance(dataset, Store) or (hasattr(type(dataset), "gives_records") and dataset.gives_records)
 
 
@@ -92,7 +92,7 @@ def common_source(manifests: Sequence[Manifest]) -> dict[str, Any]:
     fields of all stores.
 
     Raises:
-        OptionError: A field has different class names, or contains image files in only one of two stores.
+        OptionError: A field has different class names in two stores, or image files in only one of them.
     """
     first, *others = (manifest.source for manifest in manifests)
     common = {
@@ -175,7 +175,7 @@ def _locate(samples: Any, index: int) -> tuple[Any, int]:
 
 
 def _select_fields(record: Record, fields: Sequence[str] | None) -> Record:
-    """Return a record with only these fields, or with all for None. ``image`` includes what describes the image."""
+    """Return a record with only these fields; None keeps all. ``image`` also keeps the image's size and format."""
     if fields is None:
         return record
     names = {*fields, *(_IMAGE_FIELDS if "image" in fields else ())}

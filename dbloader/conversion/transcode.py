@@ -46,8 +46,8 @@ class ImageFormat:
     """How ``convert`` stores images. By default, the bytes of the files do not change.
 
     Args:
-        short_side: If the shorter side of an image has more pixels, make the image smaller, to this many pixels.
-        max_side: If the longer side of an image has more pixels, make the image smaller, to this many pixels.
+        short_side: Limit for the shorter side of images, in pixels. Images beyond the limit are made smaller.
+        max_side: Limit for the longer side of images, in pixels. Images beyond the limit are made smaller.
         quality: JPEG and WebP quality, 1 to 100, of images made smaller; default 95. With ``tile``, of all JPEGs.
         tile: Store JPEGs tiled (`dbloader.images.tiled`), so a crop is decoded without the rest of its image. The
             field ``tiles`` contains the lengths of the tiles. JPEGs that are made smaller, or all JPEGs with a

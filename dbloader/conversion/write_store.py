@@ -122,8 +122,8 @@ def write_store(
                 raise type(error)(f"sample {number}: {error}") from error
         if overwrite and not writer.length:
             raise OptionError(
-                f"there are no samples, so {writer.place} is not overwritten (was an iterator used before?): "
-                "leave out overwrite to make an empty store at another place"
+                f"there are no samples, so {writer.place} is not overwritten (an iterator can be used only once): to "
+                "make an empty store, name another place and leave out overwrite"
             )
         manifest = writer.finish(classes=class_names, source=source)
     if writer.replaces:  # otherwise the file may be the report of a store with the same name on another server

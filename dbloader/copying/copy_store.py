@@ -109,9 +109,9 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
         wanted = "one destination without split" if split is None else f"a destination for each of {len(split)} parts"
         raise OptionError(f"split (--split): there must be {wanted}, got {len(places)}")
     if len(set(map(str, places))) < len(places):
-        raise OptionError("split (--split): each part needs another destination, but two destinations are the same")
+        raise OptionError("split (--split): each part needs its own destination, but two destinations are the same")
     options: dict[str, Any] = {
-        "select": None if select is None else Path(select),  # Path("") is true, so "" is refused later
+        "select": None if select is None else Path(select),  # Path("") is true, so "" raises an error later
         "drop": None if drop is None else Path(drop),
         "classes": checked_names("classes", classes, "('cat', 'dog')"),
         "where": where,

@@ -89,7 +89,7 @@ class RecordNames:
 class NameListing:
     """A listing of records to select, drop or label. ``where`` is its path for messages.
 
-    If the listing names missing records, an error follows the last row; a warning if ``must_exist`` is False.
+    If the listing names missing records, ``rows`` raises an error after the last row, or warns without ``must_exist``.
     """
 
     def __init__(self, listing: str | os.PathLike[str], names: RecordNames, *, must_exist: bool = True) -> None:

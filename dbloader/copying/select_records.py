@@ -63,7 +63,7 @@ def select_records(names: RecordNames, options: Mapping[str, Any]) -> Selection:
         repeated = names.repeated(keep)
         if first := [*islice(repeated, _SHOWN)]:
             count = len(first) + sum(1 for _ in repeated)
-            what = f"{count:,} records have the name of a record in an earlier source: {', '.join(map(repr, first))}"
+            what = f"{count:,} records have the same name as one in an earlier source: {', '.join(map(repr, first))}"
             warnings.warn(f"{what}{', …' * (count > len(first))}; all are copied", UserWarning, stacklevel=4)
     positions = np.flatnonzero(keep)
     changed = None if np.array_equal(new[keep], old[keep]) else new

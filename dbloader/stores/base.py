@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
 
 READ_AT_ONCE = 64
-"""Number of records in each call when a whole store is read. Larger calls are hardly faster."""
+"""A loop over a whole store reads this many records in each call. Larger calls are hardly faster."""
 
 _REMEDY = "convert again, or copy the store again from the original; dbloader copy --skip-damaged keeps the rest"
 _LOST = EncodedRecord((), 0, None, None, None, None, 0, None, {})  # takes the place of a damaged record
@@ -60,7 +60,7 @@ class Store(ABC):
     """
 
     place: str
-    """Where the store is, without credentials."""
+    """Path or URI of the store, without credentials."""
 
     has_views = False
     """Whether ``borrow`` avoids copying images. If it does, several threads can borrow parts of one batch."""
@@ -121,10 +121,10 @@ class Store(ABC):
         """Return one value of every record: an array of shape (len,) that owns its memory.
 
         Args:
-            name: ``"label"`` (int64; NO_LABEL without one), ``"width"``, ``"height"`` (uint32 pixels; 0 if unknown),
-                ``"nbytes"`` (uint64 bytes of the image; 0 without one), ``"crc32"`` (uint32), or a further field with
-                numbers, booleans or short texts; see ``FieldColumn.array``. ``"field.nbytes"`` is a further field
-                called ``nbytes``.
+            name: ``"label"`` (int64; NO_LABEL without a label), ``"width"``, ``"height"`` (uint32 pixels; 0 if
+                unknown), ``"nbytes"`` (uint64 bytes of the image; 0 without an image), ``"crc32"`` (uint32), or a
+                further field with numbers, booleans or short texts; see ``FieldColumn.array``. ``"field.nbytes"`` is a
+                further field called ``nbytes``.
 
         Raises:
             OptionError: There is no such column. The message lists the columns.
@@ -218,13 +218,13 @@ class Store(ABC):
             try:
                 raise damage.error
             finally:
-                del damage  # otherwise this frame and the error would keep each other alive
+                del damage  # prevents a reference cycle: the error's traceback refers to this frame
         return self.manifest.digest
 
     def verified(self, document: bytes | memoryview, index: int) -> EncodedRecord:
         """Verify a document, and return its record in the form that Writer takes.
 
-        The result refers to the document's memory. If the document is borrowed, the result is valid only as long.
+        The result refers to the document's memory, so it is valid only as long as the document.
 
         Raises:
             DamagedRecordError: The record is damaged. The message contains the place, index and name.
@@ -282,7 +282,7 @@ class Store(ABC):
             return _Records(self, self.read(range(len(self))[index]))
         position = index + len(self) if index < 0 else index
         if not 0 <= position < len(self):
-            self._check_index(index)  # raises an error that shows the given index, even if negative
+            self._check_index(index)  # raises an error that shows the original index
         return self.read([position])[0]
 
     def __iter__(self) -> Iterator[Record]:
@@ -343,7 +343,7 @@ def find_damage(store: Store, progress: Callable[[int], object]) -> Iterator[Dam
     handle, length = store.open_handle(), len(store)
     try:
         store.check_files()
-        # This raises if the manifest's length is wrong. With a huge length, the loop below would not end.
+        # `chunks` raises an error if the manifest's length is wrong. A huge length would make the loop below endless.
         handle.chunks("crc32")
     except DamagedStoreError as error:
         yield Damage(error)
@@ -368,7 +368,7 @@ def find_damage(store: Store, progress: Callable[[int], object]) -> Iterator[Dam
             try:
                 stored = handle.chunk(name, number)
                 if _agree(name, packed[name], stored, lost):
-                    packed[name] = bytes(stored)  # the manifest was made from stored chunks, whose kind may differ
+                    packed[name] = bytes(stored)  # the summary needs the stored kind of the chunk; see `_agree`
                     continue
                 what = f"its column {name} disagrees with records {start} to {stop - 1}"
                 damage = Damage(DamagedStoreError(f"{store.place}: {what}; {_REMEDY}"))
@@ -407,7 +407,7 @@ def _compare_manifest(store: Store, summary: Summary, totals: Totals, events: Co
 def read_records(store: Store, indices: range) -> Iterator[tuple[EncodedRecord | Damage, int]]:
     """Yield each record, or its damage, with its index. A record is valid until the next record is requested."""
     done = 0
-    # The disk loads the next records while these are verified. The previous call has requested these.
+    # Load the next block while this block is verified. The previous call has already requested this block.
     store.prefetch(range(indices.stop if indices.start else 0, min(indices.stop + len(indices), len(store))))
     try:
         with store.borrow_documents(indices) as documents:
@@ -434,8 +434,8 @@ def _agree(column: str, packed: bytes, stored: bytes | memoryview, lost: list[in
     if column not in DTYPES:
         unpack: Callable[[bytes | memoryview], list[Any]] = names_in if column == "name" else unpack_values
         skipped, pairs = {*lost}, zip(unpack(packed), unpack(stored), strict=True)
-        # The two chunks may have different kinds, and a kind may store OTHER in place of values. The stored kind also
-        # depends on records that are lost or in neighboring shards, and on records that an interrupted commit wrote.
+        # A chunk of values of several types stores only OTHER. The stored chunk may be such a chunk because of a record
+        # that is now lost, is in a neighboring shard, or was written by an interrupted commit.
         return all(one == other or OTHER in (one, other) for at, (one, other) in enumerate(pairs) if at not in skipped)
     one, other = (np.delete(np.frombuffer(part, DTYPES[column]), lost) for part in (packed, stored))
     return bool(np.array_equal(one, other))

@@ -93,7 +93,7 @@ class Committer:
         self._running: Future[None] | None = None
 
     def start(self) -> None:
-        """Start the thread. A thread started at the first commit could outlive Ctrl-C, with nobody waiting for it."""
+        """Start the thread now. If the first commit started it, Ctrl-C at that moment could leave a running commit."""
         self._executor.submit(os.getpid).result()
 
     def begin(self, function: Callable[..., None], *arguments: Any) -> None:

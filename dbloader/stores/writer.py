@@ -77,7 +77,7 @@ class Writer(ABC):
 
     @abstractmethod
     def _stored_chunk(self, number: int) -> dict[str, bytes]:
-        """Return the packed columns of the chunk with a number."""
+        """Return the packed columns of one chunk, by column name. ``number`` counts the chunks from 0 on."""
 
     @abstractmethod
     def _publish(self, manifest: Manifest) -> None:
@@ -97,7 +97,7 @@ class Writer(ABC):
         self.resumed = False  # whether this writer continues an unfinished store
         self.replaces = False  # whether the place has a finished store
         self.totals = Totals()
-        self.scratch: Path | None = None  # a folder with room for temporary files; None for the system's
+        self.scratch: Path | None = None  # a folder for large temporary files; None for the system's default folder
         self.report_path = Path(f"{place}.report.jsonl")
         self._buffer = WriteBuffer(secrets.randbits(32))
         self._finished = False
@@ -241,7 +241,7 @@ class Writer(ABC):
         return manifest
 
     def _unfinished(self) -> StoreExistsError:
-        remedy = "resume (--resume) continues it, overwrite (--overwrite) discards it"
+        remedy = "resume (--resume) continues it, overwrite (--overwrite) discards it and begins again"
         return StoreExistsError(f"{self.place} has an unfinished conversion: {remedy}")
 
     def _refuse_finished(self) -> None:

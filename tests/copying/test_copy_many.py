@@ -61,7 +61,7 @@ def test_merged_stores_equal_one_conversion(tmp_path: Path) -> None:
     plant(first, {"b/cut.jpg": photo()[:-2], "d/text.jpg": b"text"})
     for name, root in (("a", first), ("b", second)):
         convert(root, tmp_path / f"{name}.lmdb")
-    with pytest.warns(UserWarning, match=r"10 records have the name of a record in an earlier source: 'd/0001.jpg', "):
+    with pytest.warns(UserWarning, match=r"10 records have the same name as one in an earlier source: 'd/0001.jpg', "):
         merged = copy_store([tmp_path / "a.lmdb", tmp_path / "b.lmdb"], tmp_path / "ab.lmdb")
     assert verified(tmp_path / "ab.lmdb") == merged.digest
     assert merged.classes == ("a", "b", "d")
@@ -85,9 +85,9 @@ def test_merged_stores_equal_one_conversion(tmp_path: Path) -> None:
 def test_merge_is_equal_in_lmdb_and_mongodb(tmp_path: Path, mongo_uri: str) -> None:
     make(tmp_path / "a.lmdb", 100)
     make(f"{mongo_uri}.b", 100, seed=1)
-    with pytest.warns(UserWarning, match="have the name of a record in an earlier source"):
+    with pytest.warns(UserWarning, match="have the same name as one in an earlier source"):
         there = copy_store([tmp_path / "a.lmdb", f"{mongo_uri}.b"], mongo_uri)
-    with pytest.warns(UserWarning, match="have the name of a record in an earlier source"):
+    with pytest.warns(UserWarning, match="have the same name as one in an earlier source"):
         here = copy_store([tmp_path / "a.lmdb", f"{mongo_uri}.b"], tmp_path / "ab.lmdb")
     assert documents(tmp_path / "ab.lmdb") == documents(mongo_uri) == [
         encode(record).document(index, 0) for index, record in enumerate(make_records(100) + make_records(100, 1))
@@ -269,7 +269,7 @@ def killed(at: int, sources: Any, destinations: Any, **options: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*have the name of a record:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*have the same name as one:UserWarning")
 def test_killed_merge_resumes_to_the_same_store(tmp_path: Path, mongo_uri: str) -> None:
     sources = [tmp_path / "a.lmdb", tmp_path / "b.lmdb"]
     for seed, one in enumerate(sources):

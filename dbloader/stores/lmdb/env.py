@@ -34,7 +34,7 @@ class Environment:
             lock=False,
             readonly=True,
             create=False,
-            map_size=0,  # the file's size, which never changes
+            map_size=0,  # means the size of the file, which never changes
             readahead=fits_memory(size),
         )
         self.ahead = ReadAhead(path, key, b"records")
@@ -123,7 +123,7 @@ def acquire(path: str) -> Environment:
             environment.users += 1
             if key in environments:
                 return environment
-            # Just before, the garbage collector has released the last other user and so closed this environment.
+            # Try again: the garbage collector has just released the last other user, and so closed this environment.
 
 
 def release(environment: Environment) -> None:
@@ -143,7 +143,7 @@ def check_size(opened: lmdb.Environment, size: int, place: str, remedy: str) -> 
 
 
 def fits_memory(size: int) -> bool:
-    """Return whether a file is small enough for the kernel to read ahead: it must stay in memory until it is used."""
+    """Return whether the kernel should read ahead. Pages of a large file would leave memory before they are used."""
     return size < total_memory() // 2
 
 

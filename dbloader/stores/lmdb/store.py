@@ -111,13 +111,13 @@ class LMDBStore(Store):
         length = handle.manifest.length
         for index in indices:
             if not 0 <= index < length:
-                self._check_index(index)  # raises
+                self._check_index(index)  # raises the error
 
     @override
     def find(self, name: str) -> int:
         if not isinstance(name, str):
             raise TypeError(f"find takes the name of a record, a str, got {short_repr(name)}")
-        hashed = np.uint32(name_hash(name.encode(errors="replace")))  # stored names are valid UTF-8
+        hashed = np.uint32(name_hash(name.encode(errors="replace")))  # a stored name is always valid
         handle = self.open_handle()
         for number, chunk in enumerate(handle.chunks("name_hash") if name else ()):
             for position in np.flatnonzero(np.frombuffer(chunk, DTYPES["name_hash"]) == hashed).tolist():

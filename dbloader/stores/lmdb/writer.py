@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class LMDBWriter(Writer):
-    """Writes a store to one LMDB file; see Writer. It replaces no other files than dbloader stores.
+    """Writes a store to one LMDB file; see Writer. It never replaces a file that is not a dbloader store.
 
     The file is called ``PLACE.partial`` until the store is finished, and then renamed.
     """

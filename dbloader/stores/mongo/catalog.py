@@ -35,8 +35,8 @@ _NAMESPACE_EXISTS = 48
 class Catalog:
     """The document that describes a place, and the data of its stores.
 
-    Every method can be called again after an interruption. Every change of the document requires that the writer's
-    lease token is still in the document. So after another writer has taken the place, the server refuses the changes.
+    Every method can be called again after an interruption. The server changes the document only if it still contains
+    the token of this writer's lease. So a writer changes nothing after another writer has taken the place.
     """
 
     def __init__(self, connection: Connection, place: MongoURI, token: str) -> None:
@@ -122,7 +122,7 @@ class Catalog:
 
     @retried
     def publish(self, store: str, manifest: Mapping[str, Any], replaces: str | None) -> None:
-        """Publish a partial store by one write. It replaces the published store ``replaces``; None if there is none.
+        """Publish a partial store by one write, in place of the published store ``replaces`` (None without one).
 
         Raises:
             StoreLockedError: Another writer has taken the place.

@@ -51,14 +51,14 @@ LONGEST_PAUSE_SECONDS = 2.0
 _FIRST_PAUSE_SECONDS = 0.05
 # After an operation has failed for good, later operations are repeated only this long, so closing is quick.
 _AFTER_FAILURE_SECONDS = 2.0
-# Idle connections are closed after this time, because routers and firewalls silently drop them after minutes.
+# Idle connections are closed after this time. After minutes, routers and firewalls would silently drop them.
 _IDLE_SECONDS = 60.0
 
 PASSWORD = "DBLOADER_MONGODB_PASSWORD"
 
 
 class SharedClient:
-    """A client that is closed when the last reference to this object is gone, or when the interpreter exits."""
+    """A client that is closed when this object is garbage-collected, or when the interpreter exits."""
 
     def __init__(self, place: MongoURI) -> None:
         self.client = _make_client(place)
@@ -185,7 +185,7 @@ class Connection:
         """
         if self._failed:
             seconds = _AFTER_FAILURE_SECONDS
-        # When to give up, and when an attempt must end; None for the driver's own time limits.
+        # After `deadline`, no call is repeated. A call must end before `until`. None means the driver's time limits.
         deadline = until = None if seconds is None else time.monotonic() + seconds
         pause = _FIRST_PAUSE_SECONDS
         while True:
@@ -235,7 +235,7 @@ class Connection:
         return None if self._reached else options.timeout or options.server_selection_timeout
 
     def _is_temporary(self, error: errors.PyMongoError) -> bool:
-        """Return whether to try again. If no server has ever answered, do not, because the host may be wrong."""
+        """Return whether to try again. If no server has ever answered, the host may be wrong, so return False."""
         if isinstance(error, errors.ServerSelectionTimeoutError) and not self._reached:
             # If members of a replica set have answered, but no primary exists, a server counts as reached.
             self._reached = self.client.topology_description.has_known_servers

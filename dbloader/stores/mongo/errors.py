@@ -38,7 +38,7 @@ _COMMAND = re.compile(r"execute command \{ (\w+):.*", re.DOTALL)
 
 
 def is_transient(error: errors.PyMongoError) -> bool:
-    """Return whether trying again may help."""
+    """Return whether the operation may succeed if it is repeated."""
     if isinstance(error, errors.ConfigurationError):
         return False
     if isinstance(error, (errors.ConnectionFailure, errors.CursorNotFound, errors.WTimeoutError)):

@@ -20,7 +20,7 @@ from dbloader.stores.mongo.schema import MANIFEST, STORE
 if TYPE_CHECKING:
     from dbloader.stores.mongo.connection import Connection
 
-# A lease lasts this long by the server's clock. So a writer on a machine that died blocks the place for this time.
+# A lease expires after this time by the server's clock. If a writer's machine dies, the place is blocked this long.
 LEASE_SECONDS = 60.0
 RENEW_SECONDS = 10.0
 
@@ -135,7 +135,7 @@ def _end() -> dict[str, Any]:
 
 
 def _identify() -> dict[str, Any]:
-    """Return values that together identify this process, among the processes of all machines, containers and times."""
+    """Return values that together identify this process among all processes of all machines and containers."""
     pid = os.getpid()
     return {"host": socket.gethostname(), "machine": _machine(), "pid": pid, "began": _start_time(pid)}
 
@@ -152,8 +152,8 @@ def _machine() -> str:
 def _start_time(pid: int) -> str:
     """Return when a process began, in clock ticks since boot; "" if the process has ended."""
     try:
-        # See proc(5). The process's name is in parentheses, and may contain parentheses. Next are its state and, 19
-        # fields later, its start time.
+        # See proc(5). After the name of the process, which is in parentheses, the first field is its state. Field 20 is
+        # its start time. The name may contain parentheses too, so split at the last.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return ""

@@ -62,10 +62,10 @@ _ID_CRC_DTYPE = np.dtype(
 class PartialStore:
     """A store that is being written. Every method can be called again after an interruption.
 
-    Two kinds of late writes do no harm: a writer may go on writing after another writer has taken its place, and the
-    server may run a command again long after its writer has repeated the command. Records are only inserted, and
-    existing records are compared. Columns and events contain the number of the run and commit that wrote them, and only
-    a later run or commit replaces them. No file in GridFS is written twice.
+    Late writes do no harm. A writer may continue to write after another writer has taken the place, and the server may
+    run a command late, after the command was repeated. Therefore records are only inserted, and existing records are
+    compared. Columns and events contain the number of the run and commit that wrote them, and only a later run or
+    commit replaces them. No file in GridFS is written twice.
 
     ``run`` is the number of this writer among all writers of the store, from 1 on.
     """
@@ -85,7 +85,7 @@ class PartialStore:
     def begin(self, *, new: bool) -> None:
         """Create the indexes. If the server is a router of a sharded cluster, shard the records of a new store.
 
-        Records that were stored after the last commit are not deleted. If the server ran such a delete late, it could
+        Records that were stored after the last commit are not deleted, because the server could run the delete late and
         remove newer records.
         """
         self._lease.check()

@@ -111,7 +111,7 @@ class MongoReader:
     # ---- Records
 
     def documents_at(self, indices: Sequence[int], *, raw: bool = False) -> dict[int, Any]:
-        """Return the documents of records by their indices. A missing record is missing in the dict.
+        """Return a dict with the documents of records by their indices. Missing records are not in the dict.
 
         Args:
             indices: Indices of records, without repeats.

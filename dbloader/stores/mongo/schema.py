@@ -31,7 +31,7 @@ INDEXES: dict[str, list[tuple[str, int]]] = {
     "dbloader_name": [("name", 1), ("_id", 1)],
     LABEL_INDEX: [("label", 1), ("_id", 1)],
 }
-"""Indexes of the records. Each contains the _id, so queries for indices read no documents."""
+"""Indexes of the collection of records. Each contains the _id, so a query for record indices reads no documents."""
 
 _CRC32 = struct.Struct("<q")
 
@@ -47,7 +47,7 @@ def is_id(store: object) -> bool:
 
 
 def is_records_collection(name: str, collection: str) -> bool:
-    """Return whether ``name`` can be the name that ``records_collection`` makes for a store at ``collection``."""
+    """Return whether ``name`` can be a result of ``records_collection`` for this ``collection``."""
     return name.startswith(f"{collection}.") and is_id(name.removeprefix(f"{collection}."))
 
 

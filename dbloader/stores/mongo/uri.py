@@ -23,7 +23,7 @@ _NOT_IN_DATABASE = re.compile(r'[\x00/\\. "$*<>:|?%]')
 _NOT_IN_COLLECTION = re.compile(r"[\x00$%]|^system\.|^\.|\.\.|\.$")
 # Suffixes of the collections that dbloader makes next to the view; see schema.py.
 _PART_OF_STORE = re.compile(r"\.(manifest|[0-9a-f]{24}(\..*)?)$")
-# A colon after a host that no port number follows. IPv6 addresses are in brackets.
+# A host with a colon, but without a port number after the colon. IPv6 addresses are in brackets.
 _NO_PORT = re.compile(r"(?:^|,)(?:\[[^\]]*\]|[^:,\[]*):(?![0-9]+(?:,|$))")
 _MAX_NAMESPACE = 255
 _LONGEST_SUFFIX = len(f".{'0' * 24}.large.chunks")
