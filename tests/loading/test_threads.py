@@ -4,6 +4,7 @@ import collections
 import gc
 import itertools
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -195,12 +196,19 @@ for loader in (threads, PrefetchLoader(threads), PrefetchLoader(threads, depth=0
         print("interrupted", list(iterator), flush=True)
 go_on.set()
 """
-    command = [sys.executable, "-c", code]
+    command = [sys.executable, "-X", "faulthandler", "-c", code]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for _ in range(4):
             assert process.stdout.readline() == "waiting\n"
-            process.send_signal(signal.SIGINT)
+            # A blocked main thread misses a signal that another thread receives; then a user presses Ctrl-C again.
+            for _ in range(3):
+                process.send_signal(signal.SIGINT)
+                if select.select([process.stdout], [], [], 10)[0]:
+                    break
+            else:
+                process.send_signal(signal.SIGABRT)  # print where all threads are, and end
+                pytest.fail(process.communicate()[1])
             assert process.stdout.readline() == "interrupted []\n"
         output, errors = process.communicate(timeout=WAIT_S)
     assert process.returncode == 0, errors
