@@ -19,7 +19,7 @@ import sys
 import tempfile
 import traceback
 from collections import Counter
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -225,7 +225,7 @@ def main() -> None:
         except PackageNotFoundError:
             print(f"{peer} is not installed", file=sys.stderr)
             continue
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name, redirect_stdout(sys.stderr):
             for kind in LENGTHS:
                 (Path(name) / kind).mkdir()
                 for source in sources_of(Path(name), kind):
