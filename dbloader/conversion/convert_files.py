@@ -42,8 +42,7 @@ class FileWriter:
         writer: Writer of the store.
         settings: Settings of the conversion.
         source: The opened source of the list.
-        in_parts: Whether the store is a part of a conversion in parts. Parts are never resumed, so error messages
-            recommend to run the command again.
+        in_parts: Whether the store is a part. A part is never resumed, so messages say to run the command again.
 
     Attributes:
         bytes_read: Bytes of the files read so far.

@@ -57,8 +57,7 @@ class Report:
         resized: Number of images that were made smaller.
         reencoded: Number of JPEGs that were encoded again in their own size (``tile`` with a ``quality``).
         untiled: Number of images that could not be tiled (``tile``).
-        deep: Number of images with values of more than 8 bits, or of unknown range: gray of 16 bits, floats, signed
-            values.
+        deep: Number of images with values of more than 8 bits or of unknown range, such as 16-bit gray or floats.
         frames: Number of files with several frames or pages. Only the first is decoded.
         resumed_at: Number of files that an earlier, interrupted run has converted.
         bytes_read: Bytes of the files that this run has read.

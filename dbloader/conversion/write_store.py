@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -126,9 +126,7 @@ def write_store(
                 "make an empty store, name another place and leave out overwrite"
             )
         manifest = writer.finish(classes=class_names, source=source)
-    if writer.replaces:  # otherwise the file may be the report of a store with the same name on another server
-        with suppress(OSError):
-            writer.report_path.unlink()
+    writer.remove_old_report()
     return manifest
 
 
@@ -150,8 +148,7 @@ def _loaded(loader: Any, encoder: SampleEncoder) -> Iterator[Record | DBLoaderEr
     kind = type(loader).__name__
     is_batched = loader.batch_sampler is not None
     loader = copy.copy(loader)
-    # The copy must start workers of its own, because persistent workers belong to the original loader and use its
-    # collate_fn. torch forbids assigning this attribute.
+    # The copy needs its own workers, because persistent workers use the original's collate_fn. torch forbids setattr.
     vars(loader)["persistent_workers"] = False
     if is_batched:
         loader.collate_fn = encoder
@@ -169,8 +166,7 @@ def _loaded(loader: Any, encoder: SampleEncoder) -> Iterator[Record | DBLoaderEr
                 )
     finally:
         if hasattr(iterator, "_shutdown_workers"):
-            # End the workers now, because after an error the traceback keeps the iterator alive. torch has no public
-            # method for this.
+            # After an error, its traceback keeps the iterator alive. torch has no public method that ends the workers.
             iterator._shutdown_workers()
 
 
@@ -178,8 +174,7 @@ def _each(samples: Any) -> Iterator[Any]:
     if hasattr(samples, "__iter__") and not isinstance(samples, (str, bytes, Mapping)):
         yield from samples
     elif hasattr(samples, "__getitem__") and hasattr(samples, "__len__") and not hasattr(samples, "__iter__"):
-        # Iterate over a map-style dataset by index. Python's own iteration ends only at an IndexError, which not every
-        # dataset raises.
+        # Python's own iteration would end only at an IndexError, which not every map-style dataset raises.
         for index in range(len(samples)):
             yield samples[index]
     else:

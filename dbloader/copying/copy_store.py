@@ -166,9 +166,7 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
             done[number] = writer.finish(
                 classes=copy.selection.classes, source=copy.source(number), created=copy.created
             )
-            if writer.replaces:  # otherwise the file may be the report of a store with the same name on another server
-                with suppress(OSError):
-                    writer.report_path.unlink()
+            writer.remove_old_report()
     manifests = [manifest for manifest in done if manifest]
     return manifests[0] if split is None else manifests
 

@@ -177,8 +177,7 @@ def _unite_classes(
 def _split(positions: Array, labels: Array, fractions: Sequence[float], seed: int) -> list[Array]:
     """Divide positions at random into parts with these fractions.
 
-    Each part gets its share of all records, rounded. Within each label, the number of records differs from the exact
-    share by at most one or two.
+    Each part gets its share of all records, rounded. Its share of each label is off by at most one or two records.
     """
     if any(not 0 < part < 1 for part in fractions) or abs(sum(fractions) - 1) > _ROUNDING:
         raise OptionError(f"split (--split) must be fractions with the sum 1, got {[*fractions]}")

@@ -6,7 +6,7 @@ import os
 import secrets
 import time
 from abc import ABC, abstractmethod
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -239,6 +239,12 @@ class Writer(ABC):
         self._publish(manifest)
         self._finished = True
         return manifest
+
+    def remove_old_report(self) -> None:
+        """Remove the report file of the replaced store."""
+        if self.replaces:  # otherwise the file may be the report of a store with the same name on another server
+            with suppress(OSError):
+                self.report_path.unlink()
 
     def _unfinished(self) -> StoreExistsError:
         remedy = "resume (--resume) continues it, overwrite (--overwrite) discards it and begins again"

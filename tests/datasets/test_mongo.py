@@ -192,7 +192,7 @@ def test_find_searches_the_selected_records(mongod: Mongod, mongod_uri: str) -> 
             dataset.find("d")
         with mongod.client() as client:
             records_of(client, mongod_uri).delete_one({"_id": 4})
-        with pytest.raises(DamagedStoreError, match="has 4 records, and 5 were written"):
+        with pytest.raises(DamagedStoreError, match="has 4 records, but 5 were written"):
             dataset.find("c")
 
 
@@ -371,8 +371,8 @@ def damaged(place: str, change: Callable[[Any], object]) -> None:
 @pytest.mark.parametrize(
     ("change", "query", "message"),
     [
-        (lambda it: it.delete_many({"_id": {"$gte": 9}}), {"width": {"$gte": 0}}, "has 9 records, and 24 were written"),
-        (lambda it: it.delete_one({"_id": 3}), {"label": 3}, "has 2 records of label 3, and 3 were written"),
+        (lambda it: it.delete_many({"_id": {"$gte": 9}}), {"width": {"$gte": 0}}, "has 9 records, but 24 were written"),
+        (lambda it: it.delete_one({"_id": 3}), {"label": 3}, "has 2 records of label 3, but 3 were written"),
         (lambda it: it.update_one({"_id": 3}, {"$set": {"label": Int64(4)}}), {"label": 3}, "has 2 records of label 3"),
         (lambda it: it.update_one({"_id": 3}, {"$set": {"label": "3"}}), {"label": 3}, "has 2 records of label 3"),
         (lambda it: it.update_one({"_id": 3}, {"$unset": {"label": 1}}), {"label": {"$ne": 9}}, "records of label 3"),
@@ -381,7 +381,7 @@ def damaged(place: str, change: Callable[[Any], object]) -> None:
             {"label": 9},
             "labels that were not written by dbloader: 9",
         ),
-        (lambda it: it.insert_one({"_id": 3.5, "caption": "a"}), {"caption": "a"}, "has 25 records, and 24 were"),
+        (lambda it: it.insert_one({"_id": 3.5, "caption": "a"}), {"caption": "a"}, "has 25 records, but 24 were"),
         (lambda it: it.drop(), {"label": 9}, "its collection of records is missing"),
     ],
     ids=["lost", "one lost", "edited", "another type", "no label", "another label", "another _id", "all"],

@@ -53,8 +53,7 @@ class LMDBHandle:
         path: The file.
         place: The file's name in messages.
         digest: The expected digest; None accepts any digest.
-        index_of: None if the file must be a store. Otherwise the manifest of a sharded store, whose index the file
-            must be.
+        index_of: Manifest of the sharded store whose index this file must be; None if the file must be a store.
 
     Raises:
         OtherStoreError: The file is not the expected store or index.
@@ -135,10 +134,7 @@ class LMDBHandle:
         self.shared.release_pages()
 
     def look_up(self, indices: Sequence[int]) -> Iterator[memoryview | None]:
-        """Yield documents in one transaction. A missing document is None.
-
-        The documents are views into LMDB's memory map. They are valid while the file is open.
-        """
+        """Yield each document as a view into LMDB's memory map, valid while the file is open; None if missing."""
         try:
             txn = self._idle.pop()  # two threads cannot pop the same transaction
         except IndexError:

@@ -65,9 +65,8 @@ class PartialFile:
                 raise StoreAccessError(f"{self.path} is a symbolic link: remove it") from error
             if self.path.is_dir():
                 raise StoreAccessError(
-                    f"{self.path} is a folder, perhaps of a conversion in parts: finish that conversion (dbloader "
-                    f"parts {self.place} lists the missing parts, dbloader publish joins all parts), or remove the "
-                    "folder"
+                    f"{self.path} is a folder, perhaps of unfinished parts: finish it (dbloader parts {self.place} "
+                    "lists the missing parts, dbloader publish joins all parts), or remove the folder"
                 ) from error
             raise
         self.committed = os.fstat(self.fd).st_size > 0

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _PAGE_HEAD = 16
-# The head of a meta page: magic number and version.
-_META_HEAD = struct.Struct("<II")
+_META_HEAD = struct.Struct("<II")  # magic number and version at the beginning of a meta page
 # Offsets in a meta page: page size (md_pad of the first database), root page of the second database, transaction id.
 _PAGE_SIZE_AT, _ROOT_AT, _TXN_AT, _META_END = 40, 128, 144, 152
 _LOWER_AT = 12  # offset in any page: where the list of node offsets ends
@@ -32,9 +31,8 @@ _OVERFLOW = 1  # flag of a node whose value has its own pages; the node contains
 _DEPTH_AT, _DB_ROOT_AT = 6, 40  # offsets in MDB_db
 _MOST_LEVELS, _LARGEST_PAGE = 32, 2**16
 
-# While the file is in memory, only every 32nd record is checked. A check takes 8 us, so 0.25 us per record. After a
-# record that is not in memory, the next 512 records get hints without a check. Unneeded hints cost less than one batch
-# that is read without hints.
+# While the file is in memory, every 32nd record is checked (8 us, so 0.25 us per record). After a record that is not in
+# memory, 512 records get hints without a check, because unneeded hints cost less than one batch without hints.
 _CHECK_AFTER, _HINT_FOR = 32, 512
 
 _pack_key = struct.Struct(">Q").pack

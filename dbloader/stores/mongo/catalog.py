@@ -171,8 +171,7 @@ class Catalog:
     def abandon(self, store: str, *, forget: bool = False) -> None:
         """Give up a partial store and remove its data, if this writer still holds the place.
 
-        With ``forget``, ``collect_garbage`` will not check the store again. Pass it only if no other writer has written
-        to the store.
+        With ``forget``, ``collect_garbage`` skips the store. Use this only if no other writer has written to the store.
         """
         mine = {"_id": STORE, "writer.token": self._token, "partial.store": store}
         self._durable.update_one(mine, {"$unset": {"partial": ""}, "$addToSet": {"replaced": store}})
@@ -185,8 +184,7 @@ class Catalog:
     def collect_garbage(self) -> None:
         """Remove the data of stores that were replaced or given up.
 
-        A store stays on the list until a later call finds no data, because a writer that lost the place may still
-        write to the store.
+        A store stays on the list until a later call finds no data, because an overtaken writer may still write to it.
         """
         document = self._get("replaced", "store", "partial")
         used = {document.get("store"), document.get("partial", {}).get("store")}  # never removed, even if listed

@@ -48,8 +48,7 @@ if TYPE_CHECKING:
 _BATCH_BYTES, _BATCH_RECORDS = 8 * 2**20, CHUNK
 # Number of inserts that are sent at once. The server processes an insert while the next insert is being sent.
 _IN_FLIGHT = 3
-# Free bytes that a server needs for a commit besides twice its size. The server writes a commit twice, because it also
-# keeps a journal.
+# A server needs this many free bytes besides twice the size of a commit, which it also writes into its journal.
 _ROOM = 16 * 2**20
 _MAX_CHUNK = MAX_ON_SERVER - 2**10  # leaves room for the other fields of a chunk's document
 
