@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from dbloader.batches.base import BatchFetcher, part_of, row_for_each
 from dbloader.batches.collate import Collate, collate_samples
-from dbloader.batches.tensors import TensorBatchFetcher, join_batch
+from dbloader.batches.tensors import TensorBatchFetcher, decode_together, join_batch
 from dbloader.batches.timed import TimedBatch, Work, now
 
 if TYPE_CHECKING:
@@ -76,15 +76,18 @@ class MixtureBatchFetcher(BatchFetcher):
         return functools.partial(self._finish, indices, sources, images, futures, waited, serial)
 
     def _make(self, job: list[Any], pixels: Any) -> list[tuple[int, list[int], list[Any], Work]]:
-        made = []
-        for number, given, own, rows, part, places in job:
-            fetcher, images = self.parts[number], () if pixels is None else [pixels[place] for place in places]
+        parts: list[Any] = []
+        for number, given, own, rows, part, _ in job:
+            fetcher = self.parts[number]
             if given is None:
-                result = fetcher.read_and_make(part_of(own, part), rows if rows is None else rows[part], images)
-            else:
-                result = fetcher.make(given, part, images)
-            made.append((number, places, *result))
-        return made
+                given = fetcher.read(part_of(own, part), rows if rows is None else rows[part])
+                part = slice(None)
+            parts.append((fetcher, given, part))
+        if pixels is None:
+            made = [fetcher.make(given, part) for fetcher, given, part in parts]
+        else:
+            made = decode_together(parts, [pixels[place] for *_, places in job for place in places])
+        return [(number, places, *result) for (number, *_, places), result in zip(job, made, strict=True)]
 
     def _finish(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import deque
-from contextlib import nullcontext
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -88,40 +88,8 @@ class TensorBatchFetcher(DatasetBatchFetcher):
 
     @override
     def make(self, given: Any, part: slice, pixels: Sequence[Any] = ()) -> tuple[list[Any], Work]:
-        store, records, rows = given
-        return self._decode(store, pixels, records[part], rows[part])
-
-    def _decode(
-        self, store: Store, pixels: Sequence[Any], records: Sequence[Any], rows: Sequence[Any]
-    ) -> tuple[list[Any], Work]:
-        """Decode the images of some records into ``pixels``; ``records`` are indices if the store has views.
-
-        Return each sample without its image, and the time for reading and decoding. Several images are planned before
-        they are decoded, because planning holds the GIL (see ``Decoder.plan``).
-        """
-        rest: list[Any] = []
-        work, began = Work(), now()
-        with store.borrow(records) if store.has_views else nullcontext(iter(records)) as borrowed:
-            while len(rest) < len(pixels):
-                some = _take_some(borrowed)
-                if not some:
-                    raise LoaderError(f"{self.dataset.root} gave fewer records than it was asked for")
-                read, plans, first = now(), [], len(rest)
-                for record in some:
-                    if record.image is None:
-                        raise LoaderError(
-                            f"a batch of images needs one in each record, got none in record {record.index}"
-                        )
-                    plan = self.dataset.plan(record, rows[len(rest)])
-                    plans.append(plan)
-                    rest.append(self.dataset.rest(record, plan))
-                for out, record, plan in zip(pixels[first : len(rest)], some, plans, strict=True):
-                    with NotedErrors(self.dataset, record):
-                        plan.decode(out)
-                decoded = now()
-                work += Work(read - began, decoded - read)
-                began = decoded
-        return rest, work
+        [made] = decode_together([(self, given, part)], pixels)
+        return made
 
     def _finish(
         self, images: Any, indices: Sequence[int], futures: list[Future[tuple[list[Any], Work]]], read: float
@@ -159,14 +127,63 @@ def join_batch(dataset: Any, indices: Sequence[int], images: Any, others: list[A
     return batch if isinstance(images, torch.Tensor) else send_small_by_value(batch)
 
 
-def _take_some(records: Iterator[Record]) -> list[Record]:
+def decode_together(
+    parts: Sequence[tuple[TensorBatchFetcher, Any, slice]], pixels: Sequence[Any]
+) -> list[tuple[list[Any], Work]]:
+    """Decode the images of parts of several datasets into ``pixels``; a part is as for ``TensorBatchFetcher.make``.
+
+    Return for each part its samples without their images, and the time that it took. Several images are planned before
+    they are decoded, because planning holds the GIL (see ``Decoder.plan``). The time of decoding is in the first part.
+    """
+    made: list[list[Any]] = [[] for _ in parts]
+    read = [0.0] * len(parts)
+    decode, done = 0.0, 0
+    with ExitStack() as stack:
+        records = _borrow(parts, read, stack)
+        while some := _take_some(records):
+            began = now()
+            plans = []
+            for at, record, row in some:
+                dataset = parts[at][0].dataset
+                if record.image is None:
+                    raise LoaderError(f"a batch of images needs one in each record, got none in record {record.index}")
+                plan = dataset.plan(record, row)
+                plans.append(plan)
+                made[at].append(dataset.rest(record, plan))
+            for out, (at, record, _), plan in zip(pixels[done : done + len(some)], some, plans, strict=True):
+                with NotedErrors(parts[at][0].dataset, record):
+                    plan.decode(out)
+            done += len(some)
+            decode += now() - began
+    return [(rest, Work(read[at], 0.0 if at else decode)) for at, rest in enumerate(made)]
+
+
+def _borrow(
+    parts: Sequence[tuple[TensorBatchFetcher, Any, slice]], seconds: list[float], stack: ExitStack
+) -> Iterator[tuple[int, Record, Any]]:
+    """Yield each record with the number of its part and its random numbers; add the time to the seconds of the part.
+
+    The records are valid until the stack is closed.
+    """
+    for at, (_, (store, records, rows), part) in enumerate(parts):
+        began = now()
+        wanted = records[part]  # indices if the store has views
+        borrowed = stack.enter_context(store.borrow(wanted)) if store.has_views else iter(wanted)
+        for record, row in zip(borrowed, rows[part], strict=True):
+            seconds[at] += now() - began
+            yield at, record, row
+            began = now()
+
+
+def _take_some(records: Iterator[tuple[int, Record, Any]]) -> list[tuple[int, Record, Any]]:
     """Return the next records, until their files have more than ``PLANNED_NBYTES``."""
-    some: list[Record] = []
+    some = []
     nbytes = 0
-    for record in records:
-        some.append(record)
-        if isinstance(record.image, (bytes, memoryview)):
-            nbytes += len(record.image)
+    for entry in records:
+        some.append(entry)
+        image = entry[1].image
+        if isinstance(image, (bytes, memoryview)):
+            nbytes += len(image)
             if nbytes > PLANNED_NBYTES:
                 break
     return some

@@ -2,7 +2,6 @@
 
 import pickle
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from dbloader.batches.fetchers import SampleBatchFetcher, create_fetcher
 from dbloader.batches.tensors import TensorBatchFetcher
 from dbloader.decoding import DecodeTensor, RandomResizedCrop
 from dbloader.errors import (
-    LoaderError,
     NotAnImageError,
 )
 from dbloader.sampling.rng import SeededIndices
@@ -108,11 +106,3 @@ def test_first_error_in_a_batch_names_the_damaged_record(tmp_path: Path, workers
         if hasattr(caught.value, "__notes__"):
             assert "record 2 (2.jpg)" in caught.value.__notes__[0]
         assert list(iterator) == []
-
-
-def test_store_that_returns_too_few_records_is_an_error(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dataset = LMDBDataset(place, decode=RandomResizedCrop(8))
-    records = dataset.records([0, 1])
-    monkeypatch.setattr(dataset.store, "borrow", lambda *_, **__: nullcontext(iter(records)))
-    with pytest.raises(LoaderError, match="gave fewer records than it was asked for"):
-        create_fetcher(dataset).__getitems__([0, 1, 2])
