@@ -12,7 +12,6 @@ import shlex
 import traceback
 from contextlib import nullcontext
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
@@ -43,6 +42,7 @@ from dbloader.viewing.guard import error_response
 from dbloader.viewing.joined import join_listing
 from dbloader.viewing.listing import FORMATS, stream_listing
 from dbloader.viewing.marks import Marks
+from dbloader.viewing.page_files import STATIC
 from dbloader.viewing.record import show_record
 from dbloader.viewing.reports import list_duplicates
 from dbloader.viewing.selection import Selections
@@ -62,18 +62,6 @@ if TYPE_CHECKING:
     _Function = Callable[["ViewerRequest"], Any]
     _Route = tuple[str, _Function, bool]
 
-_TYPES = {
-    ".css": "text/css; charset=utf-8",
-    ".html": "text/html; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-}
-# Name in /static/NAME -> content and type. The files are read here, so no path is made from a request.
-STATIC = {
-    path.name: (path.read_bytes(), _TYPES[path.suffix])
-    for path in (Path(__file__).parent / "static").glob("*")
-    if path.suffix in _TYPES
-}
 _STATUS = (
     *((OptionError, 400), (RecordIndexError, 404), (RecordNotFoundError, 404)),
     *((SourceError, 409), (DamagedRecordError, 422), (ImageError, 422), (StoreUnreachableError, 503)),

@@ -16,6 +16,8 @@ from starlette.responses import HTMLResponse, Response
 from typing_extensions import override
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from dbloader.viewing.page_files import STYLE_SOURCE
+
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
+        f"default-src 'none'; script-src 'self'; style-src {STYLE_SOURCE}; img-src 'self' blob:; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",

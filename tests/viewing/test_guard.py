@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+import dbloader.viewing
 from tests.support.viewer import ask, viewer
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.support.viewer import Answer
     from tests.viewing.conftest import Opened
 
+STYLE = hashlib.sha256((Path(dbloader.viewing.__file__).parent / "static/style.css").read_bytes()).digest()
 CSP = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    f"default-src 'none'; script-src 'self'; style-src 'sha256-{base64.b64encode(STYLE).decode()}'; "
+    "img-src 'self' blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 FOREIGN = ("Sec-Fetch-Site: cross-site",)
 LINK_OF_ANOTHER_PAGE = ("Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document")
