@@ -12,9 +12,9 @@ dbloader gives other samples than an uninterrupted training, or inexact shares, 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import traceback
@@ -92,24 +92,27 @@ def count_threads() -> int:
     return sum(found[pid][1] for pid in family)
 
 
-def run_rank(file: Path) -> None:
-    """Take the batches of one rank, as a file describes, and write the result beside it."""
-    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    task = torch.load(file, weights_only=False)  # noqa: TID251 # this program wrote it
+def run_rank(pipe: Any, output: Path, environment: dict[str, str], peer: str, task: tuple[Any, Part, Any]) -> None:
+    """Take the batches of one rank, and send the samples, the state and the number of threads, or an error."""
+    os.setsid()  # so that the worker processes can be ended
+    os.environ.update(environment)
+    with output.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    sources, part, state = task
     result: dict[str, Any] = {}
     try:
-        if ranks > 1:
+        if part.ranks > 1:
             torch.distributed.init_process_group("gloo")
-        peer = PEERS[task["peer"]]()
-        state = task["states"] and task["states"][rank]
-        loader = peer.open(task["sources"], BATCH // ranks, task["workers"])
+        own = PEERS[peer]()
+        loader = own.open(sources, BATCH // part.ranks, part.workers)
         if state:
-            getattr(loader, peer.restore)(state)
+            getattr(loader, own.restore)(state)
         samples: list[int] = []
         for number, batch in enumerate(endless(loader), 1):
-            samples += map(int, peer.samples(batch))
-            if number == task["steps"] * peer.batches(BATCH // ranks):
-                state = getattr(loader, peer.save)() if peer.has_state else None
+            samples += map(int, own.samples(batch))
+            if number == part.steps * own.batches(BATCH // part.ranks):
+                state = getattr(loader, own.save)() if own.has_state else None
                 result = {"samples": samples, "state": state, "threads": count_threads()}
                 break
     except Exception as error:
@@ -117,32 +120,31 @@ def run_rank(file: Path) -> None:
         lines = str(error).strip().splitlines()
         last = lines[-1] if lines else "without a message"
         result = {"error": last if last.startswith(type(error).__name__) else f"{type(error).__name__}: {last}"}
-    torch.save(result, file.with_name(f"{rank}.pt"))
-    os._exit(0)  # without waiting for worker processes
+    pipe.send(result)
+    with suppress(EOFError):
+        pipe.recv()  # this process has the memory of the state's tensors, until it is killed
+    os._exit(1)
 
 
 def run_part(folder: Path, peer: str, sources: list[mixtures.Source], part: Part, states: Any) -> list[dict[str, Any]]:
     """Return the samples, the state and the number of threads of each rank."""
-    place = Path(tempfile.mkdtemp(dir=folder))
-    states = states and PEERS[peer]().redistribute(place, states, part.ranks)
-    task = {"peer": peer, "sources": sources, "steps": part.steps, "workers": part.workers, "states": states}
-    torch.save(task, place / "task.pt")
-    fixed = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(20_000 + os.getpid() % 20_000), "TMPDIR": str(place)}
+    states = states and PEERS[peer]().redistribute(Path(tempfile.mkdtemp(dir=folder)), states, part.ranks)
+    fixed = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(20_000 + os.getpid() % 20_000)}
     fixed |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(part.ranks))
+    context = multiprocessing.get_context("spawn")
     children = []
-    with (folder / "errors.txt").open("ab") as errors:
-        output: dict[str, Any] = {"stdout": errors, "stderr": errors, "start_new_session": True}
-        for rank in range(part.ranks):
-            own = dict.fromkeys(("RANK", "LOCAL_RANK", "GLOBAL_RANK"), str(rank))
-            command = [sys.executable, __file__, "--task", str(place / "task.pt")]
-            children.append(subprocess.Popen(command, env={**os.environ, **fixed, **own}, **output))
-    for child in children:
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(60)
+    for rank in range(part.ranks):
+        environment = {**fixed, **dict.fromkeys(("RANK", "LOCAL_RANK", "GLOBAL_RANK"), str(rank))}
+        pipe, theirs = context.Pipe()
+        task = (sources, part, states and states[rank])
+        child = context.Process(target=run_rank, args=(theirs, folder / "output.txt", environment, peer, task))
+        child.start()
+        children.append((child, pipe))
+    results = [pipe.recv() for _, pipe in children if pipe.poll(60)]
+    for child, _ in children:
         with suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)  # also its worker processes
-    files = [file for rank in range(part.ranks) if (file := place / f"{rank}.pt").exists()]
-    results = [torch.load(file, weights_only=False) for file in files]  # noqa: TID251 # this program wrote it
+            os.killpg(child.pid or 0, signal.SIGKILL)  # also its worker processes
+        child.join()
     for result in results:
         if "error" in result:
             raise FailedError(result["error"])
@@ -214,10 +216,7 @@ def measure(folder: Path, peer: str) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compare how mixtures are resumed.")
     parser.add_argument("--peers", nargs="+", choices=list(PEERS), default=list(PEERS))
-    parser.add_argument("--task", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.task:
-        run_rank(options.task)
     rows, errors, versions = {}, [], {}
     for peer in options.peers:
         try:
@@ -226,6 +225,7 @@ def main() -> None:
             print(f"{peer} is not installed", file=sys.stderr)
             continue
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name, redirect_stdout(sys.stderr):
+            os.environ["TMPDIR"] = name  # for the files that loaders leave behind
             for kind in LENGTHS:
                 (Path(name) / kind).mkdir()
                 for source in sources_of(Path(name), kind):

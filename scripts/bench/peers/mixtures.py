@@ -241,13 +241,15 @@ class Energon(WebDataset):
 
     @override
     def redistribute(self, folder: Path, states: list[Any], ranks: int) -> list[Any]:
+        from megatron.energon.tools.checkpoint import RankStateIterable
+
         if ranks == len(states):
             return states
         files = [folder / f"state-{rank}.pt" for rank in range(len(states))]
         for file, state in zip(files, states, strict=True):
             torch.save(state, file)
-        (folder / "new").mkdir()
+        new = folder / "new"
+        new.mkdir()
         tool = [str(Path(sys.executable).with_name("energon")), "checkpoint", "redist", "--new-world-size", str(ranks)]
-        subprocess.run([*tool, *files, folder / "new"], check=True, stdout=subprocess.DEVNULL)
-        new = [folder / "new" / f"state-{rank}.pt" for rank in range(ranks)]
-        return [torch.load(file, weights_only=False) for file in new]  # noqa: TID251 # this program wrote it
+        subprocess.run([*tool, *files, new], check=True, stdout=subprocess.DEVNULL)
+        return list(RankStateIterable([new / f"state-{rank}.pt" for rank in range(ranks)]).rank_states)
