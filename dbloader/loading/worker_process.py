@@ -92,8 +92,6 @@ def _reply(board: Board, fetcher: BatchFetcher, cell: int, where: str) -> Reply:
     if fetcher.shared_pool is not None:
         fetcher.shared_pool.slot = task.slot
     parts = _Parts(where, task.seed)
-    if whole:
-        return Reply(cell, finished=True, helped=True, outcome=_make_alone(fetcher, task, parts))
     finish: Finish | None = None
     try:
         # The worker with the first part makes most of the others too, so it reads the whole batch at once.
@@ -101,33 +99,24 @@ def _reply(board: Board, fetcher: BatchFetcher, cell: int, where: str) -> Reply:
     except Exception as failure:
         parts.fail(taken.start, failure)
     parts.are_complete = True
-    made: list[int] = []
-    while taken:
-        [part] = taken
-        made.append(part)
-        if not parts.make(part):
-            board.skip(cell)
-        taken = board.take(cell, task.run)
-    if not board.finish(cell, len(made)) and not board.park(cell, len(made), parts.dump(made)):
-        return Reply(cell, finished=False, helped=True)
-    outcome: TimedBatch | ExceptionWrapper | None = None
-    if board.is_wanted(task.run):
+    if not whole:
+        made: list[int] = []
+        while taken:
+            [part] = taken
+            made.append(part)
+            if not parts.make(part):
+                board.skip(cell)
+            taken = board.take(cell, task.run)
+        if not board.finish(cell, len(made)) and not board.park(cell, len(made), parts.dump(made)):
+            return Reply(cell, finished=False, helped=True)
+        if not board.is_wanted(task.run):
+            return Reply(cell, finished=True, helped=True)
         for parked in board.parked(cell):
             parts.load(parked)
-        outcome = parts.first_error()
-        if finish is not None and outcome is None:
-            outcome = parts.finish(finish)
+    outcome: TimedBatch | ExceptionWrapper | None = parts.first_error()
+    if finish is not None and outcome is None:
+        outcome = parts.finish(finish)
     return Reply(cell, finished=True, helped=True, outcome=outcome)
-
-
-def _make_alone(fetcher: BatchFetcher, task: Task, parts: _Parts) -> TimedBatch | ExceptionWrapper:
-    """Make a whole batch in this worker."""
-    try:
-        finish = fetcher.begin(task.indices, parts.submit, task.size)
-    except Exception as failure:
-        return parts.wrapped(failure)
-    parts.are_complete = True
-    return parts.finish(finish)
 
 
 class _Parts:
@@ -164,7 +153,7 @@ class _Parts:
 
     def fail(self, part: int, error: Exception) -> None:
         """Note the error of a part."""
-        self._errors[part] = self.wrapped(error)
+        self._errors[part] = _wrapped(error, self._where)
 
     def finish(self, finish: Finish) -> TimedBatch | ExceptionWrapper:
         """Make the parts that are not made yet, and join all parts; return an error instead of raising it."""
@@ -174,11 +163,7 @@ class _Parts:
             # Workers read and collate in parallel.
             return dataclasses.replace(finish(), serial=0.0)
         except Exception as failure:
-            return self.wrapped(failure)
-
-    def wrapped(self, error: Exception) -> ExceptionWrapper:
-        """Return an error as torch hands it to the consumer."""
-        return _wrapped(error, self._where)
+            return _wrapped(failure, self._where)
 
     def first_error(self) -> ExceptionWrapper | None:
         """Return the error of the first part that has one."""
