@@ -335,6 +335,29 @@ def test_conversion_killed_at_any_request_ends_with_the_digest_of_one_file(
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("trial", trials(30, 0))
+def test_copy_to_a_bucket_killed_at_any_request_can_be_repeated(
+    outside: Outside, object_store: ObjectStore, root: Path, digest: str, tmp_path: Path, trial: int
+) -> None:
+    generator = random.Random(f"upload {trial}")
+    killer = Killer(generator.randint(1, 14), after=generator.random() < 0.5)
+    place, direct = object_store.place("train.lmdb"), Machine(tmp_path / "direct", object_store)
+    convert(root, tmp_path / "folder.lmdb", shards=PARTS)
+    if generator.random() < 0.5:  # the copy replaces a store
+        direct.run("convert", plant_photos(tmp_path / "old", 3), place, "--shards", 1)
+    copy = ("copy", tmp_path / "folder.lmdb", place, "--overwrite")
+    with HTTPProxy(object_store.port, killer) as proxy:
+        victim = Machine(tmp_path / "victim", object_store, proxy.endpoint)
+        killer.process = victim.start(*copy)
+        killer.known.set()
+        killer.process.wait(WAIT_S)
+        killer.process.communicate()
+    direct.run(*copy)
+    check_is(direct, place, digest)
+    check_clean(outside, place)
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("share", [0.3, 0.7])
 def test_conversion_survives_refused_requests_and_lost_answers(
     outside: Outside, object_store: ObjectStore, root: Path, digest: str, tmp_path: Path, share: float
