@@ -66,7 +66,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Itera
     flip(folder / "photos.lmdb", files[f"cat/c_{FLIPPED:03}.jpg"])
     convert(plant_photos(folder / "other files", 6), folder / "other.lmdb")
     with viewer(folder / "photos.lmdb", folder / "other.lmdb", "--no-open") as running:
-        yield Site.entered(chromium, running)
+        yield Site.entered(chromium, running.link)
 
 
 @pytest.fixture

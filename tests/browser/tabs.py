@@ -12,8 +12,6 @@ import pytest
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Response, StorageState
 
-    from tests.support.viewer import Viewer
-
 WAIT_MS = 30_000  # on an idle machine every wait ends within a second
 
 
@@ -40,10 +38,10 @@ class Site(NamedTuple):
     cookies: StorageState
 
     @classmethod
-    def entered(cls, chromium: Browser, running: Viewer) -> Site:
+    def entered(cls, chromium: Browser, link: str) -> Site:
         context = chromium.new_context()
-        context.new_page().goto(running.link, wait_until="commit")
-        site = cls(running.link.partition("/?")[0], context.storage_state())
+        context.new_page().goto(link, wait_until="commit")
+        site = cls(link.partition("/?")[0], context.storage_state())
         context.close()
         return site
 

@@ -53,7 +53,7 @@ def test_page_of_a_stopped_viewer_keeps_captions_and_shows_one_message(
     arguments = (tmp_path / "a.lmdb", "--no-open", "--port", port)
     size = {"width": 360, "height": 740}
     with viewer(*arguments) as running:
-        site = Site.entered(chromium, running)
+        site = Site.entered(chromium, running.link)
         grid = tabs.open(site, viewport=size, refused=".")
         record = tabs.open(site, "/?view=record&index=5", refused=".")
         expect(grid.locator(".tile:visible .facts").first).to_contain_text("0 · ")
@@ -77,7 +77,7 @@ def test_page_continues_when_mongodb_is_back(tabs: Tabs, chromium: Browser, tmp_
         place = server.place("viewed")
         convert(plant_photos(tmp_path / "images", 30), place)
         with viewer(f"{place}{'&' if '?' in place else '?'}timeoutMS=5000", "--port", "0", "--no-open") as running:
-            site = Site.entered(chromium, running)
+            site = Site.entered(chromium, running.link)
             server.stop()
             shown = {
                 "/": ".tile .facts",

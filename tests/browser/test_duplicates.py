@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from playwright.sync_api import expect
 
-from dbloader import Record, copy_store, find_duplicates, open_store
+from dbloader import Record, copy_store, find_duplicates, open_store, view
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
+from dbloader.viewing import duplicate_search
 from dbloader.viewing.html_report import write_html
 from tests.browser.tabs import Site
 from tests.support.images import encoded, scene
 from tests.support.viewer import viewer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from playwright.sync_api import Browser, Request
@@ -54,7 +56,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def two(place: Path, chromium: Browser) -> Iterator[Site]:
     with viewer(place, place.with_name("b.lmdb"), "--no-open") as running:
-        yield Site.entered(chromium, running)
+        yield Site.entered(chromium, running.link)
 
 
 def test_page_searches_for_duplicates_and_drops_checked_images(tabs: Tabs, two: Site, place: Path) -> None:
@@ -66,12 +68,12 @@ def test_page_searches_for_duplicates_and_drops_checked_images(tabs: Tabs, two: 
     expect(status).to_have_text("No two images are equal or nearly equal.")
     assert place.with_name("b.lmdb.duplicates").exists()
     page.goto("/?view=duplicates")
-    expect(status).to_contain_text("2 images are duplicates of 2 others")
+    expect(status).to_contain_text("2 duplicates of 2 images")
     groups = page.locator(".group")
     pairs = groups.nth(0).locator(".pairs a")
     assert [pair.inner_text().split("\n") for pair in pairs.all()] == [["1 · first", "dog"], ["7 · same bytes", "dog"]]
     only = page.get_by_label("only groups whose labels differ")
-    expect(status).to_contain_text("1 groups have labels that differ")
+    expect(status).to_contain_text("Groups with different labels: 1")
     only.check()
     expect(groups).to_have_count(1)
     assert groups.locator(".error").all_text_contents() == ["dog"]
@@ -86,6 +88,28 @@ def test_page_searches_for_duplicates_and_drops_checked_images(tabs: Tabs, two: 
         assert [name[len(ATTACK) :] for name in clean.names()] == ["0", "1", "2", "3", "4", "5", "6", "7", "8"]
     expect(groups.nth(0).locator("h2")).to_contain_text("\\u202e1 and 1 more")
     assert page.evaluate("document.querySelector('#main').scrollWidth") <= 360
+
+
+def test_cancel_ends_the_search(tabs: Tabs, place: Path, chromium: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    def search_for_ever(_store: Any, _distance: int, progress: Callable[[str, int, int], None]) -> None:
+        while True:
+            progress("Looking", 3, 9)
+
+    monkeypatch.setattr(duplicate_search, "search_store", search_for_ever)
+    write(place.with_name("c.lmdb"), [0, 1, 1])
+    with view(place.with_name("c.lmdb"), port=0) as running:
+        page = tabs.open(Site.entered(chromium, running.url), "/?view=duplicates")
+        status = page.locator("db-duplicates [role=status]")
+        page.get_by_role("button", name="Search for duplicates").click()
+        expect(status).to_have_text("Searching for duplicates…")
+        expect(page.get_by_text("3 of 3 images")).to_be_visible()
+        page.get_by_role("button", name="Cancel").click()
+        expect(status).to_have_text("These images were not searched for duplicates yet.")
+        assert "duplicates" not in [thread.name for thread in threading.enumerate()]
+        assert not place.with_name("c.lmdb.duplicates").exists()
+        monkeypatch.undo()
+        page.get_by_role("button", name="Search for duplicates").click()
+        expect(status).to_contain_text("1 duplicate of 1 image")
 
 
 def test_search_stays_for_another_store_if_it_is_valid_there(tabs: Tabs, two: Site) -> None:

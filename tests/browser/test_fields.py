@@ -44,7 +44,7 @@ def own(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator
             writer.write([encode(Record(f"{n}.jpg", n % 3, image, 40, 30, "JPEG", fields=fields))])
         writer.finish(classes=["cat", "dog", "maine coon"])
     with viewer(place, "--no-open") as running:
-        yield Site.entered(chromium, running)
+        yield Site.entered(chromium, running.link)
 
 
 @pytest.fixture

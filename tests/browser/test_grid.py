@@ -43,7 +43,7 @@ def tall(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterato
         )
         writer.finish(classes=["a", "b", "c", "d", "e"])
     with viewer(place, "--no-open") as running:
-        yield Site.entered(chromium, running)
+        yield Site.entered(chromium, running.link)
 
 
 def shows(page: Page, index: int) -> None:
@@ -173,7 +173,7 @@ def test_caption_shows_the_end_of_a_long_name(tabs: Tabs, tmp_path: Path, chromi
     files["a/b.jpg"] = files[f"a/{'folder/' * 9}003.jpg"][:6000]
     convert(plant(tmp_path / "files", files), tmp_path / "a.lmdb", on_damaged="keep")
     with viewer(tmp_path / "a.lmdb", "--no-open") as running:
-        page = tabs.open(Site.entered(chromium, running), viewport={"width": 1440, "height": 900})
+        page = tabs.open(Site.entered(chromium, running.link), viewport={"width": 1440, "height": 900})
         shows(page, 0)
         expect(page.locator(".tile .kept", has_text="damaged")).to_have_count(1)
         expect(page.locator(".tile", has_text="b.jpg").locator(".kept")).to_have_text("damaged")

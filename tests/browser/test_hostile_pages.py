@@ -45,7 +45,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iter
         writer.write([encode(record) for record in records])
         writer.finish(classes=[ATTACK, 'a "quoted\\class" \N{RIGHT-TO-LEFT OVERRIDE}'])
     with viewer(place, "--no-open") as running:
-        yield Site.entered(chromium, running)
+        yield Site.entered(chromium, running.link)
 
 
 def test_hostile_names_are_shown_as_text_with_visible_escapes(tabs: Tabs, hostile: Site) -> None:

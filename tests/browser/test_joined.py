@@ -50,7 +50,7 @@ def doubtful(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Ite
     with viewer(folder / "train.lmdb", "--with", folder / "predictions.csv", "--no-open") as running:
         said = next(line for line in running.lines if "predictions.csv" in line)
         assert re.search(r"columns prediction, loss, top5, note, labels.differ; \d+ of 2,000 records have no row", said)
-        yield Site.entered(chromium, running)
+        yield Site.entered(chromium, running.link)
 
 
 def tiles(page: Page) -> list[int]:

@@ -48,7 +48,7 @@ def marked(tmp_path: Path, chromium: Browser) -> Iterator[Marked]:
         writer.write(encode(Record(f"{n:03}.jpg", n % 3, image, 40, 30, "JPEG")) for n in range(COUNT))
         writer.finish(classes=CLASSES)
     with viewer(place, "--no-open") as running:
-        yield Marked(Site.entered(chromium, running), place, tmp_path / "train.lmdb.marks.jsonl")
+        yield Marked(Site.entered(chromium, running.link), place, tmp_path / "train.lmdb.marks.jsonl")
 
 
 def hold(page: Page, index: int) -> None:

@@ -75,7 +75,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def site(place: Path, chromium: Browser) -> Iterator[Site]:
     with viewer(place, "--no-open") as running:
-        yield Site.entered(chromium, running)
+        yield Site.entered(chromium, running.link)
 
 
 def pixel(page: Page, x: float, y: float) -> tuple[int, ...]:
@@ -210,7 +210,7 @@ def reported(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Ite
     files["dog/half.jpg"] = photo(3, 200, 150)[:-800]
     convert(plant(folder / "images", {**files, "dog/whole.jpg": photo(1)}), folder / "a.lmdb", on_damaged="keep")
     with viewer(folder / "a.lmdb", "--no-open") as running:
-        yield Site.entered(chromium, running)
+        yield Site.entered(chromium, running.link)
 
 
 def test_report_is_searched_and_links_to_records(tabs: Tabs, reported: Site) -> None:

@@ -178,6 +178,9 @@ export function className(store, label) {
 /** Return a number with commas: 12,345. */
 export const counted = (number) => number.toLocaleString("en-US");
 
+/** Return a number with its noun: "1 record", "2 records". */
+export const amount = (number, noun) => `${counted(number)} ${noun}${number === 1 ? "" : "s"}`;
+
 /** Return a number of bytes with a unit: 4.2 MB. */
 export function sized(bytes) {
   for (const [unit, one] of [["TB", 1e12], ["GB", 1e9], ["MB", 1e6], ["kB", 1e3]])

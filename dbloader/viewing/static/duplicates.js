@@ -1,5 +1,5 @@
 /** Groups of duplicates, and the search for them. */
-import {api, ask, counted, errorOf, escaped, link, load, make, notice, picture, stores, title} from "./app.js";
+import {amount, api, ask, counted, errorOf, escaped, link, load, make, notice, picture, stores, title} from "./app.js";
 import {mark} from "./marks.js";
 import {code} from "./record.js";
 
@@ -27,7 +27,7 @@ class Duplicates extends HTMLElement {
       const all = [...list.querySelectorAll("input:checked")].map((box) => box.value);
       for (let start = 0; start < all.length; start += MARKED)
         if (!await mark(store, `index:${all.slice(start, start + MARKED).join(",")}`, {drop: true})) return;
-      notice(`${counted(all.length)} ${all.length === 1 ? "record" : "records"}: drop`);
+      notice(`${amount(all.length, "record")}: drop`);
     }}, "Drop the checked images");
     const all = link({view: null, at: null, sort: null, q: "duplicates.extra"}, "Show all of them in the grid");
     const run = make("button", {...off, onclick: async () => {
@@ -59,8 +59,8 @@ class Duplicates extends HTMLElement {
         if (!stores[store].columns["duplicates.extra"]) Object.assign(stores, await api("/api/stores", {}, signal));
         more.hidden = list.childElementCount >= (only.checked ? found.differing : found.total);
         choice.hidden = !found.differing;
-        head.textContent = found.total ? `${counted(found.duplicates)} images are duplicates of ${counted(found.total)} others: they have the same bytes, or at most ` +
-          `${found.distance} of 128 bits of their fingerprints differ. Each group begins with the image to which the others are compared. ${counted(found.differing)} groups have labels that differ.` : "No two images are equal or nearly equal.";
+        head.textContent = found.total ? `${amount(found.duplicates, "duplicate")} of ${amount(found.total, "image")}. Duplicates have the same bytes, or fingerprints that differ in at most ` +
+          `${found.distance} of 128 bits. The first image of a group is compared with the others. Groups with different labels: ${counted(found.differing)}.` : "No two images are equal or nearly equal.";
       } catch (error) {
         if (signal.aborted) return;
         head.textContent = error.message;
@@ -75,7 +75,7 @@ class Duplicates extends HTMLElement {
 
   group(s, {index, name, count, others, ...group}) {
     const rest = others.map((row) => make("div", {}, pictured(s, row.index,
-      `${counted(row.index)} · ${row.difference === "same" ? "same bytes" : row.bits === 1 ? "1 bit" : `${row.bits} bits`}`,
+      `${counted(row.index)} · ${row.difference === "same" ? "same bytes" : amount(row.bits, "bit")}`,
       row.class, row.class !== group.class), make("label", {}, make("input", {type: "checkbox", checked: true, value: row.index}), " drop")));
     const first = pictured(s, index, `${counted(index)} · first`, group.class);
     const left = count - others.length;

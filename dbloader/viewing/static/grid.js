@@ -1,5 +1,5 @@
 /** The grid: all records of the search as thumbnails. */
-import {api, className, counted, escaped, find, go, link, listings, load, make, notice, overlays, picture, sized, state, stores, title, url} from "./app.js";
+import {amount, api, className, counted, escaped, find, go, link, listings, load, make, notice, overlays, picture, sized, state, stores, title, url} from "./app.js";
 import {exact} from "./bars.js";
 import {keys} from "./keys.js";
 import {badge, onHold} from "./marks.js";
@@ -112,7 +112,7 @@ class Grid extends HTMLElement {
         const {count, of} = await api(`/api/${now.store}/select`, {q: now.q}, signal);
         if (signal.aborted) return;
         this.status.className = "";
-        this.status.textContent = count === of ? `${counted(of)} records` : `${counted(count)} of ${counted(of)} records`;
+        this.status.textContent = count === of ? amount(of, "record") : `${counted(count)} of ${amount(of, "record")}`;
         if (!count && of) this.status.textContent += ": no record matches all words of the search";
         this.list.hidden = !count;
         this.everything.hidden = !count;

@@ -1,5 +1,5 @@
 /** Marks: what people decide about records. The server keeps them in a file beside the store, which `dbloader copy --marks` applies. */
-import {ask, counted, errorOf, escaped, go, link, make, notice, state, stores} from "./app.js";
+import {amount, ask, counted, errorOf, escaped, go, link, make, notice, state, stores} from "./app.js";
 import {code} from "./record.js";
 
 const HOLD_MS = 400; // until a finger that rests selects a record; at 500 ms, browsers open their menu
@@ -76,9 +76,9 @@ class Marks extends HTMLElement {
 
   async change(what) {
     const {store} = state();
-    if (what.clear && this.count > 1 && !confirm(`Remove all marks of ${counted(this.count)} records?`)) return;
+    if (what.clear && this.count > 1 && !confirm(`Remove all marks of ${amount(this.count, "record")}?`)) return;
     if (!await mark(store, this.q, what)) return;
-    notice(`${counted(this.count)} ${this.count === 1 ? "record" : "records"}: ${what.clear ? "marks removed" : escaped(what.label ?? what.tag ?? "drop")}`);
+    notice(`${amount(this.count, "record")}: ${what.clear ? "marks removed" : escaped(what.label ?? what.tag ?? "drop")}`);
     document.activeElement?.blur(); // keys move in the grid again
     go({selected: null}, {replace: true});
   }
