@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import copy
 import errno
-import importlib
-import inspect
 import ipaddress
 import os
 import shlex
 import socket
-import sys
 import threading
 import webbrowser
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from dbloader._options import checked_flag, whole_number
@@ -56,7 +52,7 @@ class View:
         host: str = "127.0.0.1",
         port: int | None = None,
         tell: Callable[[str], object] = lambda _: None,
-        transform: Callable[..., Any] | None = None,
+        transform: Callable[..., Any] | str | None = None,
         listing: str | os.PathLike[str] | None = None,
         *,
         read_only: bool = False,
@@ -196,8 +192,7 @@ def serve(
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed, and the server has ended.
     """
-    loaded = None if transform is None else load_transform(transform)
-    with View(places, host, port, tell, loaded, listing, read_only=read_only, own_process=True) as running:
+    with View(places, host, port, tell, transform, listing, read_only=read_only, own_process=True) as running:
         url = running.url
         tell(f"Open {url}")
         if running.is_public:
@@ -210,31 +205,6 @@ def serve(
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
         tell("Ctrl-C ends the viewer.")
         running.wait()
-
-
-def load_transform(name: str) -> Any:
-    """Import the transform ``module:name``. The current directory is searched first, as by ``python -m``.
-
-    A function or class that can be called without arguments is called, and its result is the transform.
-
-    Raises:
-        OptionError: The module cannot be imported, does not have the name, or the transform cannot be called.
-    """
-    module, _, attribute = name.partition(":")
-    if not module or not attribute:
-        raise OptionError(f"a transform must be MODULE:NAME, such as train:make_transform, got {name!r}")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-        if inspect.isfunction(found) or inspect.isclass(found):
-            parameters = inspect.signature(found).parameters.values()
-            if all(parameter.default is not parameter.empty for parameter in parameters):
-                found = found()
-    except Exception as error:  # the module is the user's code
-        raise OptionError(f"the transform {name} cannot be loaded: {type(error).__name__}: {error}") from error
-    if not callable(found):
-        raise OptionError(f"the transform {name} must be a callable, or a function that returns one, got {found!r}")
-    return found
 
 
 def _open(place: str | os.PathLike[str]) -> Store:

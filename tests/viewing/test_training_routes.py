@@ -75,6 +75,7 @@ def test_transform_from_the_current_directory_is_applied(
     with viewer(place, "--port", 0, "--transform", "my_transforms:gray") as running, browser(running.link) as client:
         batch = client.get("/api/0/training?batch_size=8").json()
         assert "transform" in batch["transform"]
+        assert running.process.pid not in with_torch(running.process.pid)
         assert not batch["repeatable"]
         for sample in batch["samples"]:
             seen = client.get(f"/seen/0/{sample['index']}?position={sample['position']}")
@@ -84,6 +85,10 @@ def test_transform_from_the_current_directory_is_applied(
                 pixels = np.asarray(Image.open(io.BytesIO(seen.content)))
                 assert (pixels.ndim, pixels.min(), pixels.max()) == (2, 0, 255)
                 assert seen.headers["x-values"].endswith(" shown as black to white")
+    plant(tmp_path, {"ends.py": b"raise SystemExit(0)"})
+    done = run("view", place, "--transform", "ends:transform")
+    assert done.status == 2
+    assert "ends:transform cannot be loaded: its import ended the process" in done.stderr
     done = run("view", place, "--transform", "os:sep")
     assert done.status == 2
     assert done.stderr == "Error: the transform os:sep must be a callable, or a function that returns one, got '/'\n"
