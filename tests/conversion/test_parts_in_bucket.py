@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import random
+import re
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -115,6 +119,19 @@ def test_three_machines_without_a_shared_folder_make_a_store_and_train(
 
 
 @pytest.mark.nightly
+@pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="Ray is not installed")
+def test_ray_makes_the_parts_in_a_bucket(
+    outside: Outside, machine: Machine, object_store: ObjectStore, root: Path, digest: str
+) -> None:
+    place = object_store.place("train.lmdb")
+    with tempfile.TemporaryDirectory() as short:  # Ray's sockets need a short path
+        machine.environment["RAY_TMPDIR"] = short
+        machine.run("convert", root, place, "--shards", PARTS, "--executor", "ray", status=1)  # a file is rejected
+    check_is(machine, place, digest)
+    check_clean(outside, place)
+
+
+@pytest.mark.nightly
 def test_part_made_again_is_kept(outside: Outside, machine: Machine, object_store: ObjectStore, root: Path) -> None:
     place = object_store.place("train.lmdb")
     machine.run("plan", root, place, "--shards", PARTS)
@@ -122,7 +139,9 @@ def test_part_made_again_is_kept(outside: Outside, machine: Machine, object_stor
     before = outside(keys, place)
     machine.run("part", place, 1)
     assert outside(keys, place) == before
-    assert "missing 0,2" in machine.run("parts", place, status=1)
+    told = machine.run("parts", place, "--made", status=1)
+    assert "missing 0,2" in told
+    assert re.search(rf"part 1: \d+ records, .*, made in \d+ s by {socket.gethostname()}\n", told)
     assert "missing 0,2: make them" in machine.run("publish", place, status=2)
 
 
@@ -198,7 +217,7 @@ def test_late_part_of_a_replaced_plan_counts_for_nothing(
     check_clean(outside, place)
 
 
-def test_each_file_is_sent_once(object_store: ObjectStore, root: Path, tmp_path: Path) -> None:
+def test_each_file_is_sent_once(outside: Outside, object_store: ObjectStore, root: Path, tmp_path: Path) -> None:
     place, puts = object_store.place("train.lmdb"), Counter[str]()
 
     def decide(method: str, path: str) -> None:
@@ -214,6 +233,9 @@ def test_each_file_is_sent_once(object_store: ObjectStore, root: Path, tmp_path:
     assert (kinds["/shards"], kinds[".partial/files"]) == (PARTS, PARTS)
     assert puts["/manifest.bson"] == puts[".partial/plan.bson"] == 1
     assert sum(path.startswith(".partial/parts/") and path.endswith(".bson") for path in puts) == PARTS
+    nbytes = sum(shard.nbytes for shard in outside(read_table, place).shards)
+    sent = sum(count for path, count in proxy.received.items() if "/shards/" in path)
+    assert nbytes <= sent <= 1.05 * nbytes
 
 
 def test_append_puts_only_new_files(

@@ -7,6 +7,7 @@ import http.client
 import http.server
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import Self
 
@@ -36,7 +37,7 @@ class HTTPProxy:
     """A context manager that calls ``decide`` with the method and the path of each request, in any thread.
 
     ``decide`` may wait. It returns None to forward the request, ``CUT``, ``LOST``, a status and a code to answer with,
-    or a `Change` of the answer.
+    or a `Change` of the answer. ``received`` counts the bytes of all requests by path.
     """
 
     def __init__(self, port: int, decide: Callable[[str, str], tuple[int, str] | str | Change | None]) -> None:
@@ -62,6 +63,7 @@ class HTTPProxy:
         self._server.daemon_threads = False
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
         self._connections: set[socket.socket] = set()
+        self.received = Counter[str]()
 
     @property
     def endpoint(self) -> str:
@@ -80,6 +82,7 @@ class HTTPProxy:
 
     def _serve(self, request: http.server.BaseHTTPRequestHandler) -> None:
         body = request.rfile.read(int(request.headers.get("Content-Length", 0)))
+        self.received[request.path.partition("?")[0]] += len(body)
         decided = self._decide(request.command, request.path)
         if isinstance(decided, tuple):
             status, code = decided
