@@ -1,8 +1,8 @@
 """How a batch is made, in one thread or in many.
 
-There are three steps. ``begin`` reads the records, or requests them from the kernel, and threads read them. ``submit``
-gives parts of the batch to threads, which decode them. The function that ``begin`` returns waits for the parts and
-collates them. The batch is the same for any number of threads and parts.
+There are three steps. ``begin`` reads the records of the batch. (From a file it only requests them from the kernel, and
+threads read them.) ``submit`` gives parts of the batch to threads, which decode the images. The function that ``begin``
+returns waits for the parts and collates them. The batch is the same for any number of threads and parts.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class BatchFetcher(ABC):
         releases_gil: Whether threads do nearly all of the work without the GIL.
         image_nbytes: Bytes of each image in a batch, if one uint8 tensor holds all images; else None.
         shared_pool: Memory for that tensor in worker processes.
-        check_skipped: A function that the consumer calls with newly skipped samples, the number of all skipped samples
-            in this epoch, and the first of them; it raises LoaderError if there are too many. None if nothing is
+        check_skipped: The consumer calls this function with newly skipped samples, the number of all skipped samples
+            in this epoch, and the first ones. It raises LoaderError if they are too many. None if errors are not
             skipped.
     """
 
@@ -49,12 +49,17 @@ class BatchFetcher(ABC):
 
     @abstractmethod
     def begin(self, indices: Sequence[int], submit: Submit, size: int, read: bool = True) -> Finish:
-        """Read the samples at some indices; submit parts of ``size`` samples, and a last part of the rest.
+        """Read the samples at some indices, and submit parts of ``size`` samples; the last part may be smaller.
 
-        If the indices are SeededIndices, they decide all random numbers of the batch. Like ``Executor.submit``,
-        ``submit`` calls a function with some arguments in any thread, now or later. Without ``read``, each part reads
-        its own samples, for a worker that makes only some of the parts. Return a function that returns the batch, or
-        raises an error of its samples.
+        Args:
+            indices: The indices of the samples. SeededIndices decide all random numbers of the batch.
+            submit: Like ``Executor.submit``, it calls a function with some arguments in any thread, now or later.
+            size: The number of samples in a part.
+            read: Whether to read all samples now. Otherwise each part reads its own samples when it is made. This is
+                for a worker that makes only some of the parts.
+
+        Returns:
+            A function that returns the batch, or raises an error of one of its samples.
         """
 
     def snapshot(self) -> BatchFetcher:
@@ -73,7 +78,7 @@ class BatchFetcher(ABC):
 
 
 class DatasetBatchFetcher(BatchFetcher):
-    """Makes the samples of one dataset in two steps, which a mixture calls for its parts of a batch."""
+    """Makes the samples of one dataset in two steps, ``read`` and ``make``. A mixture calls both for each dataset."""
 
     @abstractmethod
     def read(self, indices: Sequence[int], rows: Sequence[Any] | None = None) -> Any:
@@ -92,7 +97,7 @@ class DatasetBatchFetcher(BatchFetcher):
     def read_and_make(
         self, indices: Sequence[int], rows: Sequence[Any] | None = None, pixels: Sequence[Any] = ()
     ) -> tuple[list[Any], Work]:
-        """Do what ``read`` and ``make`` do, for a part of a batch whose other parts this worker may not make."""
+        """Read and make the samples at some indices, which are one part of a batch."""
         began = now()
         given = self.read(indices, rows)
         read = now() - began

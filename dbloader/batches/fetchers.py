@@ -99,8 +99,8 @@ class SampleBatchFetcher(DatasetBatchFetcher):
         self.transform = transform
         self.collate_fn = collate_fn
         self._image_name = image_and_label(dataset)["image"]
-        # The records of a batch are read together, before threads decode them: in one round trip to a server. From a
-        # file, threads would wait for the GIL while they read.
+        # The records of a batch are read together, before threads decode the images: from a server in one round trip.
+        # From a file, several threads would wait for the GIL while they read.
         self._reads_records = transform is None and isinstance(dataset, StoreDataset) and not dataset.makes_own_samples
 
     @override

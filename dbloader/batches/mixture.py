@@ -1,4 +1,4 @@
-"""Make the batches of a mixture: each dataset makes its part, and the parts are collated together."""
+"""Make the batches of a mixture: each dataset makes its samples, and all samples are collated together."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class MixtureBatchFetcher(BatchFetcher):
     """Makes the batches of a mixture with a fetcher for each dataset.
 
-    If each of them decodes images into a tensor, all decode into the tensor of the batch.
+    Either all datasets decode their images into the tensor of the batch, or none does.
     """
 
     def __init__(

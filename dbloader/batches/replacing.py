@@ -153,7 +153,7 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
         try:
             self._tester.begin(one, call_now, 1)()
         except DAMAGE as error:
-            error.__traceback__ = error.__cause__ = error.__context__ = None  # as in _try
+            error.__traceback__ = error.__cause__ = error.__context__ = None  # for the reason in _try
             return SkippedSample(index, _find_name(self._tester, index), str(error))
         return None
 
@@ -192,7 +192,7 @@ def find_store(fetcher: BatchFetcher, index: int = 0) -> tuple[StoreDataset | No
 
 def _find_name(fetcher: BatchFetcher, index: int) -> str | None:
     store, index = find_store(fetcher, index)
-    with suppress(DBLoaderError):  # the name is damaged too
+    with suppress(DBLoaderError):  # the name may be damaged too
         if store is not None:
             opened, (position,) = store.locate([index])
             return opened.name(position)

@@ -68,7 +68,7 @@ class SharedBatchPool:
         self.slot: int | None = None
         self._files: list[int] = []
         for size in (slots, *itertools.repeat(nbytes, slots)):
-            self._files.append(os.memfd_create("dbloader"))  # not in /dev/shm, of which containers have little
+            self._files.append(os.memfd_create("dbloader"))  # not in /dev/shm, which is small in containers
             os.ftruncate(self._files[-1], size)
         self._map()
         _pools[self.token] = self
@@ -153,7 +153,7 @@ def _receive_images(token: str, slot: int, shape: tuple[int, ...]) -> torch.Tens
 
 def _keep_received() -> None:
     """Keep the slots of received batches in use forever; called before the process forks."""
-    for reference in _received.valuerefs():  # a list: another thread may receive a batch meanwhile
+    for reference in _received.valuerefs():  # a copy, because another thread may receive a batch meanwhile
         array = reference()
         if array is not None:
             array.release = None

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
-# Bytes of image files that a thread plans to decode at a time: a plan may hold a copy of nearly a whole file.
+# A thread plans images until their files have more than so many bytes. A plan may hold a copy of nearly a whole file.
 PLANNED_NBYTES = 2**21
 
 
@@ -51,7 +51,7 @@ class TensorBatchFetcher(DatasetBatchFetcher):
 
     @staticmethod
     def suits(dataset: Any) -> bool:
-        """Return whether a dataset is a store's, and a Decoder with outputs of one size makes its images alone."""
+        """Return whether a dataset reads a store, and only a Decoder with one output size makes its images."""
         return (
             isinstance(dataset, StoreDataset)
             and not dataset.makes_own_samples
@@ -78,9 +78,9 @@ class TensorBatchFetcher(DatasetBatchFetcher):
     def read(self, indices: Sequence[int], rows: Sequence[Any] | None = None) -> tuple[Store, Any, Sequence[Any]]:
         store, places = self.dataset.locate(indices)
         records: Sequence[Any] = places
-        if store.has_views:  # each decoding thread reads its own
+        if store.has_views:  # each thread reads the records that it decodes
             store.prefetch(places)
-        else:  # all are read at once, in one round trip
+        else:  # read all records at once, in one round trip
             records = store.read(places)
         if rows is None:
             rows = row_for_each(self.dataset.random_numbers(indices), len(indices))
@@ -130,10 +130,16 @@ def join_batch(dataset: Any, indices: Sequence[int], images: Any, others: list[A
 def decode_together(
     parts: Sequence[tuple[TensorBatchFetcher, Any, slice]], pixels: Sequence[Any]
 ) -> list[tuple[list[Any], Work]]:
-    """Decode the images of parts of several datasets into ``pixels``; a part is as for ``TensorBatchFetcher.make``.
+    """Decode images of several datasets into ``pixels``.
 
-    Return for each part its samples without their images, and the time that it took. Several images are planned before
-    they are decoded, because planning holds the GIL (see ``Decoder.plan``). The time of decoding is in the first part.
+    Several images are planned before they are decoded, because planning holds the GIL (see ``Decoder.plan``).
+
+    Args:
+        parts: For each dataset: its fetcher, what ``read`` returned, and which of these samples to make.
+        pixels: The memory for each image, in the order of the parts.
+
+    Returns:
+        For each part its samples without their images, and its time. The first part has the time of all decoding.
     """
     made: list[list[Any]] = [[] for _ in parts]
     read = [0.0] * len(parts)
@@ -161,13 +167,13 @@ def decode_together(
 def _borrow(
     parts: Sequence[tuple[TensorBatchFetcher, Any, slice]], seconds: list[float], stack: ExitStack
 ) -> Iterator[tuple[int, Record, Any]]:
-    """Yield each record with the number of its part and its random numbers; add the time to the seconds of the part.
+    """Yield (part, record, random numbers) for each record, which is valid until the stack is closed.
 
-    The records are valid until the stack is closed.
+    Add the time for reading to the seconds of the part.
     """
     for at, (_, (store, records, rows), part) in enumerate(parts):
         began = now()
-        wanted = records[part]  # indices if the store has views
+        wanted = records[part]  # records, or indices if the store has views
         borrowed = stack.enter_context(store.borrow(wanted)) if store.has_views else iter(wanted)
         for record, row in zip(borrowed, rows[part], strict=True):
             seconds[at] += now() - began

@@ -159,7 +159,7 @@ def has_row_for_each_box(field: str) -> bool:
 
 def _checked_boxes(value: Any) -> np.ndarray[Any, Any]:
     """Return boxes, which may be lists, as an array: float64, shape (n, 4)."""
-    with suppress(TypeError, ValueError):  # if they are not numbers, or rows differ in length
+    with suppress(TypeError, ValueError):  # the values are not numbers, or the rows differ in length
         boxes = np.asarray(value, np.float64)
         boxes = boxes if boxes.size else boxes.reshape(0, 4)
         if boxes.ndim == 2 and boxes.shape[1] == 4 and (boxes[:, 2:] >= boxes[:, :2]).all():

@@ -82,7 +82,7 @@ def mix(
 
 
 class Source(NamedTuple):
-    """The samples of one source, which is a dataset, or the samples at some indices of it."""
+    """The samples of one source: a whole dataset, or the samples at some of its indices."""
 
     name: str
     dataset: StoreDataset
@@ -108,8 +108,8 @@ class Mixture(Dataset[Any]):
     indices begin at ``len``: there, each sample of each source has one index.
 
     Attributes:
-        sources: The sources; those of a mixture in place of the mixture.
-        datasets: The datasets of the sources. Their labels are the mixture's.
+        sources: The sources. A mixture is replaced by its own sources.
+        datasets: The datasets of the sources. They give the labels of the mixture.
         classes: The class names of all sources in the order of their labels; empty if they have no names.
         fields: The fields of a sample, as in LMDBDataset.
         order: The order.
@@ -327,14 +327,21 @@ class Mixture(Dataset[Any]):
 
 
 class UnitedLabels:
-    """A ``target_transform`` from a store's labels to those of a mixture; then the dataset's own, if it has one."""
+    """A ``target_transform`` that turns a store's label into the mixture's label.
+
+    The dataset's own ``target_transform``, if there is one, then takes the mixture's label.
+    """
 
     def __init__(self, labels: list[int], then: Callable[[Any], Any] | None) -> None:
         self.labels = labels
         self.then = then
 
     def __call__(self, label: int) -> Any:
-        """Return the mixture's label, transformed."""
+        """Return the mixture's label, transformed.
+
+        Raises:
+            OptionError: The label has no class name.
+        """
         if not 0 <= label < len(self.labels):
             raise OptionError(
                 f"label {label} has no name among {len(self.labels)} classes, so the mixture has no label"
@@ -412,7 +419,10 @@ def _with_fields(dataset: StoreDataset, fields: Any) -> StoreDataset:
 
 
 def _schedule(sources: Mapping[Any, Any]) -> list[tuple[int, list[Any]]]:
-    """Return from which position on which weights count, from the weight or the schedule of each source."""
+    """Return (position, weights) for each change of weights; the weights count from the position on.
+
+    ``sources`` maps each source to its weight or schedule.
+    """
     schedules = [weight if isinstance(weight, (list, tuple)) else [(0, weight)] for weight in sources.values()]
     for name, schedule in zip(sources, schedules, strict=True):
         what = f"the weight of {short_repr(name)}"
@@ -442,7 +452,7 @@ def _output_of(dataset: StoreDataset) -> str | None:
         with torch.random.fork_rng(devices=[]):
             sample = dataset[0]
     except DBLoaderError:
-        return None  # the training raises it, or skips the sample
+        return None  # the training raises this error, or skips the sample
     image = sample[image_and_label(dataset)["image"]] if isinstance(sample, dict) else sample[0]
     if isinstance(image, Image.Image):
         return None

@@ -114,7 +114,7 @@ class MongoDataset(StoreDataset):
             NotAStoreError: The cache is of the old store: remove it, or name another.
             StoreError: As from the constructor.
         """
-        origin = copy.copy(self._origin)  # iterations that have begun keep the old one
+        origin = copy.copy(self._origin)  # iterations that have begun keep the old origin
         store = self._store_of(origin)
         manifest = store.manifest
         check_fields(self, manifest)

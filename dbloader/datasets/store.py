@@ -104,7 +104,7 @@ class StoreDataset(RecordDataset):
         return (
             self.transform is self.target_transform is self.transforms is None
             and (self.decode is None or self.decode is decode_pil)
-            and not isinstance(self.fields, dict)  # which renames fields
+            and not isinstance(self.fields, dict)  # a dict renames fields
             and "index" not in (self.fields or ())
             and not self.makes_own_samples
             and not hasattr(self, "__iter__")
@@ -221,8 +221,10 @@ class StoreDataset(RecordDataset):
             return {}
         check_whole(record, self.root)
         source = self.manifest.source
-        tiles = record.fields.get("tiles") if source.get("tile") else None  # a listing may have a field of that name
-        # Conversion decoded the image, and its CRC is right: decoding could find no damage.
+        tiles = (
+            record.fields.get("tiles") if source.get("tile") else None
+        )  # a store without tiles may have such a field
+        # If the conversion decoded the image and its CRC is right, a check could find no damage.
         return {"tiles": tiles, "known_intact": source.get("check") == "decode"}
 
 

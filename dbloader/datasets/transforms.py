@@ -96,5 +96,5 @@ def apply_to_pair(transforms: Any, image: Any, label: Any) -> tuple[Any, Any]:
 
 def _as_array(value: Any) -> Any:
     if isinstance(value, Image.Image):
-        return np.array(value)  # writable: some transforms work in place
+        return np.array(value)  # a copy, because some transforms work in place
     return value.permute(1, 2, 0).numpy() if isinstance(value, torch.Tensor) and value.ndim == 3 else value

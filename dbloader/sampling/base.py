@@ -77,14 +77,14 @@ class ResumableSampler(DistributedSampler[int], ABC):
         self.population = population
         self._given_ranks = (num_replicas, rank)
         if self._given_ranks != (None, None):
-            resolve_ranks(num_replicas, rank)  # raises errors now
+            resolve_ranks(num_replicas, rank)  # raises its errors now, not in iter()
         self.drop_last = checked_flag("drop_last", drop_last)
         self.seed = whole_number("seed", seed)
         self.epoch = 0
         self.times_chosen = 0
-        self._position = 0  # where the next iter() starts
-        self._begun: Start | None = None  # where the last iter() started, unless an epoch or state was chosen since
-        self._held: Start | None = None  # where each iter() starts while a loader holds the sampler
+        self._position = 0  # the next iter() starts here
+        self._begun: Start | None = None  # the last iter() started here; None after an epoch or a state was chosen
+        self._held: Start | None = None  # each iter() starts here while a loader holds the sampler
 
     @abstractmethod
     def order(self, seed: int, epoch: int) -> Callable[[Array], Array]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dbloader.sampling.rng import Array
 
 BLOCK_SIZE = 256
-_EXAMINED = 8  # blocks whose labels are examined, and records in each
+_EXAMINED = 8  # the labels of so many records in so many blocks are examined
 
 
 class BlockShuffleSampler(ResumableSampler):
@@ -81,7 +81,7 @@ class BlockShuffleSampler(ResumableSampler):
         # A subclass or wrapper of a store's dataset may have other samples.
         self.shard_lengths: Sequence[int] | None = shards if shards is None or sum(shards) == length else None
         if self.shard_lengths is not None:
-            self.block_size = max(1, -(-length // max(1, len(self.shard_lengths))))  # their mean
+            self.block_size = max(1, -(-length // max(1, len(self.shard_lengths))))  # the mean of the shards
         else:
             self.block_size = BLOCK_SIZE if block_size is None else whole_number("block_size", block_size, 1)
         self.buffer_blocks = whole_number("buffer_blocks", buffer_blocks, 1)
@@ -143,7 +143,7 @@ class BlockShuffleSampler(ResumableSampler):
 
     @override
     def __iter__(self) -> Iterator[int]:
-        on_this_machine = number_from_environment("LOCAL_WORLD_SIZE", 1)  # of torchrun
+        on_this_machine = number_from_environment("LOCAL_WORLD_SIZE", 1)  # torchrun sets it
         divide = self.lanes is None or self.lanes % self.num_replicas == 0
         if not divide and self.num_replicas > on_this_machine and self.rank == 0:
             warnings.warn(
@@ -292,12 +292,12 @@ class BlockOrder:
     def __init__(self, blocks: Blocks, length: int, lanes: int | None, buffer: int, seed: int, epoch: int) -> None:
         self.blocks = blocks
         self._lanes = lanes or 1
-        self._short, self._long_lanes = divmod(length, self._lanes)  # the first lanes have one place more
+        self._short, self._long_lanes = divmod(length, self._lanes)  # long lanes have one place more
         self._of_blocks, self._size = lanes is None, buffer
-        self._buffers = -(-(blocks.count if lanes is None else self._short + 1) // buffer)  # in each lane
+        self._buffers = -(-(blocks.count if lanes is None else self._short + 1) // buffer)  # number in each lane
         self._key: tuple[int | str, ...] = ("buffer",) if lanes is None else ("lanes", lanes, buffer)
         self._seed, self._epoch = seed, epoch
-        self._permutations: dict[int, Permutation] = {}  # of the last call; the next one often needs them again
+        self._permutations: dict[int, Permutation] = {}  # the next call often needs the same
 
     def __call__(self, positions: Array) -> Array:
         """Return the indices at some positions: int64, shape (positions,)."""

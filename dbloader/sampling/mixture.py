@@ -4,9 +4,10 @@ In every window, whose length is the sum of the weights, each source has exactly
 is shuffled. The k-th draw from a source of n samples is sample ``k % n`` of its pass ``k // n``, and each pass has its
 own order. So a source gives all of its samples before it repeats one.
 
-A long window is halved until its blocks have at most ``SHUFFLED`` positions. Half of the draws from a source are in
-each half. If that is no integer, random numbers decide which half gets one more. So a block has less than two draws
-more or fewer than a source's share. If windows have a power of two of positions, the difference is below one.
+A window of more than ``SHUFFLED`` positions is halved, and its halves again, until these blocks are short enough. Each
+half gets half of the draws from each source. If the number of draws is odd, random numbers decide which half gets one
+more. So in each block, the number of draws from a source differs from its share by less than two. It differs by less
+than one if the number of positions in a window is a power of two.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ if TYPE_CHECKING:
 
     from dbloader.sampling.rng import Array
 
-# Positions that are shuffled as a whole, which takes 0.1 ms. Splitting a longer window takes 0.03 ms for each half.
+# Shuffling so many positions takes 0.1 ms. Splitting a longer window takes 0.03 ms for each half.
 SHUFFLED = 1024
 
-# The largest sum of weights that is kept exactly, and the sum that replaces larger ones, such as the sum of roots.
+# Weights with a sum up to _EXACT are kept exactly. Others, such as square roots, are rounded to the sum _ROUNDED.
 _EXACT, _ROUNDED = 2**40, 2**48
 
 
-AT_A_TIME = 2**16  # numbers in a temporary table
+AT_A_TIME = 2**16  # so many numbers are in a temporary table
 
 
 def shuffled_rows(starts: Array, length: int, key: Array) -> Array:
@@ -70,7 +71,10 @@ class SampleOrder:
         self._first = first
 
     def walk(self, seed: int, *path: int) -> Callable[[Array], Array]:
-        """Return the function from draws, from 0, to indices in the mixture; ``path`` is the place of the source."""
+        """Return a function that takes draws, counted from 0, and returns indices in the mixture.
+
+        ``path`` is the number of the source, after the number of each mixture that contains it.
+        """
         key = derive_keys(2, "mixture samples", seed, *path)
 
         def look_up(draws: Array) -> Array:
@@ -96,10 +100,10 @@ class MixtureOrder:
 
     Args:
         sources: The sources.
-        schedule: From which position on which weights count, one for each source: the first position is 0.
+        schedule: Pairs of a position and the weights from there on, one for each source. The first position is 0.
 
     Attributes:
-        length: Draws in an epoch; set it.
+        length: Draws in an epoch; the caller sets it.
     """
 
     length: int
@@ -114,9 +118,10 @@ class MixtureOrder:
         return MixtureWalk(self, seed, *path)
 
     def epochs(self) -> list[int]:
-        """Return in how many positions each source that is drawn from at first gives all of its samples."""
+        """Return for each source with a weight at first: after how many positions it has given all of its samples."""
         total, needed = sum(self.shares[0]), []
-        # Before a position are at most two blocks of each size. A part of a block may have none of its draws.
+        # At most two blocks of each size end before a position, and each may lack draws. In the block of the position,
+        # all draws from a source may still come.
         missing = 4 * max(0, (total // SHUFFLED).bit_length() + 1)
         for source, share in zip(self.sources, self.shares[0], strict=True):
             if share:
@@ -131,7 +136,8 @@ class MixtureWalk:
     def __init__(self, order: MixtureOrder, seed: int, *path: int) -> None:
         self._order = order
         self._sources = [source.walk(seed, *path, number) for number, source in enumerate(order.sources)]
-        self._parts: list[tuple[_Interleaving, Array]] = []  # from each start on, and the draws before it
+        # For each part of the schedule: the order of its sources, and how often each was drawn from before.
+        self._parts: list[tuple[_Interleaving, Array]] = []
         for start, shares in zip(order.starts, order.shares, strict=True):
             before = self.before(start) if start else np.zeros(len(shares), np.int64)
             self._parts.append((_Interleaving(shares, derive_keys(2, "mixture", seed, start, *path)), before))
@@ -164,7 +170,10 @@ class MixtureWalk:
         return counts
 
     def passes(self, position: int) -> list[float]:
-        """Return how often each source has given all of its samples before a position; a mixture lists its own."""
+        """Return how often each source has given all of its samples before a position, such as 1.5.
+
+        In place of a mixture within the mixture, its sources are in the list.
+        """
         passes: list[float] = []
         for source, walk, draws in zip(self._order.sources, self._sources, self.before(position).tolist(), strict=True):
             passes += walk.passes(draws) if isinstance(walk, MixtureWalk) else [draws / source.length]
@@ -172,7 +181,7 @@ class MixtureWalk:
 
 
 class _Block(NamedTuple):
-    """Positions in a row, how often each source is drawn from there, and how often before them."""
+    """Positions in a row: how often each source is drawn from in the block, and how often before the block."""
 
     start: int
     length: int
@@ -181,13 +190,13 @@ class _Block(NamedTuple):
 
 
 class _Interleaving:
-    """The sources at all positions while the weights do not change, counted from there on."""
+    """The sources at all positions of one part of the schedule, counted from the beginning of the part."""
 
     def __init__(self, shares: Sequence[int], key: Array) -> None:
         self._shares = np.array(shares, np.int64)
         self._length = sum(shares)
         self._key = key
-        self._path: list[_Block] = []  # the latest window, and the halves that were chosen in it
+        self._path: list[_Block] = []  # the latest window, the half that was found in it, the half of this half, …
 
     def __call__(self, positions: Array) -> tuple[Array, Array]:
         """Return the source at each position, and how often it was drawn from before."""
@@ -199,7 +208,7 @@ class _Interleaving:
             if self._length > SHUFFLED:
                 starts, before = np.array([block.start]), block.before
                 end = int(np.searchsorted(ascending, block.start + block.length))
-            else:  # many windows at once
+            else:  # look up many windows at once
                 starts = np.unique(ascending[at : at + AT_A_TIME // self._length] // self._length) * self._length
                 end, before = int(np.searchsorted(ascending, starts[-1] + self._length)), 0 * block.before
             table, ranks = self._shuffle(block.draws, starts)
@@ -220,7 +229,7 @@ class _Interleaving:
         return counts
 
     def _find(self, position: int) -> _Block:
-        """Return the block with a position that is shuffled as a whole."""
+        """Return the block that contains a position and is short enough to shuffle."""
         while self._path and not 0 <= position - self._path[-1].start < self._path[-1].length:
             self._path.pop()
         if not self._path:
@@ -244,7 +253,10 @@ class _Interleaving:
         )
 
     def _shuffle(self, draws: Array, starts: Array) -> tuple[Array, Array]:
-        """Return the source at each position of blocks with these draws, and how often it came before in its block."""
+        """Shuffle the draws of a block once for each start.
+
+        Return the source at each position, and how often the source came before in the block: shape (starts, draws).
+        """
         numbers = np.arange(len(draws), dtype=np.uint16 if len(draws) <= 2**16 else np.int64)
         unshuffled = np.repeat(numbers, draws)
         ranks = np.arange(len(unshuffled)) - np.repeat(np.cumsum(draws) - draws, draws)
