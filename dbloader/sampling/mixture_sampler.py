@@ -49,7 +49,7 @@ class MixtureSampler(ResumableSampler):
         super().__init__(order.length, order.length, num_replicas, rank, seed=seed, drop_last=drop_last)
         self._order = order
         self._names = names
-        # A state has at most 1 kB. A hash of all digests decides. The digests of up to 60 sources show which source differs.
+        # A state has at most 1 kB. A hash of all digests decides. Short hashes of up to 60 sources show the difference.
         hashes = [short_hash(digest, 8) for digest in digests] if len(digests) <= 60 else []
         self._sources = " ".join([f"{len(digests)}:{short_hash(json.dumps(digests))}", *hashes])
         self._weights = describe_weights(order)
