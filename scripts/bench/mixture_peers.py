@@ -46,6 +46,7 @@ PEERS = {
 }
 WEIGHTS = (5, 2, 1)
 BATCH = 24  # samples of all ranks in a step
+LIMIT_S = 300  # most take 10 s, on a busy machine a minute
 LENGTHS = {"long": (4000, 1600, 800), "short": (800, 320, 40), "many": (960,) * 35}  # of the sources
 CHANGED = 1200  # of the second source of "long"
 EPOCH = 1280 // BATCH  # steps of the epoch of "short", in which the last source is repeated four times
@@ -64,8 +65,7 @@ class FailedError(Exception):
 
 
 def sources_of(folder: Path, kind: str) -> list[mixtures.Source]:
-    lengths = LENGTHS[kind]
-    weights = WEIGHTS if len(lengths) == 3 else (1,) * len(lengths)
+    weights = WEIGHTS if len(lengths := LENGTHS[kind]) == 3 else (1,) * len(LENGTHS[kind])
     ranges = [range(number * 1_000_000, number * 1_000_000 + length) for number, length in enumerate(lengths)]
     places = [folder / kind / str(number) for number in range(len(lengths))]
     return [*map(mixtures.Source, places, ranges, weights)]
@@ -121,16 +121,15 @@ def run_rank(pipe: Any, output: Path, environment: dict[str, str], peer: str, ta
         last = lines[-1] if lines else "without a message"
         result = {"error": last if last.startswith(type(error).__name__) else f"{type(error).__name__}: {last}"}
     pipe.send(result)
-    with suppress(EOFError):
-        pipe.recv()  # this process has the memory of the state's tensors, until it is killed
+    pipe.poll(None)  # this process has the memory of the state's tensors, until it is killed
     os._exit(1)
 
 
 def run_part(folder: Path, peer: str, sources: list[mixtures.Source], part: Part, states: Any) -> list[dict[str, Any]]:
     """Return the samples, the state and the number of threads of each rank."""
     states = states and PEERS[peer]().redistribute(Path(tempfile.mkdtemp(dir=folder)), states, part.ranks)
-    fixed = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(20_000 + os.getpid() % 20_000)}
-    fixed |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(part.ranks))
+    fixed = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(part.ranks)) | {"MASTER_ADDR": "127.0.0.1"}
+    fixed["MASTER_PORT"] = str(20_000 + os.getpid() % 20_000)
     context = multiprocessing.get_context("spawn")
     children = []
     for rank in range(part.ranks):
@@ -140,7 +139,7 @@ def run_part(folder: Path, peer: str, sources: list[mixtures.Source], part: Part
         child = context.Process(target=run_rank, args=(theirs, folder / "output.txt", environment, peer, task))
         child.start()
         children.append((child, pipe))
-    results = [pipe.recv() for _, pipe in children if pipe.poll(60)]
+    results = [pipe.recv() for _, pipe in children if pipe.poll(LIMIT_S)]
     for child, _ in children:
         with suppress(ProcessLookupError):
             os.killpg(child.pid or 0, signal.SIGKILL)  # also its worker processes
@@ -149,7 +148,7 @@ def run_part(folder: Path, peer: str, sources: list[mixtures.Source], part: Part
         if "error" in result:
             raise FailedError(result["error"])
     if len(results) < part.ranks:
-        raise FailedError("no end after a minute")
+        raise FailedError(f"no end after {LIMIT_S} s")
     return results
 
 
