@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import coverage
+import hypothesis
 import pytest
 from pymongo import common, periodic_executor
 
@@ -21,6 +22,10 @@ from tests.support.object_store import ObjectStore, Outside, needing_object_stor
 # Seconds. The threads of a closed client end after this time, by default 0.5 in every test with a client. A client also
 # waits this long before it asks a silent server again.
 common.MIN_HEARTBEAT_INTERVAL = 0.02
+
+# On a loaded machine, an example may take longer than Hypothesis's limit of 200 ms.
+hypothesis.settings.register_profile("untimed", hypothesis.settings(), deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 # Shells make background processes ignore Ctrl-C, and children would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
