@@ -89,7 +89,7 @@ def test_page_continues_when_mongodb_is_back(tabs: Tabs, chromium: Browser, tmp_
             for path in shown:
                 pages[path] = tabs.open(site, path, refused=".", script=KEEP_NOTES)
             for page in pages.values():
-                check_one_message(page, "This page waits for the database: ")
+                check_one_message(page, "Waiting for the database: ")
                 assert "Loading…" in page.evaluate("window.notes")
             server.start()
             for path, page in pages.items():

@@ -113,7 +113,7 @@ def test_copy_of_a_cleaned_data_set_contains_no_planted_fault(tabs: Tabs, plante
     expect(page.locator("db-duplicates [role=status]")).to_contain_text(f"{EXTRAS} duplicates of {EXTRAS} images")
     page.get_by_role("button", name="Drop the checked images").click()
     expect(notice).to_have_text(f"{EXTRAS} records: drop")
-    page.get_by_role("link", name="Show all of them in the grid").click()
+    page.get_by_role("link", name="Show all duplicates in the grid").click()
     expect(count).to_contain_text(f"{EXTRAS} of {len(labels)}")
     expect(page.locator('db-field[name="duplicates.differ"]')).to_be_visible()
     # Search by caption and score, then by two classes.

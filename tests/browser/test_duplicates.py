@@ -80,7 +80,7 @@ def test_page_searches_for_duplicates_and_drops_checked_images(tabs: Tabs, two: 
     assert groups.locator(".pairs a").nth(1).inner_text().split("\n") == ["9 · same bytes", "dog"]
     only.uncheck()
     expect(groups).to_have_count(2)
-    page.get_by_label("drop").first.uncheck()
+    groups.nth(0).get_by_label("drop").uncheck()
     page.get_by_role("button", name="Drop the checked images").click()
     expect(page.get_by_text("1 record: drop")).to_be_visible()
     copy_store(place, place.with_name("clean.lmdb"), marks=f"{place}.marks.jsonl", overwrite=True)

@@ -168,7 +168,7 @@ def test_arrow_keys_go_through_the_records_of_the_search(tabs: Tabs, site: Site)
     page.keyboard.press("Escape")
     expect(page.locator("db-grid")).to_contain_text("8 of 12 records")
     page.goto("/?view=record&index=9&q=class:cat")
-    expect(page.get_by_text("not among the images of this search", exact=True)).to_be_visible()
+    expect(page.get_by_text("not in this search", exact=True)).to_be_visible()
 
 
 def test_damaged_record_shows_a_message_and_the_page_still_works(tabs: Tabs, site: Site) -> None:
@@ -229,7 +229,7 @@ def test_report_is_searched_and_links_to_records(tabs: Tabs, reported: Site) -> 
     expect(page.get_by_text("1 to 1 of 1 lines")).to_be_visible()
     page.get_by_role("link", name="cat/017.jpg").click()
     expect(page.locator("db-record h1")).to_have_text("cat/017.jpg")
-    page.get_by_role("link", name="Its lines of the report").click()
+    page.get_by_role("link", name="This record in the report").click()
     expect(search).to_have_value("cat/017.jpg")
     expect(page.get_by_text("1 to 1 of 1 lines")).to_be_visible()
     page.go_back()
@@ -240,7 +240,7 @@ def test_report_is_searched_and_links_to_records(tabs: Tabs, reported: Site) -> 
 def test_image_kept_despite_damage_is_marked(tabs: Tabs, reported: Site) -> None:
     page = tabs.open(reported, "/?view=report&event=damaged")
     page.get_by_role("link", name="dog/half.jpg").click()
-    expect(page.get_by_text("The image was damaged when it was converted, and is stored as it is:")).to_be_visible()
+    expect(page.get_by_text("The image was damaged before the conversion and is stored unchanged:")).to_be_visible()
     link = page.get_by_role("link", name="What the training does with it")
     expect(link).to_have_attribute("href", re.compile(r"view=training.*record=\d+"))
 

@@ -70,7 +70,7 @@ def test_rectangles_are_the_crops_of_the_batch(page: Page) -> None:
         scale = picture["width"] / sample["size"][0]
         inside = [box["x"] - picture["x"], box["y"] - picture["y"], box["width"], box["height"]]
         assert inside == pytest.approx([left * scale, top * scale, width * scale, height * scale], abs=1)
-        seen = pair.get_by_alt_text("As the network gets it")
+        seen = pair.get_by_alt_text("Input of the neural network")
         expect(seen).to_be_visible()
         assert seen.evaluate("image => [image.naturalWidth, image.naturalHeight]") == [32, 32]
 
@@ -106,7 +106,7 @@ def test_form_is_filled_by_keyboard(page: Page) -> None:
         str(asked(page, "/api/0/training?seed=7&batch_size=8")["indices"][0])
     )
     assert (parameter(page, "seed"), parameter(page, "step")) == ("7", None)
-    page.get_by_label("Leave out").press("Space")
+    page.get_by_label("Drop the last").press("Space")
     page.get_by_label("Step", exact=True).fill("22")
     page.keyboard.press("Enter")
     at(page, "step 22 (0 to 22): 4 images")
@@ -132,7 +132,7 @@ def test_pasted_state_shows_the_next_batches(page: Page) -> None:
     at(page, "Epoch 1, step 0 ")
     sampler.set_epoch(1)
     assert shown(page) == list(sampler)[:8]
-    page.get_by_role("button", name="Without it").click()
+    page.get_by_role("button", name="Remove the state").click()
     expect(page.get_by_label("Seed")).to_be_enabled()
 
 
@@ -156,7 +156,7 @@ def test_twelve_epochs_of_a_record_link_to_its_batches(page: Page) -> None:
     at(page, f"Epoch {entry['epoch']}, step {entry['step']} ")
     assert 0 in shown(page)
     page.go_back()
-    page.get_by_role("link", name="Epochs after").click()
+    page.get_by_role("link", name="Later epochs").click()
     at(page, "in epochs 12 to 23.")
     page.get_by_role("link", name="Batches").click()
     at(page, "Epoch 0, step 0 ")

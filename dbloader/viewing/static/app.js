@@ -3,7 +3,7 @@
 /** The entries of /api/stores, one for each store. start.js fills it before it shows a view. */
 export const stores = [];
 
-const SHARED = ["store", "q", "sort", "axes", "at", "px", "selected", "over"]; // parameters of all views; the others belong to one view
+const SHARED = ["store", "q", "sort", "axes", "at", "px", "selected", "over"]; // parameters of all views; every other parameter belongs to one view
 const NUMBERS = {store: 0, at: 0, px: 160, index: 0, opacity: 70};
 const NO_DATABASE = 503; // the status of the viewer's reply when MongoDB does not answer
 const [SLOW_MS, ASK_AGAIN_MS] = [500, 1000];
@@ -20,7 +20,7 @@ export function state() {
 }
 
 /** Return the URL of the present state with changes; null or "" removes a parameter. A change of the view removes the
- * parameters of the old view, and a change of the store removes what refers to records of the old store. */
+ * parameters of the old view, and a change of the store removes parameters that refer to records of the old store. */
 export function url(changes) {
   const query = new URLSearchParams(location.search);
   const [viewed, stored] = ["view" in changes, "store" in changes && String(changes.store) !== (query.get("store") ?? "0")];
@@ -71,14 +71,14 @@ export async function ask(src, signal, options = {}) {
     bar({slow: bar.slow - Number(isSlow)});
   }
 }
-let back = null; // while the server does not answer: a promise that ends with its next answer
+let back = null; // while the server does not answer: a promise of its next answer
 
 /** Ask again and again until the server answers. If the viewer was stopped, load the page again: it may show another store now. */
 async function waitUntilBack(reply) {
   let wasStopped = false;
   while (!reply || reply.status === NO_DATABASE) {
     wasStopped ||= !reply;
-    bar({away: reply ? `This page waits for the database: ${await errorOf(reply)}` : "The viewer does not answer: was `dbloader view` stopped?"});
+    bar({away: reply ? `Waiting for the database: ${await errorOf(reply)}` : "The viewer does not answer: was `dbloader view` stopped?"});
     await new Promise((resolve) => setTimeout(resolve, ASK_AGAIN_MS));
     reply = await fetch(`/api/${state().store}/note`).catch(() => null);
   }

@@ -54,14 +54,14 @@ class Bars extends HTMLElement {
   }
 
   /** Show a histogram of the server. `whole`: values are integers; `text(value)`: returns a label; `chosen(from, to)`: called with the
-   * edges of the chosen range, null at an open end. Faint bars show all records. Search and all records have a scale each. */
+   * edges of the chosen range, null at an open end. Faint bars show all records. The search and all records each have their own scale. */
   draw({edges, counts, all, ends, scale}, whole, text, chosen) {
     Object.assign(this, {edges, counts, whole, text, chosen});
     const name = this.getAttribute("name");
     const bars = (numbers, properties) => {
       const most = Math.max(1, ...numbers);
       return numbers.map((count, n) => {
-        const high = count ? Math.max(1.5, (count / most) * HIGH) : 0; // a small count is visible, too
+        const high = count ? Math.max(1.5, (count / most) * HIGH) : 0; // a small count is visible too
         return make("svg:rect", {x: n + 0.06, y: HIGH - high, width: 0.88, height: high, ...properties(count, n)});
       });
     };
@@ -69,7 +69,7 @@ class Bars extends HTMLElement {
     this.svg.ariaLabel = `Records by ${name}`;
     this.bars = bars(counts, (count, n) => ({id: `${name}-${n}`, role: "option",
       "aria-label": `${this.range(n, n)}: ${counted(count)}${all ? ` of ${counted(all[n])}` : ""} records`}));
-    this.svg.replaceChildren(make("svg:title", {}, all ? "Faint: all records, at a scale of their own" : ""),
+    this.svg.replaceChildren(make("svg:title", {}, all ? "Faint bars: all records, at their own scale" : ""),
       ...bars(all ?? [], () => ({class: "all", "aria-hidden": "true"})), ...this.bars);
     this.ends = all && ends ? `${exact(ends[0], "floor")} to ${exact(ends[1], "ceil")}` : "";
     this.least.textContent = exact(edges[0], "floor");

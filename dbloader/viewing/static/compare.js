@@ -1,4 +1,4 @@
-/** Labels against another column, such as a model's predictions: which classes are taken for which. */
+/** Labels against another column, such as a model's predictions, to show which classes are confused. */
 import {api, className, counted, escaped, go, link, make, state, stores, title} from "./app.js";
 import {classWord, key, quoted, words} from "./query.js";
 
@@ -17,7 +17,7 @@ class Compare extends HTMLElement {
     const {signal} = (this.stop = new AbortController());
     const choice = make("select", {ariaLabel: "Column", onchange: (event) => go({column: event.target.value}, {replace: true})},
       ...column || !names.length ? [] : [make("option", {value: ""}, "choose a field")], ...names.map((name) => make("option", {selected: name === column}, escaped(name))));
-    const [status, body] = [make("p", {role: "status"}, column ? "Counting…" : names.length ? "" : "No field of integers or texts can be compared with the labels."), make("div")];
+    const [status, body] = [make("p", {role: "status"}, column ? "Counting…" : names.length ? "" : "This store has no field of integers or text to compare with the labels."), make("div")];
     this.replaceChildren(make("h1", {}, "Labels compared"), make("p", {class: "row"}, "Label and ", choice), status, body);
     if (!column) return;
     try {

@@ -5,7 +5,7 @@ import {code} from "./record.js";
 
 const COUNT = 20; // groups of a request
 const MARKED = 1000; // indices of a query, which has at most 10,000 letters
-const ASK_MS = 500; // between questions for the progress of a search
+const ASK_MS = 500; // between requests for the progress of a search
 
 /** Return a link to a record: its picture, a text and its class, which is red if it differs. */
 function pictured(store, index, text, label, differs) {
@@ -29,7 +29,7 @@ class Duplicates extends HTMLElement {
         if (!await mark(store, `index:${all.slice(start, start + MARKED).join(",")}`, {drop: true})) return;
       notice(`${amount(all.length, "record")}: drop`);
     }}, "Drop the checked images");
-    const all = link({view: null, at: null, sort: null, q: "duplicates.extra"}, "Show all of them in the grid");
+    const all = link({view: null, at: null, sort: null, q: "duplicates.extra"}, "Show all duplicates in the grid");
     const run = make("button", {...off, onclick: async () => {
       const reply = await ask(`/api/${store}/duplicates`, undefined, {method: "POST", body: run.value});
       if (!reply.ok) notice(escaped(await errorOf(reply)));

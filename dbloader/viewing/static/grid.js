@@ -39,7 +39,7 @@ class Grid extends HTMLElement {
     this.loaded = 0; // the time of the last request for rows
     this.chunks = new Map();
     this.selected = new Set();
-    this.isAll = false; // whether all records of the search are selected, but those in this.selected
+    this.isAll = false; // whether all records of the search are selected, except those in this.selected
     this.anchor = null; // the position that was selected last
     this.status = make("p", {id: "count", role: "status"});
     this.jump = make("input", {id: "jump", inputMode: "numeric", size: 8, autocomplete: "off", onkeydown: (event) => {
@@ -55,7 +55,7 @@ class Grid extends HTMLElement {
     this.list = make("div", {id: "tiles", ariaLabel: "Records", ariaMultiSelectable: "true"});
     this.append(make("h1", {class: "unseen"}, "Images"), make("div", {class: "strip"}, this.status, this.everything,
       make("span", {class: "sorts"}, this.sort, this.direction), make("label", {}, make("span", {}, "Go to "), "index ", this.jump), this.overlays, this.filters), this.list,
-      this.decide = make("div", {class: "decide", hidden: true}, this.chosen, this.marks)); // below the list, which stays under the finger
+      this.decide = make("div", {class: "decide", hidden: true}, this.chosen, this.marks)); // below the list, so the list does not move under the finger
     const scroller = this.scroller = new Scroller(this.list, {
       gap: 8, tile: () => this.tile(), fill: (cell) => this.fill(cell), clear: (cell) => this.clear(cell),
       seen: (begin, end) => this.seen(begin, end),
@@ -64,8 +64,8 @@ class Grid extends HTMLElement {
     new ResizeObserver(() => this.sharpen()).observe(this.list); // after the scroller's own observer
     const move = (by) => () => scroller.move(scroller.here() + by());
     keys({
-      ArrowLeft: ["One record back", move(() => -1)],
-      ArrowRight: ["One record on", move(() => 1)],
+      ArrowLeft: ["Previous record", move(() => -1)],
+      ArrowRight: ["Next record", move(() => 1)],
       ArrowUp: ["One row up", move(() => (scroller.active >= scroller.columns ? -scroller.columns : 0))],
       ArrowDown: ["One row down", move(() => scroller.columns)],
       PageUp: ["One screen up", move(() => -scroller.page)],
@@ -74,9 +74,9 @@ class Grid extends HTMLElement {
       End: ["Last record", () => scroller.move(scroller.count - 1)],
       Enter: ["Open the record", () => this.open(scroller.here())],
       g: ["Go to an index", () => this.jump.focus()],
-      x: ["Select the record, or take it out; a click with Ctrl does so too", () => this.toggle(scroller.here())],
-      X: ["Select all from the last selected record to this one; a click with Shift does so too", () => this.span(scroller.here())],
-      Escape: ["Select nothing", () => this.select(new Set())],
+      x: ["Select or deselect the record (also Ctrl-click)", () => this.toggle(scroller.here())],
+      X: ["Select all records from the last selected one to this one (also Shift-click)", () => this.span(scroller.here())],
+      Escape: ["Clear the selection", () => this.select(new Set())],
     }, "grid");
   }
 
@@ -187,7 +187,7 @@ class Grid extends HTMLElement {
     const cell = make("div", {class: "tile"}, make("span", {class: "frame"}, img, why, kept, marks),
       make("span", {class: "caption"}, facts, make("span", {class: "name"}, name)));
     cell.onclick = (event) => {
-      const isTouch = event.pointerType === "touch" && !this.decide.hidden; // the first one is held, the others are tapped
+      const isTouch = event.pointerType === "touch" && !this.decide.hidden; // a long press selects the first record, and taps select more
       if (event.shiftKey) this.span(cell.position);
       else if (event.ctrlKey || event.metaKey || isTouch) this.toggle(cell.position);
       else this.open(cell.position);
@@ -212,7 +212,7 @@ class Grid extends HTMLElement {
     cell.index = index;
     cell.title = cell.name.textContent = escaped(name ?? "").slice(-300);
     cell.kept.textContent = isDamaged ? "damaged" : "";
-    cell.kept.title = isDamaged ? "The image was damaged when it was converted, and is stored as it is" : "";
+    cell.kept.title = isDamaged ? "The image was damaged before the conversion and is stored unchanged" : "";
     cell.marks.textContent = cell.marks.title = badge(fields);
     cell.marks.classList.toggle("drop", fields["mark.drop"] === "true");
     const more = Object.entries(fields).filter(([field, value]) => value !== null && !field.startsWith("mark.")).map(([field, value]) => [field, typeof value === "number" ? exact(value) : escaped(value)]);
@@ -244,7 +244,7 @@ class Grid extends HTMLElement {
     try {
       const {position} = await api(`/api/${store}/position`, {q, sort, index});
       this.list.focus();
-      if (position === null) notice(sort ? "The search does not find the record with this index." : "The search finds no record from that index on.");
+      if (position === null) notice(sort ? "The search does not find the record with this index." : "The search finds no record with this index or a greater index.");
       else this.scroller.move(position);
     } catch (error) {
       notice(error.message);
@@ -254,7 +254,7 @@ class Grid extends HTMLElement {
   toggle(at) {
     const row = this.row(at);
     this.scroller.active = this.anchor = at;
-    if (!row) return this.span(at); // which waits for the row
+    if (!row) return this.span(at); // span() waits for the row
     if (!this.selected.delete(row[0])) this.selected.add(row[0]);
     this.select(this.selected, this.isAll);
   }
@@ -279,10 +279,10 @@ class Grid extends HTMLElement {
     return this.isAll !== this.selected.has(index);
   }
 
-  /** Select the records with some indices; with `isAll`, all records of the search but these. */
+  /** Select the records with some indices; with `isAll`, all other records of the search. */
   select(chosen, isAll = false) {
     const selected = [isAll && "all", ranges(chosen)].filter(Boolean).join();
-    if (selected.length > LONGEST) notice("So many single records do not fit into a search: download these first.");
+    if (selected.length > LONGEST) notice("A selection cannot contain so many single records. Download the current selection first.");
     else go({selected, at: this.scroller.active}, {replace: true});
   }
 

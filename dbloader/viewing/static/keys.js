@@ -25,10 +25,10 @@ export function pressed(event) {
   binding.run(event);
 }
 
-const QUERY = [["maine_012", "a part of the name"], ["class:cat", "a class; class:\"maine coon\" with spaces"],
-  ["width<256 height>=1000", "all words must fit; also aspect and bytes, = <= >"], ["index:1,5-9", "these indices"],
-  ["(class:cat or class:dog)", "one of them must fit"], ["score>0.5 split=train caption~\"red car\"", "fields that have a column"],
-  ["damaged repaired", "what the conversion did"], ["-class:dog", "not this class"]];
+const QUERY = [["maine_012", "a part of the name"], ["class:cat", "a class; with spaces: class:\"maine coon\""],
+  ["width<256 height>=1000", "both must match; also aspect and bytes, and = <= >"], ["index:1,5-9", "these indices"],
+  ["(class:cat or class:dog)", "one of these must match"], ["score>0.5 split=train caption~\"red car\"", "fields that have a column"],
+  ["damaged repaired", "what the conversion did with the file"], ["-class:dog", "not this class"]];
 
 /** Show the keys of the view, and the words of a search. */
 export function help() {

@@ -2,15 +2,15 @@
 import {amount, ask, counted, errorOf, escaped, go, link, make, notice, state, stores} from "./app.js";
 import {code} from "./record.js";
 
-const HOLD_MS = 400; // until a finger that rests selects a record; at 500 ms, browsers open their menu
-const STILL = 10; // px that a resting finger may move
+const HOLD_MS = 400; // a press of this length selects a record; browsers open their menu at 500 ms
+const STILL = 10; // px that the finger may move during a long press
 
 /** Return the marks of a record as a short text, from its fields. */
 export const badge = ({"mark.drop": drop, "mark.label": label, "mark.tags": tags}) =>
   [drop === "true" && "drop", label && `→ ${label}`, tags].filter(Boolean).map(escaped).join(" · ");
 
-let held = false; // whether the finger on the screen has rested: then its click is left out, wherever it is
-/** Call `run` when a finger rests on an element. */
+let held = false; // whether the last press was long: then its click is ignored, wherever the finger is lifted
+/** Call `run` after a long press on an element. */
 export function onHold(element, run) {
   let timer = 0, start;
   const end = () => clearTimeout(timer);

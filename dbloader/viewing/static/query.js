@@ -25,7 +25,7 @@ function alternatives(text) {
     }
     end = index + token.length;
   }
-  if (condition) found.at(-1).push(condition); // an opened parenthesis
+  if (condition) found.at(-1).push(condition); // an unclosed parenthesis
   return found;
 }
 

@@ -54,10 +54,10 @@ class Record extends HTMLElement {
     keys({
       ArrowLeft: ["Previous record", () => this.step(-1)],
       ArrowRight: ["Next record", () => this.step(1)],
-      z: ["Original size, or as large as fits", () => go({zoom: state().zoom ? null : 1}, {replace: true})],
+      z: ["Switch between original size and the size that fits", () => go({zoom: state().zoom ? null : 1}, {replace: true})],
       b: ["Boxes", toggle("boxes")],
       t: ["Tiles", toggle("tiles")],
-      p: ["Play: show the next records, until p is pressed again", () => this.button && this.play(!this.isPlaying)],
+      p: ["Play the next records; press p again to stop", () => this.button && this.play(!this.isPlaying)],
       m: ["Masks and other files over the image", () => this.facts?.files?.forEach((file) => toggle(`file${file.field}`)())],
     }, "record");
   }
@@ -119,7 +119,7 @@ class Record extends HTMLElement {
     const n = all.findIndex((each) => each.index === now.index), here = all[n];
     this.before = here ? all[n - 1] : now.sort ? undefined : all.findLast((each) => each.index < now.index);
     this.after = here ? all[n + 1] : now.sort ? undefined : all.find((each) => each.index > now.index);
-    return {note: here ? `${counted(here.at + 1)} of ${counted(count)}` : "not among the images of this search"};
+    return {note: here ? `${counted(here.at + 1)} of ${counted(count)}` : "not in this search"};
   }
 
   fill(now, facts, where) {
@@ -134,7 +134,7 @@ class Record extends HTMLElement {
     const heading = make("h1", {tabIndex: -1}, escaped(name));
     const focused = [...this.querySelectorAll("nav.steps a")].indexOf(document.activeElement);
     const hasFocus = document.activeElement === document.body || this.contains(document.activeElement);
-    const damage = facts.damaged && make("p", {class: "damage"}, escaped(`The image was damaged when it was converted, and is stored as it is: ${facts.damaged}`));
+    const damage = facts.damaged && make("p", {class: "damage"}, escaped(`The image was damaged before the conversion and is stored unchanged: ${facts.damaged}`));
     const marks = make("db-marks");
     this.replaceChildren(steps, heading, marks, ...facts.error ? [make("p", {class: "damage", role: "alert"}, escaped(facts.error))] :
       [damage ?? "", make("div", {class: "sheet"}, this.stage(now, facts), this.tables(now, facts))]);
@@ -155,7 +155,7 @@ class Record extends HTMLElement {
     if (facts.bytes === null && facts.array === null) return make("p", {class: "muted"}, "This record has no image.");
     const rendered = picture("thumb", now.store, facts.index, {px: 1600});
     load(this.image, facts.rendered ? rendered : picture("image", now.store, facts.index), async (why) => {
-      const cause = (await whyMissing(rendered)) ?? why; // only the server, which decodes the image, knows the cause
+      const cause = (await whyMissing(rendered)) ?? why; // the server decodes the image, so only its message has the cause
       if (this.facts === facts) this.querySelector("figure").replaceChildren(make("p", {class: "damage", role: "alert"}, escaped(cause)));
     });
     this.over = make("svg:svg", {"aria-hidden": "true", preserveAspectRatio: "none"});
@@ -238,7 +238,7 @@ class Record extends HTMLElement {
         [name, facts.vectors.includes(name) ? make("span", {}, `${readable(value)} `, similar(name)) : value])]),
       section("Marks", joined.filter(([name, value]) => name.startsWith("mark.") && value !== "false").map(([name, value]) => [name.slice(5), value])),
       section("Joined", joined.filter(([name]) => !name.startsWith("mark."))),
-      stores[now.store].events ? make("p", {}, link({view: "report", text: facts.name}, "Its lines of the report")) : null,
+      stores[now.store].events ? make("p", {}, link({view: "report", text: facts.name}, "This record in the report")) : null,
       section("EXIF", exif.error && facts.rendered ? [] : Object.entries(exif)),
       section("JPEG", [...Object.entries(structure), ["tiles", tiles && `${tiles.across} × ${tiles.down} of ${tiles.tile_width} × ${tiles.tile_height} pixels`]]),
       make("section", {}, make("h2", {}, "In Python"), 

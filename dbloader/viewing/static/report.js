@@ -44,7 +44,7 @@ class Report extends HTMLElement {
     this.text.hidden = this.events.hidden = !lines;
     this.table.hidden = !rows.length;
     const last = start + rows.length;
-    this.status.textContent = !lines ? "The conversion had nothing to report: it repaired, rejected and changed no file." :
+    this.status.textContent = !lines ? "The report is empty: the conversion repaired, rejected and changed no file." :
       rows.length ? `${counted(start + 1)} to ${counted(last)} of ${counted(total)} lines` : "No line matches.";
     this.body.replaceChildren(...rows.map((row) => make("tr", {}, make("td", {class: row.event}, row.event),
       make("td", {}, row.index === null ? escaped(row.name) : link({view: "record", index: row.index, q: null}, escaped(row.name))),

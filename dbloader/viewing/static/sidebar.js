@@ -10,7 +10,7 @@ import {Scroller} from "./scroll.js";
 
 const PAGES = {grid: "Images", training: "What training sees", compare: "Labels compared", report: "Report of the conversion",
   duplicates: "Duplicates"};
-const OPEN = 6; // fields that are open at first; with more, the user opens them
+const OPEN = 6; // with more fields, all are closed at first
 const NARROW = matchMedia("(max-width: 760px)"); // as in style.css
 const COLUMNS = ["width", "height", "aspect", "bytes"];
 
@@ -18,7 +18,7 @@ class Sidebar extends HTMLElement {
   connectedCallback() {
     this.key = "";
     this.all = [];
-    this.labels = this.all; // the listed ones
+    this.labels = this.all; // the listed classes
     const clear = () => go({q: this.search.value = "", at: null});
     this.search = make("input", {id: "search", onsearch: () => this.search.value || clear(), type: "search", autocomplete: "off", spellcheck: false, placeholder: "class:cat width<256",
       "aria-describedby": "search-error", onkeydown: (event) => {
@@ -33,7 +33,7 @@ class Sidebar extends HTMLElement {
     this.typed = make("input", {id: "find-class", type: "search", placeholder: "Find a class", ariaLabel: "Find a class", autocomplete: "off",
       oninput: () => this.list()});
     this.order = make("button", {id: "order", onclick: () => this.list(this.order.value === "count" ? "label" : "count")});
-    this.listed = make("div", {id: "classes", ariaLabel: "Classes", ariaMultiSelectable: "true", title: "Ctrl or the box adds a class, Shift adds a range"});
+    this.listed = make("div", {id: "classes", ariaLabel: "Classes", ariaMultiSelectable: "true", title: "Ctrl-click or the box adds a class. Shift-click adds a range."});
     this.anchor = 0; // the row that was chosen last
     this.classes = make("section", {hidden: true}, make("h2", {}, "Classes"), make("div", {class: "row"}, this.typed, this.order), this.listed);
     this.scroller = new Scroller(this.listed, {tile: () => this.tile(), fill: (cell) => this.fill(cell)});
@@ -105,7 +105,7 @@ class Sidebar extends HTMLElement {
     const events = Object.entries(facts.events).filter(([, count]) => count).map(([event, count]) => button(event, event, count));
     this.kinds.replaceChildren(make("h2", {}, "Files"), make("div", {class: "chips"}, ...kinds, ...events), make("p", {class: "error"}, escaped(facts.problem ?? "")));
     this.files.replaceChildren(make("h2", {}, "Download the list"), make("p", {class: "row"}, ...listings(now.store, now.q)),
-      make("p", {class: "muted"}, `${counted(facts.count)} records, for copy --select, --drop or --labels.`));
+      make("p", {class: "muted"}, `${counted(facts.count)} records, for dbloader copy --select, --drop or --labels.`));
   }
 
   /** Show the classes whose names contain the typed text, ordered by "label" or "count". */

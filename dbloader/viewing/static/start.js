@@ -2,7 +2,7 @@
 import {api, ask, bar, escaped, find, go, make, menu, say, shortPlace, state, stores, url} from "./app.js";
 import {help, keys, pressed} from "./keys.js";
 
-let view = null; // the one that is shown
+let view = null; // the name of the view that is shown
 
 function show() {
   const now = state(), before = view;
@@ -26,7 +26,7 @@ function theme(chosen) {
   if (chosen) document.documentElement.dataset.theme = chosen;
   else delete document.documentElement.dataset.theme;
   find("#theme").textContent = {light: "☀", dark: "☾"}[chosen ?? ""] ?? "◐";
-  find("#theme").ariaLabel = find("#theme").title = `Colors: ${chosen ?? "as the system"}`;
+  find("#theme").ariaLabel = find("#theme").title = `Colors: ${chosen ?? "same as the system"}`;
 }
 
 /** Show a note at the bottom of the page if the store was replaced or removed. */
@@ -48,7 +48,7 @@ async function start() {
   find("#store").onchange = async () => {
     const {q, sort} = state(), store = find("#store").value;
     const {ok} = await ask(`/api/${store}/rows?${new URLSearchParams({q, sort, count: 0})}`);
-    go({store, ...ok && {q, sort}}); // a search that is valid there stays
+    go({store, ...ok && {q, sort}}); // keep the search if it is valid in the other store
   };
   find("#px").oninput = () => go({px: find("#px").value}, {replace: true});
   keys({"?": ["Show these keys", help]});

@@ -6,27 +6,27 @@ import {keys} from "./keys.js";
 const OPTIONS = [["seed", "Seed", 0, true], ["epoch", "Epoch", 0, false], ["batch_size", "Batch size", 32, true],
   ["world_size", "World size", 1, true], ["rank", "Rank", 0, false], ["step", "Step", 0, false], ["size", "Size", 224, true]];
 const SIDE = 156; // px of a picture: two fit side by side on a phone
-const PASTE = "The text that print() or json.dumps() writes. The state sets the order, the seed and the epoch, and steps count from it.";
+const PASTE = "Paste the output of print() or json.dumps(). The state sets the order, the seed and the epoch. Step 0 is the first batch after the state.";
 
 class Training extends HTMLElement {
   connectedCallback() {
     const fields = [...OPTIONS.map(([name, text]) => make("label", {}, text, make("input", {name}))),
-      make("label", {}, make("input", {type: "checkbox", name: "drop_last"}), "Leave out the last incomplete batch")];
+      make("label", {}, make("input", {type: "checkbox", name: "drop_last"}), "Drop the last incomplete batch")];
     const text = make("textarea", {name: "state", rows: 3, spellcheck: false, ariaLabel: "A state_dict() of the loader"});
     const step = (by, name) => make("button", {ariaLabel: name, onclick: () => this.move(by)}, by < 0 ? "←" : "→");
     this.where = make("p", {class: "where", role: "status"});
     this.out = make("div");
-    this.replaceChildren(make("h1", {}, "What the training sees"), make("div", {class: "options", onchange: ({target}) =>
+    this.replaceChildren(make("h1", {}, "What training sees"), make("div", {class: "options", onchange: ({target}) =>
       go({[target.name]: target.type === "checkbox" ? (target.checked ? null : 0) : target.value.trim()})}, ...fields),
       make("details", {}, make("summary", {}, "Paste a state_dict() to see what comes next"), make("p", {class: "muted"}, PASTE), text,
         make("div", {class: "row"}, make("button", {onclick: () => go({state: text.value.trim(), step: null})}, "Show"),
-          make("button", {onclick: () => go({state: null, step: null})}, "Without it"))),
-      make("div", {class: "row"}, make("span", {class: "by"}, step(-1, "Step before"), step(1, "Next step")), this.where, this.overlays = make("span", {class: "overlays", ariaLabel: "Over the originals", role: "group"})), this.out);
+          make("button", {onclick: () => go({state: null, step: null})}, "Remove the state"))),
+      make("div", {class: "row"}, make("span", {class: "by"}, step(-1, "Previous step"), step(1, "Next step")), this.where, this.overlays = make("span", {class: "overlays", ariaLabel: "Over the originals", role: "group"})), this.out);
     this.urls = [];
   }
 
   async show(now) {
-    title("What the training sees");
+    title("What training sees");
     this.stop();
     const {signal} = (this.stopped = new AbortController());
     this.data = null;
@@ -42,13 +42,13 @@ class Training extends HTMLElement {
       const {epoch, name} = samples[0];
       const order = Object.entries(data.order).flatMap(([key, value]) => key === "sampler" ? [value] : key === "length" ? [] : [`${key}=${value}`]).join(", ");
       const all = of === null ? data.indices.length : 0;
-      this.where.textContent = of !== null ? `Record ${of}, ${escaped(name ?? "without a name")}, in epochs ${epoch} to ${epoch + 11}. Steps are counted from the start of each. Order: ${order}`
+      this.where.textContent = of !== null ? `Record ${of}, ${escaped(name ?? "without a name")}, in epochs ${epoch} to ${epoch + 11}. Steps are counted from the start of each epoch. Order: ${order}`
         : `Epoch ${epoch}, step ${counted(data.step)} (0 to ${counted(data.steps - 1)}${now.state ? " after the state" : ""}): ${samples.length < all ? `the first ${counted(samples.length)} of ` : ""}${counted(all)} images. Order: ${order}`;
       const notes = data.transform ? [`The transform is ${data.transform}.`] : [];
-      if (!data.repeatable) notes.push("If it uses global random generators, its results differ each time, as in training. The results of a Decoder never do.");
+      if (!data.repeatable) notes.push("If it uses global random generators, each view shows another result, as in training. A Decoder always gives the same result.");
       this.out.replaceChildren(...notes.map((note) => make("p", {class: "muted"}, escaped(note))),
-        of === null ? "" : make("p", {class: "row"}, epoch ? link({epoch: Math.max(0, epoch - 12)}, "← Epochs before") : null,
-          link({epoch: epoch + 12}, "Epochs after →"), link({record: null, epoch: null}, "Batches")),
+        of === null ? "" : make("p", {class: "row"}, epoch ? link({epoch: Math.max(0, epoch - 12)}, "← Earlier epochs") : null,
+          link({epoch: epoch + 12}, "Later epochs →"), link({record: null, epoch: null}, "Batches")),
         make("ul", {class: "samples"}, ...samples.map((sample) => this.pair(now, sample, data))));
       for (const name of now.state ? ["seed", "epoch"] : []) this.field(name, data[name]);
       this.field("size").parentElement.hidden = Boolean(data.transform);
@@ -118,7 +118,7 @@ class Training extends HTMLElement {
           if (!reply.ok) return failed(await errorOf(reply));
           const src = URL.createObjectURL(await reply.blob());
           this.urls.push(src);
-          seen.append(make("img", {src, alt: "As the network gets it"}));
+          seen.append(make("img", {src, alt: "Input of the neural network"}));
           values.textContent = reply.headers.get("X-Values") ?? "";
         } catch (error) {
           if (!signal.aborted) failed(error.message);
@@ -127,11 +127,11 @@ class Training extends HTMLElement {
       this.near.observe(seen);
     }
     const facts = [sample.source && escaped(sample.source), `position ${counted(sample.position)}`, sample.flip && make("b", {}, "flipped"),
-      sample.turned > 1 && "stored turned; the training does not turn it upright"];
+      sample.turned > 1 && "stored rotated; training does not rotate it upright"];
     if (sample.rank !== undefined) {
       const at = `epoch ${sample.epoch}, rank ${sample.rank}, `;
       const to = {record: null, epoch: sample.epoch, rank: sample.rank, step: sample.step, state: sample.state};
-      facts.unshift(sample.step === null ? `${at}in the last incomplete batch, which is left out` : link(to, `${at}step ${counted(sample.step)}`));
+      facts.unshift(sample.step === null ? `${at}in the last incomplete batch, which is dropped` : link(to, `${at}step ${counted(sample.step)}`));
     }
     return make("li", {"data-position": sample.position}, make("div", {class: "both"}, Object.assign(link({view: "record", store, index: sample.index, record: null}, original), {ariaLabel: `Record ${sample.index}`}), seen),
       make("div", {}, make("b", {}, sample.index), ` ${escaped(sample.name ?? "")} `, make("span", {class: "muted"}, escaped(className(store, sample.label ?? null)))),
@@ -149,4 +149,4 @@ class Training extends HTMLElement {
 }
 customElements.define("db-training", Training);
 const element = () => document.querySelector("db-training");
-keys({ArrowRight: ["The next step", () => element().move(1)], ArrowLeft: ["The step before", () => element().move(-1)]}, "training");
+keys({ArrowRight: ["Next step", () => element().move(1)], ArrowLeft: ["Previous step", () => element().move(-1)]}, "training");
