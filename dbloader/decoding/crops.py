@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _CROP_PCT = 0.875  # 224 of 256 pixels, the usual evaluation on ImageNet
 _RANDOM = "random"
-_ATTEMPTS = 10  # to draw a crop that fits into the image, as in torchvision
+_ATTEMPTS = 10  # at a crop that fits into the image, as in torchvision
 
 
 class ResizeCenterCrop(Decoder):

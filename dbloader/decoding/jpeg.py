@@ -37,7 +37,7 @@ _COLOR_SPACES = ("YCbCr", "Gray", "RGB")  # libjpeg does not convert CMYK to RGB
 # joined JPEG is so narrow that libjpeg-turbo upsamples it differently (dbloader.images.tiled.decode).
 _MARGIN = 8
 
-_UPPER_TO = 0.95  # share of an image's height up to which decoding only its upper rows saves time
+_UPPER_TO = 0.95  # decoding only the upper rows saves time up to this share of the height
 _HEIGHT = struct.Struct(">H")
 
 # Side of a block in pixels. An image smaller than one block gets the same size with several of libjpeg's factors.
@@ -65,7 +65,7 @@ class JPEG(NamedTuple):
     data: bytes | memoryview
     width: int
     height: int
-    tiles: bytes | memoryview | None  # the lengths of its tiles
+    tiles: bytes | memoryview | None  # lengths of the tiles of a tiled JPEG
     known_intact: bool  # whether the file is known to decode without a warning
 
     def part(self, left: int, top: int, width: int, height: int, factor: int) -> Callable[[], npt.NDArray[np.uint8]]:

@@ -45,7 +45,7 @@ class Pixels:
     def __init__(self, image: JPEG | PillowImage | ArrayImage) -> None:
         self.image = image
         self._whole = image.array if isinstance(image, ArrayImage) else None
-        self._spent = 0.0  # the work for all crops so far, as a share of decoding the whole image
+        self._spent = 0.0  # work for all crops so far, as a share of the work for the whole image
         self._lock = threading.Lock()
 
     def part(self, left: int, top: int, width: int, height: int, factor: int) -> npt.NDArray[np.uint8]:
@@ -60,7 +60,7 @@ class Pixels:
                 size = (image.height, image.width, 3)
                 share = (top + height) / image.height if image.tiles is None else width * height / (size[0] * size[1])
                 self._spent += share if factor == 1 else share / 2
-                if self._spent > 1 and share < 1:  # many crops together must not take longer than the whole image
+                if self._spent > 1 and share < 1:  # further crops must cost no more than one whole image
                     box, factor = (0, 0, image.width, image.height), 1
                 pixels = image.part(*box, factor)()
                 whole = pixels.base if isinstance(pixels.base, np.ndarray) else pixels
@@ -138,10 +138,10 @@ class LazyImage(Image.Image):
     """
 
     def __init__(self, view: View, info: bytes | dict[Any, Any], resize: str, note: str) -> None:
-        vars(self).update(vars(Image.Image()))  # its __init__ would assign to `im`
+        vars(self).update(vars(Image.Image()))  # Image.__init__ would assign to `im`
         self._mode = "RGB"
         self._size = (view.width, view.height)
-        self._view: View | None = view  # None after it became an ordinary image
+        self._view: View | None = view  # None once the image is an ordinary image
         self._resize, self._note = resize, note
         self._lock = threading.Lock()
         del vars(self)["info"]
@@ -152,7 +152,7 @@ class LazyImage(Image.Image):
             self._file = info
 
     @property
-    def info(self) -> dict[Any, Any]:  # an attribute there
+    def info(self) -> dict[Any, Any]:  # an attribute in the base class
         """Data of the header, such as EXIF, as in the image that ``decode_pil`` returns."""
         file, known = self._file, vars(self)
         if "info" not in known:  # Pillow takes 50 us to read the header
@@ -169,7 +169,7 @@ class LazyImage(Image.Image):
     def im(self) -> Any:
         """The pixels in Pillow's memory."""
         self.load()
-        return self.im  # Pillow's attribute: the class has changed
+        return self.im  # the class has changed meanwhile, so this is Pillow's attribute
 
     @im.setter
     def im(self, im: Any) -> None:
@@ -180,7 +180,8 @@ class LazyImage(Image.Image):
         """Become an ordinary image with the pixels ``im``."""
         plain = Image.Image()
         plain.im = im
-        pixels = {name: value for name, value in vars(plain).items() if name in ("im", "_im")}  # depends on the version
+        # The name depends on Pillow's version.
+        pixels = {name: value for name, value in vars(plain).items() if name in ("im", "_im")}
         vars(self).update(pixels, info=self.info)
         self.__class__ = Image.Image  # type: ignore[assignment]
         self._view, self._file = None, b""

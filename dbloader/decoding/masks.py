@@ -60,7 +60,7 @@ def _decode(image: Image.Image, data: bytes | memoryview) -> Image.Image:
         raise PixelRangeError(f"its values are {depth}, which Pillow reads as {MISREAD[depth]}")
     with decode_errors():
         image.load()
-        return image.copy()  # without the file
+        return image.copy()  # a copy does not keep the file open
 
 
 def has_one_channel(image: Image.Image) -> bool:
@@ -207,7 +207,7 @@ def refuse_masks(image: Any, others: Mapping[str, Any], sample: str) -> None:
         return
     of_image = {image.shape[:2]} if isinstance(image, np.ndarray) and image.ndim == 3 else _sizes(image)
     for name, sizes in suspects.items():
-        # EXIF may turn the image, and not the mask.
+        # EXIF may turn the image but not the mask.
         if any(size in sizes or size[::-1] in sizes for size in of_image):
             height, width = next(size for size in sizes if size in of_image or size[::-1] in of_image)
             raise OptionError(

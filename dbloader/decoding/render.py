@@ -71,7 +71,7 @@ def render(
         pixels = resize_pixels(pixels, resized, crop.interpolation)
     if size is not None and size != pixels.shape[:2]:
         pixels = _cut(pixels, crop.window, size)
-    if crop.flip:  # last, since the output is usually smaller than the part
+    if crop.flip:  # the last step, because the output is usually smaller than the part
         pixels = mirror(pixels)
     if out is None:
         return np.ascontiguousarray(pixels)

@@ -40,7 +40,7 @@ def as_tv_tensors(sample: dict[str, Any]) -> dict[str, Any]:
         for name, value in sample.items()
     }
     boxes = sample.get("boxes")
-    if isinstance(boxes, list):  # from a JSON listing
+    if isinstance(boxes, list):  # boxes of a JSON listing
         boxes = result["boxes"] = np.array(boxes, np.float32).reshape(len(boxes), 4)
     if isinstance(boxes, np.ndarray) and boxes.shape[1:] == (4,) and images:
         canvas = images.get("image") or next(iter(images.values()))

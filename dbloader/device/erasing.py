@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dbloader.sampling.rng import Array
 
 _MODES = ("const", "rand", "pixel")
-_ATTEMPTS = 10  # as in timm, to find a rectangle that is smaller than the image
+_ATTEMPTS = 10  # at a rectangle that is smaller than the image, as in timm
 
 # 16 random bits choose a quantile of the normal distribution, up to 4.3. So a word of 64 bits chooses four.
 _LEVELS = 2**16
@@ -174,7 +174,7 @@ def _mix(words: torch.Tensor) -> torch.Tensor:
     """Scramble int64 numbers in place as ``sampling.rng.mix`` does uint64 ones; the bits are the same."""
     for shift, factor in ROUNDS:
         shifted = words >> shift
-        shifted &= (1 << (64 - shift)) - 1  # as if they were unsigned
+        shifted &= (1 << (64 - shift)) - 1  # a shift of unsigned numbers fills with zeros
         words ^= shifted
         if factor != 1:
             words *= _signed(factor)

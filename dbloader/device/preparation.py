@@ -62,7 +62,7 @@ class Preparation(nn.Module):
                 )
         self.steps = nn.ModuleList()
         for module in modules:
-            if isinstance(module, Preparation):  # its modules go here, or their streams would start at 0 again
+            if isinstance(module, Preparation):  # flattened, or the streams of its modules would start at 0 again
                 self.steps.extend(module.steps)
             elif module is not None:
                 self.steps.append(module if isinstance(module, nn.Module) else _Function(module))
@@ -108,7 +108,7 @@ class Preparation(nn.Module):
             if "rng" in wanted:
                 options["rng"] = None if rng is None else rng.with_stream(stream)
                 stream += 1
-            keys = getattr(module, "data_keys", None)  # kornia's: the kinds of its arguments
+            keys = getattr(module, "data_keys", None)  # in a module of kornia: the kinds of its arguments
             both = len(keys) == 2 if isinstance(keys, (list, tuple)) else "*inputs" in wanted and targets is not None
             if not both and not {"targets", "target"} & wanted:
                 images = module(images, **options)
@@ -156,7 +156,7 @@ def _parameters(module: nn.Module) -> set[str]:
 
     A ``target`` with a default is left out, because it is an option of the module, such as a brightness.
     """
-    module = getattr(module, "_orig_mod", module)  # torch.compile hides them
+    module = getattr(module, "_orig_mod", module)  # torch.compile hides the names of the parameters
     try:
         function = module.function if isinstance(module, _Function) else module.forward
         parameters = inspect.signature(function).parameters

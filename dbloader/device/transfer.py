@@ -58,7 +58,7 @@ def rebuild(batch: Batch, values: dict[Any, Any]) -> Batch:
         if isinstance(batch, (list, MutableMapping)):
             clone[key] = value
         else:
-            object.__setattr__(clone, key, value)  # also of a frozen dataclass
+            object.__setattr__(clone, key, value)  # a dataclass may be frozen
     return clone
 
 
@@ -133,7 +133,7 @@ class CudaTransfer(Transfer):  # pragma: no cover - needs a CUDA device: the tes
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
         self._stream: torch.cuda.Stream | None = None
-        self._consumer_events: SimpleQueue[torch.cuda.Event] = SimpleQueue()  # one recorded at each receive
+        self._consumer_events: SimpleQueue[torch.cuda.Event] = SimpleQueue()  # each receive() records one
 
     @override
     def __reduce__(self) -> tuple[type[Self], tuple[torch.device]]:
@@ -150,11 +150,11 @@ class CudaTransfer(Transfer):  # pragma: no cover - needs a CUDA device: the tes
         def copy_to_device(leaf: Any) -> Any:
             if not is_recordable(leaf):
                 return leaf
-            if leaf.is_cuda:  # made by the source, in this thread
+            if leaf.is_cuda:  # the source made it in this thread
                 stream.wait_stream(source_stream)
-                record(leaf, stream)  # `then` may be the last to use it
+                record(leaf, stream)  # `then` may be its last user
             else:
-                leaf = _pin(leaf)  # else the copy would not be asynchronous
+                leaf = _pin(leaf)  # a copy from other memory is not asynchronous
             # The pinned memory may be dropped at once: PyTorch's allocator reuses it only after the copy.
             return leaf.to(self.device, non_blocking=True)
 
@@ -198,7 +198,7 @@ def is_recordable(leaf: Any) -> bool:
     """Return whether all memory of a leaf can be recorded: as one block, or by a method of its own."""
     if isinstance(leaf, torch.Tensor):
         return type(leaf) is torch.Tensor and leaf.layout is torch.strided and not leaf.is_nested
-    names = ("record_stream", "pin_memory", "is_cuda")  # as a graph of PyTorch Geometric has them
+    names = ("record_stream", "pin_memory", "is_cuda")  # a graph of PyTorch Geometric has these
     return isinstance(leaf, PackedSequence) or all(hasattr(type(leaf), name) for name in names)
 
 

@@ -30,7 +30,7 @@ class LRUCache(Generic[T]):
         self._max_bytes, self._size, self.nbytes = max_bytes, size, 0
         self._lock = threading.Lock()
         self._futures: dict[Any, Future[T]] = {}  # the key that was used last is at the end
-        self._sizes: dict[Any, int] = {}  # of the finished results
+        self._sizes: dict[Any, int] = {}  # bytes of each finished result
 
     def get(self, key: object, make: Callable[[], T]) -> T:
         """Return the kept result for a key, or the result of ``make``. An error is not kept."""

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-_BLOCK = 2**20  # records that are computed at a time, which keeps temporary arrays small
-_NAME_BYTES = 2**24  # of kept chunks of names
-_MOST_CHUNKS = 8  # that are read for a few records; for more, the whole column is read
+_BLOCK = 2**20  # so many records are computed at a time, which keeps temporary arrays small
+_NAME_BYTES = 2**24  # most bytes of chunks of names that stay in memory
+_MOST_CHUNKS = 8  # values in more chunks than this are read with the whole column
 
 
 class Columns:
@@ -200,7 +200,7 @@ def find_names(store: Store, names: Collection[str]) -> Iterator[tuple[int, str]
     """Yield the index and name of each record that has one of some names. The column ``name_hash`` is scanned."""
     handle = store.open_handle()
     hashes = np.unique(np.array([name_hash(name.encode(errors="replace")) for name in names], np.uint32))
-    may_be = np.zeros(2**16, bool)  # by the lower half of the hash: a table is 10 times faster than a search
+    may_be = np.zeros(2**16, bool)  # a table of lower halves of hashes is 10 times faster than a search
     may_be[hashes & 0xFFFF] = True
     for number, chunk in enumerate(handle.chunks("name_hash") if names else ()):
         here = np.frombuffer(chunk, DTYPES["name_hash"])

@@ -35,10 +35,10 @@ _EXAMPLES = {"class": "cat", "label": "3", "name": "_012", "index": "5", "event"
 _MOST_LETTERS, _MOST_CONDITIONS, _DEEPEST = 10_000, 32, 20
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 
-_QUOTED = r'"(?:[^"\\]|\\["\\]|\\(?!["\\]))*"'  # between quotes: \" is a quote, and \\ a backslash
+_QUOTED = r'"(?:[^"\\]|\\["\\]|\\(?!["\\]))*"'  # \" is a quote in it, and \\ a backslash
 _WORD = rf'(?:{_QUOTED}|[^\s()"])+'
 _CONDITION = re.compile(rf"({_QUOTED}|[^\W\d][\w.-]*)\s*(<=|>=|==|!=|[<>=~:])\s*({_WORD})?")
-_UNQUOTED_KEY = re.compile(r'[^<>=!~:"]+(?=[<>=!~:])')  # such as 1st in 1st=3
+_UNQUOTED_KEY = re.compile(r'[^<>=!~:"]+(?=[<>=!~:])')  # for example 1st in 1st=3
 _NAME_PART = re.compile(_WORD)
 _KEYWORD = re.compile(r"(or|and|not)(?=[\s()]|\Z)|([()])")
 _NUMBER = re.compile(r"([+-]?(?:[0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,3})?)([kKmMgG]?[bB]?)")
@@ -209,7 +209,7 @@ class _Parser:
         if sign not in signs:
             has = f" has {_NOUNS[kind]} and" if kind else ""
             raise query_error(position, f"{key}{has} is compared by {', '.join(signs)}")
-        if not value and not (key == "class" and raw) and kind != "text":  # a class may be called ""
+        if not value and not (key == "class" and raw) and kind != "text":  # the name of a class may be ""
             example = _EXAMPLES.get(key) or {"bool": "true"}.get(kind or "", "256")
             raise query_error(position, f"{key}{sign} needs a value after it, such as {key}{sign}{example}")
         if kind == "bool":

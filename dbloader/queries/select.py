@@ -86,7 +86,7 @@ def _holds(columns: Columns, part: Condition | Group, within: Array) -> Array:
 
 
 def _is_slow(part: Condition | Group) -> bool:
-    """Return whether names or texts must be read: these conditions come last, and read only what is left."""
+    """Return whether names or texts must be read. Such conditions come last, for the records that are left."""
     return isinstance(part, Group) or part.key == "name" or isinstance(part.value, str)
 
 
@@ -102,7 +102,7 @@ def _compare(columns: Columns, condition: Condition, within: Array) -> Array:
     elif key == "index" and sign == ":":
         for indices in value:
             holds[indices.start : indices.stop] = True
-    elif sign == ":":  # a class or a label
+    elif sign == ":":  # the key is "class" or "label"
         for label in _labels_of(columns, condition) if key == "class" else [value]:
             labels, known = columns.known("label", slice(None))
             holds |= ~known if label is None else known & (labels == label)
