@@ -54,7 +54,7 @@ _MD5 = re.compile(r"[0-9a-f]{32}(-[0-9]+)?")
 _SERVER = re.compile(r"https?://[\w.:@%\[\]-]+(/\S*)?")
 # A part takes 5 minutes at 28 kB/s. A connection without bytes for 30 s is closed.
 _TIMEOUTS = {"connect_timeout": "10s", "read_timeout": "30s", "timeout": "5m"}
-_used_by = 0  # pid of the process that has used obstore
+_used_by = 0  # ID of the process that has used obstore
 
 
 class Item(NamedTuple):
@@ -91,7 +91,7 @@ class Bucket:
         self._answered = self._closed = False
         self._has_md5: bool | None = None  # whether ETags are MD5s; None if unknown
         self._lock = threading.Lock()
-        self._once = self._open(retries=0)  # for requests that _repeat counts and repeats
+        self._once = self._open(retries=0)  # _repeat counts and repeats its requests
         self._often = self._open(retries=1_000)  # obstore repeats single parts of a file and pages of a listing
 
     def _open(self, retries: int) -> Any:
@@ -311,7 +311,7 @@ class Bucket:
         with self._translated(key), suppress(AlreadyExistsError, PreconditionError):
             self._often.put(key, data, mode=mode)
             return
-        if self.get(key) != data:  # equal if the answer to an earlier try was lost
+        if self.get(key) != data:  # equal if an earlier try succeeded and its answer was lost
             raise StoreExistsError(f"another process has written {self.place}/{key}")
 
     def delete(self, keys: Iterable[str]) -> None:

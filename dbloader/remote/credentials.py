@@ -28,7 +28,7 @@ _LONGEST_S = 60.0
 
 
 class ProfileCredentials:
-    """Gives obstore the credentials of a profile, each time the former ones have expired.
+    """Gives obstore the credentials of a profile, and new ones whenever they have expired.
 
     Args:
         profile: The name of the profile.
@@ -37,7 +37,7 @@ class ProfileCredentials:
 
     def __init__(self, profile: str, settings: dict[str, str]) -> None:
         self._profile = profile
-        self.config = {"region": settings["region"]} if "region" in settings else {}  # obstore reads this
+        self.config = {"region": settings["region"]} if "region" in settings else {}  # obstore reads this attribute
 
     def __call__(self) -> dict[str, Any]:
         """Return the present credentials, as obstore wants them.

@@ -19,7 +19,7 @@ _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
 # The services of a cloud that give a machine credentials. obstore asks them when the environment has none.
 _NO_CREDENTIALS = re.compile(r"169\.254\.|metadata\.google|token request|/oauth2/|Account must be specified")
 _BAD_CREDENTIALS = re.compile("service account|Invalid Access Key")
-# The message of credentials.py, which obstore repeats in its own.
+# The message of an error in credentials.py. obstore repeats it within its own message.
 _NO_PROFILE = re.compile(r"the profile .* \(AWS_PROFILE\) gives no credentials: .* failed: \w+")
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired")
 _OTHER_REGION = re.compile("redirect without LOCATION|PermanentRedirect|AuthorizationHeaderMalformed")

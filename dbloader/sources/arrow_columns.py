@@ -155,7 +155,7 @@ def _named_parts(feature: Any, path: str) -> Iterator[tuple[str, list[str]]]:
         names = feature.get("names")
         if isinstance(names, list) and all(isinstance(name, str) for name in names):
             yield path, names
-    elif isinstance(feature, dict) and isinstance(feature.get("_type"), str):  # a Sequence or List
+    elif isinstance(feature, dict) and isinstance(feature.get("_type"), str):  # the feature is a Sequence or List
         yield from _named_parts(feature.get("feature"), path)
     elif isinstance(feature, dict):
         for name, inner in feature.items():
@@ -226,7 +226,7 @@ def _may_be_field(kind: Any) -> bool:
         return all(_may_be_field(field.type) for field in kind)
     inner = getattr(kind, "storage_type", None) or getattr(
         kind, "value_type", None
-    )  # of a list, or Array2D of datasets
+    )  # the type is a list, or Array2D of Hugging Face
     return not types.is_map(kind) and (
         _may_be_field(inner) if inner else any(is_kept(kind) for is_kept in _FIELD_TYPES)
     )
@@ -247,7 +247,7 @@ def _metadata(schema: Any, key: bytes, *path: str) -> dict[str, Any]:
     """Return an object in the metadata of a schema; {} if the metadata has no such object."""
     try:
         found = json.loads((schema.metadata or {})[key])
-        json.dumps(found, ensure_ascii=False).encode()  # no lone surrogates
+        json.dumps(found, ensure_ascii=False).encode()  # fails if a text has a lone surrogate
     except (KeyError, ValueError, RecursionError):
         return {}
     for part in path:

@@ -46,8 +46,8 @@ def max_tasks(workers: int) -> int:
 class FieldFile(NamedTuple):
     """A file whose bytes are the value of a further field."""
 
-    name: str  # for messages
-    location: tuple[Any, ...]  # like the location of an Entry
+    name: str  # messages show it
+    location: tuple[Any, ...]  # as in an Entry
 
 
 class Entry(NamedTuple):
@@ -134,7 +134,7 @@ class Source(ABC):
 
     def __init__(self, root: Path, classes: tuple[str, ...], warnings: Iterable[str] = (), *, place: str = "") -> None:
         self.root = root  # relative paths start from this folder
-        self.place = place or full_path(root)  # for people
+        self.place = place or full_path(root)  # messages show it
         self.classes = classes  # names in the order of their labels; empty if they are unknown
         self.warnings = tuple(warnings)  # sentences about the source as a whole, for people; the Tally has more
         self.stores: tuple[Store, ...] = ()  # stores whose records are the files

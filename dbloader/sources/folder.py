@@ -46,7 +46,7 @@ TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar
 ZIPS = (".zip",)
 _ARCHIVES = tuple(map(str.encode, (*TARS, *ZIPS, ".parquet", ".arrow", ".lmdb", ".mdb", ".7z", ".rar")))
 
-_MAX_NAMED = 10  # names in a warning
+_MAX_NAMED = 10  # most names in a warning
 OUTSIDE = "is outside of all class folders: put it into one, or move it away"
 
 
@@ -135,7 +135,7 @@ class FolderSource(Source):
             except OSError as error:
                 where = posixpath.join(root, path)
                 problem = problem_of(error, readable(path), where)
-                if isinstance(problem, Unreadable):  # with all of its files
+                if isinstance(problem, Unreadable):  # a folder, with all of its files
                     raise SourceError(f"{readable(where)} {problem.reason}; is its disk there?") from error
                 yield problem._replace(reason=f"the folder {problem.reason}")
                 continue

@@ -49,7 +49,7 @@ class _Location(NamedTuple):
     """Where an object is, below the place."""
 
     key: bytes
-    etag: str = ""  # when it was listed; "" in a listing
+    etag: str = ""  # ETag when the folder was listed; "" for an object of a listing
     size: int | None = None
 
 

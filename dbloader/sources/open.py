@@ -31,7 +31,7 @@ _PACKED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".7z", ".rar")
 _MAGIC_AT, _MAGIC = 16, (0xBEEFC0DE).to_bytes(4, "little")
 
 _RANGE = re.compile(r"\{([0-9]{1,18})\.\.([0-9]{1,18})\}")
-_MOST_FILES = 1_000_000  # of one range
+_MOST_FILES = 1_000_000  # most files that one range may name
 
 # https://huggingface.co/docs/hub/datasets-file-names-and-splits
 _TABLES = (".parquet", ".arrow")
@@ -48,7 +48,7 @@ def open_source(
     file_fields: Sequence[str] = (),
     where: str | None = None,
 ) -> Source:
-    """Return the source at a place; the arguments are those of ``convert``.
+    """Return the source at a place; the arguments are as in ``convert``.
 
     Raises:
         SourceError: Nothing at the place can be converted.
@@ -142,7 +142,7 @@ def _open_place(source: str | os.PathLike[str], file_fields: tuple[str, ...]) ->
         return _open_lmdb(source, file)
     tables, tars, zips = find_tables(source), find_archives(source, TARS), find_archives(source, ZIPS)
     if tables and (tars or zips) and not _has_images(tables[0]):
-        tables = []  # such as img2dataset's, of addresses and captions
+        tables = []  # the tables have no images, only addresses and captions, as from img2dataset
     kinds = {"Parquet files with images": tables, "tar files": tars, "zip files": zips}
     if len(found := [kind for kind, paths in kinds.items() if paths]) > 1:
         raise SourceError(f"{readable(source)}: holds {' and '.join(found)}: put each kind into a folder of its own")

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     # The generator returns the number of values that are left out.
     Entries = Generator[Entry | Problem, None, int]
 
-_KEYS_AT_ONCE = 1000  # of one transaction
+_KEYS_AT_ONCE = 1000  # read in one transaction
 _IMAGES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"II*\0", b"MM\0*", b"RIFF")
-_LOOKED_AT = 20  # number of first values in which an image is looked for
+_LOOKED_AT = 20  # an image is looked for in so many first values
 
 
 def is_store(path: Path) -> bool:
@@ -174,7 +174,7 @@ def _key_text(key: bytes) -> str:
 class _Layout(NamedTuple):
     """How to read the images of a file."""
 
-    what: str  # for people
+    what: str  # messages show it
     entries: Callable[[Pairs], Entries]
     image: Callable[[bytes], bytes] = bytes  # returns the image file in a value; ValueError without one
 

@@ -33,9 +33,9 @@ _ROWS = 256  # rows whose fields are in memory at once
 class _Location(NamedTuple):
     """Where an image is."""
 
-    path: bytes  # of the Parquet or Arrow file
+    path: bytes  # path of the Parquet or Arrow file
     block: int
-    row: int  # of the block
+    row: int  # number of the row in the block
     column: str
 
 
@@ -51,7 +51,7 @@ def read_parquet(
         SourceError: The columns of the files differ, or no column is the image.
     """
     files, hashes = Files(), array("q")
-    first: dict[str, str] = {}  # for each text of a label, where it is first
+    first: dict[str, str] = {}  # where each text of a label occurs first
     columns = find_columns(files.open(paths[0]).schema, readable(paths[0]), file_fields)
     for path in paths:
         file, where = files.open(path), readable(path)
@@ -62,7 +62,7 @@ def read_parquet(
             name for name in (columns.label if is_text else None, None if columns.is_own else columns.path) if name
         ]
         for block in range(len(file.rows) if wanted else 0):
-            with suppress(*UNREADABLE):  # its rows become a problem
+            with suppress(*UNREADABLE):  # the rows of a bad file become a problem later
                 for batch in file.batches(block, wanted, 16 * _ROWS):
                     if is_text:
                         texts = pc.unique(batch.column(columns.label)).to_pylist()
@@ -88,7 +88,7 @@ class ParquetSource(Source):
     """
 
     reads = "Parquet and Arrow files, and the files that their rows name"
-    companions = ("dataset_dict.json", "dataset_info.json", "state.json")  # of save_to_disk
+    companions = ("dataset_dict.json", "dataset_info.json", "state.json")  # save_to_disk writes these
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class ParquetSource(Source):
         has_stems = len({path.stem for path in self._paths}) == len(self._paths)
         for path in self._paths:
             where = readable(path.stem if has_stems else path).lstrip("/")
-            file, number = self._files.open(path), 0  # of the row in the file
+            file, number = self._files.open(path), 0  # number counts the rows of the file
             for block, rows in enumerate(file.rows):
                 row, end = 0, number + rows
                 try:
@@ -227,7 +227,7 @@ def _values(column: Any, kind: Any) -> list[Any]:
     """Return the values of a column, with arrays packed for BSON."""
     if isinstance(kind, ArrayRule):
         return [pack("", array) for array in from_lists(column, kind)]
-    values: list[Any] = getattr(column, "storage", column).to_pylist()  # Array2D has it, once datasets is imported
+    values: list[Any] = getattr(column, "storage", column).to_pylist()  # if datasets is imported, Array2D has a storage
     return values
 
 

@@ -26,8 +26,8 @@ UNREADABLE = (pa.ArrowException, OSError, ValueError, TypeError, LookupError, Me
 # https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format
 _END = b"\xff\xff\xff\xff\0\0\0\0"
 _KEPT = 64 * 2**20  # bytes of decoded images to keep; a larger block is decoded in pieces
-_PIECE = 2**20  # bytes
-_MAX_PASSES = 3  # through a block in pieces
+_PIECE = 2**20  # bytes of a piece
+_MAX_PASSES = 3  # most passes through a block that is decoded in pieces
 _OPEN_FILES = 4
 
 
@@ -70,7 +70,7 @@ class ArrowFile:
         if stream.read() != _END:
             raise ValueError("it is cut short: copy it again")
         stream.seek(0)
-        self._data = stream.read_buffer(stream.size())  # a view of the map
+        self._data = stream.read_buffer(stream.size())  # a view of the mapped file
 
     def image_bytes(self, block: int, column: str) -> int:
         """Return 0: nothing has to be decoded."""
@@ -97,11 +97,11 @@ class _Block:
         size, self._count = file.image_bytes(block, column), file.rows[block]
         self.is_large = size > _KEPT
         self.size = min(size, _KEPT)
-        self._rows = max(1, int(self._count * _PIECE // size)) if self.is_large else self._count  # of a batch
+        self._rows = max(1, int(self._count * _PIECE // size)) if self.is_large else self._count  # rows of a batch
         self._start = partial(file.batches, block, [column], self._rows)
         self._begin = partial(count_pass, size)
         self._batches: Generator[Any] | None = None
-        rows_ahead = TASK_FILES * max_tasks(cpu_count())  # of the other threads
+        rows_ahead = TASK_FILES * max_tasks(cpu_count())  # other threads may be so many rows ahead
         self._last: deque[Any] = deque(maxlen=1 + -(-rows_ahead // self._rows))
         self._end = 0  # decoded batches of this pass
         self._lock, self._error = threading.Lock(), ""
@@ -155,7 +155,7 @@ class Files:
         self._lock = threading.Lock()
         self._files: OrderedDict[Path, ParquetFile | ArrowFile] = OrderedDict()
         self._blocks: OrderedDict[tuple[Path, int, str], _Block] = OrderedDict()
-        self._passes: Counter[tuple[Path, int, str]] = Counter()  # through each large block
+        self._passes: Counter[tuple[Path, int, str]] = Counter()  # passes through each large block
 
     def open(self, path: Path) -> ParquetFile | ArrowFile:
         """Return a file; SourceError if it cannot be read."""

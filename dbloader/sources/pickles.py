@@ -93,7 +93,7 @@ class _Unpickler(pickle.Unpickler):  # noqa: TID251 - of allowed instructions on
 
     def __init__(self, data: bytes) -> None:
         super().__init__(io.BytesIO(data))
-        self._left = len(data)  # bytes that _encode may still make, however often a pickle calls it
+        self._left = len(data)  # all calls of _encode together may make so many bytes
 
     def find_class(self, module: str, name: str) -> Any:
         known: dict[str, Any] = {
@@ -102,7 +102,7 @@ class _Unpickler(pickle.Unpickler):  # noqa: TID251 - of allowed instructions on
             "numpy.core.multiarray._reconstruct": self._reconstruct,
             "numpy.core.multiarray.scalar": self._scalar,
             "numpy.core.numeric._frombuffer": self._frombuffer,
-            "_codecs.encode": self._encode,  # how protocol 2 writes bytes
+            "_codecs.encode": self._encode,  # protocol 2 writes bytes as such a call
         }
         wanted = f"{module}.{name}"
         try:
@@ -150,7 +150,7 @@ def image_of(value: Any) -> bytes:
         return bytes(value)
     if not isinstance(value, np.ndarray):
         raise ValueError(f"a {type(value).__name__} is in place of the image")  # noqa: TRY004
-    if value.ndim == 1 or (value.ndim == 2 and 1 in value.shape):  # of cv2.imencode, or np.frombuffer
+    if value.ndim == 1 or (value.ndim == 2 and 1 in value.shape):  # cv2.imencode and np.frombuffer make such arrays
         return value.tobytes()
     if value.ndim == 3 and value.shape[2] not in (1, 3, 4) and value.shape[0] in (1, 3, 4):
         value = value.transpose(1, 2, 0)

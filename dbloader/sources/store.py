@@ -56,7 +56,7 @@ class StoreSource(Source):
         super().__init__(Path(os.sep), manifest.classes, place=place)
         self._store, self._is_tiled = store, bool(manifest.source.get("tile"))
         self._crc32: np.ndarray | None = None
-        self._indices: Any = None  # of the selected records; None for all
+        self._indices: Any = None  # indices of the selected records; None for all records
         self.stores = (store,)
         self.file_fields, self.field_classes = manifest.file_fields, manifest.field_classes
         if self._is_tiled:

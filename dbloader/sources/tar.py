@@ -61,16 +61,16 @@ _BLOCK = 512
 class _TarredFile(NamedTuple):
     """A file in a tar."""
 
-    path: str  # with surrogates for bytes that are not UTF-8; in an inner tar, it begins with that tar's name
-    start: int  # in the outer tar, in bytes
-    size: int  # in bytes
+    path: str  # bytes that are not UTF-8 are surrogates; in an inner tar, the path begins with the tar's name
+    start: int  # first byte in the outer tar
+    size: int  # number of bytes
 
 
 class _Sample(NamedTuple):
     """The files whose paths are equal up to the first dot of the name. One of them is the image."""
 
     image: _TarredFile
-    others: dict[str, _TarredFile]  # by extension
+    others: dict[str, _TarredFile]  # other files by their extensions
 
 
 def read_tars(place: str | os.PathLike[str], paths: Sequence[Path], file_fields: Sequence[str] = ()) -> TarSource:
@@ -99,7 +99,7 @@ def read_tars(place: str | os.PathLike[str], paths: Sequence[Path], file_fields:
                     folders.add(posixpath.dirname(sample.image.path))
                     if LABEL in sample.others:
                         where = f"{readable(path)}, {readable(sample.image.path)}"
-                        with suppress(ValueError):  # the sample becomes a problem
+                        with suppress(ValueError):  # the sample becomes a problem later
                             labels.setdefault(_label(file, sample.others[LABEL]), where)
         if not folders:
             raise SourceError(f"{readable(place)}: there is not one image in it: {LOOKED_FOR}")
@@ -160,7 +160,7 @@ class TarSource(ArchiveSource):
             for extension, other in sample.others.items():
                 field = _field_of(extension)
                 if field in self.file_fields and fields.get(field) is None and field not in files:
-                    fields[checked_field_name(field)] = None  # where fields.json has it, if that does
+                    fields[checked_field_name(field)] = None  # a field of fields.json keeps its place there
                     files[field] = FieldFile(readable(other.path), (archive, other.start, other.size))
                     continue
                 if extension == LABEL:
@@ -244,14 +244,14 @@ def _split(group: dict[str, _TarredFile], tally: Tally, file_fields: Collection[
     }
     others = {extension: file for extension, file in group.items() if extension not in images}
     plain = [extension for extension in images if "." not in extension]
-    if others and len(images) > 1 and len(plain) == 1:  # such as jpg, seg.png, cls
+    if others and len(images) > 1 and len(plain) == 1:  # for example jpg, seg.png, cls
         image = images.pop(plain[0])
         yield _Sample(image, {**others, **images})
     elif others and len(images) > 1:
         first = next(iter(images.values()))
         yield Problem(readable(first.path), f"is one of several images in its sample ({', '.join(images)})")
     elif images:
-        for image in images.values():  # several: images whose names differ after the first dot
+        for image in images.values():  # several samples: their names differ after the first dot
             yield _Sample(image, others)
     else:
         for file in others.values():
@@ -284,7 +284,7 @@ def _files(
                         tally.skip(os.fsencode(name))
                 elif name.lower().endswith(".tar") and not prefix:
                     inner = tar.extractfile(member)
-                    assert inner is not None  # it is a plain file
+                    assert inner is not None  # a plain file can be opened
                     yield from _files(inner, f"{where}, {readable(path)}", tally, f"{path[:-4]}/", member.offset_data)
                 elif name.lower().endswith(TARS):
                     yield Problem(readable(path), f"is a tar in {where} that is not read: extract {where}")
@@ -321,7 +321,7 @@ def _stored_fields(file: IO[bytes], found: _TarredFile) -> dict[str, Any]:
     data = _read(file, found, MAX_FIELDS)
     try:
         fields = json_util.loads(data)
-        unpack(fields)  # decodes all arrays
+        unpack(fields)  # raises the errors of all arrays
     except _NOT_EXTENDED_JSON as error:
         raise ValueError(f"{readable(found.path)} is not Extended JSON: {error!r}") from error
     if not isinstance(fields, dict):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from dbloader.sources.base import Tally
 
-_PLAIN = r"""(?:'[^'\\]*'|"[^"\\]*"|\w[^\\'"#:,\[\]{}]*)"""  # the texts in YAML that are read here
+_PLAIN = r"""(?:'[^'\\]*'|"[^"\\]*"|\w[^\\'"#:,\[\]{}]*)"""  # the texts of YAML that this module reads
 _CLASSES_TXT = "give a classes.txt with a name in each line"
 
 

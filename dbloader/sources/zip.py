@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # Sections 4.3.7, 4.3.14 and 4.3.16 of https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT.
-_LOCAL, _LOCAL_MAGIC = struct.Struct("<4s22x2H"), b"PK\3\4"  # lengths of the name and of the extra field
-_END, _END64, _LOCATOR_BYTES = struct.Struct("<4s6xH10x"), struct.Struct("<4s28xQ16x"), 20  # and the number of files
+_LOCAL, _LOCAL_MAGIC = struct.Struct("<4s22x2H"), b"PK\3\4"  # gives lengths of name and extra field
+_END, _END64, _LOCATOR_BYTES = struct.Struct("<4s6xH10x"), struct.Struct("<4s28xQ16x"), 20  # give the number of files
 _ENCRYPTED, _IS_UTF8 = 1, 2**11  # bits of a file's flags
 _UNIX = 3
 # Exceptions of zipfile for a wrong directory.
@@ -39,10 +39,10 @@ _WRONG = (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error)
 class _Location(NamedTuple):
     """The position of an image in a zip."""
 
-    path: bytes  # of the zip
+    path: bytes  # path of the zip
     start: int  # byte of the header before the image
-    packed: int  # compressed bytes
-    size: int  # bytes
+    packed: int  # number of compressed bytes
+    size: int  # number of bytes
     crc32: int
     method: int
 
