@@ -6,9 +6,10 @@ The HTML has no scripts, loads nothing, and takes its colors from the page aroun
 from __future__ import annotations
 
 import base64
+import functools
 import html
 import shlex
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from dbloader.images.preview import thumbnail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence, Sized
+
+P = ParamSpec("P")
 
 _SAMPLES, _PX, _LARGE_PX = 8, 160, 320
 _LETTERS = 200  # most letters shown of a name, a reason, or a line of a repr
@@ -75,51 +78,56 @@ def picture(make: Callable[[], tuple[bytes, str]]) -> str:
     return f'<img alt="" src="data:{kind};base64,{base64.b64encode(data).decode()}">'
 
 
-def store_html(shown: Sized, locate: Callable[[Sequence[int]], tuple[Source, Sequence[int]]]) -> str | None:
+def _none_after_errors(function: Callable[P, str]) -> Callable[P, str | None]:
+    """Let a function return None after an error. A notebook then shows only the plain repr, and no error."""
+
+    @functools.wraps(function)
+    def show(*arguments: P.args, **options: P.kwargs) -> str | None:
+        try:
+            return function(*arguments, **options)
+        except Exception:
+            return None
+
+    return show
+
+
+@_none_after_errors
+def store_html(shown: Sized, locate: Callable[[Sequence[int]], tuple[Source, Sequence[int]]]) -> str:
     """Return a store or a dataset as HTML, with eight of its records; None if it cannot be read.
 
     Args:
         shown: The store or the dataset.
         locate: Takes positions in ``shown``, and returns the store and the indices of these records in the store.
     """
-    try:
-        length = len(shown)
-        count = min(length, _SAMPLES)
-        store, indices = locate([number * length // count for number in range(count)])
-        place = printable(store.place)
-        command, call = (
-            html.escape(line) for line in (f"dbloader view {shlex.quote(place)}", f"dbloader.view({place!r})")
-        )
-        link = viewers.get((store.place, store.manifest.digest), str)()
-        how = f"<p>{link or f'All records: <code>{command}</code> in a terminal, or <code>{call}</code> here.'}</p>"
-        if store.downloads:
-            indices, how = [], "<p>No pictures, because reading them would copy shards to the cache.</p>"
-        lines = "\n".join(map(text, repr(shown).splitlines()[:_LINES]))
-        rows = ((name, text(value)) for name, value in store.manifest.in_words().items() if value)
-        parts = [_STYLE, f"<pre>{lines}</pre>", _sheet(store, indices), table(rows), how]
-    except Exception:  # a notebook then shows only the plain repr, not the error
-        return None
+    length = len(shown)
+    count = min(length, _SAMPLES)
+    store, indices = locate([number * length // count for number in range(count)])
+    place = printable(store.place)
+    command, call = (html.escape(line) for line in (f"dbloader view {shlex.quote(place)}", f"dbloader.view({place!r})"))
+    link = viewers.get((store.place, store.manifest.digest), str)()
+    how = f"<p>{link or f'All records: <code>{command}</code> in a terminal, or <code>{call}</code> here.'}</p>"
+    if store.downloads:
+        indices, how = [], "<p>No pictures, because reading them would copy shards to the cache.</p>"
+    lines = "\n".join(map(text, repr(shown).splitlines()[:_LINES]))
+    rows = ((name, text(value)) for name, value in store.manifest.in_words().items() if value)
+    parts = [_STYLE, f"<pre>{lines}</pre>", _sheet(store, indices), table(rows), how]
     return f"<div class=dbloader>{''.join(parts)}</div>"
 
 
-def records_html(store: Source, indices: Sequence[Any], head: str, code: str = "") -> str | None:
+@_none_after_errors
+def records_html(store: Source, indices: Sequence[Any], head: str, code: str = "") -> str:
     """Return up to eight of the records as HTML, between a line of text and a line of code; None if reading fails."""
-    try:
-        count = min(len(indices), _SAMPLES)
-        sheet = _sheet(store, [int(indices[number * len(indices) // count]) for number in range(count)])
-        above, below = (html.escape(printable(line)) for line in (head, code))
-    except Exception:  # as in store_html
-        return None
+    count = min(len(indices), _SAMPLES)
+    sheet = _sheet(store, [int(indices[number * len(indices) // count]) for number in range(count)])
+    above, below = (html.escape(printable(line)) for line in (head, code))
     return f"<div class=dbloader>{_STYLE}<pre>{above}</pre>{sheet}{below and f'<p><code>{below}</code></p>'}</div>"
 
 
-def record_html(image: Any, describe: Callable[[], Iterable[tuple[str, str]]]) -> str | None:
+@_none_after_errors
+def record_html(image: Any, describe: Callable[[], Iterable[tuple[str, str]]]) -> str:
     """Return a record as HTML: its image, and the names and reprs that ``describe`` returns; None if that fails."""
-    try:
-        large = "" if image is None else f"<figure class=large>{picture(lambda: _small(image, _LARGE_PX))}</figure>"
-        rows = [(text(name), text(value)) for name, value in describe()]
-    except Exception:  # as in store_html
-        return None
+    large = "" if image is None else f"<figure class=large>{picture(lambda: _small(image, _LARGE_PX))}</figure>"
+    rows = [(text(name), text(value)) for name, value in describe()]
     return f"<div class=dbloader>{_STYLE}{large}{table(rows)}</div>"
 
 
