@@ -67,7 +67,7 @@ class CachePolicy:
         self._readers.pop(reader, None)
 
     def ask(self, reader: Hashable, shard: int) -> None:
-        """Note that a reader has reached a shard, so its earlier needs are done."""
+        """Record that a reader has reached a shard, so its earlier needs are done."""
         self._asked.pop(shard, None)
         self._asked[shard] = 1 + next(reversed(self._asked.values()), 0)
         if reader in self._readers:

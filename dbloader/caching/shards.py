@@ -154,7 +154,7 @@ class CachedShards:
             self._go_on()
 
     def need(self, reader: Reader, need: int, wrong: Sequence[int] | None = None) -> None:
-        """Note that a reader waits for a shard. The reader gets an answer when the shard is in the cache.
+        """Record that a reader waits for a shard. The reader gets an answer when the shard is in the cache.
 
         If the shard in the cache is damaged, it is removed first, and fetched again.
 
@@ -206,7 +206,7 @@ class CachedShards:
                 return self._stats.damaged
 
     def opened(self, reader: Reader) -> None:
-        """Note that a reader has opened its shard, which may now be removed."""
+        """Record that a reader has opened its shard, which may now be removed."""
         with self._lock:
             reader.shard = None
             self._go_on()
@@ -272,7 +272,7 @@ class CachedShards:
         return f"{self._origin.place}/{SHARD_FOLDER}/{self._table.shards[shard].name}"
 
     def _arrived(self, shard: int) -> None:
-        """Note that a shard has arrived, and its size. Until then, a shard made from records has an estimated size."""
+        """Record the size of a shard that has arrived. Until then, a shard made from records has an estimated size."""
         self._policy.nbytes[shard] = nbytes = self._path(shard).stat().st_size
         self._present.add(shard)
         self._stats.nbytes += nbytes

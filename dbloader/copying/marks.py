@@ -1,7 +1,7 @@
 """Read marks: decisions about records that people make in the viewer, in a ``.jsonl`` listing beside the store.
 
 Each line has the ``index`` and the ``name`` of a record, and the decisions: ``"drop": true``, a ``label``, or ``tags``.
-The name shows that the marks belong to this store.
+The name must be the name of the record, because the marks of another store are an error.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class RecordDataset(Dataset[Any]):
     def targets(self) -> np.ndarray[Any, Any]:
         """The labels of all records: int64, shape (len,), read-only.
 
-        A missing label, which is None in a sample, is the least int64 here, -9223372036854775808. ``targets >= 0``
+        A missing label (None in a sample) is the least int64 here, -9223372036854775808. ``targets >= 0``
         selects records with labels, if no label is negative. Use ``torch.tensor(targets)``: torch.as_tensor and
         from_numpy warn about read-only arrays.
         """

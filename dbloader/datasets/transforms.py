@@ -1,8 +1,8 @@
 """Apply transforms to images and samples, including transforms of albumentations.
 
-Transforms of albumentations take arrays by keyword and return a dict. Each has its own random generator. From it,
-forked workers would all draw the same numbers, and a resumed training other numbers than an uninterrupted one. So each
-call gets new generators, seeded with a random number of its sample.
+Transforms of albumentations take arrays as keyword arguments and return a dict. Each has its own random generator. With
+it, all forked workers would draw the same numbers, and a resumed training would draw other numbers than an
+uninterrupted one. So each call gets new generators, seeded with a random number of its sample.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ class Decoder(ABC):
         return type(self).__call__ is Decoder.__call__
 
     def reduction(self, crop: Crop) -> int:
-        """Return the factor, 1, 2, 4 or 8, by which a JPEG may be decoded smaller."""
+        """Return by which factor a JPEG may be made smaller while it is decoded: 1, 2, 4 or 8."""
         return 1
 
     def __repr__(self) -> str:

@@ -192,8 +192,9 @@ class BackgroundIterator(Iterator[T]):
     """The items of a source, in order, produced ahead in a background thread.
 
     The thread starts with the first ``next()``. Only the thread uses the source. At the end it calls the source's
-    ``close``, if there is one. If the source raises an error, ``next()`` raises it after the items before it, with its
-    traceback. As in a generator, any exception from ``next()``, even Ctrl-C, ends the iteration.
+    ``close``, if there is one. If the source raises an error, ``next()`` first returns the items before the error, and
+    then raises the error with its traceback. As in a generator, any exception from ``next()``, even Ctrl-C, ends the
+    iteration.
 
     The thread ends after the last item, after ``close()``, or when nothing refers to this object any more, as after a
     ``break``. It cannot be interrupted, so it first finishes the item in production. Only ``close()`` and the exit of

@@ -93,14 +93,14 @@ class Position:
         return None
 
     def receive(self, snapshot: State | None) -> None:
-        """Note that the consumer has received the next batch. ``snapshot`` is the loader's state after this batch."""
+        """Record that the consumer has received the next batch. ``snapshot`` is the loader's state after this batch."""
         self._batches_received += 1
 
     def end(self) -> None:
-        """Note that the consumer has reached the end of the iteration."""
+        """Record that the consumer has reached the end of the iteration."""
 
     def fail(self) -> None:
-        """Note that the iteration ended with an error."""
+        """Record that the iteration ended with an error."""
 
     def draw_seed(self) -> None:
         """Draw a seed from torch's generator, in the consumer's thread. If a sampler has a seed, do nothing."""

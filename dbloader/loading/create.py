@@ -127,8 +127,8 @@ def create_loader(
             threads for a store's dataset with a Decoder, if there are up to 4 workers or processes are not forked.
             Worker processes do not see later changes of the dataset.
         prefetch_factor: Batches made ahead by each worker process, or by all threads together. At most these batches
-            are in memory before they are copied to the device. None means 2. With threads, None means more if 2 batches
-            have fewer than 24 samples for each thread: then a slow sample in one thread does not stop the others.
+            are in memory before they are copied to the device. None means 2. With threads, None means as
+            many as have 24 samples for each thread, but at least 2: so a slow sample does not stop the other threads.
 
     Raises:
         OptionError: An option is out of its range or contradicts another; the dataset has no samples; the device is

@@ -191,7 +191,7 @@ class ActiveLoader:
         self.end_of_dataloader = False
 
     def receive(self, position: Position) -> None:
-        """Note that the consumer receives a batch. The position already counts this batch."""
+        """Record that the consumer receives a batch. The position already counts this batch."""
         state = self._gradient_state()
         if state is not None:
             self.end_of_dataloader = position.is_at_end
@@ -201,7 +201,7 @@ class ActiveLoader:
                 state._add_dataloader(self)
 
     def finish(self) -> None:
-        """Note that the iteration has ended."""
+        """Record that the iteration has ended."""
         state = self._gradient_state()
         if state is not None:
             state._remove_dataloader(self)

@@ -87,9 +87,9 @@ class PrefetchLoader(Generic[T]):
         depth: Most batches ahead of the consumer, including the batch in production. 0 uses no thread, and makes each
             batch when it is asked for.
         preparation: Called with each batch on the device: a Preparation, or a callable or module that takes the
-            images. On CUDA it runs on the stream of the copies, beside the training. With one of dbloader's samplers,
-            its random numbers depend on the sample's position in the epoch. Otherwise they depend on torch's global
-            generator, from which each ``iter()`` draws one number.
+            images. On CUDA it runs on the stream of the copies, in parallel with the training. With one of dbloader's
+            samplers, its random numbers depend on the sample's position in the epoch. Otherwise they depend on torch's
+            global generator, from which each ``iter()`` draws one number.
 
     Raises:
         TypeError: ``loader`` is not iterable, ``depth`` is not an int, or ``preparation`` is not callable.

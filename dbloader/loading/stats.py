@@ -167,7 +167,7 @@ class Clock:
         self._received: float | None = None
 
     def start_waiting(self) -> float:
-        """Note that the consumer asks for a batch, and return the time."""
+        """Record that the consumer asks for a batch, and return the time."""
         asked = now()
         if self._received is not None:
             self.stats.computed_s += asked - self._received
@@ -176,19 +176,19 @@ class Clock:
         return asked
 
     def stop_waiting(self, asked: float) -> None:
-        """Note that the consumer got a batch, an error or the end. ``asked`` is the result of ``start_waiting``."""
+        """Record that the consumer got a batch, an error or the end. ``asked`` is the result of ``start_waiting``."""
         if self.stats.batches:
             self.stats.waited_s += now() - asked
         else:
             self.stats.first_s += now() - asked
 
     def receive(self) -> None:
-        """Note that the consumer starts to work with a batch."""
+        """Record that the consumer starts to work with a batch."""
         self.stats.batches += 1
         self._received = now()
 
     def add_batch(self, batch: Any, seconds: float) -> None:
-        """Note that the loader made a batch in so many seconds."""
+        """Record that the loader made a batch in so many seconds."""
         self.stats.ahead += 1
         self.stats.produced_s += seconds
         if type(batch) is TimedBatch and batch.work.total:

@@ -122,12 +122,12 @@ class Columns:
         return ("width", "height", "aspect", "bytes", "label", *self.kinds)
 
     def known(self, what: str, indices: Any) -> tuple[Array, Array]:
-        """Return a column of ``sortable`` for some records, and whether each record has a value: two arrays.
+        """Return two arrays: the values of a column for some records, and whether each record has a value.
 
         The aspect is width / height, float64. Texts and booleans are the numbers of ``texts``.
 
         Args:
-            what: Name of the column.
+            what: Name of the column, one of ``sortable``.
             indices: A slice, or an array of integers.
         """
         if what in SIZES:

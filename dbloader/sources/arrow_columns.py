@@ -40,7 +40,7 @@ class Columns(NamedTuple):
     """The meaning of a table's columns."""
 
     image: str
-    path: str | None  # column of the image's path, such as "image.path"; None without one
+    path: str | None  # column with the path of the image, such as "image.path"; None if there is none
     label: str | None
     classes: tuple[str, ...]  # names of a ClassLabel
     fields: dict[str, tuple[str, Any]]  # by column: the name of the field, and its type, or the rule of its arrays

@@ -29,7 +29,7 @@ class Decompressed(NamedTuple):
 
 
 def decompress(path: Path) -> Decompressed | None:
-    """Return the content of a compressed file, which the caller closes; None if the file is not compressed.
+    """Decompress a file into a temporary file, which the caller closes; return None if it is not compressed.
 
     Raises:
         SourceError: The disk lacks room for the content, or no library reads the format.

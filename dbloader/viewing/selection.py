@@ -53,7 +53,7 @@ class Selections:
             self.revision += 1  # last, so results with this revision are computed from these columns
 
     def key(self, text: str) -> tuple[str, int]:
-        """Return the key of a kept result for a query. The key changes if the query depends on changed columns."""
+        """Return the key under which the result of a query is kept. It changes with the query's columns."""
         return text.strip(), self.revision if "mark." in text or "duplicates." in text else 0
 
     def select(self, text: str) -> Any:

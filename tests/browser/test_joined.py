@@ -123,6 +123,10 @@ def test_joined_fields_are_filtered_by_bars_values_and_text(tabs: Tabs, doubtful
     expect(page.locator(".chips button").last).to_contain_text("note~")
     expect(page.locator("#search-error")).to_be_empty()
     expect(count).to_contain_text(re.compile(r"\b1\d\d of 2,000"))
-    page.locator("#tiles .tile").first.click()
+    first = page.locator("#tiles .tile:visible").first
+    expect(first.locator(".facts")).to_contain_text(
+        re.compile(r"^\d*7 · ")
+    )  # the tiles of the search, not those before
+    first.click()
     expect(page.locator("db-record")).to_contain_text("Joined")
     expect(page.locator("db-record tr", has_text="note")).to_contain_text('7, "so"')

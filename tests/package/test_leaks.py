@@ -87,7 +87,7 @@ def test_garbage_is_not_a_leak() -> None:
         gc.enable()
 
 
-def test_helper_processes_of_python_are_not_leaks() -> None:
+def test_helpers_that_libraries_start_are_not_leaks() -> None:
     may_end, began = threading.Event(), threading.Event()
 
     def call_python_from_c() -> None:

@@ -91,7 +91,7 @@ def test_files_of_hugging_face_datasets_are_converted(tmp_path: Path, save: str,
         assert store.manifest.classes == ("dog", "cat")
 
 
-def test_table_is_found_by_every_kind_of_place(tmp_path: Path) -> None:
+def test_folders_and_ranges_name_the_files_of_a_table(tmp_path: Path) -> None:
     names = [f"train-{n:05}-of-00002.parquet" for n in range(2)]
     shards = [write(tmp_path / "hub" / "data" / name, image=[photo(n)]) for n, name in enumerate(names)]
     plant(tmp_path / "hub", {"README.md": b"read", ".git/x": b""})

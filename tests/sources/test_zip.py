@@ -59,7 +59,7 @@ def test_several_zips_may_be_given_as_a_range_or_a_folder(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("place", ["x-{5..3}.tar", "x-{000..1000000}.zip"])
 def test_too_large_range_is_refused(tmp_path: Path, place: str) -> None:
-    with pytest.raises(SourceError, match=r"its range names [\d,]+ files: give one of 1 to 1,000,000"):
+    with pytest.raises(SourceError, match=r"its range names [\d,]+ files: give a range of 1 to 1,000,000"):
         convert(tmp_path / place, tmp_path / "out.lmdb")
 
 

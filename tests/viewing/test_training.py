@@ -215,7 +215,7 @@ def test_wrong_option_is_refused(place: Path, options: Any, sentence: str) -> No
 def test_epochs_of_a_record_list_the_ranks_and_steps_that_receive_it(place: Path, order: str, world_size: int) -> None:
     state = "" if order == "shuffle" else state_of(place, order)
     options = Options(batch_size=4, world_size=world_size, state=state)
-    found: dict[tuple[int, int], list[Any]] = {}  # rank and step in the first epochs, by epoch and index
+    found: dict[tuple[int, int], list[Any]] = {}  # (rank, step, position) in the first two epochs, by (epoch, index)
     with open_store(place) as store:
         for rank in range(world_size):
             own: Any = {"seed": 0, "batch_size": 4, "world_size": world_size, "rank": rank, "drop_last": False}

@@ -272,7 +272,7 @@ class PartialStore:
 
 
 def _split(first: int, documents: Sequence[bytes]) -> Iterator[dict[int, bytes]]:
-    """Yield batches of documents by their indices. A batch ends after _BATCH_BYTES or _BATCH_RECORDS."""
+    """Yield dicts from indices to documents. A dict ends after _BATCH_BYTES or _BATCH_RECORDS."""
     batch: dict[int, bytes] = {}
     nbytes = 0
     for index, document in enumerate(documents, first):
