@@ -66,7 +66,7 @@ def places() -> dict[Path, Path]:
 
 
 def with_pictures(text: str, pictures: Path | None) -> str:
-    """Return a page with those of its screenshots that exist."""
+    """Return a page with its screenshots, if they exist."""
 
     def picture(match: re.Match[str]) -> str:
         there = pictures is not None and (pictures / f"{match['name']}.webp").exists()

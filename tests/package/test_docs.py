@@ -276,7 +276,7 @@ def remove(place: Path) -> None:
 
 
 def fill_collection(uri: str, folder: Path) -> None:
-    """Make a collection like those of other programs, with a name and a file in each document."""
+    """Make a collection as other programs do, with a name and a file in each document."""
     at = parse(uri)
     client: pymongo.MongoClient[Any]
     with pymongo.MongoClient(uri) as client:

@@ -60,7 +60,7 @@ def write_damaged(folder: Path) -> Path:
 
 
 def replaced(epoch: int, position: int) -> int:
-    """Return the index at a position of an epoch: the permutation's, or that of the next undamaged sample."""
+    """Return the index at a position of an epoch: from the permutation, or of the next undamaged sample."""
     sampler = ShuffleSampler(range(LENGTH), 1, 0, seed=SEED)
     sampler.set_epoch(epoch)
     order: list[int] = [*sampler]

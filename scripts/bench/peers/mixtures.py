@@ -43,7 +43,7 @@ class Peer:
         return 1
 
     def redistribute(self, folder: Path, states: list[Any], ranks: int) -> list[Any]:
-        """Return the states for a number of ranks. New ranks get those of the old ranks in turn."""
+        """Return the states for a number of ranks. New ranks get the states of the old ranks in turn."""
         return [states[rank % len(states)] for rank in range(ranks)]
 
 

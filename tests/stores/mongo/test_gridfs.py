@@ -49,7 +49,7 @@ def test_large_records_are_read_back_unchanged(mongo_server: Server, mongo_uri: 
         assert (store.find("huge"), store.name(3)) == (3, "huge")
         assert store.verify() == store.manifest.digest
         queries: dict[int, Any] = {3: {"caption": "c"}, 4: {"caption": {"$ne": "c", "$exists": True}}}
-        for index, query in queries.items():  # queries find their fields like those of other records
+        for index, query in queries.items():  # queries find their fields as in other records
             with MongoDataset(mongo_uri, query=query, decode=None, fields=("index", "image")) as dataset:
                 assert [(sample["index"], sample["image"]) for sample in dataset.__getitems__([0])] == [
                     (index, records[index].image)
