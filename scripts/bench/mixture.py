@@ -4,7 +4,7 @@ python scripts/bench/mixture.py BENCH [--parts order kills speed memory] [--kill
 
 ``order`` compares the global batches of 1, 3 and 8 ranks with 0, 2 and 5 workers of both types. ``kills`` trains until
 the training is killed at a random moment, resumes the last state with another number of ranks, and so on, a hundred
-times; they must equal the computed order. The shares of all windows are counted there. ``speed`` loads photographs
+times; all samples must be as computed. The shares of all windows are counted there. ``speed`` loads photographs
 from 50 stores and from one of the same size, in turn. ``memory`` starts a process with one source and with 50.
 It makes 600 MB of stores in BENCH/mixture, and exits with 1 if a sample or a share is wrong.
 """
