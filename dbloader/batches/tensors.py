@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
-# A thread plans images until their files have more than so many bytes. A plan may hold a copy of nearly a whole file.
+# A thread stops planning when the planned files have more bytes than this. A plan may hold a copy of nearly a file.
 PLANNED_NBYTES = 2**21
 
 

@@ -76,7 +76,7 @@ def mix(
         classes = _by_class(_open(sources, chosen))
         return Mixture(classes, [(0, [1] * len(classes))], length, chosen)
     if not isinstance(sources, Mapping) or not sources:
-        raise TypeError(f"sources must be a dict from sources to weights, got {short_repr(sources)}")
+        raise TypeError(f"sources must be a dict from at least one source to its weight, got {short_repr(sources)}")
     schedule = _schedule(sources)
     return Mixture([_open(source, chosen) for source in sources], schedule, length, chosen)
 

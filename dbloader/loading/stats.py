@@ -188,7 +188,7 @@ class Clock:
         self._received = now()
 
     def add_batch(self, batch: Any, seconds: float) -> None:
-        """Record that the loader made a batch in so many seconds."""
+        """Record the number of seconds in which the loader made a batch."""
         self.stats.ahead += 1
         self.stats.produced_s += seconds
         if type(batch) is TimedBatch and batch.work.total:

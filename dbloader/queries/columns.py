@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-_BLOCK = 2**20  # so many records are computed at a time, which keeps temporary arrays small
+_BLOCK = 2**20  # records in one computation; a small number keeps temporary arrays small
 _NAME_BYTES = 2**24  # most bytes of chunks of names that stay in memory
 _MOST_CHUNKS = 8  # values in more chunks than this are read with the whole column
 

@@ -47,7 +47,7 @@ _PARTS_AT_ONCE = 4
 # A request is repeated for this time. If the server has never answered, a request is only tried a few times.
 PATIENCE_S, _FIRST_TRIES = 60.0, 3
 _LONGEST_PAUSE_S = 10.0
-# If 2 % of the answers are incomplete, one object in 3 * 10^8 gets so many incomplete answers in a row.
+# An answer is requested up to this number of times. If 2 % of the answers are incomplete, one object in 3 * 10^8 fails.
 _ANSWERS = 5
 # The ETags of S3: the MD5 of an object, or of the MD5s of its parts. ETags of objects with KMS keys look the same.
 _MD5 = re.compile(r"[0-9a-f]{32}(-[0-9]+)?")

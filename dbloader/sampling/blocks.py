@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dbloader.sampling.rng import Array
 
 BLOCK_SIZE = 256
-_EXAMINED = 8  # the labels of so many records in so many blocks are examined
+_EXAMINED = 8  # the number of blocks whose labels are examined, and of records in each
 
 
 class BlockShuffleSampler(ResumableSampler):

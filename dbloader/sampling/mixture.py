@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
     from dbloader.sampling.rng import Array
 
-# Shuffling so many positions takes 0.1 ms. Splitting a longer window takes 0.03 ms for each half.
+# The most positions that are shuffled at once, in 0.1 ms. Splitting a longer window takes 0.03 ms for each half.
 SHUFFLED = 1024
 
 # Weights with a sum up to _EXACT are kept exactly. Others, such as square roots, are rounded to the sum _ROUNDED.
 _EXACT, _ROUNDED = 2**40, 2**48
 
 
-AT_A_TIME = 2**16  # so many numbers are in a temporary table
+AT_A_TIME = 2**16  # most numbers in a temporary table
 
 
 def shuffled_rows(starts: Array, length: int, key: Array) -> Array:

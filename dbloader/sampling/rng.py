@@ -27,7 +27,7 @@ Array = np.ndarray[Any, Any]
 STEP = 0x9E3779B97F4A7C15
 ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 
-_FRACTION_BITS = 53  # a float64 has so many
+_FRACTION_BITS = 53  # the number of significant bits in a float64
 
 
 def derive_keys(count: int, *purpose: int | str) -> Array:

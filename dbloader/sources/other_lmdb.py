@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _KEYS_AT_ONCE = 1000  # read in one transaction
 _IMAGES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"II*\0", b"MM\0*", b"RIFF")
-_LOOKED_AT = 20  # an image is looked for in so many first values
+_LOOKED_AT = 20  # the number of values in which an image is searched for
 
 
 def is_store(path: Path) -> bool:

@@ -47,7 +47,7 @@ class ParquetFile:
         return sum(int(part.total_uncompressed_size) for part in parts if part.path_in_schema.startswith(column))
 
     def batches(self, block: int, columns: Sequence[str], rows: int) -> Generator[Any]:
-        """Yield batches of so many rows with some columns of a block; ``image.path`` is a part of a column."""
+        """Yield batches of rows with some columns of a block; ``image.path`` is a part of a column."""
         # Without buffer_size, pyarrow reads a whole column before its first row.
         options = {"buffer_size": 2**20, "pre_buffer": False, "page_checksum_verification": True}
         with pq.ParquetFile(self._path, metadata=self._metadata, **options) as file:
@@ -78,7 +78,7 @@ class ArrowFile:
         return 0
 
     def batches(self, block: int, columns: Sequence[str], rows: int) -> Generator[Any]:
-        """Yield batches of so many rows with some columns of a block, whole if only a part is named."""
+        """Yield batches of rows with some columns of a block. If a part of a column is named, the column is whole."""
         message = pa.ipc.read_message(pa.BufferReader(self._data.slice(self._starts[block])))
         batch = pa.ipc.read_record_batch(message, self.schema)
         wanted = [*columns, *(column.rpartition(".")[0] for column in columns)]
@@ -101,7 +101,7 @@ class _Block:
         self._start = partial(file.batches, block, [column], self._rows)
         self._begin = partial(count_pass, size)
         self._batches: Generator[Any] | None = None
-        rows_ahead = TASK_FILES * max_tasks(cpu_count())  # other threads may be so many rows ahead
+        rows_ahead = TASK_FILES * max_tasks(cpu_count())  # how far another thread may be ahead
         self._last: deque[Any] = deque(maxlen=1 + -(-rows_ahead // self._rows))
         self._end = 0  # decoded batches of this pass
         self._lock, self._error = threading.Lock(), ""

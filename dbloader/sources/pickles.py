@@ -93,7 +93,7 @@ class _Unpickler(pickle.Unpickler):  # noqa: TID251 - of allowed instructions on
 
     def __init__(self, data: bytes) -> None:
         super().__init__(io.BytesIO(data))
-        self._left = len(data)  # all calls of _encode together may make so many bytes
+        self._left = len(data)  # most bytes that further calls of _encode may make
 
     def find_class(self, module: str, name: str) -> Any:
         known: dict[str, Any] = {
