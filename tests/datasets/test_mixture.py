@@ -212,7 +212,7 @@ def test_sources_that_disagree_are_named(places: dict[str, str], tmp_path: Path)
         ([[(5, 1)]], OptionError, "begin with 0 and ascend"),
         ([[(0, 1), (9, 1), (9, 2)]], OptionError, "begin with 0 and ascend"),
         ([[1, 2]], TypeError, "a number or a schedule"),
-        ([], TypeError, "dict from sources to weights"),
+        ([], TypeError, "dict from at least one source to its weight"),
     ],
 )
 def test_wrong_weights_are_refused(
@@ -223,7 +223,7 @@ def test_wrong_weights_are_refused(
 
 
 def test_wrong_sources_are_refused(places: dict[str, str], tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="dict from sources to weights"):
+    with pytest.raises(TypeError, match="dict from at least one source to its weight"):
         mix([places["a"]])
     with pytest.raises(TypeError, match="got TensorDataset"):
         mix({TensorDataset(torch.zeros(3)): 1})
