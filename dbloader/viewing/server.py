@@ -19,6 +19,7 @@ from dbloader.errors import DBLoaderError, OptionError
 from dbloader.records.markup import viewers
 from dbloader.stores.mongo.uri import is_mongo, parse
 from dbloader.stores.open import open_store
+from dbloader.viewing.training_options import load_transform
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,18 +53,16 @@ class View:
         host: str = "127.0.0.1",
         port: int | None = None,
         tell: Callable[[str], object] = lambda _: None,
-        transform: Callable[..., Any] | str | None = None,
+        transform: Callable[..., Any] | None = None,
         listing: str | os.PathLike[str] | None = None,
         *,
         read_only: bool = False,
-        own_process: bool = False,
     ) -> None:
         try:
             import uvicorn
 
             from dbloader.viewing.app import ViewerState, create_app
             from dbloader.viewing.guard import Connection, Guard
-            from dbloader.viewing.training_process import Training
         except ModuleNotFoundError as error:
             if error.name not in ("starlette", "uvicorn"):
                 raise
@@ -76,8 +75,7 @@ class View:
             server = opened.enter_context(_listen(host, port))
             self.address, self.port = server.getsockname()[:2]
             self.is_public = not ipaddress.ip_address(self.address).is_loopback
-            training = Training(stores, transform, mixture, own_process=own_process)
-            state = ViewerState(stores, tell, training, listing, read_only=read_only)
+            state = ViewerState(stores, tell, transform, mixture, listing, read_only=read_only)
             opened.callback(state.close)
             self.marks = state.marks[0]
             self._guard = Guard(
@@ -192,7 +190,8 @@ def serve(
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed, and the server has ended.
     """
-    with View(places, host, port, tell, transform, listing, read_only=read_only, own_process=True) as running:
+    loaded = None if transform is None else load_transform(transform)
+    with View(places, host, port, tell, loaded, listing, read_only=read_only) as running:
         url = running.url
         tell(f"Open {url}")
         if running.is_public:
