@@ -6,6 +6,7 @@ import copy
 import hashlib
 from collections import Counter
 from collections.abc import Mapping
+from fractions import Fraction
 from itertools import accumulate, pairwise
 from operator import index as as_index
 from types import SimpleNamespace
@@ -26,7 +27,7 @@ from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.open import decode_pil
 from dbloader.errors import DBLoaderError, OptionError, RecordIndexError
 from dbloader.records.columns import NO_LABEL
-from dbloader.sampling.mixture import MixtureOrder, SampleOrder
+from dbloader.sampling.mixture import MixtureOrder, exact
 from dbloader.sampling.mixture_sampler import MixtureSampler, describe_weights
 from dbloader.sampling.rng import SeededIndices
 from dbloader.stores.mongo.uri import is_mongo
@@ -55,8 +56,9 @@ def mix(
 
     Args:
         sources: A dict from each source to its weight. A source is a place, as for LMDBDataset and MongoDataset, or
-            one of these datasets, a Subset of one, or a mixture. A weight is a number from 0, or a schedule of numbers:
-            ``[(0, 5), (1_000_000, 1)]`` is 5 for the first million samples of the training, and then 1.
+            one of these datasets, a Subset of one, or a mixture without a schedule, whose sources share its weight. A
+            weight is a number from 0, or a schedule of numbers: ``[(0, 5), (1_000_000, 1)]`` is 5 for the first million
+            samples of the training, and then 1.
         length: Samples in an epoch, of all ranks together. ``"longest"`` lasts until each source has given all of its
             samples, with the first weights. ``"shortest"`` lasts until one source has.
         by: ``"class"`` makes each class of a single source, here without a weight, a source of its own. All classes
@@ -66,19 +68,25 @@ def mix(
 
     Raises:
         OptionError: Sources disagree: only some have named classes, their samples have different fields, or their
-            images different shapes. Or a weight is out of range, all are 0, or a source has no samples or no labels.
+            images different shapes. Or a weight is out of range, all are 0, a source has no samples or no labels, or a
+            mixture with a schedule is a source.
         TypeError: A source is something else, or a weight is not a number.
         DBLoaderError: As from LMDBDataset and MongoDataset.
     """
     chosen = checked_fields(fields)
     if by is not None:
         check_choice("by", by, ("class",))
-        classes = _by_class(_open(sources, chosen))
+        classes = _by_class(sources, chosen)
         return Mixture(classes, [(0, [1] * len(classes))], length, chosen)
     if not isinstance(sources, Mapping) or not sources:
         raise TypeError(f"sources must be a dict from at least one source to its weight, got {short_repr(sources)}")
     schedule = _schedule(sources)
-    return Mixture([_open(source, chosen) for source in sources], schedule, length, chosen)
+    parts = [_open(source, chosen) for source in sources]
+    weights = [
+        (start, [weight * share for weight, part in zip(some, parts, strict=True) for _, share in part])
+        for start, some in schedule
+    ]
+    return Mixture([source for part in parts for source, _ in part], weights, length, chosen)
 
 
 class Source(NamedTuple):
@@ -108,44 +116,34 @@ class Mixture(Dataset[Any]):
     indices begin at ``len``: there, each sample of each source has one index.
 
     Attributes:
-        sources: The sources. A mixture is replaced by its own sources.
+        sources: The sources. The sources of a mixture are in the place of the mixture.
         datasets: The datasets of the sources. They give the labels of the mixture.
         classes: The class names of all sources in the order of their labels; empty if they have no names.
         fields: The fields of a sample, as in LMDBDataset.
         order: The order.
     """
 
-    def __init__(
-        self, parts: Sequence[Source | Mixture], schedule: list[tuple[int, Any]], length: int | str, fields: Any
-    ) -> None:
-        self._parts, self._schedule = parts, schedule
-        self.sources = _with_names([one for part in parts for one in _sources_of(part)])
-        originals = [*{id(source.dataset): source.dataset for source in self.sources}.values()]
-        numbers = {id(dataset): number for number, dataset in enumerate(originals)}
-        self._dataset_of = np.array([numbers[id(source.dataset)] for source in self.sources])
-        self._is_part = np.array([source.indices is not None for source in self.sources])
-        self._starts = np.array([0, *accumulate(source.length for source in self.sources)])
-        for source in self.sources:
+    def __init__(self, sources: Sequence[Source], schedule: list[tuple[int, Any]], length: Any, fields: Any) -> None:
+        for source in sources:
             if not source.length:
                 raise OptionError(f"each source must have samples, got none in {source.name}")
-        self.datasets = [_with_fields(dataset, fields) for dataset in originals]
+        originals = {id(source.dataset): source.dataset for source in sources}
+        numbers = {key: number for number, key in enumerate(originals)}
+        self.datasets = [_with_fields(dataset, fields) for dataset in originals.values()]
+        self.sources = _with_names(
+            [source._replace(dataset=self.datasets[numbers[id(source.dataset)]]) for source in sources]
+        )
+        self._dataset_of = np.array([numbers[id(source.dataset)] for source in sources])
+        self._is_part = np.array([source.indices is not None for source in sources])
+        self._starts = np.array([0, *accumulate(source.length for source in sources)])
         self.fields = self._common_fields() if fields is None else fields
         self.classes = self._unite_classes()
         self._check_outputs()
-        self.order = self.order_from(0)
+        self.order = MixtureOrder([source.length for source in sources], schedule)
         if isinstance(length, str):
             check_choice("length", length, ("longest", "shortest"))
             length = (max if length == "longest" else min)(self.order.epochs())
         self.order.length = whole_number("length", length, 1)
-
-    def order_from(self, first: int) -> MixtureOrder:
-        """Return the order, if ``first`` is the index of the first sample."""
-        parts: list[Any] = []
-        for part in self._parts:
-            parts.append(part.order_from(first) if isinstance(part, Mixture) else SampleOrder(part.length, first))
-            parts[-1].length = len(part) if isinstance(part, Mixture) else part.length
-            first += sum(source.length for source in _sources_of(part))
-        return MixtureOrder(parts, self._schedule)
 
     def _common_fields(self) -> Any:
         first = self.datasets[0]
@@ -282,19 +280,14 @@ class Mixture(Dataset[Any]):
         `create_loader` makes it itself. For torch's DataLoader pass it as ``sampler``, or
         ``SeededBatchSampler(mixture.sampler(), batch_size)`` as ``batch_sampler``.
         """
-        names = [_sources_of(part)[0].name for part in self._parts]
-        digests = [part.digest for part in self._parts]
+        names, digests = ([getattr(source, what) for source in self.sources] for what in ("name", "digest"))
         return MixtureSampler(self.order, names, digests, num_replicas, rank, seed=seed, drop_last=drop_last)
-
-    @property
-    def digest(self) -> str:
-        """A digest of the samples and their order."""
-        return "/".join([describe_weights(self.order), str(len(self)), *(part.digest for part in self._parts)])
 
     def passes(self, state: Mapping[str, Any]) -> dict[str, float]:
         """Return how often each source has given all of its samples before a state of the sampler."""
-        passes = self.order.walk(state["seed"]).passes(state["epoch"] * len(self) + state["position"])
-        return dict(zip([source.name for source in self.sources], passes, strict=True))
+        draws = self.order.walk(state["seed"]).before(state["epoch"] * len(self) + state["position"])
+        pairs = zip(self.sources, draws.tolist(), strict=True)
+        return {source.name: count / source.length for source, count in pairs}
 
     def expect_order(self, sampler: ResumableSampler, since: Mapping[str, Any], *, margin: int, check: bool) -> None:
         """Tell the caches of the datasets, if there are any, the order of a new iteration, as in a dataset."""
@@ -349,10 +342,13 @@ class UnitedLabels:
         return self.labels[label] if self.then is None else self.then(self.labels[label])
 
 
-def _open(given: Any, fields: Any) -> Source | Mixture:
-    """Return a source from a place or a dataset."""
-    if isinstance(given, (Source, Mixture)):
-        return given
+def _open(given: Any, fields: Any) -> list[tuple[Source, Fraction]]:
+    """Return the source for a place or a dataset, or the sources of a mixture, each with its share of the draws."""
+    if isinstance(given, Mixture):
+        if len(given.order.starts) > 1:
+            raise OptionError("a mixture with a schedule cannot be a source: give its own sources to this mixture")
+        shares = given.order.shares[0]
+        return [(source, Fraction(share, sum(shares))) for source, share in zip(given.sources, shares, strict=True)]
     indices: Array | None = None
     while type(given) is Subset:
         own = np.asarray(given.indices, np.int64)
@@ -369,14 +365,14 @@ def _open(given: Any, fields: Any) -> Source | Mixture:
 
             kind = MongoDataset
         given = kind(given, fields=_without_source(fields))
-    return Source(given.root + ("" if given.where is None else f" ({given.where})"), given, indices)
+    return [(Source(given.root + ("" if given.where is None else f" ({given.where})"), given, indices), Fraction(1))]
 
 
-def _by_class(source: Source | Mixture) -> list[Source]:
-    """Return a source for each class of a source."""
-    if isinstance(source, Mixture):
+def _by_class(given: Any, fields: Any) -> list[Source]:
+    """Return a source for each class of a place or a dataset."""
+    if isinstance(given, Mixture):
         raise OptionError("by='class' balances the classes of one store, got a mixture")
-    name, dataset, indices = source
+    [((name, dataset, indices), _)] = _open(given, fields)
     labels = dataset.targets if indices is None else dataset.targets[indices]
     if NO_LABEL in labels:
         raise OptionError(f"by='class' needs a label in each record, got none in some of {name}")
@@ -386,12 +382,6 @@ def _by_class(source: Source | Mixture) -> list[Source]:
     names = dict(enumerate(dataset.classes))
     parts = zip(found.tolist(), np.split(order, begins[1:]), strict=True)
     return [Source(names.get(label, str(label)), dataset, part) for label, part in parts]
-
-
-def _sources_of(part: Source | Mixture) -> list[Source]:
-    if isinstance(part, Source):
-        return [part]
-    return [source._replace(dataset=part.datasets[n]) for source, n in zip(part.sources, part._dataset_of, strict=True)]
 
 
 def _with_names(sources: list[Source]) -> list[Source]:
@@ -418,7 +408,7 @@ def _with_fields(dataset: StoreDataset, fields: Any) -> StoreDataset:
     return dataset
 
 
-def _schedule(sources: Mapping[Any, Any]) -> list[tuple[int, list[Any]]]:
+def _schedule(sources: Mapping[Any, Any]) -> list[tuple[int, list[Fraction]]]:
     """Return (position, weights) for each change of weights; the weights count from the position on.
 
     ``sources`` maps each source to its weight or schedule.
@@ -434,7 +424,7 @@ def _schedule(sources: Mapping[Any, Any]) -> list[tuple[int, list[Any]]]:
         for _, weight in schedule:
             real_number(what, weight)
     changes = sorted({start for schedule in schedules for start, _ in schedule})
-    weights = [(at, [[weight for start, weight in one if start <= at][-1] for one in schedules]) for at in changes]
+    weights = [(at, [exact([w for start, w in one if start <= at][-1]) for one in schedules]) for at in changes]
     for position, now in weights:
         if not any(now):
             raise OptionError(f"a weight must be above 0 at each position, got only 0 from position {position} on")

@@ -13,6 +13,7 @@ than one if the number of positions in a window is a power of two.
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import accumulate
 from math import gcd, lcm
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +23,7 @@ from dbloader.sampling.permutation import Permutation
 from dbloader.sampling.rng import bits, derive_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from dbloader.sampling.rng import Array
 
@@ -41,15 +42,20 @@ def shuffled_rows(starts: Array, length: int, key: Array) -> Array:
     return np.argsort(bits(starts[:, None] + np.arange(length), key), axis=1, kind="stable")
 
 
+def exact(weight: Any) -> Fraction:
+    """Return a real number as a fraction. A float counts as the decimal number that is printed: 0.1 is a tenth."""
+    return Fraction(str(weight))
+
+
 def whole_shares(weights: Iterable[Any]) -> tuple[int, ...]:
     """Return the smallest integers with the ratios of some weights: real numbers from 0, not all 0.
 
-    A float counts as the decimal number that it is printed as: 0.1 is a tenth. Weights that need integers with a sum
-    above 2**40 are rounded to multiples of 2**-48 of their sum; none of them becomes 0.
+    Weights that need integers with a sum above 2**40 are rounded to multiples of 2**-48 of their sum; none of them
+    becomes 0.
     """
-    exact = [Fraction(str(weight)) for weight in weights]
-    common = lcm(*(weight.denominator for weight in exact))
-    shares = [int(weight * common) for weight in exact]
+    fractions = [exact(weight) for weight in weights]
+    common = lcm(*(weight.denominator for weight in fractions))
+    shares = [int(weight * common) for weight in fractions]
     shares = [share // gcd(*shares) for share in shares]
     total = sum(shares)
     if total > _EXACT:
@@ -58,48 +64,12 @@ def whole_shares(weights: Iterable[Any]) -> tuple[int, ...]:
     return tuple(shares)
 
 
-class SampleOrder:
-    """The draws from one source: all of its samples in a random order, then again in another order.
-
-    Args:
-        length: The number of samples.
-        first: The index of the first sample in the mixture.
-    """
-
-    def __init__(self, length: int, first: int = 0) -> None:
-        self.length = length
-        self._first = first
-
-    def walk(self, seed: int, *path: int) -> Callable[[Array], Array]:
-        """Return a function that takes draws, counted from 0, and returns indices in the mixture.
-
-        ``path`` is the number of the source, after the number of each mixture that contains it.
-        """
-        key = derive_keys(2, "mixture samples", seed, *path)
-
-        def look_up(draws: Array) -> Array:
-            passes, within = np.divmod(draws, self.length)
-            numbers, rows = np.unique(passes, return_inverse=True)
-            if self.length > SHUFFLED:
-                for number in numbers.tolist():
-                    chosen = passes == number
-                    within[chosen] = Permutation(self.length, seed, number, "mixture", *path)(within[chosen])
-            else:  # a batch may have many passes
-                step = max(1, AT_A_TIME // self.length)
-                for at in range(0, len(numbers), step):
-                    chosen = (rows >= at) & (rows < at + step)
-                    orders = shuffled_rows(numbers[at : at + step] * self.length, self.length, key)
-                    within[chosen] = orders[rows[chosen] - at, within[chosen]]
-            return self._first + within
-
-        return look_up
-
-
 class MixtureOrder:
-    """The draws from several sources, or mixtures, in proportion to weights.
+    """The draws from several sources in proportion to weights.
 
     Args:
-        sources: The sources.
+        lengths: The number of samples of each source. In the mixture, the indices of a source follow the indices of the
+            source before it.
         schedule: Pairs of a position and the weights from there on, one for each source. The first position is 0.
 
     Attributes:
@@ -108,14 +78,14 @@ class MixtureOrder:
 
     length: int
 
-    def __init__(self, sources: Sequence[SampleOrder | MixtureOrder], schedule: Sequence[tuple[int, Any]]) -> None:
-        self.sources = sources
+    def __init__(self, lengths: Sequence[int], schedule: Sequence[tuple[int, Any]]) -> None:
+        self.lengths = lengths
         self.starts = [start for start, _ in schedule]
         self.shares = [whole_shares(weights) for _, weights in schedule]
 
-    def walk(self, seed: int, *path: int) -> MixtureWalk:
+    def walk(self, seed: int) -> MixtureWalk:
         """Return the order for a seed. Threads must not share it, because it keeps the latest window."""
-        return MixtureWalk(self, seed, *path)
+        return MixtureWalk(self, seed)
 
     def epochs(self) -> list[int]:
         """Return for each source with a weight at first: after how many positions it has given all of its samples."""
@@ -123,24 +93,24 @@ class MixtureOrder:
         # At most two blocks of each size end before a position, and each may lack draws. In the block of the position,
         # all draws from a source may still come.
         missing = 4 * max(0, (total // SHUFFLED).bit_length() + 1)
-        for source, share in zip(self.sources, self.shares[0], strict=True):
+        for length, share in zip(self.lengths, self.shares[0], strict=True):
             if share:
-                in_blocks = -(-(source.length + missing) * total // share) + SHUFFLED
-                needed.append(min(-(-source.length // share) * total, in_blocks))
+                in_blocks = -(-(length + missing) * total // share) + SHUFFLED
+                needed.append(min(-(-length // share) * total, in_blocks))
         return needed
 
 
 class MixtureWalk:
     """The order of a mixture for one seed; see ``MixtureOrder``."""
 
-    def __init__(self, order: MixtureOrder, seed: int, *path: int) -> None:
-        self._order = order
-        self._sources = [source.walk(seed, *path, number) for number, source in enumerate(order.sources)]
+    def __init__(self, order: MixtureOrder, seed: int) -> None:
+        self._order, self._seed = order, seed
+        self._firsts = [0, *accumulate(order.lengths)]
         # For each part of the schedule: the order of its sources, and how often each was drawn from before.
         self._parts: list[tuple[_Interleaving, Array]] = []
         for start, shares in zip(order.starts, order.shares, strict=True):
             before = self.before(start) if start else np.zeros(len(shares), np.int64)
-            self._parts.append((_Interleaving(shares, derive_keys(2, "mixture", seed, start, *path)), before))
+            self._parts.append((_Interleaving(shares, derive_keys(2, "mixture", seed, start)), before))
 
     def __call__(self, positions: Array) -> Array:
         """Return the indices at some positions, from 0: int64, shape (positions,)."""
@@ -148,8 +118,26 @@ class MixtureWalk:
         order = np.argsort(sources, kind="stable")
         numbers, begins = np.unique(sources[order], return_index=True)
         for number, chosen in zip(numbers.tolist(), np.split(order, begins[1:]), strict=True):
-            draws[chosen] = self._sources[number](draws[chosen])
+            draws[chosen] = self._firsts[number] + self._samples(number, draws[chosen])
         return draws
+
+    def _samples(self, source: int, draws: Array) -> Array:
+        """Return the sample of each draw from a source: all samples in a random order, then again in another order."""
+        length = self._order.lengths[source]
+        passes, samples = np.divmod(draws, length)
+        numbers, rows = np.unique(passes, return_inverse=True)
+        if length > SHUFFLED:
+            for number in numbers.tolist():
+                chosen = passes == number
+                samples[chosen] = Permutation(length, self._seed, number, "mixture", source)(samples[chosen])
+        else:  # a batch may have many passes
+            key = derive_keys(2, "mixture samples", self._seed, source)
+            step = max(1, AT_A_TIME // length)
+            for at in range(0, len(numbers), step):
+                chosen = (rows >= at) & (rows < at + step)
+                orders = shuffled_rows(numbers[at : at + step] * length, length, key)
+                samples[chosen] = orders[rows[chosen] - at, samples[chosen]]
+        return samples
 
     def draws(self, positions: Array) -> tuple[Array, Array]:
         """Return the source at each position, and how often it was drawn from before: int64, shape (positions,)."""
@@ -168,16 +156,6 @@ class MixtureWalk:
         part, before = self._parts[number]
         counts: Array = before + part.before(position - self._order.starts[number])
         return counts
-
-    def passes(self, position: int) -> list[float]:
-        """Return how often each source has given all of its samples before a position, such as 1.5.
-
-        In place of a mixture within the mixture, its sources are in the list.
-        """
-        passes: list[float] = []
-        for source, walk, draws in zip(self._order.sources, self._sources, self.before(position).tolist(), strict=True):
-            passes += walk.passes(draws) if isinstance(walk, MixtureWalk) else [draws / source.length]
-        return passes
 
 
 class _Block(NamedTuple):

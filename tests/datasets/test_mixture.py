@@ -96,6 +96,7 @@ def test_subsets_queries_shards_caches_mongodb_and_mixtures_are_sources(
         assert len(samples) == len(mixture) == 70
         assert all(mixture.classes[sample["label"]] == sample["name"].split("/")[0] for sample in samples)
         assert [source.length for source in mixture.sources] == [4, 2, 6, 20, 6]
+        assert mixture.order.shares == [(1, 2, 1, 2, 1)]
         assert np.bincount(mixture.divide(range(70))[0]).tolist() == [10, 20, 10, 20, 10]
         chosen = {sample["name"] for sample in samples}
         assert {name for name in queried.names if name.startswith("emu")} <= chosen
@@ -235,6 +236,8 @@ def test_wrong_sources_are_refused(places: dict[str, str], tmp_path: Path) -> No
         mix({places["a"]: 1}, length="long")  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="got a mixture"):
         mix(mix({places["a"]: 1}), by="class")
+    with pytest.raises(OptionError, match="a mixture with a schedule cannot be a source"):
+        mix({mix({places["a"]: [(0, 1), (9, 2)], places["b"]: 1}): 1})
     mixture = mix({places["a"]: 1})
     with pytest.raises(RecordIndexError, match="of 20 in an epoch"):
         mixture[40]

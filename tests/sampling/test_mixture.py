@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from dbloader.sampling.mixture import SHUFFLED, MixtureOrder, SampleOrder, whole_shares
+from dbloader.sampling.mixture import SHUFFLED, MixtureOrder, whole_shares
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,8 +19,7 @@ FIRSTS = [0, *accumulate(LENGTHS)]
 
 
 def create_order(lengths: Sequence[int], *schedule: tuple[int, Any]) -> MixtureOrder:
-    firsts = [0, *accumulate(lengths)]
-    return MixtureOrder([SampleOrder(*pair) for pair in zip(lengths, firsts, strict=False)], schedule)
+    return MixtureOrder(lengths, schedule)
 
 
 def check_draws(sources: np.ndarray[Any, Any], draws: np.ndarray[Any, Any], count: int) -> None:
@@ -127,17 +126,6 @@ def test_seeds_have_different_orders() -> None:
     order = create_order([1000, 1000], (0, [1, 1]))
     one, other = (order.walk(seed)(np.arange(100)) for seed in (0, 1))
     assert not np.array_equal(one, other)
-
-
-def test_nested_mixture_keeps_its_own_order() -> None:
-    inner = create_order([50, 8], (0, [3, 1]))
-    inner.length = 64
-    outer = MixtureOrder([inner, SampleOrder(10, 58)], [(0, [2, 1])])
-    walk = outer.walk(6)
-    sources, _ = walk.draws(np.arange(1200))
-    indices = walk(np.arange(1200))
-    assert np.array_equal(indices[sources == 0], inner.walk(6, 0)(np.arange(800)))
-    assert np.bincount(np.searchsorted([50, 58, 68], indices, "right")).tolist() == [600, 200, 400]
 
 
 @pytest.mark.parametrize("weights", [[5, 2, 1, 1], [0.1, 0.5, 0.333333333, 1], [3**0.5, 2**0.5, 5**0.5, 0.01]])
