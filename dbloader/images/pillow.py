@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image, TiffImagePlugin
+from PIL import Image
 
 from dbloader.errors import DamagedImageError, NotAnImageError, OptionError, PixelRangeError
 
@@ -154,9 +154,10 @@ def value_depth(image: Image.Image) -> str:
 
     For a TIFF, return the depth in the file. For other formats, Pillow reduces colors to 8 bits.
     """
-    if isinstance(image, TiffImagePlugin.TiffImageFile):
-        bits = max(image.tag_v2.get(_BITS, (1,)))
-        kind = _KINDS.get(max(image.tag_v2.get(_SAMPLE_FORMAT, (1,))), "")
+    tags = _tiff_tags(image)
+    if tags is not None:
+        bits = max(tags.get(_BITS, (1,)))
+        kind = _KINDS.get(max(tags.get(_SAMPLE_FORMAT, (1,))), "")
         return f"{max(bits, 8)}-bit{kind}"
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
         return "16-bit"
@@ -212,19 +213,24 @@ def gray_values(image: Image.Image) -> npt.NDArray[np.uint16]:
 
 def _is_inverted(image: Image.Image) -> bool:
     """Return whether 0 is white. Pillow inverts such values only up to 8 bits."""
-    if not isinstance(image, TiffImagePlugin.TiffImageFile):
-        return False
-    return bool(image.tag_v2.get(_PHOTOMETRIC) == _WHITE_IS_ZERO)
+    tags = _tiff_tags(image)
+    return tags is not None and bool(tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO)
 
 
-def _is_misread_planar(image: Image.Image) -> bool:
+def _is_misread_planar(image: ImageFile.ImageFile) -> bool:
     """Return whether a TIFF has uncompressed planes that Pillow reads wrongly."""
-    if not isinstance(image, TiffImagePlugin.TiffImageFile) or image.tag_v2.get(PLANES, 1) == 1:
+    tags = _tiff_tags(image)
+    if tags is None or tags.get(PLANES, 1) == 1:
         return False
     if not image.tile or image.tile[0][0] != "raw":
         return False  # libtiff reads the pixels
-    plain = set(image.tag_v2.get(_BITS, (1,))) == {8} and image.tag_v2.get(_FILL_ORDER, 1) == 1
-    return not plain or image.tag_v2.get(_PHOTOMETRIC) == _WHITE_IS_ZERO
+    plain = set(tags.get(_BITS, (1,))) == {8} and tags.get(_FILL_ORDER, 1) == 1
+    return not plain or bool(tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO)
+
+
+def _tiff_tags(image: Image.Image) -> Any:
+    """Return the tags of a TIFF file, None for other images. It needs no import of Pillow's plug-in, which is slow."""
+    return getattr(image, "tag_v2", None)
 
 
 def _too_large() -> str:

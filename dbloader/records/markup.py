@@ -15,7 +15,6 @@ import numpy as np
 
 from dbloader._describe import printable
 from dbloader.errors import DamagedRecordError, DamagedStoreError, ImageError, NotAnImageError
-from dbloader.images.preview import thumbnail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence, Sized
@@ -154,4 +153,6 @@ def _small(image: Any, px: int) -> tuple[bytes, str]:
         raise NotAnImageError("without an image")
     if isinstance(image, memoryview) or (isinstance(image, np.ndarray) and not image.flags.writeable):
         raise NotAnImageError("not drawn: the image may be borrowed from a store, and no longer in memory")
+    from dbloader.images.preview import thumbnail  # slow to import, and workers never need it
+
     return thumbnail(image, px)
