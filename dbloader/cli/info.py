@@ -10,6 +10,7 @@ import click
 
 from dbloader._describe import counted, printable, size
 from dbloader.cli.text import say, say_json
+from dbloader.remote.bucket import Bucket
 from dbloader.remote.places import is_remote
 from dbloader.stores.lmdb.objects import read_table
 from dbloader.stores.open import open_store
@@ -48,7 +49,7 @@ def info_command(place: str, *, as_json: bool, report: bool) -> None:
     if as_json and report:
         raise click.UsageError("--json and --report cannot be combined: choose one.")
     if is_remote(place) and not report:
-        table = read_table(place)
+        table = read_table(Bucket(place))
         manifest, shards = table.manifest, len(table.shards)
     else:
         with open_store(place) as store:

@@ -21,11 +21,11 @@ import lmdb
 from dbloader.errors import DamagedStoreError, OptionError, StoreError, StoreExistsError, StoreNotFoundError
 from dbloader.remote.bucket import Bucket
 from dbloader.remote.errors import NotWholeError
-from dbloader.remote.places import WRITABLE, is_remote, parse_place
+from dbloader.remote.places import is_remote, parse_place
+from dbloader.stores.lmdb import objects
 from dbloader.stores.lmdb.errors import refusals, translate
 from dbloader.stores.lmdb.handle import LMDBHandle, OtherStoreError
 from dbloader.stores.lmdb.keys import checked_path
-from dbloader.stores.lmdb.objects import list_files
 from dbloader.stores.lmdb.publish_shards import check_target, index_shards, move_into, put_manifest
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
 from dbloader.stores.lmdb.store import LMDBStore
@@ -75,14 +75,10 @@ def copy_remote(
 
 
 def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[int, int], object]) -> Manifest:
-    if parse_place(place).scheme not in WRITABLE:
-        raise OptionError(f"{place}: a store cannot be put on a web server: name a bucket")
-    bucket = Bucket(place)
+    bucket = objects.open_target(place)
     # List first, so an older upload cannot overwrite a newer manifest.
-    there = list_files(bucket)
-    replaces = bucket.head(MANIFEST_FILE)
-    if replaces and not overwrite:
-        raise StoreExistsError(f"{bucket.place} exists already; overwrite (--overwrite) replaces it")
+    there = objects.list_files(bucket)
+    replaces = objects.check_target(bucket, overwrite=overwrite)
     before = bucket.get(MANIFEST_FILE, replaces.etag) if replaces else b""
     with _as_folder(source) as (folder, table):
         # The keys depend on this store and on the replaced manifest, so a repeated upload uses the same keys. If
@@ -96,7 +92,7 @@ def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[in
             bucket.put_file(key, files[key], there.get(key))
 
         _for_each_file(new, put, bucket, progress)
-    sizes = {key: item.size for key, item in list_files(bucket).items()}
+    sizes = {key: item.size for key, item in objects.list_files(bucket).items()}
     whole = new.index_file in sizes and all(
         sizes.get(key) == shard.nbytes for key, shard in zip(files, shards, strict=False)
     )
@@ -165,7 +161,7 @@ def _as_folder(source: Path) -> Iterator[tuple[Path, ShardTable]]:
 def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[int, int], object]) -> Manifest:
     bucket = Bucket(place)
     replaces = check_target(target, overwrite=overwrite)
-    table = ShardTable.decode(bucket.manifest(), bucket.place)._replace(previous="")
+    table = objects.read_table(bucket)._replace(previous="")
     shards = dict(zip(table.files, table.shards, strict=False))
     # The name of the folder contains a hash of the store, so several processes may fill the folder at the same time.
     folder = target.with_name(f"{target.name}.copy-{hashlib.sha256(table.encode()).hexdigest()[:8]}")

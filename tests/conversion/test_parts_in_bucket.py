@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dbloader.conversion.convert import convert
-from dbloader.stores.lmdb.objects import read_table
 from dbloader.stores.open import open_store
 from tests.support.crash import trials
 from tests.support.http_proxy import LOST, SLOW_DOWN, HTTPProxy
 from tests.support.images import plant, plant_photos
-from tests.support.object_store import WAIT_S, keys, put_folder
+from tests.support.object_store import WAIT_S, keys, put_folder, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

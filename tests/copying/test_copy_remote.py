@@ -27,7 +27,6 @@ from dbloader.errors import (
     StoreError,
     StoreExistsError,
 )
-from dbloader.stores.lmdb.objects import read_table
 from dbloader.stores.lmdb.shard_table import ShardTable
 from dbloader.stores.open import open_store
 from tests.contracts.records import stored
@@ -41,6 +40,7 @@ from tests.support.object_store import (
     keys,
     put,
     put_folder,
+    read_table,
 )
 
 if TYPE_CHECKING:

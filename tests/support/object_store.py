@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from concurrent.futures import Future
 
+    from dbloader.stores.lmdb.shard_table import ShardTable
+
 
 Result = TypeVar("Result")
 
@@ -144,6 +146,14 @@ def get(place: str, key: str) -> bytes:
     from dbloader.remote.bucket import Bucket
 
     return Bucket(place).get(key)
+
+
+def read_table(place: str) -> ShardTable:
+    """Return the table of shards of the store at a place."""
+    from dbloader.remote.bucket import Bucket
+    from dbloader.stores.lmdb import objects
+
+    return objects.read_table(Bucket(place))
 
 
 def listed(source: str) -> tuple[list[Any], tuple[str, ...], dict[str, int]]:

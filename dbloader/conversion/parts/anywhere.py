@@ -10,6 +10,7 @@ from dbloader.conversion.parts import in_bucket, make_plan, part, publish
 from dbloader.conversion.parts.plan import target_of
 from dbloader.errors import OptionError
 from dbloader.remote.places import is_remote
+from dbloader.stores.lmdb import objects
 from dbloader.stores.lmdb.publish_shards import check_target
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def publish_parts(destination: Place, *, overwrite: bool = False, keep_hours: fl
 def check_free(destination: Place, *, overwrite: bool) -> None:
     """Raise StoreExistsError if a store is at the destination, unless it may be replaced."""
     if is_remote(destination):
-        in_bucket.check_free(os.fspath(destination), overwrite=overwrite)
+        objects.check_target(objects.open_target(os.fspath(destination)), overwrite=overwrite)
     else:
         check_target(target_of(destination), overwrite=overwrite)
 

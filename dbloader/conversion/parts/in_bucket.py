@@ -39,12 +39,11 @@ from dbloader.conversion.parts.publish import (
 )
 from dbloader.conversion.parts.scratch import scratch_folder
 from dbloader.conversion.report import finish_report
-from dbloader.errors import ConversionError, OptionError, PlaceError, StoreExistsError, StoreNotFoundError
+from dbloader.errors import ConversionError, OptionError, StoreExistsError, StoreNotFoundError
 from dbloader.remote.bucket import Bucket
-from dbloader.remote.places import WRITABLE, parse_place
 from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.keys import PARTIAL
-from dbloader.stores.lmdb.objects import list_files
+from dbloader.stores.lmdb.objects import list_files, open_target, read_table
 from dbloader.stores.lmdb.publish_shards import index_shards, put_manifest, write_index
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, Shard, ShardTable
 from dbloader.stores.lmdb.store import LMDBStore
@@ -171,7 +170,7 @@ def publish_in_bucket(place: str, *, overwrite: bool = False, keep_hours: float 
         except StoreNotFoundError:
             if target.head(MANIFEST_FILE) is None:
                 raise
-            there = ShardTable.decode(target.manifest(), target.place)
+            there = read_table(target)
             _remove_rest(target, bucket, there, keep_hours)
             return report(there, published_before(there.manifest))
         replaces = target.head(MANIFEST_FILE)
@@ -194,7 +193,7 @@ def publish_in_bucket(place: str, *, overwrite: bool = False, keep_hours: float 
             target.put_if(MANIFEST_FILE, table.encode(), replaces)
         except StoreExistsError:
             target.delete([index])
-            other = ShardTable.decode(target.manifest(), target.place)
+            other = read_table(target)
             if has_shards(other, receipts):  # another process has published the same parts
                 return report(other, published_before(other.manifest))
             raise
@@ -202,24 +201,13 @@ def publish_in_bucket(place: str, *, overwrite: bool = False, keep_hours: float 
         return report(table, published_now(plan, receipts, table.manifest, base.manifest if base else None))
 
 
-def check_free(place: str, *, overwrite: bool) -> None:
-    """Raise StoreExistsError if a store is at a place in object storage, unless it may be replaced."""
-    target, _ = _open(place)
-    if not overwrite and target.head(MANIFEST_FILE) is not None:
-        raise StoreExistsError(f"{target.place} exists already; overwrite (--overwrite) replaces it")
-
-
 # ---- The objects of a plan
 
 
 def _open(place: str) -> tuple[Bucket, Bucket]:
     """Return the objects of the store at a place, and the objects of its plan."""
-    parts = parse_place(place)
-    if parts.scheme not in WRITABLE:
-        raise OptionError(f"{place}: a store cannot be put on a web server: name a bucket")
-    if not parts.key:
-        raise PlaceError(f"{place} names only a bucket: name the store too, as in {place}/train.lmdb")
-    return Bucket(place), Bucket(f"{parts}{PARTIAL}")
+    target = open_target(place)
+    return target, Bucket(f"{target.place}{PARTIAL}")
 
 
 def _read_plan(place: str, bucket: Bucket) -> Plan:
@@ -292,7 +280,7 @@ def _read_base(target: Bucket) -> ShardTable:
             f"append (--append) adds to a store, and none is at {target.place}: shards=8 (--shards 8) without append "
             "makes it"
         )
-    return ShardTable.decode(target.manifest(), target.place)
+    return read_table(target)
 
 
 def _named(target: Bucket) -> set[str]:

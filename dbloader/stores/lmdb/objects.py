@@ -1,12 +1,14 @@
-"""List and read the files of a sharded store in object storage. They have the same names as in a folder."""
+"""Find the files of a sharded store in object storage. They have the same names as in a folder."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
+from dbloader.errors import OptionError, PlaceError, StoreExistsError
 from dbloader.remote.bucket import Bucket
-from dbloader.stores.lmdb.shard_table import SHARD_FOLDER, ShardTable
+from dbloader.remote.places import WRITABLE, parse_place
+from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
 
 if TYPE_CHECKING:
     from dbloader.remote.bucket import Item
@@ -15,9 +17,26 @@ if TYPE_CHECKING:
 _OURS = re.compile(rf"{SHARD_FOLDER}/[0-9]{{5,}}-[0-9a-f]+\.lmdb|index-[0-9a-f]+\.lmdb")
 
 
-def read_table(place: str) -> ShardTable:
-    """Return the table of shards of a store in object storage."""
-    bucket = Bucket(place)
+def open_target(place: str) -> Bucket:
+    """Return the objects at the place of a new store. Raise an error if no store can be written there."""
+    parts = parse_place(place)
+    if parts.scheme not in WRITABLE:
+        raise OptionError(f"{place}: a store cannot be put on a web server: name a bucket")
+    if not parts.key:
+        raise PlaceError(f"{place} names only a bucket: name the store too, as in {place}/train.lmdb")
+    return Bucket(place)
+
+
+def check_target(target: Bucket, *, overwrite: bool) -> Item | None:
+    """Return the object with the manifest of a store, or None. Raise StoreExistsError if it may not be replaced."""
+    replaces = target.head(MANIFEST_FILE)
+    if replaces and not overwrite:
+        raise StoreExistsError(f"{target.place} exists already; overwrite (--overwrite) replaces it")
+    return replaces
+
+
+def read_table(bucket: Bucket) -> ShardTable:
+    """Return the table of shards of a store; NotAStoreError if there is no store."""
     return ShardTable.decode(bucket.manifest(), bucket.place)
 
 
