@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from dbloader.caching.folder import PARTIAL, write_whole
 from dbloader.errors import DamagedStoreError, DBLoaderError, NotAStoreError, StoreAccessError, StoreFullError
 from dbloader.stores.lmdb.errors import NO_ROOM, translate_refusal
-from dbloader.stores.lmdb.handle import LMDBHandle, OtherStoreError
-from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
+from dbloader.stores.lmdb.handle import open_file
+from dbloader.stores.lmdb.shard_table import COPY_AGAIN, MANIFEST_FILE, SHARD_FOLDER, ShardTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,15 +85,13 @@ def fetch_shard(
 
 
 def _fetch(origin: Origin, cache: Path, checksums: Checksums, name: str, **expected: Any) -> None:
-    path, place = cache / name, f"{origin.place}/{name}"
+    path = cache / name
     partial = cache / PARTIAL / path.name
     try:
         origin.fetch(name, str(partial))
-        LMDBHandle(str(partial), place, **expected)
+        open_file(str(partial), origin.place, name, COPY_AGAIN, **expected)
         checksums.add(partial, path.name)
         partial.replace(path)
-    except OtherStoreError as error:
-        raise DamagedStoreError(f"{place} is not the file that was published as a part of {origin.place}") from error
     finally:
         partial.unlink(missing_ok=True)
 

@@ -16,15 +16,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import lmdb
-
 from dbloader.errors import DamagedStoreError, OptionError, StoreError, StoreExistsError, StoreNotFoundError
 from dbloader.remote.bucket import Bucket
 from dbloader.remote.errors import NotWholeError
 from dbloader.remote.places import is_remote, parse_place
 from dbloader.stores.lmdb import objects
-from dbloader.stores.lmdb.errors import refusals, translate
-from dbloader.stores.lmdb.handle import LMDBHandle, OtherStoreError
+from dbloader.stores.lmdb.errors import refusals
+from dbloader.stores.lmdb.handle import open_file
 from dbloader.stores.lmdb.keys import checked_path
 from dbloader.stores.lmdb.publish_shards import check_target, index_shards, move_into, put_manifest
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from dbloader.records.manifest import Manifest
-    from dbloader.stores.lmdb.shard_table import Shard
 
 # Number of files that are copied at the same time. Each file takes several requests.
 _AT_ONCE = 4
@@ -168,10 +165,19 @@ def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[
     folder.mkdir(exist_ok=True)
     (folder / SHARD_FOLDER).mkdir(exist_ok=True)
 
+    def check(path: Path, name: str) -> None:
+        """Raise DamagedStoreError if a file is not the expected shard or index."""
+        shard = shards.get(name)
+        found = path.stat().st_size
+        if shard and found != shard.nbytes:
+            raise DamagedStoreError(f"{bucket.place}/{name} has {found:,} bytes, not {shard.nbytes:,}: {_REMEDY}")
+        index_of = None if shard else table.manifest
+        open_file(str(path), bucket.place, name, _REMEDY, digest=shard and shard.digest, index_of=index_of)
+
     def fetch(name: str) -> None:
-        path, where = folder / name, f"{bucket.place}/{name}"
+        path = folder / name
         with suppress(FileNotFoundError, StoreError):
-            _check(path, where, shards.get(name), table.manifest)  # an interrupted copy may have fetched this file
+            check(path, name)  # an interrupted copy may have fetched this file
             return
         aside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
         try:
@@ -182,7 +188,7 @@ def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[
                 raise StoreNotFoundError(f"{error}; {what}") from error
             except NotWholeError as error:
                 raise NotWholeError(f"{error}: {_AGAIN}") from error
-            _check(aside, where, shards.get(name), table.manifest)
+            check(aside, name)
             with aside.open("rb") as file:
                 os.fsync(file.fileno())
             aside.replace(path)
@@ -199,16 +205,3 @@ def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[
         put_manifest(folder, table)
         folder.rename(target)
     return table.manifest
-
-
-def _check(path: Path, place: str, shard: Shard | None, manifest: Manifest) -> None:
-    """Raise DamagedStoreError if a file is not the expected shard, or for ``shard=None`` the store's index."""
-    found = path.stat().st_size
-    if shard and found != shard.nbytes:
-        raise DamagedStoreError(f"{place} has {found:,} bytes, not {shard.nbytes:,}: {_REMEDY}")
-    try:
-        LMDBHandle(str(path), place, digest=shard and shard.digest, index_of=None if shard else manifest)
-    except lmdb.Error as error:
-        raise translate(error, place, remedy=_REMEDY) from error
-    except OtherStoreError as error:
-        raise DamagedStoreError(f"{place} is not the file that was uploaded: {_REMEDY}") from error

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 import simplejpeg
 
 from dbloader import LMDBDataset, Record, convert, open_store
-from dbloader.conversion.parts.make_plan import plan_conversion
+from dbloader.conversion.parts.anywhere import plan_parts
+from dbloader.conversion.settings import Settings
 from dbloader.records.record import encode
 from dbloader.stores.lmdb.publish_shards import index_shards, put_manifest
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
@@ -157,7 +158,7 @@ def measure_publishing(bench: Path, counts: list[int]) -> None:
         write(source, small(count))
         took.append(time.perf_counter() - started)
         started = time.perf_counter()
-        plan = plan_conversion(source, bench / "planned.lmdb", 64, check="none", overwrite=True)
+        plan = plan_parts(Settings(source=source, check="none"), bench / "planned.lmdb", 64, overwrite=True)
         took.append(time.perf_counter() - started)
         planned = sum(path.stat().st_size for path in plan.folder.iterdir() if path.is_file())
         names = [f"{number:05}.lmdb" for number in range(64)]

@@ -339,9 +339,7 @@ def test_swapped_shard_of_the_origin_raises(origin: Path, cache: Path) -> None:
     first, second = origin / "shards" / "00001.lmdb", origin / "shards" / "00002.lmdb"
     shutil.copyfile(second, first)
     with CachedStore(origin, cache) as store:
-        with pytest.raises(
-            DamagedStoreError, match=f"^{first} is not the file that was published as a part of {origin}"
-        ):
+        with pytest.raises(DamagedStoreError, match=f"^{first} is not the file that the manifest of {origin} lists"):
             store.read([4])
         assert images_of(store, [8]) == [IMAGES[8]]
 

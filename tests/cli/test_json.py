@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dbloader.conversion.parts.make_plan import plan_conversion
 from dbloader.conversion.parts.part import convert_part
 from dbloader.conversion.parts.publish import publish
+from tests.support.conversion import plan_conversion
 from tests.support.images import run, subcommands
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ import pytest
 
 from dbloader import LMDBDataset, convert, copy_store, open_store
 from dbloader.checking.verify_store import verify_store
-from dbloader.conversion.parts.make_plan import plan_conversion
 from dbloader.conversion.parts.part import convert_part
 from dbloader.conversion.parts.publish import publish
 from dbloader.errors import (
@@ -30,6 +29,7 @@ from dbloader.stores.lmdb.publish_shards import move_into, replacing
 from dbloader.stores.lmdb.store import LMDBStore
 from tests.contracts.records import stored
 from tests.conversion.test_shards import Here
+from tests.support.conversion import plan_conversion
 from tests.support.images import plant_coco, plant_kinds, plant_photos
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dbloader import convert
-from dbloader.conversion.parts.make_plan import plan_conversion
 from dbloader.conversion.parts.run import run_parts
 from dbloader.errors import ConversionError, OptionError, StoreNotFoundError
+from tests.support.conversion import plan_conversion
 from tests.support.images import plant, plant_kinds, plant_photos
 
 if TYPE_CHECKING:

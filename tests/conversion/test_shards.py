@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dbloader import LMDBDataset, convert, open_store
-from dbloader.conversion.parts.make_plan import plan_conversion
 from dbloader.conversion.parts.part import convert_part, encode_receipt, list_parts
 from dbloader.conversion.parts.publish import publish
 from dbloader.errors import (
@@ -33,6 +32,7 @@ from dbloader.errors import (
 from dbloader.records.document import open_sealed, seal
 from tests.contracts.records import stored
 from tests.support.children import in_child
+from tests.support.conversion import plan_conversion
 from tests.support.images import KINDS, plant, plant_kinds, plant_photos
 from tests.support.sources import FILES, SOURCES
 

@@ -10,11 +10,10 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset, random_split
 from typing_extensions import override
 
 from dbloader import LMDBDataset, convert, write_store
-from dbloader.conversion.parts.make_plan import plan_conversion
 from dbloader.decoding import DecodeTensor, decode_pil
 from dbloader.errors import DamagedImageError, FieldError, OptionError
 from dbloader.stores.open import open_store
-from tests.support.conversion import records
+from tests.support.conversion import plan_conversion, records
 from tests.support.images import photo, picture, plant, plant_photos
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dbloader.conversion.convert import convert
-from dbloader.conversion.parts.make_plan import plan_conversion
 from dbloader.conversion.parts.part import convert_part
 from dbloader.conversion.parts.publish import publish
 from dbloader.copying.copy_store import copy_store
@@ -30,6 +29,7 @@ from dbloader.errors import (
 from dbloader.stores.lmdb.shard_table import ShardTable
 from dbloader.stores.open import open_store
 from tests.contracts.records import stored
+from tests.support.conversion import plan_conversion
 from tests.support.http_proxy import EXPIRED, LOST, SLOW_DOWN, HTTPProxy, flip, shorten
 from tests.support.images import plant_photos
 from tests.support.object_store import (
@@ -466,7 +466,7 @@ def test_refused_remote_copies_leave_nothing(
     outside(copy_store, stores / "shards.lmdb", place)
     shards = sorted(key for key in outside(keys, place) if "shards/" in key)
     first, second = (outside(get, place, key) for key in shards[:2])
-    for data, message in ((second, "is not the file that was uploaded"), (first[:-4096], "has .*, not ")):
+    for data, message in ((second, "is not the file that the manifest of .* lists"), (first[:-4096], "has .*, not ")):
         outside(put, place, {shards[0]: data})
         with pytest.raises(DamagedStoreError, match=message):
             outside(copy_store, place, to)

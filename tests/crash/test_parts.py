@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dbloader import convert
-from dbloader.conversion.parts.make_plan import plan_conversion
 from dbloader.conversion.parts.part import convert_part, list_parts
 from dbloader.conversion.parts.publish import publish
 from dbloader.errors import NotAStoreError, StoreExistsError, StoreNotFoundError
 from dbloader.stores.open import open_store
 from tests.contracts.records import stored
+from tests.support.conversion import plan_conversion
 from tests.support.crash import check_whole, kill, trials
 from tests.support.engine_kills import descendants
 from tests.support.images import WAIT_S

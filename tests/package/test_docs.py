@@ -29,10 +29,10 @@ import pytest
 from dbloader import convert
 from dbloader.caching.care import fill_cache
 from dbloader.cli import group
-from dbloader.conversion.parts.make_plan import plan_conversion
 from dbloader.conversion.parts.part import convert_part
 from dbloader.stores.mongo.uri import parse
 from tests.support.children import run_script
+from tests.support.conversion import plan_conversion
 from tests.support.images import photo, plant, plant_coco, plant_photos, subcommands
 from tests.support.shell import Shell
 from tests.support.viewer import browser, viewer

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dbloader import convert, open_store
-from dbloader.conversion.parts.make_plan import plan_conversion
 from dbloader.conversion.parts.part import convert_part
 from dbloader.conversion.parts.publish import publish
 from dbloader.errors import PlaceError, SourceError
+from tests.support.conversion import plan_conversion
 from tests.support.http_proxy import HTTPProxy
 from tests.support.images import photo, plant
 from tests.support.object_store import listed, plan_then_change, put, put_folder

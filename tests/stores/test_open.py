@@ -12,10 +12,9 @@ from torch.utils.data import DataLoader, Subset
 
 from dbloader import LMDBDataset, convert, copy_store, write_store
 from dbloader.caching.store import CachedStore
-from dbloader.conversion.parts.make_plan import plan_conversion
 from dbloader.errors import OptionError
 from dbloader.stores.open import open_store
-from tests.support.conversion import siblings, verified
+from tests.support.conversion import plan_conversion, siblings, verified
 from tests.support.images import plant_photos
 
 if TYPE_CHECKING:

@@ -13,6 +13,8 @@ import pytest
 from dbloader.conversion import convert_files
 from dbloader.conversion.convert import convert
 from dbloader.conversion.parallel import return_large_blocks
+from dbloader.conversion.parts.anywhere import plan_parts
+from dbloader.conversion.settings import Settings
 from dbloader.stores.open import open_store
 from tests.contracts.records import stored
 from tests.support.children import from_child
@@ -21,12 +23,26 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable
 
+    from dbloader.conversion.parts.plan import Plan
     from dbloader.conversion.report import Progress, Report
     from dbloader.records.record import Record
 
 fork = multiprocessing.get_context("fork")
 
 WAIT_S = 100.0  # for work that takes seconds, even on a busy machine
+
+
+def plan_conversion(
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    shards: int,
+    *,
+    append: bool = False,
+    overwrite: bool = False,
+    **options: Any,
+) -> Plan:
+    """Plan a conversion with the options of ``convert``."""
+    return plan_parts(Settings(source=source, **options), destination, shards, append=append, overwrite=overwrite)
 
 
 def records(place: str | os.PathLike[str]) -> list[Record]:

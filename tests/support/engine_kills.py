@@ -23,10 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dbloader import convert
-from dbloader.conversion.parts.make_plan import plan_conversion
 from dbloader.conversion.parts.part import list_parts
 from dbloader.conversion.parts.plan import partial_folder
-from tests.support.conversion import documents
+from tests.support.conversion import documents, plan_conversion
 from tests.support.crash import Whole, check_whole
 from tests.support.images import plant_kinds, plant_photos
 

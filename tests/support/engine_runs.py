@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from dbloader import convert
-from dbloader.conversion.parts.make_plan import plan_conversion
 from dbloader.conversion.parts.part import convert_part
 from dbloader.conversion.parts.publish import publish
+from tests.support.conversion import plan_conversion
 from tests.support.engine_kills import Killer
 from tests.support.images import KINDS, plant_kinds, plant_photos
 

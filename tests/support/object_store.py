@@ -172,9 +172,9 @@ def listed(source: str) -> tuple[list[Any], tuple[str, ...], dict[str, int]]:
 
 def plan_then_change(place: str, destination: Path, changes: dict[str, bytes]) -> None:
     """Plan the conversion of a source, change the source, and convert it."""
-    from dbloader.conversion.parts.make_plan import plan_conversion
     from dbloader.conversion.parts.part import convert_part
     from dbloader.conversion.parts.publish import publish
+    from tests.support.conversion import plan_conversion
 
     plan_conversion(place, destination, 1)
     put(place, changes)

@@ -109,9 +109,9 @@ def signal_all(pids: list[int], number: signal.Signals) -> None:
 def main(root: Path, place: Path, folder: Path) -> None:
     """Convert a folder on two nodes with one CPU each, one of which dies. Print the result."""
     from dbloader import convert
-    from dbloader.conversion.parts.make_plan import plan_conversion
     from dbloader.conversion.parts.run import run_parts
     from dbloader.errors import OptionError
+    from tests.support.conversion import plan_conversion
 
     with ray_nodes(folder, 2) as (cluster, nodes):
         plan_conversion(root, place, 12)

@@ -34,7 +34,7 @@ def plan_parts(
     overwrite: bool = False,
     progress: Callable[[int], object] = lambda _: None,
 ) -> Plan:
-    """Plan a conversion; see `make_plan.plan_conversion`."""
+    """Plan a conversion; see `make_plan.make_plan`."""
     make = in_bucket.plan_in_bucket if is_remote(destination) else make_plan.make_plan
     return make(settings, os.fspath(destination), shards, append=append, overwrite=overwrite, progress=progress)
 

@@ -70,7 +70,7 @@ def plan_in_bucket(
     overwrite: bool,
     progress: Callable[[int], object],
 ) -> Plan:
-    """Put a plan into object storage; the arguments and errors are as in `plan_conversion`."""
+    """Put a plan into object storage; the arguments and errors are as in `make_plan`."""
     target, bucket = _open(place)
     base = _read_base(target) if append else None
     there = bucket.head(PLAN_FILE)

@@ -14,7 +14,7 @@ from collections import Counter
 from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import bson
 import numpy as np
@@ -34,7 +34,6 @@ from dbloader.conversion.parts.plan import (
     target_of,
 )
 from dbloader.conversion.report import left_out
-from dbloader.conversion.settings import Settings
 from dbloader.errors import OptionError, SourceError, StoreExistsError, StoreNotFoundError
 from dbloader.records.document import seal
 from dbloader.sources.boxes import LABELS
@@ -48,47 +47,13 @@ from dbloader.stores.open import check_destination
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from dbloader.conversion.settings import Settings
     from dbloader.records.manifest import Manifest
     from dbloader.sources.base import Source
 
 _MOST_PARTS = 1_000_000
 _ADDS = "append (--append) adds to a folder of shards"
 _JOIN = "convert the new images into a store of their own, and join the two with dbloader copy"
-
-
-def plan_conversion(
-    source: str | os.PathLike[str],
-    destination: str | os.PathLike[str],
-    shards: int,
-    *,
-    append: bool = False,
-    overwrite: bool = False,
-    progress: Callable[[int], object] = lambda _: None,
-    **options: Any,
-) -> Plan:
-    """Write the list of a source's files, and all options, into ``DESTINATION.partial``.
-
-    Then `convert_part` makes the parts, on any machines, and `publish` makes a store of them. Planning the same
-    conversion again keeps the parts that are made.
-
-    Args:
-        source: As in `convert`; a path that all machines see.
-        destination: Place of the future store: a path that all machines see.
-        shards: Number of parts. Each makes one shard. There are at most as many as files.
-        append: Add the records to the sharded store at the destination.
-        overwrite: Replace another plan at the destination, with its parts.
-        progress: Called with the number of files found so far.
-        **options: The options of `convert` that decide the records, from ``listing`` to ``shuffle_seed``.
-
-    Raises:
-        StoreExistsError: Another plan is at the destination.
-        StoreError: The plan cannot be written.
-        SourceError: The source cannot be converted.
-        OptionError: An option is out of its range, or two exclude each other; or the destination is the source.
-        TypeError: An option has the wrong type.
-    """
-    settings = Settings(source=source, **options)
-    return make_plan(settings, destination, shards, append=append, overwrite=overwrite, progress=progress)
 
 
 def make_plan(
@@ -100,7 +65,26 @@ def make_plan(
     overwrite: bool,
     progress: Callable[[int], object],
 ) -> Plan:
-    """Make a plan from settings; see `plan_conversion`."""
+    """Write the list of a source's files, and all options, into ``DESTINATION.partial``.
+
+    Then `convert_part` makes the parts, on any machines, and `publish` makes a store of them. Planning the same
+    conversion again keeps finished parts.
+
+    Args:
+        settings: Settings with the source, which all machines must see at its path.
+        destination: Place of the future store: a path that all machines see.
+        shards: Largest number of parts. Each part makes one shard. No part is empty.
+        append: Add the records to the sharded store at the destination.
+        overwrite: Replace another plan at the destination, with its parts.
+        progress: Called with the number of files found so far.
+
+    Raises:
+        StoreExistsError: Another plan is at the destination.
+        StoreError: The plan cannot be written.
+        SourceError: The source cannot be converted.
+        OptionError: An option is out of its range, two options exclude each other, or the destination is the source.
+        TypeError: An option has the wrong type.
+    """
     checked_flag("overwrite", overwrite)
     base = _read_base(destination) if checked_flag("append", append) else None
     if base is None:

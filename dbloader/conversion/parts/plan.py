@@ -44,7 +44,7 @@ _SPAN_BYTES, _CRC_BYTES = 16, 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A planned conversion; `plan_conversion` makes it.
+    """A planned conversion; `make_plan` makes it.
 
     Attributes:
         where: Path or URL of ``DESTINATION.partial``.

@@ -68,6 +68,11 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
         StoreError: A part is damaged, or the store cannot be written.
     """
     started, target = time.monotonic(), target_of(destination)
+
+    def report(manifest: Manifest, facts: dict[str, Any], *, replaces: bool = True) -> Report:
+        path, place = target.with_name(f"{target.name}.report.jsonl"), os.fspath(destination)
+        return finish_report(manifest, destination, path, place=place, started=started, replaces=replaces, **facts)
+
     try:
         plan, receipts, missing, _ = list_parts(destination)
         if missing:
@@ -77,14 +82,15 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
             raise
         if (target / PLAN_FILE).is_file():  # a publisher was killed before it removed the plan
             _remove_files(target, {LIST_FILE, SPANS_FILE, PLAN_FILE})
-        return _report_again(destination, ShardTable.read(target).manifest, started)
+        there = ShardTable.read(target).manifest
+        return report(there, published_before(there))
     check_parts(plan, receipts, missing, destination)
     if plan.grows and overwrite:
         raise OptionError(f"the plan adds to the store at {target}: leave overwrite (--overwrite) out")
     if table := _published_of(target, receipts):  # a publisher was killed before it removed the plan
         with suppress(OSError):  # another publisher removes it too
             remove_plan(plan.folder)
-        return _report_again(destination, table.manifest, started)
+        return report(table.manifest, published_before(table.manifest))
     replaces = check_target(target, overwrite=overwrite or bool(plan.grows))
     try:
         with refusals(str(target)):
@@ -93,18 +99,10 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
     except StoreError:
         if plan.folder.exists() or not (table := _published_of(target, receipts)):
             raise
-        return _report_again(destination, table.manifest, started)  # another process has published meanwhile
+        return report(table.manifest, published_before(table.manifest))  # another process has published meanwhile
     facts = published_now(plan, receipts, manifest, base and base.manifest)
     facts["warnings"] += unnamed_warning(target)
-    return finish_report(
-        manifest,
-        destination,
-        _report_path(target),
-        place=os.fspath(destination),
-        started=started,
-        replaces=replaces,
-        **facts,
-    )
+    return report(manifest, facts, replaces=replaces)
 
 
 def check_parts(
@@ -127,10 +125,6 @@ def check_parts(
         raise ConversionError(nothing_stored(plan.files, first))
 
 
-def _report_path(target: Path) -> Path:
-    return target.with_name(f"{target.name}.report.jsonl")
-
-
 def _published_of(target: Path, receipts: Sequence[PartReceipt]) -> ShardTable | None:
     """Return the shard table of the store at a path if it has the shards of these receipts, else None."""
     with suppress(OSError, StoreError):
@@ -144,19 +138,6 @@ def has_shards(table: ShardTable, receipts: Sequence[PartReceipt]) -> bool:
     """Return whether a store has shards of these receipts."""
     made = {(receipt.shard, receipt.digest) for receipt in receipts}
     return bool(made & {(shard.name, shard.digest) for shard in table.shards})
-
-
-def _report_again(destination: str | os.PathLike[str], manifest: Manifest, started: float) -> Report:
-    """Return the report of a store that was published before; write its file again."""
-    return finish_report(
-        manifest,
-        destination,
-        _report_path(target_of(destination)),
-        place=os.fspath(destination),
-        started=started,
-        replaces=True,
-        **published_before(manifest),
-    )
 
 
 def published_before(manifest: Manifest) -> dict[str, Any]:

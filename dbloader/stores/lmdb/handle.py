@@ -42,7 +42,7 @@ _COPIED = 16
 _REMEDY = f"if the store was replaced, open it again, else {COPY_AGAIN}"
 
 
-class OtherStoreError(Exception):
+class _OtherStoreError(Exception):
     """The file is a store, but not the expected store."""
 
 
@@ -56,7 +56,7 @@ class LMDBHandle:
         index_of: Manifest of the sharded store whose index this file must be; None if the file must be a store.
 
     Raises:
-        OtherStoreError: The file is not the expected store or index.
+        _OtherStoreError: The file is not the expected store or index.
         NotAStoreError: The file is neither a store nor the index of a sharded store.
         DamagedStoreError: The file is truncated, or its manifest is damaged.
         StoreVersionError: This version of dbloader cannot read the store's newer format.
@@ -107,9 +107,9 @@ class LMDBHandle:
             )
         self.manifest = Manifest.decode(manifest, place)
         if digest not in (None, self.manifest.digest):
-            raise OtherStoreError
+            raise _OtherStoreError
         if index_of and (index_of.digest, index_of.salt) != (self.manifest.digest, self.manifest.salt):
-            raise OtherStoreError
+            raise _OtherStoreError
 
     @property
     def pid(self) -> int:
@@ -197,6 +197,28 @@ class LMDBHandle:
         return (self.chunk(column, number) for number in range(number_of_chunks))
 
 
+def open_file(
+    path: str, store: str, name: str, remedy: str, *, digest: str | None = None, index_of: Manifest | None = None
+) -> LMDBHandle:
+    """Open a shard or the index of a sharded store. The arguments are like LMDBHandle's.
+
+    Raises:
+        DamagedStoreError: The file is missing or damaged, or is not the file ``name`` of the store.
+        StoreError: The file cannot be read.
+    """
+    place = os.path.join(store, name)  # noqa: PTH118 - the place may be any str
+    try:
+        return LMDBHandle(path, place, digest=digest, index_of=index_of)
+    except FileNotFoundError as error:
+        raise DamagedStoreError(f"{place} is missing: {remedy}") from error
+    except _OtherStoreError as error:
+        raise DamagedStoreError(f"{place} is not the file that the manifest of {store} lists: {remedy}") from error
+    except OSError as error:
+        raise StoreAccessError(f"{place} cannot be read: {error.strerror}") from error
+    except lmdb.Error as error:
+        raise translate(error, place, remedy=remedy) from error
+
+
 class ShardedHandle:
     """An open folder of shards: its manifest, its index, and recently read shards. Threads may share a handle.
 
@@ -277,19 +299,8 @@ class ShardedHandle:
         return handle
 
     def _open(self, *names: str, digest: str | None = None, index_of: Manifest | None = None) -> LMDBHandle:
-        path, place = os.path.join(self._path, *names), os.path.join(self.place, *names)  # noqa: PTH118
-        try:
-            return LMDBHandle(path, place, digest=digest, index_of=index_of)
-        except FileNotFoundError as error:
-            raise DamagedStoreError(f"{place} is missing: {_REMEDY}") from error
-        except OtherStoreError as error:
-            raise DamagedStoreError(
-                f"{place} is not the file that the manifest of {self.place} lists: {_REMEDY}"
-            ) from error
-        except OSError as error:
-            raise StoreAccessError(f"{place} cannot be read: {error.strerror}") from error
-        except lmdb.Error as error:
-            raise translate(error, place, remedy=COPY_AGAIN) from error
+        path = os.path.join(self._path, *names)  # noqa: PTH118
+        return open_file(path, self.place, "/".join(names), _REMEDY, digest=digest, index_of=index_of)
 
     def check_files(self) -> None:
         """Raise DamagedStoreError unless every shard exists and has the size in the manifest."""
