@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +15,6 @@ from dbloader import Collate, LMDBDataset, create_loader, write_store
 from dbloader.decoding import RandomResizedCrop
 from dbloader.errors import OptionError
 from tests.support.images import photo
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CLASSES = [[1, 0, 1], [0, 0, 1], [0, 1, 0], [1, 1, 1]]
 FIELDS = ("image", "boxes", "box_labels", "iscrowd", "classes", "words")

@@ -14,9 +14,7 @@ from dbloader.batches.base import call_now
 from dbloader.batches.fetchers import SampleBatchFetcher, create_fetcher
 from dbloader.batches.tensors import TensorBatchFetcher
 from dbloader.decoding import DecodeTensor, RandomResizedCrop
-from dbloader.errors import (
-    NotAnImageError,
-)
+from dbloader.errors import NotAnImageError
 from dbloader.sampling.rng import SeededIndices
 from tests.support.images import photo
 from tests.support.loaders import thread_loader

@@ -5,7 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import resource
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,20 +15,8 @@ from dbloader import LMDBDataset, MongoDataset, copy_store
 from dbloader.caching.folder import read_stats, write_whole
 from dbloader.caching.store import CachedStore
 from dbloader.errors import NotAStoreError, OptionError, PlaceError, StoreFullError
-from tests.support.caching import (
-    IMAGES,
-    WAIT_S,
-    image_of,
-    images_of,
-    make_shards,
-    shards_in,
-    wait_until_ended,
-)
+from tests.support.caching import IMAGES, WAIT_S, image_of, images_of, make_shards, shards_in, wait_until_ended
 from tests.support.children import from_child
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 fork = multiprocessing.get_context("fork")
 

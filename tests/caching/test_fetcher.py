@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -39,10 +39,7 @@ from tests.support.caching import (
     wait_for,
     wait_until_ended,
 )
-from tests.support.mongo import Proxy
-
-if TYPE_CHECKING:
-    from tests.support.mongo import Mongod
+from tests.support.mongo import Mongod, Proxy
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,14 +15,8 @@ from dbloader import LMDBDataset, PrefetchLoader, create_loader
 from dbloader.caching.folder import read_stats
 from dbloader.caching.policy import CachePolicy, needs_of
 from dbloader.errors import OptionError
-from dbloader.sampling import BlockShuffleSampler, OrderedSampler, ShuffleSampler, WeightedSampler
+from dbloader.sampling import BlockShuffleSampler, OrderedSampler, ResumableSampler, ShuffleSampler, WeightedSampler
 from tests.support.caching import WAIT_S, make_shards, shards_in, wait_for, wait_until_ended
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from dbloader.sampling import ResumableSampler
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*multi-threaded, use of fork:DeprecationWarning", "ignore:most shards have records of one class only"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from torch.utils.data import DataLoader, get_worker_info
@@ -15,11 +15,7 @@ from dbloader.copying.copy_store import copy_store
 from dbloader.errors import NotAStoreError, OptionError, PlaceError, StoreAccessError
 from tests.support.caching import image_of, make_shards, wait_until_ended
 from tests.support.http_proxy import SLOW_DOWN, HTTPProxy
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.object_store import ObjectStore, Outside
+from tests.support.object_store import ObjectStore, Outside
 
 pytestmark = [
     pytest.mark.slow,

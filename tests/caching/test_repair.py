@@ -7,8 +7,10 @@ import os
 import random
 import time
 import warnings
+from collections.abc import Callable
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,17 +18,13 @@ from dbloader import LMDBDataset, create_loader
 from dbloader.caching.folder import read_stats
 from dbloader.caching.store import CachedStore
 from dbloader.errors import DamagedRecordError
+from dbloader.records.record import Record
 from dbloader.sampling import ShuffleSampler
 from tests.support.caching import IMAGES, WAIT_S, image_of, images_of, make_shards, wait_for, wait_until_ended
 from tests.support.lmdb_files import tamper_with_records
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+Fault = Callable[[Path, random.Random], None]
 
-    from dbloader.records.record import Record
-
-    Fault = Callable[[Path, random.Random], None]
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
 
 from dbloader.caching.store import CachedStore
+from dbloader.stores.base import Store
 from tests.contracts.backend import FileBackend
 from tests.contracts.processes import ProcessesContract
-
-if TYPE_CHECKING:
-    from dbloader.stores.base import Store
 
 
 class TestCachedStore(FileBackend, ProcessesContract):

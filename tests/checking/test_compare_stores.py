@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dbloader import Record, convert, copy_store, verify_store
+from dbloader.checking.verify_store import VerifyReport
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.errors import SourceNotFoundError
 from dbloader.stores.open import create_store
@@ -18,11 +19,6 @@ from tests.support.children import traced_peak
 from tests.support.conversion import records
 from tests.support.images import plant_photos
 from tests.support.lmdb_files import chunk_at, put_chunk, tamper_with_records
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from dbloader.checking.verify_store import VerifyReport
 
 
 @pytest.fixture
@@ -73,9 +69,7 @@ def test_each_kind_of_difference_is_found(places: tuple[Path, Path], tmp_path: P
     assert [row["index"] for row in rows] == [5, 0, 2, 3, 4]
 
 
-def test_moved_records_are_matched_by_content(
-    places: tuple[Path, Path],
-) -> None:
+def test_moved_records_are_matched_by_content(places: tuple[Path, Path]) -> None:
     a = [*make_records(30), Record(label=1), Record(label=1), Record(label=2)]
     report = compared(places, a, [*a[1:], a[0]])
     # two records are equal, so one is still in its place

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,10 +22,7 @@ from tests.support.images import encoded, photo, scene
 from tests.support.jpegs import draw
 from tests.support.lmdb_files import tamper_with_records
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    Array = np.ndarray[Any, Any]
+Array = np.ndarray[Any, Any]
 
 
 def brute_force(values: Array, distance: int, others: int) -> list[int]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from dbloader import convert, verify_store
 from dbloader.conversion.transcode import ImageFormat
@@ -11,12 +12,8 @@ from dbloader.records.columns import CHUNK
 from tests.contracts.records import make_records, small_records, write
 from tests.support.images import photo, picture, plant, plant_photos
 from tests.support.lmdb_files import change_manifest, chunk_at, put_chunk, tamper, tamper_with_records
+from tests.support.mongo import Server
 from tests.support.mongo_stores import database_of, records_in
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.mongo import Server
 
 
 def named(report: Any) -> list[tuple[int | None, str | None, str]]:

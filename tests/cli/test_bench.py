@@ -5,17 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+import pytest
 
 from dbloader.cli.bench import bench_command
 from dbloader.loading.benchmark import Benchmark, Measurement
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
-
-    from tests.support.shell import Shell
+from tests.support.shell import Shell
 
 QUICK = ["--workers", "1", "--seconds", "1e-6", "--rounds", "1", "--size", "16", "--batch-size", "2"]
 

@@ -6,21 +6,17 @@ import dataclasses
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 import dbloader.stores.writer
 from dbloader.conversion.convert import convert
-from dbloader.conversion.report import Report
+from dbloader.conversion.report import Progress, Report
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.stores.open import open_store
 from tests.support.images import Outcome, photo, plant, plant_coco, plant_kinds
-from tests.support.shell import check_error
-
-if TYPE_CHECKING:
-    from dbloader.conversion.report import Progress
-    from tests.support.shell import Shell
+from tests.support.shell import Shell, check_error
 
 
 def test_conversion_prints_a_report_of_two_lines(shell: Shell, root: Path, place: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,11 +11,8 @@ from dbloader._describe import size
 from dbloader.conversion.convert import convert
 from dbloader.stores.open import open_store
 from tests.support.images import Outcome, plant_kinds
-from tests.support.shell import check_error
-
-if TYPE_CHECKING:
-    from tests.support.mongo import Mongod
-    from tests.support.shell import Shell
+from tests.support.mongo import Mongod
+from tests.support.shell import Shell, check_error
 
 
 def test_copy_has_the_same_contents_at_another_place(shell: Shell, store: Path, tmp_path: Path) -> None:
@@ -41,16 +37,7 @@ def test_options_select_records_merge_stores_and_rename_classes(shell: Shell, st
     copy, (drop, labels) = tmp_path / "copy.lmdb", (tmp_path / name for name in ("drop.txt", "labels.csv"))
     drop.write_text("cat/0000.jpg\ndog/0001.jpg\n")
     labels.write_text("name,label\ncat/0002.jpg,dog\n")
-    options = [
-        "--drop",
-        drop,
-        "--labels",
-        labels,
-        "--where",
-        "width>3 label<2",
-        "--rename-class",
-        "dog=a=b",
-    ]
+    options = ["--drop", drop, "--labels", labels, "--where", "width>3 label<2", "--rename-class", "dog=a=b"]
     outcome = shell("copy", store, copy, *options, "--json")
     (facts,) = json.loads(outcome.stdout)
     assert (facts["place"], facts["length"], outcome.stderr) == (str(copy), 10, "")

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from dbloader.loading.doctor import Finding
-from tests.support.shell import check_error
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.shell import Shell
+from tests.support.shell import Shell, check_error
 
 OK = Finding("Python", "ok", "3.11.7")
 WARNING = Finding("CPUs", "warning", "1 of 2", "they take turns", "give it more")

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from dbloader import convert
 from tests.support.images import Outcome, encoded, plant, scene
 from tests.support.lmdb_files import tamper_with_records
-from tests.support.shell import check_error
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.shell import Shell
+from tests.support.shell import Shell, check_error
 
 
 @pytest.fixture

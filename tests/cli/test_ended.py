@@ -6,16 +6,13 @@ import os
 import resource
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.engine_kills import descendants
 from tests.support.images import WAIT_S, command, run, running, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def _is_worker(pid: int) -> bool:

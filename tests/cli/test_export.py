@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from dbloader import Record, convert, write_store
 from tests.support.images import photo
-from tests.support.shell import check_error
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.shell import Shell
+from tests.support.shell import Shell, check_error
 
 
 def test_export_writes_a_store_and_prints_one_line(shell: Shell, store: Path, tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import re
 import shutil
 import struct
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -18,12 +19,7 @@ from dbloader.stores.lmdb.keys import record_key
 from dbloader.stores.open import create_store
 from tests.support.images import photo, run
 from tests.support.lmdb_files import tamper_with_records
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.support.shell import Shell
+from tests.support.shell import Shell
 
 TRIALS = int(os.environ.get("DBLOADER_TRIALS", "4"))  # trials of each fault; a trial takes about half a second
 PAGE = 4096

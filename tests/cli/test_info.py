@@ -6,7 +6,6 @@ import dataclasses
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,9 +13,7 @@ from dbloader import ImageFormat, Record, convert, open_store
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
 from tests.support.images import plant_kinds, plant_photos
-
-if TYPE_CHECKING:
-    from tests.support.shell import Shell
+from tests.support.shell import Shell
 
 
 def test_info_shows_what_is_in_a_store(shell: Shell, root: Path, place: Path, tmp_path: Path) -> None:

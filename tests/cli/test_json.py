@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +11,6 @@ from dbloader.conversion.parts.part import convert_part
 from dbloader.conversion.parts.publish import publish
 from tests.support.conversion import plan_conversion
 from tests.support.images import run, subcommands
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # The test replaces STORE by a store, NEW by a new place, FOLDER by a folder of images, PLAN by a plan with its part,
 # and SHARDS by a store of shards.

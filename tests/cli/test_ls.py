@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,12 +12,7 @@ from dbloader import Record, convert, open_store
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
 from tests.support.images import command
-from tests.support.shell import check_error
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.shell import Shell
+from tests.support.shell import Shell, check_error
 
 
 def test_ls_lists_records_in_the_order_of_the_store(shell: Shell, store: Path) -> None:

@@ -8,7 +8,6 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import pytest
@@ -16,12 +15,9 @@ import pytest
 import dbloader
 from dbloader.checking.verify_store import verify_store
 from dbloader.conversion.convert import convert
+from dbloader.conversion.report import Report
 from tests.support.images import WAIT_S, Outcome, command, photo, plant, plant_photos, run, subcommands
-from tests.support.shell import check_error
-
-if TYPE_CHECKING:
-    from dbloader.conversion.report import Report
-    from tests.support.shell import Shell
+from tests.support.shell import Shell, check_error
 
 COMMANDS = subcommands()
 BIN = Path(sys.executable).parent
@@ -75,16 +71,10 @@ SUGGESTION = r" Did you mean 'convert'\?" if hasattr(click, "NoSuchCommand") els
         (["info", "mongodb://localhost"], "names no database and no collection: a place in MongoDB is mongodb://"),
         (["info", "mongodb://localhost/images"], "names no collection: .*, such as mongodb://localhost/images.train"),
         (["convert", "images", "mongodb://u:s3c/ret@localhost/a.b"], "must be escaped"),
-        (
-            ["bench", "old.lmdb", "--workers", "1;2"],
-            "must be numbers separated by commas, such as 1,2,4, got '1;",
-        ),
+        (["bench", "old.lmdb", "--workers", "1;2"], "must be numbers separated by commas, such as 1,2,4, got '1;"),
         (["convrt"], rf"No such command 'convrt'\.{SUGGESTION} \(see dbloader --help\)"),
         (["old.lmdb"], r"No such command 'old.lmdb'. \(see dbloader --help\)"),
-        (
-            [*NEW, "--shuffle-seed"],
-            r"Option '--shuffle-seed' requires an argument\. \(see dbloader convert --help",
-        ),
+        ([*NEW, "--shuffle-seed"], r"Option '--shuffle-seed' requires an argument\. \(see dbloader convert --help"),
         (["--quiet"], "No such option:? '?--quiet'?"),
     ],
 )
@@ -102,10 +92,7 @@ def test_invalid_input_prints_one_line_on_stderr_and_changes_no_file(
     [
         (OSError(24, "Too many open files", "images/cat/0.jpg"), "images/cat/0.jpg: Too many open files"),
         (OSError("no room\nat all"), "no room at all"),
-        (
-            UnicodeEncodeError("utf-8", "caf\udce9/x", 3, 4, "surrogates"),
-            r"caf\\xe9/x: the path is not valid UTF-8; r",
-        ),
+        (UnicodeEncodeError("utf-8", "caf\udce9/x", 3, 4, "surrogates"), r"caf\\xe9/x: the path is not valid UTF-8; r"),
     ],
 )
 def test_system_error_prints_one_line(

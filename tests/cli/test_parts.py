@@ -8,17 +8,14 @@ import os
 import re
 import signal
 import socket
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from dbloader import convert, open_store
 from dbloader.conversion.parts import part as making
 from tests.support.caching import wait_for
 from tests.support.images import plant_kinds
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.shell import Shell
+from tests.support.shell import Shell
 
 
 def test_published_parts_have_the_digest_of_an_unsharded_store(shell: Shell, place: Path, tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,12 +17,7 @@ from dbloader.records.record import encode
 from dbloader.stores.open import create_store
 from tests.support import jpegs
 from tests.support.images import encoded, photo, plant
-from tests.support.shell import check_error
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.shell import Shell
+from tests.support.shell import Shell, check_error
 
 
 def facts(shell: Shell, *arguments: object) -> Any:

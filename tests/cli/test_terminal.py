@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from dbloader import convert
 from tests.support.images import plant_photos
-from tests.support.shell import on_terminal
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.shell import Shell
+from tests.support.shell import Shell, on_terminal
 
 
 @pytest.mark.slow

@@ -9,8 +9,9 @@ import os
 import re
 import tarfile
 import unicodedata
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import lmdb
 import pytest
@@ -21,12 +22,7 @@ from dbloader._describe import counted, printable, size
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
 from tests.support.images import photo, plant
-from tests.support.shell import on_terminal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.shell import Shell
+from tests.support.shell import Shell, on_terminal
 
 # In order: clear the screen; the C1 control CSI; override and isolate the writing direction; all ways to end a line;
 # delete; a tag character.

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from dbloader import convert, open_store
 from tests.support.images import Outcome, photo, plant
-from tests.support.shell import check_error
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.shell import Shell
+from tests.support.shell import Shell, check_error
 
 
 def test_undamaged_store_gives_status_0(shell: Shell, store: Path) -> None:

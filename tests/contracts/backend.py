@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from dbloader import open_store
+from dbloader import Record, open_store
 from dbloader.errors import NotAStoreError, StoreNotFoundError
 from dbloader.records.columns import DTYPES
+from dbloader.records.manifest import Manifest
 from dbloader.records.record import encode
+from dbloader.stores.base import Store
 from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.open import create_store
 from tests.contracts.records import documents_of, stored
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from dbloader import Record
-    from dbloader.records.manifest import Manifest
-    from dbloader.stores.base import Store
 
 
 def opener_of(store: Store) -> int | None:

@@ -9,8 +9,9 @@ import hashlib
 import os
 import pickle
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from dbloader import Record, copy_store, write_store
+from dbloader.datasets.store import StoreDataset
 from dbloader.errors import (
     DamagedRecordError,
     NotAStoreError,
@@ -29,12 +31,6 @@ from dbloader.errors import (
 from dbloader.records.columns import NO_LABEL
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from dbloader.datasets.store import StoreDataset
 
 WAIT_S = 60.0  # only a failing test waits so long
 LENGTH = 24

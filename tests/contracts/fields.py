@@ -7,7 +7,8 @@ twice its size, and boxes that are drawn in the mask with one value each.
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -21,9 +22,6 @@ from dbloader.device import Normalize
 from dbloader.errors import OptionError
 from dbloader.sampling.rng import SeededIndices
 from tests.support.images import encoded, photo
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 LENGTH = 8
 FILES = ("mask", "depth", "disparity", "large")
@@ -370,8 +368,7 @@ class FieldsContract:
     # Workers
 
     @pytest.mark.parametrize(
-        "workers",
-        [("threads", 0), ("threads", 2), pytest.param(("processes", 2), marks=pytest.mark.slow)],
+        "workers", [("threads", 0), ("threads", 2), pytest.param(("processes", 2), marks=pytest.mark.slow)]
     )
     def test_batches_depend_only_on_seed_and_epoch(self, stored: Any, workers: Any) -> None:
         names = ("image", "label", "mask", "depth", "disparity", "large", "boxes", "box_labels", "iscrowd")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import bson
 import pymongo
@@ -12,16 +14,10 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.errors import PyMongoError
 
 from dbloader.stores.mongo.schema import MANIFEST, STORE, index_of, is_records_collection, records_collection
+from dbloader.stores.mongo.store import MongoStore
 from dbloader.stores.mongo.uri import parse
 from tests.contracts.backend import Backend
 from tests.support.mongo import records_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from dbloader.stores.mongo.store import MongoStore
-
 
 RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
 

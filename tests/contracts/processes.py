@@ -7,19 +7,16 @@ import pickle
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dbloader.records.columns import NO_LABEL
+from dbloader.stores.base import Store
 from tests.contracts.backend import Backend
 from tests.contracts.records import WAIT_S, documents_of, facts, make_records, stored
 from tests.support.children import from_child
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from dbloader.stores.base import Store
 
 
 def read_here(store: Store, opener: Any, indices: list[int]) -> tuple[int, int | None, int | None, list[bytes], Any]:

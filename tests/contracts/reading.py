@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import bson
 import lmdb
@@ -12,24 +14,13 @@ import numpy as np
 import pytest
 
 from dbloader import Record
-from dbloader.errors import (
-    DamagedRecordError,
-    DamagedStoreError,
-    OptionError,
-    RecordIndexError,
-    RecordNotFoundError,
-)
+from dbloader.errors import DamagedRecordError, DamagedStoreError, OptionError, RecordIndexError, RecordNotFoundError
 from dbloader.records.columns import CHUNK, NO_LABEL
 from dbloader.records.record import encode
+from dbloader.stores.base import Store
 from dbloader.stores.open import create_store
 from tests.contracts.backend import Backend
 from tests.contracts.records import documents_of, facts, make_records, owner_of, salt_of, small_records
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from dbloader.stores.base import Store
 
 RECORDS = [*make_records(100), Record()]
 FACTS = [facts(record) for record in RECORDS]

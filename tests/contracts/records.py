@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from dbloader import Record, open_store
+from dbloader.records.manifest import Manifest
 from dbloader.records.record import encode
+from dbloader.stores.base import Store
 from dbloader.stores.open import create_store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Sequence
-    from pathlib import Path
-
-    from dbloader.records.manifest import Manifest
-    from dbloader.stores.base import Store
-    from dbloader.stores.writer import Writer
+from dbloader.stores.writer import Writer
 
 WAIT_S = 60.0  # only a failing test waits so long
 

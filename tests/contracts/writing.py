@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from dbloader.records.columns import CHUNK
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
 from dbloader.stores.write_buffer import Committer
+from dbloader.stores.writer import Writer
 from tests.contracts.backend import Backend
 from tests.contracts.records import (
     WAIT_S,
@@ -31,12 +34,6 @@ from tests.contracts.records import (
     write_partial,
 )
 from tests.support.children import from_child
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from dbloader.stores.writer import Writer
 
 
 def commit_with(patch: pytest.MonkeyPatch, replace: Callable[[Callable[..., None]], Callable[..., None]]) -> None:

@@ -6,8 +6,10 @@ import json
 import multiprocessing
 import pickle
 import shutil
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -25,18 +27,13 @@ from dbloader.errors import (
     StoreNotFoundError,
 )
 from dbloader.records.decode import decode
+from dbloader.stores.base import Store
 from dbloader.stores.lmdb.publish_shards import move_into, replacing
 from dbloader.stores.lmdb.store import LMDBStore
 from tests.contracts.records import stored
 from tests.conversion.test_shards import Here
 from tests.support.conversion import plan_conversion
 from tests.support.images import plant_coco, plant_kinds, plant_photos
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Future
-
-    from dbloader.stores.base import Store
 
 
 def contents(place: Path) -> list[tuple[str | None, str | None, bytes]]:

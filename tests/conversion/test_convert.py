@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import ImageFile
@@ -23,9 +24,6 @@ from dbloader.sources.folder import scan
 from dbloader.stores.open import open_store
 from tests.support.conversion import documents, events, records, report_lines, siblings, verified
 from tests.support.images import KINDS, plant, plant_kinds, plant_photos
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_records_are_the_files_byte_for_byte_in_source_order(root: Path, place: Path) -> None:

@@ -6,7 +6,8 @@ import dataclasses
 import gc
 import multiprocessing
 import pickle
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +19,6 @@ from dbloader import LMDBDataset, convert, create_loader, write_store
 from dbloader.conversion.sample_to_record import SampleEncoder
 from dbloader.errors import FieldError, OptionError
 from tests.support.samples import IMAGE, Items, Sample, image_of, noise, same, written
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_samples_keep_the_order_of_a_shuffling_loader(tmp_path: Path) -> None:

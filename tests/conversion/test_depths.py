@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,21 +12,8 @@ from dbloader import ImageFormat, convert, write_store
 from dbloader.images.pillow import open_pillow
 from dbloader.stores.open import open_store
 from tests.support.conversion import records, report_lines
-from tests.support.deep import (
-    BYTES,
-    COLORED,
-    GRAY,
-    PLANES,
-    UNKNOWN,
-    UPPER,
-    moving,
-    planar_tiff,
-    tiff,
-)
+from tests.support.deep import BYTES, COLORED, GRAY, PLANES, UNKNOWN, UPPER, moving, planar_tiff, tiff
 from tests.support.images import photo, plant
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

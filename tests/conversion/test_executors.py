@@ -7,9 +7,10 @@ import json
 import os
 import subprocess
 import sys
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -18,10 +19,6 @@ from dbloader.conversion.parts.run import run_parts
 from dbloader.errors import ConversionError, OptionError, StoreNotFoundError
 from tests.support.conversion import plan_conversion
 from tests.support.images import plant, plant_kinds, plant_photos
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Executor
 
 HERE = Path(__file__).resolve().parents[2]
 WAIT_S = 110

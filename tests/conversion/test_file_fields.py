@@ -16,16 +16,7 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from dbloader import (
-    ImageFormat,
-    Record,
-    convert,
-    copy_store,
-    export_store,
-    open_store,
-    verify_store,
-    write_store,
-)
+from dbloader import ImageFormat, Record, convert, copy_store, export_store, open_store, verify_store, write_store
 from dbloader.errors import ConversionError, ExportError, FieldError, OptionError, SourceError
 from dbloader.records.record import encode
 from dbloader.sources.base import Entry, Loaded
@@ -58,8 +49,7 @@ def test_file_fields_keep_bytes_and_palettes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "what"),
-    [(b"no image", "is in no known image format"), ("mask.png", "must be a PIL image")],
+    ("value", "what"), [(b"no image", "is in no known image format"), ("mask.png", "must be a PIL image")]
 )
 def test_field_without_an_image_file_is_refused(tmp_path: Path, value: Any, what: str) -> None:
     with pytest.raises(FieldError, match=rf"^sample 1: field 'mask' is in file_fields, (so it|but) {what}"):

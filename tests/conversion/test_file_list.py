@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from typing_extensions import override
 
 from dbloader.conversion.file_list import FileList, permutation
 from dbloader.sources.base import Entry, Problem, Source, Tally
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 
 class Listed(Source):

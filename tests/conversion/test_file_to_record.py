@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from dbloader.conversion.convert import convert
+from dbloader.conversion.report import Report
 from dbloader.decoding import decode_pil
 from dbloader.errors import ConversionError
 from dbloader.sources.folder import scan
 from dbloader.stores.open import open_store
 from tests.support.conversion import events, records, report_lines, verified
-from tests.support.images import (
-    BAD,
-    DAMAGED,
-    END,
-    KINDS,
-    REPAIRED,
-    UNSEEN,
-    encoded,
-    photo,
-    picture,
-    plant,
-    plant_kinds,
-)
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from dbloader.conversion.report import Report
+from tests.support.images import BAD, DAMAGED, END, KINDS, REPAIRED, UNSEEN, encoded, photo, picture, plant, plant_kinds
 
 
 def expected(kind: str, check: str, on_damaged: str) -> str:
@@ -90,19 +74,14 @@ def test_every_file_is_stored_or_reported(root: Path, place: Path, check: str) -
 
 @pytest.mark.parametrize(
     ("on_bad", "on_damaged", "check"),
-    [
-        ("fail", "reject", "none"),
-        ("fail", "keep", "decode"),
-        ("reject", "fail", "structure"),
-    ],
+    [("fail", "reject", "none"), ("fail", "keep", "decode"), ("reject", "fail", "structure")],
 )
 def test_bad_or_damaged_file_ends_the_conversion_on_request(
     root: Path, place: Path, on_bad: str, on_damaged: str, check: str
 ) -> None:
     plant_kinds(root, *KINDS)
     with pytest.raises(
-        ConversionError,
-        match=r"\w+/\d+\.\w+: .*; fix (the file and resume \(--resume\)|it and begin again), or resume",
+        ConversionError, match=r"\w+/\d+\.\w+: .*; fix (the file and resume \(--resume\)|it and begin again), or resume"
     ):
         convert(root, place, check=check, on_bad=on_bad, on_damaged=on_damaged)
     assert not place.exists()

@@ -55,12 +55,7 @@ def test_memory_does_not_grow_with_the_number_of_files(tmp_path: Path) -> None:
     ids=["PNG", "WebP", "progressive", "smaller", "raw"],
 )
 def test_memory_does_not_grow_with_the_number_of_large_images(
-    tmp_path: Path,
-    image_format: str,
-    saved: dict[str, Any],
-    size: tuple[int, int],
-    count: int,
-    options: dict[str, Any],
+    tmp_path: Path, image_format: str, saved: dict[str, Any], size: tuple[int, int], count: int, options: dict[str, Any]
 ) -> None:
     data = encoded(Image.new("RGB", size), image_format, **saved)
     root = plant_links(tmp_path, f"0.{image_format.lower()}", data, count)

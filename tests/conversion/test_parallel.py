@@ -5,19 +5,16 @@ from __future__ import annotations
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dbloader.conversion.convert import convert
 from dbloader.conversion.file_to_record import FileConverter, FileResult
 from dbloader.conversion.parallel import MemoryBudget
+from dbloader.sources.base import Entry
 from tests.support.images import plant_photos
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from dbloader.sources.base import Entry
 
 WAIT_S = 30.0
 LIMIT = 100

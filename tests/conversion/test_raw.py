@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,9 +15,6 @@ from dbloader.decoding import decode_pil
 from tests.support import jpegs
 from tests.support.conversion import records, report_lines, verified
 from tests.support.images import KINDS, encoded, photo, plant, plant_kinds
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize("check", ["decode", "structure", "none"])

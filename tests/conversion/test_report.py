@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,9 +14,6 @@ from dbloader.conversion.report import Progress
 from dbloader.stores.mongo.uri import parse
 from tests.support.conversion import events, siblings, verified
 from tests.support.images import KINDS, photo, plant, plant_kinds, plant_photos
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def test_unwritable_report_is_a_warning(root: Path, place: Path) -> None:

@@ -168,12 +168,7 @@ def test_opacity_and_hidden_colors_are_kept(image_format: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "transparency", "expected"),
-    [
-        ("P", 0, "RGBA"),
-        ("RGB", (200, 30, 40), "RGBA"),
-        ("L", 60, "LA"),
-    ],
+    ("mode", "transparency", "expected"), [("P", 0, "RGBA"), ("RGB", (200, 30, 40), "RGBA"), ("L", 60, "LA")]
 )
 def test_transparent_color_becomes_opacity(mode: str, transparency: Any, expected: str) -> None:
     colors: dict[str, Any] = {"RGB": ((200, 30, 40), (10, 220, 90)), "L": (60, 200)}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import collections
 import pickle
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +16,6 @@ from dbloader.conversion.write_store import write_store
 from dbloader.errors import FieldError, OptionError
 from dbloader.records.record import Record
 from tests.support.samples import IMAGE, Annotated, Sample, image_of, noise, same, written
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(

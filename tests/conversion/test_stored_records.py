@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader, Subset, random_split
 from typing_extensions import override
 
@@ -15,11 +17,6 @@ from dbloader.errors import DamagedImageError, FieldError, OptionError
 from dbloader.stores.open import open_store
 from tests.support.conversion import plan_conversion, records
 from tests.support.images import photo, picture, plant, plant_photos
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from PIL import Image
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import random
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,23 +16,11 @@ from dbloader.conversion.transcode import ImageFormat
 from dbloader.decoding import decode_pil
 from dbloader.errors import OptionError
 from dbloader.images.tiled import decode_crop, find_lengths
+from dbloader.records.record import Record
 from dbloader.stores.open import open_store
 from tests.support import jpegs
 from tests.support.conversion import events, interrupt, records, report_lines
-from tests.support.images import (
-    END,
-    KINDS,
-    encoded,
-    photo,
-    plant,
-    plant_kinds,
-    plant_photos,
-)
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from dbloader.records.record import Record
+from tests.support.images import END, KINDS, encoded, photo, plant, plant_kinds, plant_photos
 
 
 @pytest.fixture

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,6 @@ from dbloader.stores.open import open_store
 from tests.support import jpegs
 from tests.support.conversion import records, report_lines
 from tests.support.images import encoded, photo, plant
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +14,6 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 from dbloader import LMDBDataset, PrefetchLoader, Record, open_store, write_store
 from dbloader.errors import FieldError, OptionError, StoreNotFoundError
 from tests.support.samples import IMAGE, Items, Stream, noise, same, written
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -73,13 +71,7 @@ def test_empty_iterable_makes_an_empty_store_and_overwrites_nothing(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("classes", "expected"),
-    [
-        (["a", "b"], ("a", "b")),
-        (None, ()),
-        ("ab", ()),
-        ([("tench", "Tinca tinca"), ("goldfish",)], ()),
-        ({"a": 0}, ()),
-    ],
+    [(["a", "b"], ("a", "b")), (None, ()), ("ab", ()), ([("tench", "Tinca tinca"), ("goldfish",)], ()), ({"a": 0}, ())],
 )
 def test_class_names_are_taken_from_the_dataset(tmp_path: Path, classes: Any, expected: Any) -> None:
     dataset = Items([(IMAGE, 0)], classes=classes)

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from dbloader import Record, convert, copy_store, open_store
 from dbloader.errors import OptionError, SourceError
+from dbloader.records.manifest import Manifest
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
 from tests.support.conversion import documents, events, records, verified
 from tests.support.images import photo, plant, plant_kinds, plant_photos
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from dbloader.records.manifest import Manifest
 
 
 @pytest.fixture
@@ -104,10 +101,7 @@ def test_select_refuses_unknown_names_and_drop_only_warns(store: Path, tmp_path:
     ("row", "message"),
     [
         ({"index": 32}, r"row 1: .*all.lmdb has no record 32"),
-        (
-            {"index": 0, "name": "x"},
-            r"row 1: record 0 of .*all.lmdb is 'cat/000.jpg', not 'x': the listing belongs",
-        ),
+        ({"index": 0, "name": "x"}, r"row 1: record 0 of .*all.lmdb is 'cat/000.jpg', not 'x': the listing belongs"),
         ({"weight": 1}, "row 1: has no value in a column called name or path or "),
         ({"name": 7}, "row 1: a name must be a text, got 7"),
     ],

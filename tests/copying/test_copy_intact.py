@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,10 +16,6 @@ from tests.contracts.records import salt_of
 from tests.support.conversion import documents, events, records
 from tests.support.images import photo, picture, plant, run
 from tests.support.lmdb_files import tamper, tamper_with_records, value_at
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 def exchanged(source: Path) -> bytes:

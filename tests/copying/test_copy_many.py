@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,10 +25,6 @@ from tests.support.children import in_child
 from tests.support.conversion import documents, events, records, verified
 from tests.support.images import photo, plant, plant_photos
 from tests.support.lmdb_files import value_at
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 # Python >= 3.12 warns about forks of a process with threads. MongoDB clients have threads.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,6 @@ from dbloader.records.record import encode
 from dbloader.stores.open import create_store
 from tests.support.conversion import records, verified
 from tests.support.images import run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CLASSES = ("cat", "dog", "eel")
 

@@ -9,8 +9,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,25 +32,20 @@ from dbloader.stores.lmdb.shard_table import ShardTable
 from dbloader.stores.open import open_store
 from tests.contracts.records import stored
 from tests.support.conversion import plan_conversion
-from tests.support.http_proxy import EXPIRED, LOST, SLOW_DOWN, HTTPProxy, flip, shorten
+from tests.support.http_proxy import EXPIRED, LOST, SLOW_DOWN, Change, HTTPProxy, flip, shorten
 from tests.support.images import plant_photos
 from tests.support.object_store import (
     READER_KEY,
     READER_SECRET,
     WAIT_S,
+    ObjectStore,
+    Outside,
     get,
     keys,
     put,
     put_folder,
     read_table,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tests.support.http_proxy import Change
-    from tests.support.object_store import ObjectStore, Outside
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("object_store")]
 

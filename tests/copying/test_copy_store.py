@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import lmdb
 import pytest
@@ -20,10 +21,6 @@ from dbloader.stores.lmdb.keys import RECORDS, record_key
 from dbloader.stores.open import create_store
 from tests.contracts.records import documents_of, make_records, salt_of, stored
 from tests.support.children import in_child
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 LENGTH = 300
 EVENTS = [{"event": "repaired", "name": f"{number}.jpg", "reason": "no end"} for number in range(5)]

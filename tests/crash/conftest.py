@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
-from tests.support.crash import make_whole
-
-if TYPE_CHECKING:
-    from tests.support.crash import Whole
+from tests.support.crash import Whole, make_whole
 
 
 @pytest.fixture(scope="session")

@@ -8,9 +8,10 @@ import os
 import random
 import subprocess
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pymongo.errors import PyMongoError
@@ -21,6 +22,7 @@ from dbloader.errors import NotAStoreError, StoreError, StoreFullError, StoreNot
 from dbloader.stores.open import create_store, open_store
 from tests.contracts.records import stored
 from tests.support.crash import (
+    Whole,
     check_nothing_is_lost,
     check_resumed,
     check_whole,
@@ -33,11 +35,6 @@ from tests.support.images import WAIT_S, plant_photos
 from tests.support.lmdb_files import fill_disk
 from tests.support.mongo import Mongod, needing_a_server
 from tests.support.shell import Shell
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.crash import Whole
 
 pytestmark = [
     pytest.mark.slow,

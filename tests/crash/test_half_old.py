@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import random
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -21,9 +22,6 @@ from dbloader.stores.lmdb.publish_shards import index_shards, put_manifest
 from dbloader.stores.open import create_store
 from tests.support.children import from_child
 from tests.support.images import photo
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 TRIALS = [1, pytest.param(int(os.environ.get("DBLOADER_TRIALS", "2")), marks=pytest.mark.nightly)]
 COUNT, SHARDS = 30, 3

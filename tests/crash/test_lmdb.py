@@ -6,8 +6,9 @@ import itertools
 import os
 import random
 import signal
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,8 @@ from dbloader.records.manifest import Summary
 from dbloader.stores.lmdb import partial
 from dbloader.stores.lmdb.partial import PartialFile
 from tests.support.crash import (
+    Old,
+    Whole,
     check_nothing_is_lost,
     check_resumed,
     check_whole,
@@ -26,11 +29,6 @@ from tests.support.crash import (
     wait_until,
 )
 from tests.support.images import WAIT_S
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.crash import Old, Whole
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,9 @@ import random
 import time
 import uuid
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from multiprocessing.context import ForkProcess
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,15 +21,8 @@ from dbloader.errors import NotAStoreError, StoreExistsError, StoreNotFoundError
 from dbloader.stores.mongo.schema import LARGE, MANIFEST, STORE
 from dbloader.stores.mongo.uri import parse
 from dbloader.stores.open import open_store
-from tests.support.crash import check_whole, converting, kill, trials, wait_until
-from tests.support.mongo import Mongod
-
-if TYPE_CHECKING:
-    from multiprocessing.context import ForkProcess
-    from pathlib import Path
-
-    from tests.support.crash import Whole
-    from tests.support.mongo import Server
+from tests.support.crash import Whole, check_whole, converting, kill, trials, wait_until
+from tests.support.mongo import Mongod, Server
 
 GIVEN = "DBLOADER_TEST_MONGO_URI" in os.environ
 OWN = {"mongod": "session_mongod", "replica_set": "session_replica_set"}

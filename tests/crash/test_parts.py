@@ -5,8 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,14 +18,9 @@ from dbloader.errors import NotAStoreError, StoreExistsError, StoreNotFoundError
 from dbloader.stores.open import open_store
 from tests.contracts.records import stored
 from tests.support.conversion import plan_conversion
-from tests.support.crash import check_whole, kill, trials
+from tests.support.crash import Whole, check_whole, kill, trials
 from tests.support.engine_kills import descendants
 from tests.support.images import WAIT_S
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.crash import Whole
 
 PARTS = 7
 pytestmark = pytest.mark.slow

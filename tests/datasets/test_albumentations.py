@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import pickle
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +16,6 @@ from torch.utils.data import DataLoader, Subset
 
 from dbloader import LMDBDataset, create_loader, write_store
 from dbloader.errors import OptionError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"  # otherwise albumentations asks a server for its newest version
 import albumentations as A  # noqa: N812

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pymongo
@@ -24,10 +26,6 @@ from dbloader.errors import (
 )
 from dbloader.stores.mongo.uri import parse
 from tests.support.images import encoded
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 COUNT = 40
 

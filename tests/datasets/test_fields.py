@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dbloader import LMDBDataset, MongoDataset
 from tests.contracts.fields import FieldsContract, make_fields
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.support.mongo import Server
+from tests.support.mongo import Server
 
 
 @pytest.fixture(scope="module")

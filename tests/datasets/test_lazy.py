@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,12 +15,8 @@ from dbloader import ImageFormat, LMDBDataset, convert, create_loader, write_sto
 from dbloader.decoding import DecodeTensor, decode_pil
 from dbloader.decoding.lazy import LazyImage
 from dbloader.errors import DamagedImageError, OptionError
+from dbloader.records.record import Record
 from tests.support.images import plant_photos
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from dbloader.records.record import Record
 
 KINDS: dict[str, dict[str, Any]] = {"tiled": {"images": ImageFormat(tile=True, quality=90)}, "as they are": {}}
 

@@ -9,20 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-    Subset,
-)
+from torch.utils.data import DataLoader, Dataset, Subset
 from typing_extensions import override
 
 from dbloader import LMDBDataset, Record, convert, write_store
 from dbloader.decoding import decode_pil
-from dbloader.errors import (
-    DamagedImageError,
-    LoaderError,
-    PlaceError,
-)
+from dbloader.errors import DamagedImageError, LoaderError, PlaceError
 from dbloader.records.columns import NO_LABEL
 from dbloader.stores.lmdb.keys import RECORDS, record_key
 from tests.contracts.dataset import DatasetContract, make

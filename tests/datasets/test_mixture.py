@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +19,6 @@ from dbloader.sampling import SeededBatchSampler, ShuffleSampler
 from dbloader.stores.lmdb.store import LMDBStore
 from tests.conversion.test_shards import Here
 from tests.support.images import photo, plant_photos
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CLASSES = {"a": ("cat", "dog"), "b": ("dog", "emu"), "c": ("ant", "cat", "dog")}
 LENGTHS = {"a": 20, "b": 9, "c": 6}

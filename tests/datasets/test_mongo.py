@@ -6,7 +6,8 @@ import hashlib
 import pickle
 import re
 import uuid
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pymongo
@@ -15,13 +16,7 @@ from bson.int64 import Int64
 from typing_extensions import override
 
 from dbloader import MongoDataset, Record, write_store
-from dbloader.errors import (
-    DamagedStoreError,
-    OptionError,
-    RecordIndexError,
-    RecordNotFoundError,
-    StoreError,
-)
+from dbloader.errors import DamagedStoreError, OptionError, RecordIndexError, RecordNotFoundError, StoreError
 from dbloader.loading.create import create_loader
 from dbloader.loading.prefetch import PrefetchLoader
 from dbloader.records.record import encode
@@ -39,12 +34,7 @@ from tests.contracts.dataset import (
     record_of,
 )
 from tests.support.loaders import thread_loader
-from tests.support.mongo import records_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.support.mongo import Mongod, Server
+from tests.support.mongo import Mongod, Server, records_of
 
 # Python >= 3.12 warns about every fork of a process with threads, and every MongoDB client has threads.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
@@ -155,15 +145,7 @@ def test_query_selects_records_in_the_order_of_the_store(
             break
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        {"label": {"$in": [3, 5]}},
-        {"name": "17.x", "width": {"$gte": 110}},
-        {},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("query", [{"label": {"$in": [3, 5]}}, {"name": "17.x", "width": {"$gte": 110}}, {}], ids=str)
 def test_query_of_columns_reads_no_record(mongod: Mongod, mongod_uri: str, query: dict[str, Any]) -> None:
     make(mongod_uri)
     at = parse(mongod_uri)
@@ -302,12 +284,7 @@ def collated(samples: list[Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "replaced"),
-    [
-        ("create_loader, processes", True),
-        ("create_loader, none", False),
-        ("threads", True),
-    ],
+    ("kind", "replaced"), [("create_loader, processes", True), ("create_loader, none", False), ("threads", True)]
 )
 def test_epoch_keeps_its_samples_when_the_store_changes(mongo_uri: str, kind: str, replaced: bool) -> None:
     make(mongo_uri)

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import math
 import pickle
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from PIL import Image
 from torch.nn.functional import interpolate, pad
 
-from dbloader.decoding import Crop, DecodeTensor, RandomCrop, RandomResizedCrop, ResizeCenterCrop
+from dbloader.decoding import Crop, Decoder, DecodeTensor, RandomCrop, RandomResizedCrop, ResizeCenterCrop
 from dbloader.decoding.render import FILTERS, TORCH_FILTERS, render
 from dbloader.errors import OptionError
 from dbloader.sampling.rng import SampleRNG
 from tests.support.jpegs import draw, encode
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from dbloader.decoding import Decoder
 
 DRAWS = RandomResizedCrop.draws
 # (width, height) of the images

@@ -6,14 +6,15 @@ import io
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from PIL import ExifTags, Image, ImageOps
 
-from dbloader.decoding import DecodeTensor, RandomResizedCrop, ResizeCenterCrop, decode_pil
+from dbloader.decoding import Decoder, DecodeTensor, RandomResizedCrop, ResizeCenterCrop, decode_pil
 from dbloader.errors import DamagedImageError, NotAnImageError, OptionError
 from dbloader.images.tiled import encode_tiled
 from dbloader.records.decode import decode
@@ -21,11 +22,6 @@ from dbloader.records.record import Record, encode
 from tests.support import jpegs
 from tests.support.images import encoded
 from tests.support.jpegs import draw
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from dbloader.decoding import Decoder
 
 SIZES = ((1, 1), (1, 40), (40, 1), (7, 5), (67, 45))
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import math
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +20,6 @@ from dbloader.decoding.jpeg import open_jpeg, scale
 from dbloader.errors import DamagedImageError
 from dbloader.images.tiled import encode_tiled
 from tests.support.jpegs import draw, encode
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KINDS: dict[str, dict[str, Any]] = {
     "4:4:4": {"subsampling": 0},

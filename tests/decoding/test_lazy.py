@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,14 +17,9 @@ from PIL import Image, ImageChops, ImageDraw, ImageOps
 from dbloader.decoding.lazy import LazyImage, open_lazy
 from dbloader.decoding.open import decode_pil
 from dbloader.errors import DamagedImageError
-from dbloader.images.tiled import encode_tiled
+from dbloader.images.tiled import TiledJPEG, encode_tiled
 from tests.decoding.test_decoder import FILES
 from tests.support.jpegs import draw, encode
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from dbloader.images.tiled import TiledJPEG
 
 
 def turned(orientation: int) -> bytes:

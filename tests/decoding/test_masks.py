@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +18,6 @@ from dbloader.errors import OptionError
 from dbloader.images.pillow import FORMATS
 from tests.support import images
 from tests.support.images import photo
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HEIGHT, WIDTH = 30, 40
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,9 +21,6 @@ from dbloader.images.tiled import encode_tiled
 from tests.support.images import encoded, photo
 from tests.support.jpegs import draw
 from tests.support.samples import same
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DINO = MultiCrop([(2, RandomResizedCrop(32, scale=(0.4, 1))), (6, RandomResizedCrop((12, 16), scale=(0.05, 0.4)))])
 MIXED = MultiCrop([(1, ResizeCenterCrop(24)), (3, RandomCrop(10, padding=4)), (1, RandomResizedCrop(8))])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +14,6 @@ from PIL import Image
 from dbloader import LMDBDataset, create_loader
 from dbloader.decoding import as_tv_tensors
 from tests.contracts.fields import FILES, LENGTH, boxes_of, extent, make_fields, mask_of, size_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 has_torchvision = importlib.util.find_spec("torchvision") is not None
 needs_torchvision = pytest.mark.skipif(not has_torchvision, reason="torchvision is not installed")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
 
 from dbloader.device.transfer import CudaTransfer, is_recordable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CUDA = torch.device("cuda:1")
 
@@ -126,11 +124,7 @@ def test_preparation_runs_on_the_copy_stream_and_keeps_its_results(fake_cuda: Cu
 
     transfer = CudaTransfer(CUDA)
     in_transit = transfer.start([Graph("whole", fake_cuda)], halve)
-    assert fake_cuda.happened()[1:] == [
-        "whole to cuda:1 on side at leisure",
-        "whole halved on side",
-        "side 1 recorded",
-    ]
+    assert fake_cuda.happened()[1:] == ["whole to cuda:1 on side at leisure", "whole halved on side", "side 1 recorded"]
     assert transfer.receive(in_transit)[1] == 1
     assert fake_cuda.happened()[1:] == ["consumer waits for side 1", "half kept for consumer"]
 

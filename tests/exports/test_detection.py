@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +15,6 @@ from dbloader import convert, export_store, open_store, write_store
 from dbloader.errors import ExportError
 from tests.contracts.records import stored
 from tests.support.images import photo, plant
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BOXES = [[1.1, 2.7, 3.3, 4.9], [0, 0, 40, 30], [20.05, 7, 9.25, 11]]  # each box is x, y, width, height
 
@@ -119,11 +117,7 @@ def test_export_warns_about_labels_fields_and_names_that_it_loses(root: Path, tm
     ("sample", "classes", "message"),
     [
         ({}, ("cat",), "has no arrays 'boxes' and 'box_labels' of the same length"),
-        (
-            {"boxes": np.zeros((1, 4)), "box_labels": np.array([1])},
-            ("cat",),
-            "the label 1, but the store has 1",
-        ),
+        ({"boxes": np.zeros((1, 4)), "box_labels": np.array([1])}, ("cat",), "the label 1, but the store has 1"),
         ({"boxes": np.zeros((1, 4)), "box_labels": np.array([0])}, ("c", "c"), "two of its classes have the same name"),
     ],
 )

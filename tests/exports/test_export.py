@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +12,6 @@ from dbloader.errors import DamagedRecordError, ExportError, OptionError, StoreN
 from dbloader.exports.base import new_file
 from dbloader.exports.export import export_store
 from tests.support.images import plant_photos
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

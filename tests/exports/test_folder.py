@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import datasets
 import numpy as np
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from dbloader.conversion.convert import convert
+from dbloader.conversion.report import Report
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.conversion.write_store import write_store
 from dbloader.errors import ExportError
@@ -22,12 +25,6 @@ from dbloader.stores.open import open_store
 from tests.support.conversion import documents
 from tests.support.images import encoded, photo, picture, plant, plant_photos
 from tests.support.values import FIELD_NAMES, TEXT, VALUES
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from dbloader.conversion.report import Report
 
 BESIDE = {"metadata.jsonl", "classes.json"}
 

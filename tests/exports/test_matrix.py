@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,10 +12,6 @@ from dbloader import convert, export_store, open_store
 from tests.contracts.records import stored
 from tests.support.images import plant
 from tests.support.sources import FILES, SOURCES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 @pytest.mark.parametrize("format", ["folder", "webdataset", "parquet"])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -20,9 +21,6 @@ from tests.support.conversion import records
 from tests.support.hugging_face import run_datasets
 from tests.support.images import encoded, photo, plant_photos
 from tests.support.jpegs import draw
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CLASSES = ("cat", 'a "dög"/\n', "")
 
@@ -207,8 +205,7 @@ def test_array_that_lists_cannot_keep_is_refused(tmp_path: Path, arrays: list[An
 
 
 @pytest.mark.parametrize(
-    "rule",
-    [None, {"dtype": "O", "shape": [1]}, {"dtype": "int64", "shape": [-1]}, {"dtype": "int64", "shape": [1, 1]}],
+    "rule", [None, {"dtype": "O", "shape": [1]}, {"dtype": "int64", "shape": [-1]}, {"dtype": "int64", "shape": [1, 1]}]
 )
 def test_rule_of_another_column_is_refused(tmp_path: Path, rule: Any) -> None:
     store_of(tmp_path / "s.lmdb", record(0, fields={"x": np.arange(1)}))

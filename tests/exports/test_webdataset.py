@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import tarfile
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +20,6 @@ from dbloader.errors import ExportError, SourceError
 from tests.support.conversion import events, records
 from tests.support.images import photo, picture, plant, plant_photos
 from tests.support.samples import same
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 # WebDataset leaves closing a shard's file to the garbage collector.
 pytestmark = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from dbloader.decoding.jpeg import open_jpeg
 from dbloader.errors import DamagedImageError, ImageError, NotAnImageError
@@ -13,9 +13,6 @@ from dbloader.images.tiled.decode import decode_crop, find_lengths
 from dbloader.images.tiled.encode import encode_tiled
 from tests.support import jpegs
 from tests.support.images import picture
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def jpeg(data: bytes, _: Path) -> None:

@@ -6,7 +6,8 @@ Wrong checksums would reject most inputs at once, so some inputs get correct che
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import bson
 import numpy as np
@@ -19,9 +20,6 @@ from dbloader.records.document import CRC32, HEAD, ID, LENGTH, TAIL, bound_crc32
 from dbloader.records.manifest import Manifest
 from dbloader.records.names import join_names, name_at, names_in, pack_names
 from dbloader.records.record import Record, encode
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _INDEX, _SALT = 7, 0
 

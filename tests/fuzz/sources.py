@@ -8,26 +8,22 @@ import pickle
 import struct
 import tarfile
 import zipfile
+from collections.abc import Iterable
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import lmdb
 import numpy as np
 
 from dbloader.errors import FieldError, SourceError
 from dbloader.records.record import Record, encode
-from dbloader.sources.base import MAX_BYTES, Entry, Problem
+from dbloader.sources.base import MAX_BYTES, Entry, Problem, Source
 from dbloader.sources.listing import read_listing
 from dbloader.sources.other_lmdb import read_lmdb
 from dbloader.sources.pickles import image_of, label_of, unpickled
 from dbloader.sources.tar import read_tars
 from dbloader.sources.zip import read_zips
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from dbloader.sources.base import Source
 
 _SUFFIXES = (".csv", ".tsv", ".json", ".jsonl")
 

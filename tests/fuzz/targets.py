@@ -6,14 +6,12 @@ bounds time and memory.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
 from tests.fuzz import images, records, sources
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 class Target(NamedTuple):

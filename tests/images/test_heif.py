@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pillow_heif
@@ -21,9 +22,6 @@ from tests.support import jpegs
 from tests.support.children import from_child
 from tests.support.conversion import events, records
 from tests.support.images import photo, plant
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def heic(seed: int = 0, images: int = 1, exif: bytes | None = None) -> bytes:

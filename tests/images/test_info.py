@@ -6,7 +6,8 @@ import random
 import struct
 import warnings
 import zlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +19,6 @@ from dbloader.errors import DamagedImageError, NotAnImageError
 from dbloader.images.info import Facts, check_decodes, read_facts
 from tests.support import jpegs
 from tests.support.images import END, encoded, multi_picture, photo
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Array = np.ndarray[Any, Any]
 

@@ -11,8 +11,9 @@ import struct
 import subprocess
 import sys
 import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,23 +32,8 @@ from dbloader.images.pillow import FORMATS, max_pixels, open_pillow, read_limit
 from dbloader.images.pillow import LIMIT_VARIABLE as LIMIT
 from dbloader.sources.base import Entry
 from tests.support import jpegs
-from tests.support.deep import (
-    BYTES,
-    COLORED,
-    COLORS,
-    GRAY,
-    PLANES,
-    UNKNOWN,
-    UPPER,
-    chunk,
-    moving,
-    planar_tiff,
-    tiff,
-)
+from tests.support.deep import BYTES, COLORED, COLORS, GRAY, PLANES, UNKNOWN, UPPER, chunk, moving, planar_tiff, tiff
 from tests.support.images import encoded, photo, plant
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 Image.init()
 
@@ -190,10 +176,7 @@ def ghostscript(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return mark
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"check": "none", "images": ImageFormat(raw=True)}, {"check": "none"}],
-)
+@pytest.mark.parametrize("options", [{}, {"check": "none", "images": ImageFormat(raw=True)}, {"check": "none"}])
 def test_no_file_can_make_conversion_or_training_run_a_program(
     ghostscript: Path, tmp_path: Path, options: dict[str, Any]
 ) -> None:

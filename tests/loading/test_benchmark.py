@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dbloader import Record, convert, copy_store, write_store
 from dbloader.batches.timed import Work
 from dbloader.errors import DamagedImageError, OptionError, StoreNotFoundError
-from dbloader.loading.benchmark import find_limit, measure
+from dbloader.loading.benchmark import Benchmark, find_limit, measure
 from tests.support.images import photo, plant_photos
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from dbloader.loading.benchmark import Benchmark
 
 
 @pytest.fixture

@@ -34,13 +34,7 @@ from dbloader.device import Normalize, Preparation, RandomErasing
 from dbloader.errors import LoaderError, OptionError
 from dbloader.loading.create import cpu_share, create_loader
 from dbloader.loading.prefetch import PrefetchLoader
-from dbloader.sampling import (
-    BlockShuffleSampler,
-    OrderedSampler,
-    SeededBatchSampler,
-    ShuffleSampler,
-    WeightedSampler,
-)
+from dbloader.sampling import BlockShuffleSampler, OrderedSampler, SeededBatchSampler, ShuffleSampler, WeightedSampler
 from tests.support import jpegs
 from tests.support.children import WAIT_S
 from tests.support.images import encoded
@@ -182,9 +176,7 @@ def test_training_batches_are_shuffled_and_whole(place: Path) -> None:
     assert len(create_loader(LMDBDataset(place), drop_last=True, **CPU)) == 5
 
 
-def test_processes_of_torchrun_share_the_cpus(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_processes_of_torchrun_share_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dbloader.loading.create.cpu_count", lambda: 12)
     assert cpu_share() == 12
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
@@ -223,10 +215,7 @@ def test_own_transform_is_used_and_its_floats_are_not_normalized(place: Path) ->
 def test_input_size_is_refused_with_an_own_transform(place: Path) -> None:
     store = LMDBDataset(place, decode=decode_unchanged)
     for dataset in (store, Subset(store, range(8)), LMDBDataset(place, to_floats), Folder(to_floats)):
-        with pytest.raises(
-            OptionError,
-            match=r"^input_size=16 has no effect, .*: leave input_size out",
-        ):
+        with pytest.raises(OptionError, match=r"^input_size=16 has no effect, .*: leave input_size out"):
             create_loader(dataset, **CPU)
     images, _ = next(iter(create_loader(store, transform=ResizeCenterCrop(8), **CPU)))
     assert images.shape == (4, 3, 8, 8)
@@ -254,9 +243,7 @@ def test_concatenated_datasets_are_transformed_like_one_dataset(place: Path) -> 
     assert same(all_of(create_loader(parts, **RANDOM)), all_of(create_loader(Folder(), **RANDOM)))
 
 
-def test_transform_option_replaces_the_transform_and_leaves_the_dataset_unchanged(
-    place: Path,
-) -> None:
+def test_transform_option_replaces_the_transform_and_leaves_the_dataset_unchanged(place: Path) -> None:
     dataset = LMDBDataset(place, to_floats)
     images, _ = next(iter(create_loader(dataset, transform=ResizeCenterCrop(8), **CPU)))
     assert images.shape == (4, 3, 8, 8)

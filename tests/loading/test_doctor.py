@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,11 +14,7 @@ from dbloader._describe import size
 from dbloader.errors import NotAStoreError, PlaceError, StoreNotFoundError
 from dbloader.loading.doctor import Finding, examine_machine, examine_place
 from tests.support.children import from_child
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.mongo import Mongod
+from tests.support.mongo import Mongod
 
 
 @pytest.fixture

@@ -8,12 +8,7 @@ from tests.support import framework_runs
 @pytest.mark.nightly  # scripts/frameworks runs each framework in one and in two processes, with more loaders
 @pytest.mark.parametrize(
     ("frameworks", "world"),
-    [
-        (["torchdata"], 1),
-        (["lightning", "fabric"], 2),
-        (["accelerate", "ignite", "grain"], 2),
-        (["transformers"], 1),
-    ],
+    [(["torchdata"], 1), (["lightning", "fabric"], 2), (["accelerate", "ignite", "grain"], 2), (["transformers"], 1)],
 )
 def test_interrupted_training_continues_with_unseen_samples(frameworks: list[str], world: int) -> None:
     done = framework_runs.launch(frameworks, world, quick=True)

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import json
 import warnings
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import Subset
 
-from dbloader import LMDBDataset, Skip, convert, create_loader, mix
+from dbloader import LMDBDataset, PrefetchLoader, Skip, convert, create_loader, mix
 from dbloader.decoding import RandomResizedCrop
 from dbloader.errors import LoaderError, OptionError
 from dbloader.loading.create import create_batch_sampler
 from dbloader.sampling import ShuffleSampler
 from tests.support.images import plant_photos
 from tests.support.lmdb_files import tamper_with_records
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from dbloader import PrefetchLoader
 
 FIELDS = ("image", "label", "name", "source")
 OPTIONS: dict[str, Any] = {"device": None, "normalize": None, "is_training": True, "num_workers": 0}

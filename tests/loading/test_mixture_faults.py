@@ -7,16 +7,14 @@ the documentation of Megatron Energon, which asks for a constant number of ranks
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dbloader import Record, create_loader, mix, write_store
 from dbloader.errors import OptionError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 LENGTHS = (40, 7, 1)
 OPTIONS: dict[str, Any] = {"transform": None, "normalize": None, "device": None, "is_training": True}

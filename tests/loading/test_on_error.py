@@ -14,11 +14,7 @@ from dbloader import LMDBDataset, MongoDataset, Record, Skip, create_loader, wri
 from dbloader.conversion.convert import convert
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.decoding import DecodeTensor, RandomResizedCrop
-from dbloader.sampling import (
-    BlockShuffleSampler,
-    ClassBalancedSampler,
-    OrderedSampler,
-)
+from dbloader.sampling import BlockShuffleSampler, ClassBalancedSampler, OrderedSampler
 from tests.support.children import WAIT_S
 from tests.support.damaged import (
     CUT,

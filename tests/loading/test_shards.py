@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from dbloader import LMDBDataset, convert, create_loader
 from tests.conversion.test_shards import Here
 from tests.support.images import plant_photos
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

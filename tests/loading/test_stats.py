@@ -189,10 +189,7 @@ READING = "reading and collating a batch takes the background thread longer than
         ({"num_workers": 0}, f"{HALF}{DECODING}about 4 workers instead of 0 would keep up"),
         # Work for prefetched batches and the unfinished step are not counted.
         ({"ahead": 20, "work": Work(2.0, 32.0, 6.0)}, f"{HALF}{DECODING}{MORE}"),
-        (
-            {"steps": 9, "computed_s": 4.5, "waited_s": 4.5},
-            f"{HALF}{DECODING}{MORE}",
-        ),
+        ({"steps": 9, "computed_s": 4.5, "waited_s": 4.5}, f"{HALF}{DECODING}{MORE}"),
         # Without worker times, the verdict is computed from the speed of the loader.
         ({"work": None}, f"{HALF}{MORE}"),
         ({"work": None, "num_workers": 0}, f"{HALF}about 2 workers instead of 0 would keep up"),
@@ -203,10 +200,7 @@ READING = "reading and collating a batch takes the background thread longer than
             "may take much longer than others",
         ),
         # Nothing is prefetched.
-        (
-            {"depth": 0},
-            f"{HALF}{DECODING}with depth=0 each batch is made only when the consumer asks for it",
-        ),
+        ({"depth": 0}, f"{HALF}{DECODING}with depth=0 each batch is made only when the consumer asks for it"),
         # The consumer only receives the batches.
         (
             {"waited_s": 9.9, "computed_s": 0.1},
@@ -224,10 +218,7 @@ def test_verdict_is_exactly_this_text(changes: dict[str, Any], verdict: str) -> 
 @pytest.mark.parametrize(
     ("changes", "part"),
     [
-        (
-            {"waited_s": 0.2, "computed_s": 9.8},
-            f"^waited for data 2.0 % of the time; {DECODING}",
-        ),
+        ({"waited_s": 0.2, "computed_s": 9.8}, f"^waited for data 2.0 % of the time; {DECODING}"),
         ({"work": Work(1.0, 16.0, 3.1)}, "about 5 workers instead of 2 would keep up$"),
         ({"num_workers": 1, "work": Work(1.0, 3.0, 0.0)}, "; 1 worker should keep up"),
         # The verdict names the work that takes longest.

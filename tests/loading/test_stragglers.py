@@ -7,7 +7,9 @@ import multiprocessing
 import os
 import random
 import signal
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,10 +23,6 @@ from dbloader.sampling import OrderedSampler
 from tests.support.images import photo
 from tests.support.loaders import Numbers, batches_of, numbers, process_loader
 from tests.support.samples import same
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
 WAIT_S = 20.0  # only a broken test waits so long
 FIRST_PART = 2  # samples of a dataset in Python; images are decoded in parts of 16

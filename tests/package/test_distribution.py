@@ -10,18 +10,16 @@ import sys
 import tarfile
 import zipfile
 from contextlib import closing
+from email.message import Message
 from email.parser import Parser
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import pytest
 
 import dbloader
 from tests.support.images import WAIT_S, plant_photos, running
-
-if TYPE_CHECKING:
-    from email.message import Message
 
 HERE = Path(__file__).resolve().parents[2]
 # Environment variables of a process that imports nothing from this checkout.

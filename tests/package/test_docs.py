@@ -20,9 +20,11 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import click
 import pymongo
 import pytest
 
@@ -36,11 +38,6 @@ from tests.support.conversion import plan_conversion
 from tests.support.images import photo, plant, plant_coco, plant_photos, subcommands
 from tests.support.shell import Shell
 from tests.support.viewer import browser, viewer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import click
 
 HERE = Path(__file__).resolve().parents[2]
 OUTSIDE = [

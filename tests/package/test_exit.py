@@ -5,16 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
 import dbloader
 from tests.support.images import WAIT_S, plant_photos
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 # Each program opens an object and assigns it to `it`. MONGO and PLACE are places of stores.
 OPENED = {

@@ -8,16 +8,13 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 import pytest
 
 import dbloader
 import dbloader.device
 import dbloader.sampling
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 
 def test_exported_names_are_sorted() -> None:

@@ -7,8 +7,9 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +18,6 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from dbloader import write_store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 SAMPLES, BATCH, EPOCHS = 44, 4, 2  # 11 batches in an epoch

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
@@ -14,9 +15,6 @@ import yaml
 from dbloader import convert, open_store
 from tests.support.images import plant_kinds, plant_photos
 from tests.support.shell import Shell
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 WAIT_S = 100

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import pickle
 import tarfile
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import lmdb
 import pytest
 
 from tests.support.images import large_png, photo, plant, run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 def pixels(folder: Path) -> list[str]:

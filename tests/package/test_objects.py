@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from torch.utils.data import DataLoader
@@ -10,9 +10,6 @@ from torch.utils.data import DataLoader
 from dbloader import LMDBDataset, PrefetchLoader, convert, create_loader, open_store
 from tests.support.images import plant_photos
 from tests.support.loaders import thread_loader
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

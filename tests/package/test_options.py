@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +12,6 @@ import pytest
 from dbloader._describe import short_repr
 from dbloader._options import check_choice, check_path, checked_flag, real_number, whole_number
 from dbloader.errors import OptionError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def test_valid_values_are_returned_as_python_types() -> None:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import torch._dynamo  # noqa: F401 # once, not in each fork: optimizers import it, which takes seconds
 from PIL import Image
 
 from tests.support.children import run_script
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 

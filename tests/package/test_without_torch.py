@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import dbloader
 from tests.support.images import WAIT_S, command, plant, plant_kinds, plant_photos
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # Each Python process imports this sitecustomize module, which makes `import torch` raise Python's own error.
 BLOCKER = """

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbloader.errors import OptionError
-from dbloader.queries.parse import Condition, parse
+from dbloader.queries.parse import Condition, Group, parse
 from tests.viewing.stores import quoted
-
-if TYPE_CHECKING:
-    from dbloader.queries.parse import Group
 
 FIELDS = {"score": "float", "n": "int", "caption": "text", "is_test": "bool", "my field": "float", "field.bytes": "int"}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 import tracemalloc
 import zlib
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -15,12 +14,8 @@ from hypothesis import strategies as st
 from dbloader import Record
 from dbloader.errors import DamagedRecordError
 from dbloader.records.columns import CHUNK, COLUMNS, DTYPES, NO_LABEL, ColumnChunk, is_whole, seal_chunk, unseal_chunk
-from dbloader.records.names import join_names, name_at, names_in, pack_names
-from dbloader.records.record import encode
-
-if TYPE_CHECKING:
-    from dbloader.records.names import Names
-    from dbloader.records.record import EncodedRecord
+from dbloader.records.names import Names, join_names, name_at, names_in, pack_names
+from dbloader.records.record import EncodedRecord, encode
 
 SALT = 0x9E3779B9
 NAMES = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=12), max_size=40)

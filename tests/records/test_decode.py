@@ -6,9 +6,10 @@ import io
 import resource
 import struct
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import bson
 import numpy as np
@@ -22,9 +23,6 @@ from dbloader.records.decode import decode, decode_encoded, decode_values
 from dbloader.records.document import open_sealed
 from dbloader.records.record import EncodedRecord, encode
 from tests.support.children import in_child
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SALT = 0x9E3779B9
 

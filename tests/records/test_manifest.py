@@ -7,7 +7,7 @@ import random
 import struct
 import zlib
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import bson
 import numpy as np
@@ -18,10 +18,7 @@ from dbloader.errors import DamagedStoreError, NotAStoreError, StoreError, Store
 from dbloader.records.columns import CHUNK, ColumnChunk
 from dbloader.records.document import open_sealed, seal
 from dbloader.records.manifest import MAX_COUNTED_LABELS, Manifest, Summary
-from dbloader.records.record import encode
-
-if TYPE_CHECKING:
-    from dbloader.records.record import EncodedRecord
+from dbloader.records.record import EncodedRecord, encode
 
 MANIFEST = Manifest(
     length=2**40,

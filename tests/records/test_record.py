@@ -7,7 +7,8 @@ import json
 import math
 import struct
 import zlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 from unittest.mock import Mock
 
 import bson
@@ -23,9 +24,6 @@ from dbloader.records.decode import decode, decode_encoded, decode_values
 from dbloader.records.field_columns import pack_values
 from dbloader.records.record import RESERVED_FIELDS, STANDARD_FIELDS, checked_field_name, encode
 from tests.support.values import ARRAYS, FIELD_NAMES, TEXT, UINT32, VALUES, same
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 HEAD, TAIL, SALT = 4 + 5 + 8, 7 + 8 + 1, 0x9E3779B9
 

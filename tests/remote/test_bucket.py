@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import random
 import resource
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -19,12 +19,7 @@ from dbloader.errors import (
 )
 from tests.support.http_proxy import CUT, SLOW_DOWN, HTTPProxy
 from tests.support.images import plant
-from tests.support.object_store import WAIT_S, keys, put
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.object_store import ObjectStore, Outside
+from tests.support.object_store import WAIT_S, ObjectStore, Outside, keys, put
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("object_store")]
 

@@ -6,18 +6,14 @@ import json
 import sys
 import time
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dbloader.errors import StoreAccessError
 from dbloader.remote.bucket import Bucket
-from tests.support.object_store import KEY, SECRET
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.object_store import ObjectStore, Outside
+from tests.support.object_store import KEY, SECRET, ObjectStore, Outside
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("object_store")]
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from dbloader.sampling import BlockShuffleSampler, OrderedSampler, ShuffleSampler, WeightedSampler
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from dbloader.sampling import ResumableSampler
+from dbloader.sampling import BlockShuffleSampler, OrderedSampler, ResumableSampler, ShuffleSampler, WeightedSampler
 
 LENGTH = 11
 HUGE = 2**50  # a length that allows computing only a few indices

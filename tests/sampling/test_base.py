@@ -6,7 +6,8 @@ import io
 import itertools
 import json
 import pickle
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler
 
 from dbloader.errors import OptionError
-from dbloader.sampling import BlockShuffleSampler, OrderedSampler, SeededBatchSampler, ShuffleSampler
+from dbloader.sampling import BlockShuffleSampler, OrderedSampler, ResumableSampler, SeededBatchSampler, ShuffleSampler
 from dbloader.sampling.base import BLOCK
 from tests.sampling.kinds import (
     HUGE,
@@ -30,11 +31,6 @@ from tests.sampling.kinds import (
     of_each_padded_kind,
     shards,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from dbloader.sampling import ResumableSampler
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* ranks do not divide 6 lanes")
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import warnings
 from bisect import bisect_right
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +20,6 @@ from dbloader.errors import OptionError
 from dbloader.sampling import BlockShuffleSampler
 from tests.sampling.kinds import Sharded
 from tests.support.images import plant_photos
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 LENGTHS = st.lists(st.integers(0, 60), max_size=12)
 ignores_shared_lanes = pytest.mark.filterwarnings("ignore:.* ranks do not divide")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
 from dbloader.sampling.mixture import SHUFFLED, MixtureOrder, whole_shares
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # 50 sources of 1 to 1,000,000 records.
 LENGTHS = [1, 2, 3, 1024, 1025, *(round(10 ** (power * 6 / 45)) for power in range(1, 46))]

@@ -7,7 +7,8 @@ import json
 import multiprocessing
 import os
 import weakref
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch.distributed
@@ -17,9 +18,6 @@ from dbloader.errors import OptionError
 from dbloader.loading.prefetch import PrefetchLoader
 from dbloader.sampling import ShuffleSampler
 from tests.support.images import WAIT_S
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LENGTH = 25
 

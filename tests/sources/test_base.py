@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from dbloader.errors import SourceError
-from dbloader.sources.base import Entry, Problem
+from dbloader.sources.base import Entry, Loaded, Problem
 from dbloader.sources.folder import scan
 from dbloader.sources.open import open_source
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from dbloader.sources.base import Loaded
 
 DATA = bytes(range(256)) * 4
 

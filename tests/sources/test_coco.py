@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +15,6 @@ from dbloader import ImageFormat, LMDBDataset, convert, open_store
 from dbloader.errors import SourceError
 from dbloader.sources.base import Problem
 from tests.support.annotations import entries, problems, source
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CATEGORIES = [{"id": 18, "name": "dög"}, {"id": 3, "name": "中 cat"}]
 

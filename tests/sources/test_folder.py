@@ -6,8 +6,9 @@ import errno
 import os
 import socket
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,15 +16,10 @@ from hypothesis import strategies as st
 
 from dbloader.errors import SourceError
 from dbloader.sources.base import Entry, Problem
-from dbloader.sources.folder import EXTENSIONS, scan
+from dbloader.sources.folder import EXTENSIONS, FolderSource, scan
 from tests.support.children import traced_peak
 from tests.support.images import as_nobody
 from tests.support.tallies import contents, entries, only_entries, tally_of, warnings_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from dbloader.sources.folder import FolderSource
 
 TORCHVISION_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
@@ -150,14 +146,7 @@ def test_links_to_files_folders_and_classes_are_followed(tmp_path: Path) -> None
     (root / "dog").symlink_to("../elsewhere")
     (root / "cat/3.jpg").symlink_to("1.jpg")
     (root / "cat/more").symlink_to(tmp_path / "elsewhere")
-    assert names(scan(root)) == [
-        "cat/1.jpg",
-        "cat/3.jpg",
-        "cat/more/1.jpg",
-        "cat/more/2.jpg",
-        "dog/1.jpg",
-        "dog/2.jpg",
-    ]
+    assert names(scan(root)) == ["cat/1.jpg", "cat/3.jpg", "cat/more/1.jpg", "cat/more/2.jpg", "dog/1.jpg", "dog/2.jpg"]
 
 
 @pytest.mark.parametrize("target", ["cat/a", ""])
@@ -211,7 +200,7 @@ def test_pipes_and_sockets_named_like_images_are_problems(tmp_path: Path, monkey
     Path("cat/zero.jpg").symlink_to("/dev/zero")
     source = scan(tmp_path)
     assert [item.reason for item in contents(source) if isinstance(item, Problem)] == [
-        *("is not a regular file", "cannot be read: No such device or address", "is not a regular file"),
+        *("is not a regular file", "cannot be read: No such device or address", "is not a regular file")
     ]
     assert tally_of(source).skipped == {"": 1}
 

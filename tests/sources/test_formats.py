@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -15,9 +15,6 @@ from dbloader.sources.folder import EXTENSIONS
 from tests.support import jpegs
 from tests.support.conversion import records
 from tests.support.images import encoded, plant
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_extensions_and_formats_match() -> None:

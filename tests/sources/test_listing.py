@@ -5,22 +5,18 @@ from __future__ import annotations
 import json
 import os
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dbloader.errors import SourceError
 from dbloader.records.record import RESERVED_FIELDS
 from dbloader.sources.base import Entry, Problem
-from dbloader.sources.listing import read_listing
+from dbloader.sources.listing import ListingSource, read_listing
 from tests.support.children import traced_peak
 from tests.support.images import plant
 from tests.support.tallies import only_entries
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from dbloader.sources.listing import ListingSource
 
 
 def listed(tmp_path: Path, name: str, content: str | bytes | list[Any] | dict[str, Any]) -> ListingSource:
@@ -185,13 +181,7 @@ def test_mix_of_names_and_integers_as_labels_is_an_error(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("label", "shown"),
-    [
-        ("true", "True"),
-        ("[1]", r"\[1\]"),
-        (str(2**63), str(2**63)),
-        (r'"\ud800"', r"'\\ud800'"),
-    ],
+    ("label", "shown"), [("true", "True"), ("[1]", r"\[1\]"), (str(2**63), str(2**63)), (r'"\ud800"', r"'\\ud800'")]
 )
 def test_label_of_another_type_is_an_error(tmp_path: Path, label: str, shown: str) -> None:
     content = f'{{"path": "a"}}\n{{"path": "b", "label": {label}}}\n'
@@ -247,8 +237,7 @@ def test_row_with_too_few_or_too_many_values_is_a_problem(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "column",
-    [*sorted(RESERVED_FIELDS - {"label", "image"}), "", "$x", "a.b", "a\0b", " x", "x\t", "\ud800"],
+    "column", [*sorted(RESERVED_FIELDS - {"label", "image"}), "", "$x", "a.b", "a\0b", " x", "x\t", "\ud800"]
 )
 def test_column_with_an_invalid_field_name_is_an_error(tmp_path: Path, column: str) -> None:
     message = f"rename the column {re.escape(repr(column))}: "

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import datasets
 import pytest
 
 from dbloader.conversion.convert import convert
 from dbloader.errors import SourceError
-from dbloader.sources.base import Problem
+from dbloader.sources.base import Problem, Source
 from dbloader.sources.open import open_source
 from tests.support.conversion import records
 from tests.support.images import plant, plant_photos
 from tests.support.tallies import only_entries, warnings_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from dbloader.sources.base import Source
 
 
 @pytest.fixture

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import http.server
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -17,13 +18,7 @@ from dbloader.errors import PlaceError, SourceError
 from tests.support.conversion import plan_conversion
 from tests.support.http_proxy import HTTPProxy
 from tests.support.images import photo, plant
-from tests.support.object_store import listed, plan_then_change, put, put_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.support.object_store import ObjectStore, Outside
+from tests.support.object_store import ObjectStore, Outside, listed, plan_then_change, put, put_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("object_store")]
 

@@ -8,8 +8,10 @@ import os
 import pickle
 import re
 import struct
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import lmdb
 import numpy as np
@@ -20,17 +22,11 @@ from dbloader import convert, open_store
 from dbloader.errors import SourceError
 from dbloader.sources.base import Entry, Problem
 from dbloader.sources.open import find_lmdb
-from dbloader.sources.other_lmdb import read_lmdb
+from dbloader.sources.other_lmdb import LMDBSource, read_lmdb
 from tests.support.images import photo, picture
 from tests.support.tallies import contents, entries, problems, warnings_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
-
-    from dbloader.sources.other_lmdb import LMDBSource
-
-    SourceOf = Callable[[Mapping[bytes, bytes]], LMDBSource]
+SourceOf = Callable[[Mapping[bytes, bytes]], LMDBSource]
 
 
 def pack(path: Path, values: Mapping[bytes, bytes], *, subdir: bool = False) -> Path:

@@ -6,7 +6,7 @@ import datetime
 import json
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,16 +16,13 @@ from dbloader import convert, open_store
 from dbloader.errors import SourceError
 from dbloader.exports.export import export_store
 from dbloader.sources import parquet_files
-from dbloader.sources.base import Entry, Problem
+from dbloader.sources.base import Entry, Problem, Source
 from dbloader.sources.open import find_tables
 from dbloader.sources.parquet import read_parquet
 from tests.support.conversion import interrupt, peak_of_conversion, records
 from tests.support.hugging_face import run_datasets
 from tests.support.images import photo, plant, plant_photos
 from tests.support.tallies import contents, entries, only_entries, problems, warnings_of
-
-if TYPE_CHECKING:
-    from dbloader.sources.base import Source
 
 
 def table(features: dict[str, Any] | None = None, **columns: Any) -> pa.Table:
@@ -79,12 +76,7 @@ def test_files_of_hugging_face_datasets_are_converted(tmp_path: Path, save: str,
         (f"{n}.jpg", photo(n), n % 2 if n else None) for n in range(7)
     ]
     assert [record.fields for record in found] == [
-        {
-            "text": None if n == 3 else f"t{n}",
-            "boxes": [{"x": 0.5}] * n,
-            "grid": [[1.0, 2.0], [3.0, n]],
-            "width_": 5,
-        }
+        {"text": None if n == 3 else f"t{n}", "boxes": [{"x": 0.5}] * n, "grid": [[1.0, 2.0], [3.0, n]], "width_": 5}
         for n in range(7)
     ]
     with open_store(tmp_path / "out.lmdb") as store:
@@ -245,10 +237,7 @@ def test_table_may_name_image_files_below_its_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("columns", "which"),
-    [
-        ({"a": [1], "b": ["x"]}, "the columns are 'a', 'b'"),
-        ({"a": [b"1"], "b": [b"2"]}, "it may be each of 'a', 'b'"),
-    ],
+    [({"a": [1], "b": ["x"]}, "the columns are 'a', 'b'"), ({"a": [b"1"], "b": [b"2"]}, "it may be each of 'a', 'b'")],
 )
 def test_table_without_an_unambiguous_image_column_is_refused(tmp_path: Path, columns: Any, which: str) -> None:
     message = f"x.parquet: cannot tell which column is the image: {which}; call the right one 'image'$"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +12,6 @@ from dbloader import ImageFormat, Record, convert, open_store, write_store
 from dbloader.errors import OptionError, SourceError, StoreExistsError, StoreNotFoundError
 from tests.support.conversion import events, interrupt, records
 from tests.support.images import photo, picture, plant, plant_kinds, plant_photos
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FIELDS: dict[str, Any] = {
     "caption": "a c\u00e4t",

@@ -11,7 +11,8 @@ import signal
 import subprocess
 import tarfile
 import zipfile
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,21 +21,15 @@ import pytest
 import dbloader.stores.writer
 from dbloader import convert, open_store
 from dbloader.checking.verify_store import verify_store
+from dbloader.conversion.report import Progress
 from dbloader.errors import SourceError
 from dbloader.sources.base import Entry, Problem
 from dbloader.sources.open import find_archives
-from dbloader.sources.tar import read_tars
+from dbloader.sources.tar import TarSource, read_tars
 from tests.support.children import in_child
 from tests.support.conversion import records, report_lines
 from tests.support.images import photo, plant_photos
 from tests.support.tallies import contents, entries, problems, tally_of, warnings_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from dbloader.conversion.report import Progress
-    from dbloader.sources.tar import TarSource
 
 
 def pack(path: Path, files: Mapping[str, bytes]) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +12,6 @@ from dbloader.errors import SourceError
 from dbloader.sources.base import Problem
 from tests.support.annotations import entries, problems, source
 from tests.support.images import plant
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def xml(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -11,10 +12,6 @@ from dbloader.errors import ConversionError, SourceError
 from dbloader.sources.base import Entries, Entry, Problem
 from tests.support.annotations import entries, problems, source
 from tests.support.images import photo, plant
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -84,7 +81,7 @@ def test_label_file_that_cannot_be_opened_is_a_problem(yolo: Callable[..., Path]
     labels = photos.parents[1] / "labels" / "train"
     (labels / "2.txt").symlink_to("gone")
     assert problems(listing, photos) == [
-        Problem("2.jpg", "its labels 2.txt cannot be used: cannot be read: No such file or directory"),
+        Problem("2.jpg", "its labels 2.txt cannot be used: cannot be read: No such file or directory")
     ]
 
 

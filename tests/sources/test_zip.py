@@ -5,7 +5,9 @@ from __future__ import annotations
 import struct
 import tracemalloc
 import zipfile
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,16 +16,10 @@ from dbloader.errors import SourceError
 from dbloader.sources import zip as zips
 from dbloader.sources.base import Entries
 from dbloader.sources.open import find_archives
-from dbloader.sources.zip import read_zips
+from dbloader.sources.zip import ZipSource, read_zips
 from tests.support.conversion import events, records
 from tests.support.images import photo, plant_photos
 from tests.support.tallies import contents, entries, problems, tally_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from dbloader.sources.zip import ZipSource
 
 
 def pack(path: Path, files: Mapping[str, bytes], compression: int = zipfile.ZIP_DEFLATED, **options: Any) -> Path:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from torch.utils.data import DataLoader, Subset
@@ -16,10 +18,6 @@ from dbloader.errors import OptionError
 from dbloader.stores.open import open_store
 from tests.support.conversion import plan_conversion, siblings, verified
 from tests.support.images import plant_photos
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 REFUSED = r"the new store would replace or change its own source .*: name another place"
 SHARD = "shards.lmdb/first"  # a placeholder for the first shard

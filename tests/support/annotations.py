@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from dbloader.sources.base import Entry, Problem
+from dbloader.sources.base import Entry, Problem, Source
 from dbloader.sources.open import open_source
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from dbloader.sources.base import Source
 
 
 def source(listing: Path, root: Path) -> Source:

@@ -8,19 +8,16 @@ import select
 import shutil
 import signal
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dbloader import Record
 from dbloader.records.record import encode
+from dbloader.stores.base import Store
 from dbloader.stores.lmdb.publish_shards import index_shards, put_manifest
 from dbloader.stores.open import create_store
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from dbloader.stores.base import Store
 
 WAIT_S = 60.0  # only a failing test waits this long
 

@@ -11,15 +11,13 @@ import sys
 import tempfile
 import tracemalloc
 import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from multiprocessing.context import ForkProcess
+from pathlib import Path
+from typing import Any
 
 from dbloader.errors import DBLoaderError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from multiprocessing.context import ForkProcess
-    from pathlib import Path
 
 WAIT_S = 60
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import json
 import multiprocessing
+import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,18 +16,13 @@ from dbloader.conversion import convert_files
 from dbloader.conversion.convert import convert
 from dbloader.conversion.parallel import return_large_blocks
 from dbloader.conversion.parts.anywhere import plan_parts
+from dbloader.conversion.parts.plan import Plan
+from dbloader.conversion.report import Progress, Report
 from dbloader.conversion.settings import Settings
+from dbloader.records.record import Record
 from dbloader.stores.open import open_store
 from tests.contracts.records import stored
 from tests.support.children import from_child
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable
-
-    from dbloader.conversion.parts.plan import Plan
-    from dbloader.conversion.report import Progress, Report
-    from dbloader.records.record import Record
 
 fork = multiprocessing.get_context("fork")
 

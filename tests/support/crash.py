@@ -8,11 +8,14 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.context import ForkProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pytest
+from _pytest.mark import ParameterSet
 
 import dbloader.stores.writer
 from dbloader.cli import main
@@ -22,12 +25,6 @@ from dbloader.stores.open import open_store
 from tests.contracts.records import stored
 from tests.support.conversion import documents
 from tests.support.images import WAIT_S, plant_kinds, plant_photos
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from multiprocessing.context import ForkProcess
-
-    from _pytest.mark import ParameterSet
 
 FILES = 400
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,9 +14,6 @@ from dbloader.decoding.crops import RandomResizedCrop
 from dbloader.sampling.rng import SampleRNG
 from dbloader.sampling.shuffle import ShuffleSampler
 from tests.support.images import photo, plant
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LENGTH = 24
 SEED = 5

@@ -16,11 +16,11 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dbloader import convert
 from dbloader.conversion.parts.part import list_parts
@@ -28,9 +28,6 @@ from dbloader.conversion.parts.plan import partial_folder
 from tests.support.conversion import documents, plan_conversion
 from tests.support.crash import Whole, check_whole
 from tests.support.images import plant_kinds, plant_photos
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 ENGINES = ("threads", "processes", "ray", "dask", "array")
 SHARDS = (1, 3, 64)

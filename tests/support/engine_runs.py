@@ -13,11 +13,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
@@ -27,9 +28,6 @@ from dbloader.conversion.parts.publish import publish
 from tests.support.conversion import plan_conversion
 from tests.support.engine_kills import Killer
 from tests.support.images import KINDS, plant_kinds, plant_photos
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SHARDS = 6
 WAIT_S = 300

@@ -18,9 +18,10 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -30,9 +31,6 @@ from dbloader import PrefetchLoader, create_loader, open_store, write_store
 from dbloader.errors import DBLoaderError
 from dbloader.sampling import SeededBatchSampler, ShuffleSampler
 from dbloader.sampling.permutation import Permutation
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 LENGTH, BATCH, EPOCHS = 25, 4, 2  # with one or two processes, the last batches are smaller
 QUICK = False  # interrupt only at some steps, and use only loaders that start quickly
@@ -375,11 +373,7 @@ def of_accelerate(folder: Path) -> Iterator[Check]:
     yield Check("PrefetchLoader of prepare(shuffle=True), dispatched", EPOCHS, wrong)
     for what, make in kinds.items():
         loader = make(accelerator)
-        yield refused(
-            f"skip_first_batches({what})",
-            partial(skip_first_batches, loader, 2),
-            "load_state_dict()",
-        )
+        yield refused(f"skip_first_batches({what})", partial(skip_first_batches, loader, 2), "load_state_dict()")
 
 
 # The Hugging Face Trainer

@@ -10,9 +10,10 @@ import struct
 import subprocess
 import sys
 import zlib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import numpy as np
@@ -20,9 +21,6 @@ from PIL import Image
 
 from dbloader.cli import group
 from tests.support import jpegs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 WAIT_S = 60.0  # for processes that end by themselves; only failing tests wait this long
 NOBODY = 65534

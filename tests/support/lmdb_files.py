@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import lmdb
 
 from dbloader.records.columns import seal_chunk, unseal_chunk
 from dbloader.records.document import open_sealed, seal
 from dbloader.stores.lmdb.keys import RECORDS, column_key, record_key
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 ONE_ENVIRONMENT = 2  # two descriptors: one of LMDB, one of the readahead
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from torch.utils.data import BatchSampler, Dataset, SequentialSampler
 from typing_extensions import override
@@ -10,9 +11,6 @@ from typing_extensions import override
 from dbloader.batches.fetchers import create_fetcher
 from dbloader.loading.processes import ProcessLoader
 from dbloader.loading.threads import ThreadLoader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 T = TypeVar("T")
 

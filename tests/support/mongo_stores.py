@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bson.raw_bson import RawBSONDocument
+from pymongo.database import Database
 from pymongo.write_concern import WriteConcern
 
+from dbloader import Record
 from dbloader.stores.mongo.uri import parse
 from tests.contracts.records import WAIT_S, write
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from pymongo.database import Database
-
-    from dbloader import Record
-    from tests.support.mongo import Mongod, ReplicaSet, Server
+from tests.support.mongo import Mongod, ReplicaSet, Server
 
 
 @contextmanager

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,14 +15,9 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 from typing_extensions import override
 
 from dbloader.conversion.write_store import write_store
+from dbloader.records.record import Record
 from dbloader.stores.open import open_store
 from tests.support.images import encoded
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from dbloader.records.record import Record
 
 
 class Items(Dataset[Any]):

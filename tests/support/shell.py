@@ -11,15 +11,12 @@ import subprocess
 import sys
 import termios
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from dbloader.cli import main
 from tests.support.images import WAIT_S, Outcome, command, running
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Shell:

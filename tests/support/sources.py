@@ -7,7 +7,8 @@ import json
 import pickle
 import tarfile
 import zipfile
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import lmdb
 import pyarrow
@@ -15,9 +16,6 @@ import pyarrow.parquet
 
 from dbloader import ImageFormat, convert
 from tests.support.images import photo, picture
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FILES = {
     "bird/0.png": picture("PNG"),

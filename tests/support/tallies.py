@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dbloader.sources.base import Entries, Entry, Problem
-
-if TYPE_CHECKING:
-    from dbloader.sources.base import Source, Tally
+from dbloader.sources.base import Entries, Entry, Problem, Source, Tally
 
 
 def entries(source: Source) -> list[Entry]:

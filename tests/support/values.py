@@ -63,9 +63,7 @@ ARRAYS = arrays.arrays(DTYPES, arrays.array_shapes(min_dims=0, max_dims=3, min_s
 FLOATS = st.floats().map(lambda number: math.nan if math.isnan(number) else number)
 PLAIN = st.none() | st.booleans() | INT64 | FLOATS | TEXT | st.binary(max_size=50)
 VALUES = st.recursive(
-    PLAIN | ARRAYS,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4),
-    max_leaves=12,
+    PLAIN | ARRAYS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4), max_leaves=12
 )
 FIELD_NAMES = KEYS.filter(lambda key: key and "." not in key and key not in RESERVED_FIELDS)
 UINT32 = st.integers(0, 2**32 - 1)

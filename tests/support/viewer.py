@@ -6,16 +6,14 @@ import os
 import signal
 import socket
 import subprocess
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.client import HTTPResponse
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import httpx
 
 from tests.support.images import WAIT_S, command, running
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 END_OF_LINES = "Ctrl-C ends the viewer."
 

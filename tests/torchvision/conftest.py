@@ -5,15 +5,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from dbloader import convert
 from tests.support import jpegs
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LENGTH = 12
 

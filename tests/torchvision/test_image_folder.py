@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
 from dbloader import LMDBDataset
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 datasets = pytest.importorskip(
     "torchvision.datasets", reason="torchvision is not installed: scripts/frameworks torchvision"

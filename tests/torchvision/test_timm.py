@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +11,6 @@ import torch
 from dbloader import LMDBDataset, create_loader
 from dbloader.decoding import ResizeCenterCrop
 from dbloader.device import Normalize
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 REASON = "timm is not installed: scripts/frameworks torchvision"
 timm = pytest.importorskip("timm", reason=REASON)

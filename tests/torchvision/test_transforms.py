@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +11,6 @@ import torch
 from torch.utils.data import DataLoader
 
 from dbloader import LMDBDataset, create_loader
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 REASON = "torchvision is not installed: scripts/frameworks torchvision"
 datasets = pytest.importorskip("torchvision.datasets", reason=REASON)

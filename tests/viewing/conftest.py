@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -10,14 +12,7 @@ from dbloader import Record, convert
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
 from tests.support.images import photo, plant_photos
-from tests.support.viewer import ask, viewer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.support.viewer import Answer, Viewer
-
+from tests.support.viewer import Answer, Viewer, ask, viewer
 
 SVG = b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>"
 HTML = b"<!doctype html><script>alert(1)</script>"

@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 import operator
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from dbloader import Record
 from dbloader.queries.parse import EVENTS
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 CLASSES = ("cat", "maine coon", 'a "quoted" \\ one', "class:dog", "", " blank ", "Katze ü")
 WORDS = ("cat", "_01", "ü", "x y", "a,b", 'q"q', "é\\", "-dash", "line\nbreak", "damaged", "width<9")

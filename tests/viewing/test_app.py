@@ -6,10 +6,11 @@ import json
 import re
 import socket
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -20,17 +21,12 @@ from dbloader import convert, copy_store
 from dbloader._machine import cpu_count
 from dbloader.stores.open import open_store
 from dbloader.viewing import summary
-from dbloader.viewing.app import ROUTES, ViewerState, create_app
+from dbloader.viewing.app import ROUTES, ViewerRequest, ViewerState, create_app
 from dbloader.viewing.selection import Selections
 from tests.support.images import WAIT_S, plant_photos
+from tests.support.mongo import Mongod
 from tests.support.viewer import ask, browser, viewer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from dbloader.viewing.app import ViewerRequest
-    from tests.support.mongo import Mongod
-    from tests.viewing.conftest import Opened
+from tests.viewing.conftest import Opened
 
 STORES = "s must be an integer from 0 to 1, got '2'"
 HUGE = "9" * 5000  # more digits than Python converts to an int
@@ -249,9 +245,7 @@ def blocked() -> Iterator[tuple[Blocked, int, list[str]]]:
         yield route, port, begun
 
 
-def test_decoding_uses_one_thread_per_core_and_delays_no_other_route(
-    blocked: tuple[Blocked, int, list[str]],
-) -> None:
+def test_decoding_uses_one_thread_per_core_and_delays_no_other_route(blocked: tuple[Blocked, int, list[str]]) -> None:
     (route, port, begun), cores = blocked, cpu_count()
     with ThreadPoolExecutor(3 * cores) as clients:
         answers = [clients.submit(ask, port, f"/decoded/{n}") for n in range(3 * cores)]

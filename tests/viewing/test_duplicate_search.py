@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +18,6 @@ from dbloader.viewing.reports import list_duplicates
 from dbloader.viewing.selection import Selections
 from tests.support.images import WAIT_S, encoded, scene
 from tests.viewing.stores import write_records
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

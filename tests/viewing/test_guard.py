@@ -7,16 +7,12 @@ import hashlib
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 import dbloader.viewing
-from tests.support.viewer import ask, viewer
-
-if TYPE_CHECKING:
-    from tests.support.viewer import Answer
-    from tests.viewing.conftest import Opened
+from tests.support.viewer import Answer, ask, viewer
+from tests.viewing.conftest import Opened
 
 STYLE = hashlib.sha256((Path(dbloader.viewing.__file__).parent / "static/style.css").read_bytes()).digest()
 CSP = (

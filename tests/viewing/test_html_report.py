@@ -6,7 +6,8 @@ import re
 import subprocess
 import sys
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,9 +21,6 @@ from dbloader.viewing.html_report import write_html
 from tests.contracts.records import write
 from tests.support.images import WAIT_S, photo, plant, run
 from tests.support.lmdb_files import tamper_with_records
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HOSTILE = (
     "<script>alert(1)</script>",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +12,6 @@ from dbloader.errors import OptionError
 from dbloader.viewing.listing import FORMATS, stream_listing
 from dbloader.viewing.selection import Selections
 from tests.viewing.stores import CLASSES, random_query, some_records, write_records
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ODD_NAMES = (
     *("a,b.jpg", 'q"q".jpg', "two\nlines.jpg", "cr\r.jpg", "  blank ", "ü/é.jpg", "back\\xe9.jpg", "\ufeffmark.jpg"),

@@ -6,8 +6,10 @@ import json
 import os
 import stat
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -15,6 +17,7 @@ from starlette.testclient import TestClient
 import dbloader
 from dbloader import Record, copy_store, open_store
 from dbloader.errors import DBLoaderError, OptionError, SourceError
+from dbloader.stores.base import Store
 from dbloader.viewing import summary
 from dbloader.viewing.app import ViewerState, create_app
 from dbloader.viewing.marks import Marks
@@ -22,12 +25,6 @@ from dbloader.viewing.selection import Selections
 from dbloader.viewing.sorting import sort_records
 from tests.support.images import NOBODY, as_nobody
 from tests.viewing.stores import write_records
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from dbloader.stores.base import Store
 
 CLASSES = ("cat", "dog", "maine coon")
 

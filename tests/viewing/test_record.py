@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
@@ -15,6 +16,7 @@ from dbloader import Record, open_store
 from dbloader.errors import NotAnImageError, OptionError, RecordIndexError
 from dbloader.images.preview import media_type
 from dbloader.records.record import encode
+from dbloader.stores.base import Store
 from dbloader.stores.open import create_store
 from dbloader.viewing.app import ViewerState, create_app
 from dbloader.viewing.files import stored_file
@@ -22,11 +24,6 @@ from dbloader.viewing.record import show_record
 from tests.support import jpegs
 from tests.support.damaged import flip
 from tests.support.images import encoded, multi_picture, photo
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from dbloader.stores.base import Store
 
 SVG = b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>"
 HTML = b"<html><script>alert(1)</script></html>"

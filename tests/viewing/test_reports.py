@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dbloader import Record, convert, find_duplicates, open_store
+from dbloader.stores.base import Store
 from dbloader.viewing.record import show_record
 from dbloader.viewing.reports import ConversionReport, list_duplicates
 from tests.contracts.records import write
 from tests.support.images import encoded, photo, plant, plant_kinds, scene
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from dbloader.stores.base import Store
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,10 +13,6 @@ from dbloader import Record, open_store
 from dbloader.errors import OptionError
 from dbloader.viewing.selection import Selections
 from tests.viewing.stores import random_query, some_events, some_records, write_records
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 COUNT = 9_000  # three chunks of columns
 

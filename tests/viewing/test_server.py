@@ -12,11 +12,12 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import httpx
 import pytest
+from PIL import Image
 
 import dbloader
 from dbloader import convert
@@ -24,12 +25,8 @@ from dbloader.decoding import RandomResizedCrop
 from dbloader.errors import NotAStoreError, OptionError, StoreNotFoundError
 from dbloader.viewing.training_options import load_transform
 from tests.support.images import WAIT_S, plant, plant_photos, run, wait_until
+from tests.support.mongo import Mongod
 from tests.support.viewer import ask, browser, viewer
-
-if TYPE_CHECKING:
-    from PIL import Image
-
-    from tests.support.mongo import Mongod
 
 LINK = re.compile(r"Open http://127\.0\.0\.1:([0-9]+)/\?token=[0-9A-Za-z_-]{43}")
 NO_DISPLAY = {"DISPLAY": "", "WAYLAND_DISPLAY": "", "SSH_CONNECTION": ""}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +20,6 @@ from dbloader.viewing.selection import Selections
 from dbloader.viewing.sorting import find_position, sort_records
 from tests.viewing.stores import random_query, some_records, write_records
 from tests.viewing.test_summary import SIZES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 def expected(records: list[Record], found: list[int], value_of: Callable[[Record], Any], *, down: bool) -> list[int]:

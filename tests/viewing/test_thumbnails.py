@@ -7,7 +7,9 @@ import shutil
 import struct
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pillow_heif
@@ -18,17 +20,12 @@ from dbloader import Record, convert, open_store
 from dbloader.errors import DamagedRecordError, ImageError, OptionError, RecordIndexError
 from dbloader.images.preview import TURNS, legend_of
 from dbloader.records.record import encode
+from dbloader.stores.base import Store
 from dbloader.stores.open import create_store
 from dbloader.viewing.thumbnails import SIDES, Thumbnails
 from tests.support import jpegs
 from tests.support.images import KINDS, STORED, encoded, large_png, photo, plant_kinds
 from tests.support.lmdb_files import tamper_with_records
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from dbloader.stores.base import Store
 
 WIDTH, HEIGHT = 700, 500
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,10 +23,6 @@ from dbloader.viewing.training import show_batch, show_epochs, show_image, to_pn
 from dbloader.viewing.training_options import Options
 from tests.support import jpegs
 from tests.support.images import encoded, photo, plant
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 LENGTH = 23
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -13,17 +14,12 @@ from dbloader.errors import DamagedRecordError, DamagedStoreError, NotAStoreErro
 from dbloader.records.columns import CHUNK, COLUMNS, seal_chunk
 from dbloader.records.document import seal
 from dbloader.records.record import encode
+from dbloader.stores.base import Store
 from dbloader.stores.lmdb.keys import column_key, event_key, record_key
 from dbloader.stores.open import create_store
 from tests.contracts.records import documents_of, make_records, salt_of, small_records, stored, write
 from tests.support.children import in_child
 from tests.support.lmdb_files import change_manifest, chunk_at, put_chunk, tamper, value_at
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from dbloader.stores.base import Store
 
 
 @pytest.mark.parametrize("pages", [0.1, 2, 3, 7.9])

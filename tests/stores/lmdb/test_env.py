@@ -7,23 +7,19 @@ import os
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from dbloader import open_store
 from dbloader.errors import NotAStoreError
+from dbloader.stores.base import Store
+from dbloader.stores.lmdb import env
 from dbloader.stores.lmdb.handle import LMDBHandle
 from dbloader.stores.lmdb.store import LMDBStore
 from tests.contracts.records import WAIT_S, documents_of, make_records, stored
 from tests.support.children import in_child
 from tests.support.lmdb_files import ONE_ENVIRONMENT, open_descriptors, tamper
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from dbloader.stores.base import Store
-    from dbloader.stores.lmdb import env
 
 
 def shared(store: Store) -> env.Environment:

@@ -9,10 +9,11 @@ import random
 import resource
 import shutil
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import bson
 import lmdb
@@ -29,9 +30,6 @@ from dbloader.records.record import encode
 from dbloader.stores.open import create_store
 from tests.support.lmdb_files import tamper, value_at
 from tests.support.values import LIES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 TRIALS = [8, pytest.param(int(os.environ.get("DBLOADER_TRIALS", "10")), marks=pytest.mark.nightly)]
 RECORDS = 40

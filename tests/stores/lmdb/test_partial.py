@@ -6,7 +6,7 @@ import os
 import resource
 import shutil
 import signal
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import lmdb
 import pytest
@@ -20,9 +20,6 @@ from dbloader.stores.open import create_store
 from tests.contracts.records import check_is, check_resumes, documents_of, stored, write, write_nothing, write_partial
 from tests.support.children import in_child
 from tests.support.lmdb_files import fill_disk
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def records_of(count: int, nbytes: int) -> list[Record]:

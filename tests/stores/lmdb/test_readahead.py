@@ -7,7 +7,8 @@ import mmap
 import os
 import random
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +17,6 @@ from dbloader import Record, write_store
 from dbloader.stores.lmdb.readahead import ReadAhead
 from dbloader.stores.open import open_store
 from tests.support.images import WAIT_S
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PAGE = mmap.PAGESIZE
 HEAD = 16  # bytes of a page's header, before its value

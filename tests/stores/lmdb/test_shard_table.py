@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import bson
 import lmdb
@@ -22,10 +24,6 @@ from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER
 from tests.contracts.records import make_records
 from tests.stores.lmdb.test_sharded import write_shards
 from tests.support.lmdb_files import value_at
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 def numbers(*values: int) -> bytes:
@@ -99,10 +97,7 @@ def test_manifest_and_index_have_the_documented_form(place: Path) -> None:
     assert data[data.index(b"version\0") - 1] == 0x10  # int32
     assert type(values["crc32"]) is Int64
     meta = [b"column/%s/%s" % (name.encode(), bytes(8)) for name in columns]
-    assert content(place / values["index"]) == {
-        "meta": sorted([*meta, b"manifest", b"shards"]),
-        "records": [],
-    }
+    assert content(place / values["index"]) == {"meta": sorted([*meta, b"manifest", b"shards"]), "records": []}
     assert value_at(place / values["index"], b"meta", b"shards") == b""
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from typing_extensions import override
@@ -14,6 +15,7 @@ from dbloader.errors import DamagedStoreError
 from dbloader.records.columns import CHUNK
 from dbloader.records.document import move_document
 from dbloader.records.field_columns import MAX_FIELDS
+from dbloader.records.manifest import Manifest
 from dbloader.records.record import encode
 from dbloader.stores.lmdb.publish_shards import index_shards, put_manifest
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
@@ -23,11 +25,6 @@ from tests.contracts.processes import ProcessesContract
 from tests.contracts.reading import ReadingContract
 from tests.contracts.records import make_records, salt_of
 from tests.support.lmdb_files import tamper_with_records
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from dbloader.records.manifest import Manifest
 
 
 def write_shards(place: str, records: list[Record], bounds: list[int]) -> Manifest:

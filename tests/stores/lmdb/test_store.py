@@ -6,8 +6,9 @@ import multiprocessing
 import os
 import resource
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import lmdb
 import pytest
@@ -27,22 +28,11 @@ from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.lmdb.writer import LMDBWriter
 from dbloader.stores.open import create_store
 from tests.contracts.backend import FileBackend
-from tests.contracts.records import (
-    WAIT_S,
-    documents_of,
-    make_records,
-    stored,
-    write,
-    write_nothing,
-    write_partial,
-)
+from tests.contracts.records import WAIT_S, documents_of, make_records, stored, write, write_nothing, write_partial
 from tests.contracts.store import StoreContract
 from tests.support.children import in_child
 from tests.support.images import as_nobody
 from tests.support.lmdb_files import tamper_with_records
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class TestLMDBStore(FileBackend, StoreContract):

@@ -6,20 +6,14 @@ import errno
 import fcntl
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import bson
 import pytest
 
 from dbloader import open_store
-from dbloader.errors import (
-    DamagedStoreError,
-    NotAStoreError,
-    StoreAccessError,
-    StoreError,
-    StoreExistsError,
-)
+from dbloader.errors import DamagedStoreError, NotAStoreError, StoreAccessError, StoreError, StoreExistsError
 from dbloader.records.record import encode
 from dbloader.stores.lmdb import partial
 from dbloader.stores.lmdb.keys import column_key
@@ -29,9 +23,6 @@ from tests.contracts.records import check_is, make_records, write, write_nothing
 from tests.support.children import in_child
 from tests.support.images import as_nobody
 from tests.support.lmdb_files import tamper, value_at
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def test_store_has_the_permissions_of_the_umask(tmp_path: Path) -> None:

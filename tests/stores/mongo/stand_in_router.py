@@ -16,8 +16,9 @@ import struct
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import bson
 from bson.codec_options import CodecOptions
@@ -27,10 +28,6 @@ from pymongo.errors import PyMongoError
 from typing_extensions import override
 
 from tests.support.mongo import HOST, Mongod, Server
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 RAW: CodecOptions[Any] = CodecOptions(document_class=RawBSONDocument)
 HEADER = struct.Struct("<iiii")

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from dbloader.stores.mongo.schema import COLUMNS_INDEX
 from dbloader.stores.mongo.store import MongoStore
 from tests.contracts.records import make_records, write
-from tests.support.mongo import records_of
-
-if TYPE_CHECKING:
-    from tests.support.mongo import Server
+from tests.support.mongo import Server, records_of
 
 RECORDS = make_records(200)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -16,12 +17,8 @@ from dbloader.stores.mongo import catalog, connection, partial
 from dbloader.stores.open import create_store
 from tests.contracts.records import check_is, make_records, write, write_nothing, write_one_by_one
 from tests.support.children import in_child
+from tests.support.mongo import Mongod, Server
 from tests.support.mongo_stores import database_of, document_of, records_in
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.mongo import Mongod, Server
 
 RECORDS = make_records(60)
 

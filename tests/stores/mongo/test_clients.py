@@ -5,24 +5,20 @@ from __future__ import annotations
 import gc
 import os
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote_plus
 
 import pytest
+from pymongo import MongoClient
 
 from dbloader import open_store
 from dbloader.errors import PlaceError, StoreAccessError
 from tests.contracts.records import documents_of, make_records, stored, write
 from tests.support.images import command, plant_photos, running
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pymongo import MongoClient
-
-    from tests.support.mongo import Mongod
+from tests.support.mongo import Mongod
 
 RECORDS = make_records(4)
 PASSWORD = "s3cret/@:%"  # the password of `mongod_with_users`

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -15,13 +16,8 @@ from dbloader.errors import StoreError, StoreUnreachableError
 from dbloader.stores.mongo import connection
 from dbloader.stores.open import create_store
 from tests.contracts.records import check_resumes, documents_of, make_records, stored, write, write_one_by_one
-from tests.support.mongo import Proxy
+from tests.support.mongo import Mongod, Proxy
 from tests.support.mongo_stores import database_of, records_in, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.mongo import Mongod
 
 RECORDS = make_records(30)
 SHORT = "timeoutMS=1000&serverSelectionTimeoutMS=500&connectTimeoutMS=500"
@@ -95,10 +91,7 @@ def slow_records() -> list[Record]:
 @pytest.mark.slow
 def test_reading_over_slow_line_succeeds(mongod: Mongod, mongod_uri: str) -> None:
     write(mongod_uri, slow_records())
-    with (
-        Proxy(mongod.port, bytes_per_s=1e6) as proxy,
-        open_store(f"{proxy.through(mongod_uri)}?{SLOW}") as store,
-    ):
+    with Proxy(mongod.port, bytes_per_s=1e6) as proxy, open_store(f"{proxy.through(mongod_uri)}?{SLOW}") as store:
         assert stored(store, range(8)) == documents_of(slow_records())
         # Only an incomplete response is sent again.
         assert proxy.bytes_to_client < 1.8 * 2e6

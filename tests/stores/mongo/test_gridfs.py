@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +16,8 @@ from dbloader.stores.mongo import partial
 from dbloader.stores.mongo.gridfs import LargeRecords
 from dbloader.stores.open import create_store
 from tests.contracts.records import documents_of, stored, write, write_nothing, write_one_by_one
+from tests.support.mongo import Mongod, Server
 from tests.support.mongo_stores import check_alone, database_of, fault, records_in, write_through_fault
-
-if TYPE_CHECKING:
-    from tests.support.mongo import Mongod, Server
 
 MAX_ON_SERVER = 16 * 2**20  # the limit of the server and of docs/format.md
 # With the limit that `_small_limit` sets, each record has three chunks in GridFS.

@@ -11,8 +11,10 @@ import os
 import random
 import resource
 import warnings
+from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import bson
 import pytest
@@ -29,13 +31,8 @@ from dbloader.stores.mongo.connection import Connection
 from dbloader.stores.mongo.uri import parse
 from dbloader.stores.open import create_store
 from tests.contracts.records import make_records, stored, write_one_by_one
+from tests.support.mongo import Mongod
 from tests.support.values import LIES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.support.mongo import Mongod
 
 TRIALS = int(os.environ.get("DBLOADER_TRIALS", "6"))
 _AT_ONCE = 20  # trials in one test

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from dbloader import Record
 from dbloader.stores.open import create_store
 from tests.contracts.records import check_is, make_records, write_one_by_one, write_partial
+from tests.support.mongo import Mongod
 from tests.support.mongo_stores import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.mongo import Mongod
 
 RECORDS = make_records(60)
 # The writer repeats a command within a second. The server runs the first attempt only after two more commits.

@@ -7,13 +7,15 @@ import signal
 import time
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from dbloader import Record
 from dbloader.errors import StoreLockedError
 from dbloader.stores.mongo import catalog, lease
 from dbloader.stores.open import create_store
+from dbloader.stores.writer import Writer
 from tests.contracts.records import (
     check_is,
     documents_of,
@@ -24,19 +26,8 @@ from tests.contracts.records import (
     write_partial,
 )
 from tests.support.children import in_child
-from tests.support.mongo_stores import (
-    database_of,
-    document_of,
-    expire_lease,
-    fault,
-    insert_late,
-    wait_until,
-)
-
-if TYPE_CHECKING:
-    from dbloader import Record
-    from dbloader.stores.writer import Writer
-    from tests.support.mongo import Mongod, Server
+from tests.support.mongo import Mongod, Server
+from tests.support.mongo_stores import database_of, document_of, expire_lease, fault, insert_late, wait_until
 
 RECORDS, OTHERS = make_records(60), make_records(60, seed=5)
 OVERTAKEN = "another process has taken over the conversion"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,10 +14,8 @@ from dbloader.errors import DamagedStoreError, NotAStoreError, StoreError, Store
 from dbloader.stores.mongo import connection
 from dbloader.stores.open import create_store
 from tests.contracts.records import check_is, documents_of, make_records, stored, write, write_nothing, write_one_by_one
+from tests.support.mongo import Mongod, ReplicaSet, Server
 from tests.support.mongo_stores import check_alone, database_of, fault, paused, records_in, wait_for_all_members
-
-if TYPE_CHECKING:
-    from tests.support.mongo import Mongod, ReplicaSet, Server
 
 RECORDS = make_records(60)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,22 +12,10 @@ from dbloader.datasets.mongo import MongoDataset
 from dbloader.stores.mongo.store import MongoStore
 from tests.contracts.mongo import MongoBackend
 from tests.contracts.reading import ReadingContract
-from tests.contracts.records import (
-    check_is,
-    check_resumes,
-    documents_of,
-    make_records,
-    stored,
-    write,
-    write_partial,
-)
+from tests.contracts.records import check_is, check_resumes, documents_of, make_records, stored, write, write_partial
 from tests.stores.mongo.stand_in_router import StandInRouter
 from tests.support.images import plant_photos
 from tests.support.mongo import needing_a_server, records_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 UNAUTHORIZED, LOCK_BUSY = 13, 46
 MOVED = [13388, 175]  # error codes that a router returns while a chunk moves, and after a shard has killed a query
@@ -93,10 +82,7 @@ def test_conversion_shards_its_records(
 
 def test_missing_right_to_shard_warns_and_uses_one_shard(router: StandInRouter, router_uri: str) -> None:
     message = "all new records go to one shard .*shardCollection fails.* enableSharding or clusterManager"
-    with (
-        router.behaving("shardCollection", code=UNAUTHORIZED),
-        pytest.warns(UserWarning, match=message),
-    ):
+    with router.behaving("shardCollection", code=UNAUTHORIZED), pytest.warns(UserWarning, match=message):
         write(router_uri, RECORDS)
     assert not is_sharded(router, router_uri)
     check_is(router_uri, RECORDS)

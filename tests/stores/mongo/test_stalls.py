@@ -5,14 +5,16 @@ from __future__ import annotations
 import functools
 import itertools
 import random
+from collections.abc import Callable
 from contextlib import closing, suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pymongo
 import pytest
-from pymongo.monitoring import CommandListener
+from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
+from dbloader import Record
 from dbloader.errors import StoreExistsError, StoreLockedError
 from dbloader.stores.mongo import lease
 from dbloader.stores.mongo.connection import Connection
@@ -20,14 +22,7 @@ from dbloader.stores.mongo.schema import is_records_collection
 from dbloader.stores.mongo.uri import parse
 from dbloader.stores.open import create_store
 from tests.contracts.records import check_is, make_records, write, write_nothing, write_one_by_one, write_partial
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pymongo.monitoring import CommandFailedEvent, CommandStartedEvent, CommandSucceededEvent
-
-    from dbloader import Record
-    from tests.support.mongo import Server
+from tests.support.mongo import Server
 
 WRITES = ("insert", "update", "delete", "create", "createIndexes", "drop", "findAndModify")
 

@@ -9,8 +9,10 @@ import pickle
 import time
 import traceback
 import warnings
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote_plus, unquote
 
 import pytest
@@ -31,13 +33,8 @@ from dbloader.stores.mongo.uri import is_mongo, parse
 from dbloader.stores.open import create_store
 from tests.contracts.records import WAIT_S, make_records, write, write_nothing, write_partial
 from tests.support.images import plant_photos
+from tests.support.mongo import Mongod, Server
 from tests.support.shell import Shell
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tests.support.mongo import Mongod, Server
 
 USER, PASSWORD = "jane-sentinel", "s3cret-sentinel/@:%+"
 SECRET = "sentinel"  # a part of both secrets that escaping does not change
@@ -223,8 +220,7 @@ def test_options_in_a_place_take_effect(mongo_uri: str, options: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "options", "seconds"),
-    [("nowhere.invalid", "", 0.3), ("127.0.0.1:1", "?timeoutMS=700", 0.7)],
+    ("host", "options", "seconds"), [("nowhere.invalid", "", 0.3), ("127.0.0.1:1", "?timeoutMS=700", 0.7)]
 )
 def test_missing_server_raises_within_seconds(
     monkeypatch: pytest.MonkeyPatch, host: str, options: str, seconds: float

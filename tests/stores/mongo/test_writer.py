@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import time
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pymongo
 import pytest
 from bson.int64 import Int64
 from pymongo.database import Database
-from pymongo.monitoring import CommandListener
+from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
 from dbloader import Record, open_store
 from dbloader.errors import DamagedStoreError, FieldError, StoreError, StoreFullError, StoreUnreachableError
@@ -29,6 +29,7 @@ from tests.contracts.records import (
     write_one_by_one,
     write_partial,
 )
+from tests.support.mongo import Mongod, ReplicaSet, Server
 from tests.support.mongo_stores import (
     database_of,
     fault,
@@ -38,11 +39,6 @@ from tests.support.mongo_stores import (
     wait_for_all_members,
     write_through_fault,
 )
-
-if TYPE_CHECKING:
-    from pymongo.monitoring import CommandFailedEvent, CommandStartedEvent, CommandSucceededEvent
-
-    from tests.support.mongo import Mongod, ReplicaSet, Server
 
 RECORDS = make_records(60)
 
@@ -182,11 +178,7 @@ LOST = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("records", "events", "what"), LOST, ids=["records", "report"])
 def test_conversion_with_w_1_fails_if_confirmed_writes_are_lost(
-    three_members: ReplicaSet,
-    three_members_uri: str,
-    records: list[Record],
-    events: list[dict[str, str]],
-    what: str,
+    three_members: ReplicaSet, three_members_uri: str, records: list[Record], events: list[dict[str, str]], what: str
 ) -> None:
     primary = three_members.primary
 
