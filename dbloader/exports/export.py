@@ -15,6 +15,7 @@ from dbloader._options import check_choice
 from dbloader.errors import DBLoaderError, ExportError, OptionError
 from dbloader.exports.base import check_files
 from dbloader.queries.select import find_matching
+from dbloader.remote.places import is_remote
 from dbloader.stores.base import READ_AT_ONCE
 from dbloader.stores.mongo.uri import is_mongo
 from dbloader.stores.open import open_store
@@ -81,8 +82,8 @@ def export_store(
         DamagedRecordError: A record is damaged.
     """
     check_choice("format", format, [*FORMATS])
-    if is_mongo(destination):
-        raise ExportError("export makes a folder, not a store: give a path, or copy the store (dbloader copy)")
+    if is_mongo(destination) or is_remote(destination):
+        raise ExportError("export makes a folder on this machine: give its path, or copy the store (dbloader copy)")
     target = Path(destination)
     with open_store(place) as store:
         indices = find_matching(store, where or "")

@@ -12,12 +12,18 @@ import sys
 import tempfile
 import threading
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dbloader.conversion.convert import convert
+from dbloader.conversion.parts.anywhere import list_parts, make_part, publish_parts
+from dbloader.conversion.write_store import write_store
+from dbloader.copying.copy_store import copy_store
+from dbloader.errors import OptionError, PlaceError
 from dbloader.stores.open import open_store
+from tests.support.conversion import plan_conversion
 from tests.support.crash import trials
 from tests.support.http_proxy import LOST, SLOW_DOWN, HTTPProxy
 from tests.support.images import plant, plant_photos
@@ -277,12 +283,34 @@ def test_other_versions_than_the_plan_are_refused(machine: Machine, object_store
     assert "has DBLOADER_MAX_PIXELS 1000000 and" in machine.run("part", place, 0, status=2)
 
 
-@pytest.mark.parametrize(
-    ("place", "message"),
-    [("s3://images", "names only a bucket"), ("https://host/train.lmdb", "cannot be put on a web server")],
-)
-def test_place_without_room_for_a_store_is_refused(machine: Machine, root: Path, place: str, message: str) -> None:
-    assert message in machine.run("plan", root, place, "--shards", 1, status=2)
+NO_ROOM = {
+    "s3://images": (PlaceError, "s3://images names only a bucket: name the store too, as in s3://images/train.lmdb"),
+    "s3://images//": (PlaceError, "s3://images names only a bucket: name the store too, as in s3://images/train.lmdb"),
+    "gs://images": (PlaceError, "gs://images names only a bucket"),
+    "https://host/train.lmdb": (OptionError, "cannot be put on a web server"),
+}
+
+
+@pytest.mark.parametrize("place", NO_ROOM)
+def test_place_without_room_for_a_store_is_refused(outside: Outside, root: Path, tmp_path: Path, place: str) -> None:
+    convert(root, tmp_path / "one.lmdb")
+    error, message = NO_ROOM[place]
+    ways: list[tuple[Callable[[], object], dict[str, Any]]] = [
+        (partial(plan_conversion, root, place, 1), {}),
+        (partial(make_part, place, 0), {}),
+        (partial(list_parts, place), {}),
+        (partial(publish_parts, place), {}),
+        (partial(convert, root, place), {"shards": 1}),
+        (partial(convert, root, place), {"append": True}),
+        (partial(copy_store, tmp_path / "one.lmdb", place), {}),
+    ]
+    for way, options in ways:
+        with pytest.raises(error, match=message):
+            outside(way, **options)
+    # These cannot write to any place in object storage.
+    for way in (partial(convert, root, place), partial(write_store, [], place)):
+        with pytest.raises(PlaceError, match="is in object storage, which this operation does not support"):
+            outside(way)
 
 
 class Killer:

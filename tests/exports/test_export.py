@@ -67,8 +67,16 @@ def test_error_leaves_nothing(place: Path) -> None:
         export_store(place, place.with_name("folder"), format="zip")
     with pytest.raises(ExportError, match=r"out\.lmdb/folder cannot be written: Not a directory; choose another"):
         export_store(place, place / "folder")
-    with pytest.raises(ExportError, match="export makes a folder, not a store: give a path, or copy the store"):
-        export_store(place, "mongodb://user:password@server/images.train")
+    assert names(place.parent) == ["out.lmdb"]
+
+
+@pytest.mark.parametrize("elsewhere", ["mongodb://user:password@server/images.train", "s3://bucket", "gs://b/key"])
+def test_destination_on_another_machine_is_refused(
+    place: Path, elsewhere: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place.parent)  # as a path, the place would be a folder here
+    with pytest.raises(ExportError, match="export makes a folder on this machine: give its path, or copy the store"):
+        export_store(place, elsewhere)
     assert names(place.parent) == ["out.lmdb"]
 
 

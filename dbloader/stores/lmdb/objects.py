@@ -23,7 +23,7 @@ def open_target(place: str) -> Bucket:
     if parts.scheme not in WRITABLE:
         raise OptionError(f"{place}: a store cannot be put on a web server: name a bucket")
     if not parts.key:
-        raise PlaceError(f"{place} names only a bucket: name the store too, as in {place}/train.lmdb")
+        raise PlaceError(f"{parts} names only a bucket: name the store too, as in {parts}/train.lmdb")
     return Bucket(place)
 
 
