@@ -127,8 +127,8 @@ class LazyImage(Image.Image):
     Copies and crops within it stay lazy. When Pillow needs pixels in its own memory, the image decodes them and changes
     its class to ``PIL.Image.Image``. So pickles contain ordinary images.
 
-    Threads may share it. Another thread may change the class while a method runs. So each method calls other methods as
-    ``LazyImage.name(self)``, reads ``_view`` only once, and reads ``_file`` before ``info``.
+    Threads may share it. Another thread may change the class while a method runs. So the helpers of the methods are
+    functions of the module, and each method reads ``_view`` only once, and ``_file`` before ``info``.
 
     Args:
         view: Its pixels.
@@ -156,7 +156,7 @@ class LazyImage(Image.Image):
         """Data of the header, such as EXIF, as in the image that ``decode_pil`` returns."""
         file, known = self._file, vars(self)
         if "info" not in known:  # Pillow takes 50 us to read the header
-            with LazyImage._noted(self, open_file, file) as image:
+            with _noted(self, open_file, file) as image:
                 known.setdefault("info", image.info)
         info: dict[Any, Any] = known["info"]
         return info
@@ -174,49 +174,25 @@ class LazyImage(Image.Image):
     @im.setter
     def im(self, im: Any) -> None:
         with self._lock:
-            LazyImage._settle(self, im)
-
-    def _settle(self, im: Any) -> None:
-        """Become an ordinary image with the pixels ``im``."""
-        plain = Image.Image()
-        plain.im = im
-        # The name depends on Pillow's version.
-        pixels = {name: value for name, value in vars(plain).items() if name in ("im", "_im")}
-        vars(self).update(pixels, info=self.info)
-        self.__class__ = Image.Image  # type: ignore[assignment]
-        self._view, self._file = None, b""
+            _settle(self, im)
 
     @override
     def load(self) -> Any:
         with self._lock:
             if self._view is not None:
-                LazyImage._settle(self, LazyImage._noted(self, self._view.to_pil).im)
+                _settle(self, _noted(self, self._view.to_pil).im)
         return Image.Image.load(self)
 
     @override
     def close(self) -> None:
         with self._lock:
-            LazyImage._settle(self, None)
+            _settle(self, None)
         Image.Image.close(self)
-
-    def _noted(self, decode: Callable[..., _Pixels], *args: Any) -> _Pixels:
-        try:
-            return decode(*args)
-        except (ImageError, MemoryError) as error:
-            add_note(error, self._note)
-            raise
-
-    def _derive(self, view: View) -> LazyImage:
-        file, known = self._file, vars(self).get("info")
-        return LazyImage(view, file if known is None else known.copy(), self._resize, self._note)
-
-    def _of(self, image: ArrayImage | PillowImage) -> LazyImage:
-        return LazyImage._derive(self, View(Pixels(image), 0, 0, image.width, image.height))
 
     @override
     def copy(self) -> Image.Image:
         view = self._view
-        return Image.Image.copy(self) if view is None else LazyImage._derive(self, view)
+        return Image.Image.copy(self) if view is None else _derive(self, view)
 
     __copy__ = copy
 
@@ -235,9 +211,7 @@ class LazyImage(Image.Image):
             except (TypeError, ValueError, OverflowError):
                 return Image.Image.crop(self, box)  # type: ignore[arg-type] # its error
             if 0 <= left < right <= view.width and 0 <= top < bottom <= view.height:
-                return LazyImage._derive(
-                    self, View(view.pixels, view.left + left, view.top + top, right - left, bottom - top)
-                )
+                return _derive(self, View(view.pixels, view.left + left, view.top + top, right - left, bottom - top))
         return Image.Image.crop(self, box)  # type: ignore[arg-type] # any box that Pillow takes
 
     @override
@@ -249,34 +223,32 @@ class LazyImage(Image.Image):
             return Image.Image.resize(self, size, resample, box, reducing_gap)
         usual = len(size) == 2 and all(type(side) is int and side > 0 for side in size) and resample in _FILTERS
         if self._resize == "exact" or not usual or box is not None or reducing_gap is not None:
-            return LazyImage._of(
-                self, PillowImage(LazyImage._noted(self, view.to_pil).resize(size, resample, box, reducing_gap))
-            )
+            return _of(self, PillowImage(_noted(self, view.to_pil).resize(size, resample, box, reducing_gap)))
         width, height = size
         fits = (f for f in _FACTORS if view.width >= f * width and view.height >= f * height)
-        pixels = LazyImage._noted(self, view.decode, next(fits, 1) if self._resize == "scaled" else 1)
+        pixels = _noted(self, view.decode, next(fits, 1) if self._resize == "scaled" else 1)
         rows, columns, _ = pixels.shape
         if _FILTERS[resample] == "bicubic" and height < rows and height * columns < rows * width:
             # Pillow 13 then often resizes the height first. Bicubic values overshoot and are clipped in between:
             # torch's order, width first, would change pixels by up to 26 levels.
-            return LazyImage._of(self, PillowImage(Image.fromarray(pixels).resize(size, resample)))
+            return _of(self, PillowImage(Image.fromarray(pixels).resize(size, resample)))
         if (rows, columns) != (height, width):
             pixels = resize_pixels(pixels, (height, width), _FILTERS[resample])
-        return LazyImage._of(self, ArrayImage(np.ascontiguousarray(pixels)))
+        return _of(self, ArrayImage(np.ascontiguousarray(pixels)))
 
     @override
     def transpose(self, method: Image.Transpose) -> Image.Image:
         view, flip = self._view, _FLIPS.get(method)
         if view is None or flip is None:
             return Image.Image.transpose(self, method)
-        return LazyImage._of(self, ArrayImage(np.ascontiguousarray(flip(LazyImage._noted(self, view.decode)))))
+        return _of(self, ArrayImage(np.ascontiguousarray(flip(_noted(self, view.decode)))))
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
         view = self._view
         if view is None:
             return Image.Image.__array_interface__.__get__(self)  # type: ignore[no-any-return]
-        pixels = np.ascontiguousarray(LazyImage._noted(self, view.decode))
+        pixels = np.ascontiguousarray(_noted(self, view.decode))
         return {"version": 3, "shape": pixels.shape, "typestr": "|u1", "data": pixels.data.toreadonly()}
 
     @override
@@ -297,6 +269,34 @@ class LazyImage(Image.Image):
             # would wait forever. So unpickling the image raises the error.
             return _raise, (error,)
         return Image.Image.__reduce_ex__(self, protocol)
+
+
+def _settle(image: LazyImage, im: Any) -> None:
+    """Make the image an ordinary image with the pixels ``im``."""
+    plain = Image.Image()
+    plain.im = im
+    # The name depends on Pillow's version.
+    pixels = {name: value for name, value in vars(plain).items() if name in ("im", "_im")}
+    vars(image).update(pixels, info=image.info)
+    image.__class__ = Image.Image  # type: ignore[assignment]
+    image._view, image._file = None, b""
+
+
+def _noted(image: LazyImage, decode: Callable[..., _Pixels], *args: Any) -> _Pixels:
+    try:
+        return decode(*args)
+    except (ImageError, MemoryError) as error:
+        add_note(error, image._note)
+        raise
+
+
+def _derive(image: LazyImage, view: View) -> LazyImage:
+    file, known = image._file, vars(image).get("info")
+    return LazyImage(view, file if known is None else known.copy(), image._resize, image._note)
+
+
+def _of(image: LazyImage, opened: ArrayImage | PillowImage) -> LazyImage:
+    return _derive(image, View(Pixels(opened), 0, 0, opened.width, opened.height))
 
 
 def _raise(error: Exception) -> None:

@@ -119,10 +119,10 @@ class ViewerState:
 
 
 class ViewerRequest:
-    """The values in the path and the query of a request, and the store with the number ``s``."""
+    """The values in the path and the query of a request, its body, and the store with the number ``s``."""
 
-    def __init__(self, state: ViewerState, request: Request) -> None:
-        self.state = state
+    def __init__(self, state: ViewerState, request: Request, body: bytes) -> None:
+        self.state, self.body = state, body
         self._values = {**request.query_params, **request.path_params}
 
     @property
@@ -180,10 +180,10 @@ def _stores(request: ViewerRequest) -> list[dict[str, Any]]:
     ]
 
 
-def _change_marks(request: ViewerRequest, body: bytes) -> dict[str, Any]:
+def _change_marks(request: ViewerRequest) -> dict[str, Any]:
     """Mark the records that match the query ``q`` in a body of JSON. Return the facts of the store after the change."""
     try:
-        change = json.loads(body)
+        change = json.loads(request.body)
         text = change.pop("q")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise OptionError("the body must be JSON with a query q and a change") from error
@@ -258,10 +258,10 @@ def _duplicates(request: ViewerRequest) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _search_duplicates(request: ViewerRequest, body: bytes) -> dict[str, Any]:
+def _search_duplicates(request: ViewerRequest) -> dict[str, Any]:
     """Start the search for duplicates, or stop it if the body is "stop". Return its state."""
     search = request.state.searches[request.number]
-    search.stop() if body == b"stop" else search.start()
+    search.stop() if request.body == b"stop" else search.start()
     return search.describe()
 
 
@@ -340,7 +340,10 @@ ROUTES: tuple[_Route, ...] = (
     ("/thumb/{s}/{index}", _thumbnail, True),
     ("/image/{s}/{index}", _image, False),
     ("/seen/{s}/{index}", _seen, True),
+    ("/api/{s}/marks", _change_marks, False),
+    ("/api/{s}/duplicates", _search_duplicates, False),
 )
+_CHANGES = (_change_marks, _search_duplicates)  # they answer POST, all others GET
 
 
 def create_app(state: ViewerState, routes: Iterable[_Route] = ROUTES) -> Starlette:
@@ -349,32 +352,25 @@ def create_app(state: ViewerState, routes: Iterable[_Route] = ROUTES) -> Starlet
 
     def endpoint(function: _Function, *, decodes: bool) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
+            body = b""
+            async for part in request.stream():
+                body += part
+                if len(body) > _MOST_BODY:
+                    return error_response(413, f"a request may have at most {_MOST_BODY:,} bytes")
             async with slots if decodes else nullcontext():
                 if await request.is_disconnected():  # the user has scrolled past the image meanwhile
                     return Response(status_code=_CLIENT_GONE)
-                return await run_in_threadpool(_answer, function, ViewerRequest(state, request))
+                return await run_in_threadpool(_answer, function, ViewerRequest(state, request, body))
 
         return answer
 
     async def no_route(_: Request, error: Exception) -> Response:
         return error_response(getattr(error, "status_code", 500), "nothing is here")
 
-    def change(function: Callable[[ViewerRequest, bytes], Any]) -> Callable[[Request], Awaitable[Response]]:
-        async def answer(request: Request) -> Response:
-            body = b""
-            async for part in request.stream():
-                body += part
-                if len(body) > _MOST_BODY:
-                    return error_response(413, f"a request may have at most {_MOST_BODY:,} bytes")
-            return await run_in_threadpool(_answer, lambda asked: function(asked, body), ViewerRequest(state, request))
-
-        return answer
-
     app = Starlette(
         routes=[
-            *(Route(path, endpoint(function, decodes=decodes)) for path, function, decodes in routes),
-            Route("/api/{s}/marks", change(_change_marks), methods=["POST"]),
-            Route("/api/{s}/duplicates", change(_search_duplicates), methods=["POST"]),
+            Route(path, endpoint(function, decodes=decodes), methods=["POST" if function in _CHANGES else "GET"])
+            for path, function, decodes in routes
         ],
         exception_handlers={HTTPException: no_route},
     )
