@@ -30,8 +30,7 @@ def _cut(text: str, most: int) -> str:
 
 def describe(loader: Any) -> str:
     """Return a repr of a loader: its type, and its batches, dataset and workers if they are known."""
-    dataset = getattr(loader, "source_dataset", None)  # compared with None, because an empty dataset is false
-    dataset = getattr(loader, "dataset", None) if dataset is None else dataset
+    dataset = getattr(loader, "dataset", None)
     size = getattr(loader, "batch_size", None)
     size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None) if size is None else size
     batches, samples = _length(loader), _length(dataset)

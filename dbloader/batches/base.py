@@ -72,10 +72,6 @@ class BatchFetcher(ABC):
                 setattr(fetcher, name, copy.copy(part))
         return fetcher
 
-    def __getitems__(self, indices: Sequence[int]) -> TimedBatch:
-        """Make a batch in this thread; the worker processes of a DataLoader call this."""
-        return self.begin(indices, call_now, max(1, len(indices)))()
-
 
 class DatasetBatchFetcher(BatchFetcher):
     """Makes the samples of one dataset in two steps, ``read`` and ``make``. A mixture calls both for each dataset."""

@@ -34,23 +34,17 @@ def find_checkpoint(loader: Any) -> Checkpoint | None:
     """Return the object that can resume a loader, or None if the loader cannot be resumed."""
     batches: Any = getattr(loader, "batch_sampler", Ellipsis)
     sampler: Any = getattr(loader if batches is None else batches, "sampler", None)
+    dataset = getattr(loader, "dataset", None)
     if all(hasattr(sampler, name) for name in ("positions", "hold", "load_state_dict")):
         if batches is None:  # a DataLoader with batch_size=None: each sample is a batch
-            return SamplerCheckpoint(sampler, 1, drop_last=False, dataset=dataset_of(loader))
+            return SamplerCheckpoint(sampler, 1, drop_last=False, dataset=dataset)
         if keeps_order(batches):
-            size, drop_last = batches.batch_size, batches.drop_last
-            return SamplerCheckpoint(sampler, size, drop_last=drop_last, dataset=dataset_of(loader))
+            return SamplerCheckpoint(sampler, batches.batch_size, drop_last=batches.drop_last, dataset=dataset)
     # A loader that Accelerate has prepared always has these methods, but they fail if the inner loader has none.
     inner = getattr(loader, "base_dataloader", loader)
     if hasattr(inner, "state_dict") and hasattr(inner, "load_state_dict"):
         return LoaderCheckpoint(loader)
     return None
-
-
-def dataset_of(loader: Any) -> Any:
-    """Return the dataset whose samples a loader gives, or None."""
-    source = getattr(loader, "source_dataset", None)  # only a ProcessLoader has this; its ``dataset`` gives batches
-    return getattr(loader, "dataset", None) if source is None else source
 
 
 def keeps_order(batches: Any) -> bool:

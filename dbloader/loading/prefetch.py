@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from dbloader._describe import describe
 from dbloader._options import whole_number
 from dbloader.errors import LoaderError, OptionError
-from dbloader.loading.checkpoint import (
-    Position,
-    SamplerCheckpoint,
-    SamplerPosition,
-    dataset_of,
-    find_checkpoint,
-    keeps_order,
-)
+from dbloader.loading.checkpoint import Position, SamplerCheckpoint, SamplerPosition, find_checkpoint, keeps_order
 from dbloader.loading.iteration import BackgroundBatches, Iteration, SynchronousBatches
 from dbloader.loading.stats import Clock
 from dbloader.loading.workers import own_workers
@@ -191,7 +184,7 @@ class PrefetchLoader(Generic[T]):
 
     def _announce_order(self, position: SamplerPosition) -> None:
         """If the dataset has a cache, let it fetch shards in the order of the iteration that begins."""
-        expect_order = getattr(dataset_of(self._loader), "expect_order", None)
+        expect_order = getattr(getattr(self._loader, "dataset", None), "expect_order", None)
         if expect_order is None:
             return
         # One worker may be this many samples behind another.
@@ -222,7 +215,7 @@ class PrefetchLoader(Generic[T]):
         """Return how the latest iteration spent its time. As a str, the result names what limits the speed."""
         num_workers, sources = getattr(self._loader, "num_workers", None), self._clock.stats.sources
         if sources and isinstance(self._checkpoint, SamplerCheckpoint):
-            passes = dataset_of(self._loader).passes(self._checkpoint.state())
+            passes = self.dataset.passes(self._checkpoint.state())
             sources = {name: dataclasses.replace(one, passes=passes[name]) for name, one in sources.items()}
         return dataclasses.replace(self._clock.stats, num_workers=num_workers, depth=self.depth, sources=sources)
 
@@ -256,12 +249,7 @@ class PrefetchLoader(Generic[T]):
     def __len__(self) -> int:
         return len(self._loader)  # if the loader has no length, the error names the loader
 
-    @property
-    def dataset(self) -> Any:
-        """The dataset whose samples are in the batches."""
-        dataset = dataset_of(self._loader)
-        return self._loader.dataset if dataset is None else dataset
-
+    dataset = _attribute_of_loader("dataset")
     sampler = _attribute_of_loader("sampler")
     batch_sampler = _attribute_of_loader("batch_sampler")
     batch_size = _attribute_of_loader("batch_size")

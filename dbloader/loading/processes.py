@@ -1,4 +1,4 @@
-"""A DataLoader whose worker processes make whole batches, together where one of them is late."""
+"""A loader whose worker processes make whole batches, together where one of them is late."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._utils import ExceptionWrapper
-from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from dbloader._describe import stop_iteration_error
@@ -26,6 +25,7 @@ from dbloader.batches.timed import TimedBatch, now
 from dbloader.errors import LoaderError
 from dbloader.loading.board import Board
 from dbloader.loading.part_size import PartSize
+from dbloader.loading.threads import ThreadLoader
 from dbloader.loading.worker_process import Task, run_worker
 from dbloader.loading.workers import KILL_WAIT_S
 from dbloader.sampling.rng import derive_keys
@@ -46,45 +46,34 @@ _LARGEST_PART = 16
 _SEEDED_PART = 2
 
 
-class ProcessLoader(DataLoader[Any]):
-    """The TimedBatches of a BatchFetcher, made by worker processes in memory that they share with this process.
+class ProcessLoader(ThreadLoader):
+    """A ThreadLoader whose workers are processes. They make the batches in memory that they share with this process.
 
-    ``source_dataset`` is the dataset whose samples are in the batches. (``dataset`` is the fetcher, for torch.)
     ``prefetch_factor`` batches for each worker are under way or wait for the consumer, never more. The workers start
-    with the first ``iter()``, and end with the last reference to this object and its iterators.
+    with the first ``iter()``, and end with the last reference to this object and its iterators. Without workers, the
+    caller's thread makes the batches.
     """
 
-    whole_batches = True
-    """Batches are not collated from samples, so ``write_store`` cannot store the samples."""
+    shares_prefetch_factor = False
 
     def __init__(
         self, fetcher: BatchFetcher, batch_sampler: Any, num_workers: int, *, dataset: Any, prefetch_factor: int
     ) -> None:
-        super().__init__(
-            fetcher,  # type: ignore[arg-type] # torch calls its __getitems__
-            batch_sampler=batch_sampler,
-            num_workers=num_workers,
-            collate_fn=_same,
-            persistent_workers=num_workers > 0,
-            prefetch_factor=prefetch_factor if num_workers else None,
-        )
-        self.source_dataset = dataset
-        self.check_skipped = fetcher.check_skipped
-        self._fetcher = fetcher
+        super().__init__(fetcher, batch_sampler, num_workers, dataset=dataset, prefetch_factor=prefetch_factor)
+        self.persistent_workers = num_workers > 0  # as in a DataLoader
         self._team: _Team | None = None
 
     @override
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override] # torch names a private class
+    def __iter__(self) -> Iterator[TimedBatch]:
         if not self.num_workers:
             return super().__iter__()
-        batches: Any = self.batch_sampler
-        order = iter(batches)
+        order = iter(self.batch_sampler)
         team = self._team
         if team is None or team.failed:
             # As in a DataLoader, torch.manual_seed decides this seed of the workers.
             seed = int(torch.empty((), dtype=torch.int64).random_().item())
-            ahead = self.num_workers * int(self.prefetch_factor or 1)
-            team = _Team(self._fetcher, self.num_workers, ahead, batches.batch_size, seed)
+            ahead = self.num_workers * self.prefetch_factor
+            team = _Team(self._fetcher, self.num_workers, ahead, self.batch_sampler.batch_size, seed)
         run = _Batches(team, order)
         team.start()
         self._team = team
@@ -92,10 +81,6 @@ class ProcessLoader(DataLoader[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_team": None}
-
-
-def _same(batch: Any) -> Any:
-    return batch
 
 
 @dataclasses.dataclass

@@ -87,7 +87,8 @@ def test_overridden_call_of_a_decoder_is_used(place: Path) -> None:
 
     indices = keyed([3, 1])
     bright, dark = (
-        create_fetcher(LMDBDataset(place, decode=kind(8))).__getitems__(indices) for kind in (RandomResizedCrop, Dark)
+        create_fetcher(LMDBDataset(place, decode=kind(8))).begin(indices, call_now, 2)()
+        for kind in (RandomResizedCrop, Dark)
     )
     assert torch.equal(dark.batch[0], bright.batch[0] // 2)
 
