@@ -65,14 +65,21 @@ class Position:
 
     Args:
         loader: The loader. It may have no length.
+        state_dict: Returns the loader's own state, if it has one.
+
+    Attributes:
+        received: The loader's own state after the last received batch. It is None at the beginning and at the end,
+            where the loader's present state is also the state of the consumer.
     """
 
     _seed = 0
     _samples = 0
 
-    def __init__(self, loader: Any = None) -> None:
+    def __init__(self, loader: Any = None, state_dict: Callable[[], State] | None = None) -> None:
         self._loader = loader
         self._batches_received = 0
+        self._state_dict = state_dict
+        self.received: State | None = None
 
     @property
     def is_at_end(self) -> bool:
@@ -84,14 +91,16 @@ class Position:
 
     def snapshot(self) -> State | None:
         """Return the loader's own state after its latest batch. This is called in the thread that made the batch."""
-        return None
+        return None if self._state_dict is None else self._state_dict()
 
     def receive(self, snapshot: State | None) -> None:
         """Record that the consumer has received the next batch. ``snapshot`` is the loader's state after this batch."""
         self._batches_received += 1
+        self.received = snapshot
 
     def end(self) -> None:
         """Record that the consumer has reached the end of the iteration."""
+        self.received = None
 
     def fail(self) -> None:
         """Record that the iteration ended with an error."""
@@ -111,11 +120,11 @@ class LoaderCheckpoint:
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
-        self._latest: _LoaderPosition | None = None
+        self._latest: Position | None = None
 
     def begin(self) -> Position:
         """Return the position of a new iteration. Call this before making the loader's iterator."""
-        self._latest = _LoaderPosition(self._loader.state_dict)
+        self._latest = Position(self._loader, self._loader.state_dict)
         return self._latest
 
     def state(self) -> State:
@@ -127,27 +136,6 @@ class LoaderCheckpoint:
         """Make the next iteration continue from a state."""
         self._loader.load_state_dict(state)
         self._latest = None
-
-
-class _LoaderPosition(Position):
-    def __init__(self, state_dict: Callable[[], State]) -> None:
-        super().__init__()
-        self._state_dict = state_dict
-        # The state after the last received batch. It is None at the beginning and at the end, where the loader's
-        # present state is also the state of the consumer.
-        self.received: State | None = None
-
-    @override
-    def snapshot(self) -> State:
-        return self._state_dict()
-
-    @override
-    def receive(self, snapshot: State | None) -> None:
-        self.received = snapshot
-
-    @override
-    def end(self) -> None:
-        self.received = None
 
 
 class SamplerCheckpoint:
