@@ -36,9 +36,9 @@ class BatchFetcher(ABC):
         releases_gil: Whether threads do nearly all of the work without the GIL.
         image_nbytes: Bytes of each image in a batch, if one uint8 tensor holds all images; else None.
         shared_pool: Memory for that tensor in worker processes.
-        check_skipped: The consumer calls this function with newly skipped samples, the number of all skipped samples
-            in this epoch, and the first ones. It raises LoaderError if they are too many. None if errors are not
-            skipped.
+        check_skipped: The consumer calls this function with newly skipped samples, the number of all samples that this
+            process skipped in the epoch, and the first ones. It warns about each sample once, and raises LoaderError if
+            they are too many. None if errors are not skipped.
     """
 
     dataset: Any

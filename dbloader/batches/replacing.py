@@ -56,43 +56,6 @@ class Skip:
         real_number("share", self.share, most=1)
 
 
-class SkipLimit:
-    """Warns about each damaged sample once, and raises an error when they are too large a share of an epoch.
-
-    Args:
-        sampler: The order of the samples.
-        skip: The largest share.
-        place: The place of the samples' store; None if they are not from a store.
-    """
-
-    def __init__(self, sampler: ResumableSampler, skip: Skip, place: str | None) -> None:
-        self.sampler = sampler
-        self._share = skip.share
-        self._remedy = "" if place is None else f"; dbloader verify {place} --decode names all damaged records"
-        self._warned: set[int] = set()
-
-    def receive(self, new: Sequence[SkippedSample], count: int, first: Sequence[SkippedSample]) -> None:
-        """Warn about newly skipped samples; raise LoaderError if too many are skipped.
-
-        ``count`` is the number of samples that this process skipped in the epoch, and ``first`` are the first of them.
-        """
-        for sample in new:
-            if sample.index not in self._warned:
-                self._warned.add(sample.index)
-                # The fourth caller is the loop over the loader.
-                warnings.warn(f"skipped the damaged {sample}{self._remedy}", UserWarning, stacklevel=4)
-        self.check(count, len(self.sampler), first)
-
-    def check(self, count: int, total: int, first: Sequence[SkippedSample]) -> None:
-        """Raise LoaderError if ``count`` of ``total`` samples are more than the share, or all samples."""
-        if count / total > self._share or count == total:
-            raise LoaderError(
-                f"too many samples are damaged, {count:,} of the {total:,} of an epoch ({100 * count / total:.3g} %, "
-                f"on_error=Skip({self._share:g})), such as {'; '.join(map(str, first[:3]))}{self._remedy}; "
-                "convert the images again without them, or pass a larger share to Skip"
-            )
-
-
 class ReplacingBatchFetcher(OuterBatchFetcher):
     """Makes the batches of another fetcher, with the next undamaged samples of the order in place of damaged ones.
 
@@ -110,12 +73,12 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
 
     def __init__(self, fetcher: BatchFetcher, tester: BatchFetcher, sampler: ResumableSampler, skip: Skip) -> None:
         super().__init__(fetcher.dataset, fetcher)
-        self._tester = tester
+        self._tester, self._sampler, self._share = tester, sampler, skip.share
         store = None if isinstance(fetcher, MixtureBatchFetcher) else find_store(fetcher)[0]
-        self._limit = SkipLimit(sampler, skip, None if store is None else store.root)
-        self.check_skipped = self._limit.receive
+        self._remedy = "" if store is None else f"; dbloader verify {store.root} --decode names all damaged records"
         # Indices that were damaged before. They are tested first, and most batches are then made only once.
         self._suspects: set[int] = set()
+        self._warned: set[int] = set()
 
     @override
     def begin(self, indices: Sequence[int], submit: Submit, size: int, read: bool = True) -> Finish:
@@ -159,16 +122,34 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
 
     def _find_next(self, indices: SeededIndices, at: int, damage: SkippedSample) -> int:
         """Return the index of the undamaged sample that replaces a damaged one."""
-        sampler, first = self._limit.sampler, [damage]
-        order = sampler.order(indices.seed, indices.epoch)
+        length, first = self._sampler.length, [damage]
+        order = self._sampler.order(indices.seed, indices.epoch)
         for count in itertools.count(1):
-            self._limit.check(count, sampler.length, first)  # after a whole epoch, it raises an error
-            index = int(order(np.array([(indices.positions[at] + count) % sampler.length]))[0])
+            self._check_share(count, length, first)  # after a whole epoch, it raises an error
+            index = int(order(np.array([(indices.positions[at] + count) % length]))[0])
             other = self._find_damage(index, indices, at)
             if other is None:
                 break
             first = [*first, other][:3]
         return index
+
+    @override
+    def check_skipped(self, new: Sequence[SkippedSample], count: int, first: Sequence[SkippedSample]) -> None:
+        for sample in new:
+            if sample.index not in self._warned:
+                self._warned.add(sample.index)
+                # The fourth caller is the loop over the loader.
+                warnings.warn(f"skipped the damaged {sample}{self._remedy}", UserWarning, stacklevel=4)
+        self._check_share(count, len(self._sampler), first)
+
+    def _check_share(self, count: int, total: int, first: Sequence[SkippedSample]) -> None:
+        """Raise LoaderError if ``count`` of ``total`` samples are more than the share, or all samples."""
+        if count / total > self._share or count == total:
+            raise LoaderError(
+                f"too many samples are damaged, {count:,} of the {total:,} of an epoch ({100 * count / total:.3g} %, "
+                f"on_error=Skip({self._share:g})), such as {'; '.join(map(str, first[:3]))}{self._remedy}; "
+                "convert the images again without them, or pass a larger share to Skip"
+            )
 
 
 def _try(function: Callable[..., T], *arguments: Any) -> T | None:
