@@ -116,13 +116,6 @@ def test_commands_accept_a_place_in_mongodb(
     assert outcome.stdout.startswith(f"{shown}2: 13 records, ")
 
 
-def test_unreachable_server_prints_one_line(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dbloader.stores.mongo.connection.SELECTION_SECONDS", 0.1)
-    check_error(
-        shell("info", "mongodb://127.0.0.1:1/images.train"), "no server answers at mongodb://127.0.0.1:1/images.train"
-    )
-
-
 def test_failed_login_prints_an_error_without_the_password(shell: Shell, mongod_with_users: Mongod) -> None:
     place = mongod_with_users.place("images", "train").replace("root:", "nobody:")
     outcome = shell("info", place)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dbloader.loading.doctor import Finding
-from tests.support.shell import Shell, check_error
+from tests.support.shell import Shell
 
 OK = Finding("Python", "ok", "3.11.7")
 WARNING = Finding("CPUs", "warning", "1 of 2", "they take turns", "give it more")
@@ -47,8 +47,3 @@ def test_worst_finding_decides_the_exit_status(
     outcome = shell("doctor", "--json")
     assert (outcome.status, outcome.stderr) == (status, "")
     assert json.loads(outcome.stdout) == {"state": state, "findings": [asdict(finding) for finding in findings]}
-
-
-def test_place_that_cannot_be_examined_is_an_error(shell: Shell) -> None:
-    check_error(shell("doctor", "none.lmdb"), "none.lmdb does not exist; dbloader convert makes a store")
-    check_error(shell("doctor", "mongodb://localhost/images", "--json"), "names no collection")

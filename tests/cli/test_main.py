@@ -188,16 +188,6 @@ def test_tab_completes_places_as_paths() -> None:
         assert item.type == "file"
 
 
-@pytest.mark.parametrize("shell_name", ["bash", "zsh", "fish"])
-def test_completion_script_of_each_shell_is_printed(
-    shell: Shell, shell_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("_DBLOADER_COMPLETE", f"{shell_name}_source")
-    outcome = shell()
-    assert (outcome.status, outcome.stderr) == (0, "")
-    assert f"_DBLOADER_COMPLETE={shell_name}_complete" in outcome.stdout
-
-
 # Streams, and names in any alphabet or encoding
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from dbloader import open_store
 from dbloader.cli.meter import Meter
-from tests.support.images import plant_photos
 from tests.support.shell import Shell, on_terminal
 
 LINE = r"(Converting|Verifying|Copying): +\d+% \d+/12 \[.*(images|records)/s.*\]"
@@ -98,11 +97,3 @@ def test_bar_fits_the_terminal(store: Path, tmp_path: Path) -> None:
     frames = [frame for frame in re.split(r"[\r\n]", outcome.stderr) if frame.strip()]
     assert all(len(frame) <= 30 for frame in frames)
     assert re.fullmatch(r"Copying: 100%\|█\| 12/12.*", frames[-1].strip()), frames[-1]
-
-
-@pytest.mark.slow
-def test_terminal_shows_images_and_megabytes_a_second(tmp_path: Path, place: Path) -> None:
-    root = plant_photos(tmp_path / "images", 200)
-    outcome = on_terminal("convert", root, place)
-    assert "200 records" in outcome.stdout
-    assert re.search(r"Converting: 100%.*200/200 \[.*[\d.]+ ?images/s, [\d.]+ MB/s\]", outcome.stderr)

@@ -166,29 +166,6 @@ def test_abandoned_iterator_in_a_cycle_ends_its_thread() -> None:
     assert thread.wait(WAIT_S)
 
 
-def test_garbage_collection_in_the_thread_ends_the_thread() -> None:
-    abandoned = threading.Event()
-
-    def produce() -> Iterator[int]:
-        yield 1
-        abandoned.wait(WAIT_S)
-        while True:
-            gc.collect()
-            yield 2
-
-    gc.disable()
-    try:
-        holder: list[Any] = [BackgroundIterator(produce(), depth=1)]
-        holder.append(holder)
-        assert next(holder[0]) == 1
-        thread = holder[0].thread
-        del holder
-        abandoned.set()
-        assert thread.wait(WAIT_S)
-    finally:
-        gc.enable()
-
-
 def test_close_waits_for_the_item_being_made_and_drops_its_error() -> None:
     asked, closing = threading.Event(), threading.Event()
 
@@ -235,19 +212,6 @@ def test_close_wakes_a_consumer_that_waits_in_another_thread() -> None:
     assert received == []
     source.may_go_on.set()
     assert iterator.thread.wait(WAIT_S)
-
-
-def test_consumers_may_share_an_iterator() -> None:
-    iterator = BackgroundIterator(range(2000), depth=3)
-    received: list[list[int]] = [[], [], []]
-    consumers = [threading.Thread(target=part.extend, args=[iterator]) for part in received]
-    for consumer in consumers:
-        consumer.start()
-    for consumer in consumers:
-        consumer.join(WAIT_S)
-        assert not consumer.is_alive()
-    assert sorted(itertools.chain(*received)) == list(range(2000))
-    assert all(part == sorted(part) for part in received)
 
 
 def test_cleanup_error_after_break_goes_to_the_excepthook(monkeypatch: pytest.MonkeyPatch) -> None:

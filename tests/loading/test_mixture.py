@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -77,16 +78,20 @@ def test_global_order_is_the_same_for_any_ranks_and_workers(
         assert [row for _ in range(2) for row in take(loaders)] == expected[:96]
 
 
-def test_repeated_resuming_with_other_ranks_loses_no_sample(places: list[str], expected: list[tuple[Any, ...]]) -> None:
+def test_repeated_resuming_with_other_ranks_and_workers_loses_no_sample(
+    places: list[str], expected: list[tuple[Any, ...]]
+) -> None:
     state: Any = None
     found: list[tuple[Any, ...]] = []
     for ranks in (1, 2, 3, 1, 6, 2, 4, 3, 1, 12):  # each run takes 12 samples; all ten reach the third epoch
-        loaders = [loader_of(mixture_of(places), 12 // ranks, ranks, rank, seed=9) for rank in range(ranks)]
+        options: dict[str, Any] = {"seed": 9, "num_workers": ranks % 3, "worker_type": "threads"}
+        loaders = [loader_of(mixture_of(places), 12 // ranks, ranks, rank, **options) for rank in range(ranks)]
         if state is None:
             loaders[0].load_state_dict({**loaders[0].state_dict(), "seed": 0})
         else:
             for loader in loaders:
                 loader.load_state_dict(state)
+                assert loader.state_dict() == state  # as if this run ended before its first batch
         found += take(loaders, 1)
         states = [json.dumps(loader.state_dict()) for loader in loaders]
         assert len({*states}) == 1
@@ -143,6 +148,9 @@ def test_state_of_another_mixture_is_refused_with_the_difference(places: list[st
         "its weights, position:weights, are 0:5,2,1, not 0:5,2,2": mixture_of(places, (5, 2, 2)),
         "its epochs have 48 samples, not 50": mixture_of(places, length=50),
     }
+    (tmp_path / "copy.lmdb").write_bytes(Path(places[1]).read_bytes())
+    moved = mixture_of([places[0], str(tmp_path / "copy.lmdb"), places[2]])  # the same samples at another place
+    loader_of(moved, 8).load_state_dict(state)
     for match, mixture in cases.items():
         with pytest.raises(OptionError, match=match):
             loader_of(mixture, 8).load_state_dict(state)
@@ -173,6 +181,19 @@ def test_stats_count_samples_and_passes_of_each_source(places: list[str]) -> Non
         assert {name: one.samples for name, one in sources.items()} == dict(zip(places, (15, 6, 3), strict=True))
         assert [one.passes for one in sources.values()] == [45 / 20, 18 / 9, 9 / 6]
         assert all(one.waited_s > 0 for one in sources.values())
+        loader.close()
+
+
+def test_number_of_threads_does_not_depend_on_the_number_of_sources(places: list[str], tmp_path: Path) -> None:
+    copies = [tmp_path / f"{number}.lmdb" for number in range(35)]
+    for copy in copies:
+        copy.write_bytes(Path(places[2]).read_bytes())
+    for count in (1, 35):
+        before = {*threading.enumerate()}
+        mixture = mix(dict.fromkeys(copies[:count], 1))
+        loader = create_loader(mixture, 16, 3, **{**OPTIONS, "num_workers": 2, "worker_type": "threads"})
+        next(iter(loader))
+        assert len({*threading.enumerate()} - before) <= 2 + 1  # the workers and the background thread
         loader.close()
 
 

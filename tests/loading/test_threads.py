@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import pytest
@@ -300,44 +300,6 @@ def test_batches_after_a_late_sample_are_made_up_to_the_bound() -> None:
     assert next(iterator).batch.tolist() == [0, 1, 2, 3]
     assert sorted(made[:14]) == [*range(2, 16)]
     assert numbers(batches_of(iterator)) == [[*range(at, at + 4)] for at in range(4, 40, 4)]
-
-
-@pytest.mark.nightly
-def test_parts_of_a_batch_get_smaller_only_while_threads_are_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = itertools.count()
-    for module in ("threads", "part_size"):
-        monkeypatch.setattr(f"dbloader.loading.{module}.now", lambda: next(times))
-    sizes: list[int] = []
-    short: list[Any] = []
-
-    class Recording(BatchFetcher):
-        """Makes each batch in two parts, one of which ends early."""
-
-        dataset = Numbers()
-        releases_gil = True
-
-        def begin(self, indices: Sequence[int], submit: Any, size: int, read: bool = True) -> Any:
-            sizes.append(size)
-            may_end = threading.Event()
-            late = submit(may_end.wait, WAIT_S)
-            short.append(submit(int))
-
-            def finish() -> Any:
-                wait(short)
-                collections.deque(itertools.islice(times, 90), maxlen=0)
-                may_end.set()
-                late.result()
-
-            return finish
-
-    fetcher = Recording()
-    loader = ThreadLoader(fetcher, [[*range(64)]] * 99, 3, dataset=fetcher.dataset, prefetch_factor=1)
-    iterator = iter(loader)
-    for _ in range(20):
-        next(iterator)
-    iterator.close()  # type: ignore[attr-defined]
-    assert sizes[0] == 22, "a third of the batch"
-    assert sizes[12:] == [1] * (len(sizes) - 12)
 
 
 def test_only_worker_threads_compute_with_one_core() -> None:

@@ -7,7 +7,6 @@ import copy
 import inspect
 import pickle
 import re
-from typing import Any
 
 import pytest
 
@@ -60,22 +59,6 @@ def test_error_is_constructed_from_one_string_and_survives_pickling(kind: type[D
         for error in (*map(pickle.loads, pickled), copy.copy(original), copy.deepcopy(original)):
             assert type(error) is kind
             assert (str(error), error.args, error.__notes__) == (message, (message,), ["where"])
-
-
-@each
-def test_error_survives_a_dataloader_worker(kind: type[DBLoaderError]) -> None:
-    # torch recreates the error from one string, the worker's traceback. In a KeyError, torch changes the newlines.
-    from torch import _utils
-
-    wrapper: Any = _utils.ExceptionWrapper
-    try:
-        raise kind("what is wrong")
-    except DBLoaderError:
-        wrapped = wrapper(where="in DataLoader worker process 0")
-    with pytest.raises(
-        kind, match=rf"(?s)^Caught {kind.__name__} in DataLoader worker .*{kind.__name__}: what is wrong"
-    ):
-        pickle.loads(pickle.dumps(wrapped)).reraise()  # noqa: S301 - our own
 
 
 def test_record_not_found_error_shows_its_message_without_quotes() -> None:

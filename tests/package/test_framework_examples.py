@@ -117,8 +117,3 @@ def test_killed_and_resumed_training_ends_with_the_same_weights(script: str, pla
     expected, weights = WEIGHTS[script](whole), WEIGHTS[script](killed)
     assert expected.keys() == weights.keys()
     assert all(torch.equal(weights[name], expected[name]) for name in expected)
-
-
-def test_integrations_page_names_each_script() -> None:
-    page = (EXAMPLES.parent / "integrations.md").read_text(encoding="utf-8")
-    assert all(f"](examples/{script}.py)" in page for script in WEIGHTS)

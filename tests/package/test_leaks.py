@@ -1,20 +1,14 @@
 """The fixture that fails tests which leave a thread, a process or a file behind."""
 
-import _thread
-import gc
-import io
-import multiprocessing
 import os
 import subprocess
 import sys
 import threading
-from multiprocessing import resource_tracker
 from pathlib import Path
 
 import pytest
-from tqdm import tqdm
 
-from tests.support.leaks import LeakError, find_resources, no_leaks
+from tests.support.leaks import LeakError, no_leaks
 
 SHORT_S = 0.01  # how long to wait for leaks that do not end
 WAIT_S = 20.0
@@ -59,49 +53,3 @@ def test_leaks_are_named(tmp_path: Path) -> None:
     with no_leaks(SHORT_S):  # deleting an open file is no leak
         (tmp_path / "forgotten").unlink()
     file.close()
-
-
-def test_ending_threads_and_processes_are_waited_for() -> None:
-    may_end = threading.Event()
-    with no_leaks():
-        threading.Thread(target=may_end.wait, args=(0.02,)).start()
-        multiprocessing.get_context("fork").Process(target=may_end.wait, args=(0.02,)).start()
-
-
-@pytest.mark.slow
-def test_garbage_is_not_a_leak() -> None:
-    class Holder:
-        def __init__(self) -> None:
-            self.me = self
-            self.pipe = os.pipe()
-
-        def __del__(self) -> None:
-            for end in self.pipe:
-                os.close(end)
-
-    gc.disable()
-    try:
-        with no_leaks(SHORT_S):
-            Holder()
-    finally:
-        gc.enable()
-
-
-def test_helpers_that_libraries_start_are_not_leaks() -> None:
-    may_end, began = threading.Event(), threading.Event()
-
-    def call_python_from_c() -> None:
-        threading.current_thread()
-        began.set()
-        may_end.wait(WAIT_S)
-
-    with no_leaks(SHORT_S):
-        resource_tracker.ensure_running()
-        tqdm(total=1, file=io.StringIO()).close()
-        assert any(type(thread).__name__ == "TMonitor" for thread in threading.enumerate())
-    _thread.start_new_thread(call_python_from_c, ())
-    assert began.wait(WAIT_S)
-    dummies = [thread for thread in threading.enumerate() if thread.name.startswith("Dummy")]
-    assert len(dummies) == 1
-    assert not find_resources().threads.intersection(dummies)
-    may_end.set()

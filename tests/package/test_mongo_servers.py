@@ -11,7 +11,7 @@ import yaml
 from pymongo.errors import AutoReconnect, OperationFailure
 
 from tests.support import mongo
-from tests.support.mongo import Mongod, Server, ServerMissingError, needing_a_server
+from tests.support.mongo import Mongod, ServerMissingError, needing_a_server
 
 
 @pytest.mark.parametrize(("in_ci", "error"), [("", pytest.skip.Exception), ("true", ServerMissingError)])
@@ -23,20 +23,6 @@ def test_missing_server_skips_tests_but_fails_them_in_ci(
     monkeypatch.setattr(mongo, "PACKAGE", "none-such")
     with pytest.raises(error, match="no mongod on PATH, and the package none-such"), needing_a_server(), Mongod():
         pass
-
-
-@pytest.mark.parametrize(
-    ("uri", "place"),
-    [
-        ("mongodb://host", "mongodb://host/db.store"),
-        ("mongodb://a:1,b:2/?replicaSet=r", "mongodb://a:1,b:2/db.store?replicaSet=r"),
-        ("mongodb://u:p@host/", "mongodb://u:p@host/db.store?authSource=admin"),
-        ("mongodb://u:p@host/users?w=1", "mongodb://u:p@host/db.store?authSource=users&w=1"),
-        ("mongodb://u:p@host/?authSource=x", "mongodb://u:p@host/db.store?authSource=x"),
-    ],
-)
-def test_place_keeps_the_options_of_the_server(uri: str, place: str) -> None:
-    assert Server(uri).place("db") == place
 
 
 def test_fail_point_fails_exactly_the_requested_number_of_times(mongod: Mongod) -> None:

@@ -43,33 +43,3 @@ def test_repr_of_a_loader_shows_batches_dataset_and_workers(place: Path) -> None
     )
     assert repr(PrefetchLoader([1, 2])) == "PrefetchLoader(list(2 batches), depth=2)"
     assert repr(PrefetchLoader(iter([1]))) == "PrefetchLoader(list_iterator(), depth=2)"
-
-
-def test_dataset_has_only_documented_attributes(place: Path) -> None:
-    own = {name for name in dir(LMDBDataset(place)) if not name.startswith("_")}
-    of_imagefolder = {"classes", "class_to_idx", "samples", "imgs", "targets", "root", "transform", "target_transform"}
-    of_imagefolder |= {"loader"}
-    of_timm = {"filename", "filenames"}
-    of_batches = {"locate", "random_numbers", "sample", "plan", "rest", "makes_own_samples"}
-    of_others = {"gives_records", "labels_at", "expect_order"}  # attributes that write_store, samplers and loaders use
-    ours = {
-        "transforms",
-        "decode",
-        "resize",
-        "fields",
-        "where",
-        "column",
-        "store",
-        "manifest",
-        "names",
-        "content_digest",
-        "record",
-        "records",
-        "find",
-        "close",
-        "shard_lengths",
-    }
-    assert (
-        own - {"functions", "register_function", "register_datapipe_as_function"}
-        == of_imagefolder | of_timm | of_batches | of_others | ours
-    )

@@ -83,8 +83,3 @@ def test_recipe_gives_the_same_batches_with_any_workers(recipe: Any, tmp_path: P
     assert images.dtype is torch.float32
     assert torch.allclose(targets.sum(1), torch.ones(4))
     assert torch.isfinite(cross_entropy(images.mean((2, 3)), targets))
-
-
-def test_page_links_to_its_examples() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    assert all(f"](examples/{name}.py)" in page for name in ("trivial_augment", "torchvision_augment"))

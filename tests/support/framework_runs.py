@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import faulthandler
 import itertools
-import json
 import logging
 import os
 import subprocess
@@ -27,7 +26,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from dbloader import PrefetchLoader, create_loader, open_store, write_store
+from dbloader import PrefetchLoader, create_loader
 from dbloader.errors import DBLoaderError
 from dbloader.sampling import SeededBatchSampler, ShuffleSampler
 from dbloader.sampling.permutation import Permutation
@@ -116,7 +115,7 @@ def loaders() -> dict[str, Callable[[], PrefetchLoader[Any]]]:
 
 
 def barrier() -> None:
-    if torch.distributed.is_initialized():  # Grain needs no process group
+    if torch.distributed.is_initialized():
         torch.distributed.barrier()
 
 
@@ -246,7 +245,7 @@ def of_lightning(folder: Path) -> Iterator[Check]:
         )
 
 
-# Loops of one's own: with Fabric, with Accelerate
+# Accelerate
 
 
 def loop(loader: Any, save: Callable[[int], None], done: int) -> Batches:
@@ -257,30 +256,6 @@ def loop(loader: Any, save: Callable[[int], None], done: int) -> Batches:
             done += 1
             save(done)
     return seen
-
-
-def of_fabric(folder: Path) -> Iterator[Check]:
-    from lightning.fabric import Fabric
-
-    fabric = Fabric(accelerator="cpu", devices=WORLD, strategy="ddp" if WORLD > 1 else "auto")
-    fabric.launch()
-
-    def prepared() -> Any:
-        return PrefetchLoader(fabric.setup_dataloaders(bare()))
-
-    def run(make: Callable[[], Any], checkpoint: Path | None, place: Path) -> Batches:
-        place.mkdir(exist_ok=True)
-        loader = make()
-        if checkpoint is not None:
-            fabric.load(checkpoint, {"loader": loader})
-        done = 0 if checkpoint is None else int(checkpoint.name)
-        return loop(loader, lambda step: fabric.save(place / f"{step:02}", {"loader": loader}), done)
-
-    for what, make in {**loaders(), "PrefetchLoader(setup_dataloaders(DataLoader))": prepared}.items():
-        yield compare(what, partial(run, make), folder / what)
-    alone = fabric.setup_dataloaders(bare())
-    seen = [numbers(batch) for _ in range(EPOCHS) for batch in alone]
-    yield Check("setup_dataloaders(DataLoader)", 1, [] if seen == expected() else [f"{seen}"])
 
 
 def accumulated(loader: Any) -> list[str]:
@@ -449,143 +424,10 @@ def of_transformers(folder: Path) -> Iterator[Check]:
     )
 
 
-# torchdata
-
-
-def of_torchdata(folder: Path) -> Iterator[Check]:
-    from torchdata.stateful_dataloader import StatefulDataLoader
-
-    if WORLD > 1 and not torch.distributed.is_initialized():
-        torch.distributed.init_process_group("gloo")
-
-    def run(make: Callable[[], Any], checkpoint: Path | None, place: Path) -> Batches:
-        place.mkdir(exist_ok=True)
-        barrier()
-        loader, seen, done = make(), list[list[int]](), 0
-        if checkpoint is not None:
-            loader.load_state_dict(torch.load(checkpoint, weights_only=True))
-            done = int(checkpoint.name)
-        for epoch in range(done // STEPS, EPOCHS):
-            getattr(loader.batch_sampler, "sampler", loader.sampler).set_epoch(epoch)
-            for batch in loader:
-                seen.append(numbers(batch))
-                done += 1
-                # At the last batch, the state of torchdata means that the epoch is finished.
-                if done % STEPS:
-                    save(loader, place / f"{done:02}")
-            save(loader, place / f"{done:02}")
-        return seen
-
-    def save(loader: Any, place: Path) -> None:
-        if RANK == 0 or not isinstance(loader, PrefetchLoader):
-            torch.save(loader.state_dict(), place)
-        barrier()
-
-    def by_batches(workers: int) -> Any:
-        dataset = Numbers()
-        batches = SeededBatchSampler(ShuffleSampler(dataset), BATCH)
-        return StatefulDataLoader(dataset, batch_sampler=batches, num_workers=workers)
-
-    kinds: dict[str, Callable[[], Any]] = {"PrefetchLoader(StatefulDataLoader)": lambda: PrefetchLoader(stateful())}
-    for workers in (0,) if QUICK else (0, 2):
-        kinds[f"StatefulDataLoader, {workers} workers"] = partial(stateful, num_workers=workers)
-        kinds[f"StatefulDataLoader(SeededBatchSampler), {workers} workers"] = partial(by_batches, workers)
-    for what, make in kinds.items():
-        yield compare(what, partial(run, make), folder / what)
-
-
-# Ignite
-
-
-def of_ignite(folder: Path) -> Iterator[Check]:
-    from ignite.engine import Engine, Events
-    from ignite.handlers import Checkpoint
-
-    if WORLD > 1 and not torch.distributed.is_initialized():
-        torch.distributed.init_process_group("gloo")
-
-    def run(make: Callable[[], Any], checkpoint: Path | None, place: Path) -> Batches:
-        place.mkdir(exist_ok=True)
-        barrier()
-        loader, seen = make(), list[list[int]]()
-        trainer = Engine(lambda _, batch: seen.append(numbers(batch)))
-        saved = {"trainer": trainer, "loader": loader}
-
-        @trainer.on(Events.ITERATION_COMPLETED)  # type: ignore[untyped-decorator, unused-ignore]
-        def save() -> None:
-            if RANK == 0:
-                states = {name: each.state_dict() for name, each in saved.items()}
-                torch.save(states, place / f"{trainer.state.iteration:02}")
-            barrier()
-
-        if checkpoint is not None:
-            Checkpoint.load_objects(saved, torch.load(checkpoint, weights_only=True))
-        if trainer.state.iteration < EPOCHS * len(loader):  # otherwise Ignite repeats a finished training
-            trainer.run(loader, EPOCHS)
-        return seen
-
-    for what, make in loaders().items():
-        yield compare(what, partial(run, make), folder / what)
-
-
-# Grain
-
-
-def of_grain(folder: Path) -> Iterator[Check]:
-    import grain
-
-    folder.mkdir(parents=True, exist_ok=True)
-    place = folder / f"numbers-{RANK}.lmdb"
-    write_store(({"image": np.zeros((1, 1, 3), np.uint8), "label": index} for index in range(LENGTH)), place)
-    store = open_store(place)
-
-    class Labels(grain.transforms.Map):
-        def map(self, record: Any) -> int:
-            return label_of(record)
-
-    def mapped() -> Any:
-        order = grain.MapDataset.source(store).seed(0).shuffle().repeat(EPOCHS)[RANK::WORLD]
-        return order.map(label_of).batch(BATCH).to_iter_dataset(grain.ReadOptions(2, 4))
-
-    def loader() -> Any:
-        shard = grain.sharding.ShardOptions(RANK, WORLD)
-        sampler = grain.samplers.IndexSampler(LENGTH, shard, shuffle=True, num_epochs=EPOCHS, seed=0)
-        return grain.DataLoader(
-            data_source=store, sampler=sampler, operations=[Labels(), grain.transforms.Batch(BATCH)], worker_count=0
-        )
-
-    def run(make: Callable[[], Any], checkpoint: Path | None, place: Path) -> Batches:
-        place.mkdir(exist_ok=True)
-        iterator, seen = iter(make()), list[list[int]]()
-        done = 0
-        if checkpoint is not None:
-            state = checkpoint.read_bytes()
-            iterator.set_state(json.loads(state) if isinstance(iterator.get_state(), dict) else state)
-            done = int(checkpoint.name)
-        for batch in iterator:
-            seen.append([int(number) for number in batch])
-            done += 1
-            state = iterator.get_state()
-            (place / f"{done:02}").write_bytes(json.dumps(state).encode() if isinstance(state, dict) else state)
-        return seen
-
-    for what, make in (("MapDataset.source(store)", mapped), ("grain.DataLoader(data_source=store)", loader)):
-        yield compare(what, partial(run, make), folder / f"{what}-{RANK}", own_order=True)
-
-
-def label_of(record: Any) -> int:
-    label: int = record.label
-    return label
-
-
 FRAMEWORKS: dict[str, Callable[[Path], Iterator[Check]]] = {
     "lightning": of_lightning,
-    "fabric": of_fabric,
     "accelerate": of_accelerate,
     "transformers": of_transformers,
-    "torchdata": of_torchdata,
-    "ignite": of_ignite,
-    "grain": of_grain,
 }
 
 
@@ -608,6 +450,8 @@ def run_here(frameworks: list[str], folder: Path) -> int:
                 print(f"{framework:13} {WORLD} x  {check.what:58} {check.compared:3} runs  {result}", flush=True)
             for line in check.different:
                 print(f"    rank {RANK}: {line}", flush=True)
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()  # otherwise gloo's threads may abort the process at its exit
     return 1 if different else 0
 
 

@@ -74,12 +74,3 @@ def test_labels_of_a_listing_are_class_names_or_integers(tmp_path: Path) -> None
         write_listing(tmp_path / f"{len(classes)}.lmdb", "", tmp_path / "s.csv")
         label = "maine coon" if classes else "1"
         assert (tmp_path / "s.csv").read_bytes() == f"index,path,label\r\n0,a,{label}\r\n1,b,\r\n".encode()
-
-
-def test_listing_of_an_unknown_format_is_refused(tmp_path: Path) -> None:
-    write_records(tmp_path / "s.lmdb", [Record(name="a")], classes=())
-    with (
-        open_store(tmp_path / "s.lmdb") as store,
-        pytest.raises(OptionError, match="format must be one of csv, jsonl, got 'xml'"),
-    ):
-        stream_listing(Selections(store), "", "xml")

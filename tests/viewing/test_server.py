@@ -39,11 +39,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "a.lmdb"
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 def is_listening(port: int) -> bool:
     with socket.socket() as client:
         return client.connect_ex(("127.0.0.1", port)) == 0
