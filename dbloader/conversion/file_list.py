@@ -17,7 +17,6 @@ import numpy as np
 
 from dbloader.errors import DamagedStoreError
 from dbloader.records.columns import seal_chunk, unseal_chunk
-from dbloader.records.document import UNREADABLE, open_sealed, seal
 from dbloader.records.values import pack
 from dbloader.sampling.rng import STEP, mix
 from dbloader.sources.base import Entries, Entry, Problem, Tally
@@ -26,6 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dbloader.sources.base import Source
+
+
+_CRC_BYTES = 4  # at the end of each entry
 
 
 class FileList:
@@ -73,36 +75,26 @@ class FileList:
         """Return all positions, in a random order given by ``seed``, or in the source's order if ``seed`` is None."""
         return range(len(self)) if seed is None else permutation(len(self), seed)
 
-    def spans(self) -> np.ndarray[Any, Any]:
-        """Return the start and end of each entry in the file, in bytes: int64, shape (len, 2)."""
-        return np.stack((self._begins, self._ends), 1).astype("<i8", copy=False)
-
     def __len__(self) -> int:
         return len(self._ends)
 
-    def packed(self) -> bytes:
-        """Return the whole list as bytes, for `unpacked`."""
-        lengths = (self._ends - self._begins).astype("<i8")
-        return seal({"lengths": lengths.tobytes(), "entries": b"".join(map(self._sealed, range(len(self))))})
-
     @classmethod
-    def unpacked(cls, packed: bytes, data: IO[bytes]) -> FileList:
-        """Write a packed list into a new file, and return the list. Raise DamagedStoreError if it is damaged."""
-        try:
-            values = open_sealed(packed)
-        except UNREADABLE as error:
-            raise DamagedStoreError(f"the list of files is damaged: {error}; plan again (--overwrite)") from error
-        data.write(values["entries"])
-        data.flush()
-        ends = np.cumsum(np.frombuffer(values["lengths"], "<i8"))
-        return cls(data, np.concatenate(([0], ends[:-1])), ends)
+    def of_span(cls, data: IO[bytes], begin: int, end: int) -> FileList:
+        """Return the list of the entries between two bytes of a file. Reading a damaged entry raises an error."""
+        ends = array("Q", [begin])
+        while ends[-1] < end:  # each entry begins with its length, because it is a BSON document
+            data.seek(ends[-1])
+            ends.append(ends[-1] + int.from_bytes(data.read(4), "little") + _CRC_BYTES)
+        bounds = np.asarray(ends)
+        return cls(data, bounds[:-1], bounds[1:])
 
-    def _sealed(self, position: int) -> bytes:
+    def sealed(self, position: int) -> bytes:
+        """Return the bytes of an entry in the file."""
         start, end = int(self._begins[position]), int(self._ends[position])
         return os.pread(self._data.fileno(), end - start, start)
 
     def __getitem__(self, position: int) -> Entry | Problem:
-        line = unseal_chunk("file", 0, self._sealed(position))
+        line = unseal_chunk("file", 0, self.sealed(position))
         if line is None:
             start = int(self._begins[position])
             raise DamagedStoreError(f"the list of files is damaged at byte {start:,}: plan again (--overwrite)")

@@ -160,7 +160,7 @@ def measure_publishing(bench: Path, counts: list[int]) -> None:
         started = time.perf_counter()
         plan = plan_parts(Settings(source=source, check="none"), bench / "planned.lmdb", 64, overwrite=True)
         took.append(time.perf_counter() - started)
-        planned = sum(path.stat().st_size for path in plan.folder.iterdir() if path.is_file())
+        planned = sum(path.stat().st_size for path in plan.folder.rglob("*") if path.is_file())
         names = [f"{number:05}.lmdb" for number in range(64)]
         for name in names:
             write(folder / SHARD_FOLDER / name, small(count // 64))

@@ -20,6 +20,7 @@ import pytest
 
 from dbloader import LMDBDataset, convert, open_store
 from dbloader.conversion.parts.part import convert_part, encode_receipt, list_parts
+from dbloader.conversion.parts.plan import list_name
 from dbloader.conversion.parts.publish import publish
 from dbloader.errors import (
     ConversionError,
@@ -137,7 +138,8 @@ def test_publishing_again_finds_the_published_store(root: Path, place: Path, tmp
     (tmp_path / "kept").rename(f"{place}.partial")  # as if publish was killed before it removed the plan
     assert publish(place).files == 0
     assert not Path(f"{place}.partial").exists()
-    for name in ("files", "files.spans", "plan.bson"):
+    (place / "files").mkdir()
+    for name in ("files/list-0", "plan.bson"):
         (place / name).write_bytes(b"")  # as if publish was killed before it removed these files
     publish(place)
     assert sorted(path.name[:5] for path in place.iterdir()) == ["index", "manif", "shard"]
@@ -397,7 +399,7 @@ def test_all_files_are_on_the_disk_before_the_manifest(
         for part in range(2):
             convert_part(place, part)
         made = [path for path in folder.rglob("*") if path.is_file()]
-        assert len(made) == 3 + 2 + 2  # three files of the plan (plan, list, spans), two shards, two receipts
+        assert len(made) == 2 + 2 + 2  # plan and list, two shards, two receipts
         assert synced >= {path.stat().st_ino for path in made}
         synced |= {path.stat().st_ino for path in place.glob("shards/*")}  # the old shards were written earlier
         publish(place)
@@ -482,14 +484,13 @@ def test_wrong_numbers_of_parts_and_workers_are_refused(root: Path, place: Path)
         convert_part(place, 0, workers=0)
 
 
-@pytest.mark.parametrize("name", ["files", "files.spans"])
-def test_damaged_list_of_files_is_refused_by_parts(root: Path, place: Path, name: str) -> None:
+@pytest.mark.parametrize("at", [0, 1, 3, 8, -8, -1])  # the length of the first entry, its content, the last CRC-32
+def test_damaged_list_of_files_is_refused_by_parts(root: Path, place: Path, at: int) -> None:
     plant_photos(root, 6)
-    path = plan_conversion(root, place, 2, shuffle_seed=1).folder / name
+    plan = plan_conversion(root, place, 2, shuffle_seed=1)
+    path = plan.folder / list_name(plan.token)
     whole = path.read_bytes()
-    at = len(whole) // 2
-    for data in (whole[:at] + bytes([whole[at] ^ 16]) + whole[at + 1 :], whole[:-8]):
-        plan_conversion(root, place, 2, shuffle_seed=1, overwrite=True)
+    for data in (whole[:at] + bytes([whole[at] ^ 16]) + whole[at:][1:], whole[:-8], b""):
         path.write_bytes(data)
         with pytest.raises(DamagedStoreError, match=r"damaged.*plan again"):
             [convert_part(place, part) for part in range(2)]

@@ -1,9 +1,9 @@
 """Conversion in parts to object storage, so the machines need no file system in common.
 
-``PLACE.partial/`` contains the plan (``plan.bson``), the list of the files of each part (``files/``), and for each
-finished part a receipt and the index of its shard (``parts/``). The shard itself goes to ``PLACE/shards/``, where the
-store needs it. No program uses a shard before a receipt names it. ``publish_in_bucket`` joins the indices and puts
-``manifest.bson`` by a conditional request, so one of several publishers wins.
+``PLACE.partial/`` contains the plan (``plan.bson``), the list of all files (``files/``), and for each finished part a
+receipt and the index of its shard (``parts/``). The shard itself goes to ``PLACE/shards/``, where the store needs it.
+No program uses a shard before a receipt names it. ``publish_in_bucket`` joins the indices and puts ``manifest.bson`` by
+a conditional request, so one of several publishers wins.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ from dbloader.conversion.parts.part import (
     make_shard,
     replaced_plan,
 )
-from dbloader.conversion.parts.plan import MAKING, PLAN_FILE, RECEIPT_FOLDER, Plan, no_plan
+from dbloader.conversion.parts.plan import LIST_FOLDER, MAKING, PLAN_FILE, RECEIPT_FOLDER, Plan, list_name, no_plan
 from dbloader.conversion.parts.publish import (
     check_parts,
     has_shards,
@@ -56,8 +57,7 @@ if TYPE_CHECKING:
     from dbloader.conversion.settings import Settings
     from dbloader.remote.bucket import Item
 
-_LIST_FOLDER = "files"
-_AT_ONCE = 8  # small objects that are read or written at once
+_AT_ONCE = 8  # receipts that are read at once
 KEEP_HOURS = 24.0
 
 
@@ -85,17 +85,8 @@ def plan_in_bucket(
                 f"{bucket.place} has the plan of another conversion: publish it (dbloader publish), or replace it "
                 "(dbloader plan with --overwrite)"
             )
-        data, written = (aside / PLAN_FILE).read_bytes(), replace(plan, where=str(aside))
-
-        def put_list(part: int) -> None:
-            path = aside / f"{part:05}"
-            with written.open_part(part) as files:
-                path.write_bytes(files.packed())
-            bucket.put_file(_list_key(plan, part), path)
-            path.unlink()
-
-        _each(put_list, range(plan.parts))
-        bucket.put_if(PLAN_FILE, data, there)
+        bucket.put_file(list_name(plan.token), aside / list_name(plan.token))
+        bucket.put_if(PLAN_FILE, (aside / PLAN_FILE).read_bytes(), there)
     if there is not None:
         bucket.delete([item.key for item in _plan_files(bucket) if plan.token not in item.key])
     return plan
@@ -119,9 +110,11 @@ def convert_part_in_bucket(place: str, part: int, *, workers: int = 1, scratch: 
         undo.callback(bucket.delete, [plan.attempt_name(part)])
         # With the token in their names, the shards of a plan can be told from others.
         shard = folder / SHARD_FOLDER / f"{part:05}-{plan.token}{secrets.token_hex(4)}.lmdb"
-        with (folder / _LIST_FOLDER).open("x+b") as data:
-            files = FileList.unpacked(bucket.get(_list_key(plan, part)), data)
-            receipt = make_shard(plan, part, files, shard, workers)
+        begin, end = plan.part_span(part)
+        with (folder / LIST_FOLDER).open("x+b") as data:
+            data.write(bucket.get(list_name(plan.token), span=(begin, end)) if begin < end else b"")
+            data.flush()
+            receipt = make_shard(plan, part, FileList.of_span(data, 0, end - begin), shard, workers)
         table = index_shards(folder, [shard.name], [receipt.digest], classes=plan.classes, source=plan.described)
         shard_key, index_key = f"{SHARD_FOLDER}/{shard.name}", _index_key(receipt)
         target.put_file(shard_key, shard)
@@ -224,16 +217,12 @@ def _token(bucket: Bucket) -> str:
     return ""
 
 
-def _list_key(plan: Plan, part: int) -> str:
-    return f"{_LIST_FOLDER}/{part:05}-{plan.token}"
-
-
 def _index_key(receipt: PartReceipt) -> str:
     return f"{RECEIPT_FOLDER}/{receipt.shard}"
 
 
 def _plan_files(bucket: Bucket) -> list[Item]:
-    return [*bucket.items(_LIST_FOLDER), *bucket.items(RECEIPT_FOLDER)]
+    return [*bucket.items(LIST_FOLDER), *bucket.items(RECEIPT_FOLDER)]
 
 
 def _read_receipt(bucket: Bucket, plan: Plan, part: int) -> tuple[PartReceipt, ShardTable]:
@@ -247,15 +236,11 @@ def _read_receipts(target: Bucket, bucket: Bucket, plan: Plan) -> list[tuple[Par
     keys = {item.key for item in bucket.items(RECEIPT_FOLDER)}
     sizes = {item.key: item.size for item in target.items(SHARD_FOLDER)}
     parts = [part for part in range(plan.parts) if plan.receipt_name(part) in keys]
-    made = _each(lambda part: _read_receipt(bucket, plan, part), parts)
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="dbloader-parts") as threads:
+        made = [*threads.map(partial(_read_receipt, bucket, plan), parts)]
     return [
         (receipt, table) for receipt, table in made if sizes.get(f"{SHARD_FOLDER}/{receipt.shard}") == receipt.nbytes
     ]
-
-
-def _each(use: Callable[[int], Any], numbers: Sequence[int]) -> list[Any]:
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="dbloader-parts") as threads:
-        return list(threads.map(use, numbers))
 
 
 def _remove_rest(target: Bucket, bucket: Bucket, table: ShardTable, keep_hours: float) -> None:

@@ -10,6 +10,8 @@ import hashlib
 import os
 import secrets
 import shutil
+import tempfile
+from array import array
 from collections import Counter
 from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
@@ -22,15 +24,15 @@ import numpy as np
 from dbloader._options import checked_flag, whole_number
 from dbloader.conversion.file_list import FileList
 from dbloader.conversion.parts.plan import (
-    LIST_FILE,
+    LIST_FOLDER,
     PLAN_FILE,
     RECEIPT_FOLDER,
-    SPANS_FILE,
     Plan,
     library_versions,
-    pack_spans,
+    list_name,
     partial_folder,
     remove_plan,
+    slice_of,
     target_of,
 )
 from dbloader.conversion.report import left_out
@@ -128,16 +130,19 @@ def write_plan(
         if base is not None:
             classes, labels = _unite_classes(base.manifest, found, destination)
             settings = replace(settings, labels=labels)
-        for new in (aside, aside / SHARD_FOLDER, aside / RECEIPT_FOLDER):
+        for new in (aside, aside / SHARD_FOLDER, aside / RECEIPT_FOLDER, aside / LIST_FOLDER):
             new.mkdir()
-        with (aside / LIST_FILE).open("x+b") as data:
+        token, ends = secrets.token_hex(4), array("q")
+        with tempfile.TemporaryFile(dir=aside) as data, (aside / list_name(token)).open("xb") as ordered:
             files = FileList.of_source(found, data, progress)
-            os.fsync(data.fileno())
             if base is not None:
                 _check_agreement(base.manifest, found, files, destination)
-            parts = min(parts, max(1, len(files)))
-            spans = files.spans()[np.asarray(files.order(settings.shuffle_seed))]
-            write_durably(aside / SPANS_FILE, pack_spans(spans, parts))
+            parts, order = min(parts, max(1, len(files))), files.order(settings.shuffle_seed)
+            for part in range(parts):
+                ordered.writelines(files.sealed(order[at]) for at in slice_of(part, parts, len(files)))
+                ends.append(ordered.tell())
+            ordered.flush()
+            os.fsync(ordered.fileno())
         options = asdict(settings)
         decisive = {
             "parts": parts,
@@ -149,8 +154,8 @@ def write_plan(
         # The path of the source may be written in several ways; ``described`` has only one.
         known = {**decisive, "options": {**options, "source": None, "listing": None}}
         plan_id = hashlib.sha256(files.digest.encode() + bson.encode(known)).hexdigest()
-        facts = {"options": options, "files": len(files), "left_out": left_out(found, files.tally)}
-        sealed = seal({**decisive, **facts, "id": plan_id, "token": secrets.token_hex(4)})
+        facts = {"options": options, "files": len(files), "ends": np.array(ends, "<i8").tobytes()}
+        sealed = seal({**decisive, **facts, "left_out": left_out(found, files.tally), "id": plan_id, "token": token})
         write_durably(aside / PLAN_FILE, sealed)
         if is_mongo(settings.source):  # the place may contain a password
             (aside / PLAN_FILE).chmod((aside / PLAN_FILE).stat().st_mode & 0o770)

@@ -27,19 +27,16 @@ from dbloader.conversion.transcode import ImageFormat
 from dbloader.errors import ConversionError, DamagedStoreError, PlaceError, StoreNotFoundError
 from dbloader.images.pillow import LIMIT_VARIABLE, max_pixels
 from dbloader.images.tiled.encode import JPEGTRAN, find_jpegtran
-from dbloader.records.columns import seal_chunk, unseal_chunk
 from dbloader.records.document import open_sealed
 from dbloader.stores.lmdb.keys import PARTIAL, checked_path
 from dbloader.stores.mongo.uri import is_mongo
 
 PLAN_FILE = "plan.bson"
-LIST_FILE = "files"  # the FileList of the source
-SPANS_FILE = "files.spans"  # where in LIST_FILE the entries of each part are, in order
+LIST_FOLDER = "files"  # contains the FileList, part by part
 RECEIPT_FOLDER = "parts"
 MAKING = ".making"
 # Packages that decide pixels and bytes. All parts must be made with the same versions.
 _PACKAGES = ("Pillow", "simplejpeg", "pymongo", "pillow-heif")
-_SPAN_BYTES, _CRC_BYTES = 16, 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +49,7 @@ class Plan:
         token: Random hex digits, new whenever a plan is written, even with the same id.
         parts: Number of parts, each of which makes one shard.
         files: Number of files in the list.
+        ends: Where the files of each part end in the list, in bytes: packed int64.
         options: The fields of `Settings`, by their names.
         described: ``source`` of the manifest.
         classes: Name of each label from 0 on.
@@ -65,6 +63,7 @@ class Plan:
     token: str
     parts: int
     files: int
+    ends: bytes
     options: dict[str, Any]
     described: dict[str, Any]
     classes: list[str]
@@ -107,7 +106,12 @@ class Plan:
 
     def part_length(self, number: int) -> int:
         """Return the number of files that a part converts."""
-        return len(_slice_of(number, self.parts, self.files))
+        return len(slice_of(number, self.parts, self.files))
+
+    def part_span(self, number: int) -> tuple[int, int]:
+        """Return where the files of a part begin and end in the list, in bytes."""
+        begin, end = np.frombuffer(b"\0" * 8 + self.ends, "<i8")[number : number + 2].tolist()
+        return begin, end
 
     def receipt_name(self, number: int) -> str:
         """Return the path of a part's receipt in ``DESTINATION.partial``."""
@@ -123,23 +127,13 @@ class Plan:
         return self.folder / self.receipt_name(number)
 
     def open_part(self, number: int) -> FileList:
-        """Open the list of the files that a part converts, in order. Reading an entry verifies its checksum.
-
-        Raises:
-            StoreNotFoundError: The list is missing.
-            DamagedStoreError: The list is damaged.
-        """
-        files, path = _slice_of(number, self.parts, self.files), self.folder / SPANS_FILE
+        """Open the files that a part converts, on a disk; StoreNotFoundError if the list is missing."""
+        path = self.folder / list_name(self.token)
         try:
-            with path.open("rb") as file:
-                file.seek(_SPAN_BYTES * files.start + _CRC_BYTES * number)
-                stored = file.read(_SPAN_BYTES * len(files) + _CRC_BYTES)
+            data = path.open("rb")
         except FileNotFoundError as error:
             raise StoreNotFoundError(f"{path} is missing; plan again with overwrite (--overwrite)") from error
-        spans = unseal_chunk(SPANS_FILE, number, stored)
-        if spans is None:
-            raise DamagedStoreError(f"{path} is damaged or cut short; plan again with overwrite (--overwrite)")
-        return FileList((self.folder / LIST_FILE).open("rb"), *np.frombuffer(spans, "<i8").reshape(-1, 2).T)
+        return FileList.of_span(data, *self.part_span(number))
 
     def check_versions(self) -> None:
         """Raise ConversionError if this process has other library versions than the plan."""
@@ -161,17 +155,14 @@ def no_plan(destination: str | os.PathLike[str], where: str) -> StoreNotFoundErr
     )
 
 
-def _slice_of(part: int, parts: int, files: int) -> range:
+def list_name(token: str) -> str:
+    """Return the path of a plan's list of files in ``DESTINATION.partial``."""
+    return f"{LIST_FOLDER}/list-{token}"
+
+
+def slice_of(part: int, parts: int, files: int) -> range:
     """Return the positions of a part's files among all files."""
     return range(files * part // parts, files * (part + 1) // parts)
-
-
-def pack_spans(spans: np.ndarray[Any, Any], parts: int) -> bytes:
-    """Return the content of SPANS_FILE: for each part the spans of its entries, and a CRC-32."""
-    slices = (_slice_of(part, parts, len(spans)) for part in range(parts))
-    return b"".join(
-        seal_chunk(SPANS_FILE, part, spans[files.start : files.stop].tobytes()) for part, files in enumerate(slices)
-    )
 
 
 def remove_plan(folder: Path) -> None:

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 from dbloader._describe import counted
 from dbloader.conversion.parts.part import list_parts, slurm_ranges
 from dbloader.conversion.parts.plan import (
-    LIST_FILE,
+    LIST_FOLDER,
     PLAN_FILE,
     RECEIPT_FOLDER,
-    SPANS_FILE,
     Plan,
     remove_plan,
     target_of,
@@ -81,7 +80,7 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
         if not is_sharded(target):
             raise
         if (target / PLAN_FILE).is_file():  # a publisher was killed before it removed the plan
-            _remove_files(target, {LIST_FILE, SPANS_FILE, PLAN_FILE})
+            _remove_files(target, {PLAN_FILE})
         there = ShardTable.read(target).manifest
         return report(there, published_before(there))
     check_parts(plan, receipts, missing, destination)
@@ -206,7 +205,8 @@ def joined_source(manifests: Sequence[Manifest]) -> dict[str, Any]:
 
 def _remove_files(target: Path, names: set[str]) -> None:
     """Remove files that only the plan needed from the folder of a store, the plan last."""
-    shutil.rmtree(target / RECEIPT_FOLDER, ignore_errors=True)
+    for folder in (LIST_FOLDER, RECEIPT_FOLDER):
+        shutil.rmtree(target / folder, ignore_errors=True)
     with suppress(OSError):
         for name in sorted(names, key=lambda name: name == PLAN_FILE):
             (target / name).unlink(missing_ok=True)
