@@ -13,8 +13,7 @@ from dbloader.cli.convert import conversion_options, pop_image_format, print_rep
 from dbloader.cli.meter import Meter
 from dbloader.cli.text import say, say_json
 from dbloader.conversion.parts.anywhere import list_parts, make_part, plan_parts, publish_parts
-from dbloader.conversion.parts.part import slurm_ranges
-from dbloader.conversion.parts.scratch import left_folders
+from dbloader.conversion.parts.part import left_folders, slurm_ranges
 from dbloader.conversion.settings import Settings
 
 SOME_MISSING = 1

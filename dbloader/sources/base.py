@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dbloader.errors import OptionError, SourceError, SourceNotFoundError
+from dbloader.errors import SourceError, SourceNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -142,14 +142,6 @@ class Source(ABC):
         self.field_classes: dict[str, list[str]] = {}  # like field_classes of a Manifest
         self.beside: tuple[str, ...] = ()  # other files and folders at the place, which are not read
         self.compressed = ""  # the first file that each process would have to decompress
-
-    def select(self, where: str) -> None:
-        """Limit the entries to the records of a store that a query finds.
-
-        Raises:
-            OptionError: The source is no store, or the query is wrong or finds no record.
-        """
-        raise OptionError(f"where (--where) selects records of a store, and {self.place} is no store: leave it out")
 
     @abstractmethod
     def entries(self) -> Generator[Entry | Problem, None, Tally]:

@@ -70,7 +70,7 @@ def open_source(
     elif listing is not None:
         found = _open_listing(source, listing, file_fields)
     else:
-        found = _open_place(source, file_fields)
+        found = _open_place(source, file_fields, where)
     if missing := ", ".join(repr(name) for name in file_fields if name not in found.file_fields):
         place = found.place if listing is None else readable(listing)
         found.close()
@@ -78,12 +78,9 @@ def open_source(
             f"file_fields (--file-field) {missing}: {place} has no such files: give the name of a column of a listing "
             "(--listing) or of a Parquet file; in tar files, 'mask' stands for files such as 17.mask.png"
         )
-    if where is not None:
-        try:
-            found.select(where)
-        except BaseException:
-            found.close()
-            raise
+    if where is not None and not found.stores:
+        found.close()
+        raise OptionError(f"where (--where) selects records of a store, and {found.place} is no store: leave it out")
     return found
 
 
@@ -117,13 +114,13 @@ def _open_listing(
     return read_listing(path, source, file_fields)
 
 
-def _open_place(source: str | os.PathLike[str], file_fields: tuple[str, ...]) -> Source:
+def _open_place(source: str | os.PathLike[str], file_fields: tuple[str, ...], where: str | None) -> Source:
     """Return the source at a place without a listing: the first kind below that fits, or else a folder of images."""
     if is_mongo(source):
         from dbloader.sources.store import read_store
 
         try:
-            return read_store(source)
+            return read_store(source, where)
         except NotAStoreError as error:
             raise OptionError(
                 f"{error}; a collection of files needs a listing (--listing) of the files to take and their labels"
@@ -139,7 +136,7 @@ def _open_place(source: str | os.PathLike[str], file_fields: tuple[str, ...]) ->
             return read_metadata(metadata, source, file_fields)
     file = find_lmdb(source)
     if file is not None or is_sharded(source):
-        return _open_lmdb(source, file)
+        return _open_lmdb(source, file, where)
     tables, tars, zips = find_tables(source), find_archives(source, TARS), find_archives(source, ZIPS)
     if tables and (tars or zips) and not _has_images(tables[0]):
         tables = []  # the tables have no images, only addresses and captions, as from img2dataset
@@ -191,15 +188,15 @@ def find_lmdb(place: str | os.PathLike[str]) -> Path | None:
         return None  # scan raises a clear error
 
 
-def _open_lmdb(source: str | os.PathLike[str], file: Path | None) -> Source:
+def _open_lmdb(source: str | os.PathLike[str], file: Path | None, where: str | None) -> Source:
     """Return the source of a store, or of another program's LMDB file; without a file, of a folder of shards."""
     from dbloader.sources.store import read_store
 
     if file is None:
-        return read_store(source)
+        return read_store(source, where)
     from dbloader.sources.other_lmdb import is_store, read_lmdb
 
-    return read_store(file) if is_store(file) else _with_others(read_lmdb(source, file), source, [file])
+    return read_store(file, where) if is_store(file) else _with_others(read_lmdb(source, file), source, [file])
 
 
 # --- tar and zip files ------------------------------------------------------------------------------------------------

@@ -35,12 +35,18 @@ class _Location(NamedTuple):
     crc32: int  # shows a resumed conversion that the store was replaced
 
 
-def read_store(place: str | os.PathLike[str]) -> StoreSource:
-    """Return the source of the image files in a store; SourceError if there are none, StoreError if it is no store."""
+def read_store(place: str | os.PathLike[str], where: str | None = None) -> StoreSource:
+    """Return the source of the image files in a store, or only of the records that the query ``where`` finds.
+
+    Raises:
+        SourceError: The store has no image files.
+        StoreError: The place is no store.
+        OptionError: The query is wrong, or finds no record.
+    """
     with ExitStack() as after_error:
         store = open_store(place)
         after_error.callback(store.close)
-        source = StoreSource(store, store.place if is_mongo(place) else full_path(place))
+        source = StoreSource(store, store.place if is_mongo(place) else full_path(place), where)
         after_error.pop_all()
     return source
 
@@ -51,12 +57,11 @@ class StoreSource(Source):
     All fields of a record are kept, except ``tiles`` of tiled images: these are tiled again or stored without tiles.
     """
 
-    def __init__(self, store: Store, place: str) -> None:
+    def __init__(self, store: Store, place: str, where: str | None) -> None:
         manifest = store.manifest
         super().__init__(Path(os.sep), manifest.classes, place=place)
         self._store, self._is_tiled = store, bool(manifest.source.get("tile"))
         self._crc32: np.ndarray | None = None
-        self._indices: Any = None  # indices of the selected records; None for all records
         self.stores = (store,)
         self.file_fields, self.field_classes = manifest.file_fields, manifest.field_classes
         if self._is_tiled:
@@ -68,18 +73,15 @@ class StoreSource(Source):
             first = store[0]
             if not isinstance(first.image, bytes):
                 raise SourceError(f"{place}: its record 0 {_why_no_file(first)}")
-
-    @override
-    def select(self, where: str) -> None:
-        self._indices = find_matching(self._store, where)
-        if not len(self._indices):
-            raise OptionError(f"there is nothing to convert: no record of {self.place} is found by {where!r}")
+        self._indices: Any = range(manifest.length) if where is None else find_matching(store, where).tolist()
+        if not self._indices:
+            raise OptionError(f"there is nothing to convert: no record of {place} is found by {where!r}")
 
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
         names = self._store.names()
         columns = (self._store.column(name) for name in ("label", "nbytes", "crc32"))
-        indices = range(len(names)) if self._indices is None else self._indices.tolist()
+        indices = self._indices
         for index, label, nbytes, crc32 in zip(indices, *(column[indices] for column in columns), strict=True):
             name = names[index] or f"record {index}"
             location = _Location(index, int(nbytes), int(crc32))

@@ -29,6 +29,7 @@ from dbloader.conversion.parts.part import (
     encode_receipt,
     make_shard,
     replaced_plan,
+    scratch_folder,
 )
 from dbloader.conversion.parts.plan import LIST_FOLDER, MAKING, PLAN_FILE, RECEIPT_FOLDER, Plan, list_name, no_plan
 from dbloader.conversion.parts.publish import (
@@ -38,7 +39,6 @@ from dbloader.conversion.parts.publish import (
     published_before,
     published_now,
 )
-from dbloader.conversion.parts.scratch import scratch_folder
 from dbloader.conversion.report import finish_report
 from dbloader.errors import ConversionError, OptionError, StoreExistsError, StoreNotFoundError
 from dbloader.remote.bucket import Bucket

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
+import shutil
 import socket
+import tempfile
 import time
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from dbloader._options import whole_number
 from dbloader.conversion.convert_files import FileWriter
 from dbloader.conversion.parallel import return_large_blocks
 from dbloader.conversion.parts.plan import MAKING, RECEIPT_FOLDER, Plan
-from dbloader.conversion.parts.scratch import scratch_folder
 from dbloader.errors import ConversionError, DamagedStoreError, OptionError, StoreNotFoundError
 from dbloader.records.document import open_sealed, seal
 from dbloader.stores.lmdb.errors import refusals
@@ -23,10 +26,13 @@ from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
 from dbloader.stores.lmdb.writer import LMDBWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator, Sequence
 
     from dbloader.conversion.file_list import FileList
+
+
+_PREFIX = "dbloader-part-"
+_NEW_S = 60.0  # a folder is locked soon after it was made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +194,36 @@ def decode_receipt(plan: Plan, part: int, data: bytes) -> tuple[PartReceipt, byt
     if receipt.plan != plan.id:
         raise DamagedStoreError(f"{path} is of another plan; remove it, and make part {part} again")
     return receipt, table
+
+
+@contextmanager
+def scratch_folder(scratch: str | os.PathLike[str] | None) -> Iterator[Path]:
+    """Yield a new locked folder in ``scratch`` (None: the system's, ``TMPDIR``), and remove it at the end."""
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=scratch) as name:
+        descriptor = os.open(name, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield Path(name)
+        finally:
+            os.close(descriptor)
+
+
+def left_folders(scratch: str | os.PathLike[str] | None, *, remove: bool = False) -> list[tuple[Path, int]]:
+    """Return the folders that killed processes left in ``scratch``, with their bytes; remove them with ``remove``."""
+    found = []
+    for path in sorted(Path(scratch or tempfile.gettempdir()).glob(f"{_PREFIX}*")):
+        with suppress(OSError):  # locked, removed meanwhile, or another user's
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if time.time() - path.stat().st_mtime < _NEW_S:
+                    continue
+                found.append((path, sum(file.stat().st_size for file in path.rglob("*") if file.is_file())))
+                if remove:
+                    shutil.rmtree(path)
+            finally:
+                os.close(descriptor)
+    return found
 
 
 class Attempt(NamedTuple):
