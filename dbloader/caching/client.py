@@ -24,7 +24,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -148,12 +148,11 @@ class FetcherClient:
         )
 
     def _open(self) -> Channel:
-        channel = self._connect()
-        try:
+        with ExitStack() as undo:
+            channel = self._connect()
+            undo.callback(channel.close)
             self._exchange(channel, "the index", self._opening)
-        except BaseException:
-            channel.close()
-            raise
+            undo.pop_all()
         return channel
 
     def _exchange(self, channel: Channel, what: str, message: dict[str, Any]) -> dict[str, Any]:
@@ -182,16 +181,12 @@ class FetcherClient:
         """Connect to the fetcher. Start one if no process holds its lock."""
         until, starts = time.monotonic() + _START_S, 0
         while time.monotonic() < until:
-            end = socket.socket(socket.AF_UNIX)
-            try:
+            with suppress(ConnectionError, FileNotFoundError, BlockingIOError), ExitStack() as undo:
+                end = undo.enter_context(socket.socket(socket.AF_UNIX))
                 with socket_address(self._cache) as address:
                     end.connect(address)
+                undo.pop_all()
                 return Channel(end)
-            except (ConnectionError, FileNotFoundError, BlockingIOError):
-                end.close()
-            except BaseException:
-                end.close()
-                raise
             with (Path(self._cache) / LOCK).open("ab") as lock:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -23,10 +23,8 @@ if TYPE_CHECKING:
 _PAUSES_S = (0.5, 1.0)
 
 
-def fetch_index(origin: Origin, cache: Path, checksums: Checksums, *, compare: bool = False) -> ShardTable:
+def fetch_index(origin: Origin, cache: Path, checksums: Checksums) -> ShardTable:
     """Fetch the manifest, and also the index if it is missing or damaged. Return the table of shards in the manifest.
-
-    With ``compare``, all bytes of the index are compared with its checksum.
 
     Raises:
         NotAStoreError: The cache has the shards of another store.
@@ -43,7 +41,7 @@ def fetch_index(origin: Origin, cache: Path, checksums: Checksums, *, compare: b
             "remove the folder, or name another"
         )
     index = cache / table.index_file
-    if not index.exists() or not checksums.agrees(index, compare=compare):
+    if not index.exists() or not checksums.agrees(index):
         _fetch(origin, cache, checksums, table.index_file, index_of=table.manifest)
     write_whole(cache / MANIFEST_FILE, data)  # last, because a folder with a manifest counts as a store
     return table

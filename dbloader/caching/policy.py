@@ -147,11 +147,10 @@ class CachePolicy:
 
         The distance is the number of positions until the next use: 0 for a shard in use, infinite if no use is known.
         """
-        found = [(self._distance(shard), shard) for shard in present if shard not in fixed]
+        readers = self._readers.values()
+        kept = (shard for shard in present if shard not in fixed)
+        found = [(min((reader.distance(shard) for reader in readers), default=inf), shard) for shard in kept]
         return sorted(found, key=lambda item: (-item[0], self._asked.get(item[1], 0), item[1]))
-
-    def _distance(self, shard: int) -> float:
-        return min((reader.distance(shard) for reader in self._readers.values()), default=inf)
 
 
 class _Reader:

@@ -54,11 +54,17 @@ def find_stores(samples: Any) -> Iterator[Store]:
     store = samples if isinstance(samples, Store) else getattr(samples, "store", None)
     if isinstance(store, Store):
         yield store
-    elif is_torch(samples, "torch.utils.data", "ConcatDataset"):
-        for part in samples.datasets:
+    else:
+        for part in _inner(samples):
             yield from find_stores(part)
-    elif (inner := getattr(samples, "dataset", None)) is not None:
-        yield from find_stores(inner)
+
+
+def _inner(samples: Any) -> list[Any]:
+    """Return the datasets in a ConcatDataset, or the dataset in a DataLoader, a Subset or the like; [] without one."""
+    if is_torch(samples, "torch.utils.data", "ConcatDataset"):
+        return list(samples.datasets)
+    dataset = getattr(samples, "dataset", None)
+    return [] if dataset is None else [dataset]
 
 
 def divide(samples: Any) -> Iterator[Any]:
@@ -127,13 +133,10 @@ def find_classes(samples: Any) -> tuple[str, ...]:
     names = getattr(samples, "classes", None)
     if isinstance(names, (tuple, list)) and names and all(isinstance(name, str) for name in names):
         return tuple(names)
-    if is_torch(samples, "torch.utils.data", "ConcatDataset"):
-        first, *others = map(find_classes, samples.datasets)
-        for number, names in enumerate(others, 2):
-            _check_same(first, names, number)
-        return first
-    inner = getattr(samples, "dataset", None)
-    return () if inner is None else find_classes(inner)
+    first, *others = [*map(find_classes, _inner(samples))] or [()]
+    for number, names in enumerate(others, 2):
+        _check_same(first, names, number)
+    return first
 
 
 def _check_same(classes: tuple[str, ...], others: tuple[str, ...], number: int) -> None:

@@ -163,11 +163,9 @@ class Source(ABC):
 
     def load(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Loaded | Problem]:
         """Yield what ``read`` yields, with the bytes of each entry's ``files`` in its fields."""
-        return self._load_files(entries, hold) if self.file_fields else self.read(entries, hold)
-
-    def _load_files(
-        self, entries: Sequence[Entry], hold: Callable[[int], object]
-    ) -> Iterator[bytes | Loaded | Problem]:
+        if not self.file_fields:
+            yield from self.read(entries, hold)
+            return
         parts = ((entry, *(Entry(*file, None, {}) for file in entry.files.values())) for entry in entries)
         contents = self.read([*chain.from_iterable(parts)], hold)
         for entry in entries:

@@ -28,7 +28,8 @@ from dbloader.errors import (
 )
 from dbloader.records.decode import decode
 from dbloader.stores.base import Store
-from dbloader.stores.lmdb.publish_shards import move_into, replacing
+from dbloader.stores.lmdb.partial import locked
+from dbloader.stores.lmdb.publish_shards import move_into
 from dbloader.stores.lmdb.store import LMDBStore
 from tests.contracts.records import stored
 from tests.conversion.test_shards import Here
@@ -224,7 +225,8 @@ def test_concurrent_append_has_one_winner(grown: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreExistsError, match="has the plan of another conversion: publish it"):
         convert(tmp_path / "other", grown, append=True, executor=Here())
     convert_part(grown, 0)
-    with replacing(grown), pytest.raises(StoreLockedError, match="another process is publishing"):
+    publishing = locked(grown / "manifest.bson", 0, str(grown), "publishing")
+    with publishing, pytest.raises(StoreLockedError, match="another process is publishing"):
         publish(grown)
     assert len(contents(grown)) == 7
     slow = Path(f"{grown}.partial").rename(tmp_path / "slow")

@@ -8,6 +8,7 @@ a conditional request, so one of several publishers wins.
 
 from __future__ import annotations
 
+import posixpath
 import secrets
 import tempfile
 import time
@@ -22,14 +23,13 @@ from typing import TYPE_CHECKING, Any
 from dbloader.conversion.file_list import FileList
 from dbloader.conversion.parts.make_plan import write_plan
 from dbloader.conversion.parts.part import (
-    Parts,
-    attempts,
     check_part,
     decode_receipt,
     encode_receipt,
     make_shard,
     replaced_plan,
     scratch_folder,
+    state_of,
 )
 from dbloader.conversion.parts.plan import LIST_FOLDER, MAKING, PLAN_FILE, RECEIPT_FOLDER, Plan, list_name, no_plan
 from dbloader.conversion.parts.publish import (
@@ -40,19 +40,19 @@ from dbloader.conversion.parts.publish import (
     published_now,
 )
 from dbloader.conversion.report import finish_report
-from dbloader.errors import ConversionError, OptionError, StoreExistsError, StoreNotFoundError
+from dbloader.errors import ConversionError, StoreExistsError, StoreNotFoundError
 from dbloader.remote.bucket import Bucket
 from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.keys import PARTIAL
 from dbloader.stores.lmdb.objects import list_files, open_target, read_table
-from dbloader.stores.lmdb.publish_shards import index_shards, put_manifest, write_index
+from dbloader.stores.lmdb.publish_shards import check_base, index_shards, put_manifest, write_index
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, Shard, ShardTable
 from dbloader.stores.lmdb.store import LMDBStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from dbloader.conversion.parts.part import PartReceipt
+    from dbloader.conversion.parts.part import PartReceipt, Parts
     from dbloader.conversion.report import Report
     from dbloader.conversion.settings import Settings
     from dbloader.remote.bucket import Item
@@ -138,10 +138,9 @@ def list_parts_in_bucket(place: str) -> Parts:
     """Return which parts of a plan in object storage are made; errors are as in `list_parts`."""
     target, bucket = _open(place)
     plan = _read_plan(place, bucket)
-    written = [(item.key.rpartition("/")[2], item.modified.timestamp()) for item in bucket.items(RECEIPT_FOLDER)]
+    written = [item for item in bucket.items(RECEIPT_FOLDER) if item.key.endswith(MAKING)]
     receipts = [receipt for receipt, _ in _read_receipts(target, bucket, plan)]
-    missing = sorted({*range(plan.parts)} - {receipt.part for receipt in receipts})
-    return Parts(plan, receipts, missing, attempts([one for one in written if one[0].endswith(MAKING)], missing))
+    return state_of(plan, receipts, [(posixpath.basename(item.key), item.modified.timestamp()) for item in written])
 
 
 def publish_in_bucket(place: str, *, overwrite: bool = False, keep_hours: float = KEEP_HOURS) -> Report:
@@ -170,11 +169,10 @@ def publish_in_bucket(place: str, *, overwrite: bool = False, keep_hours: float 
         before = replaces and ShardTable.decode(target.get(MANIFEST_FILE, replaces.etag), target.place)
         made = _read_receipts(target, bucket, plan)
         receipts = [receipt for receipt, _ in made]
-        missing = sorted({*range(plan.parts)} - {receipt.part for receipt in receipts})
         if before is not None and has_shards(before, receipts):  # a publisher was killed before it removed the plan
             _remove_rest(target, bucket, before, keep_hours)
             return report(before, published_before(before.manifest))
-        check_parts(plan, receipts, missing, place)
+        check_parts(plan, receipts, place, overwrite=overwrite)
         base = _check_base(target, plan, before, overwrite=overwrite)
         index = f"index-{plan.token}{secrets.token_hex(4)}.lmdb"
         table = _join(target, bucket, plan, made, base, folder / "new", index)
@@ -277,16 +275,12 @@ def _named(target: Bucket) -> set[str]:
 
 def _check_base(target: Bucket, plan: Plan, before: ShardTable | None, *, overwrite: bool) -> ShardTable | None:
     """Return the store that the plan adds to, if it does; raise an error unless the plan may be published."""
-    if plan.grows and overwrite:
-        raise OptionError(f"the plan adds to the store at {target.place}: leave overwrite (--overwrite) out")
-    if plan.grows and (before is None or before.index_file != plan.grows):
-        raise StoreExistsError(
-            f"{target.place} has changed since the plan was made: plan again with append and overwrite (dbloader plan "
-            "--append --overwrite)"
-        )
-    if before is not None and not (overwrite or plan.grows):
+    if plan.grows:
+        check_base(target.place, before, plan.grows)
+        return before
+    if before is not None and not overwrite:
         raise StoreExistsError(f"{target.place} exists already; overwrite (--overwrite) replaces it")
-    return before if plan.grows else None
+    return None
 
 
 def _join(

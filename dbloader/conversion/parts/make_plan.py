@@ -40,7 +40,7 @@ from dbloader.errors import OptionError, SourceError, StoreExistsError, StoreNot
 from dbloader.records.document import seal
 from dbloader.sources.boxes import LABELS
 from dbloader.stores.lmdb.errors import refusals
-from dbloader.stores.lmdb.partial import close_locked, open_locked
+from dbloader.stores.lmdb.partial import locked
 from dbloader.stores.lmdb.publish_shards import check_target, write_durably
 from dbloader.stores.lmdb.shard_table import SHARD_FOLDER, ShardTable, is_sharded
 from dbloader.stores.mongo.uri import is_mongo
@@ -200,12 +200,11 @@ def adding_to(destination: str | os.PathLike[str]) -> Iterator[None]:
     """
     _read_base(destination)
     lock = Path(f"{partial_folder(destination)}.lock")
-    descriptor = open_locked(lock, os.O_CREAT, os.fspath(destination), "adding to")
-    try:
-        yield
-    finally:
-        lock.unlink(missing_ok=True)
-        close_locked(descriptor)
+    with locked(lock, os.O_CREAT, os.fspath(destination), "adding to"):
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
 
 
 def _read_base(destination: str | os.PathLike[str]) -> ShardTable:

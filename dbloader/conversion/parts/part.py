@@ -263,19 +263,25 @@ def list_parts(destination: str | os.PathLike[str]) -> Parts:
     for name in (RECEIPT_FOLDER, SHARD_FOLDER):
         with suppress(OSError), os.scandir(plan.folder / name):
             pass  # NFS may deny a new file until its folder is opened again
-    receipts = [read_receipt(plan, part) for part in range(plan.parts)]
-    missing = [part for part, receipt in enumerate(receipts) if receipt is None]
+    found = (read_receipt(plan, part) for part in range(plan.parts))
+    receipts = [receipt for receipt in found if receipt is not None]
     written = []
     for path in (plan.folder / RECEIPT_FOLDER).glob(f"*{MAKING}"):
         with suppress(FileNotFoundError):  # the part was made just now
             written.append((path.name, path.stat().st_mtime))
-    return Parts(plan, [receipt for receipt in receipts if receipt is not None], missing, attempts(written, missing))
+    return state_of(plan, receipts, written)
 
 
-def attempts(written: Iterable[tuple[str, float]], missing: Sequence[int]) -> list[Attempt]:
-    """Return the attempts at missing parts, from the names of their files and when these were written."""
+def missing_parts(plan: Plan, receipts: Iterable[PartReceipt]) -> list[int]:
+    """Return the numbers of the parts without a receipt, ascending."""
+    return sorted({*range(plan.parts)} - {receipt.part for receipt in receipts})
+
+
+def state_of(plan: Plan, receipts: list[PartReceipt], written: Iterable[tuple[str, float]]) -> Parts:
+    """Return the state of a conversion, from its receipts, and from the names and times of the files of attempts."""
+    missing = missing_parts(plan, receipts)
     found = [(int(name[:5]), name.partition(".")[2].removesuffix(MAKING), since) for name, since in written]
-    return sorted(Attempt(*one) for one in found if one[0] in missing)
+    return Parts(plan, receipts, missing, sorted(Attempt(*one) for one in found if one[0] in missing))
 
 
 def slurm_ranges(numbers: Sequence[int]) -> str:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from dbloader._describe import counted
-from dbloader.conversion.parts.part import list_parts, slurm_ranges
+from dbloader.conversion.parts.part import list_parts, missing_parts, slurm_ranges
 from dbloader.conversion.parts.plan import (
     LIST_FOLDER,
     PLAN_FILE,
@@ -83,9 +83,7 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
             _remove_files(target, {PLAN_FILE})
         there = ShardTable.read(target).manifest
         return report(there, published_before(there))
-    check_parts(plan, receipts, missing, destination)
-    if plan.grows and overwrite:
-        raise OptionError(f"the plan adds to the store at {target}: leave overwrite (--overwrite) out")
+    check_parts(plan, receipts, destination, overwrite=overwrite)
     if table := _published_of(target, receipts):  # a publisher was killed before it removed the plan
         with suppress(OSError):  # another publisher removes it too
             remove_plan(plan.folder)
@@ -105,10 +103,10 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
 
 
 def check_parts(
-    plan: Plan, receipts: Sequence[PartReceipt], missing: Sequence[int], destination: str | os.PathLike[str]
+    plan: Plan, receipts: Sequence[PartReceipt], destination: str | os.PathLike[str], *, overwrite: bool
 ) -> None:
     """Raise an error unless all parts are made, account for all files, and have a record."""
-    if missing:
+    if missing := missing_parts(plan, receipts):
         raise ConversionError(
             f"only {len(receipts):,} of {plan.parts:,} parts are made; missing {slurm_ranges(missing)}: make them with "
             f"dbloader part {os.fspath(destination)} NUMBER"
@@ -122,6 +120,8 @@ def check_parts(
     if not any(receipt.records for receipt in receipts):
         first = next((receipt.first_rejected for receipt in receipts if receipt.first_rejected), "")
         raise ConversionError(nothing_stored(plan.files, first))
+    if plan.grows and overwrite:
+        raise OptionError(f"the plan adds to the store at {os.fspath(destination)}: leave overwrite (--overwrite) out")
 
 
 def _published_of(target: Path, receipts: Sequence[PartReceipt]) -> ShardTable | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from dbloader.stores.lmdb.errors import NO_ROOM, translate, translate_refusal
 from dbloader.stores.lmdb.keys import META, PARTIAL, RECORDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from dbloader.errors import StoreError
 
@@ -203,6 +203,16 @@ def open_locked(path: Path, flags: int, place: str, doing: str = "writing") -> i
                 f"{place} cannot be written: {error.strerror}; its file system must support locks (flock)"
             ) from error
         os.close(descriptor)
+
+
+@contextmanager
+def locked(path: Path, flags: int, place: str, doing: str) -> Iterator[None]:
+    """Keep a file locked inside the block. The arguments and errors are like those of ``open_locked``."""
+    descriptor = open_locked(path, flags, place, doing)
+    try:
+        yield
+    finally:
+        close_locked(descriptor)
 
 
 def close_locked(descriptor: int) -> None:

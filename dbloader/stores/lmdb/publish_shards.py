@@ -6,7 +6,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from dbloader.records.field_columns import column_names
 from dbloader.records.manifest import Summary
 from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.keys import MANIFEST, SHARD_INDEX, column_key, event_key
-from dbloader.stores.lmdb.partial import PartialFile, close_locked, open_locked, sync_folder
+from dbloader.stores.lmdb.partial import PartialFile, locked, sync_folder
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, Shard, ShardTable, is_sharded, kept_manifest
 from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.totals import Totals
@@ -189,7 +189,8 @@ def move_into(folder: Path, table: ShardTable, target: Path) -> None:
         StoreError: The store cannot be written.
     """
     left: list[str] = []
-    with refusals(str(target)), replacing(target) as old:
+    with refusals(str(target)), locked(target / MANIFEST_FILE, 0, str(target), "publishing"):
+        old = (target / MANIFEST_FILE).read_bytes()
         with suppress(StoreError):  # a damaged store may be replaced
             there = ShardTable.decode(old, str(target))
             left = [*there.files, *there.older_files]
@@ -208,22 +209,6 @@ def move_into(folder: Path, table: ShardTable, target: Path) -> None:
                 (target / name).unlink()
 
 
-@contextmanager
-def replacing(folder: Path) -> Iterator[bytes]:
-    """Lock a sharded store against other publishers, and yield the content of its manifest file.
-
-    Raises:
-        StoreLockedError: Another process is publishing there.
-        StoreAccessError: The store cannot be written, or its file system does not support locks.
-    """
-    path = folder / MANIFEST_FILE
-    descriptor = open_locked(path, 0, str(folder), "publishing")
-    try:
-        yield path.read_bytes()
-    finally:
-        close_locked(descriptor)
-
-
 def _give_second_name(path: Path, to: Path) -> None:
     """Give a file a second name by a hard link. So if the publisher is killed, all parts are still in their folder.
 
@@ -239,9 +224,9 @@ def _give_second_name(path: Path, to: Path) -> None:
                 raise
 
 
-def check_base(target: Path, table: ShardTable, index_file: str) -> None:
+def check_base(target: Path | str, table: ShardTable | None, index_file: str) -> None:
     """Raise StoreExistsError unless the store at the target still has the index that the plan was made for."""
-    if table.index_file != index_file:
+    if table is None or table.index_file != index_file:
         raise StoreExistsError(
             f"{target} has changed since the plan was made, because another process has published there: plan again "
             "with append and overwrite (dbloader plan --append --overwrite)"
