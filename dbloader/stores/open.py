@@ -30,10 +30,8 @@ def open_store(place: str | os.PathLike[str]) -> Store:
     return LMDBStore(place)
 
 
-def create_store(
-    place: str | os.PathLike[str], *, overwrite: bool = False, resume: bool = False, resumable: bool = False
-) -> Writer:
-    """Return a writer of a new store; see Writer for the options.
+def create_store(place: str | os.PathLike[str], **options: bool) -> Writer:
+    """Return a writer of a new store; see Writer for the options ``overwrite``, ``resume`` and ``resumable``.
 
     Raises:
         PlaceError: The place is a URI of an unknown kind, or a MongoDB URI without a collection.
@@ -42,10 +40,10 @@ def create_store(
     if is_mongo(place):
         from dbloader.stores.mongo.writer import MongoWriter
 
-        return MongoWriter(place, overwrite=overwrite, resume=resume, resumable=resumable)
+        return MongoWriter(place, **options)
     from dbloader.stores.lmdb.writer import LMDBWriter
 
-    return LMDBWriter(place, overwrite=overwrite, resume=resume, resumable=resumable)
+    return LMDBWriter(place, **options)
 
 
 def check_destination(place: str | os.PathLike[str], sources: Iterable[Store]) -> None:

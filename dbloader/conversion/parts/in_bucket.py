@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dbloader.conversion.file_list import FileList
-from dbloader.conversion.parts.make_plan import write_plan
+from dbloader.conversion.parts.make_plan import checked_same, write_plan
 from dbloader.conversion.parts.part import (
     check_part,
     decode_receipt,
@@ -78,13 +78,7 @@ def plan_in_bucket(
         aside = Path(local) / "plan"
         plan = replace(write_plan(aside, settings, place, shards, base, progress), where=bucket.place)
         if there is not None and not overwrite:
-            known = _read_plan(place, bucket)
-            if known.id == plan.id:
-                return known
-            raise StoreExistsError(
-                f"{bucket.place} has the plan of another conversion: publish it (dbloader publish), or replace it "
-                "(dbloader plan with --overwrite)"
-            )
+            return checked_same(_read_plan(place, bucket), plan.id)
         bucket.put_file(list_name(plan.token), aside / list_name(plan.token))
         bucket.put_if(PLAN_FILE, (aside / PLAN_FILE).read_bytes(), there)
     if there is not None:
@@ -155,7 +149,12 @@ def publish_in_bucket(place: str, *, overwrite: bool = False, keep_hours: float 
         folder = Path(local)
 
         def report(table: ShardTable, facts: dict[str, Any]) -> Report:
-            return _report(target, table, folder, started, facts)
+            """Return the report of the published store. Its events go to a file in the working directory."""
+            if table.manifest.events:
+                _fetch_index(target, table.index_file, table, folder / "report")
+            path = Path(f"{posixpath.basename(target.place)}.report.jsonl")
+            facts |= {"place": target.place, "started": started, "replaces": True}
+            return finish_report(table.manifest, folder / "report", path, **facts)
 
         try:
             plan = _read_plan(place, bucket)
@@ -320,12 +319,3 @@ def _fetch_index(bucket: Bucket, key: str, table: ShardTable, folder: Path) -> L
     bucket.fetch(key, folder / table.index_file)
     put_manifest(folder, table)
     return LMDBStore(folder)
-
-
-def _report(target: Bucket, table: ShardTable, folder: Path, started: float, facts: dict[str, Any]) -> Report:
-    """Return the report of a published store. Its events go to a file in the working directory."""
-    if table.manifest.events:
-        _fetch_index(target, table.index_file, table, folder / "report")
-    path = Path(f"{target.place.rpartition('/')[2]}.report.jsonl")
-    facts |= {"place": target.place, "started": started, "replaces": True}
-    return finish_report(table.manifest, folder / "report", path, **facts)

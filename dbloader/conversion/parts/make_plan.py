@@ -169,19 +169,23 @@ def _put(aside: Path, destination: str | os.PathLike[str], plan_id: str, *, over
         if not (folder / PLAN_FILE).is_file():
             raise StoreExistsError(f"{folder} exists and has no plan, so it is not replaced: remove it")
         if not overwrite:
-            there = Plan.open(destination)
-            if there.id == plan_id:
-                return there
-            raise StoreExistsError(
-                f"{folder} has the plan of another conversion: publish it (dbloader publish), replace it (dbloader "
-                "plan with --overwrite), or remove it when no process makes its parts any more"
-            )
+            return checked_same(Plan.open(destination), plan_id)
         remove_plan(folder)
     try:
         aside.rename(folder)
     except OSError as error:
         raise StoreExistsError(f"{folder} was made by another process meanwhile") from error
     return Plan.open(destination)
+
+
+def checked_same(there: Plan, plan_id: str) -> Plan:
+    """Return the plan that is already there. Raise StoreExistsError if it is not a plan with this id."""
+    if there.id != plan_id:
+        raise StoreExistsError(
+            f"{there.where} has the plan of another conversion: publish it (dbloader publish), replace it (dbloader "
+            "plan with --overwrite), or remove it when no process makes its parts any more"
+        )
+    return there
 
 
 # ---- Append
