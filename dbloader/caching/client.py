@@ -137,12 +137,9 @@ class FetcherClient:
             except DBLoaderError:  # first, because some are also ConnectionErrors
                 raise
             except (ConnectionError, EOFError):
-                self.close()
-            except BaseException as error:
-                self.close()  # the next question must not receive a late answer to this one
-                if isinstance(error, OSError):
-                    raise translate_refusal(error, self._cache) from error
-                raise
+                continue
+            except OSError as error:
+                raise translate_refusal(error, self._cache) from error
         raise StoreAccessError(
             f"{what} of {self._place} cannot be fetched: the cache's fetcher ended {_STARTS} times{self._log()}"
         )
@@ -157,20 +154,22 @@ class FetcherClient:
 
     def _exchange(self, channel: Channel, what: str, message: dict[str, Any]) -> dict[str, Any]:
         """Send a message and return the answer. Give up when no bytes have arrived for ``STALL_S`` seconds."""
-        channel.send(**message)
-        arrived, since = -1, time.monotonic()
-        while not channel.wait(_LOOK_S):
-            before, arrived = arrived, arriving_bytes(self._cache)
-            if arrived != before:
-                since = time.monotonic()
-            elif time.monotonic() - since >= STALL_S:
-                self.close()
-                cause = read_stats(self._cache).last_error
-                raise StoreAccessError(
-                    f"{what} of {self._place} did not arrive: no bytes for {STALL_S:.0f} s"
-                    + (f"; the last error was: {cause}" if cause else "")
-                )
-        answer = channel.receive()
+        with ExitStack() as undo:
+            undo.callback(self.close)  # after a failure, the next question must not receive a late answer to this one
+            channel.send(**message)
+            arrived, since = -1, time.monotonic()
+            while not channel.wait(_LOOK_S):
+                before, arrived = arrived, arriving_bytes(self._cache)
+                if arrived != before:
+                    since = time.monotonic()
+                elif time.monotonic() - since >= STALL_S:
+                    cause = read_stats(self._cache).last_error
+                    raise StoreAccessError(
+                        f"{what} of {self._place} did not arrive: no bytes for {STALL_S:.0f} s"
+                        + (f"; the last error was: {cause}" if cause else "")
+                    )
+            answer = channel.receive()
+            undo.pop_all()
         if "error" in answer:
             kind = getattr(errors, answer["error"], None)
             known = isinstance(kind, type) and issubclass(kind, DBLoaderError)

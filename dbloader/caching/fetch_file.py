@@ -65,7 +65,7 @@ def fetch_shard(
     for pause in (*_PAUSES_S, None):
         try:
             _fetch(origin, cache, checksums, name, digest=shard.digest)
-        except Exception as error:
+        except (DBLoaderError, OSError) as error:
             failed = as_ours(error, f"{origin.place}/{name}")
             if isinstance(failed, StoreFullError):
                 raise StoreFullError(f"{failed}: make room on the disk of {cache}, or give cache_bytes") from error
