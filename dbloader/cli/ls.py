@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import click
-import numpy as np
 
 from dbloader.cli.text import say, say_json
+from dbloader.queries.columns import Columns
 from dbloader.queries.select import find_matching
-from dbloader.records.columns import CHUNK, DTYPES, NO_LABEL
-from dbloader.records.names import names_in
 from dbloader.stores.open import open_store
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from dbloader.stores.base import Store
 
 _WIDEST = 24  # largest width of the column of class names, in characters
 
@@ -41,34 +32,13 @@ def ls_command(place: str, *, where: str, as_json: bool) -> None:
     with open_store(place) as store:
         classes = store.manifest.classes
         width = min(_WIDEST, max(map(len, classes), default=6))
-        for index, name, found, wide, high, nbytes in _list_records(store, find_matching(store, where)):
-            class_name = store.manifest.class_name(found)
+        rows = Columns(store).rows(find_matching(store, where), ("label", "width", "height", "nbytes"))
+        for index, name, label, wide, high, nbytes in rows:
+            class_name = store.manifest.class_name(label)
             if as_json:
-                sizes = {"width": wide or None, "height": high or None, "bytes": nbytes}
-                say_json({"index": index, "name": name or None, "label": found, "class": class_name, **sizes})
+                sizes = {"width": wide, "height": high, "bytes": nbytes or 0}
+                say_json({"index": index, "name": name or None, "label": label, "class": class_name, **sizes})
                 continue
-            shown = class_name or ("-" if found is None else str(found))
+            shown = class_name or ("-" if label is None else str(label))
             pixels = f"{wide}x{high}" if wide else "-"
-            say(f"{index:>8}  {shown:<{width}}  {pixels:>11}  {nbytes:>11,}  {name}".rstrip())
-
-
-def _list_records(store: Store, indices: Any) -> Iterator[tuple[int, str, int | None, int, int, int]]:
-    """Yield index, name, label, width, height and bytes of some records. ``indices`` is an ascending range or array.
-
-    A missing name is "", a missing label None, and an unknown size 0. A chunk is read when its first row is needed.
-    """
-    handle = store.open_handle()
-
-    def values(column: str, number: int) -> list[Any]:
-        return list(np.frombuffer(handle.chunk(column, number), DTYPES[column]).tolist())
-
-    for number, start in enumerate(range(0, handle.manifest.length, CHUNK)):
-        bounds = (start, start + CHUNK)
-        here = indices[slice(*bounds if isinstance(indices, range) else indices.searchsorted(bounds))]
-        if len(here):
-            names = names_in(bytes(handle.chunk("name", number)))
-            columns = [values(column, number) for column in ("label", "width", "height", "nbytes")]
-            for at in (np.asarray(here, np.int64) - start).tolist():
-                label, *sizes = (column[at] for column in columns)
-                name = names[at].decode("utf-8", "backslashreplace")
-                yield (start + at, name, None if label == NO_LABEL else label, *sizes)
+            say(f"{index:>8}  {shown:<{width}}  {pixels:>11}  {nbytes or 0:>11,}  {name}".rstrip())

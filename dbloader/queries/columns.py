@@ -12,7 +12,7 @@ from dbloader.queries.cache import LRUCache
 from dbloader.queries.parse import KEYS, SIZES
 from dbloader.records.columns import CHUNK, DTYPES, NO_LABEL, name_hash
 from dbloader.records.field_columns import PREFIX, known_values
-from dbloader.records.names import name_at
+from dbloader.records.names import name_at, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -85,6 +85,18 @@ class Columns:
         """Return the name of a record; "" if it has none."""
         number = index // CHUNK
         return name_at(self._names.get(number, lambda: self.store.open_handle().chunk("name", number)), index % CHUNK)
+
+    def rows(self, indices: Any, columns: Collection[str]) -> Iterator[tuple[Any, ...]]:
+        """Yield index, name and some columns, as from ``name`` and ``some``, of each record of an ascending selection.
+
+        A chunk of the store is read when its first row is needed.
+        """
+        for part, chosen in parts(indices):
+            some = np.arange(part.start, part.stop) if isinstance(chosen, slice) else chosen.astype(np.int64)
+            for here in np.split(some, np.flatnonzero(np.diff(some // CHUNK)) + 1):
+                packed = names_in(self.store.open_handle().chunk("name", int(here[0]) // CHUNK))
+                names = [packed[at].decode("utf-8", "backslashreplace") for at in (here % CHUNK).tolist()]
+                yield from zip(here.tolist(), names, *(self.some(column, here) for column in columns), strict=True)
 
     @property
     def kinds(self) -> dict[str, str]:

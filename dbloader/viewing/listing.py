@@ -5,14 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from dbloader.errors import OptionError
-from dbloader.queries.columns import blocks
 from dbloader.records.columns import CHUNK
-from dbloader.records.names import names_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,25 +39,17 @@ def stream_listing(selections: Selections, text: str, kind: str) -> Iterator[byt
 
 
 def _encode(selections: Selections, indices: Any, kind: str) -> Iterator[bytes]:
+    classes = selections.store.manifest.classes
+    rows = (
+        (index, name, classes[label] if classes and label is not None else label)
+        for index, name, label in selections.columns.rows(indices, ("label",))
+    )
     if kind == "csv":
         yield ",".join(_COLUMNS).encode() + b"\r\n"
-    for rows in _rows_by_chunk(selections, indices):
+    while some := [*islice(rows, CHUNK)]:
         file = io.StringIO()
         if kind == "csv":
-            csv.writer(file).writerows(rows)
+            csv.writer(file).writerows(some)
         else:
-            file.writelines(json.dumps(dict(zip(_COLUMNS, row, strict=True))) + "\n" for row in rows)
+            file.writelines(json.dumps(dict(zip(_COLUMNS, row, strict=True))) + "\n" for row in some)
         yield file.getvalue().encode()
-
-
-def _rows_by_chunk(selections: Selections, indices: Any) -> Iterator[list[tuple[int, str, Any]]]:
-    """Yield the rows of a listing. Each chunk of the column of names is read once."""
-    handle, classes = selections.store.open_handle(), selections.store.manifest.classes
-    for part in blocks(len(indices)):
-        some = np.asarray(indices[part], np.int64)
-        for group in np.split(some, np.flatnonzero(np.diff(some // CHUNK)) + 1):
-            packed = names_in(handle.chunk("name", int(group[0]) // CHUNK))
-            names = [packed[at].decode("utf-8", "backslashreplace") for at in (group % CHUNK).tolist()]
-            labels = selections.columns.some("label", group)
-            shown = [classes[label] if classes and label is not None else label for label in labels]
-            yield [*zip(group.tolist(), names, shown, strict=True)]
