@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dbloader._describe import counted, printable, size
+from dbloader._describe import counted, printable
 from dbloader.cli.text import say, say_json
 from dbloader.remote.bucket import Bucket
 from dbloader.remote.places import is_remote
@@ -16,8 +16,6 @@ from dbloader.stores.lmdb.objects import read_table
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from dbloader.records.manifest import Manifest
 
 _CLASSES = 20  # the terminal shows at most this many classes
@@ -66,40 +64,12 @@ def info_command(place: str, *, as_json: bool, report: bool) -> None:
 
 def _print(place: str, manifest: Manifest, shards: int) -> None:
     say(f"{place}: dbloader store, format version {manifest.version}")
-    formats = ", ".join(f"{count:,} {name}" for name, count in manifest.formats.items())
-    if manifest.source.get("raw"):
-        formats = "pixels, uint8"
-    rows = [
-        ("records", f"{manifest.length:,}"),
-        ("shards", f"{shards:,}" if shards else ""),
-        ("images", f"{size(manifest.image_bytes)}" + (f" ({formats})" if formats else "")),
-        ("depths", ", ".join(f"{count:,} {name}" for name, count in manifest.depths.items())),
-        ("width", _pixels(*manifest.width)),
-        ("height", _pixels(*manifest.height)),
-        ("fields", ", ".join(_fields(manifest))),
-        ("conversion", ", ".join(f"{count:,} {what}" for what, count in manifest.outcome.items() if count)),
-        ("source", str(manifest.source.get("listing") or manifest.source.get("path") or "")),
-        ("created", f"{manifest.created} by {manifest.created_by}"),
-        ("digest", manifest.digest),
-        ("labelled", f"{manifest.labelled:,}" if manifest.labelled != manifest.length else ""),
-    ]
-    for title, text in rows:
+    facts = {**manifest.in_words(), "Shards": f"{shards:,}" if shards else ""}
+    del facts["Classes"]  # they are below, with their records
+    for title, text in facts.items():
         if text:
-            say(f"  {title:<10}  {text}")
+            say(f"  {title.lower():<10}  {text}")
     _print_histogram(manifest)
-
-
-def _fields(manifest: Manifest) -> Iterator[str]:
-    for name, count in manifest.fields.items():
-        is_named = any(part.split(".")[0] == name for part in manifest.field_classes)
-        what = ", image files" if name in manifest.file_fields else ", named classes" if is_named else ""
-        yield f"{name} ({count:,}{what})"
-
-
-def _pixels(least: int, most: int) -> str:
-    if not most:
-        return ""
-    return f"{most:,} pixels" if least == most else f"{least:,} to {most:,} pixels"
 
 
 def _print_histogram(manifest: Manifest) -> None:

@@ -93,16 +93,27 @@ class Manifest:
         return self.classes[label] if label is not None and 0 <= label < len(self.classes) else None
 
     def in_words(self) -> dict[str, str]:
-        """Return facts about the records, in words for people; "" for an unknown fact."""
+        """Return facts about the store, in words for people; "" for an unknown fact."""
+        kinds = "pixels, uint8" if self.source.get("raw") else _list_counts(self.formats)
         return {
             "Records": f"{self.length:,}",
-            "Images": size(self.image_bytes),
+            "Labelled": f"{self.labelled:,}" if self.labelled != self.length else "",
+            "Images": size(self.image_bytes) + (f" ({kinds})" if kinds else ""),
+            "Depths": _list_counts(self.depths),
+            "Width": _range_of_pixels(*self.width),
+            "Height": _range_of_pixels(*self.height),
             "Classes": f"{len(self.classes):,}" if self.classes else "",
-            "Formats": ", ".join(f"{number:,} {name}" for name, number in self.formats.items()),
-            "Width": "{:,} to {:,} pixels".format(*self.width) if any(self.width) else "",
-            "Height": "{:,} to {:,} pixels".format(*self.height) if any(self.height) else "",
-            "Fields": ", ".join(f"{name} ({number:,})" for name, number in self.fields.items()),
+            "Fields": ", ".join(map(self._field_in_words, self.fields)),
+            "Conversion": _list_counts(self.outcome),
+            "Source": str(self.source.get("listing") or self.source.get("path") or ""),
+            "Created": f"{self.created} by {self.created_by}",
+            "Digest": self.digest,
         }
+
+    def _field_in_words(self, name: str) -> str:
+        is_named = any(part.split(".")[0] == name for part in self.field_classes)
+        what = ", image files" if name in self.file_fields else ", named classes" if is_named else ""
+        return f"{name} ({self.fields[name]:,}{what})"
 
     def encode(self) -> bytes:
         """Return the manifest as a sealed BSON document."""
@@ -152,6 +163,16 @@ class Manifest:
         for name in ("classes", "width", "height"):
             values[name] = tuple(values[name])
         return cls(**values)
+
+
+def _list_counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+
+
+def _range_of_pixels(least: int, most: int) -> str:
+    if not most:
+        return ""
+    return f"{most:,} pixels" if least == most else f"{least:,} to {most:,} pixels"
 
 
 def _is_count(value: object) -> bool:

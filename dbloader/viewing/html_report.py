@@ -97,14 +97,7 @@ def write_html(
 
 
 def _facts(store: Store, where: str) -> list[str]:
-    known = store.manifest
-    shown = {
-        "Search": where,
-        **known.in_words(),
-        "Conversion": ", ".join(f"{number:,} {what}" for what, number in known.outcome.items()),
-        "Made": f"{known.created} by {known.created_by}",
-        "Digest": known.digest,
-    }
+    shown = {"Search": where, **store.manifest.in_words()}
     return [f"<h1>{text(store.place)}</h1>", table([name, text(value)] for name, value in shown.items() if value)]
 
 
