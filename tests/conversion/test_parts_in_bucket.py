@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from tests.support.conversion import plan_conversion
 from tests.support.crash import trials
 from tests.support.http_proxy import LOST, SLOW_DOWN, HTTPProxy
 from tests.support.images import plant, plant_photos
-from tests.support.object_store import WAIT_S, keys, put_folder, read_table
+from tests.support.object_store import WAIT_S, keys, put, put_folder, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,6 +149,35 @@ def test_part_made_again_is_kept(outside: Outside, machine: Machine, object_stor
     assert "missing 0,2" in told
     assert re.search(rf"part 1: \d+ records, .*, made in \d+ s by {socket.gethostname()}\n", told)
     assert "missing 0,2: make them" in machine.run("publish", place, status=2)
+
+
+def test_parts_shows_which_machine_makes_a_part_and_since_when(
+    outside: Outside, object_store: ObjectStore, root: Path, tmp_path: Path
+) -> None:
+    place, known, told = object_store.place("train.lmdb"), threading.Event(), list[str]()
+    direct = Machine(tmp_path / "direct", object_store)
+
+    def kill() -> None:
+        known.wait(WAIT_S)
+        told.append(direct.run("parts", place, status=1))
+        process.kill()
+
+    outside(plan_conversion, root, place, PARTS)
+    outside(put, f"{place}.partial", {"parts/00002-0badcafe.elsewhere.making": b""})  # is left of a replaced plan
+    assert outside(list_parts, place).attempts == []
+    began = time.time()
+    with HTTPProxy(object_store.port, held_at("/shards/", 1, kill)) as proxy:
+        process = Machine(tmp_path / "victim", object_store, proxy.endpoint).start("part", place, 1)
+        known.set()
+        process.communicate(timeout=WAIT_S)
+    host = socket.gethostname()
+    line = rf"; missing 0-2\n  part 1: {host} began it \d+ min ago, and may have been killed\n"
+    assert re.search(f"{line}$", told[0])
+    (attempt,) = outside(list_parts, place).attempts
+    assert attempt[:2] == (1, host)
+    assert began - 1 <= attempt.since <= time.time()  # the server gives whole seconds
+    direct.run("part", place, 1)
+    assert outside(list_parts, place).attempts == []
 
 
 def held_at(what: str, count: int, held: Callable[[], object]) -> Callable[[str, str], None]:

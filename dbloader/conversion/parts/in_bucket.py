@@ -31,7 +31,7 @@ from dbloader.conversion.parts.part import (
     scratch_folder,
     state_of,
 )
-from dbloader.conversion.parts.plan import LIST_FOLDER, MAKING, PLAN_FILE, RECEIPT_FOLDER, Plan, list_name, no_plan
+from dbloader.conversion.parts.plan import LIST_FOLDER, PLAN_FILE, RECEIPT_FOLDER, Plan, list_name, no_plan
 from dbloader.conversion.parts.publish import (
     check_parts,
     has_shards,
@@ -132,9 +132,8 @@ def list_parts_in_bucket(place: str) -> Parts:
     """Return which parts of a plan in object storage are made; errors are as in `list_parts`."""
     target, bucket = _open(place)
     plan = _read_plan(place, bucket)
-    written = [item for item in bucket.items(RECEIPT_FOLDER) if item.key.endswith(MAKING)]
-    receipts = [receipt for receipt, _ in _read_receipts(target, bucket, plan)]
-    return state_of(plan, receipts, [(posixpath.basename(item.key), item.modified.timestamp()) for item in written])
+    written = [(posixpath.basename(item.key), item.modified.timestamp()) for item in bucket.items(RECEIPT_FOLDER)]
+    return state_of(plan, [receipt for receipt, _ in _read_receipts(target, bucket, plan)], written)
 
 
 def publish_in_bucket(place: str, *, overwrite: bool = False, keep_hours: float = KEEP_HOURS) -> Report:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -280,8 +281,9 @@ def missing_parts(plan: Plan, receipts: Iterable[PartReceipt]) -> list[int]:
 def state_of(plan: Plan, receipts: list[PartReceipt], written: Iterable[tuple[str, float]]) -> Parts:
     """Return the state of a conversion, from its receipts, and from the names and times of the files of attempts."""
     missing = missing_parts(plan, receipts)
-    found = [(int(name[:5]), name.partition(".")[2].removesuffix(MAKING), since) for name, since in written]
-    return Parts(plan, receipts, missing, sorted(Attempt(*one) for one in found if one[0] in missing))
+    ours = re.compile(rf"(\d+)-{plan.token}\.(.*){re.escape(MAKING)}")  # others are left of a replaced plan
+    found = [Attempt(int(file[1]), file[2], since) for name, since in written if (file := ours.fullmatch(name))]
+    return Parts(plan, receipts, missing, sorted(attempt for attempt in found if attempt.part in missing))
 
 
 def slurm_ranges(numbers: Sequence[int]) -> str:
