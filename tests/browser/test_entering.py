@@ -71,24 +71,6 @@ def test_other_site_may_link_to_the_viewer_but_gets_no_data(tmp_path: Path, chro
             assert page.evaluate(asking, f"{address}/api/stores") == "TypeError"
 
 
-def test_second_browser_gets_a_page_that_explains_how_to_enter(tmp_path: Path, chromium: Browser) -> None:
-    convert(plant_photos(tmp_path / "images", 3), tmp_path / "a.lmdb")
-    with viewer(tmp_path / "a.lmdb", "--port", "0", "--no-open") as running:
-        with chromium.new_context() as first:
-            first.new_page().goto(running.link)
-        messages = {
-            running.link: "This link was used before, and works only once: open the new link.",
-            running.link.partition("?")[0]: "This browser is not known here: open the link that dbloader view printed.",
-        }
-        for path, message in messages.items():
-            with chromium.new_context() as second:
-                page = second.new_page()
-                page.goto(path)
-                expect(page.locator("h1")).to_have_text("The viewer is not open in this browser")
-                expect(page.locator("p").first).to_have_text(message)
-                expect(page.locator("p").last).to_contain_text("the terminal where dbloader view runs shows a new link")
-
-
 def test_page_shows_that_its_store_was_replaced(tmp_path: Path, chromium: Browser) -> None:
     place = tmp_path / "a.lmdb"
     convert(plant_photos(tmp_path / "images", 6), place)

@@ -11,11 +11,10 @@ from playwright.sync_api import expect
 
 from dbloader import Record
 from dbloader.conversion.convert import convert
-from dbloader.records.record import encode
-from dbloader.stores.open import create_store
 from tests.browser.conftest import CLASSES, FLIPPED
 from tests.browser.tabs import Site
 from tests.support.images import photo, plant
+from tests.support.stores import store_records
 from tests.support.viewer import viewer
 
 if TYPE_CHECKING:
@@ -37,11 +36,11 @@ SCROLLS = int(os.environ.get("DBLOADER_SCROLLS", "60"))
 def tall(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[Site]:
     """The viewer of many records with one small image."""
     place, image = tmp_path_factory.mktemp("tall") / "tall.lmdb", photo()
-    with create_store(place) as writer:
-        writer.write(
-            [encode(Record(f"{index % 7}/{index}.jpg", index // 5000, image, 40, 30, "JPEG")) for index in range(TALL)]
-        )
-        writer.finish(classes=["a", "b", "c", "d", "e"])
+    store_records(
+        place,
+        [Record(f"{index % 7}/{index}.jpg", index // 5000, image, 40, 30, "JPEG") for index in range(TALL)],
+        classes=["a", "b", "c", "d", "e"],
+    )
     with viewer(place, "--no-open") as running:
         yield Site.entered(chromium, running.link)
 

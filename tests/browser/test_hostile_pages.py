@@ -8,10 +8,9 @@ import pytest
 from playwright.sync_api import expect
 
 from dbloader import Record
-from dbloader.records.record import encode
-from dbloader.stores.open import create_store
 from tests.browser.tabs import Site
 from tests.support.images import large_png, photo
+from tests.support.stores import store_records
 from tests.support.viewer import viewer
 
 if TYPE_CHECKING:
@@ -41,9 +40,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iter
     place = tmp_path_factory.mktemp("hostile") / "hostile.lmdb"
     records = [Record(name, 0, photo(), 40, 30, "JPEG") for name in NAMES]
     records += [Record(name, 1, image, 40, 30, "JPEG") for name, image in IMAGES.items()]
-    with create_store(place) as writer:
-        writer.write([encode(record) for record in records])
-        writer.finish(classes=[ATTACK, 'a "quoted\\class" \N{RIGHT-TO-LEFT OVERRIDE}'])
+    store_records(place, records, classes=[ATTACK, 'a "quoted\\class" \N{RIGHT-TO-LEFT OVERRIDE}'])
     with viewer(place, "--no-open") as running:
         yield Site.entered(chromium, running.link)
 

@@ -10,11 +10,10 @@ import pytest
 from playwright.sync_api import expect
 
 from dbloader import Record
-from dbloader.records.record import encode
-from dbloader.stores.open import create_store
 from tests.browser.tabs import Site
 from tests.browser.test_pages import check_page
 from tests.support.images import photo
+from tests.support.stores import store_records
 from tests.support.viewer import viewer
 
 if TYPE_CHECKING:
@@ -37,9 +36,11 @@ def doubtful(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Ite
     folder, image, rng = tmp_path_factory.mktemp("doubtful"), photo(), random.Random(2)
     classes = [n * 7 % len(CLASSES) for n in range(COUNT)]
     labels = [(one + 1 + n % 3) % len(CLASSES) if n in WRONG else one for n, one in enumerate(classes)]
-    with create_store(folder / "train.lmdb") as writer:
-        writer.write(encode(Record(f"{n:04}.jpg", label, image, 40, 30, "JPEG")) for n, label in enumerate(labels))
-        writer.finish(classes=CLASSES)
+    store_records(
+        folder / "train.lmdb",
+        (Record(f"{n:04}.jpg", label, image, 40, 30, "JPEG") for n, label in enumerate(labels)),
+        classes=CLASSES,
+    )
     lines = ["name,prediction,loss,top5,note"]
     for n in rng.sample(range(COUNT), COUNT - 100 + PLANTED):
         loss = rng.uniform(3, 9) if n in WRONG else rng.expovariate(2) % 2.9

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from dbloader import ImageFormat, Record, convert, open_store
-from dbloader.records.record import encode
-from dbloader.stores.open import create_store
 from tests.support.images import plant_kinds, plant_photos
 from tests.support.shell import Shell
+from tests.support.stores import store_records
 
 
 def test_info_shows_what_is_in_a_store(shell: Shell, root: Path, place: Path, tmp_path: Path) -> None:
@@ -57,9 +56,7 @@ def test_info_shows_fields_and_labels_of_a_listing(shell: Shell, root: Path, pla
 
 
 def test_info_omits_labels_images_and_sizes_that_a_store_lacks(shell: Shell, place: Path) -> None:
-    with create_store(place) as writer:
-        writer.write([encode(Record(fields={"x": 1}))])
-        writer.finish()
+    store_records(place, [Record(fields={"x": 1})])
     outcome = shell("info", place)
     assert outcome.status == 0
     rows = dict(re.findall(r"^  (\w+) +(.*)$", outcome.stdout, re.MULTILINE))
@@ -80,9 +77,7 @@ def test_info_shows_twenty_classes_and_json_shows_all(shell: Shell, tmp_path: Pa
 
 @pytest.mark.slow
 def test_info_counts_more_than_65536_labels(shell: Shell, place: Path) -> None:
-    with create_store(place) as writer:
-        writer.write(encode(Record(label=number)) for number in range(65_537))
-        writer.finish()
+    store_records(place, (Record(label=number) for number in range(65_537)))
     assert "  labels      more than 65,536 different labels\n" in shell("info", place).stdout
 
 

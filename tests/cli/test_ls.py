@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from dbloader import Record, convert, open_store
-from dbloader.records.record import encode
-from dbloader.stores.open import create_store
 from tests.support.images import command
 from tests.support.shell import Shell, check_error
+from tests.support.stores import store_records
 
 
 def test_ls_lists_records_in_the_order_of_the_store(shell: Shell, store: Path) -> None:
@@ -39,9 +38,7 @@ def test_ls_prints_matching_records_as_json_lines(shell: Shell, store: Path) -> 
 
 
 def test_ls_prints_records_without_names_labels_and_images(shell: Shell, place: Path) -> None:
-    with create_store(place) as writer:
-        writer.write(map(encode, (Record(), Record("a\x1b[2J\n.jpg", label=-7), Record(label=-7))))
-        writer.finish()
+    store_records(place, (Record(), Record("a\x1b[2J\n.jpg", label=-7), Record(label=-7)))
     assert shell("ls", place).stdout == (
         "       0  -                 -            0\n"
         "       1  -7                -            0  a\\x1b[2J\\n.jpg\n"
@@ -68,9 +65,7 @@ def test_ls_and_show_print_the_same_for_mongodb(shell: Shell, root: Path, store:
 
 @pytest.mark.slow
 def test_first_lines_are_printed_before_the_rest_is_read(place: Path) -> None:
-    with create_store(place) as writer:
-        writer.write(encode(Record(f"{number}.jpg", label=number % 2)) for number in range(20_000))
-        writer.finish()
+    store_records(place, (Record(f"{number}.jpg", label=number % 2) for number in range(20_000)))
     # Damage the last chunk of names, so reading it fails. A free page may hold the same bytes, so replace all of them.
     place.write_bytes(place.read_bytes().replace(b"19998.jpg19999.jpg", b"19998.jpg19999.jpX"))
     with subprocess.Popen(command("ls", place), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

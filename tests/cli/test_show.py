@@ -13,11 +13,10 @@ from PIL import Image
 from PIL.TiffImagePlugin import IFDRational
 
 from dbloader import ImageFormat, Record, convert, open_store
-from dbloader.records.record import encode
-from dbloader.stores.open import create_store
 from tests.support import jpegs
 from tests.support.images import encoded, photo, plant
 from tests.support.shell import Shell, check_error
+from tests.support.stores import store_records
 
 
 def facts(shell: Shell, *arguments: object) -> Any:
@@ -27,9 +26,7 @@ def facts(shell: Shell, *arguments: object) -> Any:
 
 
 def store_of(place: Path, *records: Record) -> Path:
-    with create_store(place) as writer:
-        writer.write(map(encode, records))
-        writer.finish(classes=("cat", "dog"))
+    store_records(place, records, classes=("cat", "dog"))
     return place
 
 

@@ -18,12 +18,11 @@ from PIL import Image
 
 from dbloader import ImageFormat, Record, convert, copy_store, export_store, open_store, verify_store, write_store
 from dbloader.errors import ConversionError, ExportError, FieldError, OptionError, SourceError
-from dbloader.records.record import encode
 from dbloader.sources.base import Entry, Loaded
 from dbloader.sources.listing import read_listing
 from dbloader.sources.store import read_store
-from dbloader.stores.open import create_store
 from tests.support.images import encoded, photo, picture, plant
+from tests.support.stores import store_records
 
 MASK = Image.fromarray(np.arange(48, dtype=np.uint8).reshape(6, 8) % 3)
 MASK.putpalette([255, 0, 0, 0, 255, 0, 0, 0, 255])
@@ -340,9 +339,7 @@ def test_second_image_column_of_parquet_is_a_file_field(tmp_path: Path) -> None:
 
 def test_file_field_without_a_file_is_an_error_everywhere(tmp_path: Path) -> None:
     place = tmp_path / "a.lmdb"
-    with create_store(place) as writer:
-        writer.write([encode(Record(image=photo(1), name="a.jpg", fields={"mask": 5}))])
-        writer.finish(source={"file_fields": ["mask"]})
+    store_records(place, [Record(image=photo(1), name="a.jpg", fields={"mask": 5})], source={"file_fields": ["mask"]})
     with pytest.raises(ConversionError, match="its mask is not an image file: "):
         convert(place, tmp_path / "b.lmdb", check="none")
     assert verify_store(place, decode=True).problems == {"undecodable": 1}

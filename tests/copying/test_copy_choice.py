@@ -14,9 +14,9 @@ from dbloader import Record, convert, copy_store, open_store
 from dbloader.errors import OptionError, SourceError
 from dbloader.records.manifest import Manifest
 from dbloader.records.record import encode
-from dbloader.stores.open import create_store
 from tests.support.conversion import documents, events, records, verified
 from tests.support.images import photo, plant, plant_kinds, plant_photos
+from tests.support.stores import store_records
 
 
 @pytest.fixture
@@ -220,9 +220,7 @@ def test_relabeling_changes_only_the_label_of_a_record(tmp_path: Path) -> None:
         Record(None, 1, image, fields={"mask": np.zeros((2, 2), bool)}),
         Record("c", None, b"", fields={"label_": 3}),
     ]
-    with create_store(tmp_path / "a.lmdb") as writer:
-        writer.write(map(encode, before))
-        writer.finish()
+    store_records(tmp_path / "a.lmdb", before)
     rows = [{"index": 0, "label": None}, {"index": 1, "label": 7}, {"index": 2, "label": -1}]
     copied(tmp_path / "a.lmdb", labels=listing(tmp_path, "l.jsonl", *rows))
     for record, label in zip(before, (None, 7, -1), strict=True):

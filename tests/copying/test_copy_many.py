@@ -18,30 +18,26 @@ from dbloader.errors import DamagedRecordError, OptionError, StoreExistsError
 from dbloader.records.manifest import Manifest
 from dbloader.records.record import encode
 from dbloader.stores.lmdb.keys import RECORDS, record_key
-from dbloader.stores.open import create_store
 from tests.contracts.records import make_records
 from tests.copying.test_copy_store import make, tamper
 from tests.support.children import in_child
 from tests.support.conversion import documents, events, records, verified
 from tests.support.images import photo, plant, plant_photos
 from tests.support.lmdb_files import value_at
+from tests.support.stores import store_records
 
 # Python >= 3.12 warns about forks of a process with threads. MongoDB clients have threads.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
 
 def write(place: Path, labels: Sequence[int | None], classes: tuple[str, ...] = (), prefix: str = "") -> Path:
-    with create_store(place) as writer:
-        writer.write(encode(Record(f"{prefix}{number}", label)) for number, label in enumerate(labels))
-        writer.finish(classes=classes)
+    store_records(place, (Record(f"{prefix}{number}", label) for number, label in enumerate(labels)), classes=classes)
     return place
 
 
 def write_boxes(place: Path, labels: Any, classes: tuple[str, ...]) -> Path:
     fields = {"a": 2.5, "box_labels": labels, "z": [1, "b"]}
-    with create_store(place) as writer:
-        writer.write([encode(Record(place.name, 1 if classes else None, b"image", fields=fields))])
-        writer.finish(classes=classes)
+    store_records(place, [Record(place.name, 1 if classes else None, b"image", fields=fields)], classes=classes)
     return place
 
 

@@ -10,19 +10,16 @@ import pytest
 
 from dbloader import Record, copy_store, open_store
 from dbloader.errors import SourceError
-from dbloader.records.record import encode
-from dbloader.stores.open import create_store
 from tests.support.conversion import records, verified
 from tests.support.images import run
+from tests.support.stores import store_records
 
 CLASSES = ("cat", "dog", "eel")
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    with create_store(tmp_path / "all.lmdb") as writer:
-        writer.write([encode(Record(f"r{n}", n % 3, b"%d" % n)) for n in range(9)])
-        writer.finish(classes=CLASSES)
+    store_records(tmp_path / "all.lmdb", [Record(f"r{n}", n % 3, b"%d" % n) for n in range(9)], classes=CLASSES)
     return tmp_path / "all.lmdb"
 
 

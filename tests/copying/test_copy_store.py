@@ -21,6 +21,7 @@ from dbloader.stores.lmdb.keys import RECORDS, record_key
 from dbloader.stores.open import create_store
 from tests.contracts.records import documents_of, make_records, salt_of, stored
 from tests.support.children import in_child
+from tests.support.stores import store_records
 
 LENGTH = 300
 EVENTS = [{"event": "repaired", "name": f"{number}.jpg", "reason": "no end"} for number in range(5)]
@@ -76,9 +77,7 @@ def test_copy_to_a_server_and_back_equals_the_source(tmp_path: Path, source: Pat
 
 @pytest.mark.parametrize("length", [0, 65, 4097])
 def test_copy_equals_its_source_at_block_edges(tmp_path: Path, length: int) -> None:
-    with create_store(tmp_path / "source.lmdb") as writer:
-        writer.write(encode(Record(f"{index}.jpg", index % 3)) for index in range(length))
-        writer.finish()
+    store_records(tmp_path / "source.lmdb", (Record(f"{index}.jpg", index % 3) for index in range(length)))
     copy_store(tmp_path / "source.lmdb", tmp_path / "copy.lmdb")
     check_same(tmp_path / "source.lmdb", tmp_path / "copy.lmdb")
 

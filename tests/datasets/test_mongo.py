@@ -35,6 +35,7 @@ from tests.contracts.dataset import (
 )
 from tests.support.loaders import thread_loader
 from tests.support.mongo import Mongod, Server, records_of
+from tests.support.stores import store_records
 
 # Python >= 3.12 warns about every fork of a process with threads, and every MongoDB client has threads.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
@@ -163,9 +164,7 @@ def test_query_of_columns_reads_no_record(mongod: Mongod, mongod_uri: str, query
 
 
 def test_find_searches_the_selected_records(mongod: Mongod, mongod_uri: str) -> None:
-    with create_store(mongod_uri) as writer:
-        writer.write(encode(Record(name=name, label=label)) for label, name in enumerate("aabbc"))
-        writer.finish()
+    store_records(mongod_uri, (Record(name=name, label=label) for label, name in enumerate("aabbc")))
     with MongoDataset(mongod_uri, decode=None, query={"label": {"$in": [1, 2, 4]}}) as dataset:
         with mongod.fail_point("aggregate", error_code=13, times=None) as count:
             assert [dataset.find(name) for name in "abc"] == [0, 1, 2]  # the query does not select the first "a"

@@ -446,6 +446,8 @@ class Stream(IterableDataset[int]):
         ({"is_training": "no"}, TypeError, "^is_training must be True or False, got 'no'$"),
         ({"seed": "x"}, TypeError, "seed must be an int, got 'x'"),
         ({"num_workers": -1}, OptionError, "num_workers must be at least 0, got -1"),
+        ({"num_workers": True}, TypeError, "num_workers must be an int, got True"),
+        ({"num_workers": 2.0}, TypeError, "num_workers must be an int, got 2.0"),
         (
             {"worker_type": "greenlets"},
             OptionError,

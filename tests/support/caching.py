@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from dbloader import Record
-from dbloader.records.record import encode
 from dbloader.stores.base import Store
 from dbloader.stores.lmdb.publish_shards import index_shards, put_manifest
-from dbloader.stores.open import create_store
+from tests.support.stores import store_records
 
 WAIT_S = 60.0  # only a failing test waits this long
 
@@ -34,11 +33,10 @@ def make_shards(place: Path, lengths: Sequence[int] = (4,) * 6, *, base: int = 0
     begin = 0
     for number, length in enumerate(lengths):
         names.append(f"{number:05}.lmdb")
-        with create_store(place / "shards" / names[-1]) as writer:
-            writer.write(
-                encode(Record(f"{index}.x", index % 3, images[index])) for index in range(begin, begin + length)
-            )
-            writer.finish()
+        store_records(
+            place / "shards" / names[-1],
+            (Record(f"{index}.x", index % 3, images[index]) for index in range(begin, begin + length)),
+        )
         begin += length
     put_manifest(place, index_shards(place, names, [None] * len(names), classes=("a", "b", "c")))
     return images

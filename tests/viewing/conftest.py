@@ -9,9 +9,8 @@ from typing import NamedTuple
 import pytest
 
 from dbloader import Record, convert
-from dbloader.records.record import encode
-from dbloader.stores.open import create_store
 from tests.support.images import photo, plant_photos
+from tests.support.stores import store_records
 from tests.support.viewer import Answer, Viewer, ask, viewer
 
 SVG = b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>"
@@ -35,9 +34,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("viewed")
     convert(plant_photos(folder / "images", 4), folder / "a.lmdb")
     hostile = (Record(image=SVG, name="drawing.svg"), Record(image=HTML, name='x"\r\nSet-Cookie: a=b\r\n\r\n.html'))
-    with create_store(folder / "b.lmdb") as writer:
-        writer.write(map(encode, (Record(image=photo(), name="a.jpg"), Record(image=None), *hostile)))
-        writer.finish()
+    store_records(folder / "b.lmdb", (Record(image=photo(), name="a.jpg"), Record(image=None), *hostile))
     return folder / "a.lmdb", folder / "b.lmdb"
 
 

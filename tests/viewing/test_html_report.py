@@ -21,6 +21,7 @@ from dbloader.viewing.html_report import write_html
 from tests.contracts.records import write
 from tests.support.images import WAIT_S, photo, plant, run
 from tests.support.lmdb_files import tamper_with_records
+from tests.support.stores import store_records
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -169,9 +170,7 @@ BLOCKED = "import sys; sys.modules.update(dict.fromkeys(('starlette', 'uvicorn',
 
 @pytest.mark.slow
 def test_command_needs_neither_server_nor_torch(tmp_path: Path, mongo_uri: str) -> None:
-    with create_store(f"{mongo_uri}.a") as writer:
-        writer.write([encode(Record(image=photo(), name="a"))])
-        writer.finish()
+    store_records(f"{mongo_uri}.a", [Record(image=photo(), name="a")])
     done = run("view", f"{mongo_uri}.a", "--html", "report.html", cwd=tmp_path)
     assert re.fullmatch(r"report\.html: [0-9.]+ kB, with 1 sample\n", done.stdout), done
     assert run("view", f"{mongo_uri}.a", "b.lmdb", "--html", "x.html", cwd=tmp_path).status == 2

@@ -15,24 +15,21 @@ from starlette.testclient import TestClient
 from dbloader import Record, open_store
 from dbloader.errors import NotAnImageError, OptionError, RecordIndexError
 from dbloader.images.preview import media_type
-from dbloader.records.record import encode
 from dbloader.stores.base import Store
-from dbloader.stores.open import create_store
 from dbloader.viewing.app import ViewerState, create_app
 from dbloader.viewing.files import stored_file
 from dbloader.viewing.record import show_record
 from tests.support import jpegs
 from tests.support.damaged import flip
 from tests.support.images import encoded, multi_picture, photo
+from tests.support.stores import store_records
 
 SVG = b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>"
 HTML = b"<html><script>alert(1)</script></html>"
 
 
 def store_of(place: Path | str, *records: Record, file_fields: tuple[str, ...] = ()) -> Store:
-    with create_store(place) as writer:
-        writer.write(map(encode, records))
-        writer.finish(classes=("cat", "dog"), source={"file_fields": list(file_fields)})
+    store_records(place, records, classes=("cat", "dog"), source={"file_fields": list(file_fields)})
     return open_store(place)
 
 

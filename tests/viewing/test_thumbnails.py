@@ -19,23 +19,22 @@ from PIL import Image, ImageOps
 from dbloader import Record, convert, open_store
 from dbloader.errors import DamagedRecordError, ImageError, OptionError, RecordIndexError
 from dbloader.images.preview import TURNS, legend_of
-from dbloader.records.record import encode
 from dbloader.stores.base import Store
-from dbloader.stores.open import create_store
 from dbloader.viewing.thumbnails import SIDES, Thumbnails
 from tests.support import jpegs
 from tests.support.images import KINDS, STORED, encoded, large_png, photo, plant_kinds
 from tests.support.lmdb_files import tamper_with_records
+from tests.support.stores import store_records
 
 WIDTH, HEIGHT = 700, 500
 
 
 def store_of(place: str | Path, *images: Any, **fields: Any) -> Store:
-    with create_store(place) as writer:
-        writer.write(
-            map(encode, (Record(name=f"{n}.jpg", image=image, fields=fields) for n, image in enumerate(images)))
-        )
-        writer.finish(source={"file_fields": list(fields)})
+    store_records(
+        place,
+        (Record(name=f"{n}.jpg", image=image, fields=fields) for n, image in enumerate(images)),
+        source={"file_fields": list(fields)},
+    )
     return open_store(place)
 
 
@@ -292,9 +291,12 @@ def test_boxes_and_masks_are_drawn_over_their_objects(orientation: int, padding:
     upright = mask.transpose(TURNS[orientation]) if orientation > 1 else mask
     fields = {"boxes": np.array([box]), "box_labels": np.array([1]), "mask": encoded(upright, "PNG")}
     data = encoded(image, "JPEG", exif=exif, quality=95) + bytes(padding)
-    with create_store(tmp_path / "a.lmdb") as writer:
-        writer.write([encode(Record("a", 0, data, 160, 120, "JPEG", fields=fields)), encode(Record("b", 0, data))])
-        writer.finish(classes=["cat", "dog"], source={"file_fields": ["mask"]})
+    store_records(
+        tmp_path / "a.lmdb",
+        [Record("a", 0, data, 160, 120, "JPEG", fields=fields), Record("b", 0, data)],
+        classes=["cat", "dog"],
+        source={"file_fields": ["mask"]},
+    )
     with open_store(tmp_path / "a.lmdb") as store:
 
         def drawn(*over: str, index: int = 0) -> Any:
@@ -349,6 +351,7 @@ def test_large_jpeg_is_decoded_with_little_memory(tmp_path: Path) -> None:
 import resource, sys
 from dbloader import open_store
 from dbloader.viewing.thumbnails import Thumbnails
+from tests.support.stores import store_records
 with open_store(sys.argv[1]) as store:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert Thumbnails().get(store, 0, 160)[0]

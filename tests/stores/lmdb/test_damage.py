@@ -20,6 +20,7 @@ from dbloader.stores.open import create_store
 from tests.contracts.records import documents_of, make_records, salt_of, small_records, stored, write
 from tests.support.children import in_child
 from tests.support.lmdb_files import change_manifest, chunk_at, put_chunk, tamper, value_at
+from tests.support.stores import store_records
 
 
 @pytest.mark.parametrize("pages", [0.1, 2, 3, 7.9])
@@ -144,9 +145,7 @@ def test_verify_compares_the_manifest_with_the_records(tmp_path: Path, fact: str
 def test_damaged_line_of_the_report_raises(tmp_path: Path, change: str) -> None:
     place = tmp_path / "store.lmdb"
     lines = [{"name": f"{number}.jpg", "event": "rejected", "reason": "why"} for number in range(3)]
-    with create_store(place) as writer:
-        writer.write([], events=lines)
-        writer.finish()
+    store_records(place, [], events=lines)
     value = value_at(place, b"meta", event_key(1))
     new = {
         "flipped": value.replace(b"why", b"wky"),

@@ -16,15 +16,14 @@ from dbloader.records.columns import CHUNK
 from dbloader.records.document import move_document
 from dbloader.records.field_columns import MAX_FIELDS
 from dbloader.records.manifest import Manifest
-from dbloader.records.record import encode
 from dbloader.stores.lmdb.publish_shards import index_shards, put_manifest
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
-from dbloader.stores.open import create_store
 from tests.contracts.backend import FileBackend
 from tests.contracts.processes import ProcessesContract
 from tests.contracts.reading import ReadingContract
 from tests.contracts.records import make_records, salt_of
 from tests.support.lmdb_files import tamper_with_records
+from tests.support.stores import store_records
 
 
 def write_shards(place: str, records: list[Record], bounds: list[int]) -> Manifest:
@@ -35,9 +34,7 @@ def write_shards(place: str, records: list[Record], bounds: list[int]) -> Manife
     names = []
     for number, (begin, end) in enumerate(zip([0, *bounds], [*bounds, len(records)], strict=True)):
         names.append(f"{number:05}.lmdb")
-        with create_store(folder / SHARD_FOLDER / names[-1]) as writer:
-            writer.write(encode(record) for record in records[begin:end])
-            writer.finish()
+        store_records(folder / SHARD_FOLDER / names[-1], (record for record in records[begin:end]))
     table = index_shards(folder, names, [None] * len(names))
     put_manifest(folder, table)
     return table.manifest

@@ -39,6 +39,7 @@ from tests.support.mongo_stores import (
     wait_for_all_members,
     write_through_fault,
 )
+from tests.support.stores import store_records
 
 RECORDS = make_records(60)
 
@@ -243,9 +244,7 @@ def test_too_long_names_are_refused(mongo_uri: str, count: int) -> None:
     message = r"the names of records 0 to 4095 are too long for .*: together they have over 16 MiB"
 
     def write_them() -> None:
-        with create_store(mongo_uri) as writer:
-            writer.write([encode(record) for record in small_records(count, names.__getitem__)])
-            writer.finish()
+        store_records(mongo_uri, small_records(count, names.__getitem__))
 
     with pytest.raises(FieldError, match=message):
         write_them()
