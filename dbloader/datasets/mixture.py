@@ -21,7 +21,6 @@ from typing_extensions import override
 from dbloader._describe import short_repr
 from dbloader._options import check_choice, real_number, whole_number
 from dbloader.datasets.fields import check_fields, checked_fields, has_image, image_and_label, names_of
-from dbloader.datasets.lmdb import LMDBDataset
 from dbloader.datasets.store import StoreDataset, checked_place
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.open import decode_pil
@@ -30,7 +29,7 @@ from dbloader.records.columns import NO_LABEL
 from dbloader.sampling.mixture import MixtureOrder, exact
 from dbloader.sampling.mixture_sampler import MixtureSampler, describe_weights
 from dbloader.sampling.rng import SeededIndices
-from dbloader.stores.mongo.uri import is_mongo
+from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -359,12 +358,7 @@ def _open(given: Any, fields: Any) -> list[tuple[Source, Fraction]]:
             f"{type(given).__name__}"
         )
     if not isinstance(given, StoreDataset):
-        kind: Any = LMDBDataset
-        if is_mongo(checked_place(given, "a place or a dataset")):
-            from dbloader.datasets.mongo import MongoDataset  # it imports pymongo, which spawned workers rarely need
-
-            kind = MongoDataset
-        given = kind(given, fields=_without_source(fields))
+        given = StoreDataset(open_store(checked_place(given, "a place or a dataset")), fields=_without_source(fields))
     return [(Source(given.root + ("" if given.where is None else f" ({given.where})"), given, indices), Fraction(1))]
 
 

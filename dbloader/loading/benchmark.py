@@ -7,26 +7,24 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from dbloader._machine import cpu_count
 from dbloader._options import real_number, whole_number
 from dbloader.batches.timed import Work
-from dbloader.datasets.lmdb import LMDBDataset
+from dbloader.datasets.store import StoreDataset
 from dbloader.decoding.crops import RandomResizedCrop
 from dbloader.errors import OptionError
 from dbloader.loading.create import create_loader
-from dbloader.stores.mongo.uri import is_mongo
+from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
-
-    from dbloader.datasets.store import StoreDataset
 
 _REMEDIES = {
     "reading the store": "Faster storage helps, or a local copy (dbloader copy) that is read into memory first "
@@ -122,7 +120,8 @@ def measure(
         raise OptionError(f"workers must be one or more numbers, got {workers}")
     cpus = cpu_count()
     counts = worker_counts(cpus) if workers is None else {whole_number("workers", n, 1) for n in workers}
-    with _open(place, size) as dataset:
+    # No other field than the image is loaded, because a record may have no label.
+    with StoreDataset(open_store(place), decode=RandomResizedCrop(size), fields=("image",)) as dataset:
         nbytes = dataset.store.column("nbytes")
         order = EndlessShuffle(np.flatnonzero(nbytes))
         images = len(order.indices)
@@ -172,16 +171,6 @@ def find_limit(work: Work) -> tuple[str, float]:
     """Return the task on which the workers spend most of their time, and the task's share of the time, 0 to 1."""
     seconds, limit = max(zip((work.read, work.decode, work.collate), _REMEDIES, strict=True))
     return limit, seconds / work.total
-
-
-def _open(place: str | os.PathLike[str], size: int) -> StoreDataset:
-    # No other field than the image is loaded, because a record may have no label.
-    options: dict[str, Any] = {"decode": RandomResizedCrop(size), "fields": ("image",)}
-    if not is_mongo(place):
-        return LMDBDataset(place, **options)
-    from dbloader.datasets.mongo import MongoDataset  # imports pymongo's client, which only MongoDB needs
-
-    return MongoDataset(place, **options)
 
 
 def _run_calls(
