@@ -15,7 +15,7 @@ from torch.utils.data import default_collate
 from dbloader._describe import short_repr
 from dbloader.datasets.base import describe_record
 from dbloader.datasets.fields import has_row_for_each_box, names_of
-from dbloader.datasets.mixture import Mixture
+from dbloader.datasets.mixture import Mixture, find_origin
 from dbloader.datasets.store import StoreDataset
 from dbloader.errors import OptionError
 
@@ -176,8 +176,7 @@ def _explain(
 
 
 def _describe(dataset: Any, index: int) -> str:
-    if isinstance(dataset, Mixture):
-        dataset, index = dataset.find(index)
+    dataset, index = find_origin(dataset, index)
     if isinstance(dataset, StoreDataset):
         return describe_record(dataset.records([index])[0], dataset.root)
     return f"sample {index} of {type(dataset).__name__}"

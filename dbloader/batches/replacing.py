@@ -13,9 +13,8 @@ from typing_extensions import override
 
 from dbloader._options import real_number
 from dbloader.batches.base import OuterBatchFetcher, call_now
-from dbloader.batches.fetchers import SubsetBatchFetcher
-from dbloader.batches.mixture import MixtureBatchFetcher
 from dbloader.batches.timed import SkippedSample
+from dbloader.datasets.mixture import Mixture, find_origin
 from dbloader.datasets.store import StoreDataset
 from dbloader.errors import DamagedImageError, DamagedRecordError, DBLoaderError, LoaderError, NotAnImageError
 from dbloader.sampling.rng import SeededIndices
@@ -74,8 +73,10 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
     def __init__(self, fetcher: BatchFetcher, tester: BatchFetcher, sampler: ResumableSampler, skip: Skip) -> None:
         super().__init__(fetcher.dataset, fetcher)
         self._tester, self._sampler, self._share = tester, sampler, skip.share
-        store = None if isinstance(fetcher, MixtureBatchFetcher) else find_store(fetcher)[0]
-        self._remedy = "" if store is None else f"; dbloader verify {store.root} --decode names all damaged records"
+        self._remedy = ""
+        only = None if isinstance(self.dataset, Mixture) else find_origin(self.dataset, 0)[0]
+        if isinstance(only, StoreDataset):
+            self._remedy = f"; dbloader verify {only.root} --decode names all damaged records"
         # Indices that were damaged before. They are tested first, and most batches are then made only once.
         self._suspects: set[int] = set()
         self._warned: set[int] = set()
@@ -117,7 +118,7 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
             self._tester.begin(one, call_now, 1)()
         except DAMAGE as error:
             error.__traceback__ = error.__cause__ = error.__context__ = None  # for the reason in _try
-            return SkippedSample(index, _find_name(self._tester, index), str(error))
+            return SkippedSample(index, _find_name(self.dataset, index), str(error))
         return None
 
     def _find_next(self, indices: SeededIndices, at: int, damage: SkippedSample) -> int:
@@ -162,19 +163,10 @@ def _try(function: Callable[..., T], *arguments: Any) -> T | None:
     return None
 
 
-def find_store(fetcher: BatchFetcher, index: int = 0) -> tuple[StoreDataset | None, int]:
-    """Return the store's dataset behind a fetcher, or None, and the index there of a sample."""
-    while isinstance(fetcher, SubsetBatchFetcher):
-        fetcher, index = fetcher.inner, fetcher.dataset.indices[index]
-    if isinstance(fetcher, MixtureBatchFetcher):
-        return fetcher.dataset.find(index)
-    return (fetcher.dataset if isinstance(fetcher.dataset, StoreDataset) else None), index
-
-
-def _find_name(fetcher: BatchFetcher, index: int) -> str | None:
-    store, index = find_store(fetcher, index)
+def _find_name(dataset: Any, index: int) -> str | None:
+    dataset, index = find_origin(dataset, index)
     with suppress(DBLoaderError):  # the name may be damaged too
-        if store is not None:
-            opened, (position,) = store.locate([index])
-            return opened.name(position)
+        if isinstance(dataset, StoreDataset):
+            store, (position,) = dataset.locate([index])
+            return store.name(position)
     return None

@@ -318,6 +318,13 @@ class Mixture(Dataset[Any]):
         return "\n    ".join(lines)
 
 
+def find_origin(dataset: Any, index: int) -> tuple[Any, int]:
+    """Return the dataset behind Subsets and a mixture that makes a sample, and the index of the sample there."""
+    while type(dataset) is Subset:
+        dataset, index = dataset.dataset, dataset.indices[index]
+    return dataset.find(index) if isinstance(dataset, Mixture) else (dataset, index)
+
+
 class UnitedLabels:
     """A ``target_transform`` that turns a store's label into the mixture's label.
 

@@ -143,18 +143,11 @@ def _cuda(root: Path) -> Iterator[Finding]:
         remedy = "install torch for the driver's CUDA, or check CUDA_VISIBLE_DEVICES"
         yield Finding("CUDA", "problem", found, "the training runs on CPUs, though an NVIDIA driver is here", remedy)
     for index in devices:  # pragma: no cover - needs a CUDA device
-        yield _device(torch.device("cuda", index))
-
-
-def _device(device: Any) -> Finding:  # pragma: no cover - needs a CUDA device
-    import torch
-
-    try:
-        return Finding(str(device), "ok", torch.cuda.get_device_name(device))
-    except RuntimeError as error:
-        return Finding(
-            str(device), "problem", str(error).partition("\n")[0], "no training runs on it", "see nvidia-smi"
-        )
+        try:
+            yield Finding(f"cuda:{index}", "ok", torch.cuda.get_device_name(index))
+        except RuntimeError as error:
+            what = str(error).partition("\n")[0]
+            yield Finding(f"cuda:{index}", "problem", what, "no training runs on it", "see nvidia-smi")
 
 
 def examine_place(place: str | os.PathLike[str], root: str | os.PathLike[str] = "/") -> list[Finding]:

@@ -65,11 +65,3 @@ class Selections:
             OptionError: A word is wrong, or names a class or event that the store does not have.
         """
         return self._kept.get(self.key(text), lambda: select(self.columns, text))
-
-    def position(self, text: str, index: int) -> int | None:
-        """Return the position of the first selected record with at least this index; None if there is none."""
-        indices = self.select(text)
-        found = min(max(index, 0), len(self.store))
-        if not isinstance(indices, range):
-            found = int(indices.searchsorted(indices.dtype.type(found)))
-        return found if found < len(indices) else None

@@ -59,10 +59,13 @@ def find_position(selections: Selections, text: str, by: str, index: int) -> int
 
     Without ``by``, return the position of the first record with at least this index.
     """
-    if not by:
-        return selections.position(text, index)
-    found = np.flatnonzero(sort_records(selections, text, by) == index)
-    return int(found[0]) if len(found) else None
+    indices = sort_records(selections, text, by)
+    if by:
+        found = np.flatnonzero(indices == index)
+        return int(found[0]) if len(found) else None
+    at = min(index, len(selections.store))
+    at = at if isinstance(indices, range) else int(indices.searchsorted(indices.dtype.type(at)))
+    return at if at < len(indices) else None
 
 
 def _by_column(columns: Columns, indices: Any, name: str, *, descending: bool) -> Array:

@@ -12,6 +12,7 @@ import pytest
 from dbloader import Record, open_store
 from dbloader.errors import OptionError
 from dbloader.viewing.selection import Selections
+from dbloader.viewing.sorting import find_position
 from tests.viewing.stores import random_query, some_events, some_records, write_records
 
 COUNT = 9_000  # three chunks of columns
@@ -82,7 +83,7 @@ def test_empty_store_has_empty_selections(place: str) -> None:
         selections = Selections(store)
         for text in ("", "cat", "width>1", "label:none", "index:0", "damaged", "-damaged"):
             assert len(selections.select(text)) == 0
-        assert selections.position("", 0) is None
+        assert find_position(selections, "", "", 0) is None
 
 
 def test_search_text_is_not_matched_across_two_names(tmp_path: Path) -> None:
@@ -111,5 +112,5 @@ def test_position_is_of_the_first_selected_record_at_or_after_an_index(tmp_path:
     )
     with open_store(tmp_path / "s.lmdb") as store:
         selections = Selections(store)
-        assert [selections.position("", index) for index in (0, 7, 8, 10**18)] == [0, 7, None, None]
-        assert [selections.position("-index:2,3", index) for index in (2, 4, 10**18)] == [2, 2, None]
+        assert [find_position(selections, "", "", index) for index in (0, 7, 8, 10**18)] == [0, 7, None, None]
+        assert [find_position(selections, "-index:2,3", "", index) for index in (2, 4, 10**18)] == [2, 2, None]
