@@ -170,30 +170,15 @@ def _list_folder(root: bytes, path: bytes, tally: Tally) -> _Contents:
                 continue
             tally.skip(entry.name)
             note_skipped(entry.name, readable(entry.path), tally)
-    _drop_clashes(contents, tally)
     contents.folders.sort(key=_order)
     contents.images.sort(key=_order)
+    for name in (*contents.folders, *contents.images):
+        if readable(name).encode() != name:
+            tally.not_utf8 += 1
+            tally.not_utf8_example = tally.not_utf8_example or readable(name)
     where = readable(path)
     problems = [Problem(posixpath.join(where, name), reason) for name, reason in sorted(contents.problems)]
     return contents._replace(problems=problems)
-
-
-def _drop_clashes(contents: _Contents, tally: Tally) -> None:
-    r"""Move names to the problems if their text equals another name, such as the byte E9 and a literal ``\xe9``."""
-    names = [*contents.folders, *contents.images]
-    not_utf8 = sorted(name for name in names if readable(name).encode() != name)
-    taken = {*map(readable, {*names}.difference(not_utf8))} if not_utf8 else set()
-    for name in not_utf8:
-        text = readable(name)
-        if text in taken:
-            (contents.folders if name in contents.folders else contents.images).remove(name)
-            contents.problems.append(
-                Problem(text, "is not valid UTF-8, and another file or folder has the name that it would get")
-            )
-        else:
-            taken.add(text)
-            tally.not_utf8 += 1
-            tally.not_utf8_example = tally.not_utf8_example or text
 
 
 def note_skipped(name: bytes, path: str, tally: Tally) -> None:

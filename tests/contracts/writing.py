@@ -20,8 +20,7 @@ from dbloader.errors import FieldError, StoreError, StoreExistsError, StoreFullE
 from dbloader.records.columns import CHUNK
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
-from dbloader.stores.write_buffer import Committer
-from dbloader.stores.writer import Writer
+from dbloader.stores.writer import Committer, Writer
 from tests.contracts.backend import Backend
 from tests.contracts.records import (
     WAIT_S,
@@ -342,8 +341,7 @@ class WritingContract(Backend):
         monkeypatch.setattr(Committer, "begin", lambda self, _, *commit: commits.append(commit))
         record = encode(Record(image=bytes(2**20)))
         now = 100.0
-        for module in ("writer", "write_buffer"):
-            monkeypatch.setattr(f"dbloader.stores.{module}.time", SimpleNamespace(monotonic=lambda: now))
+        monkeypatch.setattr("dbloader.stores.writer.time", SimpleNamespace(monotonic=lambda: now))
         with create_store(self.place(tmp_path)) as writer:
             for _ in range(self.commit_bytes // 2**20 - 1):
                 writer.write([record])

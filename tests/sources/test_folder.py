@@ -255,18 +255,3 @@ def test_folder_without_images_is_an_error_with_extensions(tmp_path: Path) -> No
     plant(tmp_path, "cat/1.psd", "cat/2.psd", "cat/README", "dog/")
     with pytest.raises(SourceError, match=r"not one image .* more extensions, found 2 \.psd, found 1 without"):
         only_entries(scan(tmp_path))
-
-
-def test_names_that_become_the_same_text_are_problems(tmp_path: Path) -> None:
-    for name in (rb"\xfe/1.jpg", b"\xfe/1.jpg", rb"cat/\xe9.jpg", b"cat/\xe9.jpg"):
-        path = tmp_path / os.fsdecode(name)
-        path.parent.mkdir(exist_ok=True)
-        path.touch()
-    source = scan(tmp_path)
-    found = list(source.entries())
-    reason = "is not valid UTF-8, and another file or folder has the name that it would get"
-    assert [item for item in found if isinstance(item, Problem)] == [
-        Problem("\\xfe", reason),
-        Problem("cat/\\xe9.jpg", reason),
-    ]
-    assert source.classes == ("\\xfe", "cat")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import lmdb
 
     from dbloader.records.manifest import Manifest
-    from dbloader.stores.write_buffer import Commit
+    from dbloader.stores.writer import Commit
 
 
 class LMDBWriter(Writer):

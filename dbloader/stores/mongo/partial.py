@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from dbloader.stores.mongo.catalog import Catalog
     from dbloader.stores.mongo.connection import Connection
     from dbloader.stores.mongo.lease import Lease
-    from dbloader.stores.write_buffer import Commit
+    from dbloader.stores.writer import Commit
 
 # Limits of one insert. Records are limited because the answer must arrive in time: a busy server took over 10 s to
 # index 30,000 records.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dbloader.records.manifest import Manifest
-    from dbloader.stores.write_buffer import Commit
+    from dbloader.stores.writer import Commit
 
 
 # MongoDB's own databases: users, the state of a sharded cluster, and data that is not replicated.
