@@ -194,7 +194,8 @@ class CachedShards:
             if as_fetched and not is_blamed:
                 return 0
             if as_fetched and shard in self._fetched_again:
-                raise DamagedStoreError(f"{self._origin_of(shard)} has the same damage: the cache has fetched it twice")
+                file = f"{self._origin.place if self._origin else ''}/{SHARD_FOLDER}/{path.name}"
+                raise DamagedStoreError(f"{file} has the same damage: the cache has fetched it twice")
             with self._lock:
                 if as_fetched:
                     self._fetched_again.add(shard)
@@ -266,10 +267,6 @@ class CachedShards:
 
     def _path(self, shard: int) -> Path:
         return self._folder / SHARD_FOLDER / self._table.shards[shard].name
-
-    def _origin_of(self, shard: int) -> str:
-        assert self._origin is not None
-        return f"{self._origin.place}/{SHARD_FOLDER}/{self._table.shards[shard].name}"
 
     def _arrived(self, shard: int) -> None:
         """Record the size of a shard that has arrived. Until then, a shard made from records has an estimated size."""

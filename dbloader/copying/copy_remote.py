@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dbloader.errors import DamagedStoreError, OptionError, StoreError, StoreExistsError, StoreNotFoundError
+from dbloader.errors import DamagedStoreError, OptionError, StoreError, StoreNotFoundError
 from dbloader.remote.bucket import Bucket
 from dbloader.remote.errors import NotWholeError
 from dbloader.remote.places import is_remote, parse_place
@@ -99,13 +99,7 @@ def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[in
             f"{bucket.place}: some files are missing or have another size, because {source} was replaced or another "
             "program removes files there: repeat the command"
         )
-    try:
-        bucket.put_if(MANIFEST_FILE, new.encode(), replaces)
-    except StoreExistsError:
-        bucket.delete(files)
-        raise
-    except StoreError as error:  # keep the shards, because the manifest may have been written
-        raise type(error)(f"{error}; the store may be published anyway: check with dbloader info {place}") from None
+    objects.put_table(bucket, new, replaces, files)
     bucket.delete(there.keys() - files.keys())  # files of the replaced store and of failed uploads
     return table.manifest
 

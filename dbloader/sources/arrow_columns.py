@@ -71,7 +71,11 @@ def find_columns(schema: Any, where: str, file_fields: Sequence[str] = ()) -> Co
     image_features = _with_feature(features, "Image", kinds, _may_be_image)
     image = "image" if is_own else _find_image(kinds, image_features, where, warnings)
     further = {*file_fields, *_strings(own.get("files"))} if is_own else {*file_fields, *image_features}
-    files = tuple(name for name, kind in kinds.items() if name in further and name != image and _is_file(kind))
+    files = tuple(
+        name
+        for name, kind in kinds.items()
+        if name in further and name != image and _has_path(kind) and _may_be_image(kind)
+    )
 
     class_labels = _with_feature(features, "ClassLabel", kinds, types.is_integer)
     named = [name for name in _LABEL_NAMES if name in kinds and name != image and _may_be_label(kinds[name])]
@@ -210,10 +214,6 @@ def _may_be_image(kind: Any) -> bool:
     if types.is_struct(kind):
         return "bytes" in kind.names and _is_bytes(kind.field("bytes").type)
     return _is_bytes(kind) or types.is_string(kind)
-
-
-def _is_file(kind: Any) -> bool:
-    return _has_path(kind) and _may_be_image(kind)
 
 
 def _may_be_label(kind: Any) -> bool:

@@ -249,7 +249,7 @@ def _serialized(pairs: Pairs) -> _Layout | None:
     values = (pairs.get(key) for key in islice(pairs.keys(), _LOOKED_AT) if key not in _ABOUT)
     first = next((value for value in values if value), b"")
     if _is_pickle(first) and (about is None or _is_pickle(about)):
-        return _Layout("pickled images and labels", _pickled_entries, _pickled_image)
+        return _Layout("pickled images and labels", _pickled_entries, lambda value: image_of(unpickled(value)))
     if about is None or _is_image(first):
         return None
     if about.startswith(b"\0\0\0\0"):  # numbers of tensors, then an IPC stream
@@ -291,10 +291,6 @@ def _pickled_entries(pairs: Pairs) -> Entries:
         if isinstance(said, int):
             yield from _shortage("__len__", said, count)
     return left
-
-
-def _pickled_image(value: bytes) -> bytes:
-    return image_of(unpickled(value))
 
 
 # --- BasicSR: meta_info.txt beside data.mdb ---------------------------------------------------------------------------

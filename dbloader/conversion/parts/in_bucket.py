@@ -44,7 +44,7 @@ from dbloader.errors import ConversionError, StoreExistsError, StoreNotFoundErro
 from dbloader.remote.bucket import Bucket
 from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.keys import PARTIAL
-from dbloader.stores.lmdb.objects import list_files, open_target, read_table
+from dbloader.stores.lmdb.objects import list_files, open_target, put_table, read_table
 from dbloader.stores.lmdb.publish_shards import check_base, index_shards, put_manifest, write_index
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, Shard, ShardTable
 from dbloader.stores.lmdb.store import LMDBStore
@@ -179,9 +179,8 @@ def publish_in_bucket(place: str, *, overwrite: bool = False, keep_hours: float 
             target.delete([index])
             raise StoreExistsError(f"{bucket.place} was planned again meanwhile: make its parts, then publish them")
         try:
-            target.put_if(MANIFEST_FILE, table.encode(), replaces)
+            put_table(target, table, replaces, [index])
         except StoreExistsError:
-            target.delete([index])
             other = read_table(target)
             if has_shards(other, receipts):  # another process has published the same parts
                 return report(other, published_before(other.manifest))

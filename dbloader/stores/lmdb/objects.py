@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from dbloader.errors import OptionError, PlaceError, StoreExistsError
+from dbloader.errors import OptionError, PlaceError, StoreError, StoreExistsError
 from dbloader.remote.bucket import Bucket
 from dbloader.remote.places import WRITABLE, parse_place
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from dbloader.remote.bucket import Item
 
 # Keys of shards and indices, relative to the place of the store.
@@ -38,6 +40,21 @@ def check_target(target: Bucket, *, overwrite: bool) -> Item | None:
 def read_table(bucket: Bucket) -> ShardTable:
     """Return the table of shards of a store; NotAStoreError if there is no store."""
     return ShardTable.decode(bucket.manifest(), bucket.place)
+
+
+def put_table(target: Bucket, table: ShardTable, replaces: Item | None, own: Iterable[str]) -> None:
+    """Publish a store, whose files are there already, in place of the manifest ``replaces``.
+
+    If another process has published meanwhile, remove the files ``own`` and raise StoreExistsError.
+    """
+    try:
+        target.put_if(MANIFEST_FILE, table.encode(), replaces)
+    except StoreExistsError:
+        target.delete(own)
+        raise
+    except StoreError as error:  # keep the files, because the manifest may have been written
+        what = f"the store may be published anyway: check with dbloader info {target.place}"
+        raise type(error)(f"{error}; {what}") from None
 
 
 def list_files(bucket: Bucket) -> dict[str, Item]:

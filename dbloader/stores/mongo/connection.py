@@ -206,7 +206,9 @@ class Connection:
                         f"{self.place.redacted}: the server has not finished a search within {SCAN_SECONDS:g} s: make "
                         "an index of the fields in the query, because without an index the server reads all documents"
                     ) from error
-                deadline = now + self._retry_seconds() if deadline is None else deadline
+                if deadline is None:
+                    given = self.client.options.timeout
+                    deadline = now + (RETRY_SECONDS if given is None else float(given))
                 if isinstance(error, errors.NetworkTimeout):
                     until = deadline
                 if not self._is_temporary(error) or now + pause > deadline:
@@ -224,10 +226,6 @@ class Connection:
                 return result
             time.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-
-    def _retry_seconds(self) -> float:
-        given = self.client.options.timeout
-        return RETRY_SECONDS if given is None else float(given)
 
     def _selection_seconds(self) -> float | None:
         """Return how long the driver looks for a server, in seconds; None if a server has answered before."""
