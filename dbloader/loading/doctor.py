@@ -164,7 +164,9 @@ def examine_place(place: str | os.PathLike[str], root: str | os.PathLike[str] = 
     from dbloader.stores.lmdb.store import LMDBStore
 
     with LMDBStore(place) as store:
-        nbytes = sum(Path(file).stat().st_size for file in store.files)  # `files` raises an error if there is no store
+        path = Path(store.place)
+        files = [path] if store.shard_lengths is None else path.rglob("*.lmdb")  # an error if there is no store
+        nbytes = sum(file.stat().st_size for file in files)
     return [_file_system(store.place, Path(root)), _file_size(nbytes, Path(root))]
 
 

@@ -75,6 +75,7 @@ class LMDBHandle:
         if not status.st_size:
             raise NotAStoreError(f"{place} is empty, so it is not a dbloader store")
         self.shared = env.acquire(path)
+        self.pid = self.shared.pid
         # At interpreter exit, a __del__ method would run after Python has cleared the modules that it uses.
         release = weakref.finalize(self, env.release, self.shared)
         release.atexit = False
@@ -111,19 +112,9 @@ class LMDBHandle:
         if index_of and (index_of.digest, index_of.salt) != (self.manifest.digest, self.manifest.salt):
             raise _OtherStoreError
 
-    @property
-    def pid(self) -> int:
-        """Id of the process that opened the file."""
-        return self.shared.pid
-
     def is_changed(self) -> bool:
         """Return whether the file has changed since this handle opened it."""
         return self.shared.ahead.written() != self.written
-
-    @property
-    def files(self) -> list[str]:
-        """The paths of the store's files."""
-        return [self.place]
 
     def prefetch(self, indices: Sequence[int]) -> None:
         """Ask the kernel to load the records at some indices, without waiting."""
@@ -253,11 +244,6 @@ class ShardedHandle:
             if older.manifest.digest == digest:
                 return older
         return None
-
-    @property
-    def files(self) -> list[str]:
-        """The paths of the store's files: the shards and the index."""
-        return [os.path.join(self.place, name) for name in self._table.files]  # noqa: PTH118 - the place may be any str
 
     @property
     def shard_lengths(self) -> list[int]:

@@ -137,11 +137,6 @@ class LMDBStore(Store):
         handle = self.open_handle()
         return handle.shard_lengths if isinstance(handle, ShardedHandle) else None
 
-    @property
-    def files(self) -> list[str]:
-        """The paths of the store's files."""
-        return self.open_handle().files
-
     @override
     def check_files(self) -> None:
         handle = self.open_handle()
