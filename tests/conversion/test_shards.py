@@ -293,10 +293,10 @@ def test_receipts_of_another_plan_or_part_are_refused(root: Path, place: Path, t
     convert_part(place, 0)
     convert_part(tmp_path / "other.lmdb", 1)
     shutil.copytree(other.folder / "shards", plan.folder / "shards", dirs_exist_ok=True)
-    shutil.copy(other.receipt_path(1), plan.receipt_path(1))
+    shutil.copy(other.folder / other.receipt_name(1), plan.folder / plan.receipt_name(1))
     with pytest.raises(DamagedStoreError, match="is of another plan"):
         publish(place)
-    shutil.copy(plan.receipt_path(0), plan.receipt_path(1))
+    shutil.copy(plan.folder / plan.receipt_name(0), plan.folder / plan.receipt_name(1))
     with pytest.raises(DamagedStoreError, match="is damaged"):
         publish(place)
 
@@ -307,7 +307,7 @@ def test_part_that_omits_some_of_its_files_is_refused(root: Path, place: Path) -
     receipts = [convert_part(place, part) for part in range(2)]
     lacks: list[dict[str, Any]] = [{"records": 3}, {"rejected": 1}]
     for part, lacking in enumerate(lacks):
-        path = plan.receipt_path(part)
+        path = plan.folder / plan.receipt_name(part)
         kept = path.read_bytes()
         path.write_bytes(encode_receipt(replace(receipts[part], **lacking)))
         with pytest.raises(DamagedStoreError, match=rf"part {part} has \d records and \d rejected files, not 4"):
@@ -411,10 +411,10 @@ def test_late_part_of_a_replaced_plan_is_ignored(root: Path, place: Path) -> Non
     plant_photos(root, 4)
     old = plan_conversion(root, place, 2)
     receipt = convert_part(place, 0)
-    kept = old.receipt_path(0).read_bytes()
+    kept = (old.folder / old.receipt_name(0)).read_bytes()
     shard = (old.folder / "shards" / receipt.shard).read_bytes()
     plan_conversion(root, place, 2, overwrite=True)
-    old.receipt_path(0).write_bytes(kept)  # as if the late part ended now
+    (old.folder / old.receipt_name(0)).write_bytes(kept)  # as if the late part ended now
     (old.folder / "shards" / receipt.shard).write_bytes(shard)
     assert list_parts(place).missing == [0, 1]
     for part in range(2):
@@ -430,7 +430,7 @@ def test_full_disk_is_a_store_error_of_a_part(root: Path, place: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     size = convert_part(place, 0).nbytes
-    plan.receipt_path(0).unlink()
+    (plan.folder / plan.receipt_name(0)).unlink()
     try:
         for limit in (10_000, size - 1):
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))

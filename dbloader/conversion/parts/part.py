@@ -114,7 +114,7 @@ def _make(
             receipt = make_shard(plan, part, files, shard, workers)
         stored = plan.folder / SHARD_FOLDER / receipt.shard
         copy_durably(shard, stored)
-    path = plan.receipt_path(part)
+    path = plan.folder / plan.receipt_name(part)
     aside = path.with_name(f"{path.name}.{receipt.shard}")
     write_durably(aside, encode_receipt(receipt))
     aside.replace(path)
@@ -171,7 +171,7 @@ def read_receipt(plan: Plan, part: int) -> PartReceipt | None:
         DamagedStoreError: The receipt is damaged, or belongs to another plan.
     """
     try:
-        receipt, _ = decode_receipt(plan, part, plan.receipt_path(part).read_bytes())
+        receipt, _ = decode_receipt(plan, part, (plan.folder / plan.receipt_name(part)).read_bytes())
         size = (plan.folder / SHARD_FOLDER / receipt.shard).stat().st_size
     except FileNotFoundError:
         return None

@@ -122,10 +122,6 @@ class Plan:
         """Return the path below the plan's folder of an empty file: this machine makes a part since it was written."""
         return f"{RECEIPT_FOLDER}/{number:05}-{self.token}.{socket.gethostname()}{MAKING}"
 
-    def receipt_path(self, number: int) -> Path:
-        """Return where the receipt of a part is on a disk."""
-        return self.folder / self.receipt_name(number)
-
     def open_part(self, number: int) -> FileList:
         """Open the files that a part converts, on a disk; StoreNotFoundError if the list is missing."""
         path = self.folder / list_name(self.token)
