@@ -38,16 +38,9 @@ class FileList:
         tally: What the source left out; empty unless ``of_source`` made the list.
     """
 
-    def __init__(
-        self,
-        data: IO[bytes],
-        begins: np.ndarray[Any, Any],
-        ends: np.ndarray[Any, Any],
-        digest: str = "",
-        tally: Tally | None = None,
-    ) -> None:
+    def __init__(self, data: IO[bytes], bounds: array[int], digest: str = "", tally: Tally | None = None) -> None:
         self._data = data
-        self._begins, self._ends = begins, ends  # offsets of the entries in the file, in bytes
+        self._bounds = bounds  # where entries begin and end in the file, in bytes
         self.digest = digest
         self.tally = tally or Tally()
 
@@ -68,15 +61,14 @@ class FileList:
             if (len(ends) - 1) % 1000 == 0:
                 progress(len(ends) - 1)
         data.flush()
-        bounds = np.asarray(ends)
-        return cls(data, bounds[:-1], bounds[1:], digest.hexdigest(), entries.tally)
+        return cls(data, ends, digest.hexdigest(), entries.tally)
 
     def order(self, seed: int | None) -> range | np.ndarray[Any, Any]:
         """Return all positions, in a random order given by ``seed``, or in the source's order if ``seed`` is None."""
         return range(len(self)) if seed is None else permutation(len(self), seed)
 
     def __len__(self) -> int:
-        return len(self._ends)
+        return len(self._bounds) - 1
 
     @classmethod
     def of_span(cls, data: IO[bytes], begin: int, end: int) -> FileList:
@@ -84,20 +76,19 @@ class FileList:
         ends = array("Q", [begin])
         while ends[-1] < end:  # each entry begins with its length, because it is a BSON document
             data.seek(ends[-1])
-            ends.append(ends[-1] + int.from_bytes(data.read(4), "little") + _CRC_BYTES)
-        bounds = np.asarray(ends)
-        return cls(data, bounds[:-1], bounds[1:])
+            ends.append(min(ends[-1] + int.from_bytes(data.read(4), "little") + _CRC_BYTES, end))
+        return cls(data, ends)
 
     def sealed(self, position: int) -> bytes:
         """Return the bytes of an entry in the file."""
-        start, end = int(self._begins[position]), int(self._ends[position])
+        start, end = self._bounds[position], self._bounds[position + 1]
         return os.pread(self._data.fileno(), end - start, start)
 
     def __getitem__(self, position: int) -> Entry | Problem:
         line = unseal_chunk("file", 0, self.sealed(position))
         if line is None:
-            start = int(self._begins[position])
-            raise DamagedStoreError(f"the list of files is damaged at byte {start:,}: plan again (--overwrite)")
+            at = self._bounds[position]
+            raise DamagedStoreError(f"the list of files is damaged at byte {at:,}: plan again (--overwrite)")
         document = bson.decode(line)
         if "reason" in document:
             return Problem(**document)
