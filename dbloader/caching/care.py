@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from dbloader.caching.checksums import Checksums
 from dbloader.caching.folder import CHECKSUMS, LOCK, MARKER, PARTIAL, STATS, read_stats
 from dbloader.caching.policy import Need
-from dbloader.caching.shards import ANY_LIMIT
 from dbloader.caching.store import CachedStore
 from dbloader.errors import NotAStoreError, StoreLockedError
 from dbloader.stores.lmdb.errors import refusals
@@ -105,8 +104,6 @@ def fill_cache(
         DBLoaderError: A shard cannot be fetched, or the cache belongs to another store.
     """
     with CachedStore(place, cache, max_bytes=max_bytes) as store:
-        if max_bytes is None:
-            store.max_bytes = ANY_LIMIT
         handle = store.open_handle()
         numbers = handle.first_shards(max_bytes)
         store.expect([Need(number, number, number) for number in numbers], check=False)

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 # Four fetches at the same time hide the latency of a request. More fetches would delay the shard that is needed first.
 _AT_ONCE = 4
-ANY_LIMIT = 0
-"""As a reader's limit of the bytes in the cache: the reader accepts the limit of other readers."""
 
 
 class Reader:
@@ -112,10 +110,7 @@ class CachedShards:
                     table = fetch_index(origin, self._folder, self._checksums)
                     if self._origin is None:
                         self._begin(origin, table, limit)
-        with self._lock:
-            if self._limit == ANY_LIMIT != limit:
-                self._limit = self._policy.limit = limit
-        if limit not in (self._limit, ANY_LIMIT):
+        if limit != self._limit:
             raise OptionError(
                 f"the cache {self._cache} is in use with cache_bytes={self._limit}: all processes that use it at the "
                 f"same time must give the same number, got {limit}"
@@ -127,7 +122,7 @@ class CachedShards:
         if limit and limit < max(nbytes, default=0):
             raise OptionError(f"cache_bytes must be at least {max(nbytes)}, the size of the largest shard, got {limit}")
         with self._lock:
-            self._table, self._policy = table, CachePolicy(nbytes, limit or None)
+            self._table, self._policy = table, CachePolicy(nbytes, limit)
             numbers = {shard.name: number for number, shard in enumerate(table.shards)}
             for name in os.listdir(self._folder / SHARD_FOLDER):  # noqa: PTH208 - names
                 if name in numbers:
