@@ -17,14 +17,7 @@ from typing_extensions import override
 from dbloader._options import whole_number
 from dbloader.caching.client import FetcherClient
 from dbloader.caching.folder import STATS
-from dbloader.errors import (
-    DamagedRecordError,
-    DamagedStoreError,
-    NotAStoreError,
-    OptionError,
-    PlaceError,
-    StoreError,
-)
+from dbloader.errors import DamagedRecordError, DamagedStoreError, NotAStoreError, OptionError, PlaceError, StoreError
 from dbloader.records.decode import decode
 from dbloader.remote.places import is_remote, parse_place
 from dbloader.stores.base import Store

@@ -12,13 +12,7 @@ from dbloader._options import checked_flag, whole_number
 from dbloader.conversion.convert_files import FileWriter
 from dbloader.conversion.file_list import FileList
 from dbloader.conversion.parallel import return_large_blocks
-from dbloader.conversion.report import (
-    Progress,
-    finish_report,
-    image_warnings,
-    left_out,
-    nothing_stored,
-)
+from dbloader.conversion.report import Progress, finish_report, image_warnings, left_out, nothing_stored
 from dbloader.conversion.settings import Settings
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.errors import ConversionError, OptionError

@@ -11,18 +11,7 @@ from bson.int64 import Int64
 from isal.isal_zlib import crc32
 
 from dbloader.errors import DamagedRecordError
-from dbloader.records.document import (
-    CRC32,
-    HEAD,
-    ID,
-    IMAGE,
-    IMAGE_TAG,
-    LENGTH,
-    TAIL,
-    UNREADABLE,
-    bound_crc32,
-    crc32_of,
-)
+from dbloader.records.document import CRC32, HEAD, ID, IMAGE, IMAGE_TAG, LENGTH, TAIL, UNREADABLE, bound_crc32, crc32_of
 from dbloader.records.field_columns import scalar
 from dbloader.records.record import STANDARD_FIELDS, EncodedRecord, Record
 from dbloader.records.values import UINT32_MAX, unpack, unpack_array

@@ -224,12 +224,11 @@ def _may_be_field(kind: Any) -> bool:
     """Return whether a record can hold the values of a type."""
     if types.is_struct(kind):
         return all(_may_be_field(field.type) for field in kind)
-    inner = getattr(kind, "storage_type", None) or getattr(
-        kind, "value_type", None
-    )  # the type is a list, or Array2D of Hugging Face
-    return not types.is_map(kind) and (
-        _may_be_field(inner) if inner else any(is_kept(kind) for is_kept in _FIELD_TYPES)
-    )
+    if types.is_map(kind):
+        return False
+    # Array2D of Hugging Face has a storage type. A list has a value type.
+    inner = getattr(kind, "storage_type", None) or getattr(kind, "value_type", None)
+    return _may_be_field(inner) if inner else any(is_kept(kind) for is_kept in _FIELD_TYPES)
 
 
 def _field_name(column: str, others: dict[str, Any]) -> str:

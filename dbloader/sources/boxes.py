@@ -79,10 +79,8 @@ def fit_boxes(
         FieldError: A box is not within the image, or its corners are swapped, or the image has another size than its
             annotations.
     """
-    given, boxes_in = (
-        np.asarray(fields[BOXES]),
-        (boxes_in[0], boxes_in[1]),
-    )  # it is a list if it comes from the list of files
+    given = np.asarray(fields[BOXES])
+    boxes_in = boxes_in[0], boxes_in[1]  # a list if the entry comes from the list of files
     if not len(given):
         return {**fields, BOXES: given.astype(np.float32)} if given.shape == (0, 4) else fields
     if given.ndim != 2 or given.shape[1] != 4 or given.dtype.kind not in "iuf":

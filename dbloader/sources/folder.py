@@ -17,16 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from typing_extensions import override
 
 from dbloader.errors import SourceError
-from dbloader.sources.base import (
-    Entry,
-    Problem,
-    Source,
-    Tally,
-    Unreadable,
-    checked_root,
-    problem_of,
-    readable,
-)
+from dbloader.sources.base import Entry, Problem, Source, Tally, Unreadable, checked_root, problem_of, readable
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence

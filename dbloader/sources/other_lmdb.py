@@ -334,9 +334,4 @@ def _plain_entries(pairs: Pairs) -> Entries:
     return 0
 
 
-_LAYOUTS: tuple[Callable[[Pairs], _Layout | None], ...] = (
-    _ocr,
-    _serialized,
-    _basicsr,
-    _plain,
-)
+_LAYOUTS: tuple[Callable[[Pairs], _Layout | None], ...] = (_ocr, _serialized, _basicsr, _plain)

@@ -32,13 +32,7 @@ from dbloader.conversion.parts.part import (
     state_of,
 )
 from dbloader.conversion.parts.plan import LIST_FOLDER, PLAN_FILE, RECEIPT_FOLDER, Plan, list_name, no_plan
-from dbloader.conversion.parts.publish import (
-    check_parts,
-    has_shards,
-    joined_source,
-    published_before,
-    published_now,
-)
+from dbloader.conversion.parts.publish import check_parts, has_shards, joined_source, published_before, published_now
 from dbloader.conversion.report import finish_report
 from dbloader.errors import ConversionError, StoreExistsError, StoreNotFoundError
 from dbloader.remote.bucket import Bucket

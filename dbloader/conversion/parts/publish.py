@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dbloader._describe import counted
 from dbloader.conversion.parts.part import list_parts, missing_parts, slurm_ranges
-from dbloader.conversion.parts.plan import (
-    LIST_FOLDER,
-    PLAN_FILE,
-    RECEIPT_FOLDER,
-    Plan,
-    remove_plan,
-    target_of,
-)
+from dbloader.conversion.parts.plan import LIST_FOLDER, PLAN_FILE, RECEIPT_FOLDER, Plan, remove_plan, target_of
 from dbloader.conversion.report import finish_report, image_warnings, nothing_stored
 from dbloader.conversion.stored_records import common_source
 from dbloader.errors import (
