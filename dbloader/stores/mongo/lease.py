@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 LEASE_SECONDS = 60.0
 RENEW_SECONDS = 10.0
 
+# Tokens of the leases that this process holds. `release` removes a token even if the server cannot be reached.
+_held: set[str] = set()
+
 
 class Lease:
     """The right to write to a place, held from ``acquire`` to ``release``.
@@ -43,6 +46,16 @@ class Lease:
 
     def acquire(self) -> None:
         """Acquire the lease, and begin to renew it; raise StoreLockedError if another process holds it."""
+        _held.add(self.token)
+        try:
+            self._acquire()
+        except BaseException:
+            _held.discard(self.token)
+            raise
+        self._thread = threading.Thread(target=self._keep_renewing, name="dbloader-lease", daemon=True)
+        self._thread.start()
+
+    def _acquire(self) -> None:
         retry = self._connection.retry
         while not retry(self._try_to_acquire):
             document = retry(lambda: self._meta.find_one({"_id": STORE}, {"writer": 1})) or {}
@@ -58,8 +71,6 @@ class Lease:
                 )
             theirs = {"_id": STORE, "writer.token": held.get("token")}
             retry(lambda: self._meta.update_one(theirs, {"$unset": {"writer": ""}}))  # noqa: B023
-        self._thread = threading.Thread(target=self._keep_renewing, name="dbloader-lease", daemon=True)
-        self._thread.start()
 
     def check(self) -> None:
         """Renew an expired lease. Raise StoreLockedError if another writer may have taken the place meanwhile."""
@@ -74,6 +85,7 @@ class Lease:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
+        _held.discard(self.token)
         empty = {name: {"$exists": False} for name in ("store", "partial", "writer")}
 
         def release() -> None:
@@ -149,8 +161,10 @@ def _start_time(pid: int) -> str:
 
 
 def _has_ended(held: dict[str, Any]) -> bool:
-    """Return whether the process that holds a lease has certainly ended."""
+    """Return whether the holder of a lease has certainly ended: its process, or its writer within this process."""
     if not _machine() or held.get("machine") != _machine():
         return False
     pid = held.get("pid")
-    return not isinstance(pid, int) or _start_time(pid) != held.get("began")
+    if not isinstance(pid, int) or _start_time(pid) != held.get("began"):
+        return True
+    return pid == os.getpid() and held.get("token") not in _held
