@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import sys
 import traceback
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from typing_extensions import override
 
 from dbloader._describe import stop_iteration_error
-from dbloader.batches.timed import TimedBatch, now
+from dbloader.batches.timed import TimedBatch, Work, now
 from dbloader.errors import LoaderError
 from dbloader.loading.background import BackgroundIterator
 from dbloader.loading.checkpoint import Position
@@ -32,11 +33,8 @@ T = TypeVar("T")
 class BatchInTransit(NamedTuple):
     """A batch on its way to the consumer, with the loader's own state after this batch."""
 
-    batch: Any
+    made: TimedBatch
     snapshot: State | None
-    samples: int
-    skipped: tuple[SkippedSample, ...]
-    sources: dict[str, tuple[int, float]]
 
 
 class Iteration(Iterator[BatchInTransit]):
@@ -85,19 +83,14 @@ class Iteration(Iterator[BatchInTransit]):
     def __next__(self) -> BatchInTransit:
         try:
             began = now()
-            batch = next(self._iterator)
+            made = next(self._iterator)
             snapshot = self._position.snapshot()
-            made = now()
-            self.clock.add_batch(batch, made - began)
-            skipped: tuple[SkippedSample, ...] = ()
-            sources: dict[str, tuple[int, float]] = {}
-            if type(batch) is TimedBatch:
-                skipped, sources = batch.skipped, batch.sources
-                batch, samples = batch.batch, batch.samples
-            else:
-                samples = count_samples(batch, self._image)
-            batch = self._prepare(batch, samples)
-            self.clock.stats.copied_s += now() - made
+            if type(made) is not TimedBatch:
+                made = TimedBatch(made, Work(), count_samples(made, self._image))
+            ended = now()
+            self.clock.add_batch(made, ended - began)
+            made = dataclasses.replace(made, batch=self._prepare(made.batch, made.samples))
+            self.clock.stats.copied_s += now() - ended
         except StopIteration as stop:
             if _is_from_a_sample(stop):
                 raise stop_iteration_error("a sample or batch") from stop
@@ -109,7 +102,7 @@ class Iteration(Iterator[BatchInTransit]):
             # torch itself raises an error for a dead worker, except if the worker dies while torch fetches its batch.
             raise LoaderError(f"DataLoader worker (pid {worker.pid}) exited unexpectedly: {error}") from error
         self._number += 1
-        return BatchInTransit(batch, snapshot, samples if self._counts_samples else 0, skipped, sources)
+        return BatchInTransit(made, snapshot)
 
     def _prepare(self, batch: Any, samples: int) -> Any:
         prepare = None
@@ -121,17 +114,17 @@ class Iteration(Iterator[BatchInTransit]):
 
     def receive(self, in_transit: BatchInTransit) -> Any:
         """Count a batch as received and return it. This is called in the consumer's thread."""
-        self._failed = False
-        if in_transit.skipped and self._check_skipped is not None:  # before counting, because it may raise an error
-            self._check_skipped(in_transit.skipped, *self.clock.stats.skip(in_transit.skipped))
+        made, self._failed = in_transit.made, False
+        if made.skipped and self._check_skipped is not None:  # before counting, because it may raise an error
+            self._check_skipped(made.skipped, *self.clock.stats.skip(made.skipped))
         self._position.receive(in_transit.snapshot)
         self._active.receive(self._position)
-        if in_transit.samples:
-            self.clock.stats.samples = in_transit.samples + (self.clock.stats.samples or 0)
-        for name, (samples, waited_s) in in_transit.sources.items():
+        if made.samples and self._counts_samples:
+            self.clock.stats.samples = made.samples + (self.clock.stats.samples or 0)
+        for name, (samples, waited_s) in made.sources.items():
             source = self.clock.stats.sources.setdefault(name, SourceStats())
             source.samples, source.waited_s = source.samples + samples, source.waited_s + waited_s
-        return in_transit.batch if self._transfer is None else self._transfer.receive(in_transit.batch)
+        return made.batch if self._transfer is None else self._transfer.receive(made.batch)
 
     def finish(self, error: BaseException) -> None:
         """Note the StopIteration or the error that ended the iteration. This is called in the consumer's thread."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dbloader._describe import counted
 from dbloader._machine import cpu_count
-from dbloader.batches.timed import TimedBatch, now
+from dbloader.batches.timed import now
 
 if TYPE_CHECKING:
-    from dbloader.batches.timed import SkippedSample, Work
+    from dbloader.batches.timed import SkippedSample, TimedBatch, Work
 
 _DOING = {"read": "reading", "decode": "decoding", "collate": "collating"}
 
@@ -187,10 +187,10 @@ class Clock:
         self.stats.batches += 1
         self._received = now()
 
-    def add_batch(self, batch: Any, seconds: float) -> None:
+    def add_batch(self, batch: TimedBatch, seconds: float) -> None:
         """Record the number of seconds in which the loader made a batch."""
         self.stats.ahead += 1
         self.stats.produced_s += seconds
-        if type(batch) is TimedBatch and batch.work.total:
+        if batch.work.total:
             self.stats.work = batch.work if self.stats.work is None else self.stats.work + batch.work
             self.stats.serial_s += batch.serial
