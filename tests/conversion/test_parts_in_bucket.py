@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import random
 import re
@@ -14,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -31,8 +33,7 @@ from tests.support.images import plant, plant_photos
 from tests.support.object_store import WAIT_S, keys, put, put_folder, read_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Sequence
 
     from tests.support.object_store import ObjectStore, Outside
 
@@ -61,14 +62,14 @@ class Machine:
         (folder / "tmp").mkdir(parents=True)
         self.environment = {**os.environ, **server.environment(endpoint=endpoint), "TMPDIR": str(folder / "tmp")}
 
-    def start(self, *arguments: object) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "dbloader", *map(str, arguments)]
+    def start(self, *arguments: object, program: Sequence[str] = ("-m", "dbloader")) -> subprocess.Popen[str]:
+        command = [sys.executable, *program, *map(str, arguments)]
         pipe = subprocess.PIPE
         return subprocess.Popen(command, cwd=self.folder, env=self.environment, stdout=pipe, stderr=pipe, text=True)
 
-    def run(self, *arguments: object, status: int = 0) -> str:
-        """Run a command of dbloader, and return what it prints."""
-        process = self.start(*arguments)
+    def run(self, *arguments: object, status: int = 0, program: Sequence[str] = ("-m", "dbloader")) -> str:
+        """Run a command of dbloader or another program, and return what it prints."""
+        process = self.start(*arguments, program=program)
         printed, errors = process.communicate(timeout=WAIT_S)
         assert process.returncode == status, errors
         return printed + errors
@@ -133,6 +134,37 @@ def test_ray_makes_the_parts_in_a_bucket(
     with tempfile.TemporaryDirectory() as short:  # Ray's sockets need a short path
         machine.environment["RAY_TMPDIR"] = short
         machine.run("convert", root, place, "--shards", PARTS, "--executor", "ray", status=1)  # a file is rejected
+    check_is(machine, place, digest)
+    check_clean(outside, place)
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(not importlib.util.find_spec("distributed"), reason="Dask is not installed")
+def test_dask_makes_the_parts_in_a_bucket_after_a_worker_dies(
+    outside: Outside, machine: Machine, object_store: ObjectStore, tmp_path: Path
+) -> None:
+    root, place = plant_photos(tmp_path / "images", 120, width=64, height=48), object_store.place("train.lmdb")
+    machine.environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
+    told = machine.run(root, place, program=("-m", "tests.support.dask_cluster"))
+    digest = convert(root, tmp_path / "one.lmdb").digest
+    assert json.dumps({"digests": [digest] * 2, "kills": [1, 1]}) in told.splitlines()  # it converts twice
+    check_is(machine, place, digest, events=0)
+    assert outside(keys, f"{place}.partial") == []
+
+
+def test_processes_of_an_executor_make_the_parts_in_a_bucket_unless_forked(
+    outside: Outside, machine: Machine, object_store: ObjectStore, root: Path, digest: str
+) -> None:
+    place = object_store.place("train.lmdb")
+    program = (
+        "import sys\nfrom concurrent.futures import ProcessPoolExecutor\nfrom multiprocessing import get_context\n"
+        "from dbloader import convert\nhow, root, place, shards = sys.argv[1:]\n"
+        "with ProcessPoolExecutor(2, get_context(how)) as executor:\n"
+        "    convert(root, place, shards=int(shards), executor=executor)"
+    )
+    refused = machine.run("fork", root, place, PARTS, status=1, program=("-c", program))
+    assert re.search(r'OptionError: part \d: .* in a process that was forked: start processes with "spawn"', refused)
+    machine.run("spawn", root, place, PARTS, program=("-c", program))
     check_is(machine, place, digest)
     check_clean(outside, place)
 
@@ -306,11 +338,14 @@ def test_stale_append_is_refused(machine: Machine, object_store: ObjectStore, ro
     assert "plan again with append" in machine.run("publish", place, status=2)
 
 
-def test_other_versions_than_the_plan_are_refused(machine: Machine, object_store: ObjectStore, root: Path) -> None:
+def test_other_versions_than_the_plan_are_refused(
+    outside: Outside, machine: Machine, object_store: ObjectStore, root: Path
+) -> None:
     place = object_store.place("train.lmdb")
     machine.run("plan", root, place, "--shards", 1)
     machine.environment["DBLOADER_MAX_PIXELS"] = "1000000"
     assert "has DBLOADER_MAX_PIXELS 1000000 and" in machine.run("part", place, 0, status=2)
+    assert outside(list_parts, place).attempts == []  # a failed attempt has ended
 
 
 NO_ROOM = {
