@@ -37,7 +37,7 @@ class HTTPProxy:
     """A context manager that calls ``decide`` with the method and the path of each request, in any thread.
 
     ``decide`` may wait. It returns None to forward the request, ``CUT``, ``LOST``, a status and a code to answer with,
-    or a `Change` of the answer. ``received`` counts the bytes of all requests by path.
+    or a `Change` of the answer. ``received`` and ``sent`` count the bytes of all requests and answers by path.
     """
 
     def __init__(self, port: int, decide: Callable[[str, str], tuple[int, str] | str | Change | None]) -> None:
@@ -63,7 +63,7 @@ class HTTPProxy:
         self._server.daemon_threads = False
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
         self._connections: set[socket.socket] = set()
-        self.received = Counter[str]()
+        self.received, self.sent = Counter[str](), Counter[str]()
 
     @property
     def endpoint(self) -> str:
@@ -99,6 +99,7 @@ class HTTPProxy:
         if callable(decided):
             changed, answer = decided(dict(headers), answer)
             headers = [*(changed | {"Content-Length": str(len(answer))}).items()]
+        self.sent[request.path.partition("?")[0]] += len(answer)
         if decided == LOST:
             _shut(request.connection)
             request.close_connection = True
