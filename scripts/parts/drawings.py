@@ -48,7 +48,7 @@ b 3 2 Read and verify the records; decode, crop, resize, flip
 c 2 3 On a CUDA stream of its own: copy to the device, normalize, preparation
 d 1 4 next(): your stream waits for the other one, then your training step
 a b indices
-b c uint8 batch in pinned or shared memory, prefetch_factor ahead
+b c uint8 batches, prefetch_factor ahead
 c d float batch on the device, at most two ahead
 """
 
@@ -58,8 +58,8 @@ column one machine
 column several machines
 a 1 1 train.lmdb: one file. Records, columns of names and labels, manifest
 b 1 2 All training processes map the same file, and share the page cache
-c 2 1 mongodb://…: the same records on a MongoDB server
-d 2 2 cache= on each machine: LMDB files of some 64 MB, fetched before they are read
+c 2 1 mongodb://… or s3://…: the same records on a server
+d 2 2 cache= on a machine: LMDB files of some 64 MB, fetched before they are read
 e 2 3 All training processes of a machine read from it
 a b memory map
 c d each record once

@@ -74,7 +74,7 @@ def record(folder: Path) -> list[Shown]:
         now += READ_S / 2
         for waited, data in output(command, folder):
             now += min(waited, SLOWEST_S)
-            feed(data)
+            feed(data.replace(os.fsencode(folder), b"/home/you"))
         now += READ_S
         feed(b"\r\n" if command != COMMANDS[-1] else b"")
     last = max(appeared)
@@ -190,7 +190,7 @@ def main(place: Path) -> None:
         lines = record(folder)
     recording = drawn(lines)
     if tempfile.gettempdir() in recording:
-        raise SystemExit("the recording shows a path of this machine: write /home/you there")
+        raise SystemExit("the recording shows a path of this machine")
     place.write_text(recording, encoding="utf-8")
 
 
