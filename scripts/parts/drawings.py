@@ -27,7 +27,7 @@ a 3 1 Sources: folder, tars, zip, Parquet, listing, another store
 b 1 1 List of files, in a temporary file: their number, order and digest
 c 2 2 Read, examine, repair, decode; perhaps resize or tile; encode the record
 d 1 3 Write the records in their order, commit now and then
-e 3 3 train.lmdb.partial: --resume goes on here
+e 3 3 train.lmdb.partial: --resume continues here
 f 1 4 Manifest, checksum, rename: all or nothing
 g 3 4 train.lmdb and its report
 a b names, labels, fields
@@ -46,7 +46,7 @@ column workers: threads or processes
 a 2 1 Sampler: the next indices, from seed and epoch
 b 3 2 Read and verify the records; decode, crop, resize, flip
 c 2 3 On a CUDA stream of its own: copy to the device, normalize, preparation
-d 1 4 next(): your stream waits for the other one, then your training step
+d 1 4 next(): your stream waits for the copy, then your training step
 a b indices
 b c uint8 batches, prefetch_factor ahead
 c d float batch on the device, at most two ahead
@@ -59,7 +59,7 @@ column several machines
 a 1 1 train.lmdb: one file. Records, columns of names and labels, manifest
 b 1 2 All training processes map the same file, and share the page cache
 c 2 1 mongodb://… or s3://…: the same records on a server
-d 2 2 cache= on a machine: LMDB files of some 64 MB, fetched before they are read
+d 2 2 cache= on a machine: LMDB files of some 64 MB, fetched ahead
 e 2 3 All training processes of a machine read from it
 a b memory map
 c d each record once
@@ -89,7 +89,7 @@ def diagram(source: str) -> str:
     for column, row, text in boxes.values():
         left, top, color = GAP + column * (BOX + GAP), TOP + row * ROW, (TEAL, AMBER, BLUE)[column]
         drawn.append(f'<rect x="{left}" y="{top}" width="{BOX - 6}" height="72" rx="7" fill="{color}"/>')
-        drawn.append(words(textwrap.wrap(text, 28), left + BOX / 2 - 3, top + 40, "box"))
+        drawn.append(words(textwrap.wrap(text, 26), left + BOX / 2 - 3, top + 40, "box"))
     style = (
         f".title{{fill:{GRAY};font-weight:600}}.box{{fill:#fff}}.label{{fill:{GRAY};font-size:11.5px}}"
         f".column{{fill:{GRAY};fill-opacity:.09}}.line{{fill:none;stroke:{GRAY};stroke-width:1.6}}"

@@ -62,7 +62,7 @@ def two(place: Path, chromium: Browser) -> Iterator[Site]:
 def test_page_searches_for_duplicates_and_drops_checked_images(tabs: Tabs, two: Site, place: Path) -> None:
     page = tabs.open(two, "/?view=duplicates&store=1", **PHONE)
     status = page.locator("db-duplicates [role=status]")
-    expect(status).to_have_text("These images were not searched for duplicates yet.")
+    expect(status).to_have_text("These images have not been searched for duplicates.")
     expect(page.locator("db-duplicates code")).to_contain_text(f"dbloader duplicates {place.with_name('b.lmdb')}")
     page.get_by_role("button", name="Search for duplicates").click()
     expect(status).to_have_text("No two images are equal or nearly equal.")
@@ -104,7 +104,7 @@ def test_cancel_ends_the_search(tabs: Tabs, place: Path, chromium: Browser, monk
         expect(status).to_have_text("Searching for duplicates…")
         expect(page.get_by_text("3 of 3 images")).to_be_visible()
         page.get_by_role("button", name="Cancel").click()
-        expect(status).to_have_text("These images were not searched for duplicates yet.")
+        expect(status).to_have_text("These images have not been searched for duplicates.")
         assert "duplicates" not in [thread.name for thread in threading.enumerate()]
         assert not place.with_name("c.lmdb.duplicates").exists()
         monkeypatch.undo()

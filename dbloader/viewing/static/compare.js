@@ -23,7 +23,7 @@ class Compare extends HTMLElement {
     try {
       const found = await api(`/api/${now.store}/compare`, {q: now.q, column}, signal);
       if (signal.aborted) return;
-      status.textContent = `${counted(found.equal)} of ${counted(found.total)} records are equal, ${counted(found.total - found.equal)} differ` +
+      status.textContent = `Label and ${escaped(column)} agree in ${counted(found.equal)} of ${counted(found.total)} records, and differ in ${counted(found.total - found.equal)}` +
         `${now.q ? " among the images of this search" : ""}. Records without a label or a value are not counted.`;
       body.replaceChildren(...this.draw(now, column, found));
     } catch (error) {
@@ -57,7 +57,7 @@ class Compare extends HTMLElement {
         return one;
       }));
     });
-    const head = make("tr", {}, make("th", {scope: "col"}, "Label"), ...values.map((value) => make("th", {scope: "col"}, name(value))));
+    const head = make("tr", {}, make("th", {scope: "col"}, `Label \\ ${escaped(column)}`), ...values.map((value) => make("th", {scope: "col"}, name(value))));
     return [make("div", {class: "matrix", tabIndex: 0, role: "region", ariaLabel: "Labels and values"}, make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows))), ...found];
   }
 }

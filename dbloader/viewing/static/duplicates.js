@@ -46,7 +46,7 @@ class Duplicates extends HTMLElement {
         const {search: {running, done, of, problem}, found, command} = await api(`/api/${store}/duplicates`, {start, count: COUNT, differing: only.checked || null}, signal);
         search.hidden = found !== null;
         if (!found) {
-          head.textContent = running ? "Searching for duplicates…" : escaped(problem) || "These images were not searched for duplicates yet.";
+          head.textContent = running ? "Searching for duplicates…" : escaped(problem) || "These images have not been searched for duplicates.";
           [run.value, run.textContent] = running ? ["stop", "Cancel"] : ["start", "Search for duplicates"];
           Object.assign(meter, {hidden: !running, max: of, value: done});
           number.textContent = running ? `${counted(done)} of ${counted(of)} images` : "";
