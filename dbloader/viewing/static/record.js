@@ -230,7 +230,7 @@ class Record extends HTMLElement {
     const similar = (name) => link({view: null, index: null, at: null, sort: `like:${name}:${facts.index}`}, "Similar images");
     const named = facts.name === null ? "" : `\nrecord = store[store.find(${JSON.stringify(facts.name)})]`;
     return make("div", {class: "facts"},
-      section("Record", [["index", counted(facts.index)], ["class", facts.class ?? className(now.store, facts.label)], ["label", facts.label],
+      section("Record", [["index", counted(facts.index)], ["class", facts.class || className(now.store, facts.label) || "no label"], ["label", facts.label],
         ["pixels", facts.width && `${counted(facts.width)} × ${counted(facts.height)}`], ["resized from", facts.resized_from?.join(" × ")],
         ["format", facts.format], ["image", facts.bytes === null ? facts.array : make("span", {}, `${sized(facts.bytes)} `, file("Download", {}))],
         ["checksum", `CRC-32 ${facts.crc}`]]),
