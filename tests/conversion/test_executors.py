@@ -125,7 +125,10 @@ class Failing:
         (ConversionError("cat/1.jpg: bad"), r"^part 2: cat/1\.jpg: bad$"),
         (OSError(28, "No space left on device"), r"^part 2 could not be made: OSError: \[Errno 28\] No space .*; "),
         (CancelledError(), "^part 2 could not be made: CancelledError; the parts that are made are kept: "),
-        (StoreNotFoundError("x has no plan"), r"^part 2 ran where .*out\.lmdb\.partial cannot be seen: source and"),
+        (
+            StoreNotFoundError("x has no plan"),
+            r"^part 2 ran where .*out\.lmdb\.partial cannot be seen: all machines must see the source and",
+        ),
     ],
     ids=lambda value: type(value).__name__,
 )

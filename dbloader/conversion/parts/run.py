@@ -175,8 +175,8 @@ def _part_error(part: int | None, place: str, error: Exception) -> DBLoaderError
     if isinstance(error, StoreNotFoundError):
         folder = list_parts(place).plan.where  # raises if this machine cannot find the plan either
         return ConversionError(
-            f"part {part} ran where {folder} cannot be seen: source and destination must be folders that all "
-            "machines have at the same path"
+            f"part {part} ran where {folder} cannot be seen: all machines must see the source and the "
+            "destination at the same places"
         )
     which = "the parts" if part is None else f"part {part}"
     if isinstance(error, DBLoaderError):
