@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
 from dbloader.conversion.convert import convert
 from tests.browser.tabs import WAIT_MS, Site, Tabs, needing_a_browser, skip_or_fail
 from tests.support.damaged import flip
 from tests.support.images import photo, plant, plant_photos
 from tests.support.viewer import viewer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from playwright.sync_api import Browser
 
 CLASSES = {"cat": 90, "dog": 60, "maine coon": 30}
 FLIPPED = 3  # index of the damaged record

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import pytest
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Response, StorageState
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Response, StorageState
 
 WAIT_MS = 30_000  # on an idle machine every wait ends within a second
 

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, Page, expect
 
 from dbloader.conversion.convert import convert
-from tests.browser.tabs import Site
+from tests.browser.tabs import Site, Tabs
 from tests.support.images import plant_photos
 from tests.support.mongo import Mongod
 from tests.support.viewer import viewer
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from playwright.sync_api import Browser, Page
-
-    from tests.browser.tabs import Tabs
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

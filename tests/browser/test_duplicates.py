@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, Request, expect
 
 from dbloader import Record, copy_store, find_duplicates, open_store, view
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
 from dbloader.viewing import duplicate_search
 from dbloader.viewing.html_report import write_html
-from tests.browser.tabs import Site
+from tests.browser.tabs import Site, Tabs
 from tests.support.images import encoded, scene
 from tests.support.viewer import viewer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from playwright.sync_api import Browser, Request
-
-    from tests.browser.tabs import Tabs
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, Page, expect
 
 from dbloader import Record
 from dbloader.conversion.convert import convert
 from tests.browser.conftest import CLASSES, FLIPPED
-from tests.browser.tabs import Site
+from tests.browser.tabs import Site, Tabs
 from tests.support.images import photo, plant
 from tests.support.stores import store_records
 from tests.support.viewer import viewer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from playwright.sync_api import Browser, Page
-
-    from tests.browser.tabs import Tabs
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

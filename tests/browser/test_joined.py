@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import random
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, Page, expect
 
 from dbloader import Record
-from tests.browser.tabs import Site
+from tests.browser.tabs import Site, Tabs
 from tests.browser.test_pages import check_page
 from tests.support.images import photo
 from tests.support.stores import store_records
 from tests.support.viewer import viewer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from playwright.sync_api import Browser, Page
-
-    from tests.browser.tabs import Tabs
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import json
 import shlex
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, Page, expect
 
 from dbloader import Record
-from tests.browser.tabs import Site
+from tests.browser.tabs import Site, Tabs
 from tests.browser.test_pages import check_page
 from tests.support.conversion import records
 from tests.support.images import photo, run
 from tests.support.stores import store_records
 from tests.support.viewer import viewer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from playwright.sync_api import Browser, Page
-
-    from tests.browser.tabs import Tabs
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

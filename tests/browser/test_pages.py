@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import CLASSES
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Page
-
-    from tests.browser.tabs import Site, Tabs
+from tests.browser.tabs import Site, Tabs
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import io
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, Page, expect
 
 from dbloader import Record, convert
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
-from tests.browser.tabs import Site
+from tests.browser.tabs import Site, Tabs
 from tests.browser.test_pages import check_page
 from tests.support.damaged import flip
 from tests.support.images import encoded, photo, plant
 from tests.support.viewer import viewer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from playwright.sync_api import Browser, Page
-
-    from tests.browser.tabs import Tabs
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import CLASSES
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Page
-
-    from tests.browser.tabs import Site, Tabs
+from tests.browser.tabs import Site, Tabs
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

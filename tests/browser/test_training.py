@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from dbloader.sampling import ShuffleSampler
 from tests.browser.conftest import CLASSES, FLIPPED
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Page
-
-    from tests.browser.tabs import Site, Tabs
+from tests.browser.tabs import Site, Tabs
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

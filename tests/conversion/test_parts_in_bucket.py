@@ -14,9 +14,10 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -30,12 +31,7 @@ from tests.support.conversion import plan_conversion
 from tests.support.crash import trials
 from tests.support.http_proxy import LOST, SLOW_DOWN, HTTPProxy
 from tests.support.images import plant, plant_photos
-from tests.support.object_store import WAIT_S, keys, put, put_folder, read_table
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tests.support.object_store import ObjectStore, Outside
+from tests.support.object_store import WAIT_S, ObjectStore, Outside, keys, put, put_folder, read_table
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("object_store")]
 

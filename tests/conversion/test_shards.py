@@ -10,11 +10,12 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -36,9 +37,6 @@ from tests.support.children import in_child
 from tests.support.conversion import plan_conversion
 from tests.support.images import KINDS, plant, plant_kinds, plant_photos
 from tests.support.sources import FILES, SOURCES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Here(Executor):

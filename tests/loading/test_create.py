@@ -3,7 +3,6 @@
 import inspect
 import io
 import itertools
-import multiprocessing
 import random
 import re
 import sys
@@ -16,7 +15,6 @@ import lmdb
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from PIL import Image
 from torch.utils.data import (
     BatchSampler,
@@ -36,7 +34,7 @@ from dbloader.loading.create import cpu_share, create_loader
 from dbloader.loading.prefetch import PrefetchLoader
 from dbloader.sampling import BlockShuffleSampler, OrderedSampler, SeededBatchSampler, ShuffleSampler, WeightedSampler
 from tests.support import jpegs
-from tests.support.children import WAIT_S
+from tests.support.children import run_two_ranks
 from tests.support.images import encoded
 from tests.support.loaders import thread_loader
 from tests.support.samples import same
@@ -399,22 +397,14 @@ def test_sampler_of_another_dataset_is_refused(place: Path, sampler: Any, popula
 
 
 def test_each_rank_gets_its_share_of_the_samples(place: Path, tmp_path: Path) -> None:
-    def run_rank(rank: int) -> None:
-        dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=rank, world_size=2)
+    def load(rank: int) -> None:
         dataset = LMDBDataset(place, fields=("index",))
         share, whole = range(rank, LENGTH, 2), range(LENGTH)
         for distributed, expected in ((None, share), (True, share), (False, whole)):
             loader = create_loader(dataset, distributed=distributed, **{**CPU, "normalize": None})
             assert [index for batch in loader for index in batch["index"].tolist()] == [*expected]
-        dist.destroy_process_group()
 
-    ranks = [multiprocessing.get_context("fork").Process(target=run_rank, args=(rank,)) for rank in range(2)]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(WAIT_S)
-        assert process.exitcode == 0
-        process.close()
+    run_two_ranks(load, tmp_path)
 
 
 class Stream(IterableDataset[int]):

@@ -6,23 +6,18 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Request, sync_playwright
 
 import dbloader
 from tests.browser.tabs import needing_a_browser
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from playwright.sync_api import Request
 
 pytestmark = pytest.mark.xdist_group("site")
 

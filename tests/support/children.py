@@ -63,6 +63,21 @@ def from_child(function: Callable[[], object], wait_s: float = WAIT_S) -> Any:
         return found
 
 
+def run_two_ranks(function: Callable[[int], object], folder: Path) -> None:
+    """Run a function with each rank of a process group of two forked processes. A file in the folder connects them."""
+    from torch import distributed
+
+    def run(rank: int) -> None:
+        distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+        function(rank)
+        distributed.destroy_process_group()
+
+    with _child(lambda: run(0)) as first, _child(lambda: run(1)) as second:
+        for process in (first, second):
+            process.join(WAIT_S)
+            assert process.exitcode == 0
+
+
 def traced_peak(function: Callable[[], object]) -> int:
     """Return the peak of what a function allocates through Python and numpy, in bytes.
 

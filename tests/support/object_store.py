@@ -17,19 +17,15 @@ import time
 import urllib.parse
 import urllib.request
 import uuid
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from concurrent.futures import Future
-
-    from dbloader.stores.lmdb.shard_table import ShardTable
-
+from dbloader.stores.lmdb.shard_table import ShardTable
 
 Result = TypeVar("Result")
 
@@ -261,12 +257,7 @@ class ObjectStore:
         ]  # fmt: skip
         with (self._folder / "log").open("wb") as log:
             self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self._folder,
-                preexec_fn=_die_with_parent,
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._folder, preexec_fn=_die_with_parent
             )
         self._await()
 

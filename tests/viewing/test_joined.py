@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,18 +14,13 @@ import pytest
 from dbloader import Record, open_store
 from dbloader.errors import OptionError, SourceError
 from dbloader.records.field_columns import NO_BOOL, FieldColumn
+from dbloader.stores.base import Store
 from dbloader.viewing import summary
 from dbloader.viewing.joined import join_listing
 from dbloader.viewing.selection import Selections
 from dbloader.viewing.sorting import sort_records
 from tests.viewing.stores import write_records
 from tests.viewing.test_summary import check_histogram
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from dbloader.stores.base import Store
 
 
 @pytest.fixture

@@ -6,8 +6,10 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,21 +17,14 @@ import torch
 
 import dbloader
 from dbloader import LMDBDataset, MongoDataset, Record, copy_store, open_store
+from dbloader.stores.base import Store
 from tests.browser.tabs import skip_or_fail
 from tests.contracts.records import write
 from tests.support.images import WAIT_S, photo
 from tests.viewing.stores import write_records
 from tests.viewing.test_html_report import HOSTILE, Parsed, hostile_store
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from dbloader.stores.base import Store
-
-ALLOWED = {
-    *("div", "style", "pre", "table", "tr", "th", "td", "figure", "img", "figcaption", "p", "code", "a", "bdi"),
-}
+ALLOWED = {*("div", "style", "pre", "table", "tr", "th", "td", "figure", "img", "figcaption", "p", "code", "a", "bdi")}
 
 
 def shown(value: Any) -> Parsed:

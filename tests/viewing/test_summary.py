@@ -6,9 +6,11 @@ import json
 import math
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,10 +21,6 @@ from dbloader.viewing import summary
 from dbloader.viewing.selection import Selections
 from tests.support.lmdb_files import tamper
 from tests.viewing.stores import random_query, some_events, some_records, write_records
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 SIZES: dict[str, Callable[[Record], Any]] = {
     "width": lambda record: record.width,
