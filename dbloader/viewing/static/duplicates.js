@@ -76,7 +76,7 @@ class Duplicates extends HTMLElement {
   group(s, {index, name, count, others, ...group}) {
     const rest = others.map((row) => make("div", {}, pictured(s, row.index,
       `${counted(row.index)} · ${row.difference === "same" ? "same bytes" : amount(row.bits, "bit")}`,
-      row.class, row.class !== group.class), make("label", {}, make("input", {type: "checkbox", checked: true, value: row.index}), " drop")));
+      row.class, row.class !== group.class), make("label", {}, make("input", {type: "checkbox", checked: row.difference === "same", value: row.index}), " drop")));
     const first = pictured(s, index, `${counted(index)} · first`, group.class);
     const left = count - others.length;
     return make("section", {class: "group"}, make("h2", {}, `${escaped(name ?? "without a name")} and ${counted(count)} more`),
