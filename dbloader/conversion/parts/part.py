@@ -115,9 +115,7 @@ def _make(
         stored = plan.folder / SHARD_FOLDER / receipt.shard
         copy_durably(shard, stored)
     path = plan.folder / plan.receipt_name(part)
-    aside = path.with_name(f"{path.name}.{receipt.shard}")
-    write_durably(aside, encode_receipt(receipt))
-    aside.replace(path)
+    write_durably(path, encode_receipt(receipt))
     with suppress(StoreNotFoundError):  # published, or removed
         if Plan.open(destination).token != plan.token:
             for late in (path, stored):

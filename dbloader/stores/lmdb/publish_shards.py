@@ -6,10 +6,10 @@ import os
 import secrets
 import shutil
 import tempfile
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from dbloader._describe import counted, size
 from dbloader.errors import DamagedStoreError, StoreError, StoreExistsError
@@ -165,15 +165,10 @@ def _seal_chunk(
 
 def put_manifest(folder: Path, table: ShardTable) -> None:
     """Wait until a store's files are on the disk, then write the manifest into the store's folder."""
-    aside = folder / f"{MANIFEST_FILE}.{secrets.token_hex(4)}"
     with refusals(str(folder)):
-        try:
-            write_durably(aside, table.encode())
-            for changed in (folder / SHARD_FOLDER, folder):
-                sync_folder(changed)
-            aside.replace(folder / MANIFEST_FILE)
-        finally:
-            aside.unlink(missing_ok=True)
+        for changed in (folder / SHARD_FOLDER, folder):
+            sync_folder(changed)
+        write_durably(folder / MANIFEST_FILE, table.encode())
     with suppress(OSError):  # the store is published even if its folder cannot be synced
         sync_folder(folder)
 
@@ -196,9 +191,7 @@ def move_into(folder: Path, table: ShardTable, target: Path) -> None:
             left = [*there.files, *there.older_files]
         if table.previous:
             check_base(target, ShardTable.decode(old, str(target)), table.previous)
-            kept = target / kept_manifest(table.previous)
-            kept.unlink(missing_ok=True)  # a killed publisher may have left an incomplete file
-            write_durably(kept, old)
+            write_durably(target / kept_manifest(table.previous), old)
         (target / SHARD_FOLDER).mkdir(exist_ok=True)
         for name in table.files:
             _give_second_name(folder / name, target / name)
@@ -263,21 +256,26 @@ def unnamed_warning(target: Path) -> list[str]:
 
 
 def copy_durably(path: Path, to: Path) -> None:
-    """Copy a file. The copy gets its final name when it is complete and on the disk."""
-    aside = to.with_name(f"{to.name}.{secrets.token_hex(4)}")
-    try:
-        with path.open("rb") as source, aside.open("xb") as copy:
-            shutil.copyfileobj(source, copy, 2**20)
-            copy.flush()
-            os.fsync(copy.fileno())
-        aside.rename(to)
-    finally:
-        aside.unlink(missing_ok=True)
+    """Copy a file. The copy gets its name when it is complete and on the disk."""
+    with path.open("rb") as source, _durable(to) as copy:
+        shutil.copyfileobj(source, copy, 2**20)
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Write a new file, and wait until it is on the disk."""
-    with path.open("xb") as file:
+    """Write a file. The file gets its name when it is complete and on the disk."""
+    with _durable(path) as file:
         file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+
+
+@contextmanager
+def _durable(path: Path) -> Iterator[IO[bytes]]:
+    """Yield a new file. After the block, wait until it is on the disk, and rename it to the path."""
+    aside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    try:
+        with aside.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
