@@ -12,7 +12,7 @@ import secrets
 import shutil
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -110,14 +110,12 @@ def _for_each_file(
     """Call a function with the name of each file of a store, in several threads."""
     lengths = [*(shard.length for shard in table.shards), 0]  # the index is the last file
     done = 0
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="dbloader-copy") as threads:
-        try:
-            for length, _ in zip(lengths, threads.map(use, table.files), strict=True):
-                done += length
-                progress(done, table.manifest.length)
-        except BaseException:
-            bucket.close()  # otherwise the error would wait until running transfers are finished
-            raise
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="dbloader-copy") as threads, ExitStack() as after_error:
+        after_error.callback(bucket.close)  # otherwise the error would wait until running transfers are finished
+        for length, _ in zip(lengths, threads.map(use, table.files), strict=True):
+            done += length
+            progress(done, table.manifest.length)
+        after_error.pop_all()
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import ctypes
 import errno
 import os
 import shutil
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -130,13 +130,12 @@ def _partial_folder(target: Path) -> Iterator[Path]:
     except FileExistsError as error:
         what = f"{partial} exists already: another export writes it, or was killed"
         raise ExportError(f"{what}; remove it if no export to {target} is running") from error
-    try:
+    with ExitStack() as after_error:
+        after_error.callback(shutil.rmtree, partial, ignore_errors=True)
         yield partial
         _sync(partial)
         partial.replace(target)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+        after_error.pop_all()
 
 
 def _sync(folder: Path) -> None:
