@@ -15,7 +15,7 @@ import numpy as np
 from dbloader.conversion.stored_records import common_source
 from dbloader.conversion.write_store import count_depth
 from dbloader.copying.name_listing import RecordNames
-from dbloader.copying.select_records import Selection, select_records
+from dbloader.copying.select_records import select_records
 from dbloader.errors import ConversionError, DamagedStoreError, OptionError
 from dbloader.records.columns import COLUMNS, NO_LABEL
 from dbloader.records.decode import decode
@@ -49,12 +49,7 @@ class RecordCopier:
             used["seed"] = options["seed"]
         self._chosen = {name: _plain(value) for name, value in used.items()}
         self._is_same = len(stores) == 1 and not self._chosen
-        if self._is_same:
-            self.selection = Selection(
-                [range(len(stores[0]))], None, self._manifests[0].classes, complete=True, tables=[None]
-            )
-        else:
-            self.selection = select_records(self._names, options)
+        self.selection = select_records(self._names, options)
         self.created = self._manifests[0].created if self._is_same else None
 
     def settings(self, number: int) -> dict[str, str]:
