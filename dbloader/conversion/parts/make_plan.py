@@ -41,7 +41,7 @@ from dbloader.records.document import seal
 from dbloader.sources.boxes import LABELS
 from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.partial import locked
-from dbloader.stores.lmdb.publish_shards import check_target, write_durably
+from dbloader.stores.lmdb.publish_shards import check_target, durable, write_durably
 from dbloader.stores.lmdb.shard_table import SHARD_FOLDER, ShardTable, is_sharded
 from dbloader.stores.mongo.uri import is_mongo
 from dbloader.stores.open import check_destination
@@ -133,7 +133,7 @@ def write_plan(
         for new in (aside, aside / SHARD_FOLDER, aside / RECEIPT_FOLDER, aside / LIST_FOLDER):
             new.mkdir()
         token, ends = secrets.token_hex(4), array("q")
-        with tempfile.TemporaryFile(dir=aside) as data, (aside / list_name(token)).open("xb") as ordered:
+        with tempfile.TemporaryFile(dir=aside) as data, durable(aside / list_name(token)) as ordered:
             files = FileList.of_source(found, data, progress)
             if base is not None:
                 _check_agreement(base.manifest, found, files, destination)
@@ -141,8 +141,6 @@ def write_plan(
             for part in range(parts):
                 ordered.writelines(files.sealed(order[at]) for at in slice_of(part, parts, len(files)))
                 ends.append(ordered.tell())
-            ordered.flush()
-            os.fsync(ordered.fileno())
         options = asdict(settings)
         decisive = {
             "parts": parts,

@@ -257,18 +257,18 @@ def unnamed_warning(target: Path) -> list[str]:
 
 def copy_durably(path: Path, to: Path) -> None:
     """Copy a file. The copy gets its name when it is complete and on the disk."""
-    with path.open("rb") as source, _durable(to) as copy:
+    with path.open("rb") as source, durable(to) as copy:
         shutil.copyfileobj(source, copy, 2**20)
 
 
 def write_durably(path: Path, data: bytes) -> None:
     """Write a file. The file gets its name when it is complete and on the disk."""
-    with _durable(path) as file:
+    with durable(path) as file:
         file.write(data)
 
 
 @contextmanager
-def _durable(path: Path) -> Iterator[IO[bytes]]:
+def durable(path: Path) -> Iterator[IO[bytes]]:
     """Yield a new file. After the block, wait until it is on the disk, and rename it to the path."""
     aside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
