@@ -216,8 +216,6 @@ class _Team:
         pending = self._pending[reply.cell]
         pending.messages -= 1
         self._busy[0] -= 1
-        if not reply.helped:
-            pending.parts = 0  # send no more messages about it
         if reply.finished:
             pending.finished, pending.outcome = True, reply.outcome
             if not isinstance(reply.outcome, TimedBatch) and pending.slot is not None and self._pool is not None:

@@ -51,11 +51,10 @@ class Task(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """The answer to each message: whether this worker finished the batch, and whether it took a part of the batch."""
+    """The answer to each message: whether this worker finished the batch, and then the batch or its error."""
 
     cell: int
     finished: bool
-    helped: bool
     outcome: TimedBatch | ExceptionWrapper | None = None
 
 
@@ -88,7 +87,7 @@ def _reply(board: Board, fetcher: BatchFetcher, cell: int, where: str) -> Reply:
     whole = fetcher.check_skipped is not None or (fetcher.image_nbytes is not None and task.slot is None)
     taken = board.take(cell, task.run, all_parts=whole)
     if not taken:  # either others have taken all parts, or the training does not want the batch any more
-        return Reply(cell, finished=board.finish(cell, 0), helped=False)
+        return Reply(cell, finished=board.finish(cell, 0))
     if fetcher.shared_pool is not None:
         fetcher.shared_pool.slot = task.slot
     parts = _Parts(where, task.seed)
@@ -108,15 +107,15 @@ def _reply(board: Board, fetcher: BatchFetcher, cell: int, where: str) -> Reply:
                 board.skip(cell)
             taken = board.take(cell, task.run)
         if not board.finish(cell, len(made)) and not board.park(cell, len(made), parts.dump(made)):
-            return Reply(cell, finished=False, helped=True)
+            return Reply(cell, finished=False)
         if not board.is_wanted(task.run):
-            return Reply(cell, finished=True, helped=True)
+            return Reply(cell, finished=True)
         for parked in board.parked(cell):
             parts.load(parked)
     outcome: TimedBatch | ExceptionWrapper | None = parts.first_error()
     if finish is not None and outcome is None:
         outcome = parts.finish(finish)
-    return Reply(cell, finished=True, helped=True, outcome=outcome)
+    return Reply(cell, finished=True, outcome=outcome)
 
 
 class _Parts:
