@@ -65,8 +65,11 @@ class Machine:
 
     def run(self, *arguments: object, status: int = 0, program: Sequence[str] = ("-m", "dbloader")) -> str:
         """Run a command of dbloader or another program, and return what it prints."""
-        process = self.start(*arguments, program=program)
-        printed, errors = process.communicate(timeout=WAIT_S)
+        with self.start(*arguments, program=program) as process:
+            try:
+                printed, errors = process.communicate(timeout=WAIT_S)
+            finally:
+                process.kill()
         assert process.returncode == status, errors
         return printed + errors
 

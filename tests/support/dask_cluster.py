@@ -63,9 +63,11 @@ def main(root: str, place: str) -> None:
         for executor in (Keeping(client), client.get_executor()):
             killer = Killer(random.Random(0), 0.0, 1)
             killer.start()
-            told["digests"].append(convert(root, place, shards=6, executor=executor, overwrite=True).digest)
-            killer.ended.set()
-            killer.join()
+            try:
+                told["digests"].append(convert(root, place, shards=6, executor=executor, overwrite=True).digest)
+            finally:
+                killer.ended.set()
+                killer.join()
             told["kills"].append(killer.kills.total())
     print(json.dumps(told))
 
