@@ -56,10 +56,6 @@ def test_image_that_does_not_decode_gives_status_1(shell: Shell, root: Path, pla
     check_error(shell("verify", place, "--decode"), message, 1)
 
 
-def test_missing_source_gives_status_2(shell: Shell, store: Path) -> None:
-    check_error(shell("verify", store, "--against", store.with_name("none")), "there is no such folder", 2)
-
-
 def test_difference_from_another_store_is_named(shell: Shell, root: Path, store: Path) -> None:
     (root / "cat" / "0000.jpg").unlink()
     other = store.with_name("other.lmdb")
@@ -69,12 +65,10 @@ def test_difference_from_another_store_is_named(shell: Shell, root: Path, store:
     assert (outcome.status, len(outcome.stderr.splitlines())) == (1, 2)
 
 
-def test_output_never_replaces_a_file(shell: Shell, store: Path) -> None:
+def test_wrong_sources_and_outputs_are_refused(shell: Shell, store: Path) -> None:
+    check_error(shell("verify", store, "--against", store.with_name("none")), "there is no such folder", 2)
+    check_error(shell("verify", store, "--listing", "x.csv"), r"give the source too \(--against\)", 2)
     before = store.read_bytes()
     check_error(shell("verify", store, "--output", store), r"must be a new file, but .*out\.lmdb exists", 2)
     assert store.read_bytes() == before
     assert not store.with_name("out.lmdb.partial").exists()
-
-
-def test_listing_without_a_source_is_refused(shell: Shell, store: Path) -> None:
-    check_error(shell("verify", store, "--listing", "x.csv"), r"give the source too \(--against\)", 2)

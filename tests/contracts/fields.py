@@ -22,6 +22,7 @@ from dbloader.device import Normalize
 from dbloader.errors import OptionError
 from dbloader.sampling.rng import SeededIndices
 from tests.support.images import encoded, photo
+from tests.support.jpegs import turned_exif
 
 LENGTH = 8
 FILES = ("mask", "depth", "disparity", "large")
@@ -302,8 +303,7 @@ class FieldsContract:
 
     @pytest.mark.parametrize("orientation", range(1, 9))
     def test_exif_turns_boxes_and_fields_with_the_same_orientation(self, fresh: Any, orientation: int) -> None:
-        exif = Image.Exif()
-        exif[274] = orientation
+        exif = turned_exif(orientation)
         turned = encoded(Image.open(io.BytesIO(photo(0))), "JPEG", exif=exif, quality=95)
         mask = encoded(mask_of(0), "PNG", exif=exif)
         make_fields(fresh, {"image": turned, "mask": mask})

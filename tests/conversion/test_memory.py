@@ -70,12 +70,6 @@ def test_memory_of_a_small_file_with_many_pixels_is_reserved(tmp_path: Path) -> 
     assert peak_of_conversion(root, tmp_path / "out.lmdb") < 100 * MB
 
 
-def turned() -> Image.Exif:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    return exif
-
-
 # Mode, format and options of the images that take the most memory per pixel.
 DRAWN: dict[str, tuple[str, str, dict[str, Any]]] = {
     "RGB": ("RGB", "PNG", {"compress_level": 1}),
@@ -87,7 +81,7 @@ DRAWN: dict[str, tuple[str, str, dict[str, Any]]] = {
     "WebP with alpha": ("RGBA", "WEBP", {"method": 0}),
     "JPEG 2000 with alpha": ("RGBA", "JPEG2000", {}),
     "one strip": ("RGBA", "TIFF", {"compression": "tiff_adobe_deflate", "strip_size": 2**30}),
-    "turned": ("RGB", "TIFF", {"compression": "tiff_lzw", "exif": turned()}),
+    "turned": ("RGB", "TIFF", {"compression": "tiff_lzw", "exif": jpegs.turned_exif()}),
 }
 SMALL, RAW = ImageFormat(max_side=500), ImageFormat(raw=True)
 HARDLY_SMALLER = ImageFormat(max_side=3150)

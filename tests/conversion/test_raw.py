@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from dbloader.conversion.convert import convert
 from dbloader.conversion.resize import resize
@@ -19,9 +18,13 @@ from tests.support.images import KINDS, encoded, photo, plant, plant_kinds
 
 @pytest.mark.parametrize("check", ["decode", "structure", "none"])
 def test_stored_pixels_equal_decoded_pixels_for_every_kind_of_image(root: Path, place: Path, check: str) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    plant(root, {"cat/turned.jpg": photo(exif=exif), "cat/seen through.png": encoded(jpegs.draw(9, 7, "RGBA"), "PNG")})
+    plant(
+        root,
+        {
+            "cat/turned.jpg": photo(exif=jpegs.turned_exif()),
+            "cat/seen through.png": encoded(jpegs.draw(9, 7, "RGBA"), "PNG"),
+        },
+    )
     plant_kinds(root, *KINDS)
     plain = convert(root, place.with_name("plain.lmdb"))
     report = convert(root, place, images=ImageFormat(raw=True), check=check)

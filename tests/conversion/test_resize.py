@@ -24,8 +24,6 @@ Array = np.ndarray[Any, Any]
 
 FORMATS = ("JPEG", "PNG", "BMP", "PPM", "TIFF", "WEBP")
 PROFILE = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
-EXIF = Image.Exif()
-EXIF[0x0112] = 6
 COLOURS = np.array([[200, 30, 40], [10, 220, 90], [30, 60, 210], [240, 230, 20]])
 
 
@@ -196,7 +194,7 @@ def test_transparent_color_becomes_opacity(mode: str, transparency: Any, expecte
 )
 def test_resizing_keeps_color_profile_exif_and_orientation(image_format: str, mode: str) -> None:
     # Pillow applies the orientation of a TIFF when it opens the file
-    options: dict[str, Any] = {} if image_format == "TIFF" else {"exif": EXIF}
+    options: dict[str, Any] = {} if image_format == "TIFF" else {"exif": jpegs.turned_exif()}
     data = encoded(Image.new(mode, (64, 48)), image_format, icc_profile=PROFILE, **options)
     smaller = resize(data, (32, 24))[0]
     assert opened(smaller).size == (32, 24)

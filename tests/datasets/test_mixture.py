@@ -60,18 +60,6 @@ def test_mixture_has_exact_shares_and_merged_labels(places: dict[str, str]) -> N
         assert np.array_equal(sample["image"], dataset[dataset.find(sample["name"])]["image"])
 
 
-def test_each_source_gives_all_samples_before_it_repeats_one(places: dict[str, str]) -> None:
-    mixture = mix(dict(zip(places.values(), (5, 2, 1), strict=True)), length=10, fields=("name", "source"))
-    order = names_in_order(mixture, 480)
-    for source, length in LENGTHS.items():
-        names = [name for one, name in order if one == source]
-        passes = [names[begin : begin + length] for begin in range(0, len(names) - length + 1, length)]
-        assert len(passes) > 1
-        assert {frozenset(one) for one in passes} == {frozenset(LMDBDataset(places[source]).names)}
-        assert passes[0] != passes[1]
-    assert order != names_in_order(mixture, 480, seed=1)
-
-
 def test_epoch_lasts_until_the_longest_or_shortest_source_is_used_up(places: dict[str, str]) -> None:
     weights = dict(zip(places.values(), (1, 1, 1), strict=True))
     assert [len(mix(weights, length=length)) for length in ("longest", "shortest", 7)] == [60, 18, 7]
@@ -112,16 +100,6 @@ def test_classes_are_balanced(places: dict[str, str]) -> None:
     assert len(part) == 6
     assert {sample["source"]: None for sample in part}.keys() == {"cat", "dog"}
     assert {sample["name"] for sample in part} == {"cat/0000.jpg", "cat/0002.jpg", "cat/0006.jpg", "dog/0005.jpg"}
-
-
-def test_weights_may_follow_a_schedule(places: dict[str, str]) -> None:
-    weights: dict[str, Any] = {places["a"]: [(0, 1), (100, 0)], places["b"]: [(0, 0), (50, 1)], places["c"]: 1}
-    sources = [source for source, _ in names_in_order(mix(weights, fields=("name", "source")), 160)]
-    assert [{*sources[part]} for part in (slice(50), slice(50, 100), slice(100, 160))] == [
-        {"a", "c"},
-        {"a", "b", "c"},
-        {"b", "c"},
-    ]
 
 
 def test_torch_data_loader_keeps_the_order_of_the_mixture(places: dict[str, str]) -> None:

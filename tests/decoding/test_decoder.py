@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from PIL import ExifTags, Image, ImageOps
+from PIL import Image, ImageOps
 
 from dbloader.decoding import Decoder, DecodeTensor, RandomResizedCrop, ResizeCenterCrop, decode_pil
 from dbloader.errors import DamagedImageError, NotAnImageError, OptionError
@@ -21,7 +21,7 @@ from dbloader.records.decode import decode
 from dbloader.records.record import Record, encode
 from tests.support import jpegs
 from tests.support.images import encoded
-from tests.support.jpegs import draw
+from tests.support.jpegs import draw, turned_exif
 
 SIZES = ((1, 1), (1, 40), (40, 1), (7, 5), (67, 45))
 
@@ -124,9 +124,7 @@ def test_array_of_other_dtype_or_shape_is_refused(array: npt.NDArray[Any]) -> No
 
 
 def oriented(orientation: int, name: str, size: tuple[int, int] = (67, 45), mode: str = "RGB") -> bytes:
-    exif = Image.Exif()
-    exif[ExifTags.Base.Orientation] = orientation
-    return encoded(draw(*size, mode), name, exif=exif)
+    return encoded(draw(*size, mode), name, exif=turned_exif(orientation))
 
 
 @pytest.mark.parametrize("name", ["JPEG", "PNG", "TIFF", "WEBP"])
@@ -146,9 +144,7 @@ def test_exif_orientation_is_applied_only_on_request(orientation: int, name: str
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_crop_of_tiles_is_turned_upright(orientation: int) -> None:
-    exif = Image.Exif()
-    exif[ExifTags.Base.Orientation] = orientation
-    jpeg, lengths = encode_tiled(draw(150, 90), quality=85, exif=exif.tobytes())
+    jpeg, lengths = encode_tiled(draw(150, 90), quality=85, exif=turned_exif(orientation).tobytes())
     with Image.open(io.BytesIO(jpeg)) as image:
         upright = np.array(ImageOps.exif_transpose(image).convert("RGB"))
     decoder = RandomResizedCrop(20, scale=(0.05, 0.3), exif_transpose=True)
@@ -210,9 +206,7 @@ def test_jpeg_truncated_inside_a_scan_is_refused(mode: str, options: dict[str, A
 
 
 def test_decode_pil_keeps_pixels_and_info_of_pillow() -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    file = encoded(draw(67, 45), "JPEG", exif=exif.tobytes(), icc_profile=b"profile")
+    file = encoded(draw(67, 45), "JPEG", exif=turned_exif(), icc_profile=b"profile")
     decoded = decode_pil(file)
     with Image.open(io.BytesIO(file)) as image:
         assert np.array_equal(np.asarray(decoded), np.asarray(image))

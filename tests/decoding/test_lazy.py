@@ -19,13 +19,11 @@ from dbloader.decoding.open import decode_pil
 from dbloader.errors import DamagedImageError
 from dbloader.images.tiled import TiledJPEG, encode_tiled
 from tests.decoding.test_decoder import FILES
-from tests.support.jpegs import draw, encode
+from tests.support.jpegs import draw, encode, turned_exif
 
 
 def turned(orientation: int) -> bytes:
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    return encode(draw(75, 201), quality=90, subsampling=2, exif=exif, dpi=(72, 72))
+    return encode(draw(75, 201), quality=90, subsampling=2, exif=turned_exif(orientation), dpi=(72, 72))
 
 
 PHOTO = turned(6)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import simplejpeg
 import torch
-from PIL import ExifTags, Image
+from PIL import Image
 from torch.utils.data import DataLoader
 
 from dbloader import LMDBDataset, create_loader, write_store
@@ -19,7 +19,7 @@ from dbloader.device import RandomErasing
 from dbloader.errors import OptionError
 from dbloader.images.tiled import encode_tiled
 from tests.support.images import encoded, photo
-from tests.support.jpegs import draw
+from tests.support.jpegs import draw, turned_exif
 from tests.support.samples import same
 
 DINO = MultiCrop([(2, RandomResizedCrop(32, scale=(0.4, 1))), (6, RandomResizedCrop((12, 16), scale=(0.05, 0.4)))])
@@ -28,9 +28,7 @@ SMALL = MultiCrop([(2, RandomResizedCrop(16, scale=(0.01, 0.05)))])
 
 
 def turned() -> bytes:
-    exif = Image.Exif()
-    exif[ExifTags.Base.Orientation] = 6
-    return encoded(draw(200, 150), "JPEG", exif=exif)
+    return encoded(draw(200, 150), "JPEG", exif=turned_exif())
 
 
 def one_by_one(decode: MultiCrop, image: Any, row: Any, **known: Any) -> list[torch.Tensor]:

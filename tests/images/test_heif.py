@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pillow_heif
 import pytest
-from PIL import Image
 
 from dbloader import LMDBDataset
 from dbloader.conversion.convert import convert
@@ -72,9 +71,7 @@ def test_truncated_photo_is_rejected(tmp_path: Path, cut: int) -> None:
 
 
 def test_photo_is_decoded_upright() -> None:
-    exif = Image.Exif()
-    exif[274] = 6
-    turned = heic(exif=exif.tobytes())
+    turned = heic(exif=jpegs.turned_exif().tobytes())
     assert read_facts(turned)[1:3] == (48, 64)
     assert read_orientation(turned) == 1
     upright = np.asarray(decode_pil(heic()).rotate(-90, expand=True)).astype(int)

@@ -102,13 +102,6 @@ def test_repeated_resuming_with_other_ranks_and_workers_loses_no_sample(
     assert found == expected[:120]
 
 
-def test_each_epoch_continues_the_order(expected: list[tuple[Any, ...]]) -> None:
-    names = [name for name, source, *_ in expected if source.endswith("c.lmdb")]
-    assert len(names) == 18
-    assert all(len({*names[begin : begin + 6]}) == 6 for begin in (0, 6, 12))
-    assert names[:6] != names[6:12]
-
-
 def test_evaluation_loader_returns_the_first_epoch_in_order(places: list[str], expected: list[tuple[Any, ...]]) -> None:
     mixture = mixture_of(places)
     for _ in range(2):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gc
 import json
-import multiprocessing
 import os
 import weakref
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler, DataLoader, Subset
 from dbloader.errors import OptionError
 from dbloader.loading.prefetch import PrefetchLoader
 from dbloader.sampling import ShuffleSampler
-from tests.support.images import WAIT_S
+from tests.support.children import run_two_ranks
 
 LENGTH = 25
 
@@ -34,11 +34,9 @@ def epochs(loader: PrefetchLoader[Any], count: int) -> list[list[int]]:
     return [[number for batch in loader for number in batch.tolist()] for _ in range(count)]
 
 
-def train(rank: int, folder: Path) -> None:
+def train(rank: int, early: ShuffleSampler, folder: Path) -> None:
     """Train as one of two processes, and write the received samples to a file."""
     os.environ["WORLD_SIZE"] = "2"
-    early = ShuffleSampler(range(5))
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=2)
     samplers = (early, ShuffleSampler(range(5), rank=0), ShuffleSampler(range(5), 5, 4))
     whole: Any = range(LENGTH)
     own = Subset(whole, range(rank, LENGTH, 2))
@@ -59,22 +57,11 @@ def train(rank: int, folder: Path) -> None:
     }
     (folder / f"{rank}.json").write_text(json.dumps(seen))
     torch.distributed.barrier()  # no process may end while the other still connects
-    torch.distributed.destroy_process_group()
 
 
 def test_two_processes_divide_the_samples_and_refuse_shuffle(tmp_path: Path) -> None:
-    processes = [multiprocessing.get_context("fork").Process(target=train, args=(rank, tmp_path)) for rank in range(2)]
-    for process in processes:
-        process.start()
-    try:
-        for process in processes:
-            process.join(WAIT_S)
-            assert process.exitcode == 0
-    finally:
-        for process in processes:
-            process.kill()
-            process.join()
-            process.close()
+    early = ShuffleSampler(range(5))  # created before the process group
+    run_two_ranks(partial(train, early=early, folder=tmp_path), tmp_path)
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     for rank, seen in enumerate(ranks):
         assert seen["ranks"] == [[2, rank], [2, 0], [5, 4]]

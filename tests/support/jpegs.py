@@ -37,6 +37,12 @@ def encode(image: Image.Image, **options: Any) -> bytes:
     return stream.getvalue()
 
 
+def turned_exif(orientation: int = 6) -> Image.Exif:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif
+
+
 def segment(code: int, payload: bytes) -> bytes:
     return bytes((0xFF, code)) + (len(payload) + 2).to_bytes(2, "big") + payload
 

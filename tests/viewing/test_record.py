@@ -142,12 +142,6 @@ def test_picture_is_made_from_an_image_that_browsers_cannot_show(
     assert rendered is None if reason is None else rendered.startswith(reason)
 
 
-def exif_of(orientation: int) -> bytes:
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    return exif.tobytes()
-
-
 def hostile_exif() -> bytes:
     exif = Image.Exif()
     exif[0x010F], exif[0x0110], exif[0x0112] = "Came\x1b[2Jra\u202e", "<img src=x onerror=alert(1)>", 6
@@ -159,7 +153,7 @@ def hostile_exif() -> bytes:
     ("exif", "orientation"),
     [
         *((hostile_exif(), 6), (b"Exif\0\0MM\0*\0\0\0\x08\xff\xff", 1), (b"Exif\0\0" + b"\xff" * 9000, 1), (b"", 1)),
-        *((exif_of(value), 1) for value in (0, 9, 65_535)),
+        *((jpegs.turned_exif(value).tobytes(), 1) for value in (0, 9, 65_535)),
     ],
     ids=["texts, bytes and fractions of 0", "cut", "no EXIF", "empty", "0", "9", "65535"],
 )

@@ -134,10 +134,8 @@ def test_small_file_that_browsers_can_show_is_sent_as_the_thumbnail(tmp_path: Pa
 @pytest.mark.parametrize("image_format", ["JPEG", "PNG", "WEBP", "TIFF"])  # Chromium ignores EXIF in WebP files
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_thumbnail_is_turned_like_the_image_in_browsers(image_format: str, orientation: int, tmp_path: Path) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = orientation
     options = {"quality": 95} if image_format in ("JPEG", "WEBP") else {}
-    data = encoded(scene(), image_format, exif=exif, **options) + bytes(20_000)
+    data = encoded(scene(), image_format, exif=jpegs.turned_exif(orientation), **options) + bytes(20_000)
     with store_of(tmp_path / "a.lmdb", data) as store:
         thumbnail = Thumbnails().get(store, 0, 160)[0]
     upright = opened(data)  # Pillow has already turned a TIFF
@@ -283,14 +281,13 @@ def test_wrong_size_field_or_index_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("padding", [0, 20_000], ids=["small file", "large file"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_boxes_and_masks_are_drawn_over_their_objects(orientation: int, padding: int, tmp_path: Path) -> None:
-    box, exif = (40, 20, 100, 60), Image.Exif()
+    box = (40, 20, 100, 60)
     image, mask = Image.new("RGB", (160, 120)), Image.new("L", (160, 120))
     image.paste((250, 250, 250), box)
     mask.paste(1, box)
-    exif[0x0112] = orientation
     upright = mask.transpose(TURNS[orientation]) if orientation > 1 else mask
     fields = {"boxes": np.array([box]), "box_labels": np.array([1]), "mask": encoded(upright, "PNG")}
-    data = encoded(image, "JPEG", exif=exif, quality=95) + bytes(padding)
+    data = encoded(image, "JPEG", exif=jpegs.turned_exif(orientation), quality=95) + bytes(padding)
     store_records(
         tmp_path / "a.lmdb",
         [Record("a", 0, data, 160, 120, "JPEG", fields=fields), Record("b", 0, data)],

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import ExifTags, Image, ImageOps
+from PIL import Image, ImageOps
 
 from dbloader import ImageFormat, LMDBDataset, MongoDataset, Record, convert, mix, open_store, write_store
 from dbloader.decoding import MultiCrop, RandomCrop, RandomResizedCrop, ResizeCenterCrop
@@ -28,9 +28,7 @@ LENGTH = 23
 
 
 def turned(seed: int, orientation: int) -> bytes:
-    exif = Image.Exif()
-    exif[ExifTags.Base.Orientation] = orientation
-    return photo(seed, 80, 48, exif=exif.tobytes())
+    return photo(seed, 80, 48, exif=jpegs.turned_exif(orientation))
 
 
 @pytest.fixture(scope="module")
@@ -303,11 +301,9 @@ def test_damaged_record_is_an_error_of_only_its_sample(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_crop_on_the_upright_thumbnail_shows_the_same_pixels(tmp_path: Path, orientation: int) -> None:
-    exif = Image.Exif()
-    exif[ExifTags.Base.Orientation] = orientation
     ramps = np.indices((120, 200)).transpose(1, 2, 0)  # each pixel has a different color
     image = Image.fromarray(np.dstack([ramps, ramps[..., 0] * 0]).astype(np.uint8))
-    plant(tmp_path / "images", {"a/0.png": encoded(image, "PNG", exif=exif.tobytes())})
+    plant(tmp_path / "images", {"a/0.png": encoded(image, "PNG", exif=jpegs.turned_exif(orientation))})
     convert(tmp_path / "images", tmp_path / "a.lmdb")
     decoder = RandomResizedCrop(40, scale=(0.1, 0.3), flip=0)
     with open_store(tmp_path / "a.lmdb") as store:
