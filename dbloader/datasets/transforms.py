@@ -27,14 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class _Copies(threading.local):
-    """Copies of transforms for this thread, because a call changes a transform."""
-
-    def __init__(self) -> None:
-        self.of: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-
-
-_copies = _Copies()
+_of_this_thread = threading.local()  # has copies of transforms, because a call changes a transform
 
 
 def is_albumentations(transform: Any) -> bool:
@@ -76,9 +69,10 @@ def apply_transform(transform: Any, value: Any, row: np.ndarray[Any, Any] | None
     if "image" not in sample:
         raise OptionError(f"albumentations needs a field that is named 'image', got a sample of {', '.join(sample)}")
     if threading.current_thread() is not threading.main_thread():
-        if transform not in _copies.of:
-            _copies.of[transform] = copy.deepcopy(transform)
-        transform = _copies.of[transform]
+        copies = vars(_of_this_thread).setdefault("copies", weakref.WeakKeyDictionary())
+        if transform not in copies:
+            copies[transform] = copy.deepcopy(transform)
+        transform = copies[transform]
     if row is not None:
         seed = int(row[-1] * 2**53)
         transform.set_random_state(np.random.default_rng(seed), random.Random(seed))
