@@ -117,16 +117,7 @@ class StoreOrigin:
         table, store = self._table, self._store
         assert table is not None, "call manifest() first"
         if name == table.index_file:
-            manifest = table.manifest
-            write_index(
-                path,
-                [store],
-                self.place,
-                salt=manifest.salt,
-                classes=manifest.classes,
-                source=manifest.source,
-                created=manifest.created,
-            )
+            write_index(path, [store], self.place, **table.manifest.given)
             return
         number = [f"{SHARD_FOLDER}/{shard.name}" for shard in table.shards].index(name)
         begin = sum(shard.length for shard in table.shards[:number])

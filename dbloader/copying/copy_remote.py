@@ -132,19 +132,8 @@ def _as_folder(source: Path) -> Iterator[tuple[Path, ShardTable]]:
         (folder / SHARD_FOLDER).mkdir()
         shard = folder / SHARD_FOLDER / "00000.lmdb"
         shard.symlink_to(source.absolute())
-        yield (
-            folder,
-            index_shards(
-                folder,
-                [shard.name],
-                [manifest.digest],
-                classes=manifest.classes,
-                source=manifest.source,
-                created=manifest.created,
-                salt=manifest.salt,  # makes the same index when the upload is repeated
-                index="index.lmdb",
-            ),
-        )
+        # The index is the same when the upload is repeated.
+        yield folder, index_shards(folder, [shard.name], [manifest.digest], **manifest.given, index="index.lmdb")
 
 
 def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[int, int], object]) -> Manifest:

@@ -88,6 +88,11 @@ class Manifest:
         """Class names of the integers in a further field, by field or part of a field, such as ``objects.category``."""
         return dict(self.source.get(FIELD_CLASSES) or {})
 
+    @property
+    def given(self) -> dict[str, Any]:
+        """The values that are not computed from the records. An index with the same values has the same bytes."""
+        return {"classes": self.classes, "source": self.source, "created": self.created, "salt": self.salt}
+
     def class_name(self, label: int | None) -> str | None:
         """Return the name of a label's class, or None."""
         return self.classes[label] if label is not None and 0 <= label < len(self.classes) else None
