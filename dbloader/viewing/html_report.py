@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ import numpy as np
 from dbloader._describe import counted
 from dbloader.errors import OptionError
 from dbloader.records.markup import picture, table, text
+from dbloader.stores.lmdb.publish_shards import write_durably
 from dbloader.stores.open import open_store
 from dbloader.viewing.joined import join_listing
 from dbloader.viewing.reports import ConversionReport
@@ -78,21 +78,15 @@ def write_html(
     """
     if os.path.lexists(output):  # the user may have given the store itself
         raise OptionError(f"--html must be a new file, but {os.fspath(output)} exists: move it away")
-    aside = Path(f"{os.fspath(output)}.{os.getpid()}.partial")
-    if not aside.parent.is_dir():
-        raise OptionError(f"--html {os.fspath(output)}: there is no folder {aside.parent}; make it first")
+    path = Path(output)
+    if not path.parent.is_dir():
+        raise OptionError(f"--html {os.fspath(output)}: there is no folder {path.parent}; make it first")
     with open_store(place) as store:
         selections = Selections(store, None if listing is None else join_listing(store, listing, tell))
         samples, sheet = _sheet(store, selections.select(where))
         parts = [_HEAD.format(title=text(store.place)), *_facts(store, where), sheet, *_counts(selections, where)]
         data = "\n".join([*parts, "" if where else _events(store), "</body></html>\n"]).encode()
-    try:
-        with aside.open("xb") as file:
-            file.write(data)
-        aside.replace(output)
-    finally:
-        with suppress(OSError):
-            aside.unlink()
+    write_durably(path, data)
     return len(data), samples
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import secrets
 import shlex
 import threading
 from contextlib import contextmanager, suppress
@@ -21,6 +20,7 @@ from dbloader.errors import DBLoaderError, OptionError
 from dbloader.records.field_columns import FieldColumn
 from dbloader.records.markup import records_html
 from dbloader.records.names import Names
+from dbloader.stores.lmdb.publish_shards import durable
 from dbloader.stores.mongo.uri import is_mongo
 
 if TYPE_CHECKING:
@@ -159,21 +159,16 @@ class Marks:
         if not marks:
             path.unlink(missing_ok=True)
             return None
-        aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        try:
-            with aside.open("x", encoding="utf-8") as file:
-                for index, mark in marks.items():
-                    name = self._selections.columns.name(index)
-                    file.write(json.dumps({"index": index} | ({"name": name} if name else {}) | mark) + "\n")
-                if path.exists():
-                    os.fchmod(file.fileno(), path.stat().st_mode & 0o777)
-                file.flush()
-                os.fsync(file.fileno())
-                seen = _signature(os.fstat(file.fileno()))
-            aside.replace(path)
-        finally:
-            aside.unlink(missing_ok=True)
-        return seen
+        with durable(path) as file:
+            for index, mark in marks.items():
+                name = self._selections.columns.name(index)
+                line = json.dumps({"index": index} | ({"name": name} if name else {}) | mark)
+                file.write(f"{line}\n".encode())
+            if path.exists():
+                os.fchmod(file.fileno(), path.stat().st_mode & 0o777)
+            file.flush()
+            status = os.fstat(file.fileno())
+        return _signature(status)
 
     def _show(self, marks: dict[int, dict[str, Any]]) -> None:
         """Join the marks to the columns of the store."""
