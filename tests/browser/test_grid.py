@@ -79,7 +79,7 @@ def test_scroll_bar_scrolls_in_proportion_and_the_wheel_by_rows(tabs: Tabs, tall
     shows(page, TALL // 2 + 3)
 
 
-def test_sorted_search_is_a_link_and_arrow_keys_keep_its_order(tabs: Tabs, photos: Site, damaged: str) -> None:
+def test_sorted_search_has_a_link_and_arrow_keys_keep_its_order(tabs: Tabs, photos: Site, damaged: str) -> None:
     page = tabs.open(photos, "/?q=-class:dog", refused=damaged)
     names = page.locator("#tiles .tile:visible .facts")
     expect(names.first).to_contain_text("0 · cat")

@@ -34,7 +34,7 @@ def query(page: Page) -> str:
     return str(page.evaluate("new URLSearchParams(location.search).get('q') ?? ''"))
 
 
-def test_click_on_a_class_shows_it_and_a_second_click_shows_all_records(page: Page) -> None:
+def test_click_on_a_class_filters_and_a_second_click_undoes_it(page: Page) -> None:
     for name, count in CLASSES.items():
         expect(page.locator(".class", has_text=name)).to_have_text(f"{name}{count}")
     page.locator(".class", has_text="maine coon").click()
@@ -110,9 +110,9 @@ def test_drag_over_a_histogram_shows_the_records_of_that_range(page: Page) -> No
     page.mouse.move(box["x"] + 0.3 * box["width"], middle)
     page.mouse.down()
     page.mouse.move(box["x"] + 0.6 * box["width"], middle)
-    told = page.locator("db-bars[name=width] .range").inner_text()
+    shown = page.locator("db-bars[name=width] .range").inner_text()
     page.mouse.up()
-    low, high, count = map(int, re.findall(r"\d+", told))
+    low, high, count = map(int, re.findall(r"\d+", shown))
     counted(page, count)
     assert query(page) == f"width>={low} width<{high + 1}"
     assert count == sum(low <= 40 + seed % 60 <= high for seed in range(ALL))

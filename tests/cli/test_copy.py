@@ -21,8 +21,8 @@ def test_copy_has_the_same_contents_at_another_place(shell: Shell, store: Path, 
     with open_store(store) as first, open_store(copy) as second:
         assert second.manifest == first.manifest
         assert second.verify() == first.manifest.digest
-        told = size(first.manifest.image_bytes)
-        expected = f"{copy}: 12 records, {told} of images; digest {first.manifest.digest}\n"
+        nbytes = size(first.manifest.image_bytes)
+        expected = f"{copy}: 12 records, {nbytes} of images; digest {first.manifest.digest}\n"
     assert outcome == Outcome(0, expected, "")
     check_error(shell("copy", store, copy), "copy.lmdb exists already; overwrite \\(--overwrite\\) replaces it")
     assert shell("copy", store, copy, "--overwrite", "--quiet") == Outcome(0, "", "")
@@ -100,8 +100,10 @@ def test_commands_accept_a_place_in_mongodb(
     assert shell("verify", mongo_uri) == Outcome(0, f"{shown}: 13 records, all undamaged; digest {digest}\n", "")
     lines = shell("info", mongo_uri).stdout.splitlines()
     assert lines[0] == f"{shown}: dbloader store, format version 1"
-    told = shell("info", place).stdout.splitlines()
-    assert [line for line in lines[1:] if "created" not in line] == [line for line in told[1:] if "created" not in line]
+    printed = shell("info", place).stdout.splitlines()
+    assert [line for line in lines[1:] if "created" not in line] == [
+        line for line in printed[1:] if "created" not in line
+    ]
     assert json.loads(shell("info", mongo_uri, "--json").stdout)["place"] == shown
     assert shell("info", mongo_uri, "--report").stdout == report.read_text()
 

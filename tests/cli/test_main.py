@@ -112,15 +112,15 @@ def test_interruption_prints_one_line_and_gives_status_130(shell: Shell, monkeyp
     monkeypatch.setattr("dbloader.cli.convert.convert", interrupt)
     monkeypatch.setattr("dbloader.cli.copy.copy_store", interrupt)
     monkeypatch.setattr("dbloader.cli.verify.isolated", interrupt)
-    told = "Interrupted: committed records are kept; --resume continues after them\n"
+    message = "Interrupted: committed records are kept; --resume continues after them\n"
     for command_name in ("convert", "copy"):
-        assert shell(command_name, "images", "out.lmdb") == Outcome(130, "", told)
+        assert shell(command_name, "images", "out.lmdb") == Outcome(130, "", message)
     assert shell("verify", "out.lmdb") == Outcome(130, "", "Interrupted\n")
-    told = "Interrupted: copied files are kept; the same command copies the remaining files\n"
-    assert shell("copy", "s3://bucket/train.lmdb", "out.lmdb") == Outcome(130, "", told)
+    message = "Interrupted: copied files are kept; the same command copies the remaining files\n"
+    assert shell("copy", "s3://bucket/train.lmdb", "out.lmdb") == Outcome(130, "", message)
     for options, again in (((), "the same command"), (("--overwrite",), "the same command with --resume")):
-        told = f"Interrupted: finished parts are kept; {again} makes the remaining parts\n"
-        assert shell("convert", "images", "out.lmdb", "--shards", "2", *options) == Outcome(130, "", told)
+        message = f"Interrupted: finished parts are kept; {again} makes the remaining parts\n"
+        assert shell("convert", "images", "out.lmdb", "--shards", "2", *options) == Outcome(130, "", message)
 
 
 # Help

@@ -305,7 +305,7 @@ def test_store_behind_a_symbolic_link_is_made_replaced_and_appended(root: Path, 
         assert [path.name for path in target.parent.iterdir()] == ["store.lmdb"]
 
 
-def test_append_with_a_different_check_leaves_the_check_out_of_the_manifest(grown: Path, tmp_path: Path) -> None:
+def test_append_with_another_check_removes_the_check_from_the_manifest(grown: Path, tmp_path: Path) -> None:
     convert(tmp_path / "new", grown, append=True, executor=Here(), check="structure")
     with open_store(grown) as store:
         source = store.manifest.source

@@ -48,8 +48,8 @@ def test_ray_makes_all_parts_after_a_node_dies(root: Path, place: Path, tmp_path
     need("ray")
     plant_photos(root, 240, width=64, height=48)
     plant_kinds(root, "half", "text", "no end marker")
-    told = run_program("ray_cluster", root, place, tmp_path)
-    assert told == {
+    printed = run_program("ray_cluster", root, place, tmp_path)
+    assert printed == {
         "refused": [
             "part 0: workers must be at least 1, got 0",
             "workers (--workers) must be at most 1, the CPUs of the largest node of the Ray cluster, got 2",
@@ -63,8 +63,8 @@ def test_ray_makes_all_parts_after_a_node_dies(root: Path, place: Path, tmp_path
 def test_dask_makes_all_parts_after_a_worker_dies(root: Path, place: Path, tmp_path: Path) -> None:
     need("distributed")
     plant_photos(root, 120, width=64, height=48)
-    told = run_program("dask_cluster", root, place)
-    assert told == {"digests": [convert(root, tmp_path / "one.lmdb").digest] * 2, "kills": [1, 1]}
+    printed = run_program("dask_cluster", root, place)
+    assert printed == {"digests": [convert(root, tmp_path / "one.lmdb").digest] * 2, "kills": [1, 1]}
 
 
 class Job:
@@ -120,7 +120,7 @@ class Failing:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [
         (ConversionError("cat/1.jpg: bad"), r"^part 2: cat/1\.jpg: bad$"),
         (OSError(28, "No space left on device"), r"^part 2 could not be made: OSError: \[Errno 28\] No space .*; "),
@@ -133,11 +133,11 @@ class Failing:
     ids=lambda value: type(value).__name__,
 )
 def test_error_names_the_failed_part_and_cancels_the_others(
-    root: Path, place: Path, error: Exception, told: str
+    root: Path, place: Path, error: Exception, message: str
 ) -> None:
     plant_photos(root, 4)
     failing = Failing(error)
-    with pytest.raises(ConversionError, match=told) as caught:
+    with pytest.raises(ConversionError, match=message) as caught:
         convert(root, place, shards=4, executor=failing)
     assert caught.value.__cause__ is error
     assert [future.cancelled() for future in failing.futures] == [True, True, False, True]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import tarfile
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from dbloader.sources.base import Entry, Loaded
 from dbloader.sources.listing import read_listing
 from dbloader.sources.store import read_store
 from tests.support.images import encoded, photo, picture, plant
+from tests.support.sources import pack
 from tests.support.stores import store_records
 
 MASK = Image.fromarray(np.arange(48, dtype=np.uint8).reshape(6, 8) % 3)
@@ -277,24 +277,15 @@ def test_verify_compares_field_files_with_the_source(tmp_path: Path) -> None:
 # Other sources, and exports
 
 
-def tarred(place: Path, *files: tuple[str, bytes]) -> Path:
-    with tarfile.open(place, "w") as out:
-        for name, data in files:
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            out.addfile(member, io.BytesIO(data))
-    return place
-
-
-SHARD = (
-    ("1.jpg", photo(1)), ("1.mask.png", picture("PNG", 1)), ("1.cls", b"0"),
-    ("2.mask.png", picture("PNG", 2)), ("2.jpg", photo(2)), ("2.cls", b"1"),
-    ("3.cls", b"1"), ("3.jpg", photo(3)),
-)  # fmt: skip
+SHARD = {
+    "1.jpg": photo(1), "1.mask.png": picture("PNG", 1), "1.cls": b"0",
+    "2.mask.png": picture("PNG", 2), "2.jpg": photo(2), "2.cls": b"1",
+    "3.cls": b"1", "3.jpg": photo(3),
+}  # fmt: skip
 
 
 def test_second_image_of_a_tar_sample_is_a_file_field(tmp_path: Path) -> None:
-    shard = tarred(tmp_path / "a.tar", *SHARD)
+    shard = pack(tmp_path / "a.tar", SHARD)
     report = convert(shard, tmp_path / "a.lmdb", file_fields=("mask",))
     assert (report.records, report.rejected) == (3, 0)
     with open_store(tmp_path / "a.lmdb") as store:

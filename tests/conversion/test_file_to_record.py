@@ -32,18 +32,18 @@ def check_accounts(root: Path, report: Report, kinds: dict[str, str], check: str
     wanted = {name: expected(kind, check, on_damaged) for name, kind in seen.items()}
     counts = Counter(wanted.values())
     stored = {record.name: record for record in records(report.place)}
-    told = {event["name"]: event for event in events(report.place)}
+    reported = {event["name"]: event for event in events(report.place)}
     assert report.files == len(seen)
     assert report.records == len(stored) == len(seen) - counts["rejected"]
     assert (report.repaired, report.damaged, report.rejected) == tuple(
         counts[event] for event in ("repaired", "damaged", "rejected")
     )
     # No file is lost: the store or the report contains each file.
-    assert stored.keys() | {name for name, event in told.items() if event["event"] == "rejected"} == seen.keys()
-    assert {name: event["event"] for name, event in told.items()} == {n: e for n, e in wanted.items() if e}
+    assert stored.keys() | {name for name, event in reported.items() if event["event"] == "rejected"} == seen.keys()
+    assert {name: event["event"] for name, event in reported.items()} == {n: e for n, e in wanted.items() if e}
     assert report_lines(report) == events(report.place)
-    assert [event["name"] for event in told.values()] == [
-        item.name for item in scan(root).entries() if item.name in told
+    assert [event["name"] for event in reported.values()] == [
+        item.name for item in scan(root).entries() if item.name in reported
     ]
     with open_store(report.place) as store:
         outcome = store.manifest.outcome
@@ -51,7 +51,7 @@ def check_accounts(root: Path, report: Report, kinds: dict[str, str], check: str
     assert {event: outcome.get(event, 0) for event in ("repaired", "damaged", "rejected")} == {
         event: counts[event] for event in ("repaired", "damaged", "rejected")
     }
-    for name, event in told.items():
+    for name, event in reported.items():
         assert KINDS[kinds[name]].reason in event["reason"]
     for name, record in stored.items():
         assert name is not None

@@ -144,9 +144,9 @@ def test_dask_makes_the_parts_in_a_bucket_after_a_worker_dies(
 ) -> None:
     root, place = plant_photos(tmp_path / "images", 120, width=64, height=48), object_store.place("train.lmdb")
     machine.environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
-    told = machine.run(root, place, program=("-m", "tests.support.dask_cluster"))
+    output = machine.run(root, place, program=("-m", "tests.support.dask_cluster"))
     digest = convert(root, tmp_path / "one.lmdb").digest
-    assert json.dumps({"digests": [digest] * 2, "kills": [1, 1]}) in told.splitlines()  # it converts twice
+    assert json.dumps({"digests": [digest] * 2, "kills": [1, 1]}) in output.splitlines()  # it converts twice
     check_is(machine, place, digest, events=0)
     assert outside(keys, f"{place}.partial") == []
 
@@ -176,21 +176,21 @@ def test_part_made_again_is_kept(outside: Outside, machine: Machine, object_stor
     before = outside(keys, place)
     machine.run("part", place, 1)
     assert outside(keys, place) == before
-    told = machine.run("parts", place, "--made", status=1)
-    assert "missing 0,2" in told
-    assert re.search(rf"part 1: \d+ records, .*, made in \d+ s by {socket.gethostname()}\n", told)
+    output = machine.run("parts", place, "--made", status=1)
+    assert "missing 0,2" in output
+    assert re.search(rf"part 1: \d+ records, .*, made in \d+ s by {socket.gethostname()}\n", output)
     assert "missing 0,2: make them" in machine.run("publish", place, status=2)
 
 
 def test_parts_shows_which_machine_makes_a_part_and_since_when(
     outside: Outside, object_store: ObjectStore, root: Path, tmp_path: Path
 ) -> None:
-    place, known, told = object_store.place("train.lmdb"), threading.Event(), list[str]()
+    place, known, output = object_store.place("train.lmdb"), threading.Event(), list[str]()
     direct = Machine(tmp_path / "direct", object_store)
 
     def kill() -> None:
         known.wait(WAIT_S)
-        told.append(direct.run("parts", place, status=1))
+        output.append(direct.run("parts", place, status=1))
         process.kill()
 
     outside(plan_conversion, root, place, PARTS)
@@ -203,7 +203,7 @@ def test_parts_shows_which_machine_makes_a_part_and_since_when(
         process.communicate(timeout=WAIT_S)
     host = socket.gethostname()
     line = rf"; missing 0-2\n  part 1: {host} began it \d+ min ago, and may have been killed\n"
-    assert re.search(f"{line}$", told[0])
+    assert re.search(f"{line}$", output[0])
     (attempt,) = outside(list_parts, place).attempts
     assert attempt[:2] == (1, host)
     assert began - 1 <= attempt.since <= time.time()  # the server gives whole seconds

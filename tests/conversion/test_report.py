@@ -84,18 +84,18 @@ def test_report_counts_files_that_are_not_images(root: Path, place: Path) -> Non
 def test_progress_never_falls_and_ends_at_the_number_of_files(root: Path, place: Path) -> None:
     plant_photos(root, 100)
     plant_kinds(root, *KINDS)
-    told: list[Progress] = []
+    steps: list[Progress] = []
     threads: set[threading.Thread] = set()
 
     def progress(progress: Progress) -> None:
-        told.append(progress)
+        steps.append(progress)
         threads.add(threading.current_thread())
 
     report = convert(root, place, progress=progress)
     assert threads == {threading.current_thread()}
-    done = [progress.done for progress in told if progress.done is not None]
+    done = [progress.done for progress in steps if progress.done is not None]
     assert done == sorted(done)
     assert done[0] == 0
-    assert told[-1] == Progress(report.files, report.files, report.bytes_read)
-    assert [progress.nbytes for progress in told] == sorted(progress.nbytes for progress in told)
-    assert {progress.found for progress in told} == {report.files}
+    assert steps[-1] == Progress(report.files, report.files, report.bytes_read)
+    assert [progress.nbytes for progress in steps] == sorted(progress.nbytes for progress in steps)
+    assert {progress.found for progress in steps} == {report.files}

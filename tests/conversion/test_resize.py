@@ -206,7 +206,7 @@ def test_resizing_keeps_color_profile_exif_and_orientation(image_format: str, mo
 
 
 @pytest.mark.parametrize("kind", GRAY)
-def test_resized_gray_keeps_16_bits_as_a_file_and_the_upper_8_as_pixels(kind: str) -> None:
+def test_resized_gray_has_16_bits_in_a_file_and_8_bits_in_raw_pixels(kind: str) -> None:
     data, values = GRAY[kind]
     smaller, its_facts = resize(data, (128, 128))
     assert (read_facts(smaller), its_facts.depth) == (its_facts, "16-bit")

@@ -34,9 +34,9 @@ def test_resumed_conversion_gives_the_same_store(root: Path, place: Path, option
     assert (verified(place) if place.exists() else None) == old
     resumed = {**options, "overwrite": False, "resume": True}
     interrupt(root, place, 65, **resumed)
-    told: list[Progress] = []
-    report = convert(root, place, **resumed, progress=told.append)
-    assert told[0] == Progress(report.files, report.resumed_at, 0)
+    steps: list[Progress] = []
+    report = convert(root, place, **resumed, progress=steps.append)
+    assert steps[0] == Progress(report.files, report.resumed_at, 0)
     assert report.digest == whole.digest == verified(place)
     assert documents(place) == documents(whole.place)
     assert events(place) == events(whole.place) == report_lines(report)

@@ -57,8 +57,8 @@ def test_bytes_of_unknown_format_are_kept(tmp_path: Path) -> None:
 
 
 def test_tuple_with_more_items_than_names_is_refused(tmp_path: Path) -> None:
-    told = r"^sample 1: it has 3 items, but fields has 2 names: .*fields=\('image', 'label', 'caption'\)$"
-    with pytest.raises(FieldError, match=told):
+    message = r"^sample 1: it has 3 items, but fields has 2 names: .*fields=\('image', 'label', 'caption'\)$"
+    with pytest.raises(FieldError, match=message):
         written([(IMAGE, 1), (IMAGE, 1, "words")], tmp_path)
 
 
@@ -129,8 +129,8 @@ def test_single_value_becomes_a_python_value_of_the_same_dtype(tmp_path: Path, v
     ],
 )
 def test_tensor_without_a_numpy_dtype_is_refused(tmp_path: Path, tensor: torch.Tensor, what: str) -> None:
-    told = rf"^sample 0: field 'x\[1\]\.y' is a tensor of {what}.*by \.float\(\)$"
-    with pytest.raises(FieldError, match=told):
+    message = rf"^sample 0: field 'x\[1\]\.y' is a tensor of {what}.*by \.float\(\)$"
+    with pytest.raises(FieldError, match=message):
         written([{"x": [0, {"y": tensor}]}], tmp_path)
 
 
@@ -139,7 +139,7 @@ class Strange:
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         ({"x": Strange()}, r"field 'x' has the type tests\.\S+\.Strange; a record holds"),
         ({"x": {"y": [0, Strange()]}}, r"field 'x\.y\[1\]' has the type tests\.\S+\.Strange"),
@@ -155,9 +155,9 @@ class Strange:
     ],
 )
 def test_unstorable_value_is_refused_with_its_sample_and_field(
-    tmp_path: Path, fields: dict[Any, Any], told: str
+    tmp_path: Path, fields: dict[Any, Any], message: str
 ) -> None:
-    with pytest.raises(FieldError, match=rf"^sample 2: {told}"):
+    with pytest.raises(FieldError, match=rf"^sample 2: {message}"):
         written([{}, {}, fields], tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -167,8 +167,8 @@ def test_unstorable_value_is_refused_with_its_sample_and_field(
 
 @pytest.mark.parametrize("label", [1.0, True, "cat", np.array([1]), torch.tensor(1.0)])
 def test_label_of_another_type_is_refused_with_a_remedy(tmp_path: Path, label: Any) -> None:
-    told = "^sample 1: (field 'label' must be an int, or the name of a class|label 'cat' is not one of).* field"
-    with pytest.raises(FieldError, match=told):
+    message = "^sample 1: (field 'label' must be an int, or the name of a class|label 'cat' is not one of).* field"
+    with pytest.raises(FieldError, match=message):
         written([(IMAGE, 1), (IMAGE, label)], tmp_path)
     (record,) = written([(IMAGE, label)], tmp_path, fields=("image", "target"))
     assert "target" in record.fields
@@ -209,11 +209,11 @@ def test_every_format_keeps_profile_and_exif_and_does_not_turn_pixels(tmp_path: 
 @pytest.mark.parametrize("mode", ["CMYK", "F"])
 def test_mode_that_png_lacks_is_refused_as_png_and_stored_as_tiff(tmp_path: Path, mode: str) -> None:
     image = noise(mode)
-    told = (
+    message = (
         rf"^sample 0: field 'image' is an image of mode {mode}, which cannot be written as PNG \(.*\): "
         r"choose image_format='TIFF', .* or convert the image, for example by \.convert\('RGB'\)"
     )
-    with pytest.raises(FieldError, match=told):
+    with pytest.raises(FieldError, match=message):
         written([image], tmp_path)
     (record,) = written([image], tmp_path, image_format="TIFF")
     assert (image_of(record).mode, image_of(record).tobytes()) == (mode, image.tobytes())
@@ -239,7 +239,7 @@ def test_images_that_pillow_would_change_silently_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "told"),
+    ("options", "error", "message"),
     [
         ({"quality": 101, "image_format": "JPEG"}, OptionError, "quality must be from 1 to 100, got 101"),
         ({"quality": 90}, OptionError, "quality needs one of the formats .*: give image_format='JPEG'"),
@@ -250,8 +250,8 @@ def test_images_that_pillow_would_change_silently_are_refused(
     ],
 )
 def test_options_are_checked_before_anything_is_written(
-    tmp_path: Path, options: dict[str, Any], error: type[Exception], told: str
+    tmp_path: Path, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=f"^{told}$"):
+    with pytest.raises(error, match=f"^{message}$"):
         write_store([], tmp_path / "s.lmdb", **options)
     assert list(tmp_path.iterdir()) == []

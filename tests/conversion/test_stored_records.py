@@ -47,7 +47,7 @@ def other(tmp_path: Path, *classes: str) -> Path:
     return place
 
 
-def told(place: Path) -> list[tuple[Any, ...]]:
+def facts_of(place: Path) -> list[tuple[Any, ...]]:
     return [(r.name, r.label, r.image, r.width, r.height, r.format, r.fields) for r in records(place)]
 
 
@@ -58,11 +58,11 @@ def test_whole_dataset_is_copied_as_records(place: Path, out: Path) -> None:
     assert (manifest.digest, manifest.classes, manifest.fields) == (first.digest, ("cat", "dog"), {"caption": 9})
     assert (manifest.formats, manifest.depths, manifest.named) == ({"JPEG": 8, "PNG": 1}, {"8-bit": 9}, 9)
     assert manifest.source == {**first.source, "kind": "records"}
-    assert told(out) == told(place)
+    assert facts_of(out) == facts_of(place)
 
 
 def test_subsets_and_splits_are_copied_as_records(place: Path, out: Path) -> None:
-    all_of_them = told(place)
+    all_of_them = facts_of(place)
     with LMDBDataset(place) as dataset:
         split = random_split(dataset, [5, 4], torch.Generator().manual_seed(1))[0]
         for subset, wanted in (
@@ -72,7 +72,7 @@ def test_subsets_and_splits_are_copied_as_records(place: Path, out: Path) -> Non
             (split, list(split.indices)),
         ):
             manifest = write_store(subset, out, overwrite=True)
-            assert told(out) == [all_of_them[at] for at in wanted]
+            assert facts_of(out) == [all_of_them[at] for at in wanted]
             assert manifest.classes == ("cat", "dog")
 
 
@@ -83,8 +83,8 @@ def test_concatenated_datasets_are_copied_as_records_in_order(place: Path, out: 
             [Subset(two, [3, 1]), ConcatDataset([one, two]), Subset(ConcatDataset([one, two]), [-1, 0])]
         )
         manifest = write_store(chain, out)
-    a, b = told(place), told(second)
-    assert told(out) == [b[3], b[1], *a, *b, b[3], a[0]]
+    a, b = facts_of(place), facts_of(second)
+    assert facts_of(out) == [b[3], b[1], *a, *b, b[3], a[0]]
     assert manifest.classes == ("cat", "dog")
     assert (manifest.source["check"], "path" in manifest.source) == ("decode", False)  # options that all datasets share
     with open_store(out) as store:

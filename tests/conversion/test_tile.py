@@ -78,12 +78,12 @@ def test_untileable_image_is_stored_unchanged_and_named(root: Path, place: Path)
     assert [record.fields for record in others] == [{}] * 4
     assert [record.image for record in others] == [*[*files.values()][1:4], files["dog/4.jpg"] + END]
     assert (report.untiled, report.repaired, report.rejected) == (4, 1, 0)
-    told = [(event["name"], event["event"], event["reason"]) for event in report_lines(report)]
+    reported = [(event["name"], event["event"], event["reason"]) for event in report_lines(report)]
     cmyk = "the JPEG cannot be decoded by tiles: it has 4 components of 8 bits"
-    assert told[:2] == [("cat/1.png", "untiled", "is a PNG, not a JPEG"), ("cat/2.jpg", "untiled", cmyk)]
-    assert told[2][:2] == ("cat/3.jpg", "untiled")
-    assert "extraneous bytes" in told[2][2]
-    assert told[3:] == [
+    assert reported[:2] == [("cat/1.png", "untiled", "is a PNG, not a JPEG"), ("cat/2.jpg", "untiled", cmyk)]
+    assert reported[2][:2] == ("cat/3.jpg", "untiled")
+    assert "extraneous bytes" in reported[2][2]
+    assert reported[3:] == [
         ("dog/4.jpg", "repaired", "its end marker was missing: appended FF D9"),
         ("dog/4.jpg", "untiled", cmyk),
     ]
@@ -105,9 +105,9 @@ def test_resumed_conversion_tiles_or_names_every_kind_of_file(root: Path, place:
     assert report.resumed_at > 0
     # Tiling rejects no further file and changes no reason.
     assert (report.records, report.rejected, report.repaired) == (plain.records, plain.rejected, plain.repaired)
-    told = events(place)
-    assert [event for event in told if event["event"] != "untiled"] == events(plain.place)
-    untiled = {event["name"] for event in told if event["event"] == "untiled"}
+    reported = events(place)
+    assert [event for event in reported if event["event"] != "untiled"] == events(plain.place)
+    untiled = {event["name"] for event in reported if event["event"] == "untiled"}
     assert len(untiled) == report.untiled
     for record, before in zip(records(place), records(plain.place), strict=True):
         assert record.name is not None

@@ -21,8 +21,8 @@ from tests.support.samples import IMAGE, Items, Stream, noise, same, written
     [({"image": [IMAGE]}, "dict"), ("folder/", "str"), (IMAGE, "bytes"), (Record(), "Record"), (noise("L"), "Image")],
 )
 def test_write_store_refuses_anything_but_iterables_of_samples(tmp_path: Path, samples: Any, kind: str) -> None:
-    told = rf"^samples must be an iterable .* got {kind}: put a single sample into a list.*convert\(\)$"
-    with pytest.raises(OptionError, match=told):
+    message = rf"^samples must be an iterable .* got {kind}: put a single sample into a list.*convert\(\)$"
+    with pytest.raises(OptionError, match=message):
         written(samples, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -93,16 +93,16 @@ def test_class_names_are_found_through_wrappers(tmp_path: Path) -> None:
         ]
     ):
         assert write_store(source, tmp_path / f"{number}.lmdb").classes == expected
-    told = "label 0 is 'a' in the first and 'c' in number 2; give names"
-    with pytest.raises(OptionError, match=told):
+    message = "label 0 is 'a' in the first and 'c' in number 2; give names"
+    with pytest.raises(OptionError, match=message):
         write_store(ConcatDataset([dataset, other]), tmp_path / "mixed.lmdb")
 
 
 @pytest.mark.parametrize("label", [2, -1])
 def test_label_without_a_class_is_refused_with_the_number_of_its_sample(tmp_path: Path, label: int) -> None:
     samples = [(IMAGE, 1), (IMAGE, 1), (IMAGE, label)]
-    told = rf"^sample 2: label {label} is not one of the 2 classes \(0 to 1\): .* or classes=\(\) to store labels"
-    with pytest.raises(FieldError, match=told):
+    message = rf"^sample 2: label {label} is not one of the 2 classes \(0 to 1\): .* or classes=\(\) to store labels"
+    with pytest.raises(FieldError, match=message):
         written(samples, tmp_path, classes=("a", "b"))
     assert [record.label for record in written(samples, tmp_path)][2] == label
 
@@ -118,15 +118,15 @@ def test_class_names_become_labels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("classes", "told"),
+    ("classes", "message"),
     [
         (("a", "b"), "label 'c' is not one of the 2 classes: give all names in the order of their labels"),
         (None, "label 'c' is not one of the 0 classes: give all names"),
         (("c", "b", "c"), "label 'c' is the name of several classes: give labels as ints"),
     ],
 )
-def test_unknown_or_ambiguous_class_name_is_refused(tmp_path: Path, classes: Any, told: str) -> None:
-    with pytest.raises(FieldError, match=f"^sample 1: {told}"):
+def test_unknown_or_ambiguous_class_name_is_refused(tmp_path: Path, classes: Any, message: str) -> None:
+    with pytest.raises(FieldError, match=f"^sample 1: {message}"):
         written([(IMAGE, 0), (IMAGE, "c")], tmp_path, classes=classes)
     assert list(tmp_path.iterdir()) == []
 

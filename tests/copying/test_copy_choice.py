@@ -90,10 +90,10 @@ def test_listings_of_every_kind_select_and_drop_records(store: Path, tmp_path: P
 
 def test_select_refuses_unknown_names_and_drop_only_warns(store: Path, tmp_path: Path) -> None:
     few = listing(tmp_path, "few.txt", "cat/0000.jpg", "a", "b", "c", "d")
-    told = r"few\.txt: 4 of its rows name no record of .*all\.lmdb: 'a', 'b', 'c', …"
-    with pytest.raises(SourceError, match=told):
+    message = r"few\.txt: 4 of its rows name no record of .*all\.lmdb: 'a', 'b', 'c', …"
+    with pytest.raises(SourceError, match=message):
         copied(store, select=few)
-    with pytest.warns(UserWarning, match=told):
+    with pytest.warns(UserWarning, match=message):
         assert len(names(store, drop=few)) == len(names(store)) - 1
 
 
@@ -171,7 +171,7 @@ def test_copy_with_renamed_classes_equals_a_conversion_with_these_names(
         copied(store, rename_classes={"cow": "cat"})
 
 
-def test_copy_labeled_by_a_full_listing_equals_a_conversion_with_that_listing(store: Path, tmp_path: Path) -> None:
+def test_copy_with_a_full_listing_equals_conversion_with_it(store: Path, tmp_path: Path) -> None:
     chosen = {name: f"group {number % 4}" for number, name in enumerate(labels_of(store))}
     rows = [{"name": name, "label": label} for name, label in reversed(chosen.items())]
     _, manifest = copied(store, labels=listing(tmp_path, "labels.jsonl", *rows))

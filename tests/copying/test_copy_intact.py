@@ -50,12 +50,12 @@ def test_skip_damaged_leaves_out_and_names_a_damaged_record(
     tamper_with_records(source, {4: damage(source)})
     reasons: list[str] = []
     manifest = copy_store(source, tmp_path / "new.lmdb", skip_damaged=reasons.append)
-    (told,) = reasons
-    assert "record 4 (dog/4.jpg)" in told
-    assert reason in told
+    (message,) = reasons
+    assert "record 4 (dog/4.jpg)" in message
+    assert reason in message
     assert manifest.length == 6
     assert [record.image for record in records(tmp_path / "new.lmdb")] == before[:4] + before[5:]
-    assert events(tmp_path / "new.lmdb") == [*old, {"name": "dog/4.jpg", "event": "rejected", "reason": told}]
+    assert events(tmp_path / "new.lmdb") == [*old, {"name": "dog/4.jpg", "event": "rejected", "reason": message}]
     assert verify_store(tmp_path / "new.lmdb", decode=True).problems == {}
 
 

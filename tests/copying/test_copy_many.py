@@ -104,8 +104,8 @@ def test_unsorted_classes_are_merged_in_source_order(tmp_path: Path) -> None:
 def test_labels_of_different_kinds_are_refused_with_a_remedy(tmp_path: Path) -> None:
     one = write(tmp_path / "1.lmdb", [0, 1], ("dog", "cat"), "a")
     two = write(tmp_path / "2.lmdb", [0, 1], (), "b")
-    told = r"1\.lmdb has class names, but the labels of .*2\.lmdb are integers: give .* in a listing \(--labels\)"
-    with pytest.raises(OptionError, match=told):
+    message = r"1\.lmdb has class names, but the labels of .*2\.lmdb are integers: give .* in a listing \(--labels\)"
+    with pytest.raises(OptionError, match=message):
         copy_store([one, two], tmp_path / "out.lmdb")
     (tmp_path / "labels.csv").write_text("name,label\nb0,cat\nb1,dog\na0,dog\na1,cat\n")
     copy_store([one, two], tmp_path / "out.lmdb", labels=tmp_path / "labels.csv")
@@ -194,8 +194,8 @@ def test_parts_of_a_selection_share_its_classes(tmp_path: Path) -> None:
     parts = copy_store(tmp_path / "all.lmdb", places, split=[0.75, 0.25], classes=["a", "c"])
     assert [(part.classes, part.length) for part in parts] == [(("a", "c"), 15), (("a", "c"), 5)]
     for number, part in enumerate(parts):
-        told = {"split": [0.75, 0.25], "seed": 0, "part": number, "classes": ["a", "c"]}
-        assert part.source["copy"].items() >= told.items()
+        expected = {"split": [0.75, 0.25], "seed": 0, "part": number, "classes": ["a", "c"]}
+        assert part.source["copy"].items() >= expected.items()
 
 
 @pytest.mark.parametrize(
@@ -275,11 +275,15 @@ def test_killed_merge_resumes_to_the_same_store(tmp_path: Path, mongo_uri: str) 
             killed(at, sources, place, rename_classes={"b": "z"}, resume=number > 0)
         with pytest.raises(StoreExistsError, match="was begun with another choice of records and labels"):
             copy_store(sources, place, rename_classes={"b": "y"}, resume=True)
-        told: list[tuple[int, int]] = []
+        counts: list[tuple[int, int]] = []
         manifest = copy_store(
-            sources, place, rename_classes={"b": "z"}, resume=True, progress=lambda *done, told=told: told.append(done)
+            sources,
+            place,
+            rename_classes={"b": "z"},
+            resume=True,
+            progress=lambda *done, counts=counts: counts.append(done),
         )
-        assert told[0] >= (256, 600)
+        assert counts[0] >= (256, 600)
         assert (manifest.digest, manifest.outcome, manifest.depths) == (whole.digest, whole.outcome, whole.depths)
         assert events(place) == events(tmp_path / "whole.lmdb")
         assert verified(place) == whole.digest

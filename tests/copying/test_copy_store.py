@@ -123,9 +123,9 @@ def test_copy_killed_repeatedly_is_resumed(tmp_path: Path, source: Path, mongo_u
             len(store)
     with pytest.raises(StoreExistsError, match="has an unfinished conversion: resume"):
         copy_store(source, place)
-    told: list[int] = []
-    copy_store(source, place, resume=True, progress=lambda done, _: told.append(done))
-    assert told[0] >= 192
+    counts: list[int] = []
+    copy_store(source, place, resume=True, progress=lambda done, _: counts.append(done))
+    assert counts[0] >= 192
     check_same(source, place)
     with pytest.raises(StoreExistsError, match="is already finished: there is nothing to resume"):
         copy_store(source, place, resume=True)
@@ -161,13 +161,15 @@ def test_damaged_record_ends_the_copy_and_changes_nothing(tmp_path: Path, source
     document = documents_of(make_records(LENGTH), salt_of(source))[200]
     tamper(source, RECORDS, record_key(200), document[:-30] + b"\0" + document[-29:])
     for place in (tmp_path / "copy.lmdb", mongo_uri):
-        told = rf"^record 200 \(class 2/ä 200\.jpg\) of {source} is damaged: its CRC-32 is \w+, not \w+; convert again"
-        with pytest.raises(DamagedRecordError, match=told):
+        message = (
+            rf"^record 200 \(class 2/ä 200\.jpg\) of {source} is damaged: its CRC-32 is \w+, not \w+; convert again"
+        )
+        with pytest.raises(DamagedRecordError, match=message):
             copy_store(source, place)
         with pytest.raises(StoreNotFoundError, match="does not exist"), open_store(place) as store:
             len(store)
         old = make(place, 10, seed=1)
-        with pytest.raises(DamagedRecordError, match=told):
+        with pytest.raises(DamagedRecordError, match=message):
             copy_store(source, place, overwrite=True)
         with open_store(place) as store:
             assert store.manifest == old
@@ -178,8 +180,8 @@ def test_swapped_record_ends_the_copy(tmp_path: Path, source: Path) -> None:
     record.label = 1
     tamper(source, RECORDS, record_key(200), encode(record).document(200, salt_of(source)))
     old = make(tmp_path / "copy.lmdb", 10, seed=1)
-    told = rf"^{source}: record 200 \(class 2/ä 200\.jpg\) has been replaced by another record$"
-    with pytest.raises(DamagedStoreError, match=told):
+    message = rf"^{source}: record 200 \(class 2/ä 200\.jpg\) has been replaced by another record$"
+    with pytest.raises(DamagedStoreError, match=message):
         copy_store(source, tmp_path / "copy.lmdb", overwrite=True)
     with open_store(tmp_path / "copy.lmdb") as store:
         assert store.manifest == old

@@ -244,11 +244,11 @@ def test_stop_iteration_in_a_sample_is_an_error(how: str, tmp_path: Path) -> Non
     options: dict[str, Any] = {} if how == "subclass" else {how: stopping}
     options.setdefault("transform", lambda image: 0)
     with kind(path, **options) as dataset:
-        told = rf"while (sample|record) \d+( \(.*\))? of {re.escape(str(path))} was made, which would end the epoch"
-        with pytest.raises(LoaderError, match=told):
+        message = rf"while (sample|record) \d+( \(.*\))? of {re.escape(str(path))} was made, which would end the epoch"
+        with pytest.raises(LoaderError, match=message):
             _ = [dataset[index] for index in range(20)] if how != "subclass" else dataset.__getitems__([7])
         begun = iter(range(7))
-        with pytest.raises(LoaderError, match=told):
+        with pytest.raises(LoaderError, match=message):
             list(DataLoader(dataset, 2, collate_fn=list))
 
 
@@ -284,12 +284,12 @@ def damaged(tmp_path: Path) -> Path:
 
 
 def test_image_marked_damaged_is_never_decoded(damaged: Path) -> None:
-    told = rf"^record 0 \(a/cut\.jpg\) of {damaged} was stored damaged: .*on_damaged='keep'.*decode=None"
+    message = rf"^record 0 \(a/cut\.jpg\) of {damaged} was stored damaged: .*on_damaged='keep'.*decode=None"
     for decode in (decode_pil, len):
         with LMDBDataset(damaged, decode=decode) as dataset:
-            with pytest.raises(DamagedImageError, match=told):
+            with pytest.raises(DamagedImageError, match=message):
                 dataset[0]
-            with pytest.raises(DamagedImageError, match=told):
+            with pytest.raises(DamagedImageError, match=message):
                 dataset.__getitems__([1, 0])
             assert dataset[1][1] == 0
 

@@ -130,7 +130,7 @@ def test_raw_pixels_become_png_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("record", "told"),
+    ("record", "message"),
     [
         ({"name": "1.jpg"}, r"record 0 \(1\.jpg\) has no image"),
         ({"image": np.zeros((2, 2, 3))}, r"record 0 \(without a name\) has an array of float64 of the shape \(2, 2, 3"),
@@ -138,9 +138,9 @@ def test_raw_pixels_become_png_files(tmp_path: Path) -> None:
         ({"image": photo(1), "x": bytes(2**24)}, "has 22,369,6.. bytes of fields, but convert reads"),
     ],
 )  # fmt: skip
-def test_record_that_no_tar_can_hold_is_refused(tmp_path: Path, record: dict[str, Any], told: str) -> None:
+def test_record_that_no_tar_can_hold_is_refused(tmp_path: Path, record: dict[str, Any], message: str) -> None:
     write_store([record], tmp_path / "a.lmdb")
-    with pytest.raises(ExportError, match=rf"{told}.*choose another format \(--format\)"):
+    with pytest.raises(ExportError, match=rf"{message}.*choose another format \(--format\)"):
         exported(tmp_path / "a.lmdb")
     assert [path.name for path in tmp_path.iterdir()] == ["a.lmdb"]
 
@@ -174,7 +174,7 @@ def test_classes_json_names_the_labels_of_any_shards(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "told"),
+    ("names", "message"),
     [
         (b'["cat"]', "its label '1' is not the number or name of one of the 1 classes, which classes.json requires"),
         (b"[]", "its label 'dog' is not a 64-bit integer, which classes.json requires"),
@@ -182,15 +182,15 @@ def test_classes_json_names_the_labels_of_any_shards(tmp_path: Path) -> None:
         (b"[", "cannot be read"),
     ],
 )
-def test_wrong_classes_json_is_refused(tmp_path: Path, names: bytes, told: str) -> None:
+def test_wrong_classes_json_is_refused(tmp_path: Path, names: bytes, message: str) -> None:
     shards = write_shards(tmp_path / "shards", {"jpg": photo(1), "cls": "dog" if names == b"[]" else 1})
     plant(shards, {"classes.json": names})
-    with pytest.raises(SourceError, match=told):
+    with pytest.raises(SourceError, match=message):
         convert(shards, tmp_path / "a.lmdb")
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         (b"[]", "must be an object"),
         (b"{", "is not Extended JSON"),
@@ -206,9 +206,9 @@ def test_wrong_classes_json_is_refused(tmp_path: Path, names: bytes, told: str) 
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_sample_with_wrong_fields_is_rejected(tmp_path: Path, fields: bytes, told: str) -> None:
+def test_sample_with_wrong_fields_is_rejected(tmp_path: Path, fields: bytes, message: str) -> None:
     shards = write_shards(tmp_path / "shards", {"jpg": photo(1), "fields.json": fields, "txt": "x"}, {"jpg": photo(2)})
     report = convert(shards, tmp_path / "a.lmdb")
     assert (report.records, report.rejected) == (1, 1)
     (event,) = events(tmp_path / "a.lmdb")
-    assert told.replace("\\", "") in event["reason"]
+    assert message.replace("\\", "") in event["reason"]

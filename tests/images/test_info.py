@@ -83,10 +83,10 @@ def jpeg_header(width: int, height: int) -> bytes:
 
 @pytest.mark.parametrize("header", [png_header, jpeg_header])
 def test_header_with_too_many_pixels_is_refused(header: Callable[[int, int], bytes]) -> None:
-    told = (
+    message = (
         "too large to be decoded: it has more pixels than the 178,956,970 that are allowed; set .* DBLOADER_MAX_PIXELS"
     )
-    with pytest.raises(NotAnImageError, match=told):
+    with pytest.raises(NotAnImageError, match=message):
         read_facts(header(60_000, 60_000))
 
 

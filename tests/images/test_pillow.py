@@ -39,7 +39,7 @@ Image.init()
 
 
 @pytest.mark.parametrize("kind", GRAY)
-def test_gray_of_16_bits_becomes_its_upper_8_bits_in_every_decoder(kind: str) -> None:
+def test_every_decoder_takes_the_upper_8_bits_of_16_bit_gray(kind: str) -> None:
     data, _ = GRAY[kind]
     expected = np.repeat(UPPER[..., None], 3, axis=2)
     check_decodes(data, read_facts(data))
@@ -323,10 +323,10 @@ def test_invalid_limit_is_refused_before_a_conversion_begins(
     limit: Callable[[str], None], text: str, tmp_path: Path
 ) -> None:
     limit(text)
-    told = re.escape(f"{LIMIT} must be a number of pixels, at least 1, of 18 digits at most, got {text[:19]!r}")
-    with pytest.raises(OptionError, match=f"^{told}$"):
+    message = re.escape(f"{LIMIT} must be a number of pixels, at least 1, of 18 digits at most, got {text[:19]!r}")
+    with pytest.raises(OptionError, match=f"^{message}$"):
         max_pixels()
     folder = plant(tmp_path / "images", {"cat/0.jpg": photo()})
-    with pytest.raises(OptionError, match=f"^{told}$"):
+    with pytest.raises(OptionError, match=f"^{message}$"):
         convert(folder, tmp_path / "out.lmdb")
     assert [path.name for path in tmp_path.iterdir()] == ["images"]

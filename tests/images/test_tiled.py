@@ -111,7 +111,7 @@ def test_crop_of_any_subsampling_equals_the_crop_of_the_whole_image(factors: tup
 
 @pytest.mark.parametrize("subsampling", SUBSAMPLINGS)
 @pytest.mark.parametrize("over", range(1, 6))
-def test_crop_in_a_narrow_last_tile_equals_the_crop_of_the_whole_image(subsampling: str, over: int) -> None:
+def test_crop_in_a_narrow_last_tile_equals_crop_of_whole_image(subsampling: str, over: int) -> None:
     image = draw(32 + over, 32 + over, seed=over)
     jpeg, lengths = encode_tiled(image, quality=90, subsampling=subsampling, tile_width=8)
     whole = decode(jpeg)

@@ -425,13 +425,13 @@ def loaders_of(dataset: Any) -> Iterator[PrefetchLoader[Any]]:
 
 def test_state_is_accepted_for_a_copy_of_its_store_but_no_other_store(tmp_path: Path) -> None:
     one, copied, other = (dataset_at(tmp_path / f"{number}.lmdb", number // 2) for number in range(3))
-    told = f"another dataset, with the digest {one.manifest.digest}: this .* LM"
+    message = f"another dataset, with the digest {one.manifest.digest}: this .* LM"
     for mine, of_copy, others in zip(loaders_of(one), loaders_of(copied), loaders_of(other), strict=True):
         states = [mine.state_dict(), *(mine.state_dict() for _ in mine), mine.state_dict()]
         for state in states:
             assert state["dataset"] == one.manifest.digest
             assert {type(value) for value in state.values()} == {int, str}
-            with pytest.raises(OptionError, match=told):
+            with pytest.raises(OptionError, match=message):
                 others.load_state_dict(state)
             assert others.state_dict()["dataset"] == other.manifest.digest
             of_copy.load_state_dict(state)

@@ -254,7 +254,7 @@ def test_at_most_a_hundred_samples_are_listed() -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=str)
-def test_too_many_damaged_samples_raise_at_the_batch_that_exceeds_the_limit(place: Path, engine: Any) -> None:
+def test_batch_with_too_many_damaged_samples_raises(place: Path, engine: Any) -> None:
     with LMDBDataset(place) as dataset:
         loader: Any = create_loader(dataset, **{**SKIP, **engine, "on_error": Skip(2 / LENGTH)})
         batches = iter(loader)

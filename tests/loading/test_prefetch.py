@@ -92,7 +92,7 @@ def test_iterable_dataset_may_end_with_stop_iteration(workers: int) -> None:
     assert numbers(PrefetchLoader(loader)) == [[0, 1], [2, 3], [4]]
 
 
-def test_length_and_attributes_are_those_of_the_wrapped_loader() -> None:
+def test_wrapped_loader_gives_length_and_attributes() -> None:
     loader = DataLoader(Numbers(20), batch_size=3, drop_last=True)
     prefetched = PrefetchLoader(PrefetchLoader(loader))
     assert len(prefetched) == 6
@@ -162,10 +162,10 @@ def test_loader_is_copied_and_pickled_during_iteration(clone: Any) -> None:
 
 
 def test_loader_must_be_iterable() -> None:
-    told = "loader must be a DataLoader or another iterable of batches, got "
-    with pytest.raises(TypeError, match=rf"{told}Numbers: pass DataLoader\(dataset\)$"):
+    message = "loader must be a DataLoader or another iterable of batches, got "
+    with pytest.raises(TypeError, match=rf"{message}Numbers: pass DataLoader\(dataset\)$"):
         PrefetchLoader(Numbers())  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=f"{told}int$"):
+    with pytest.raises(TypeError, match=f"{message}int$"):
         PrefetchLoader(5)  # type: ignore[arg-type]
 
 

@@ -97,7 +97,7 @@ def fail_in_the_second_part(index: int) -> int:
     return index
 
 
-def test_first_error_of_a_joint_batch_comes_out_with_its_traceback() -> None:
+def test_first_error_of_a_joint_batch_is_raised_with_its_traceback() -> None:
     for function, message in (
         (fail_in_both_parts, "no record 1.*in fail_in_both_parts|in fail_in_both_parts(.|\n)*no record 1"),
         (fail_in_the_second_part, "in fail_in_the_second_part(.|\n)*no record 4"),
@@ -114,7 +114,7 @@ def called(samples: list[Callable[[], int]]) -> list[int]:
     return [sample() for sample in samples]
 
 
-def test_samples_that_cannot_be_pickled_are_made_by_the_worker_that_collates() -> None:
+def test_worker_that_collates_makes_samples_that_cannot_be_pickled() -> None:
     dataset = Numbers(BATCH, Meeting(unpicklable))
     assert batches_of(process_loader(dataset, BATCH, num_workers=2, collate_fn=called)) == [[*range(BATCH)]]
 

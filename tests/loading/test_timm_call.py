@@ -33,7 +33,7 @@ def test_positional_arguments_are_in_timms_order(dataset: LMDBDataset) -> None:
             create_loader(*arguments)
 
 
-def test_filenames_equal_those_of_timm_datasets(tmp_path: Path) -> None:
+def test_filenames_equal_filenames_of_timm_datasets(tmp_path: Path) -> None:
     image = encoded(jpegs.draw(20, 20, seed=1), "PNG")
     write_store([Record("cats/1.png", 0, image), Record("2.png", 0, image)], tmp_path / "store.lmdb")
     with LMDBDataset(tmp_path / "store.lmdb") as named:

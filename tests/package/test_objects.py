@@ -35,8 +35,8 @@ def test_repr_of_a_loader_shows_batches_dataset_and_workers(place: Path) -> None
     assert repr(processes) == f"PrefetchLoader(ProcessLoader{inner}, depth=2)"
     assert repr(thread_loader(dataset, 5)) == "ThreadLoader(2 batches of 5, LMDBDataset of 10 samples, 0 workers)"
     plain = PrefetchLoader(DataLoader(dataset, 3), depth=1)
-    told = "PrefetchLoader(DataLoader(4 batches of 3, LMDBDataset of 10 samples, 0 workers), depth=1)"
-    assert repr(plain) == told
+    shown = "PrefetchLoader(DataLoader(4 batches of 3, LMDBDataset of 10 samples, 0 workers), depth=1)"
+    assert repr(plain) == shown
     assert (
         repr(PrefetchLoader(plain)) == "PrefetchLoader(PrefetchLoader(4 batches of 3, LMDBDataset of 10 samples, "
         "0 workers), depth=2)"

@@ -62,7 +62,7 @@ def test_array_that_claims_more_elements_than_bytes_is_damage(
         ({"resized_from": [5, "x"]}, "it has a side of 'x' pixels"),
     ],
 )
-def test_value_of_a_wrong_type_is_damage_even_with_a_correct_checksum(values: dict[str, Any], message: str) -> None:
+def test_value_of_wrong_type_with_correct_checksum_is_damage(values: dict[str, Any], message: str) -> None:
     document = with_elements(bson.encode(values)[4:-1])
     with pytest.raises(DamagedRecordError, match=f"^{message}$"):
         decode(document, 0, SALT)

@@ -232,7 +232,7 @@ def test_unreadable_root_is_refused(open_path: Path) -> None:
     root.chmod(0o755)
 
 
-def test_file_with_a_name_in_another_encoding_is_read_and_its_name_stored_as_text(tmp_path: Path) -> None:
+def test_name_in_another_encoding_is_stored_as_text(tmp_path: Path) -> None:
     plant(tmp_path, b"\xfcber/caf\xe9.jpg", b"\xfcber/b\xff/1.jpg", b"\xfcber/b\xff/2.jpg")
     source = scan(tmp_path)
     assert source.classes == ("\\xfcber",)

@@ -137,15 +137,15 @@ def test_damaged_record_is_rejected_and_other_records_are_stored(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("image", "told"),
+    ("image", "message"),
     [
         (np.zeros((2, 2, 3), np.uint8), "its record 0 is an array of pixels, not an image"),
         (None, "its record 0 has no"),
     ],
 )
-def test_store_without_files_is_refused(tmp_path: Path, image: Any, told: str) -> None:
+def test_store_without_files_is_refused(tmp_path: Path, image: Any, message: str) -> None:
     write_store([Record(image=image, label=1), Record(image=photo(1))], tmp_path / "a.lmdb")
-    with pytest.raises(SourceError, match=rf"a\.lmdb: {told}.*; dbloader copy copies a store as it is$"):
+    with pytest.raises(SourceError, match=rf"a\.lmdb: {message}.*; dbloader copy copies a store as it is$"):
         convert(tmp_path / "a.lmdb", tmp_path / "b.lmdb")
     write_store([Record("1.jpg", image=photo(1)), Record("2", image=image)], tmp_path / "c.lmdb")
     assert convert(tmp_path / "c.lmdb", tmp_path / "d.lmdb").rejected == 1

@@ -29,16 +29,8 @@ from dbloader.sources.tar import TarSource, read_tars
 from tests.support.children import in_child
 from tests.support.conversion import records, report_lines
 from tests.support.images import photo, plant_photos
+from tests.support.sources import pack
 from tests.support.tallies import contents, entries, problems, tally_of, warnings_of
-
-
-def pack(path: Path, files: Mapping[str, bytes]) -> Path:
-    with tarfile.open(path, "w") as tar:
-        for name, data in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
-    return path
 
 
 def source_of(*paths: Path) -> TarSource:

@@ -58,18 +58,18 @@ class Keeping:
 
 def main(root: str, place: str) -> None:
     """Convert a folder with Dask's client and with Dask's executor. Each time, kill a worker while it makes a part."""
-    told: dict[str, list[Any]] = {"digests": [], "kills": []}
+    found: dict[str, list[Any]] = {"digests": [], "kills": []}
     with LocalCluster(n_workers=2, **OPTIONS) as cluster, Client(cluster) as client:
         for executor in (Keeping(client), client.get_executor()):
             killer = Killer(random.Random(0), 0.0, 1)
             killer.start()
             try:
-                told["digests"].append(convert(root, place, shards=6, executor=executor, overwrite=True).digest)
+                found["digests"].append(convert(root, place, shards=6, executor=executor, overwrite=True).digest)
             finally:
                 killer.ended.set()
                 killer.join()
-            told["kills"].append(killer.kills.total())
-    print(json.dumps(told))
+            found["kills"].append(killer.kills.total())
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

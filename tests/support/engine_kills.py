@@ -189,8 +189,8 @@ def run_engine(engine: str, kills: int, seed: int, folder: Path) -> None:
     root = plant_photos(folder / "images", FILES, width=320, height=240)
     plant_kinds(root, "half", "text", "no end marker", "dangling link", "png", "webp")
     report = convert(root, folder / "whole.lmdb")
-    told = Path(report.report_file).read_text()
-    whole = Whole(root, report.digest, documents(report.place), told, report.seconds)
+    lines = Path(report.report_file).read_text()
+    whole = Whole(root, report.digest, documents(report.place), lines, report.seconds)
     with cluster_of(engine, folder) as kill_node:
         for shards in SHARDS:
             generator = random.Random(f"{seed} {engine} {shards}")

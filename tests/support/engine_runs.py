@@ -136,17 +136,17 @@ def by_engine(name: str, folder: Path) -> str:
     """Convert with an engine, check that the digest equals the digest of one file, and describe the result."""
     root = plant_photos(folder / "images", 200, width=320, height=240)
     plant_kinds(root, *KINDS)
-    digest, place, told = convert(root, folder / "one.lmdb").digest, folder / "out.lmdb", ""
+    digest, place, result = convert(root, folder / "one.lmdb").digest, folder / "out.lmdb", ""
     if name in ("spark", "beam"):
         plan = plan_conversion(root, place, SHARDS)
-        told = (by_spark if name == "spark" else by_beam)(str(place), plan.parts)
+        result = (by_spark if name == "spark" else by_beam)(str(place), plan.parts)
         same = publish(place).digest == digest
     else:
         with executor_of(name, folder) as executor:
             same = convert(root, place, shards=SHARDS, executor=executor).digest == digest
     if not same:
         raise AssertionError(f"{name} made another digest")
-    return f"the digest of one file{told}"
+    return f"the digest of one file{result}"
 
 
 def check_job_file() -> str:
@@ -171,10 +171,10 @@ def check_job_file() -> str:
 def run(name: str, folder: Path) -> None:
     """Try one engine, and print a row of the table."""
     begun = time.monotonic()
-    told = check_job_file() if name == "kubernetes" else by_engine(name, folder)
+    result = check_job_file() if name == "kubernetes" else by_engine(name, folder)
     package = PACKAGES[name]
     what = f"{package[0]} {version(package[0])}" if package else f"Python {sys.version.split()[0]}"
-    print(f"| {name} | {what} | {told} | {time.monotonic() - begun:.0f} |", flush=True)
+    print(f"| {name} | {what} | {result} | {time.monotonic() - begun:.0f} |", flush=True)
 
 
 def main(names: list[str]) -> int:

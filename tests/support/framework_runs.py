@@ -275,7 +275,7 @@ def accumulated(loader: Any) -> list[str]:
         if applied != [*range(3, STEPS, 3), STEPS]:
             wrong.append(f"applied after batches {applied} of {STEPS}")
     if accelerator.gradient_state.end_of_dataloader:
-        wrong.append("the end of the loader is still told after it")
+        wrong.append("the end of the loader is still visible after it")
     return wrong
 
 

@@ -7,6 +7,7 @@ import json
 import pickle
 import tarfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,15 @@ def coco(at: Path) -> dict[str, Any]:
     return {"source": at / "files", "listing": at / "coco.json"}
 
 
+def pack(path: Path, files: Mapping[str, bytes]) -> Path:
+    with tarfile.open(path, "w") as out:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            out.addfile(member, io.BytesIO(data))
+    return path
+
+
 def tar(at: Path) -> dict[str, Any]:
     with tarfile.open(at / "all.tar", "w") as out:
         out.add(at / "files", "train")
@@ -70,14 +80,11 @@ def tar(at: Path) -> dict[str, Any]:
 
 
 def webdataset(at: Path) -> dict[str, Any]:
-    with tarfile.open(at / "shard-0.tar", "w") as out:
-        for key in ("2", "1"):
-            files = {"jpg": photo(int(key)), "cls": key.encode(), "json": b'{"a": [1]}', "txt": b"t"}
-            for extension, data in files.items():
-                member = tarfile.TarInfo(f"{key}.{extension}")
-                member.size = len(data)
-                out.addfile(member, io.BytesIO(data))
-    return {"source": at / "shard-0.tar"}
+    files: dict[str, bytes] = {}
+    for key in ("2", "1"):
+        files |= {f"{key}.jpg": photo(int(key)), f"{key}.cls": key.encode()}
+        files |= {f"{key}.json": b'{"a": [1]}', f"{key}.txt": b"t"}
+    return {"source": pack(at / "shard-0.tar", files)}
 
 
 def zipped(at: Path) -> dict[str, Any]:

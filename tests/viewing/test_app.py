@@ -140,14 +140,14 @@ def test_server_refuses_a_malformed_request_and_answers_the_next(opened: Opened,
     assert opened.ask("/api/stores").status == 200
 
 
-def test_bug_shows_a_sentence_in_the_page_and_a_traceback_in_the_terminal() -> None:
-    told: list[str] = []
-    state = ViewerState([], told.append)
+def test_bug_shows_one_sentence_and_prints_a_traceback() -> None:
+    printed: list[str] = []
+    state = ViewerState([], printed.append)
     with served(state, ("/bug", lambda _: 1 / 0, False)) as (port, _):
         answer = ask(port, "/bug")
     error = "this is a bug of dbloader: ZeroDivisionError: division by zero"
     assert (answer.status, json.loads(answer.body)) == (500, {"error": error})
-    assert (told[0], told[-1]) == ("Traceback (most recent call last):", "ZeroDivisionError: division by zero")
+    assert (printed[0], printed[-1]) == ("Traceback (most recent call last):", "ZeroDivisionError: division by zero")
 
 
 def test_routes_accept_only_integers_and_fixed_names() -> None:

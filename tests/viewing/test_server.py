@@ -69,7 +69,7 @@ def test_server_ends_when_its_command_is_killed(store: Path) -> None:
 
 
 @pytest.mark.slow
-def test_file_that_crashes_the_process_ends_the_viewer_with_one_line(store: Path, tmp_path: Path) -> None:
+def test_viewer_ends_with_one_line_if_a_file_crashes_its_process(store: Path, tmp_path: Path) -> None:
     place = tmp_path / "cut.lmdb"
     place.write_bytes(store.read_bytes())
     with viewer(place, "--port", "0", **NO_DISPLAY) as running, browser(running.link) as client:
@@ -120,7 +120,7 @@ def test_password_is_in_no_line_page_or_error(tmp_path: Path, mongod_with_users:
 # Ports and hosts
 
 
-def test_default_port_is_the_next_free_port_and_a_given_port_is_never_replaced(store: Path) -> None:
+def test_next_free_port_replaces_only_the_default_port(store: Path) -> None:
     with dbloader.view(store) as first, dbloader.view(store) as second:
         assert 7878 <= first.port < second.port
         with pytest.raises(OptionError, match=f"^port {first.port} of 127.0.0.1 is taken: choose another port"):

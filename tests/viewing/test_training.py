@@ -229,8 +229,8 @@ def test_epochs_of_a_record_list_the_ranks_and_steps_that_receive_it(place: Path
             assert sorted({entry["epoch"] for entry in entries}) == list(range(12))
             for epoch in range(2):
                 now = [entry for entry in entries if entry["epoch"] == epoch]
-                told = [(entry["rank"], entry["step"], entry["position"]) for entry in now]
-                assert sorted(told, key=str) == sorted(found[epoch, index], key=str)
+                shares = [(entry["rank"], entry["step"], entry["position"]) for entry in now]
+                assert sorted(shares, key=str) == sorted(found[epoch, index], key=str)
 
 
 def test_crops_in_the_epochs_of_a_record_equal_the_crops_in_its_batches(place: Path) -> None:

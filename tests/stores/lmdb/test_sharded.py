@@ -81,7 +81,7 @@ class TestShardedStore(FileBackend, ProcessesContract, ReadingContract):
 
 
 @pytest.mark.parametrize("fields", [[MAX_FIELDS + 1, 0], [MAX_FIELDS, 1]])
-def test_store_with_too_many_fields_has_no_field_columns_of_its_shards(tmp_path: Path, fields: list[int]) -> None:
+def test_store_with_too_many_fields_has_no_field_columns(tmp_path: Path, fields: list[int]) -> None:
     first, second = ({f"{number} {place}": place for number in range(count)} for place, count in enumerate(fields))
     records = [Record(fields={**first, "score": 1})] * (CHUNK + 1) + [Record(fields={**second, "score": 2})]
     manifest = write_shards(str(tmp_path / "store.lmdb"), records, [CHUNK + 1])

@@ -171,14 +171,14 @@ def test_lmdb_file_of_another_program_is_refused_and_kept(
         assert txn.get(b"key") == b"value"
 
 
-def test_file_that_lmdb_has_open_raises_an_error_that_is_not_damage(place: Path) -> None:
+def test_file_open_in_lmdb_is_an_error_but_not_damage(place: Path) -> None:
     with lmdb.open(str(place), subdir=False, lock=False), open_store(place) as store:
         with pytest.raises(StoreError, match="is already open in this process") as caught:
             len(store)
         assert not isinstance(caught.value, DamagedStoreError)
 
 
-def test_too_many_open_files_raise_an_error_that_is_not_damage(place: Path) -> None:
+def test_too_many_open_files_are_an_error_but_not_damage(place: Path) -> None:
     def exhaust() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
         store = open_store(place)

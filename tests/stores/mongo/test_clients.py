@@ -56,7 +56,7 @@ def test_stores_of_a_process_share_one_client(mongod: Mongod, mongod_uri: str) -
     del stores, store
     gc.collect()
     for thread in [thread for thread in threading.enumerate() if "pymongo" in thread.name]:
-        thread.join(60)  # the closed client has told it to end
+        thread.join(60)  # closing the client ends it
         assert not thread.is_alive(), thread.name
 
 
@@ -83,7 +83,7 @@ def test_keeping_an_error_does_not_keep_the_client_open(place: str, monkeypatch:
     with open_store(place) as store, pytest.raises(StoreAccessError) as kept:
         len(store)
     for thread in set(threading.enumerate()) - before:
-        thread.join(5)  # the closed client has told it to end
+        thread.join(5)  # closing the client ends it
         assert not thread.is_alive(), (thread.name, kept)
 
 

@@ -163,9 +163,9 @@ def test_too_long_scan_raises_with_remedy(
             stack.enter_context(mongod.fail_point("find", times=1, block_s=2.0))
             query = {"caption": "x"}
         message = r"store: the server has not finished a search within 0\.5 s: make an index of"
-        with pytest.raises(StoreError, match=message) as told:
+        with pytest.raises(StoreError, match=message) as caught:
             store.matching(query)  # type: ignore[attr-defined]
-        assert not isinstance(told.value, StoreUnreachableError)
+        assert not isinstance(caught.value, StoreUnreachableError)
 
 
 @pytest.mark.slow
