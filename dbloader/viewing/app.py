@@ -211,11 +211,11 @@ def _rows(request: ViewerRequest) -> dict[str, Any]:
 
 
 def _summary(request: ViewerRequest) -> dict[str, Any]:
-    return summary.count(request.selections, request.text("q"))
+    return summary.count(request.selections, request.text("q"), request.text("axes"))
 
 
 def _field_values(request: ViewerRequest) -> dict[str, Any]:
-    return summary.field(request.selections, request.text("q"), request.text("name"))
+    return summary.field(request.selections, request.text("q"), request.text("name"), request.text("axes"))
 
 
 def _compare(request: ViewerRequest) -> dict[str, Any]:

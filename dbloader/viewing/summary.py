@@ -72,18 +72,24 @@ def _damaged(selections: Selections) -> Any:
     return []
 
 
-def count(selections: Selections, text: str) -> dict[str, Any]:
+def count(selections: Selections, text: str, axes: str = "") -> dict[str, Any]:
     """Return the counts of a selection by label, size, format and event.
 
     ``labels`` is a list of pairs: a label (None for no label), and the number of its records. The list is empty for a
     store with more than 65,536 labels. ``histograms`` has the `histogram` of each size. ``formats`` is None if counting
     formats would have to read records. ``problem`` is the reason why the events cannot be read, or None.
+
+    Args:
+        selections: Evaluates the query.
+        text: The query.
+        axes: The scales of some histograms, such as ``"width:log,bytes:linear"``.
     """
-    return selections.counts.get(selections.key(text), lambda: _count(selections, text))
+    return selections.counts.get((selections.key(text), axes), lambda: _count(selections, text, axes))
 
 
-def _count(selections: Selections, text: str) -> dict[str, Any]:
+def _count(selections: Selections, text: str, axes: str) -> dict[str, Any]:
     indices = selections.select(text)
+    chosen = _axes(axes)
     manifest = selections.store.manifest
     everything = isinstance(indices, range)
     formats = manifest.formats if everything else None
@@ -96,7 +102,7 @@ def _count(selections: Selections, text: str) -> dict[str, Any]:
     return {
         "count": len(indices),
         "labels": [] if manifest.label_counts is None else _count_labels(selections, indices),
-        "histograms": {what: histogram(selections, text, what) for what in SIZES},
+        "histograms": {what: histogram(selections, text, what, chosen.get(what, "")) for what in SIZES},
         "formats": formats,
         "events": {event: len(some) if everything else _common(some, indices) for event, some in events.items()},
         "problem": problem,
@@ -119,7 +125,7 @@ def _common(some: Array, indices: Array) -> int:
     return int(np.count_nonzero(indices[at] == some)) if len(indices) else 0
 
 
-def histogram(selections: Selections, text: str, what: str) -> dict[str, Any]:
+def histogram(selections: Selections, text: str, what: str, axis: str = "") -> dict[str, Any]:
     """Return the histogram of a column for the records that match a query.
 
     ``edges`` and ``counts`` describe the bins. A bin contains its lower edge but not its upper edge; the last bin
@@ -133,31 +139,38 @@ def histogram(selections: Selections, text: str, what: str) -> dict[str, Any]:
         selections: Evaluates the query.
         text: The query.
         what: The column: a size, or a field with numbers.
+        axis: The scale, "log" or "linear"; "" chooses it from the values.
     """
     indices, columns = selections.select(text), selections.columns
     if not isinstance(indices, range) and re.search(rf"(?<![\w.]){re.escape(what)}\"?\s*[<>=!]", text):
-        return {**_histogram(columns, what, indices), "all": None}
-    found = selections.histograms.get(what, lambda: _histogram(columns, what, range(len(selections.store))))
+        return {**_histogram(columns, what, indices, axis), "all": None}
+    found = selections.histograms.get(
+        (what, axis), lambda: _histogram(columns, what, range(len(selections.store)), axis)
+    )
     if isinstance(indices, range):
         return {**found, "all": None}
     counts, ends = _count_bins(columns, what, indices, found["edges"][1:-1])
     return {**found, "counts": counts[: len(found["counts"])], "ends": ends, "all": found["counts"]}
 
 
-def field(selections: Selections, text: str, name: str) -> dict[str, Any]:
+def field(selections: Selections, text: str, name: str, axes: str = "") -> dict[str, Any]:
     """Return the values of a field that has a column, for the records that match a query.
 
-    For numbers, this is a `histogram`. For bools and texts, ``values`` are the 200 most
+    For numbers, this is a `histogram`, and ``axes`` is as in `count`. For bools and texts, ``values`` are the 200 most
     frequent values, each with its number of records. ``different`` is the number of different values in the store.
 
     Raises:
         OptionError: The store has no such column.
     """
     if _checked(selections, name, ("bool", "float", "int", "text")) in ("float", "int"):
-        return histogram(selections, text, name)
+        return histogram(selections, text, name, _axes(axes).get(name, ""))
     counts, texts = _count_values(selections.columns, name, selections.select(text)), selections.columns.texts(name)[1]
     common = sorted(((text, counts[number]) for number, text in enumerate(texts)), key=lambda row: -row[1])
     return {"values": common[:_MOST_VALUES], "different": len(common)}
+
+
+def _axes(axes: str) -> dict[str, str]:
+    return dict(axis.partition(":")[::2] for axis in axes.split(","))
 
 
 def _count_values(columns: Columns, what: str, indices: Any) -> Counter[int]:
@@ -207,9 +220,9 @@ def _checked(selections: Selections, name: str, kinds: Collection[str]) -> str:
     return known[name]
 
 
-def _histogram(columns: Columns, what: str, indices: Any) -> dict[str, Any]:
+def _histogram(columns: Columns, what: str, indices: Any, axis: str) -> dict[str, Any]:
     sampled = _finite(columns, what, np.asarray(indices[:: max(1, len(indices) // _SAMPLED)], np.int64))
-    inner, scale = _edges(sampled, is_wide=what == "bytes")
+    inner, scale = _edges(sampled, axis or ("log" if what == "bytes" else ""))
     counts, ends = _count_bins(columns, what, indices, inner)
     filled = np.flatnonzero(counts).tolist()
     if not filled:
@@ -238,7 +251,7 @@ def _finite(columns: Columns, what: str, indices: Any) -> Array:
     return values[known & np.isfinite(values)]
 
 
-def _edges(values: Array, *, is_wide: bool) -> tuple[list[float], str]:
+def _edges(values: Array, axis: str) -> tuple[list[float], str]:
     """Return up to 41 round numbers, ascending, and their scale.
 
     All values but the lowest and the highest 0.5 % are between the first and the last of these numbers.
@@ -249,7 +262,7 @@ def _edges(values: Array, *, is_wide: bool) -> tuple[list[float], str]:
     if whole and int(values.max()) - int(values.min()) < _BINS:
         return [*range(int(values.min()), int(values.max()) + 2)], ""
     first, last = np.percentile(values, (0.5, 99.5)).tolist()
-    if first > 0 and (is_wide or last > _WIDE * first):
+    if first > 0 and axis != "linear" and (axis == "log" or last > _WIDE * first):
         scale = "log"
         decades = max(1, math.ceil(math.log10(last) - math.log10(first)))
         a_decade = min(20, _BINS // decades or _BINS / decades)

@@ -157,7 +157,7 @@ def test_focus_follows_the_search_and_the_record(tabs: Tabs, photos: Site, damag
     expect(page.locator("#search")).to_be_focused()  # so the user can correct the query
 
 
-def test_colors_follow_the_system(tabs: Tabs, photos: Site, damaged: str) -> None:
+def test_colors_follow_the_system_until_the_user_chooses(tabs: Tabs, photos: Site, damaged: str) -> None:
     page = settled(tabs.open(photos, refused=damaged))
 
     def brightness() -> int:
@@ -167,3 +167,8 @@ def test_colors_follow_the_system(tabs: Tabs, photos: Site, damaged: str) -> Non
     assert brightness() > 600
     page.emulate_media(color_scheme="dark")
     assert brightness() < 150
+    page.locator("#theme").click()
+    assert brightness() > 600
+    page.reload()
+    settled(page)
+    assert brightness() > 600

@@ -115,10 +115,11 @@ def test_joined_columns_are_searched_sorted_and_counted(tmp_path: Path, store: S
         [math.nan] * 7,
     ],
 )
-def test_histogram_of_a_field_counts_every_finite_value(store: Store, values: list[float]) -> None:
+@pytest.mark.parametrize("axis", ["", "log", "linear"])
+def test_histogram_of_a_field_counts_every_finite_value(store: Store, values: list[float], axis: str) -> None:
     selections = Selections(store, {"loss": FieldColumn("float", np.array(values))})
     finite = [value for value in values if math.isfinite(value)]
-    found = summary.field(selections, "", "loss")
+    found = summary.field(selections, "", "loss", f"loss:{axis}")
     json.dumps(found, allow_nan=False)
     check_histogram(found, finite)
     assert len(selections.select("loss<=0")) == sum(value <= 0 for value in values)

@@ -39,6 +39,10 @@ def histograms(tmp_path: Path, records: list[Record]) -> dict[str, Any]:
         selections = Selections(store)
         found: dict[str, Any] = summary.count(selections, "")["histograms"]
         for what, value_of in SIZES.items():
+            for axis in ("log", "linear"):
+                other = summary.histogram(selections, "", what, axis)
+                check_histogram(other, [value_of(record) for record in records])
+                assert other["scale"] in ("", axis)
             check_histogram(found[what], [value_of(record) for record in records])
             edges, counts = found[what]["edges"], found[what]["counts"]
             for number in range(0, len(counts), 9):

@@ -3,7 +3,7 @@
 /** The entries of /api/stores, one for each store. start.js fills it before it shows a view. */
 export const stores = [];
 
-const SHARED = ["store", "q", "sort", "at", "px", "selected", "over"]; // parameters of all views; every other parameter belongs to one view
+const SHARED = ["store", "q", "sort", "axes", "at", "px", "selected", "over"]; // parameters of all views; every other parameter belongs to one view
 const NUMBERS = {store: 0, at: 0, px: 160, index: 0, opacity: 70};
 const NO_DATABASE = 503; // the status of the viewer's reply when MongoDB does not answer
 const [SLOW_MS, ASK_AGAIN_MS] = [500, 1000];

@@ -1,11 +1,18 @@
 /** A histogram. The user chooses a range with a click, a drag, or the arrow keys and Enter. */
-import {counted, make} from "./app.js";
+import {counted, go, make, state} from "./app.js";
 
 const HIGH = 40;
+const SCALES = {log: "logarithmic", linear: "linear"};
 
 /** Return a number as text: all digits of an integer, six of others. Rounding to 12 digits first makes 0.3 of 0.1 + 0.2. `roundingMode` keeps a bound a bound: "floor" or "ceil". */
 export const exact = (number, roundingMode = "halfExpand") =>
   Number.isInteger(number) ? counted(number) : Number(number.toPrecision(12)).toLocaleString("en-US", {maximumSignificantDigits: 6, roundingMode});
+
+/** Show the axis of a histogram as "log" or "linear". The URL contains it, as in axes=bytes:linear,width:log. */
+function choose(name, scale) {
+  const others = (state().axes ?? "").split(",").filter((axis) => axis && !axis.startsWith(`${name}:`));
+  go({axes: [...others, `${name}:${scale}`].join()}, {replace: true});
+}
 
 class Bars extends HTMLElement {
   connectedCallback() {
@@ -21,9 +28,9 @@ class Bars extends HTMLElement {
     this.chosenRange = make("span", {class: "range"});
     this.least = make("span");
     this.greatest = make("span");
-    this.scale = make("span");
+    this.axis = make("button", {class: "axis"});
     this.append(make("div", {class: "ends"}, make("b", {}, this.getAttribute("name")), this.chosenRange), this.svg,
-      make("div", {class: "ends"}, this.least, this.scale, this.greatest));
+      make("div", {class: "ends"}, this.least, this.axis, this.greatest));
     const at = (event) => {
       const box = this.svg.getBoundingClientRect();
       return Math.max(0, Math.min(this.counts.length - 1, Math.floor(((event.clientX - box.left) / box.width) * this.counts.length)));
@@ -67,7 +74,11 @@ class Bars extends HTMLElement {
     this.ends = all && ends ? `${exact(ends[0], "floor")} to ${exact(ends[1], "ceil")}` : "";
     this.least.textContent = exact(edges[0], "floor");
     this.greatest.textContent = exact(edges.at(-1), "ceil");
-    this.scale.textContent = scale === "log" ? "logarithmic" : "";
+    const other = scale === "log" ? "linear" : "log";
+    this.axis.hidden = !scale || edges[0] <= 0;
+    this.axis.textContent = SCALES[scale] ?? "";
+    this.axis.title = this.axis.ariaLabel = `The axis of ${name} is ${SCALES[scale]}: make it ${SCALES[other]}`;
+    this.axis.onclick = () => choose(name, other);
     this.mark(-1, -1);
   }
 

@@ -20,14 +20,14 @@ class Field extends HTMLElement {
     this.append(this.details);
   }
 
-  async show({store, q}) {
-    const name = this.getAttribute("name"), key = `${store} ${q} ${stores[store].marks.revision}`;
+  async show({store, q, axes}) {
+    const name = this.getAttribute("name"), key = `${store} ${axes} ${q} ${stores[store].marks.revision}`;
     if (!this.details.open || key === this.key) return;
     this.key = key;
     this.stop?.abort();
     const {signal} = (this.stop = new AbortController());
     try {
-      const found = await api(`/api/${store}/field`, {name, q}, signal);
+      const found = await api(`/api/${store}/field`, {name, q, axes}, signal);
       if (!signal.aborted) this.draw(name, found);
     } catch (error) {
       if (signal.aborted) return;

@@ -63,7 +63,7 @@ class Sidebar extends HTMLElement {
     }
     for (const field of this.fields.querySelectorAll("db-field")) field.show(now);
     showMarks(this.marks, now.store);
-    const key = `${now.store} ${now.q} ${stores[now.store].marks.revision}`;
+    const key = `${now.store} ${now.axes} ${now.q} ${stores[now.store].marks.revision}`;
     if (key === this.key) return;
     this.key = key;
     this.stop?.abort();
@@ -73,7 +73,7 @@ class Sidebar extends HTMLElement {
     this.chips.replaceChildren(...chips());
     this.facts.ariaBusy = "true";
     try {
-      const facts = await api(`/api/${now.store}/summary`, {q: now.q}, signal);
+      const facts = await api(`/api/${now.store}/summary`, {q: now.q, axes: now.axes}, signal);
       if (signal.aborted) return;
       this.draw(now, facts);
     } catch (error) {

@@ -22,6 +22,13 @@ function show() {
   if (!shown) go({view: "grid"}, {replace: true});
 }
 
+function theme(chosen) {
+  if (chosen) document.documentElement.dataset.theme = chosen;
+  else delete document.documentElement.dataset.theme;
+  find("#theme").textContent = {light: "☀", dark: "☾"}[chosen ?? ""] ?? "◐";
+  find("#theme").ariaLabel = find("#theme").title = `Colors: ${chosen ?? "same as the system"}`;
+}
+
 /** Show a note at the bottom of the page if the store was replaced or removed. */
 async function checkStore() {
   const {note} = await api(`/api/${state().store}/note`).catch((error) => ({note: error.message}));
@@ -29,6 +36,12 @@ async function checkStore() {
 }
 
 async function start() {
+  theme(localStorage.getItem("theme"));
+  find("#theme").onclick = () => {
+    const next = {light: "dark", dark: ""}[localStorage.getItem("theme") ?? ""] ?? "light";
+    localStorage.setItem("theme", next);
+    theme(next || null);
+  };
   find("#menu").onclick = () => menu(!document.body.classList.contains("menu"));
   find("#help").onclick = help;
   find("#home").onclick = (event) => { event.preventDefault(); go({view: null, q: null, at: null}); };
