@@ -49,6 +49,7 @@ from dbloader.viewing.selection import Selections
 from dbloader.viewing.sorting import ODD, find_position
 from dbloader.viewing.thumbnails import Thumbnails
 from dbloader.viewing.training_options import Options
+from dbloader.viewing.training_process import Training
 
 if TYPE_CHECKING:
     import os
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from dbloader.datasets.mixture import Mixture
     from dbloader.stores.base import Store
 
     _Function = Callable[["ViewerRequest"], Any]
@@ -81,8 +81,7 @@ class ViewerState:
     Args:
         stores: The stores. Several threads read them.
         tell: Called with each line for the person who started the viewer.
-        transform: The user's transform for the training view; None for the default of `create_loader`.
-        mixture: A mixture of the stores, whose training is shown.
+        training: The training view; None for a training view without a transform.
         listing: A listing whose columns are joined to the records of each store.
         read_only: Do not let the page set marks.
 
@@ -96,13 +95,12 @@ class ViewerState:
         self,
         stores: Sequence[Store],
         tell: Callable[[str], object] = lambda _: None,
-        transform: Callable[..., Any] | None = None,
-        mixture: Mixture | None = None,
+        training: Training | None = None,
         listing: str | os.PathLike[str] | None = None,
         *,
         read_only: bool = False,
     ) -> None:
-        self.stores, self.tell, self.transform, self.mixture = stores, tell, transform, mixture
+        self.stores, self.tell, self.training = stores, tell, training or Training(stores)
         self.thumbnails = Thumbnails()
         self.selections = [
             Selections(store, None if listing is None else join_listing(store, listing, tell)) for store in stores
@@ -113,9 +111,10 @@ class ViewerState:
         self.answers = itertools.count(1)
 
     def close(self) -> None:
-        """End the searches for duplicates."""
+        """End the searches for duplicates and the process of the training view."""
         for search in self.searches:
             search.stop()
+        self.training.close()
 
 
 class ViewerRequest:
@@ -290,19 +289,12 @@ def _picture(request: ViewerRequest, data: bytes, headers: dict[str, str]) -> Re
 
 def _training(request: ViewerRequest, function: str, *arguments: int) -> Any:
     """Call a function of ``training`` with the options in a request. The first call imports torch."""
-    try:
-        from dbloader.viewing import training
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise OptionError("this page needs torch, which is not installed here: pip install torch") from error
     defaults = Options()._asdict()
     options: Any = {name: request.text(name, defaults.pop(name)) for name in ("size", "state")}
     options["drop_last"] = request.integer("drop_last", int(defaults.pop("drop_last")), most=1) == 1
     for name, default in defaults.items():
         options[name] = request.integer(name, default, least=-_LARGEST if name == "seed" else 0)
-    shown = request.store if request.state.mixture is None else request.state.mixture
-    return getattr(training, function)(shown, *arguments, Options(**options), request.state.transform)
+    return request.state.training.call(function, request.number, *arguments, Options(**options))
 
 
 def _seen(request: ViewerRequest) -> Response:

@@ -18,7 +18,6 @@ from dbloader.conversion.parallel import return_large_blocks
 from dbloader.errors import DBLoaderError, OptionError
 from dbloader.stores.mongo.uri import is_mongo, parse
 from dbloader.stores.open import open_store
-from dbloader.viewing.training_options import load_transform
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,16 +51,18 @@ class View:
         host: str = "127.0.0.1",
         port: int | None = None,
         tell: Callable[[str], object] = lambda _: None,
-        transform: Callable[..., Any] | None = None,
+        transform: Callable[..., Any] | str | None = None,
         listing: str | os.PathLike[str] | None = None,
         *,
         read_only: bool = False,
+        own_process: bool = False,
     ) -> None:
         try:
             import uvicorn
 
             from dbloader.viewing.app import ViewerState, create_app
             from dbloader.viewing.guard import Connection, Guard
+            from dbloader.viewing.training_process import Training
         except ModuleNotFoundError as error:
             if error.name not in ("starlette", "uvicorn"):
                 raise
@@ -74,7 +75,8 @@ class View:
             server = opened.enter_context(_listen(host, port))
             self.address, self.port = server.getsockname()[:2]
             self.is_public = not ipaddress.ip_address(self.address).is_loopback
-            state = ViewerState(stores, tell, transform, mixture, listing, read_only=read_only)
+            training = Training(stores, transform, mixture, own_process=own_process)
+            state = ViewerState(stores, tell, training, listing, read_only=read_only)
             opened.callback(state.close)
             self.marks = state.marks[0]
             self._guard = Guard(
@@ -184,8 +186,7 @@ def serve(
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed, and the server has ended.
     """
-    loaded = None if transform is None else load_transform(transform)
-    with View(places, host, port, tell, loaded, listing, read_only=read_only) as running:
+    with View(places, host, port, tell, transform, listing, read_only=read_only, own_process=True) as running:
         url = running.url
         tell(f"Open {url}")
         if running.is_public:

@@ -23,7 +23,7 @@ import dbloader
 from dbloader import convert
 from dbloader.decoding import RandomResizedCrop
 from dbloader.errors import NotAStoreError, OptionError, StoreNotFoundError
-from dbloader.viewing.training_options import load_transform
+from dbloader.viewing.training_process import load_transform
 from tests.support.images import WAIT_S, plant, plant_photos, run, wait_until
 from tests.support.mongo import Mongod
 from tests.support.viewer import ask, browser, viewer

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import multiprocessing
 import os
+import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +16,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dbloader import convert
+from dbloader import convert, copy_store
+from dbloader.viewing import training_process
 from tests.package.test_without_torch import BLOCKER
 from tests.support.images import encoded, plant, plant_photos, run, scene
 from tests.support.viewer import browser, viewer
@@ -71,6 +75,7 @@ def test_transform_from_the_current_directory_is_applied(
     with viewer(place, "--port", 0, "--transform", "my_transforms:gray") as running, browser(running.link) as client:
         batch = client.get("/api/0/training?batch_size=8").json()
         assert "transform" in batch["transform"]
+        assert running.process.pid not in with_torch(running.process.pid)
         assert not batch["repeatable"]
         for sample in batch["samples"]:
             seen = client.get(f"/seen/0/{sample['index']}?position={sample['position']}")
@@ -83,7 +88,7 @@ def test_transform_from_the_current_directory_is_applied(
     plant(tmp_path, {"ends.py": b"raise SystemExit(0)"})
     done = run("view", place, "--transform", "ends:transform")
     assert done.status == 2
-    assert "ends:transform cannot be loaded: SystemExit: 0" in done.stderr
+    assert "ends:transform cannot be loaded: its import ended the process" in done.stderr
     done = run("view", place, "--transform", "os:sep")
     assert done.status == 2
     assert done.stderr == "Error: the transform os:sep must be a callable, or a function that returns one, got '/'\n"
@@ -124,3 +129,38 @@ def test_decoded_images_do_not_stay_in_memory(tmp_path: Path) -> None:
         with ThreadPoolExecutor(16) as pool:
             [*pool.map(see, range(48))]
         assert anonymous(running.process.pid) - before < 90_000_000
+
+
+def with_torch(session: int) -> list[int]:
+    """Return the processes of a session that have loaded torch."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            if os.getsid(int(path.name)) == session and "libtorch" in (path / "maps").read_text():
+                found.append(int(path.name))
+    return found
+
+
+def test_torch_runs_in_a_process_that_is_restarted_and_ends(place: str) -> None:
+    with viewer(place, "--no-open") as running, browser(running.link) as client:
+        session = running.process.pid
+        batch = client.get("/api/0/training?batch_size=3").json()
+        (process,) = with_torch(session)
+        os.kill(process, signal.SIGKILL)  # as if the process had ended after idling
+        assert client.get("/api/0/training?batch_size=3").json() == batch
+        (process,) = with_torch(session)
+        copy_store(place, f"{place}.copy", where="index:0")
+        Path(f"{place}.copy").replace(place)
+        os.kill(process, signal.SIGKILL)
+        answer = client.get("/api/0/training?batch_size=3")
+        assert (answer.status_code, answer.json()["error"][:13]) == (400, "another store")
+        running.stop(signal.SIGKILL)
+        while with_torch(session):
+            time.sleep(0.1)
+
+
+def test_idle_training_process_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_process, "_IDLE_S", 0)
+    ours, other = multiprocessing.Pipe()
+    with ours, other:
+        training_process._answer(other, [])
