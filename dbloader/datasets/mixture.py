@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Mapping
 from fractions import Fraction
@@ -21,7 +22,7 @@ from typing_extensions import override
 from dbloader._describe import short_repr
 from dbloader._options import check_choice, real_number, whole_number
 from dbloader.datasets.fields import check_fields, checked_fields, has_image, image_and_label, names_of
-from dbloader.datasets.store import StoreDataset, checked_place
+from dbloader.datasets.store import StoreDataset
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.open import decode_pil
 from dbloader.errors import DBLoaderError, OptionError, RecordIndexError
@@ -359,13 +360,11 @@ def _open(given: Any, fields: Any) -> list[tuple[Source, Fraction]]:
     while type(given) is Subset:
         own = np.asarray(given.indices, np.int64)
         indices, given = own if indices is None else own[indices], given.dataset
-    if isinstance(given, Dataset) and not isinstance(given, StoreDataset):
-        raise TypeError(
-            "a source must be a place, an LMDBDataset, a MongoDataset, a Subset of one or a mixture, got "
-            f"{type(given).__name__}"
-        )
+    if not isinstance(given, (StoreDataset, str, bytes, os.PathLike)):
+        what = "a place, an LMDBDataset, a MongoDataset, a Subset of one or a mixture"
+        raise TypeError(f"a source must be {what}, got {type(given).__name__}")
     if not isinstance(given, StoreDataset):
-        given = StoreDataset(open_store(checked_place(given, "a place or a dataset")), fields=_without_source(fields))
+        given = StoreDataset(open_store(os.fsdecode(given)), fields=_without_source(fields))
     return [(Source(given.root + ("" if given.where is None else f" ({given.where})"), given, indices), Fraction(1))]
 
 

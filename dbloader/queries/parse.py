@@ -235,8 +235,9 @@ def _number(position: int, key: str, sign: str, text: str) -> float:
         if re.fullmatch("[+-]?[0-9]+", text):
             number = int(text)  # floats are not exact from 2**53 on
     if not math.isfinite(number):
-        examples = f"{key}{sign}5kB" if key == "bytes" else f"{key}{sign}256 or {key}{sign}1e6"
-        raise query_error(position, f"{key}{sign} needs a number, such as {examples}, got {short_repr(text, 50)}")
+        such = f"{key}{sign}" + {"bytes": "5kB", "label": "3"}.get(key, f"256 or {key}{sign}1e6")
+        remedy = f"; class:{text} finds a class by its name" if key == "label" else ""
+        raise query_error(position, f"{key}{sign} needs a number, such as {such}, got {short_repr(text, 50)}{remedy}")
     return number
 
 

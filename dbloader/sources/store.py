@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from typing_extensions import override
@@ -73,15 +73,15 @@ class StoreSource(Source):
             first = store[0]
             if not isinstance(first.image, bytes):
                 raise SourceError(f"{place}: its record 0 {_why_no_file(first)}")
-        self._indices: Any = range(manifest.length) if where is None else find_matching(store, where).tolist()
-        if not self._indices:
+        self._indices = np.asarray(find_matching(store, where or ""))
+        if where is not None and not len(self._indices):
             raise OptionError(f"there is nothing to convert: no record of {place} is found by {where!r}")
 
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
         names = self._store.names()
         columns = (self._store.column(name) for name in ("label", "nbytes", "crc32"))
-        indices = self._indices
+        indices = self._indices.tolist()
         for index, label, nbytes, crc32 in zip(indices, *(column[indices] for column in columns), strict=True):
             name = names[index] or f"record {index}"
             location = _Location(index, int(nbytes), int(crc32))

@@ -76,11 +76,11 @@ def write_html(
         StoreError: The store cannot be read.
         OSError: The file cannot be written.
     """
-    if os.path.lexists(output):  # the user may have given the store itself
-        raise OptionError(f"--html must be a new file, but {os.fspath(output)} exists: move it away")
     path = Path(output)
+    if os.path.lexists(path):  # the user may have given the store itself
+        raise OptionError(f"--html must be a new file, but {path} exists: move it away")
     if not path.parent.is_dir():
-        raise OptionError(f"--html {os.fspath(output)}: there is no folder {path.parent}; make it first")
+        raise OptionError(f"--html {path}: there is no folder {path.parent}; make it first")
     with open_store(place) as store:
         selections = Selections(store, None if listing is None else join_listing(store, listing, tell))
         samples, sheet = _sheet(store, selections.select(where))

@@ -202,6 +202,8 @@ def test_wrong_weights_are_refused(
 def test_wrong_sources_are_refused(places: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="dict from at least one source to its weight"):
         mix([places["a"]])
+    with pytest.raises(TypeError, match=r"^a source must be a place, .*, got dict$"):
+        mix({"a": 1}, by="class")
     with pytest.raises(TypeError, match="got TensorDataset"):
         mix({TensorDataset(torch.zeros(3)): 1})
     with pytest.raises(StoreNotFoundError):

@@ -132,6 +132,7 @@ def test_field_may_have_the_name_of_a_query_keyword() -> None:
         ('cat "abc', 'query, letter 5: a quote is opened and not closed; write it as in name:"a b"'),
         ("cat width<nan", "letter 5: width< needs a number, such as width<256 or width<1e6, got 'nan'"),
         ("width<1e999", "letter 1: width< needs a number, .* got '1e999'"),
+        ("label=cat", "label= needs a number, such as label=3, got 'cat'; class:cat finds a class by its name"),
         ("width<", "letter 1: width< needs a value after it, such as width<256"),
         ("width<0x10", "got '0x10'"),
         ("width:9", "letter 1: width is compared by <, <=, >, >=, =, !=$"),

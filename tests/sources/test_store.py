@@ -47,7 +47,7 @@ def test_conversion_without_options_keeps_all_records(store: Path, tmp_path: Pat
 
 def test_query_selects_the_records_of_a_store(store: Path, tmp_path: Path) -> None:
     with open_store(store) as source:
-        wanted = [name for name in source.names() if name != "b/2.jpg"]
+        wanted, length = [name for name in source.names() if name != "b/2.jpg"], len(source)
     query = "not class:b"
     for shards in (None, 2):
         out = tmp_path / f"some-{shards}.lmdb"
@@ -55,6 +55,8 @@ def test_query_selects_the_records_of_a_store(store: Path, tmp_path: Path) -> No
         with open_store(out) as made:
             assert [*made.names()] == wanted
             assert (report.records, made.manifest.source["where"]) == (2, query)
+    for number, every in enumerate(("", "index>=0")):  # each finds all records
+        assert convert(store, tmp_path / f"all-{number}.lmdb", where=every).records == length
     with pytest.raises(OptionError, match=r"there is nothing to convert: no record of .* is found by 'name:nobody'"):
         convert(store, tmp_path / "none.lmdb", where="name:nobody")
     with pytest.raises(OptionError, match="this store has no field 'size'"):

@@ -123,6 +123,8 @@ def test_existing_report_is_kept_and_a_failure_leaves_no_file(tmp_path: Path) ->
     place = hostile_store(tmp_path / "a.lmdb")
     with pytest.raises(OptionError, match=r"--html must be a new file, but .*a\.lmdb exists"):
         write_html(place, place)
+    with pytest.raises(OptionError, match=r"--html must be a new file, but \. exists"):
+        write_html(place, "")
     with pytest.raises(StoreNotFoundError, match="does not exist"):
         write_html(tmp_path / "none.lmdb", tmp_path / "report.html")
     with pytest.raises(OptionError, match=r"there is no folder .*none; make it first"):
