@@ -11,6 +11,7 @@ import heapq
 import os
 import posixpath
 import shlex
+from collections import Counter
 from copy import deepcopy
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -65,6 +66,10 @@ def scan(folder: str | os.PathLike[str]) -> FolderSource:
             f"{readable(root)}: it contains no class folders ({found}): "
             "put the images of each class into a folder or use --listing FILE"
         )
+    (twice, count), *_ = Counter(map(readable, contents.folders)).most_common(1)
+    if count > 1:
+        what = f"two class folders would both be called {twice!r}, because one name is not valid UTF-8"
+        raise SourceError(f"{readable(root)}: {what}: rename one of them")
     contents.problems.extend(Problem(readable(name), OUTSIDE) for name in contents.images)
     return FolderSource(root, identity, contents, tally)
 

@@ -255,3 +255,9 @@ def test_folder_without_images_is_an_error_with_extensions(tmp_path: Path) -> No
     plant(tmp_path, "cat/1.psd", "cat/2.psd", "cat/README", "dog/")
     with pytest.raises(SourceError, match=r"not one image .* more extensions, found 2 \.psd, found 1 without"):
         only_entries(scan(tmp_path))
+
+
+def test_two_classes_of_the_same_name_are_an_error_before_anything_is_read(tmp_path: Path) -> None:
+    plant(tmp_path, rb"caf\xe9/1.jpg", b"caf\xe9/1.jpg", "cat/1.jpg")
+    with pytest.raises(SourceError, match=r"two class folders would both be called 'caf\\\\xe9', .*: rename one"):
+        scan(tmp_path)
