@@ -119,7 +119,8 @@ class Columns:
     def texts(self, name: str) -> tuple[Array, Sequence[str]]:
         """Return a number for each record, and the text of each number, sorted, for a field of texts or booleans.
 
-        Texts have int32, the least one without a value. Booleans have uint8: 0, 1, or 2 without a value.
+        For a field of texts, the numbers are int32, and a record without a value has the least int32. For booleans,
+        they are uint8: 0, 1, or 2 for no value.
         """
         column = self.field(name)
         if column.kind == "bool":

@@ -56,7 +56,7 @@ class Condition(NamedTuple):
         sign: ``":"``, ``"~"`` (contains), or a comparison.
         value: Its type depends on the key. Sizes and fields of numbers have a float, fields of booleans a bool.
             ``"label"`` has an int or a float; after ``":"``, an int or None (no label). ``"index"`` has an int or a
-            float; after ``":"``, a list of ranges. All others have a text.
+            float; after ``":"``, a list of ranges. The value of every other key is a text.
     """
 
     position: int
