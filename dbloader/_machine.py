@@ -116,10 +116,11 @@ def sigint_blocked() -> Iterator[None]:
     """
     from multiprocessing import resource_tracker
 
-    resource_tracker.ensure_running()  # unblocks SIGINT when it starts
+    resource_tracker.ensure_running()  # before SIGINT is blocked, because starting the tracker unblocks it
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     # The system may send the signal to another thread, such as a thread of OpenBLAS. Then Python would raise
-    # KeyboardInterrupt here in spite of the mask, and a process that gets no data would print a traceback.
+    # KeyboardInterrupt here in spite of the mask. A process that is being started would not get its data,
+    # and would print a traceback.
     interrupts: list[int] = []
     handler = signal.getsignal(signal.SIGINT)
     deferred = callable(handler) and threading.current_thread() is threading.main_thread()

@@ -84,7 +84,7 @@ def _await_closed_clients() -> None:
 
 @pytest.fixture(scope="session")
 def session_mongod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mongod]:
-    """Only for other fixtures. Tests use `mongod` or `mongo_uri`."""
+    """Serve other fixtures. Tests use `mongod` or `mongo_uri`."""
     with needing_a_server(), Mongod(tmp_path_factory.mktemp("mongod")) as server:
         yield server
 
@@ -130,7 +130,7 @@ def mongod_with_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mong
 
 @pytest.fixture(scope="session")
 def session_replica_set(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaSet]:
-    """Only for other fixtures. Tests use `replica_set`."""
+    """Serve other fixtures. Tests use `replica_set`."""
     with needing_a_server(), ReplicaSet(1, tmp_path_factory.mktemp("replica-set")) as servers:
         yield servers
 
@@ -151,7 +151,7 @@ def replica_set_uri(replica_set: ReplicaSet) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def session_three_members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaSet]:
-    """Only for other fixtures. Tests use `three_members`."""
+    """Serve other fixtures. Tests use `three_members`."""
     with needing_a_server(), ReplicaSet(3, tmp_path_factory.mktemp("three-members")) as servers:
         yield servers
 

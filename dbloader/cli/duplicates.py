@@ -52,8 +52,8 @@ def duplicates_command(place: str, other: str | None, *, quiet: bool, as_json: b
 
     Duplicates have the same bytes, or look alike, for example a smaller copy. The file PLACE.duplicates keeps a
     fingerprint of each image, so the next search need not decode images. For MongoDB, this file is
-    DATABASE.COLLECTION.duplicates in the current folder. To remove duplicates, write them by --output FILE, and run
-    dbloader copy PLACE NEW --drop FILE (with two stores, copy OTHER).
+    DATABASE.COLLECTION.duplicates in the current folder. To remove duplicates, list them with --output FILE, then
+    run dbloader copy PLACE NEW --drop FILE. With two stores, copy OTHER instead of PLACE.
     """
     with Meter("Looking", "records", quiet=quiet or as_json) as meter:
         report = isolated(

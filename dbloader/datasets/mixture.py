@@ -158,7 +158,7 @@ class Mixture(Dataset[Any]):
         return first.fields
 
     def _unite_classes(self) -> list[str]:
-        """Return the classes of all datasets, and let the datasets give the labels of these classes."""
+        """Return the classes of all datasets in one list, and make each dataset give the labels of this list."""
         if "label" not in names_of(self.fields).values():
             return []
         named = [bool(dataset.classes) for dataset in self.datasets]

@@ -22,7 +22,8 @@ _OTHER_SOURCES = (
     "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_SKIP_SIGNATURE",
 )  # fmt: skip
 _KEYS = {"access_key_id": "AccessKeyId", "secret_access_key": "SecretAccessKey", "token": "SessionToken"}
-# Programs for single sign-on write new keys into the file of a profile. Processes without expiry are asked as often.
+# After this time, the keys in a profile's file are read again, because programs for single sign-on rewrite it, and a
+# program whose answer has no expiry is run again.
 _READ_AGAIN = timedelta(minutes=5)
 _LONGEST_S = 60.0
 

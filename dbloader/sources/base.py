@@ -128,7 +128,7 @@ class Source(ABC):
     Memory does not grow with the number of entries. Each iterator belongs to one thread.
     """
 
-    reads = ""  # the files that it reads in a folder, for the warning about others
+    reads = ""  # kinds of files that this source reads, for the warning about other files in the folder
     companions: tuple[str, ...] = ()  # names of other files in the folder that need no warning
     asks_again = False  # whether to read a bad file once more, since its bytes may be corrupted in transit
 

@@ -38,13 +38,13 @@ def limits(cluster: Cluster, epoch: dict[str, float], index_bytes: int) -> list[
         Limit("decoding", steps * cluster.decode_s, "More cores, or smaller images in the store,"),
         Limit("the network cards", node / nic, "Faster cards, smaller images or a larger cache"),
         Limit("the speed of one fetch", node / (cluster.streams * stream), "A store nearer to the nodes"),
-        Limit("the index", index_bytes / min(stream, nic), "A cache that stays, or is filled before the job,"),
+        Limit("the index", index_bytes / min(stream, nic), "A cache that is filled before the job"),
         Limit("the start of the ranks", cluster.start_s, "Longer epochs between restarts"),
     ]
     if cluster.store_mbs:
         found.append(Limit("the store's speed", node * cluster.nodes / cluster.store_mbs / 1e6, "A faster store"))
     if cluster.store_requests:
-        remedy = "More prefixes, or a cache that stays or is filled before the job,"
+        remedy = "More prefixes, or a cache that is filled before the job,"
         found.append(Limit("the store's requests", parts / cluster.store_requests, remedy))
     return sorted(found, key=lambda limit: -limit.seconds)
 

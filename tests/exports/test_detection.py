@@ -1,4 +1,4 @@
-"""Other programs can read exports as COCO and YOLO, and `convert` makes the same store from them."""
+"""Other programs can read COCO and YOLO exports. `convert` makes the exported store again from them."""
 
 from __future__ import annotations
 

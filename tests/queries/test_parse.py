@@ -87,7 +87,7 @@ def test_queries_with_the_same_meaning_have_equal_parts(text: str, same: str) ->
 
 
 def unnested(part: object) -> object:
-    """Return a part with every group of a single part replaced by that part."""
+    """Replace each group that has only one member by its member."""
     if isinstance(part, list):
         some = [unnested(one) for one in part]
         return some[1] if len(some) == 2 and some[0] in ("and", "or") else some

@@ -1,4 +1,4 @@
-"""Credentials of AWS profiles are renewed when they expire. The server is a real one, and so are the programs."""
+"""Credentials of AWS profiles are renewed when they expire. Server and programs are real."""
 
 from __future__ import annotations
 

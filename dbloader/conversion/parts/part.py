@@ -208,7 +208,7 @@ def scratch_folder(scratch: str | os.PathLike[str] | None) -> Iterator[Path]:
 
 
 def left_folders(scratch: str | os.PathLike[str] | None, *, remove: bool = False) -> list[tuple[Path, int]]:
-    """Return the folders that killed processes left in ``scratch``, with their bytes; remove them with ``remove``."""
+    """Return each folder that a killed process left in ``scratch``, and its size in bytes; remove it if ``remove``."""
     found = []
     for path in sorted(Path(scratch or tempfile.gettempdir()).glob(f"{_PREFIX}*")):
         with suppress(OSError):  # locked, removed meanwhile, or another user's
