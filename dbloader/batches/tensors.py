@@ -101,7 +101,7 @@ class TensorBatchFetcher(DatasetBatchFetcher):
         return TimedBatch(batch, sum((work for _, work in parts), serial), len(indices), serial=serial.total)
 
     def allocate(self, count: int) -> tuple[Any, np.ndarray[Any, Any]]:
-        """Return the images of a batch, and their memory to decode into: uint8, shape (count, height, width, 3)."""
+        """Return the images of a batch, and an array to decode them into: uint8, shape (count, height, width, 3)."""
         decode: Any = self.dataset.decode
         shape = (count, *decode.size, 3)
         worker = get_worker_info()

@@ -76,8 +76,8 @@ class CachePolicy:
     def least_bytes(self) -> int:
         """Return the smallest sufficient size of the cache, in bytes.
 
-        This is the largest size of all shards in use at the same time. A smaller cache would remove shards in use, and
-        fetch them again.
+        This is the peak of the total size of the shards in use. A smaller cache would remove shards in use, and fetch
+        them again.
         """
         changes: dict[int, list[tuple[int, int]]] = {}
         for reader in self._readers.values():

@@ -136,7 +136,7 @@ class StoreDataset(RecordDataset):
         return "\n    ".join([f"Dataset {type(self).__name__}", *(line.replace("\n", "\n    ") for line in lines)])
 
     def sample(self, record: Record, random_numbers: np.ndarray[Any, Any] | None = None) -> Any:
-        """Return the sample of a record; ``random_numbers`` are one row of the method of that name."""
+        """Return the sample of a record; ``random_numbers`` is a row of what the method of that name returns."""
         if not has_image(self.fields):
             return self._transformed(record, self.rest(record), random_numbers)
         decode: Any = self.decode

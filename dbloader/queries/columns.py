@@ -131,7 +131,7 @@ class Columns:
 
     @property
     def sortable(self) -> tuple[str, ...]:
-        """The columns that ``known`` takes."""
+        """The names of the columns that the method ``known`` accepts."""
         return ("width", "height", "aspect", "bytes", "label", *self.kinds)
 
     def known(self, what: str, indices: Any) -> tuple[Array, Array]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from dbloader.errors import StoreAccessError
 
-# Variables from which obstore takes credentials, or the choice to need none.
+# Variables that give obstore credentials, or tell it to use none.
 _OTHER_SOURCES = (
     "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_SKIP_SIGNATURE",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, ValueError)
-_PIECE = 2**16  # bytes to decompress at once, and most good bytes that are lost before damage
+_PIECE = 2**16  # bytes to decompress at once; at most as many good bytes before damage are lost
 
 
 class Decompressed(NamedTuple):

@@ -105,7 +105,7 @@ def smooth(pixels: np.ndarray[Any, Any], size: tuple[int, int], mode: str) -> to
 
 
 def extent(mask: Any, value: int) -> list[int]:
-    """Return the box around all pixels with a value, or [] if no pixel has it."""
+    """Return the box around all pixels that equal ``value``, or [] if there are none."""
     rows, columns = np.nonzero(np.asarray(mask) == value)
     return [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1] if len(rows) else []
 
