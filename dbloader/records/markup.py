@@ -38,6 +38,9 @@ div.dbloader th, div.dbloader td { text-align: left !important; vertical-align: 
 div.dbloader th { font-weight: 400; opacity: .7; }
 </style>"""
 
+viewers: dict[tuple[str, str], Callable[[], str]] = {}
+"""The viewers that run in this process, by place and digest of a store. Each returns its link as HTML."""
+
 
 class Source(Protocol):
     """What a notebook shows of a store."""
@@ -100,7 +103,8 @@ def store_html(shown: Sized, locate: Callable[[Sequence[int]], tuple[Source, Seq
     store, indices = locate([number * length // count for number in range(count)])
     place = printable(store.place)
     command, call = (html.escape(line) for line in (f"dbloader view {shlex.quote(place)}", f"dbloader.view({place!r})"))
-    how = f"<p>All records: <code>{command}</code> in a terminal, or <code>{call}</code> here.</p>"
+    link = viewers.get((store.place, store.manifest.digest), str)()
+    how = f"<p>{link or f'All records: <code>{command}</code> in a terminal, or <code>{call}</code> here.'}</p>"
     if store.downloads:
         indices, how = [], "<p>No pictures, because reading them would copy shards to the cache.</p>"
     lines = "\n".join(map(text, repr(shown).splitlines()[:_LINES]))

@@ -30,8 +30,10 @@ def open_store(place: str | os.PathLike[str]) -> Store:
     return LMDBStore(place)
 
 
-def create_store(place: str | os.PathLike[str], **options: bool) -> Writer:
-    """Return a writer of a new store; see Writer for the options ``overwrite``, ``resume`` and ``resumable``.
+def create_store(
+    place: str | os.PathLike[str], *, overwrite: bool = False, resume: bool = False, resumable: bool = False
+) -> Writer:
+    """Return a writer of a new store; see Writer for the options.
 
     Raises:
         PlaceError: The place is a URI of an unknown kind, or a MongoDB URI without a collection.
@@ -40,10 +42,10 @@ def create_store(place: str | os.PathLike[str], **options: bool) -> Writer:
     if is_mongo(place):
         from dbloader.stores.mongo.writer import MongoWriter
 
-        return MongoWriter(place, **options)
+        return MongoWriter(place, overwrite=overwrite, resume=resume, resumable=resumable)
     from dbloader.stores.lmdb.writer import LMDBWriter
 
-    return LMDBWriter(place, **options)
+    return LMDBWriter(place, overwrite=overwrite, resume=resume, resumable=resumable)
 
 
 def check_destination(place: str | os.PathLike[str], sources: Iterable[Store]) -> None:

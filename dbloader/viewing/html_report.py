@@ -12,6 +12,7 @@ import numpy as np
 from dbloader._describe import counted
 from dbloader.errors import OptionError
 from dbloader.records.markup import picture, table, text
+from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.publish_shards import write_durably
 from dbloader.stores.open import open_store
 from dbloader.viewing.joined import join_listing
@@ -86,7 +87,8 @@ def write_html(
         samples, sheet = _sheet(store, selections.select(where))
         parts = [_HEAD.format(title=text(store.place)), *_facts(store, where), sheet, *_counts(selections, where)]
         data = "\n".join([*parts, "" if where else _events(store), "</body></html>\n"]).encode()
-    write_durably(path, data)
+    with refusals(str(path)):
+        write_durably(path, data)
     return len(data), samples
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from dbloader._options import checked_flag, whole_number
 from dbloader.conversion.parallel import return_large_blocks
 from dbloader.errors import DBLoaderError, OptionError
+from dbloader.records.markup import viewers
 from dbloader.stores.mongo.uri import is_mongo, parse
 from dbloader.stores.open import open_store
 
@@ -91,6 +92,8 @@ class View:
             self._server = uvicorn.Server(config)
             self._thread = threading.Thread(target=self._server.run, args=([server],), name="viewer", daemon=True)
             self._thread.start()
+            self._shown = [(store.place, store.manifest.digest) for store in stores]
+            viewers.update(dict.fromkeys(self._shown, self._repr_html_))
             self._opened = opened.pop_all()
 
     @property
@@ -104,6 +107,9 @@ class View:
 
     def close(self) -> None:
         """End the server and close the stores. Unfinished answers are cut off after a second."""
+        for key in self._shown:
+            if viewers.get(key) == self._repr_html_:  # no later viewer of the same store has replaced it
+                del viewers[key]
         self._server.should_exit = True
         self._thread.join()
         self._opened.close()

@@ -152,10 +152,15 @@ def test_borrowed_image_is_not_drawn(tmp_path: Path) -> None:
         assert [len(shown(record).sources) for record in store] == [1, 1]
 
 
-def test_notebook_shows_how_to_open_the_viewer(tmp_path: Path) -> None:
+def test_notebook_links_to_a_running_viewer(tmp_path: Path) -> None:
     write(tmp_path / "a.lmdb", [Record("a", 0, photo())])
     with open_store(tmp_path / "a.lmdb") as store:
-        assert f"dbloader view {tmp_path / 'a.lmdb'}" in shown(store).text
+        with dbloader.view(tmp_path / "a.lmdb", port=0) as running:
+            assert running.url in shown(store).sources
+            with dbloader.view(tmp_path / "a.lmdb", port=0) as later:
+                running.close()
+                assert later.url in shown(store).sources
+        assert "dbloader view " in shown(store).text
         assert len(shown(store).sources) == 1
 
 

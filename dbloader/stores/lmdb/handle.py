@@ -285,7 +285,7 @@ class ShardedHandle:
         return handle
 
     def _open(self, *names: str, digest: str | None = None, index_of: Manifest | None = None) -> LMDBHandle:
-        path = os.path.join(self._path, *names)  # noqa: PTH118
+        path = os.path.join(self._path, *names)  # noqa: PTH118 - pathlib makes "." of ""
         return open_file(path, self.place, "/".join(names), _REMEDY, digest=digest, index_of=index_of)
 
     def check_files(self) -> None:

@@ -207,7 +207,7 @@ def open_locked(path: Path, flags: int, place: str, doing: str = "writing") -> i
 
 @contextmanager
 def locked(path: Path, flags: int, place: str, doing: str) -> Iterator[None]:
-    """Keep a file locked inside the block. The arguments and errors are like those of ``open_locked``."""
+    """Keep a file locked inside the block. The arguments and errors are as in ``open_locked``."""
     descriptor = open_locked(path, flags, place, doing)
     try:
         yield

@@ -41,9 +41,11 @@ class LMDBWriter(Writer):
     The file is called ``PLACE.partial`` until the store is finished, and then renamed.
     """
 
-    def __init__(self, place: str | os.PathLike[str], **options: bool) -> None:
-        super().__init__(checked_path(place), **options)
-        self._partial = PartialFile(self.place, resumable=self.resumable)
+    def __init__(
+        self, place: str | os.PathLike[str], *, overwrite: bool = False, resume: bool = False, resumable: bool = False
+    ) -> None:
+        super().__init__(checked_path(place), overwrite=overwrite, resume=resume, resumable=resumable)
+        self._partial = PartialFile(self.place, resumable=resumable)
         self._target = self._partial.target
         self.scratch = self._target.parent
         self._published = False

@@ -47,14 +47,16 @@ class MongoWriter(Writer):
     # 8 MiB per commit as with 32 MiB.
     commits_at_once = 4
 
-    def __init__(self, place: str | os.PathLike[str], **options: bool) -> None:
+    def __init__(
+        self, place: str | os.PathLike[str], *, overwrite: bool = False, resume: bool = False, resumable: bool = False
+    ) -> None:
         self._place = parse(place)
         if self._place.database in _SYSTEM_DATABASES:
             raise PlaceError(
                 f"{self._place.redacted} is in one of MongoDB's own databases ({', '.join(_SYSTEM_DATABASES)}): "
                 "name another database"
             )
-        super().__init__(self._place.redacted, **options)
+        super().__init__(self._place.redacted, overwrite=overwrite, resume=resume, resumable=resumable)
         self.report_path = Path(f"{self._place.database}.{self._place.collection}.report.jsonl")
         self._committed = False
         self._published = False
