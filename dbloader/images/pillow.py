@@ -8,11 +8,11 @@ from __future__ import annotations
 import functools
 import io
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from dbloader.errors import DamagedImageError, NotAnImageError, OptionError, PixelRangeError
 
@@ -31,6 +31,8 @@ FORMATS = (
 These formats contain only pixels. For other formats, Pillow runs a program (EPS), draws (WMF), or opens an embedded
 file of any kind (IPTC). TGA is last, because a TGA file has no signature.
 """
+
+_ALWAYS_IMPORTED = FORMATS[:5]  # by any PIL.Image.open
 
 # Peak memory of decoding in bytes per pixel, measured with 15 megapixels in Pillow 13. libwebp, OpenJPEG (25 bytes for
 # RGBA) and 16-bit AVIF keep copies. TIFFs of one strip and rotated TIFFs need more.
@@ -70,9 +72,8 @@ def open_pillow(file: bytes | bytearray | memoryview | BinaryIO) -> ImageFile.Im
     """
     max_pixels()  # may raise Pillow's limit
     stream = io.BytesIO(file) if isinstance(file, (bytes, bytearray, memoryview)) else file
-    formats = heif_format(stream.read(12)) + _available()
     try:
-        image = Image.open(stream, formats=formats)
+        image = _open(stream)
     except Image.DecompressionBombError:
         raise NotAnImageError(_too_large()) from None
     try:
@@ -86,6 +87,14 @@ def open_pillow(file: bytes | bytearray | memoryview | BinaryIO) -> ImageFile.Im
             "has its values in planes (PlanarConfiguration 2) that Pillow misreads; save it compressed, or not planar"
         )
     return image
+
+
+def _open(stream: BinaryIO) -> ImageFile.ImageFile:
+    # Importing Pillow's other plug-ins takes 0.1 s in each worker process.
+    with suppress(UnidentifiedImageError):
+        return Image.open(stream, formats=_ALWAYS_IMPORTED)
+    stream.seek(0)
+    return Image.open(stream, formats=heif_format(stream.read(12)) + _available())
 
 
 def heif_format(start: bytes) -> tuple[str, ...]:
