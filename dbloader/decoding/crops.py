@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
 _CROP_PCT = 0.875  # 224 of 256 pixels, the usual evaluation on ImageNet
 _RANDOM = "random"
-_ATTEMPTS = 10  # at a crop that fits into the image, as in torchvision
+_ATTEMPTS = 10  # number of random crops to try until one fits into the image, as in torchvision
 
 
 class ResizeCenterCrop(Decoder):
     """Decodes an image, resizes its shorter side to a given length, and cuts out the center.
 
     It replaces torchvision's Resize and CenterCrop, with the same sizes and positions, and resizes with antialiasing.
-    Where the resized image is smaller than the output, the rest is black.
+    If the resized image is smaller than the output, the rest of the output is black.
 
     Args:
         size: Height and width of the output in pixels, or one number for both.
-        crop_pct: Side of a square output as a share of the resized image's shorter side, above 0 and at most 1
-            (timm's word). The default is 0.875, unless ``resize`` is given.
-        resize: Length of the shorter side in pixels, instead of ``crop_pct``.
-        interpolation: The filter to resize with: "bilinear" or "bicubic" with torch's kernels, or "nearest", "box",
-            "hamming" or "lanczos" with Pillow's, which are several times slower.
-        exif_transpose: Whether to turn images upright as their EXIF says.
+        crop_pct: Side of a square output as a share of the resized image's shorter side, above 0 and at most 1. timm
+            uses the same name. The default is 0.875, unless ``resize`` is given.
+        resize: Length of the resized image's shorter side in pixels, instead of ``crop_pct``.
+        interpolation: The filter to resize with. torch applies "bilinear" and "bicubic". Pillow applies "nearest",
+            "box", "hamming" and "lanczos", and is several times slower.
+        exif_transpose: Whether to turn images upright according to their EXIF.
 
     Raises:
         OptionError: An option is out of range; or both ``crop_pct`` and ``resize`` are given; or the output is not
@@ -61,7 +61,7 @@ class ResizeCenterCrop(Decoder):
             self.resize = whole_number("resize", resize, 1)
             return
         if self.size[0] != self.size[1]:
-            raise OptionError(f"resize must be given where the output is not square, got size={self.size}")
+            raise OptionError(f"resize must be given if the output is not square, got size={self.size}")
         share = real_number("crop_pct", _CROP_PCT if crop_pct is None else crop_pct, 0, 1, above=True)
         self.resize = math.floor(self.size[0] / share)
 
@@ -75,7 +75,7 @@ class ResizeCenterCrop(Decoder):
 
 
 def _center(full: int, length: int) -> int:
-    """Return the start of a center. Like CenterCrop, round halves to even, but down where there is padding."""
+    """Return where a centered window begins. Like CenterCrop, round a half to an even number, but padding down."""
     return -((length - full) // 2) if length > full else round((full - length) / 2)
 
 
@@ -85,20 +85,20 @@ class RandomCrop(Decoder):
     It replaces torchvision's RandomCrop and RandomHorizontalFlip, for small images (CIFAR) and segmentation. From a
     tiled JPEG it decodes only the tiles that the crop touches.
 
-    Each sample takes three random numbers: one for mirroring (if below ``flip``), one for the upper edge of the crop,
-    one for its left edge.
+    Each sample takes three random numbers. The first decides about mirroring: the output is mirrored if it is below
+    ``flip``. The second is for the upper edge of the crop, and the third for its left edge.
 
     Args:
         size: Height and width of the output in pixels, or one number for both.
-        padding: Pixels of black around the image, below ``size``: one number, (left and right, top and bottom), or
-            (left, top, right, bottom). The crop is chosen from the padded image.
-        pad_if_needed: Whether to pad a side of the padded image that is still too short. Both of its ends get as much
-            black as is missing.
+        padding: Number of black pixels to add around the image, less than ``size``: one number for all sides, (left and
+            right, top and bottom), or (left, top, right, bottom). The crop is chosen from the padded image.
+        pad_if_needed: Whether to pad the image further if its width or height is still less than ``size``. Both
+            opposite sides then get as many black pixels as are missing.
         flip: Probability that the output is mirrored.
-        exif_transpose: Whether to turn images upright as their EXIF says.
+        exif_transpose: Whether to turn images upright according to their EXIF.
 
     Raises:
-        OptionError: An option is out of range. From a call: the padded image is smaller than the output.
+        OptionError: An option is out of range. A call raises it if the padded image is smaller than the output.
         TypeError: An option has the wrong type, or ``padding`` the wrong length.
     """
 
@@ -142,29 +142,30 @@ class RandomCrop(Decoder):
 class RandomResizedCrop(Decoder):
     """Decodes a random part of an image, resizes it, and mirrors it at random.
 
-    It replaces torchvision's RandomResizedCrop and RandomHorizontalFlip: it draws the same crops with the same
+    It replaces torchvision's RandomResizedCrop and RandomHorizontalFlip. It draws the same crops with the same
     probability, rounds as they do, and resizes with antialiasing. From a tiled JPEG it decodes only the tiles that the
     crop touches.
 
-    Each sample takes one random number for mirroring (if below ``flip``), one for the upper edge of the crop, one for
-    its left edge, and ten pairs for its share of the area and its aspect ratio. The first pair whose crop fits into the
-    image is used. If none fits, the crop is the largest one in the center with an allowed ratio. One more number, for
-    ``interpolation="random"``, chooses the filter: bilinear below 0.5.
+    Each sample takes one random number for mirroring (the output is mirrored if it is below ``flip``), one for the
+    upper edge of the crop, one for its left edge, and ten pairs, each for a share of the area and an aspect ratio. The
+    first pair whose crop fits into the image is used. If no crop fits, the crop is the largest centered crop with an
+    allowed ratio. With ``interpolation="random"``, one more number chooses the filter: bilinear if it is below 0.5.
 
     Args:
         size: Height and width of the output in pixels, or one number for both.
         scale: Least and greatest share of the image's area, above 0 and at most 1.
-        ratio: Least and greatest ratio of the crop's width to its height, before resizing; its logarithm is drawn.
+        ratio: Least and greatest ratio of the crop's width to its height, before resizing. The logarithm of the ratio
+            is drawn uniformly.
         flip: Probability that the output is mirrored.
         scaled: Whether libjpeg may decode a JPEG at 1/2, 1/4 or 1/8 of its size, if the crop is at least 2, 4 or 8
             times as wide and as high as the output. This changes the pixels, and rounds the crop's edges to pixels of
             the smaller image. For 27 photos of 2 to 18 megapixels and an output of 224 x 224, the mean difference was
             1.4 levels (6.4 in the worst image), the root mean square 2.9. A sample took 15.7 ms instead of 23.4, and
             6.8 instead of 10.2 from tiled JPEGs.
-        interpolation: The filter to resize with: "bilinear" or "bicubic" with torch's kernels; "random" for one of
-            these two, as in timm; or "nearest", "box", "hamming" or "lanczos" with Pillow's, which are several times
-            slower.
-        exif_transpose: Whether to turn images upright as their EXIF says.
+        interpolation: The filter to resize with. torch applies "bilinear" and "bicubic"; "random" chooses one of these
+            two for each sample, as in timm. Pillow applies "nearest", "box", "hamming" and "lanczos", and is several
+            times slower.
+        exif_transpose: Whether to turn images upright according to their EXIF.
 
     Raises:
         OptionError: An option is out of range.
@@ -208,7 +209,7 @@ class RandomResizedCrop(Decoder):
             aspect = math.exp(low + values[at + 1] * (high - low))
             w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
             if 0 < w <= width and 0 < h <= height:
-                # A float64 below 1 times an integer, rounded, is below that integer.
+                # The product of a float64 below 1 and an integer is rounded to a number below the integer.
                 left, top = int(values[2] * (width - w + 1)), int(values[1] * (height - h + 1))
                 break
         else:
@@ -237,13 +238,13 @@ def _padding(padding: Any, size: tuple[int, int]) -> tuple[int, int, int, int]:
     values = [*padding] if isinstance(padding, Sequence) and len(padding) in (2, 4) else [padding]
     left, top, right, bottom = (whole_number("padding", value, 0) for value in (values * 4)[:4])
     if max(left, right) >= size[1] or max(top, bottom) >= size[0]:
-        raise OptionError(f"padding must be less than size={size}, or a crop may show nothing, got {padding!r}")
+        raise OptionError(f"padding must be less than size={size}, otherwise a crop may be black, got {padding!r}")
     return left, top, right, bottom
 
 
 def _range(name: str, value: Any, most: float) -> tuple[float, float]:
     """Check an option of the form (least, greatest), both above 0, and return it."""
     if not isinstance(value, Sequence) or len(value) != 2:
-        raise TypeError(f"{name} must be a (least, greatest), got {value!r}")
+        raise TypeError(f"{name} must be a pair (least, greatest), got {value!r}")
     least = real_number(name, value[0], 0, most, above=True)
     return least, real_number(name, value[1], least, most)

@@ -1,4 +1,4 @@
-"""The base of decoders to tensors, and the decoder of whole images."""
+"""Define the base class of decoders, and the decoder of whole images."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Plan(NamedTuple):
     height: int
 
     def decode(self, out: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:
-        """Return the output, in ``out`` if that is given: uint8, shape (height, width, 3), RGB, contiguous.
+        """Return the output: uint8, shape (height, width, 3), RGB, contiguous. If ``out`` is given, it is the output.
 
         Raises:
             DamagedImageError: The image does not decode, or only with a warning.
@@ -41,25 +41,25 @@ class Plan(NamedTuple):
         return render(self.part(), self.crop, self.size, out)
 
     def tensor(self) -> torch.Tensor:
-        """Return the output as a tensor: uint8, shape (3, height, width), in memory (height, width, 3)."""
+        """Return the output as a tensor: uint8, shape (3, height, width), a view of memory (height, width, 3)."""
         return torch.from_numpy(self.decode().transpose(2, 0, 1))
 
 
 class Decoder(ABC):
     """Decodes images to uint8 tensors, shape (3, height, width), RGB, 0 to 255.
 
-    A decoder has no state besides its options. Threads may share it, and it can be pickled.
+    A decoder has no state besides its options. Threads may share a decoder, and it can be pickled.
 
-    Each call takes ``draws`` random numbers, which decide everything. A dataset or loader derives them from (seed,
-    epoch, position), and so gets the same tensor in any process.
+    Each call takes ``draws`` random numbers, which decide everything that is random. A dataset or loader derives them
+    from (seed, epoch, position). So it gets the same tensor in every process.
 
     Before resizing, the pixels equal the pixels of `decode_pil`, unless an option says otherwise.
 
     Args:
-        exif_transpose: Whether to turn images upright as their EXIF says. Crops then refer to the upright image.
+        exif_transpose: Whether to turn images upright according to their EXIF. Crops then refer to the upright image.
 
     Attributes:
-        draws: Random numbers for one sample; 0 if nothing is random.
+        draws: Number of random numbers for one sample; 0 if nothing is random.
         size: Height and width in pixels of every output, or None if they differ.
     """
 
@@ -96,20 +96,20 @@ class Decoder(ABC):
 
         Args:
             image: An encoded file; or pixels, uint8, shape (height, width, 3) RGB or (height, width) gray; or a PIL
-                image of any mode. It may be memory of a store, since the output does not refer to it.
+                image of any mode. It may be memory of a store, because the output shares no memory with it.
             random_numbers: ``draws`` numbers in [0, 1); None draws them from torch's global generator.
-            tiles: Lengths of the tiles of a tiled JPEG. Only the tiles that the crop touches are decoded. Ignored if
-                the image must be decoded whole.
+            tiles: Lengths of the tiles of a tiled JPEG. Only the tiles that the crop touches are decoded. The lengths
+                are ignored if the image must be decoded whole.
             known_intact: Whether the file is known to decode without a warning, for example because conversion decoded
                 it and its CRC is right. Decoding then stops below the crop. Otherwise the whole file is decoded, and
-                each warning of libjpeg is an error.
+                libjpeg's warnings about wrong pixels are errors.
 
         Returns:
-            uint8, shape (3, height, width), in memory (height, width, 3). It shares no memory with the image.
+            uint8, shape (3, height, width), a view of memory (height, width, 3). It shares no memory with the image.
 
         Raises:
             DamagedImageError: The image does not decode, or only with a warning; or the tiles are of another image.
-                CMYK and rare chroma subsamplings are decoded by Pillow, which does not report warnings.
+                Pillow decodes CMYK and rare chroma subsamplings, and does not report warnings.
             NotAnImageError: Its format is unknown, or it has more pixels than are allowed.
             PixelRangeError: Its values are floats, signed or of 32 bits, and therefore have no known range.
             OptionError: There are not ``draws`` random numbers, or one is not in [0, 1); or an array has another dtype
@@ -125,10 +125,10 @@ class Decoder(ABC):
         tiles: bytes | memoryview | None = None,
         known_intact: bool = False,
     ) -> Plan:
-        """Do the part of a call that is Python. The plan then decodes in libraries, which release the GIL.
+        """Do the work of a call that needs Python. The plan then decodes in libraries, which release the GIL.
 
-        A loader plans all images of a batch and then decodes them. Python's code and data stay in the CPU's caches,
-        which decoding would evict, and threads seldom wait for the GIL.
+        A loader plans all images of a batch and then decodes them. Meanwhile, Python's code and data stay in the CPU's
+        caches, from which decoding would remove them. And threads seldom wait for the GIL.
 
         Arguments and errors are as in a call. This method or the plan raises the errors.
 
@@ -148,7 +148,7 @@ class Decoder(ABC):
         return type(self).__call__ is Decoder.__call__
 
     def reduction(self, crop: Crop) -> int:
-        """Return by which factor a JPEG may be made smaller while it is decoded: 1, 2, 4 or 8."""
+        """Return the factor by which a JPEG may be made smaller while it is decoded: 1, 2, 4 or 8."""
         return 1
 
     def __repr__(self) -> str:
@@ -156,11 +156,11 @@ class Decoder(ABC):
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in options.items())})"
 
     def _check_random_numbers(self, random_numbers: Sequence[float] | npt.NDArray[Any]) -> list[float]:
-        """Return the random numbers as Python's floats, which are several times faster one by one than NumPy's."""
+        """Return the random numbers as Python's floats, which Python reads several times faster than NumPy's."""
         values: list[float] = random_numbers.tolist() if hasattr(random_numbers, "tolist") else list(random_numbers)
         if len(values) != self.draws:
-            raise OptionError(f"random_numbers must be {self.draws} for each image, got {len(values)}")
-        # Comparisons do not always show a NaN; the sum does.
+            raise OptionError(f"random_numbers must have {self.draws} values for each image, got {len(values)}")
+        # min() and max() may miss a NaN. The sum shows it.
         if values and not (min(values) >= 0 and max(values) < 1 and sum(values) >= 0):
             raise OptionError(f"random_numbers must be at least 0 and below 1, got {min(values)} to {max(values)}")
         return values
@@ -180,7 +180,7 @@ class DecodeTensor(Decoder):
     """Decodes whole images, each to a tensor of its own size.
 
     Args:
-        exif_transpose: Whether to turn images upright as their EXIF says.
+        exif_transpose: Whether to turn images upright according to their EXIF.
     """
 
     @override

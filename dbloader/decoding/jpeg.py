@@ -1,7 +1,7 @@
 """Decode JPEGs to RGB with libjpeg-turbo, through simplejpeg, to the same pixels as Pillow.
 
-A part of an image is decoded in the cheapest way: from its tiles, which images/tiled/decode.py joins to a small JPEG,
-from the rows down to its lower edge, at a fraction of its size, or from the whole image.
+A part of an image is decoded in the cheapest of these ways: from its tiles, which images/tiled/decode.py joins to a
+small JPEG; from the rows down to the part's lower edge; at a fraction of its size; or from the whole image.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-# Tiles are joined if they save time. Joining takes as long as decoding 18,000 pixels, and tiles take a little longer
+# Tiles are joined if this saves time. Joining takes as long as decoding 18,000 pixels, and tiles take a little longer
 # than the same pixels of an ordinary JPEG. The whole image took as long as tiles of 0.7 of its area for 300 x 256
 # pixels, 0.85 for 465 x 394, and 0.95 for 2 to 16 megapixels.
 _JOINING = 18_000
@@ -47,12 +47,12 @@ _BLOCK = 8
 def open_jpeg(
     data: bytes | memoryview, tiles: bytes | memoryview | None = None, *, known_intact: bool = False
 ) -> JPEG | None:
-    """Read the header of a JPEG; return None for every file that Pillow must decode, or refuse."""
+    """Read the header of a JPEG. Return None for all other files: Pillow must decode or refuse them."""
     if data[:2] != markers.START:
         return None
     try:
         height, width, color_space, _ = simplejpeg.decode_jpeg_header(data, strict=False)  # 1 us; Pillow takes 15
-    except (ValueError, KeyError):  # KeyError: a chroma subsampling that it does not know
+    except (ValueError, KeyError):  # KeyError: a chroma subsampling that simplejpeg does not know
         return None
     if color_space not in _COLOR_SPACES or width * height > max_pixels():
         return None
@@ -106,8 +106,8 @@ class JPEG(NamedTuple):
 
         ``bottom`` is in pixels of the image divided by ``factor``. Return None if the image must be decoded whole.
 
-        The header has a smaller height. A decoder stops there, and skips the remaining data with a warning. That hides
-        all other warnings, so this is only for files that are known to have none.
+        The header has a smaller height. A decoder stops there, and skips the remaining data with a warning, which hides
+        all other warnings. So the method is only for files that are known to decode without a warning.
         """
         if not 0 < bottom * factor < _UPPER_TO * self.height:
             return None
@@ -115,7 +115,7 @@ class JPEG(NamedTuple):
             header = read_header(memoryview(self.data))
         except NotTiledError:
             return None
-        # Whole MCUs, and the rows below that chroma upsampling reads.
+        # Whole MCUs, which include the rows below ``bottom`` that chroma upsampling reads.
         height = -(-(bottom + header.margin_y) * factor // header.mcu_height) * header.mcu_height
         if header.frame.process not in markers.SEQUENTIAL or not header.interleaved or height >= self.height:
             return None
@@ -156,12 +156,12 @@ def _decode_upper(
 def _decode_smaller(
     data: bytes | memoryview | bytearray, width: int, height: int, factor: int, *, strict: bool = True
 ) -> npt.NDArray[np.uint8]:
-    """Decode a whole JPEG, with width and height divided by ``factor`` and rounded up; ValueError at a warning."""
+    """Decode a JPEG, its width and height divided by ``factor`` and rounded up. A warning raises a ValueError."""
     least = {"min_width": -(-width // factor), "min_height": -(-height // factor), "min_factor": factor}
     pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(data, "RGB", strict=strict, **least)
     return pixels
 
 
 def scale(first: int, length: int, factor: int) -> slice:
-    """Return the pixels of a smaller image that a part covers; edges are rounded, halves up."""
+    """Return which pixels of an image that is ``factor`` times smaller a part covers. Edges are rounded, halves up."""
     return slice((2 * first + factor) // (2 * factor), (2 * (first + length) + factor) // (2 * factor))

@@ -40,7 +40,7 @@ _FLIPS: dict[int, Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.uint8]]] = {
 
 
 class Pixels:
-    """The pixels of an image, decoded when they are needed. Threads may share it."""
+    """The pixels of an image, decoded when they are needed. Threads may share this object."""
 
     def __init__(self, image: JPEG | PillowImage | ArrayImage) -> None:
         self.image = image
@@ -49,9 +49,9 @@ class Pixels:
         self._lock = threading.Lock()
 
     def part(self, left: int, top: int, width: int, height: int, factor: int) -> npt.NDArray[np.uint8]:
-        """Return a part of the image: uint8, shape (height, width, 3), RGB; callers must not write to it.
+        """Return a part of the image: uint8, shape (height, width, 3), RGB. Callers must not write to the array.
 
-        With ``factor`` 2, 4 or 8 the result may be that many times smaller.
+        With ``factor`` 2, 4 or 8, the result may be smaller by this factor.
         """
         with self._lock:
             box = (left, top, width, height)
@@ -103,7 +103,7 @@ def open_lazy(
     """Open an image file as a PIL image of mode RGB, with the pixels, ``info`` and errors of ``decode_pil``.
 
     A JPEG that is known to be intact is decoded when its pixels are needed, and only the part that is needed. Other
-    files are decoded now, to find damage now.
+    files are decoded at once, to find damage at once.
 
     Args:
         data: The encoded file.
@@ -124,17 +124,17 @@ def open_lazy(
 class LazyImage(Image.Image):
     """An RGB image whose pixels are decoded when they are needed.
 
-    Copies and crops within it stay lazy. When Pillow needs pixels in its own memory, the image decodes them and changes
-    its class to ``PIL.Image.Image``. So pickles contain ordinary images.
+    Copies stay lazy, and so do crops within the image. When Pillow needs pixels in its own memory, the image decodes
+    them and changes its class to ``PIL.Image.Image``. So pickles contain ordinary images.
 
-    Threads may share it. Another thread may change the class while a method runs. So the helpers of the methods are
-    functions of the module, and each method reads ``_view`` only once, and ``_file`` before ``info``.
+    Threads may share an image. Another thread may change the class while a method runs. So the helpers of the methods
+    are functions of the module, and each method reads ``_view`` only once, and ``_file`` before ``info``.
 
     Args:
-        view: Its pixels.
+        view: The part of the stored image that this image shows.
         info: The ``info`` of the image, or the file whose header contains it.
         resize: One of RESIZES.
-        note: Added to errors.
+        note: Added to each error of decoding.
     """
 
     def __init__(self, view: View, info: bytes | dict[Any, Any], resize: str, note: str) -> None:
@@ -169,7 +169,7 @@ class LazyImage(Image.Image):
     def im(self) -> Any:
         """The pixels in Pillow's memory."""
         self.load()
-        return self.im  # the class has changed meanwhile, so this is Pillow's attribute
+        return self.im  # load() has changed the class, so this is Pillow's attribute
 
     @im.setter
     def im(self, im: Any) -> None:
@@ -209,7 +209,7 @@ class LazyImage(Image.Image):
             try:
                 left, top, right, bottom = (int(round(edge)) for edge in box)  # noqa: RUF046 # Pillow's own rounding
             except (TypeError, ValueError, OverflowError):
-                return Image.Image.crop(self, box)  # type: ignore[arg-type] # its error
+                return Image.Image.crop(self, box)  # type: ignore[arg-type] # raises Pillow's error
             if 0 <= left < right <= view.width and 0 <= top < bottom <= view.height:
                 return _derive(self, View(view.pixels, view.left + left, view.top + top, right - left, bottom - top))
         return Image.Image.crop(self, box)  # type: ignore[arg-type] # any box that Pillow takes

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from dbloader.decoding.decoder import Plan
     from dbloader.decoding.render import Crop
 
-# For each of Pillow's modes a dtype that holds all values, and that torch calculates with (its uint16 has few
-# operations).
+# For each of Pillow's modes, a dtype that can hold all values. It is never uint16, for which torch has few operations.
 _DTYPES = {"1": np.uint8, "L": np.uint8, "P": np.uint8, "I": np.int32, "F": np.float32}
 
 
@@ -41,8 +40,8 @@ def decode_field(data: bytes | memoryview) -> Image.Image:
     Palettes are kept, and values of 16 or 32 bits are not scaled. Only the first of several frames is decoded.
 
     Raises:
-        DamagedImageError: As from `decode_pil`.
-        NotAnImageError: As from `decode_pil`.
+        DamagedImageError: As in `decode_pil`.
+        NotAnImageError: As in `decode_pil`.
         PixelRangeError: Pillow misreads values of this kind.
     """
     with open_file(data) as image:
@@ -50,7 +49,7 @@ def decode_field(data: bytes | memoryview) -> Image.Image:
 
 
 def _decode(image: Image.Image, data: bytes | memoryview) -> Image.Image:
-    # Pillow hides warnings of JPEGs, and does not invert 16 bits.
+    # Pillow hides libjpeg's warnings, and does not invert 16-bit values if 0 is white.
     if image.mode in GRAY_16 or open_jpeg(data) is not None:
         decoded = Image.fromarray(read_values(data, image))
         decoded.info = image.info
@@ -82,7 +81,7 @@ def crop_field(data: bytes | memoryview, plan: Plan, *, exif_transpose: bool) ->
     Args:
         data: The encoded file.
         plan: The plan of the sample's image.
-        exif_transpose: Whether to turn the field upright as its own EXIF says.
+        exif_transpose: Whether to turn the field upright according to its own EXIF.
 
     Returns:
         For one channel: shape (height, width), the nearest values, without mixing, and 0 outside the image. The dtype
@@ -91,7 +90,7 @@ def crop_field(data: bytes | memoryview, plan: Plan, *, exif_transpose: bool) ->
 
     Raises:
         OptionError: The field has another size.
-        ImageError: As from `decode_field`.
+        ImageError: As in `decode_field`.
     """
     image = open_file(data)
     if has_one_channel(image):
@@ -162,7 +161,7 @@ def _enlarge(plan: Plan, width: int, height: int) -> tuple[Crop, tuple[int, int]
 
 
 def _nearest(pixels: npt.NDArray[Any], crop: Crop, size: tuple[int, int]) -> npt.NDArray[Any]:
-    """Return the output of a crop, of the nearest values: shape ``size``."""
+    """Return the output of a crop, with the nearest value at each pixel: shape ``size``."""
     resized = crop.resized or size
     rows = _sources(crop.top, crop.height, resized[0], crop.window[0], size[0])
     columns = _sources(crop.left, crop.width, resized[1], crop.window[1], size[1])
@@ -175,14 +174,14 @@ def _nearest(pixels: npt.NDArray[Any], crop: Crop, size: tuple[int, int]) -> npt
 
 
 def _sources(first: int, length: int, resized: int, window: int, count: int) -> npt.NDArray[np.int64]:
-    """Return for each row (or column) of the output which row of the image it shows; -1 outside the part."""
+    """Return which row (or column) of the image each row of the output shows; -1 outside the part."""
     at = np.arange(window, window + count)
     # The middle of a pixel, at + 1/2, is (at + 1/2) * length / resized in the part; integers make it exact.
     return np.where((at >= 0) & (at < resized), first + (2 * at + 1) * length // (2 * resized), -1)
 
 
 def changes_size(decode: object) -> bool:
-    """Return whether this decodes images to another size, which masks would no longer fit."""
+    """Return whether a decoder changes the size of images, so masks would no longer fit."""
     return isinstance(decode, MultiCrop) or (isinstance(decode, Decoder) and decode.size is not None)
 
 
@@ -203,7 +202,7 @@ def refuse_masks(image: Any, others: Mapping[str, Any], sample: str) -> None:
             "let a Decoder crop both as decode= of the dataset or transform= of create_loader (docs/masks.md)"
         )
     suspects = {name: sizes for name, value in others.items() if (sizes := _sizes(value))}
-    if not suspects:  # the usual case, in which the image itself need not be examined
+    if not suspects:  # the usual case; the image need not be examined
         return
     of_image = {image.shape[:2]} if isinstance(image, np.ndarray) and image.ndim == 3 else _sizes(image)
     for name, sizes in suspects.items():

@@ -32,11 +32,11 @@ class MultiCrop(Decoder):
 
     ``MultiCrop([(2, RandomResizedCrop(224, scale=(0.4, 1.0))), (6, RandomResizedCrop(96, scale=(0.05, 0.4)))])``
     returns a list of 8 tensors. In a batch, the image is a list of 8 tensors of shape (N, 3, height, width).
-    Normalization and ``preparation`` apply to each.
+    Normalization and ``preparation`` apply to each of these tensors.
 
     Each crop equals the output of its Decoder alone for the same random numbers, bit for bit. (With ``scaled``, the
-    image is decoded at the largest size that one of the crops needs.) Only the box around all crops is decoded: from a
-    tiled JPEG the tiles of the box, from other JPEGs the rows down to its lower edge.
+    image is decoded at the largest size that one of the crops needs.) Only the box around all crops is decoded. For a
+    tiled JPEG, these are the tiles of the box; for other JPEGs, the rows down to the box's lower edge.
 
     A sample takes the random numbers of the first crop, then of the second, and so on.
 

@@ -1,8 +1,8 @@
 """Open whatever a decoder is given: files, arrays and PIL images.
 
-Each opened image has a ``width`` and ``height`` in pixels, and a method ``part``. For a part of the image in pixels,
-``part`` does what only Python can do, and returns a function that decodes the part. With ``factor`` 2, 4 or 8 the
-decoded part may be that many times smaller, if that is faster.
+Each opened image has a ``width`` and ``height`` in pixels, and a method ``part``. The method takes a part of the image
+in pixels, does the work that needs Python, and returns a function that decodes the part. With ``factor`` 2, 4 or 8, the
+decoded part may be smaller by this factor, if that is faster.
 
 The function is called at most once. It returns uint8, shape (height, width, 3), RGB, 0 to 255, writable, with positive
 strides, in its own memory. ``part`` and the function raise DamagedImageError if the image does not decode, or only
@@ -54,7 +54,7 @@ def open_image(
     exif_transpose: bool,
     known_intact: bool,
 ) -> OpenedImage:
-    """Open the image that a Decoder is called with, without decoding JPEGs; raise the errors of that call."""
+    """Open the image that is given to a Decoder, without decoding JPEGs. Raise the errors of ``Decoder.__call__``."""
     if isinstance(image, np.ndarray):
         return ArrayImage(image)
     jpeg = None
@@ -66,7 +66,7 @@ def open_image(
     elif not isinstance(image, Image.Image):
         raise TypeError(
             "an image must be the bytes of a file, an array or a PIL image to be decoded, got "
-            f"{type(image).__name__}: where a dataset gives tensors, pass transform=None to leave them as they are"
+            f"{type(image).__name__}: if a dataset returns tensors, pass transform=None to leave them as they are"
         )
     stored = PillowImage(image) if jpeg is None else jpeg
     orientation = read_orientation(image) if exif_transpose else UPRIGHT
@@ -76,8 +76,8 @@ def open_image(
 def decode_pil(data: bytes) -> Image.Image:
     """Decode an image file as torchvision's default loader does.
 
-    torchvision turns 16-bit gray above 255 white; dbloader keeps the upper 8 bits. Opacity is dropped. Only the first
-    of several frames is decoded.
+    But torchvision makes 16-bit gray values above 255 white, and dbloader keeps the upper 8 bits. Opacity is dropped.
+    Only the first of several frames is decoded.
 
     Args:
         data: The encoded file.
@@ -113,8 +113,8 @@ def decode_gray(data: bytes | memoryview) -> Image.Image:
         An image of mode L, 0 (black) to 255; EXIF orientation is not applied.
 
     Raises:
-        DamagedImageError: As from `decode_pil`.
-        NotAnImageError: As from `decode_pil`.
+        DamagedImageError: As in `decode_pil`.
+        NotAnImageError: As in `decode_pil`.
         PixelRangeError: Its values have more than 8 bits, or no known range.
     """
     gray = decode_pil(bytes(data)).convert("L")
@@ -130,12 +130,12 @@ def decode_gray(data: bytes | memoryview) -> Image.Image:
 def read_orientation(image: bytes | memoryview | Image.Image) -> int:
     """Return the EXIF orientation of an image file or opened image, 1 to 8; `UPRIGHT` without EXIF.
 
-    Pillow reads it from EXIF, or else from XMP, as ImageOps.exif_transpose does. This takes 17 us.
+    As in ImageOps.exif_transpose, Pillow reads EXIF, and XMP if EXIF has no orientation. This takes 17 us.
     """
     if not isinstance(image, Image.Image):
         image = open_file(image)
     if image.format == "TIFF":
-        return UPRIGHT  # Pillow turns it when it loads it
+        return UPRIGHT  # Pillow turns a TIFF upright when it loads the pixels
     message = "the EXIF of the image, which contains its orientation, cannot be read; exif_transpose=False ignores it"
     with translate_errors(message):
         value = image.getexif().get(ExifTags.Base.Orientation, UPRIGHT)
@@ -149,7 +149,7 @@ class ArrayImage:
         gray_or_rgb = array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 3)
         if array.dtype != np.uint8 or not gray_or_rgb or not array.size:
             raise OptionError(
-                "an array must be uint8 of the shape (height, width, 3) or (height, width), at least a pixel, "
+                "an array must be uint8 of the shape (height, width, 3) or (height, width), with at least one pixel, "
                 f"got {array.dtype} of the shape {array.shape}"
             )
         self.array = array
@@ -164,7 +164,7 @@ class ArrayImage:
 
 
 class UprightImage:
-    """The upright view of an image that is stored turned."""
+    """The upright view of an image that is stored rotated or mirrored."""
 
     def __init__(self, stored: JPEG | PillowImage, orientation: int) -> None:
         self.stored = stored

@@ -1,4 +1,4 @@
-"""Images that Pillow decodes."""
+"""Open and decode images with Pillow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ decode_errors = functools.partial(translate_errors, "the image does not decode",
 
 
 def open_file(data: bytes | memoryview) -> Image.Image:
-    """Open an image file with Pillow, without decoding its pixels; raise the errors of `decode_pil`."""
+    """Open an image file with Pillow, without decoding its pixels. Raise the errors of `decode_pil`."""
     passed_on = (UnidentifiedImageError, NotAnImageError, OptionError)
     try:
         with translate_errors("the header of the image cannot be read", *passed_on):
@@ -38,7 +38,7 @@ def open_file(data: bytes | memoryview) -> Image.Image:
 
 
 class PillowImage:
-    """An image that Pillow opened, of any mode whose values have a known range."""
+    """An image that Pillow opened. Its mode may be any mode whose values have a known range."""
 
     def __init__(self, image: Image.Image) -> None:
         with decode_errors():

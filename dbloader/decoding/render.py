@@ -2,8 +2,9 @@
 
 The decoders in ``crops.py`` choose a crop, and ``jpeg.py`` decodes its part of the image.
 
-Loaders decode in many threads, so each step must stay on the thread that calls it. They limit torch to one intra-op
-thread in their workers. NumPy makes the views: torch releases the GIL for each view, and another thread may take it.
+Loaders decode in many threads, so each step must stay on the thread that calls it. Loaders limit torch to one intra-op
+thread in their workers. NumPy makes the views, because torch releases the GIL for each view, and another thread may
+then take the GIL.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ FILTERS = (*TORCH_FILTERS, "nearest", "box", "hamming", "lanczos")
 
 
 class Crop(NamedTuple):
-    """A part of an image, the size to which the part is resized, and the window of it that becomes the output.
+    """A part of an image, the size to which it is resized, and the window of the resized part that becomes the output.
 
     A decoder takes the part, resizes it (with antialiasing, over the part alone), cuts out the window, and mirrors it,
     in this order.
 
     Attributes:
-        left: Left edge of the part, in pixels of the image, as are ``top``, ``width`` and ``height``.
+        left: Left edge of the part. This and ``top``, ``width`` and ``height`` are in pixels of the image.
         top: Upper edge of the part.
         width: Width of the part, at least 1.
         height: Height of the part, at least 1.
         flip: Whether the output is mirrored from left to right.
-        resized: Height and width in pixels to which the part is resized. None for the decoder's ``size``; if that is
-            None too, the part is not resized.
+        resized: Height and width in pixels to which the part is resized. None for the decoder's ``size``; if ``size``
+            is None too, the part is not resized.
         window: First row and column of the resized part that the output shows. They may be negative: outside the
             resized part, the output is black.
         interpolation: The filter to resize with, one of `FILTERS`.
@@ -57,7 +58,7 @@ def render(
     size: tuple[int, int] | None,
     out: npt.NDArray[np.uint8] | None = None,
 ) -> npt.NDArray[np.uint8]:
-    """Return the output of a crop: uint8, shape (height, width, 3), contiguous; ``out``, if that is given.
+    """Return the output of a crop: uint8, shape (height, width, 3), contiguous. If ``out`` is given, it is the output.
 
     Args:
         pixels: The crop's part of the image: uint8, shape (height, width, 3), writable, with positive strides. It may
@@ -84,7 +85,7 @@ def resize_pixels(pixels: npt.NDArray[np.uint8], size: tuple[int, int], interpol
 
     torch's AVX2 kernel for bytes takes 104 us where Pillow takes 490 (bilinear, random-resized crops of 465 x 394
     pixels to 224 x 224, one core of an EPYC), and differs by at most 2 levels. Both resize rows first and round to
-    bytes before the columns. But Pillow 13 begins with the columns where that is less work. With "bicubic", which
+    bytes before the columns. But Pillow 13 begins with the columns if that is less work. With "bicubic", which
     overshoots, the order matters: results differ by up to 26 levels in noise and 17 in photos, by 0.03 on average.
     """
     if interpolation not in TORCH_FILTERS:
@@ -105,7 +106,7 @@ def mirror(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 
 
 def _cut(pixels: npt.NDArray[np.uint8], window: tuple[int, int], size: tuple[int, int]) -> npt.NDArray[np.uint8]:
-    """Return a window of this size on pixels, black outside them."""
+    """Return a window of this size, with the pixels inside it, and black where there are no pixels."""
     inside, outside = [], []
     for first, length, full in zip(window, size, pixels.shape[:2], strict=True):
         start, stop = max(first, 0), min(first + length, full)

@@ -1,4 +1,4 @@
-"""Samples with torchvision's types of masks and boxes."""
+"""Convert samples to torchvision's types of masks and boxes."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def decode_unchanged(data: bytes | memoryview) -> torch.Tensor:
     Raises:
         DamagedImageError: The image does not decode, or it is a JPEG and libjpeg warns of wrong pixels.
         NotAnImageError: Its format is unknown, or it has more pixels than are allowed.
-        PixelRangeError: Pillow does not read all of its bits, for example of an AVIF with 10 bits.
+        PixelRangeError: Pillow does not read all bits of the image, for example of an AVIF with 10 bits.
     """
     array = read_array(data)
     if array.dtype == np.uint16:
@@ -76,7 +76,7 @@ def read_array(data: bytes | memoryview) -> npt.NDArray[Any]:
 
 
 def read_values(data: bytes | memoryview, image: Image.Image) -> npt.NDArray[Any]:
-    """Return the values of a file and the image that Pillow opened of it, as `read_array` does.
+    """Return what `read_array` returns, for a file that Pillow has already opened as ``image``.
 
     ``image`` is loaded, unless the file is a JPEG.
     """
@@ -92,7 +92,7 @@ def read_values(data: bytes | memoryview, image: Image.Image) -> npt.NDArray[Any
 
 
 def _read_values(image: Image.Image, depth: str) -> npt.NDArray[Any]:
-    """Return the values of an image if Pillow's mode of it holds all bits."""
+    """Return the values of an image. Raise PixelRangeError if Pillow's mode of the image cannot hold all bits."""
     if depth != value_depth(image):
         raise _cut_off(depth)
     image.load()

@@ -109,7 +109,7 @@ def test_wrong_crops_are_refused() -> None:
             MultiCrop(several)
     with pytest.raises(OptionError, match="same exif_transpose"):
         MultiCrop([(1, crop), (1, RandomResizedCrop(8, exif_transpose=True))])
-    with pytest.raises(OptionError, match=f"must be {DINO.draws} for each image"):
+    with pytest.raises(OptionError, match=f"must have {DINO.draws} values for each image"):
         DINO(photo(), [0.5])
     with pytest.raises(OptionError, match="several crops of an image"):
         DINO.choose_crop([], 10, 10)

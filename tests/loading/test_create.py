@@ -519,7 +519,7 @@ def test_store_and_place_are_refused_as_datasets(place: Path) -> None:
 
 def test_default_decoder_refuses_tensors() -> None:
     samples = [(torch.zeros(3, 8, 8), 0)] * 4
-    with pytest.raises(TypeError, match="got Tensor: where a dataset gives tensors, pass transform=None"):
+    with pytest.raises(TypeError, match="got Tensor: if a dataset returns tensors, pass transform=None"):
         next(iter(create_loader(samples, batch_size=2, num_workers=0, device=None)))
 
 
