@@ -1,4 +1,4 @@
-"""The web application of the viewer: its routes, and the values in a request. No value is used as a path on disk."""
+"""The web application of the viewer: its routes, and the values in a request. No value of a request becomes a path."""
 
 from __future__ import annotations
 
@@ -339,7 +339,7 @@ _CHANGES = (_change_marks, _search_duplicates)  # they answer POST, all others G
 
 
 def create_app(state: ViewerState, routes: Iterable[_Route] = ROUTES) -> Starlette:
-    """Return the ASGI application of the viewer. It answers everyone: a Guard must protect it."""
+    """Return the ASGI application of the viewer. It answers every request, so a Guard must protect it."""
     slots = asyncio.Semaphore(cpu_count())
 
     def endpoint(function: _Function, *, decodes: bool) -> Callable[[Request], Awaitable[Response]]:

@@ -24,7 +24,8 @@ class DuplicateSearch:
     """The search of `dbloader duplicates`, in a thread. Threads may share this object.
 
     The result is joined to the columns of the store. ``duplicates.extra`` is true for all records of a group but the
-    first. ``duplicates.differ`` is true for a record with another label than the first, and for this first record.
+    first. ``duplicates.differ`` is true for a record whose label differs from the first record's, and for this first
+    record.
     """
 
     def __init__(self, selections: Selections) -> None:
@@ -56,7 +57,7 @@ class DuplicateSearch:
         return {"running": running, "done": self._done, "of": len(self._store), "problem": self._problem}
 
     def join(self) -> None:
-        """Join the last result, unless it is joined already. `dbloader duplicates` may have made it."""
+        """Join the last result, unless it is joined already. `dbloader duplicates` may have written this result."""
         groups = load_groups(self._store)
         if groups is None or self._joined == (groups.distance, len(groups.rows)):
             return

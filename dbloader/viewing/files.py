@@ -1,4 +1,4 @@
-"""The image files of a record, and the form in which a browser gets them."""
+"""Find the image files of a record, and the form in which a browser gets them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def image_of(store: Store, record: Record, field: int | None) -> Any:
 def stored_file(store: Store, index: int, field: int | None, *, download: bool) -> tuple[bytes, dict[str, str]]:
     """Return the image file of a record, or the file in a field, and the headers of the response.
 
-    The headers let a browser show only formats that contain nothing but pixels. It saves all others, such as SVG.
+    The headers let a browser show only formats that contain nothing but pixels. The browser saves other files, such as
+    SVG.
 
     Raises:
         DamagedRecordError: The record is damaged.

@@ -75,10 +75,10 @@ class Guard:
         app: The application that answers permitted requests.
         host: The host that the server listens on. Requests may name it, or a loopback address, as their ``Host``.
         port: The port that the server listens on.
-        is_public: Whether other machines can reach the server. Then requests may name any IP address.
+        is_public: Whether other machines can reach the server. If so, requests may name any IP address as ``Host``.
         read_only: Whether all changes are refused. Otherwise the viewer's own page may send POST to two paths. One sets
             marks. The other searches for duplicates, which writes a file beside the store.
-        tell: Called with a sentence for the person who started the server, when a browser opens a used link.
+        tell: Called with a sentence for the person who started the server if a browser opens a used link.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Guard:
         self._lock = threading.Lock()
 
     def link(self) -> str:
-        """Return a URL that opens the page in one browser. After it was used, return a new URL."""
+        """Return a URL that opens the page in one browser. Return a new URL after a browser has used the last one."""
         with self._lock:
             self._token = self._token or secrets.token_urlsafe(_TOKEN_BYTES)
             return f"{self._address}/?{_TOKEN}={self._token}"
@@ -131,7 +131,7 @@ class Guard:
             return _refusal(f"this server answers only to its own name: {_OPEN}", is_page=is_page)
         is_change = scope["method"] == "POST" and not self._read_only and _CHANGES.fullmatch(scope["path"]) is not None
         if scope["method"] not in ("GET", "HEAD") and not is_change:
-            return error_response(405, "this server accepts only GET and HEAD", {"Allow": "GET, HEAD"})
+            return error_response(405, "this address accepts only GET and HEAD", {"Allow": "GET, HEAD"})
         is_foreign = request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
         navigates = (request.headers.get("sec-fetch-mode"), request.headers.get("sec-fetch-dest")) == _NAVIGATION
         if is_foreign and not (is_page and navigates):
@@ -162,7 +162,7 @@ class Guard:
             return None
         host = match["ipv6"] or match["name"]
         address = _address(host)
-        # Another site can make its own name point to this machine (DNS rebinding), but cannot have an IP address here.
+        # Another site can make its own name point to this machine (DNS rebinding). Then Host is a name, not an address.
         valid = host.lower() in self._names or (address is not None and (self._is_public or address.is_loopback))
         return match.groupdict() if valid else None
 
@@ -183,7 +183,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _is_same_origin(request: HTTPConnection) -> bool:
-    """Return whether a page of this server sent a request. Without https, only loopback hosts get sec-fetch-site."""
+    """Return whether a page of this server sent a request. Browsers send sec-fetch-site with https or to loopback."""
     site, origin = (request.headers.get(name) for name in ("sec-fetch-site", "origin"))
     return site == "same-origin" or (site is None and origin == f"http://{request.headers['host']}")
 

@@ -98,27 +98,27 @@ def _facts(store: Store, where: str) -> list[str]:
 
 
 def _sheet(store: Store, selected: Any) -> tuple[int, str]:
-    thumbnails, figures, total = Thumbnails(0), list[str](), 0
+    thumbnails, figures, total = Thumbnails(0), dict[int, str](), 0
     for index in _samples(store, selected):
         shown = picture(partial(thumbnails.get, store, index, 160))
         total += len(shown)
         if total > _SAMPLE_BYTES:
             break
-        figures.append(f"<figure>{shown}<figcaption>{index:,} {text(store.name(index) or '')}</figcaption></figure>")
-    of, lines = counted(len(selected), "record"), "\n".join(figures)
+        figures[index] = f"<figure>{shown}<figcaption>{index:,} {text(store.name(index) or '')}</figcaption></figure>"
+    of, lines = counted(len(selected), "record"), "\n".join(figures[index] for index in sorted(figures))
     head = f"<h2>{len(figures)} of {of}</h2><p class=muted>Spread evenly over the classes, at random in each.</p>"
     return len(figures), f"{head}<div class=sheet>\n{lines}\n</div>"
 
 
 def _samples(store: Store, selected: Any) -> list[int]:
-    """Return the indices of the samples, ascending. All classes with enough records have the same number of samples."""
+    """Return the indices of the samples: one of each class, then a second one of each class, and so on."""
     rng, labels = np.random.default_rng(0), store.column("label")[np.asarray(selected, np.int64)]
     order = rng.permutation(len(labels))
     by_label = order[np.argsort(labels[order], kind="stable")]
     _, begins, counts = np.unique(labels[by_label], return_index=True, return_counts=True)
     turns = np.arange(len(by_label)) - np.repeat(begins, counts)  # number of each record in its class, from 0
     chosen = by_label[np.lexsort((rng.permutation(len(labels)), turns))[:_SAMPLES]]
-    indices: list[int] = np.asarray(selected)[np.sort(chosen)].tolist()
+    indices: list[int] = np.asarray(selected)[chosen].tolist()
     return indices
 
 

@@ -80,8 +80,8 @@ class Marks:
 
         Raises:
             OptionError: The query or the change is wrong, or no marks can be set here.
-            SourceError: The file has a mistake. It is not changed.
-            DBLoaderError: The file cannot be written.
+            SourceError: The file of marks has a mistake. It stays unchanged.
+            DBLoaderError: The file of marks cannot be written.
         """
         self._check(change)
         if why_not := self._why_not():
@@ -141,7 +141,7 @@ class Marks:
             raise OptionError(f"{key} must be true, got {short_repr(value, 50)}")
 
     def _read(self) -> None:
-        """Read the file if it has changed since this object last read or wrote it."""
+        """Read the file of marks if it has changed since this object last read or wrote it."""
         seen = None
         if self._file is not None:
             with suppress(FileNotFoundError):
@@ -155,7 +155,7 @@ class Marks:
         self._show(marks)
 
     def _write(self, path: Path, marks: dict[int, dict[str, Any]]) -> tuple[int, ...] | None:
-        """Replace the file, or remove it if there are no marks. Return its signature, or None without a file."""
+        """Replace the file of marks, or remove it if there are no marks. Return its signature or None."""
         if not marks:
             path.unlink(missing_ok=True)
             return None
@@ -204,7 +204,7 @@ def _changed(mark: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
 
 
 def _pack(texts: dict[int, str], length: int) -> Names:
-    """Return the texts of all records, given the texts of a few; "" for all others."""
+    """Return a text for each record: the given text, or "" for a record without one."""
     order = sorted(texts)
     packed = [texts[index].encode(errors="replace") for index in order]
     offsets = np.zeros(length + 1, np.int64)

@@ -84,7 +84,7 @@ def _legend(store: Store, field: str, data: bytes) -> list[tuple[int, str, float
 
 
 def _array(value: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Return a value as float64 with the shape (rows, *shape); without rows if the value has another shape."""
+    """Return a value as float64 with the shape (rows, *shape). If the value has another shape, return no rows."""
     with suppress(ValueError):  # the rows have different lengths
         found = np.asarray(value)
         if found.ndim and found.shape[1:] == shape and found.dtype.kind in "iuf":
@@ -93,7 +93,7 @@ def _array(value: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
 
 
 def describe_record(store: Store, record: Record) -> dict[str, Any]:
-    """Return the fields of a record, the EXIF of its image, and the structure of its JPEG."""
+    """Return facts about a record, its fields, the EXIF of its image, and the structure of its JPEG."""
     image, jpeg, exif = record.image, {}, {}
     if isinstance(image, bytes):
         jpeg = describe_jpeg(image)

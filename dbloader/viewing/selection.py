@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dbloader.records.field_columns import FieldColumn
     from dbloader.stores.base import Store
 
-_MOST_BYTES = 40_000_000  # of all kept selections: one selection of ten million records, or many small selections
+_MOST_BYTES = 40_000_000  # of each cache; this is one selection of ten million records, or many small selections
 _MOST_HISTOGRAMS = 200
 
 
@@ -50,14 +50,14 @@ class Selections:
         with self._lock:
             self._joined[what] = columns
             self.columns = self.columns.joining({k: v for some in self._joined.values() for k, v in some.items()})
-            self.revision += 1  # last, so results with this revision are computed from these columns
+            self.revision += 1  # last, because a result with this revision must be computed from these columns
 
     def key(self, text: str) -> tuple[str, int]:
-        """Return the key under which the result of a query is kept. It changes with the query's columns."""
+        """Return the key under which the result of a query is kept. The key changes if the query's columns change."""
         return text.strip(), self.revision if "mark." in text or "duplicates." in text else 0
 
     def select(self, text: str) -> Any:
-        """Return the indices of the records that match all words of a query, ascending.
+        """Return the indices of the records that match a query, ascending.
 
         The result is a range if all records match, otherwise an array of uint32 or int64, shape (records,).
 

@@ -30,8 +30,8 @@ PORT = 7878
 _PORTS_TRIED = 100
 _OWN_ADDRESS = "it must be an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all its addresses"
 _PRIVILEGED = "ports below 1024 may need more rights: choose another port"
-_CLOSING_S = 1  # the time that unfinished answers get when the server ends
-# timeoutMS of places in MongoDB. The page cannot show an error before this time. MongoDB's default would be a minute.
+_CLOSING_S = 1  # time for unfinished answers when the server ends
+# timeoutMS of places in MongoDB. The page cannot show an error before this time. dbloader's default is a minute.
 _SILENCE_MS = 10_000
 
 
@@ -108,7 +108,7 @@ class View:
     def close(self) -> None:
         """End the server and close the stores. Unfinished answers are cut off after a second."""
         for key in self._shown:
-            if viewers.get(key) == self._repr_html_:  # no later viewer of the same store has replaced it
+            if viewers.get(key) == self._repr_html_:  # unless a later viewer of the same store has replaced this entry
                 del viewers[key]
         self._server.should_exit = True
         self._thread.join()
@@ -225,10 +225,10 @@ def _listen(host: str, port: int | None) -> socket.socket:
         raise OptionError(f"host {host!r} is unknown here: {why}; {_OWN_ADDRESS}") from error
     tried = range(PORT, PORT + _PORTS_TRIED) if port is None else (port,)
     for number in tried:
-        # With the protocol, asyncio sets TCP_NODELAY, which saves 40 ms.
+        # asyncio sets TCP_NODELAY only if the socket has a protocol. This saves 40 ms.
         server = socket.socket(family, kind, protocol)
         try:
-            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # otherwise a port that was just left is taken
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # otherwise a port stays taken for a minute
             server.bind((address[0], number))
             server.listen()  # now, because a browser may connect before the server runs
         except OSError as error:

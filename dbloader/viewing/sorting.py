@@ -22,7 +22,7 @@ LIKE = "like:"
 """Sorts by similarity: ``like:embedding:17`` compares the field ``embedding`` of all records with record 17."""
 
 _BITS = 32
-_BLOCK = 2**20  # number of keys sorted by their lost bits at a time
+_BLOCK = 2**20  # number of keys that _argsort sorts by their lost bits at a time
 _LOW = np.uint64(2**_BITS - 1)
 
 

@@ -29,7 +29,7 @@ _MOST_VALUES = 200  # of a field in one answer
 _MOST_PAIRS = 600  # pairs of label and prediction in one answer
 _BINS = 40
 _SAMPLED = 100_000  # about this number of values decide the edges of a histogram; all values are counted
-_FINEST = 1e-9  # least width of a histogram, as a share of its greatest value: floats are not more precise
+_FINEST = 1e-9  # least width of a histogram, as a share of its greatest value: edges are rounded to 12 digits
 _WIDE = 20  # edges are logarithmic if the values differ by more than this factor
 
 
@@ -132,8 +132,8 @@ def histogram(selections: Selections, text: str, what: str, axis: str = "") -> d
     contains both. Records without a finite value are left out. Usually the bins fit all records, so they are the same
     for each query, and ``all`` has the counts of all records. But if the query compares this column, the bins fit the
     matching records, and ``all`` is None. The first and the last edge are the least and the greatest value of the
-    records that the bins fit. ``ends`` are the least and the greatest value of the matching records, or None if there
-    are none. ``scale`` is "log" or "linear", or "" if each integer has its own bin.
+    records that the bins fit. ``ends`` are the least and the greatest value of the matching records, or None without
+    a value. ``scale`` is "log" or "linear", or "" if each integer has its own bin.
 
     Args:
         selections: Evaluates the query.

@@ -73,8 +73,8 @@ def show_batch(store: Store | Mixture, options: Options, transform: Any = None) 
 def show_epochs(store: Store | Mixture, index: int, options: Options, transform: Any = None) -> dict[str, Any]:
     """Return the rank, step and crop of a record in each of 12 epochs, beginning with ``options.epoch``.
 
-    All ranks get the same number of samples, so an epoch may repeat the record, and then has several entries. ``step``
-    is None if the record is in an incomplete last batch that is dropped.
+    An epoch may repeat the record, because all ranks get the same number of samples. Such an epoch has several entries.
+    ``step`` is None if the record is in an incomplete last batch that is dropped.
 
     Raises:
         OptionError: An option or the state is wrong, or no record has this index.
@@ -131,7 +131,7 @@ def _state_of(state: Mapping[str, Any] | None, epoch: int) -> str | None:
 def _dataset(store: Store | Mixture, options: Options, transform: Any) -> Any:
     """Return the dataset that `create_loader` would make."""
     dataset: Any = store if isinstance(store, Mixture) else StoreDataset(store, fields=("image",))
-    missing = transform is None  # then datasets of a mixture keep their own transforms
+    missing = transform is None  # if so, datasets of a mixture keep their own transforms
     if missing:
         sides: Any = [int(side) if side.isdecimal() else side for side in options.size.split("x")]
         size = height_and_width(sides * (3 - len(sides)))

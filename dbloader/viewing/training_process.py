@@ -29,8 +29,9 @@ class Training:
 
     Args:
         stores: The stores.
-        transform: The user's transform, or None for the default of `create_loader`. Another process loads it, so with
-            ``own_process`` it is ``module:name``, see ``load_transform``. A wrong name raises an OptionError at once.
+        transform: The user's transform, or None for the default of `create_loader`. With ``own_process``, this is the
+            name ``module:name`` (see ``load_transform``), because another process loads the transform. A wrong name
+            raises an OptionError at once.
         mixture: A mixture of the stores. If given, the view shows the mixture's training.
         own_process: Call the functions in another process. The process is a new Python, so the main module must be
             importable. It ends after a minute without calls.
@@ -63,7 +64,7 @@ class Training:
             return _call(function, self._mixture or self._stores[number], *arguments, self._transform)
         request = (function, number, self._stores[number].manifest.digest, *arguments)
         with self._lock:
-            for _ in range(2):  # an idle process may end just now
+            for _ in range(2):  # the idle process may have ended just before the first attempt
                 try:
                     result = self._ask(request)
                     break
@@ -84,7 +85,7 @@ class Training:
         """Start the process. Raise the error if it cannot load the transform."""
         context = multiprocessing.get_context("spawn")
         self._connection, other = context.Pipe()
-        # Stores are arguments, because a password can be pickled only for a process that is being started.
+        # Stores are passed as arguments, because a password can be pickled only while a process is being started.
         self._process = context.Process(target=_answer, args=(other, [*self._stores], self._transform), daemon=True)
         with sigint_blocked(), other:
             self._process.start()
