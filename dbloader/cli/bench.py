@@ -41,7 +41,7 @@ Examples:
 )
 @click.option("--seconds", metavar="S", type=float, default=2, show_default=True, help="Duration of each measurement.")
 @click.option(
-    "--rounds", metavar="N", type=int, default=3, show_default=True, help="Repeat measurements, and show medians."
+    "--rounds", metavar="N", type=int, default=3, show_default=True, help="Measure N times, and show medians."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def bench_command(*, as_json: bool, **options: Any) -> None:

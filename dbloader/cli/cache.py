@@ -28,7 +28,7 @@ Examples:
 @click.argument("folder", type=click.Path())
 @click.option("--verify", is_flag=True, help="Check all files, and remove damaged files.")
 @click.option("--fill", metavar="PLACE", type=click.Path(), help="Fetch the shards of the store PLACE.")
-@click.option("--cache-bytes", metavar="N", type=int, help="With --fill: limit of the shards' bytes, as in training.")
+@click.option("--cache-bytes", metavar="N", type=int, help="With --fill: most bytes of shards to keep, as in training.")
 @click.option("--clear", is_flag=True, help="Remove the files, unless a process uses the cache.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def cache_command(

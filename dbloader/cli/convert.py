@@ -151,7 +151,7 @@ Examples:
     "--workers",
     metavar="N",
     type=int,
-    help="Threads; with --shards, processes; with --executor, threads of each part.  "
+    help="Number of threads; with --shards, of processes; with --executor, of threads for each part.  "
     "[default: one per CPU; with --executor, 1]",
 )
 @click.option(

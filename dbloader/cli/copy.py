@@ -101,7 +101,7 @@ def copy_command(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Copy the store SOURCE to DESTINATION. Both are a file or a mongodb:// place; SOURCE may be a folder of shards.
+    """Copy the store SOURCE (a file, folder of shards or mongodb:// place) to DESTINATION (a file or mongodb:// place).
 
     Each record is checked, and its bytes are copied. Several SOURCEs become one store, with classes joined by name. The
     copy contains the records that match all of --select, --drop, --class and --where, in order. Sources never change.

@@ -44,8 +44,8 @@ def export_command(
 ) -> None:
     """Write the records of the store PLACE as files into the new folder DESTINATION.
 
-    The folder appears when it is complete. dbloader convert makes a store with the same records from DESTINATION, or
-    for coco and yolo from DESTINATION/images with --listing DESTINATION/annotations.json or DESTINATION/data.yaml.
+    The folder appears when it is complete. dbloader convert DESTINATION makes a store with the same records again. For
+    coco and yolo, convert DESTINATION/images with --listing DESTINATION/annotations.json or DESTINATION/data.yaml.
     """
     with Meter("Exporting", "records", quiet=quiet or as_json) as meter:
         report = export_store(place, destination, format=format, where=where, progress=meter.update)

@@ -48,7 +48,7 @@ def plan_command(
 ) -> None:
     """Write the list of files in SOURCE, and the options, to the folder DESTINATION.partial.
 
-    After that, machines make the parts in any order by dbloader part, and dbloader publish joins them into the store.
+    After that, machines make the parts in any order with dbloader part. dbloader publish joins them into the store.
     All machines must see SOURCE and DESTINATION at the same places, on a shared file system or in object storage
     (s3://, gs://, az://). Making the same plan again keeps finished parts. Without --append, a store at DESTINATION
     stays until dbloader publish --overwrite replaces it.
@@ -80,7 +80,7 @@ Examples:
 )
 @click.argument("destination", type=click.Path())
 @click.argument("number", type=int)
-@click.option("--workers", metavar="N", type=int, default=1, show_default=True, help="Threads that read and check.")
+@click.option("--workers", metavar="N", type=int, default=1, show_default=True, help="Number of threads.")
 @click.option(
     "--scratch",
     metavar="FOLDER",
@@ -119,7 +119,7 @@ Examples:
 @click.argument("destination", type=click.Path())
 @click.option("--missing", "only_missing", is_flag=True, help="Print only the missing numbers, such as 3,17,40-42.")
 @click.option("--made", is_flag=True, help="Also print size, duration and machine of each finished part.")
-@click.option("--scratch", metavar="FOLDER", type=click.Path(), help="Scratch folder of parts.  [default: TMPDIR]")
+@click.option("--scratch", metavar="FOLDER", type=click.Path(), help="--scratch of dbloader part.  [default: TMPDIR]")
 @click.option("--clean", is_flag=True, help="Remove the folders of killed parts from this machine's scratch folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def parts_command(
@@ -176,7 +176,7 @@ def publish_command(*, destination: str, overwrite: bool, keep_hours: float | No
     """Join the parts of the conversion planned for DESTINATION into the store DESTINATION, in one step.
 
     If a part is missing, damaged or from another plan, publish fails and changes nothing. If the store was already
-    published, for example because a job runs again, publish prints so and succeeds.
+    published, for example because a job runs again, publish warns about it and succeeds.
     """
     report = publish_parts(destination, overwrite=overwrite, keep_hours=keep_hours)
     return print_report(report, quiet=quiet, as_json=as_json, rated=False)

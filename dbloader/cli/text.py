@@ -39,7 +39,7 @@ def say_json(value: Any, *, indent: int | None = None) -> None:
 
 @contextmanager
 def after_making(what: str) -> Iterator[None]:
-    """Add a note to an OSError in the block: only the report of the new store or folder could not be printed."""
+    """Add a note to an OSError in the block: the new store or folder is complete, but its report was not printed."""
     try:
         yield
     except OSError as error:

@@ -75,8 +75,8 @@ def view_command(
 ) -> None:
     """Show the store PLACE, and a second store OTHER, in the browser until Ctrl-C.
 
-    Only this machine can open the page, and the printed link works once. Without a display, view prints how to open the
-    page on another machine through ssh.
+    By default, only this machine can open the page. The printed link works once. Without a display, view prints how to
+    open the page on another machine through ssh.
     """
     if html is not None:
         if other is not None:
