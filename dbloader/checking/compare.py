@@ -36,7 +36,7 @@ def compare_files(
 ) -> dict[str, int]:
     """Compare each record with the source's file of the same name, and return ``VerifyReport.compared``.
 
-    Differences become findings. Files that the source leaves out become notes.
+    Differences become findings. The source's warnings about files that it leaves out become notes.
     """
     names, compared = store.names(), Counter[str]()
     rejected = _rejected_names(store)
@@ -146,7 +146,7 @@ def _match(one: Store, other: Store, findings: Findings, compared: Counter[str])
     """
     names, their_names = one.names(), other.names()
     hashes, their_hashes = one.column("name_hash"), other.column("name_hash")
-    # A key joins CRC-32, name and length, because among a million records, some share a CRC-32 by chance.
+    # A key combines CRC-32, name hash and length, because some of a million records share a CRC-32 by chance.
     keys, their_keys = (
         store.column("crc32").astype("u8") << np.uint64(32) | hashed ^ store.column("nbytes").astype("u4")
         for store, hashed in ((one, hashes), (other, their_hashes))
@@ -196,7 +196,7 @@ def _compare_records(mine: Record, theirs: Record) -> tuple[str, list[str]]:
             for record in (mine, theirs)
         )
     bare = (encode(replace(record, image=None, label=None)).crc32 for record in (mine, theirs))
-    if next(bare) != next(bare) or (image == "same" and not differences):  # the checksums differ, so something does
+    if next(bare) != next(bare) or (image == "same" and not differences):  # the checksums differ, so something must
         differences.append("fields")
     return image, differences
 
@@ -237,7 +237,7 @@ class _RecordMatcher:
         self.left = left
         self._order = np.argsort(keys, kind="stable")
         self._keys = keys[self._order]
-        # At the first position of each key in `_order`: the number of records from there on that are taken.
+        # At the first position of each key in `_order`: how many records, from this position on, are known to be taken.
         self._taken = np.zeros(len(keys), np.uint32)
 
     def take(self, key: np.uint64 | np.uint32, accept: Callable[[int], bool] = lambda index: True) -> int | None:

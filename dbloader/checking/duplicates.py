@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 DISTANCE = 8
-"""Default of ``distance``. docs/duplicates.md shows why."""
+"""Default of ``distance``. docs/duplicates.md shows why it is 8."""
 
 MAX_DISTANCE = 15
 
@@ -156,13 +156,13 @@ def fingerprints_of(store: Store, progress: Callable[[str, int, int], object]) -
     return prints
 
 
-def _find_groups(values: Array, distance: int, start: int) -> Groups:
-    """Return all groups of duplicates. The arguments are as in `find_originals`, where ``start`` is ``others``."""
-    originals = find_originals(values, distance, start)
+def _find_groups(values: Array, distance: int, others: int) -> Groups:
+    """Return all groups of duplicates. See `find_originals` for the arguments."""
+    originals = find_originals(values, distance, others)
     found = np.flatnonzero(originals != np.arange(len(values)))
     found = found[np.argsort(originals[found], kind="stable")]
     rows = np.zeros(len(found), DUPLICATE)
-    rows["index"], rows["of"] = found - start, originals[found]
+    rows["index"], rows["of"] = found - others, originals[found]
     one, two = values[found], values[rows["of"]]
     rows["bits"] = np.where(one["kind"] == HASHED, _count_bits(one["seen"], two["seen"]), 0)
     rows["same"] = (one["content"] == two["content"]).all(axis=1)

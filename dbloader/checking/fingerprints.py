@@ -60,9 +60,9 @@ _LEAST_TURNS = 10
 
 
 class Fingerprints(NamedTuple):
-    """The fingerprints of all records of a store, and the reason for each unreadable record, by the record's index."""
+    """The fingerprints of all records of a store, and the reasons why records are unreadable, by record index."""
 
-    values: Array
+    values: Array  # dtype FINGERPRINT, shape (records,)
     reasons: dict[int, str]
 
 

@@ -34,7 +34,7 @@ def draw_over(
     """
     with translate_errors("the image does not decode", MemoryError), open_pillow(picture) as opened:
         shown = opened.convert("RGB")
-    if turn := TURNS.get(shown_orientation(picture)):  # only a picture that is the stored file has an orientation
+    if turn := TURNS.get(shown_orientation(picture)):  # a thumbnail has one only if it is the stored file
         shown = shown.transpose(turn)
     for mask in masks:
         drawn, _ = thumbnail(mask, max(shown.size), is_field=True)
@@ -52,5 +52,5 @@ def draw_over(
     layer = layer if turn is None else layer.transpose(turn)
     shown.paste(layer, mask=layer)
     file = io.BytesIO()
-    shown.save(file, "JPEG", quality=85, subsampling=0)  # subsampling would take the colors of thin lines
+    shown.save(file, "JPEG", quality=85, subsampling=0)  # subsampling would remove the colors of thin lines
     return file.getvalue(), "image/jpeg"

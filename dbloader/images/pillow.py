@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 FORMATS = (
     "JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "AVIF", "JPEG2000", "ICO", "QOI", "PCX", "TGA",
 )  # fmt: skip
-"""Pillow's names of the formats that dbloader reads, if this Pillow was built with them; also HEIF, with pillow-heif.
+"""Pillow's names of the formats that dbloader reads if this Pillow was built with them. pillow-heif adds HEIF.
 
 These formats contain only pixels. For other formats, Pillow runs a program (EPS), draws (WMF), or opens an embedded
 file of any kind (IPTC). TGA is last, because a TGA file has no signature.
 """
 
-_ALWAYS_IMPORTED = FORMATS[:5]  # by any PIL.Image.open
+_ALWAYS_IMPORTED = FORMATS[:5]  # each PIL.Image.open imports the plug-ins of these formats
 
 # Peak memory of decoding in bytes per pixel, measured with 15 megapixels in Pillow 13. libwebp, OpenJPEG (25 bytes for
 # RGBA) and 16-bit AVIF keep copies. TIFFs of one strip and rotated TIFFs need more.
 _DECODING = {"WEBP": 16, "AVIF": 16, "HEIF": 16, "JPEG2000": 25, "QOI": 8, "TIFF": 8}
 _DECODING_MOST = 4
 
-# Major brands of HEIF, after the length of the first box (ISO/IEC 23008-12, 10). AVIF files too may have those in _ANY.
+# Major brands of HEIF, after the length of the first box (ISO/IEC 23008-12, 10). AVIF files may have _ANY too.
 _HEVC = {b"ftyp" + brand for brand in (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs")}
 _ANY = {b"ftypmif1", b"ftypmsf1"}
 
@@ -90,7 +90,7 @@ def open_pillow(file: bytes | bytearray | memoryview | BinaryIO) -> ImageFile.Im
 
 
 def _open(stream: BinaryIO) -> ImageFile.ImageFile:
-    # Importing Pillow's other plug-ins takes 0.1 s in each worker process.
+    # Import Pillow's other plug-ins only if they are needed, because this takes 0.1 s in each worker process.
     with suppress(UnidentifiedImageError):
         return Image.open(stream, formats=_ALWAYS_IMPORTED)
     stream.seek(0)
@@ -117,7 +117,7 @@ def heif_format(start: bytes) -> tuple[str, ...]:
 
 @contextmanager
 def translate_errors(what: str, *kept: type[Exception]) -> Iterator[None]:
-    """Turn any error inside, except ``kept``, into a DamagedImageError that begins with ``what``."""
+    """Turn any error in the block, except ``kept``, into a DamagedImageError that begins with ``what``."""
     try:
         yield
     except kept:
@@ -187,7 +187,7 @@ def scale_to_8_bits(image: Image.Image) -> Image.Image:
     depth = value_depth(image)
     if depth not in KNOWN_RANGE:
         raise PixelRangeError(
-            f"its values are {depth}: their range is not known, so they cannot be made pixels of 8 bits; "
+            f"its values are {depth}: their range is not known, so they cannot be scaled to 8 bits; "
             "give the dataset a decode= of your own that scales them"
         )
     if image.mode not in GRAY_16:
@@ -238,7 +238,7 @@ def _is_misread_planar(image: ImageFile.ImageFile) -> bool:
 
 
 def _tiff_tags(image: Image.Image) -> Any:
-    """Return the tags of a TIFF file, None for other images. It needs no import of Pillow's plug-in, which is slow."""
+    """Return the tags of a TIFF file, None for other images. An isinstance check would import Pillow's slow plug-in."""
     return getattr(image, "tag_v2", None)
 
 

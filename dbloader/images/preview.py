@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 # A file with fewer bytes and pixels is its own thumbnail. Pixels count, because 20 kB may decode to gigabytes.
 _SMALL, _SMALL_PIXELS = 20_000, 2**22
-_MOST = 400_000_000  # most bytes of memory for decoding an image
-_LARGE = 50_000_000  # bytes of memory; an image that needs more is decoded inside the context ``large``
+_MOST = 400_000_000  # limit of memory for decoding an image, in bytes
+_LARGE = 50_000_000  # bytes of memory; an image that needs more is decoded in the context ``large``
 _MOST_LABELS = 64  # a gray mask with more different values is shown in gray
 _MOST_LEGEND = 2**24  # most pixels of a mask for which the values are counted
 # Dark blue, red, yellow: brightness rises evenly, so the colors keep their order in gray and for color-blind people.

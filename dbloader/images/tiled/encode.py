@@ -29,7 +29,7 @@ TILE_WIDTH = 32
 JPEGTRAN = "jpegtran"
 
 _SUBSAMPLINGS = {"4:4:4": 8, "4:2:2": 16, "4:2:0": 16}  # width of an MCU in pixels
-# jpegtran can make baseline frames of these: Huffman or arithmetic codes, sequential or progressive (T.81 B.1).
+# jpegtran can make baseline frames of these frames: Huffman or arithmetic codes, sequential or progressive (T.81 B.1).
 _SOURCES = (0xC0, 0xC1, 0xC2, 0xC9, 0xCA)
 
 
