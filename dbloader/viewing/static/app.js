@@ -9,7 +9,7 @@ const NO_DATABASE = 503; // the status of the viewer's reply when MongoDB does n
 const [SLOW_MS, ASK_AGAIN_MS] = [500, 1000];
 export const find = (selector) => document.querySelector(selector);
 
-/** Return the state in the URL: all parameters as text, but NUMBERS as numbers. */
+/** Return the state in the URL: all parameters as text, except NUMBERS, which are numbers. */
 export function state() {
   const given = Object.fromEntries(new URLSearchParams(location.search));
   const numbers = Object.entries(NUMBERS).map(([name, usual]) => {
@@ -52,7 +52,7 @@ export function link(changes, ...children) {
 }
 
 /** Fetch a URL, and return the reply. While the viewer or its database does not answer, show a message in the bar at the bottom of
- * the page and wait. Throws only an AbortError. `options` are those of fetch. */
+ * the page and wait. Throws only an AbortError. `options` are options of fetch. */
 export async function ask(src, signal, options = {}) {
   let isSlow = false;
   const timer = setTimeout(() => bar({slow: bar.slow + Number(isSlow = true)}), SLOW_MS);
@@ -140,7 +140,7 @@ export function picture(kind, store, index, params = {}) {
   return address(`/${kind}/${store}/${index}`, {...params, v: stores[store].started});
 }
 
-/** Return the choices of what is drawn over the thumbnails of a store: its boxes and masks. */
+/** Return a checkbox for the boxes, and for each mask, that can be drawn over the thumbnails of a store. */
 export function overlays(store) {
   const {fields, file_fields: files} = stores[store], chosen = (state().over ?? "").split(",");
   return [..."boxes" in fields ? [["boxes", "boxes"]] : [], ...files.map((name, number) => [String(number), name])].map(([key, name]) =>
@@ -148,7 +148,7 @@ export function overlays(store) {
       go({over: [...chosen.filter((other) => other && other !== key), ...event.target.checked ? [key] : []].join()}, {replace: true})}), ` ${escaped(name)}`));
 }
 
-/** Return a new element; the tag "svg:rect" makes one of SVG. A property that the element does not have becomes an attribute.
+/** Return a new element; a tag such as "svg:rect" makes an SVG element. A property that the element does not have becomes an attribute.
  * Children that are strings become text, never markup. */
 export function make(tag, properties = {}, ...children) {
   const svg = tag.startsWith("svg:");

@@ -4,7 +4,8 @@ import {counted, go, make, state} from "./app.js";
 const HIGH = 40;
 const SCALES = {log: "logarithmic", linear: "linear"};
 
-/** Return a number as text: all digits of an integer, six of others. Rounding to 12 digits first makes 0.3 of 0.1 + 0.2. `roundingMode` keeps a bound a bound: "floor" or "ceil". */
+/** Return a number as text: all digits of an integer, six digits of other numbers. Rounding to 12 digits first turns 0.1 + 0.2 into 0.3.
+ * `roundingMode` "floor" rounds a lower bound down, and "ceil" rounds an upper bound up. */
 export const exact = (number, roundingMode = "halfExpand") =>
   Number.isInteger(number) ? counted(number) : Number(number.toPrecision(12)).toLocaleString("en-US", {maximumSignificantDigits: 6, roundingMode});
 
@@ -53,8 +54,8 @@ class Bars extends HTMLElement {
     };
   }
 
-  /** Show a histogram of the server. `whole`: values are integers; `text(value)`: returns a label; `chosen(from, to)`: called with the
-   * edges of the chosen range, null at an open end. Faint bars show all records. The search and all records each have their own scale. */
+  /** Show a histogram from the server. `whole`: whether values are integers; `text(value)`: returns a label; `chosen(from, to)`: called
+   * with the edges of the chosen range, null at an open end. Faint bars show all records. The search and all records each have their own scale. */
   draw({edges, counts, all, ends, scale}, whole, text, chosen) {
     Object.assign(this, {edges, counts, whole, text, chosen});
     const name = this.getAttribute("name");

@@ -1,8 +1,8 @@
-/** Labels against another column, such as a model's predictions, to show which classes are confused. */
-import {api, className, counted, escaped, go, link, make, state, stores, title} from "./app.js";
+/** A table of labels and another column, such as a model's predictions. It shows which classes are confused. */
+import {api, className, counted, escaped, go, link, make, stores, title} from "./app.js";
 import {classWord, key, quoted, words} from "./query.js";
 
-const MATRIX = 24; // labels and values that a table shows
+const MATRIX = 24; // most labels, and most values, that a table shows
 
 /** Return the columns of a store that can be compared with the label. */
 export const comparable = (store) =>

@@ -3,11 +3,11 @@ import {amount, api, ask, counted, errorOf, escaped, link, load, make, notice, p
 import {mark} from "./marks.js";
 import {code} from "./record.js";
 
-const COUNT = 20; // groups of a request
-const MARKED = 1000; // indices of a query, which has at most 10,000 letters
+const COUNT = 20; // groups in one request
+const MARKED = 1000; // indices in one query, which has at most 10,000 letters
 const ASK_MS = 500; // between requests for the progress of a search
 
-/** Return a link to a record: its picture, a text and its class, which is red if it differs. */
+/** Return a link to a record: its picture, a text and its class. The class is red if `differs`. */
 function pictured(store, index, text, label, differs) {
   const image = make("img", {alt: "", loading: "lazy"});
   load(image, picture("thumb", store, index, {px: 160}), () => image.replaceWith(make("span", {class: "error"}, "cannot be shown")));
@@ -33,13 +33,13 @@ class Duplicates extends HTMLElement {
     const run = make("button", {...off, onclick: async () => {
       const reply = await ask(`/api/${store}/duplicates`, undefined, {method: "POST", body: run.value});
       if (!reply.ok) notice(escaped(await errorOf(reply)));
-      await load();
+      await read();
     }});
     const meter = make("progress", {ariaLabel: "Searched images"}), number = make("span"), terminal = make("div");
     const search = make("div", {hidden: true}, make("p", {class: "row"}, run, meter, number), terminal);
     this.replaceChildren(make("h1", {}, "Duplicates"), head, search, make("p", {class: "row"}, choice, drop, all), list, more);
     all.hidden = true;
-    const load = async () => {
+    const read = async () => {
       const start = list.childElementCount;
       clearTimeout(this.later);
       try {
@@ -51,7 +51,7 @@ class Duplicates extends HTMLElement {
           Object.assign(meter, {hidden: !running, max: of, value: done});
           number.textContent = running ? `${counted(done)} of ${counted(of)} images` : "";
           terminal.replaceChildren(...running ? [] : [make("p", {class: "muted"}, "Or in a terminal:"), code(command)]);
-          if (running) this.later = setTimeout(load, ASK_MS);
+          if (running) this.later = setTimeout(read, ASK_MS);
           return;
         }
         if (list.childElementCount === start) list.append(...found.groups.map((group) => this.group(store, group)));
@@ -68,9 +68,9 @@ class Duplicates extends HTMLElement {
         more.hidden = true;
       }
     };
-    more.onclick = load;
-    only.onchange = () => { list.replaceChildren(); load(); };
-    await load();
+    more.onclick = read;
+    only.onchange = () => { list.replaceChildren(); read(); };
+    await read();
   }
 
   group(s, {index, name, count, others, ...group}) {

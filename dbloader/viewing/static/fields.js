@@ -1,12 +1,12 @@
-/** A field of the side bar: a histogram of numbers, or the values of texts and bools, which filter. */
+/** A field of the side bar: a histogram of numbers, or the values of texts and bools. A click filters the search. */
 import {exact} from "./bars.js";
 import {api, counted, escaped, make, state, stores} from "./app.js";
 import {comparing, filter, filterRange, key as named, quoted, words} from "./query.js";
 
-const MANY = 20; // values that are listed, even if each has one record
+const MANY = 20; // up to this number, values are listed even if each has only one record
 
 class Field extends HTMLElement {
-  /** Make the field of a column; it is read when it is opened. */
+  /** Make the field of a column. Its values are requested when the field is opened. */
   connectedCallback() {
     const name = this.getAttribute("name"), kind = this.getAttribute("kind");
     this.key = "";

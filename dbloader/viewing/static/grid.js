@@ -6,16 +6,16 @@ import {badge, onHold} from "./marks.js";
 import {chips} from "./query.js";
 import {Scroller} from "./scroll.js";
 
-const CHUNK = 200; // rows of a request
+const CHUNK = 200; // rows in one request
 const CHUNKS = 20; // chunks of rows that are kept
 const PAUSE_MS = 100; // between requests while the user scrolls fast
-const CAPTION = 22; // px below a thumbnail
+const CAPTION = 22; // px for the caption below a thumbnail
 const SIDES = [160, 240, 320, 480, 640]; // px of the thumbnails that the server makes
-const MOST = 20_000; // records of a range
-const LONGEST = 9_000; // characters of the selected indices: a query has at most 10,000
+const MOST = 20_000; // most records in a range
+const LONGEST = 9_000; // most characters of the selected indices: a query has at most 10,000
 
 /** Return indices as text: 1,5-9. */
-export function ranges(indices) {
+function ranges(indices) {
   const runs = [];
   for (const index of [...indices].sort((a, b) => a - b)) {
     const last = runs.at(-1);
@@ -26,7 +26,7 @@ export function ranges(indices) {
 }
 
 /** Return the indices in a text like 1,5-9. */
-export function indices(text) {
+function indices(text) {
   const all = new Set();
   for (const [, first, last] of text.matchAll(/(\d+)(?:-(\d+))?/g))
     for (let index = Number(first); index <= Number(last ?? first) && all.size < 1e6; index++) all.add(index);
@@ -198,7 +198,7 @@ class Grid extends HTMLElement {
   }
 
   clear(cell) {
-    cell.img.removeAttribute("src"); // cancels its request
+    cell.img.removeAttribute("src"); // cancels the request for the picture
     cell.index = null;
     cell.className = "tile";
     cell.why.textContent = cell.kept.textContent = cell.marks.textContent = cell.name.textContent = cell.facts.textContent = "";
@@ -216,7 +216,7 @@ class Grid extends HTMLElement {
     cell.marks.textContent = cell.marks.title = badge(fields);
     cell.marks.classList.toggle("drop", fields["mark.drop"] === "true");
     const more = Object.entries(fields).filter(([field, value]) => value !== null && !field.startsWith("mark.")).map(([field, value]) => [field, typeof value === "number" ? exact(value) : escaped(value)]);
-    const by = sort.replace("-", ""), size = width && `${width} × ${height}`;
+    const by = sort.replace(/^-/, ""), size = width && `${width} × ${height}`;
     const sorted = by === "bytes" ? bytes && sized(bytes) : ["width", "height", "aspect", "odd"].includes(by) && size;
     const named = escaped(className(store, label)), predicted = fields.prediction;
     const differs = predicted != null && ![label, className(store, label)].includes(predicted);
@@ -259,7 +259,7 @@ class Grid extends HTMLElement {
     this.select(this.selected, this.isAll);
   }
 
-  /** Select the records from the one that was selected last to a position. */
+  /** Select the records from the last selected position to this position. */
   async span(at) {
     const [{store, q, sort}, [from, to]] = [state(), [this.anchor ?? at, at].sort((a, b) => a - b)];
     if (to - from >= MOST) return notice(`A range has at most ${counted(MOST)} records.`);

@@ -4,7 +4,7 @@ import {find, make, state} from "./app.js";
 const bound = new Map();
 
 /** Register keys, as in `keys({x: ["Select the record", run]}, "grid")`. They work while this view is shown; without a view, always.
- * Names of keys are those of KeyboardEvent.key. The help shows the texts. */
+ * Keys have the names of KeyboardEvent.key. The help shows the texts. */
 export function keys(bindings, view = null) {
   for (const [key, [text, run]] of Object.entries(bindings)) bound.set(key, [...(bound.get(key) ?? []), {text, run, view}]);
 }

@@ -9,7 +9,7 @@ const STILL = 10; // px that the finger may move during a long press
 export const badge = ({"mark.drop": drop, "mark.label": label, "mark.tags": tags}) =>
   [drop === "true" && "drop", label && `→ ${label}`, tags].filter(Boolean).map(escaped).join(" · ");
 
-let held = false; // whether the last press was long: then its click is ignored, wherever the finger is lifted
+let held = false; // whether the last press was long; if so, its click is ignored, wherever the finger is lifted
 /** Call `run` after a long press on an element. */
 export function onHold(element, run) {
   let timer = 0, start;

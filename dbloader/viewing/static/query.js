@@ -29,7 +29,7 @@ function alternatives(text) {
   return found;
 }
 
-/** Return the conditions of a query that must all hold. A query with an `or` outside of parentheses is one condition. */
+/** Return the conditions of a query, which must all hold. A query with an `or` outside of parentheses is one condition. */
 export function words(text) {
   const found = alternatives(text);
   return found.length > 1 ? [`(${found.map((each) => each.join(" ")).join(" or ")})`] : found[0];

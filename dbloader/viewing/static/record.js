@@ -2,10 +2,10 @@
 import {api, className, counted, escaped, go, link, load, make, notice, picture, say, sized, state, stores, title, whyMissing} from "./app.js";
 import {keys} from "./keys.js";
 
-const LONGEST = 2000; // characters of a value
-const FIRST = 8; // values of a list that are shown
-const FRAME_MS = 80; // between two records that are played, at least
-const ENLARGED = 8; // how many times a small image is enlarged, at most
+const LONGEST = 2000; // most characters shown of a value
+const FIRST = 8; // number of values shown of a list
+const FRAME_MS = 80; // least time between two records that are played
+const ENLARGED = 8; // a small image is enlarged at most this number of times
 /** For each EXIF orientation: the point of the upright image that shows the point (x, y) of the stored image of w × h pixels. */
 const TURNED = [(x, y) => [x, y], (x, y) => [x, y], (x, y, w) => [w - x, y], (x, y, w, h) => [w - x, h - y], (x, y, w, h) => [x, h - y],
   (x, y) => [y, x], (x, y, w, h) => [h - y, x], (x, y, w, h) => [h - y, w - x], (x, y, w) => [y, w - x]];
@@ -84,7 +84,7 @@ class Record extends HTMLElement {
     clearTimeout(this.timer);
     if (!this.isPlaying) return;
     this.timer = setTimeout(async () => {
-      await this.image?.decode().catch(() => {}); // one without a picture is passed
+      await this.image?.decode().catch(() => {}); // a record without a picture is skipped
       if (this.isPlaying && state().view === "record") this.step(1);
       else this.play(false);
     }, FRAME_MS);
@@ -241,7 +241,7 @@ class Record extends HTMLElement {
       stores[now.store].events ? make("p", {}, link({view: "report", text: facts.name}, "This record in the report")) : null,
       section("EXIF", exif.error && facts.rendered ? [] : Object.entries(exif)),
       section("JPEG", [...Object.entries(structure), ["tiles", tiles && `${tiles.across} × ${tiles.down} of ${tiles.tile_width} × ${tiles.tile_height} pixels`]]),
-      make("section", {}, make("h2", {}, "In Python"), 
+      make("section", {}, make("h2", {}, "In Python"),
         code(`from dbloader import open_store\nstore = open_store(${place})\nrecord = store[${facts.index}]${named}`)),
       make("p", {}, link({view: "training", record: facts.index, index: null}, "What the training does with it")));
   }

@@ -1,5 +1,5 @@
 /** The report of the conversion: files that were rejected, repaired or changed. */
-import {api, counted, escaped, go, link, make, state, title} from "./app.js";
+import {api, counted, escaped, go, link, make, title} from "./app.js";
 
 const PAGE = 200;
 

@@ -1,4 +1,4 @@
-/** A list of any length in columns. Only the visible cells are in the document, and elements are used again.
+/** A list of any length in columns. The document contains only the visible cells. Elements of other cells are used again.
  *
  * Browsers limit an element to about 16 million px, too few for 10 million thumbnails. So the scrolled element is at most
  * TALLEST high. The scroll bar of a longer list moves in proportion. The wheel, keys and fingers always move by px. */

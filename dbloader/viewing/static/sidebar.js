@@ -10,7 +10,7 @@ import {Scroller} from "./scroll.js";
 
 const PAGES = {grid: "Images", training: "What training sees", compare: "Labels compared", report: "Report of the conversion",
   duplicates: "Duplicates"};
-const OPEN = 6; // with more fields, all are closed at first
+const OPEN = 6; // if there are more fields, all fields are closed at first
 const NARROW = matchMedia("(max-width: 760px)"); // as in style.css
 const COLUMNS = ["width", "height", "aspect", "bytes"];
 
@@ -144,7 +144,8 @@ class Sidebar extends HTMLElement {
     cell.ariaSelected = String(words(q).flatMap(classesIn).includes(classWord(store, label)));
   }
 
-  /** Search a class alone. `adds`: add it to the searched classes, or remove it. `spans`: add all rows from the last choice to it. */
+  /** Search only the class at a position. `adds`: add it to the searched classes, or remove it from them. `spans`: add all classes from
+   * the last chosen position to this position. */
   choose(position, {adds = false, spans = false} = {}) {
     const {store, q} = state();
     const searched = words(q).flatMap(classesIn);

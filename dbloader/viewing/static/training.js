@@ -2,7 +2,7 @@
 import {address, api, ask, className, counted, errorOf, escaped, go, link, load, make, overlays, picture, title} from "./app.js";
 import {keys} from "./keys.js";
 
-/** Options: name, label, default, and whether it applies to the view of one record. */
+/** Options: name, label, default, and whether the option applies to the view of one record. */
 const OPTIONS = [["seed", "Seed", 0, true], ["epoch", "Epoch", 0, false], ["batch_size", "Batch size", 32, true],
   ["world_size", "World size", 1, true], ["rank", "Rank", 0, false], ["step", "Step", 0, false], ["size", "Size", 224, true]];
 const SIDE = 156; // px of a picture: two fit side by side on a phone
