@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -63,9 +62,9 @@ class Findings:
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         if self._path is None:
             return
-        self._file.close()
-        if kind is None:
-            self._aside.replace(self._path)
-        else:
-            with suppress(OSError):
-                self._aside.unlink()
+        try:
+            self._file.close()
+            if kind is None:
+                self._aside.replace(self._path)
+        finally:
+            self._aside.unlink(missing_ok=True)

@@ -170,7 +170,7 @@ def _decode_jpeg(data: bytes) -> Array | None:
 
 
 def fingerprint_path(place: str | os.PathLike[str]) -> Path:
-    """Return the path of a store's file: beside an LMDB store, or in the working directory for a store in MongoDB."""
+    """Return the path of a store's fingerprints: beside an LMDB store; for MongoDB, in the working directory."""
     if not is_mongo(place):
         return Path(f"{os.fspath(place)}.duplicates")
     uri = parse(os.fspath(place))
@@ -178,7 +178,7 @@ def fingerprint_path(place: str | os.PathLike[str]) -> Path:
 
 
 def save_fingerprints(store: Store, found: Fingerprints, groups: Groups | None = None) -> None:
-    """Write the file of a store in one step, with the groups of duplicates if they are known."""
+    """Write the fingerprints of a store in one step, with the groups of duplicates if they are known."""
     parts = *((np.zeros(0, DUPLICATE), np.zeros(0, _BEGIN)) if groups is None else groups[1:]), found.values
     head = {
         "format": _MAGIC,

@@ -85,8 +85,8 @@ class RandomCrop(Decoder):
     It replaces torchvision's RandomCrop and RandomHorizontalFlip, for small images (CIFAR) and segmentation. From a
     tiled JPEG it decodes only the tiles that the crop touches.
 
-    Each sample takes three random numbers. The first decides about mirroring: the output is mirrored if it is below
-    ``flip``. The second is for the upper edge of the crop, and the third for its left edge.
+    Each sample takes three random numbers. The first decides about mirroring: the output is mirrored if this
+    number is below ``flip``. The second is for the upper edge of the crop, and the third for its left edge.
 
     Args:
         size: Height and width of the output in pixels, or one number for both.
@@ -146,10 +146,10 @@ class RandomResizedCrop(Decoder):
     probability, rounds as they do, and resizes with antialiasing. From a tiled JPEG it decodes only the tiles that the
     crop touches.
 
-    Each sample takes one random number for mirroring (the output is mirrored if it is below ``flip``), one for the
-    upper edge of the crop, one for its left edge, and ten pairs, each for a share of the area and an aspect ratio. The
-    first pair whose crop fits into the image is used. If no crop fits, the crop is the largest centered crop with an
-    allowed ratio. With ``interpolation="random"``, one more number chooses the filter: bilinear if it is below 0.5.
+    Each sample takes one random number for mirroring (the output is mirrored if this number is below ``flip``), one for
+    the upper edge of the crop, one for its left edge, and ten pairs. A pair is for the share of the area and the aspect
+    ratio. The first pair whose crop fits into the image is used. If none fits, the crop is the largest in the center with
+    an allowed ratio. With ``interpolation="random"``, one more number chooses the filter: bilinear if it is below 0.5.
 
     Args:
         size: Height and width of the output in pixels, or one number for both.

@@ -102,7 +102,7 @@ class JPEG(NamedTuple):
         return pixels[scale(top, height, factor), scale(left, width, factor)]
 
     def _upper(self, bottom: int, factor: int) -> tuple[bytearray, memoryview, int, int] | None:
-        """Return header, data, width and height of a JPEG of the rows above ``bottom`` and some more.
+        """Return header, data, width and height of a JPEG with the rows above ``bottom`` and a few more rows.
 
         ``bottom`` is in pixels of the image divided by ``factor``. Return None if the image must be decoded whole.
 
@@ -163,5 +163,5 @@ def _decode_smaller(
 
 
 def scale(first: int, length: int, factor: int) -> slice:
-    """Return which pixels of an image that is ``factor`` times smaller a part covers. Edges are rounded, halves up."""
+    """Return the pixels that a part covers in an image ``factor`` times smaller. Edges are rounded, halves up."""
     return slice((2 * first + factor) // (2 * factor), (2 * (first + length) + factor) // (2 * factor))

@@ -78,7 +78,7 @@ class MultiCrop(Decoder):
         """Decode the crops of one image. Arguments and errors are as in ``Decoder``.
 
         Returns:
-            uint8, shape (3, height, width), one for each crop. They share no memory.
+            uint8, shape (3, height, width), one for each crop. The tensors share no memory.
         """
         source = open_image(image, tiles, exif_transpose=self.exif_transpose, known_intact=known_intact)
         if random_numbers is None:
@@ -113,7 +113,7 @@ def _decode(source: OpenedImage, crops: list[Crop], factor: int) -> Iterator[npt
 
 
 def _checked_pair(pair: Any) -> tuple[int, Decoder]:
-    """Return a (count, Decoder) of the option ``crops``."""
+    """Check a (count, Decoder) pair of the option ``crops``, and return it."""
     if not isinstance(pair, Sequence) or len(pair) != 2 or not isinstance(pair[1], Decoder):
         raise TypeError(f"crops must be pairs such as (2, RandomResizedCrop(224)), got {short_repr(pair)}")
     if pair[1].size is None or not pair[1].can_plan:

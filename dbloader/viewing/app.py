@@ -288,7 +288,7 @@ def _picture(request: ViewerRequest, data: bytes, headers: dict[str, str]) -> Re
 
 
 def _training(request: ViewerRequest, function: str, *arguments: int) -> Any:
-    """Call a function of ``training`` with the options in a request. The first call imports torch."""
+    """Call a function of the module ``training`` with the options in a request. The first call imports torch."""
     defaults = Options()._asdict()
     options: Any = {name: request.text(name, defaults.pop(name)) for name in ("size", "state")}
     options["drop_last"] = request.integer("drop_last", int(defaults.pop("drop_last")), most=1) == 1

@@ -155,7 +155,7 @@ class Marks:
         self._show(marks)
 
     def _write(self, path: Path, marks: dict[int, dict[str, Any]]) -> tuple[int, ...] | None:
-        """Replace the file of marks, or remove it if there are no marks. Return its signature or None."""
+        """Replace the file of marks, or remove it if there are no marks. Return its new signature or None."""
         if not marks:
             path.unlink(missing_ok=True)
             return None

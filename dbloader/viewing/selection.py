@@ -62,6 +62,6 @@ class Selections:
         The result is a range if all records match, otherwise an array of uint32 or int64, shape (records,).
 
         Raises:
-            OptionError: A word is wrong, or names a class or event that the store does not have.
+            OptionError: A condition is wrong, or names a class or event that the store does not have.
         """
         return self._kept.get(self.key(text), lambda: select(self.columns, text))

@@ -34,7 +34,8 @@ def sort_records(selections: Selections, text: str, by: str) -> Any:
     Args:
         selections: Evaluates the query.
         text: The query.
-        by: Name of a column, ``ODD`` or ``LIKE``. A ``-`` before it reverses the order. "" is the order of the store.
+        by: Name of a column, ``ODD``, or a text as in ``LIKE``. A ``-`` before it reverses the order. "" means the
+            order of the store.
 
     Raises:
         OptionError: The query is wrong, or the store has no such column or vectors.

@@ -54,7 +54,7 @@ class Training:
             self._connect()
 
     def call(self, function: str, number: int, *arguments: Any) -> Any:
-        """Call a function of ``training`` with the store of this number, and return its result.
+        """Call a function of ``training`` with the store that has this number, and return its result.
 
         Raises:
             OptionError: torch is not installed.

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from dbloader import convert, verify_store
 from dbloader.conversion.transcode import ImageFormat
@@ -37,6 +40,19 @@ def test_verify_names_all_damaged_records(tmp_path: Path) -> None:
     assert rows == report.first
     assert "it is missing" in rows[1]["reason"]
     assert not list(tmp_path.glob("*.partial"))
+
+
+def test_output_on_a_full_disk_leaves_no_file(tmp_path: Path) -> None:
+    write(tmp_path / "store.lmdb", small_records(9))
+    tamper_with_records(tmp_path / "store.lmdb", {3: b"x"})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (9, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            verify_store(tmp_path / "store.lmdb", output=tmp_path / "bad.jsonl")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.glob("bad*"))
 
 
 def test_verify_finds_damaged_records_and_columns_of_one_chunk(tmp_path: Path) -> None:
