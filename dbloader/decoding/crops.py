@@ -148,8 +148,8 @@ class RandomResizedCrop(Decoder):
 
     Each sample takes one random number for mirroring (the output is mirrored if this number is below ``flip``), one for
     the upper edge of the crop, one for its left edge, and ten pairs. A pair is for the share of the area and the aspect
-    ratio. The first pair whose crop fits into the image is used. If none fits, the crop is the largest in the center with
-    an allowed ratio. With ``interpolation="random"``, one more number chooses the filter: bilinear if it is below 0.5.
+    ratio. The first pair whose crop fits into the image is used. If none fits, the largest allowed crop in the center
+    is used. With ``interpolation="random"``, one more number chooses the filter: bilinear if it is below 0.5.
 
     Args:
         size: Height and width of the output in pixels, or one number for both.
