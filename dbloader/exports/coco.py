@@ -37,8 +37,10 @@ class COCOExporter(DetectionExporter):
         self._ids = _original_ids(store) or []
         self._is_original = bool(self._ids)
         self._ids = self._ids or [*range(1, len(self.classes) + 1)]
-        self._made, self._begun = 0, False  # number of new annotations, and whether the file has any annotation
+        self._made = 0  # number of new annotations
+        self._before_image = self._before_annotation = ""  # a comma, except before the first
         self._images = (folder / ANNOTATIONS).open("w", encoding="utf-8")
+        self._images.write('{"images": [')
         self._annotations = tempfile.TemporaryFile("w+", encoding="utf-8", dir=folder)  # noqa: SIM115 - closed below
 
     @override
@@ -47,8 +49,8 @@ class COCOExporter(DetectionExporter):
         size = {"width": record.width, "height": record.height} if record.width and record.height else {}
         number = record.fields["image_id"] if self._is_original else int(record.index or 0) + 1
         image = {"id": number, "file_name": self.save(record), **size}
-        begin = "," if record.index else '{"images": ['
-        self._images.write(f"{begin}\n{json.dumps(image)}")
+        self._images.write(f"{self._before_image}\n{json.dumps(image)}")
+        self._before_image = ","
         if self._is_original:
             annotations = record.fields["annotations"].strip()[1:-1].strip()
         else:
@@ -56,8 +58,8 @@ class COCOExporter(DetectionExporter):
             rows = zip(boxes.tolist(), labels, crowds, strict=True)
             annotations = ",\n".join(self._annotation(number, *row) for row in rows)
         if annotations:
-            begin, self._begun = "," * self._begun, True
-            self._annotations.write(f"{begin}\n{annotations}")
+            self._annotations.write(f"{self._before_annotation}\n{annotations}")
+            self._before_annotation = ","
 
     def _annotation(self, image: int, corners: list[float], label: int, crowd: int) -> str:
         self._made += 1
@@ -69,8 +71,6 @@ class COCOExporter(DetectionExporter):
     @override
     def finish(self) -> None:
         super().finish()
-        if not len(self.store):
-            self._images.write('{"images": [')
         self._images.write('],\n"annotations": [')
         self._annotations.seek(0)
         shutil.copyfileobj(self._annotations, self._images)

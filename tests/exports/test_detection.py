@@ -62,6 +62,10 @@ def test_export_with_boxes_converts_to_the_same_store(root: Path, tmp_path: Path
     again = convert(tmp_path / "out" / "images", tmp_path / "again.lmdb", listing=tmp_path / "out" / listing)
     assert again.rejected == 0
     assert facts(tmp_path / "again.lmdb") == facts(tmp_path / "first.lmdb")
+    export_store(tmp_path / "first.lmdb", tmp_path / "some", format=format, where="name:b/*")
+    convert(tmp_path / "some" / "images", tmp_path / "some.lmdb", listing=tmp_path / "some" / listing)
+    with open_store(tmp_path / "some.lmdb") as some, open_store(tmp_path / "first.lmdb") as store:
+        assert [*some.column("crc32")] == [*store.column("crc32")[1:]]
 
 
 @pytest.mark.parametrize(("source", "format"), [("coco", "yolo"), ("yolo", "coco")])
