@@ -122,7 +122,8 @@ def _fingerprint(record: Record, hold: Hold) -> tuple[Any, str]:
     image: Any = record.image
     if image is None:
         return ((0, 0), (0, 0), NO_IMAGE), ""
-    content = np.frombuffer(content_hash(image), "<u8")
+    data = image if isinstance(image, bytes) else f"{image.dtype}{image.shape}".encode() + image.tobytes()
+    content = np.frombuffer(hashlib.blake2b(data, digest_size=16).digest(), "<u8")
     try:
         spots = _spots(image, hold).astype(int)
     except PixelRangeError:
@@ -133,12 +134,6 @@ def _fingerprint(record: Record, hold: Hold) -> tuple[Any, str]:
     turns = int((right[:, 1:] != right[:, :-1]).sum() + (down[1:] != down[:-1]).sum())
     kind = HASHED if np.ptp(spots) >= _LEAST_CONTRAST and turns >= _LEAST_TURNS else BYTES_ONLY
     return (np.packbits([right, down]).view("<u8"), content, kind), ""
-
-
-def content_hash(image: Any) -> bytes:
-    """Return a hash (16 bytes) of an image file or an array."""
-    data = image if isinstance(image, bytes) else f"{image.dtype}{image.shape}".encode() + image.tobytes()
-    return hashlib.blake2b(data, digest_size=16).digest()
 
 
 def _spots(image: Any, hold: Hold) -> Array:

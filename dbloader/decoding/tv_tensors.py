@@ -44,12 +44,9 @@ def as_tv_tensors(sample: dict[str, Any]) -> dict[str, Any]:
         boxes = result["boxes"] = np.array(boxes, np.float32).reshape(len(boxes), 4)
     if isinstance(boxes, np.ndarray) and boxes.shape[1:] == (4,) and images:
         canvas = images.get("image") or next(iter(images.values()))
-        rows = {
-            name: value
-            for name, value in result.items()
-            if isinstance(value, np.ndarray) and value.shape[:1] == (len(boxes),)
-        }
-        result.update((name, torch.from_numpy(value.copy())) for name, value in rows.items())
+        for name, value in result.items():
+            if isinstance(value, np.ndarray) and value.shape[:1] == (len(boxes),):
+                result[name] = torch.from_numpy(value.copy())
         size = (canvas.height, canvas.width)
         result["boxes"] = tv_tensors.BoundingBoxes(result["boxes"], format="XYXY", canvas_size=size)
     return result

@@ -90,13 +90,11 @@ def repair(data: bytes, structure: Structure) -> bytes:
     """
     if structure.frame:
         check_pixels(structure.frame.width, structure.frame.height)
-    body, scan_end = data[: structure.end], structure.last_scan_end
-    is_open = scan_end == len(data)
+    body = data[: structure.end]
     warning = find_warning(body + END)
     if warning:
         raise DamagedImageError(f"is damaged: more than its end marker is missing ({warning})")
-    if is_open:
-        scan_end = len(body)
+    scan_end = min(structure.last_scan_end, len(body))
     scan = body[:scan_end].rstrip(b"\xff")
     shorter = scan[: -2 if scan.endswith(b"\xff\x00") else -1]
     if not find_warning(shorter + body[scan_end:] + END):

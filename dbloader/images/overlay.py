@@ -34,22 +34,21 @@ def draw_over(
     """
     with translate_errors("the image does not decode", MemoryError), open_pillow(picture) as opened:
         shown = opened.convert("RGB")
-    if turn := TURNS.get(shown_orientation(picture)):  # a thumbnail has one only if it is the stored file
-        shown = shown.transpose(turn)
+    if (turned := shown_orientation(picture)) > 1:  # a thumbnail has an orientation only if it is the stored file
+        shown = shown.transpose(TURNS[turned])
     for mask in masks:
         drawn, _ = thumbnail(mask, max(shown.size), is_field=True)
         with translate_errors("the mask does not decode", MemoryError), open_pillow(drawn) as opened:
             layer = opened.convert("RGBA").resize(shown.size, Image.Resampling.NEAREST)
         shown.paste(layer, mask=layer.getchannel("A").point(lambda alpha: round(alpha * _OPACITY)))
-    turn = TURNS.get(shown_orientation(image))
-    is_exchanged = turn is not None and shown_orientation(image) > 4
-    layer = Image.new("RGBA", shown.size[::-1] if is_exchanged else shown.size)
+    orientation = shown_orientation(image)
+    layer = Image.new("RGBA", shown.size[::-1] if orientation > 4 else shown.size)
     pen, scales = ImageDraw.Draw(layer), [side / whole for side, whole in zip(layer.size, size, strict=True)] * 2
     for box, color in boxes:
         left, top, right, bottom = (part * scale for part, scale in zip(box, scales, strict=True))
         if left <= right and top <= bottom:
             pen.rectangle((left, top, right, bottom), outline=color, width=max(2, max(shown.size) // _BOX_PX))
-    layer = layer if turn is None else layer.transpose(turn)
+    layer = layer.transpose(TURNS[orientation]) if orientation > 1 else layer
     shown.paste(layer, mask=layer)
     file = io.BytesIO()
     shown.save(file, "JPEG", quality=85, subsampling=0)  # subsampling would remove the colors of thin lines

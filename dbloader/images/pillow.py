@@ -76,13 +76,8 @@ def open_pillow(file: bytes | bytearray | memoryview | BinaryIO) -> ImageFile.Im
         image = _open(stream)
     except Image.DecompressionBombError:
         raise NotAnImageError(_too_large()) from None
-    try:
-        check_pixels(image.width, image.height)
-    except NotAnImageError:
-        image.close()
-        raise
+    check_pixels(image.width, image.height)
     if _is_misread_planar(image):
-        image.close()
         raise NotAnImageError(
             "has its values in planes (PlanarConfiguration 2) that Pillow misreads; save it compressed, or not planar"
         )

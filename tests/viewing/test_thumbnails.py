@@ -308,6 +308,7 @@ def test_boxes_and_masks_are_drawn_over_their_objects(orientation: int, padding:
         edges[top - 3 : bottom + 5, left - 3 : right + 5] = True
         edges[inner] = False
         inside = np.asarray(upright) > 0
+        assert (boxes[inner] > 200).all()  # the bright object
         assert colored[[top, bottom], left:right].all()
         assert colored[top:bottom, [left, right]].all()
         assert not colored[~edges].any()
