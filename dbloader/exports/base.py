@@ -16,9 +16,10 @@ from PIL import Image
 
 from dbloader._describe import counted, short_repr
 from dbloader.errors import ExportError
+from dbloader.stores.base import READ_AT_ONCE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from dbloader.records.record import Record
@@ -33,13 +34,19 @@ _EXTENSIONS = {"JPEG": ".jpg", "JPEG2000": ".jp2", "HEIF": ".heic"}  # for other
 
 
 class Exporter(ABC):
-    """Writes all records of a store, in order, into an empty folder."""
+    """Writes the records of a store with some indices, in ascending order, into an empty folder."""
 
-    def __init__(self, store: Store, folder: Path) -> None:
+    def __init__(self, store: Store, indices: Sequence[int], folder: Path) -> None:
         self.store = store
+        self.indices = indices
         self.folder = folder
         self.warnings: list[str] = []  # differences from the store, complete after `finish`
         self.changes: Counter[str] = Counter()  # number of records with each difference, such as "damaged: …"
+
+    def records(self) -> Iterator[Record]:
+        """Yield the records to write."""
+        for start in range(0, len(self.indices), READ_AT_ONCE):
+            yield from self.store.read(self.indices[start : start + READ_AT_ONCE])
 
     @abstractmethod
     def write(self, record: Record) -> None:

@@ -19,6 +19,7 @@ from dbloader.exports.detection import DetectionExporter
 from dbloader.sources.boxes import BOXES, LABELS, coco_corners
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from dbloader.records.record import Record
@@ -28,13 +29,13 @@ ANNOTATIONS = "annotations.json"
 
 
 class COCOExporter(DetectionExporter):
-    """Writes COCO's layout. The constructor reads all records to find their original annotations."""
+    """Writes COCO's layout. The constructor reads these records to find their original annotations."""
 
     kept = frozenset({BOXES, LABELS, "iscrowd", "image_id", "annotations"})
 
-    def __init__(self, store: Store, folder: Path) -> None:
-        super().__init__(store, folder)
-        self._ids = _original_ids(store) or []
+    def __init__(self, store: Store, indices: Sequence[int], folder: Path) -> None:
+        super().__init__(store, indices, folder)
+        self._ids = _original_ids(self) or []
         self._is_original = bool(self._ids)
         self._ids = self._ids or [*range(1, len(self.classes) + 1)]
         self._made = 0  # number of new annotations
@@ -85,10 +86,10 @@ class COCOExporter(DetectionExporter):
         self._annotations.close()
 
 
-def _original_ids(store: Store) -> list[int] | None:
-    """Return the id of each category if COCO annotations describe the boxes of every record, else None."""
+def _original_ids(exporter: COCOExporter) -> list[int] | None:
+    """Return the id of each category if COCO annotations describe the boxes of all records to write, else None."""
     images, annotations, known = array("q"), array("q"), dict[int, int]()
-    for record in store:
+    for record in exporter.records():
         found = _original(record)
         if found is None:
             return None
@@ -98,7 +99,7 @@ def _original_ids(store: Store) -> list[int] | None:
             if known.setdefault(label, annotation["category_id"]) != annotation["category_id"]:
                 return None
     ids: list[int] = []  # last class first; a class without boxes gets the number below the next class's id
-    count, last = len(store.manifest.classes), max(known, default=-1)
+    count, last = len(exporter.classes), max(known, default=-1)
     above = known.get(last, 0) + count - last
     for label in reversed(range(count)):
         above = known.get(label, above - 1)

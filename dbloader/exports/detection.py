@@ -13,6 +13,7 @@ from dbloader.sources.boxes import BOXES, LABELS
 from dbloader.sources.folder import EXTENSIONS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from dbloader.records.record import Record
@@ -26,8 +27,8 @@ class DetectionExporter(Exporter):
 
     kept = frozenset({BOXES, LABELS})  # fields that the format can hold
 
-    def __init__(self, store: Store, folder: Path) -> None:
-        super().__init__(store, folder)
+    def __init__(self, store: Store, indices: Sequence[int], folder: Path) -> None:
+        super().__init__(store, indices, folder)
         self.classes = store.manifest.classes
         if len({*self.classes}) < len(self.classes):
             raise ExportError(f"{store.place}: two of its classes have the same name: {REMEDY}")

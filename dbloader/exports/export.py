@@ -16,15 +16,11 @@ from dbloader.errors import DBLoaderError, ExportError, OptionError
 from dbloader.exports.base import check_files
 from dbloader.queries.select import find_matching
 from dbloader.remote.places import is_remote
-from dbloader.stores.base import READ_AT_ONCE
 from dbloader.stores.mongo.uri import is_mongo
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from dbloader.records.record import Record
-    from dbloader.stores.base import Store
 
 # Format -> class in the module with the format's name. export_store imports only this module: parquet needs pyarrow.
 FORMATS = {
@@ -93,8 +89,8 @@ def export_store(
         try:
             with _partial_folder(target) as partial:
                 kind: Any = getattr(import_module(f"dbloader.exports.{format}"), FORMATS[format])
-                with closing(kind(store, partial)) as exporter:
-                    for done, record in enumerate(_records(store, indices)):
+                with closing(kind(store, indices, partial)) as exporter:
+                    for done, record in enumerate(exporter.records()):
                         progress(done, total)
                         check_files(record, store.manifest.file_fields)
                         exporter.write(record)
@@ -112,11 +108,6 @@ def export_store(
             f"the names of the classes in {', '.join(map(repr, named))} are not written: Parquet keeps them"
         )
     return ExportReport(str(target), total, nbytes, (*warnings,))
-
-
-def _records(store: Store, indices: Any) -> Iterator[Record]:
-    for start in range(0, len(indices), READ_AT_ONCE):
-        yield from store.read(indices[start : start + READ_AT_ONCE])
 
 
 @contextmanager

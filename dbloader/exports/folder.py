@@ -35,6 +35,7 @@ from dbloader.sources.labels import CLASSES
 from dbloader.sources.listing import FILE_NAME, FILE_NAME_SUFFIX
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from dbloader.images.info import Facts
@@ -47,8 +48,8 @@ METADATA = "metadata.jsonl"
 class FolderExporter(Exporter):
     """Writes an image folder."""
 
-    def __init__(self, store: Store, folder: Path) -> None:
-        super().__init__(store, folder)
+    def __init__(self, store: Store, indices: Sequence[int], folder: Path) -> None:
+        super().__init__(store, indices, folder)
         self._classes = store.manifest.classes
         # Whether a class name identifies a label.
         self._by_name = len({*self._classes}) == len(self._classes) and "" not in self._classes

@@ -26,6 +26,7 @@ except ImportError as error:
     raise ExportError("writing Parquet needs pyarrow: pip install 'dbloader[parquet]'") from error
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from dbloader.records.record import Record
@@ -40,16 +41,16 @@ _TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string
 
 
 class ParquetExporter(Exporter):
-    """Writes shards of about 500 MB. The constructor reads all records to find the types of their fields."""
+    """Writes shards of about 500 MB. The constructor reads the records to find the types of their fields."""
 
-    def __init__(self, store: Store, folder: Path) -> None:
-        super().__init__(store, folder)
+    def __init__(self, store: Store, indices: Sequence[int], folder: Path) -> None:
+        super().__init__(store, indices, folder)
         self._types: dict[str, Any] = {}  # field -> type of its column
         counts: dict[str, int] = {}
-        for record in store:
+        for record in self.records():
             self._add_types(record)
             counts.update({name: counts.get(name, 0) + 1 for name in all_fields(record)})
-        self._absent = [name for name, count in counts.items() if count < len(store)]
+        self._absent = [name for name, count in counts.items() if count < len(indices)]
         self._schema = self._make_schema()
         self._rows: list[dict[str, Any]] = []
         self._group_bytes = self._shard_bytes = self._shards = 0

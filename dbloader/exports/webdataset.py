@@ -36,6 +36,7 @@ from dbloader.sources.labels import CLASSES, FILE_FIELDS
 from dbloader.sources.tar import FIELDS, LABEL, MAX_FIELDS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from dbloader.records.record import Record
@@ -51,8 +52,8 @@ _PATH = re.compile(r"(?!/|__[^/]*__/|record-\d)((?:[^\0\n\\]*/)?[^./\0\n\\]+)(?:
 class WebDatasetExporter(Exporter):
     """Writes tar files for WebDataset."""
 
-    def __init__(self, store: Store, folder: Path) -> None:
-        super().__init__(store, folder)
+    def __init__(self, store: Store, indices: Sequence[int], folder: Path) -> None:
+        super().__init__(store, indices, folder)
         keys = (hashlib.blake2b(_key(name).encode(), digest_size=8).digest() for name in store.names())
         hashes = np.frombuffer(b"".join(keys), np.uint64)
         _, at, counts = np.unique(hashes, return_inverse=True, return_counts=True)

@@ -14,6 +14,7 @@ from dbloader.exports.base import REMEDY, describe, new_file
 from dbloader.exports.detection import IMAGES, DetectionExporter
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from dbloader.records.record import Record
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 class YOLOExporter(DetectionExporter):
     """Writes YOLO's layout."""
 
-    def __init__(self, store: Store, folder: Path) -> None:
-        super().__init__(store, folder)
+    def __init__(self, store: Store, indices: Sequence[int], folder: Path) -> None:
+        super().__init__(store, indices, folder)
         if wrong := next((name for name in self.classes if {'"', "\\", "\n"} & {*name}), None):
             raise ExportError(f"{store.place}: the class {wrong!r} has a quote, backslash or line end: {REMEDY}")
         (folder / "labels").mkdir()
