@@ -16,17 +16,6 @@ from tests.support.shell import Shell, check_error
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
 
-@pytest.fixture
-def origin(tmp_path: Path) -> Path:
-    make_shards(tmp_path / "origin.lmdb")
-    return tmp_path / "origin.lmdb"
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
-
-
 def facts(shell: Shell, *arguments: Any) -> dict[str, Any]:
     outcome = shell("cache", *arguments, "--json")
     assert outcome.stderr == ""

@@ -101,19 +101,11 @@ def test_pickle_has_no_credentials(mongod_with_users: Mongod) -> None:
 
 AS_STORED: dict[str, Any] = {"transform": None, "normalize": None, "device": None}  # options of create_loader
 QUERIES: list[tuple[dict[str, Any], Callable[[Record], bool]]] = [
-    ({"label": 3}, lambda record: record.label == 3),
     (
         {"label": {"$in": [3, 5]}, "width": {"$gte": 110, "$lt": 120}},
         lambda record: record.label in (3, 5) and 110 <= (record.width or 0) < 120,
     ),
-    (
-        {"name": {"$regex": r"^1\d"}},
-        lambda record: str(record.name)[:-2].startswith("1") and str(record.name)[1] != ".",
-    ),
-    ({"caption": "number 5"}, lambda record: record.fields.get("caption") == "number 5"),
     ({"boxes.count": {"$gt": 2}}, lambda record: record.fields.get("boxes", {}).get("count", 0) > 2),
-    ({"$or": [{"label": 1}, {"width": 100}]}, lambda record: record.label == 1 or record.width == 100),
-    ({"$expr": {"$eq": [{"$mod": ["$width", 5]}, 0]}}, lambda record: (record.width or 0) % 5 == 0),
     ({}, lambda record: True),
     ({"label": 99}, lambda record: False),
     ({"store": {"$exists": True}}, lambda record: False),  # only a document outside the records has this field
@@ -219,15 +211,6 @@ def test_query_that_cannot_be_encoded_is_refused(place: str, query: Any) -> None
         MongoDataset(place, query=query)
 
 
-def test_index_field_contains_the_index_in_the_store(place: str) -> None:
-    with MongoDataset(place, fields=("index", "caption"), query={"label": 3}) as dataset:
-        assert read_all(dataset) == [
-            {"index": 3, "caption": "number 3"},
-            {"index": 10, "caption": None},
-            {"index": 17, "caption": "number 17"},
-        ]
-
-
 def test_refresh_runs_the_query_again(mongo_uri: str) -> None:
     make(mongo_uri)
     with MongoDataset(mongo_uri, query={"caption": "number 5"}) as dataset:
@@ -320,22 +303,6 @@ def test_epoch_keeps_its_samples_when_the_store_changes(mongo_uri: str, kind: st
             loader = make_loader()
             assert first_bytes(loader) == [255] * (LENGTH + 9)
             loader.close()
-
-
-def test_open_dataset_never_mixes_a_store_with_its_replacement(mongo_uri: str) -> None:
-    make(mongo_uri)
-    with MongoDataset(mongo_uri, decode=None) as old:
-        write_store([Record(f"new {index}", 0, b"new") for index in range(5)], mongo_uri, overwrite=True)
-        with MongoDataset(mongo_uri, decode=None) as new:
-            assert (len(old), len(new)) == (LENGTH, 5)
-            for _ in range(2):
-                assert read_all(old) == EXPECTED
-                assert read_all(new) == [(b"new", 0)] * 5
-            assert (old.names[1], new.names[1]) == ("1.x", "new 1")
-            assert (old.find("1.x"), new.find("new 1")) == (1, 1)
-            for dataset, name in ((old, "new 1"), (new, "1.x")):
-                with pytest.raises(RecordNotFoundError, match=f"is named '{name}'"):
-                    dataset.find(name)
 
 
 def damaged(place: str, change: Callable[[Any], object]) -> None:

@@ -1,6 +1,5 @@
 """LMDBDataset in processes and threads, beyond the contract of datasets."""
 
-import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,7 +8,7 @@ import pytest
 
 from dbloader import LMDBDataset
 from dbloader.errors import StoreNotFoundError
-from tests.contracts.dataset import EXPECTED, WAIT_S, Witness, in_worker, make, read_all
+from tests.contracts.dataset import EXPECTED, WAIT_S, in_worker, make, read_all
 from tests.support.children import in_child
 
 # Python >= 3.12 warns about every fork of a process with threads.
@@ -28,26 +27,6 @@ def test_missing_store_is_an_error_in_a_worker(tmp_path: Path) -> None:
         with pytest.raises(StoreNotFoundError, match=r"s\.lmdb does not exist"):
             in_worker(dataset)
         assert read_all(dataset) == EXPECTED
-
-
-def test_grandchild_reads_through_its_own_handle(place: Path) -> None:
-    witness = Witness()
-    with LMDBDataset(place, decode=witness) as dataset:
-        witness.dataset = dataset
-
-        def check_own(index: int) -> None:
-            assert dataset[index][0].tolist() == [os.getpid(), os.getpid(), index]
-
-        def read_and_fork() -> None:
-            check_own(1)
-            assert in_child(lambda: check_own(2)) == 0
-            check_own(3)
-            dataset.close()  # this does not close the parent's handle
-            check_own(4)
-
-        check_own(0)
-        assert in_child(read_and_fork) == 0
-        check_own(5)
 
 
 def test_fork_does_not_wait_for_a_decoding_thread(place: Path) -> None:

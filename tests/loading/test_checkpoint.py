@@ -93,21 +93,6 @@ def test_any_number_of_ranks_resumes_at_every_position(before: int, after: int, 
             assert len(rest) - len(left) < after
 
 
-@pytest.mark.parametrize("kind", ["processes", "torch"])
-def test_loader_of_worker_processes_resumes(kind: str) -> None:
-    order = order_of(epoch=0)
-    loader = make(ShuffleSampler(range(LENGTH)), kind=kind, workers=2)
-    assert taken(loader, 5) == order[:10]
-    state = loader.state_dict()
-    loader.close()
-    assert state["position"] == 10
-    resumed = make(ShuffleSampler(range(LENGTH)), 4, kind=kind, workers=1)
-    resumed.load_state_dict(state)
-    assert taken(resumed) == order[10:]
-    assert taken(resumed, 1) == order_of(epoch=1)[:4]
-    resumed.close()
-
-
 @pytest.mark.parametrize("depth", [0, 1, 50])
 @pytest.mark.parametrize("kind", ["threads", "torch"])
 def test_state_counts_received_batches_at_any_depth(kind: str, depth: int) -> None:
