@@ -28,6 +28,7 @@ from dbloader.conversion.resize import load_pixels, resizing_bytes
 from dbloader.errors import DamagedRecordError, ImageError, PixelRangeError
 from dbloader.images.info import read_facts
 from dbloader.images.pillow import max_pixels
+from dbloader.stores.lmdb.keys import path_beside
 from dbloader.stores.mongo.uri import is_mongo, parse
 
 if TYPE_CHECKING:
@@ -164,11 +165,11 @@ def _decode_jpeg(data: bytes) -> Array | None:
     return np.asarray(Image.fromarray(gray).resize((9, 9), Image.Resampling.BOX, box))
 
 
-def fingerprint_path(place: str | os.PathLike[str]) -> Path:
+def fingerprint_path(place: str) -> Path:
     """Return the path of a store's fingerprints: beside an LMDB store; for MongoDB, in the working directory."""
     if not is_mongo(place):
-        return Path(f"{os.fspath(place)}.duplicates")
-    uri = parse(os.fspath(place))
+        return path_beside(place, ".duplicates")
+    uri = parse(place)
     return Path(f"{uri.database}.{uri.collection}.duplicates")
 
 

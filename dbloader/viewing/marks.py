@@ -20,6 +20,7 @@ from dbloader.errors import DBLoaderError, OptionError
 from dbloader.records.field_columns import FieldColumn
 from dbloader.records.markup import records_html
 from dbloader.records.names import Names
+from dbloader.stores.lmdb.keys import path_beside
 from dbloader.stores.lmdb.publish_shards import durable
 from dbloader.stores.mongo.uri import is_mongo
 
@@ -49,10 +50,7 @@ class Marks:
         self._marks: dict[int, dict[str, Any]] = {}
         self._seen: tuple[int, ...] | None = None
         place = selections.store.place
-        self._file = None
-        if not is_mongo(place):
-            path = Path(place) if Path(place).name.strip(".") else Path(place).resolve()
-            self._file = path.with_name(f"{path.name}.marks.jsonl")
+        self._file = None if is_mongo(place) else path_beside(place, ".marks.jsonl")
 
     def describe(self) -> dict[str, Any]:
         """Return what the page shows about the marks. If the file has changed, read it first.

@@ -16,6 +16,7 @@ from playwright.sync_api import Browser, Page, expect
 from dbloader import Record, convert
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
+from dbloader.viewing.thumbnails import _color
 from tests.browser.tabs import Site, Tabs
 from tests.browser.test_pages import check_page
 from tests.support.damaged import flip
@@ -61,7 +62,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
             Record("dog/x.svg", 1, b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>"),
         ]  # fmt: skip
         writer.write(map(encode, records))
-        writer.finish(classes=("cat", "dog"), source={"file_fields": ["mask"]})
+        writer.finish(classes=("cat", "a dog 🐕 of a class"), source={"file_fields": ["mask"]})
     flip(path, photo(77))
     return path
 
@@ -83,6 +84,7 @@ def red(color: tuple[int, ...]) -> bool:
 
 def test_boxes_are_drawn_in_place_for_every_orientation(tabs: Tabs, site: Site) -> None:
     page = tabs.open(site, "/?view=record&index=0")
+    assert page.locator("db-record rect").get_attribute("stroke") == _color("a dog 🐕 of a class").replace(",", "")
     for index in range(8):
         expect(page.locator("db-record h1")).to_have_text(f"cat/{index + 1}.jpg")
         box, frame = page.locator("db-record rect").bounding_box(), page.locator(".view .frame").bounding_box()

@@ -16,6 +16,7 @@ from starlette.testclient import TestClient
 
 import dbloader
 from dbloader import Record, copy_store, open_store
+from dbloader.checking.fingerprints import fingerprint_path
 from dbloader.errors import DBLoaderError, OptionError, SourceError
 from dbloader.stores.base import Store
 from dbloader.viewing import summary
@@ -238,10 +239,11 @@ def test_marks_are_off_if_their_file_cannot_be_written(
     assert len(rows(file)) == 1
 
 
-def test_marks_of_a_sharded_store_are_beside_its_folder(store: Store, tmp_path: Path, monkeypatch: Any) -> None:
+def test_files_of_a_sharded_store_are_beside_its_folder(store: Store, tmp_path: Path, monkeypatch: Any) -> None:
     for place in (f"{tmp_path}/s.lmdb/", f"{tmp_path}/./s.lmdb"):
         marks = Marks(Selections(placed(store, place)))
         assert marks.describe()["command"].endswith("/s.lmdb.marks.jsonl")
+        assert fingerprint_path(place) == tmp_path / "s.lmdb.duplicates"
     monkeypatch.chdir(tmp_path)
     assert f"--marks {tmp_path}.marks.jsonl" in Marks(Selections(placed(store, "."))).describe()["command"]
 

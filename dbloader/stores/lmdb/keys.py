@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import struct
+from pathlib import Path
 
 from dbloader.errors import PlaceError
 from dbloader.remote.places import is_remote, parse_place
@@ -28,6 +29,12 @@ def column_key(name: str, chunk: int) -> bytes:
 def event_key(number: int) -> bytes:
     """Return the key of one line of the report in ``meta``."""
     return EVENT + record_key(number)
+
+
+def path_beside(place: str, ending: str) -> Path:
+    """Return the path of a file beside a store. The place may end in a slash, or be "."."""
+    path = Path(place) if Path(place).name.strip(".") else Path(place).resolve()
+    return path.with_name(f"{path.name}{ending}")
 
 
 def checked_path(place: str | os.PathLike[str]) -> str:

@@ -201,7 +201,7 @@ export const say = (text) => { find("#said").textContent = escaped(text); };
 
 /** Return the last part of a store's place; the whole place if both stores have the same last part. */
 export function shortPlace(store) {
-  const last = stores.map(({place}) => place.split("/").at(-1));
+  const last = stores.map(({place}) => place.replace(/\/+$/, "").split("/").at(-1));
   return escaped(new Set(last).size === last.length ? last[store] : stores[store].place);
 }
 

@@ -214,7 +214,7 @@ class Record extends HTMLElement {
     for (const [n, [left, top, right, bottom]] of drawn.includes("boxes") ? facts.boxes.entries() : []) {
       const [[ax, ay], [bx, by]] = [turned(left, top), turned(right, bottom)];
       const [x, y] = [Math.min(ax, bx), Math.min(ay, by)], label = facts.box_labels[n] ?? "";
-      const hue = [...label].reduce((sum, letter) => sum * 31 + letter.charCodeAt(0), 7) % 360;
+      const hue = [...label].reduce((sum, letter) => (sum * 31 + letter.codePointAt(0)) % 360, 7); // as in thumbnails.py
       parts.push(make("svg:rect", {x, y, width: Math.abs(bx - ax), height: Math.abs(by - ay), stroke: `hsl(${hue} 95% 60%)`}),
         make("svg:text", {x: x + size / 4, y: y + size, "font-size": size}, escaped(label)));
     }
