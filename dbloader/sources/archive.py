@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class ArchiveSource(Source):
     """The images in several files, one after the other.
 
-    ``labels`` maps the texts of ``.cls`` files to labels. If ``shared`` is a number, ``labels`` maps folders to labels
-    instead: the folder of an image is the one that follows the first ``shared`` folders of its path.
+    ``labels`` maps the texts of ``.cls`` files to labels. If ``shared`` is a number, ``labels`` maps class folders to
+    labels instead. The class folder of an image comes after the first ``shared`` folders in its path.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class ArchiveSource(Source):
         """Yield the images in one file."""
 
     def _label(self, path: Path, image: str, text: str = "") -> int | None:
-        """Return the label of an image from its folder, or from a text; None without one."""
+        """Return the label of an image's class folder, or of the text in its ``.cls`` file; None without either."""
         if self._shared is not None:
             text = ([*posixpath.dirname(image).split("/"), ""])[self._shared :][0]
         if text and text not in self._labels:

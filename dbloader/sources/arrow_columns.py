@@ -55,7 +55,7 @@ class Columns(NamedTuple):
 def find_columns(schema: Any, where: str, file_fields: Sequence[str] = ()) -> Columns:
     """Return the meaning of the columns of a schema.
 
-    Columns of further images are the ``file_fields``, such columns of an export, and Hugging Face's Images.
+    These columns contain further images: ``file_fields``, file fields in an export, and Hugging Face's Image features.
 
     Raises:
         SourceError: No column, or more than one column, may be the image.
@@ -167,7 +167,7 @@ def _named_parts(feature: Any, path: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _find_objects(kinds: dict[str, Any]) -> tuple[str, str] | None:
-    """Return the column with the boxes of objects, and its part with their classes; None if no column is one."""
+    """Return the column with the boxes of objects, and its part with their classes; None without such a column."""
     kind = kinds.get(_OBJECTS)
     if kind is None or kinds.keys() & {BOXES, BOX_LABELS}:
         return None

@@ -29,17 +29,17 @@ _FAILED = (errno.EIO, errno.EREMOTEIO)
 MAX_BYTES = 2**31 - 2**16
 _MAX_EXTENSIONS = 1000  # counted separately; files called x.0001, x.0002, … must not fill the memory
 
-# Further keys of ``fields`` for an image that was in a store before; a name of None means no name. Sources refuse them
-# as names of other fields.
+# ``fields`` of an image that was in a store before may also have these keys. If ``name`` is None, the record has no
+# name. Sources refuse these keys as names of other fields.
 KEPT_FIELDS = ("name", "damaged", "resized_from")
 
-# A conversion calls ``read`` with so many entries at once, in several threads: enough that handing them to a thread
-# costs nothing, few enough that all threads have work.
+# Number of entries in a call of ``read``. A conversion makes these calls in several threads. With more entries, some
+# threads could lack work. With fewer, handing entries to threads would cost time.
 TASK_FILES = 16
 
 
 def max_tasks(workers: int) -> int:
-    """Return how many calls of ``read`` a conversion has under way or finished ahead of the writer."""
+    """Return the largest number of calls of ``read`` that have begun and whose results are not written yet."""
     return max(9, 2 * workers + 1)  # at least 9, so that threads have work while results are written
 
 
@@ -59,9 +59,10 @@ class Entry(NamedTuple):
     location: tuple[Any, ...]
     label: int | None  # index of the class, or the integer of a listing; None without a label
     fields: dict[str, Any]  # further fields of the record, and KEPT_FIELDS; empty from a folder
-    # Width and height of the image in whose pixels fields["boxes"] are; (1, 1) for fractions, (0, 0) if unknown.
+    # Width and height of the image for which fields["boxes"] were made, in pixels; (1, 1) if boxes are fractions of the
+    # width and height, (0, 0) if boxes are in pixels and the source does not give the size of the image.
     boxes_in: tuple[int, int] | None = None  # None without boxes
-    files: dict[str, FieldFile] = {}  # by field; the fields are None until `load` reads the files  # noqa: RUF012
+    files: dict[str, FieldFile] = {}  # by field name; a field is None until `load` reads its file  # noqa: RUF012
 
 
 class Loaded(NamedTuple):
@@ -79,12 +80,12 @@ class Problem(NamedTuple):
 
 
 class Unreadable(Problem):
-    """A file that the file system failed to read. It may fail for all files."""
+    """A file that the file system failed to read. The file system may fail for all other files too."""
 
 
 @dataclass
 class Tally:
-    """The names that one iteration over a source leaves out or changes, and warnings about them."""
+    """Counts and examples of the names that one iteration over a source leaves out or changes, and warnings."""
 
     warnings: list[str] = field(default_factory=list)  # sentences about the source as a whole, for people
     # Number of files that are not images, by extension; "" for files without one.
@@ -141,7 +142,7 @@ class Source(ABC):
         self.file_fields: tuple[str, ...] = ()  # further fields whose values are image files
         self.field_classes: dict[str, list[str]] = {}  # like field_classes of a Manifest
         self.beside: tuple[str, ...] = ()  # other files and folders at the place, which are not read
-        self.compressed = ""  # the first file that each process would have to decompress
+        self.compressed = ""  # path of the first file that is decompressed as a whole when the source is opened
 
     @abstractmethod
     def entries(self) -> Generator[Entry | Problem, None, Tally]:

@@ -36,7 +36,7 @@ def box_fields(boxes: Sequence[Sequence[float]], labels: Sequence[int]) -> dict[
     """Return the fields of boxes and their labels.
 
     The boxes are (x_min, y_min, x_max, y_max): float64, shape (boxes, 4). The labels are int64, shape (boxes,).
-    ``fit_boxes`` rounds the boxes to float32, only once.
+    They are rounded to float32 only once, by ``fit_boxes``.
     """
     return {BOXES: np.array(boxes, np.float64).reshape(-1, 4), LABELS: np.array(labels, np.int64)}
 

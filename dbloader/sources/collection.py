@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dbloader.sources.base import Entry
     from dbloader.stores.mongo.uri import MongoURI
 
-# Files of a query: each may have 16 MiB before ``hold`` is called.
+# Number of files in one query. ``hold`` is called after the query, which may return 16 MiB for each file.
 _READ_FILES = 4
 
 

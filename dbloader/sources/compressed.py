@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, ValueError)
-_PIECE = 2**16  # bytes to decompress at once; at most as many good bytes before damage are lost
+_PIECE = 2**16  # bytes to decompress in one step; before damage, up to this many good bytes are lost
 
 
 class Decompressed(NamedTuple):
@@ -56,7 +56,7 @@ def _decompress(file: IO[bytes], read: Callable[[IO[bytes]], Any], where: str) -
 
 
 def _copied(content: IO[bytes], into: IO[bytes], where: str) -> str:
-    """Copy the content up to any damage; return the reason of the damage, or ""."""
+    """Copy the content up to its end or to damage. Return the error that the damage caused; "" without damage."""
     while True:
         try:
             data = content.read(_PIECE)

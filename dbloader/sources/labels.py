@@ -13,7 +13,7 @@ from dbloader.sources.base import readable
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Files that export writes: the class names in the order of their labels, and beside tars the names of file fields.
+# Files of an export: the class names in the order of their labels, and beside tars the names of the file fields.
 CLASSES, FILE_FIELDS = "classes.json", "file_fields.json"
 
 _MAX_BYTES = 2**26
@@ -27,7 +27,8 @@ def number_labels(
 ) -> tuple[tuple[str, ...], dict[str, int]]:
     """Return the names of the classes, sorted, and the label of each text; no classes if the texts are integers.
 
-    ``first`` maps each text to where it occurs first, such as "row 3", for messages.
+    ``first`` maps each text to the place where it occurs first, such as "row 3", for messages. All texts are names
+    unless they ``may_be_integers``.
     """
     if may_be_integers and _are_integers(first, where):
         return (), {text: int(text) for text in first}
@@ -55,7 +56,7 @@ def read_classes(folder: Path, file: str = CLASSES) -> tuple[str, ...] | None:
 def look_up_labels(first: dict[str, str], classes: tuple[str, ...]) -> dict[str, int]:
     """Return the label of each text, an integer or the name of a class; SourceError if it is neither.
 
-    ``first`` maps each text to where it occurs first, such as "row 3", for messages.
+    ``first`` maps each text to the place where it occurs first, such as "row 3", for messages.
     """
     known = {name: label for label, name in enumerate(classes)}
     labels = {}

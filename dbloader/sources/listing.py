@@ -5,11 +5,11 @@
 - ``.json``: an array of objects, or a list for each column, ``{"path_list": [...], "label_list": [...]}``. Read whole.
 
 All are UTF-8. One column is the path, below the root or absolute. One column may be the label. All other columns become
-fields of the record. The number of a row is the number of its first line, or the position of an item, from 1, in a
-``.json``.
+fields of the record. The number of a row is the number of its first line, or in a ``.json`` the position of the item,
+counted from 1.
 
-A label is an integer, or the name of a class; then the label is the class's position among all names, sorted. Null or
-an empty label is no label. In JSON text is a name. For a CSV or TSV, which has only text, `labels.py` decides.
+A label is an integer or the name of a class. A name becomes its position among all names, sorted. Null and empty text
+mean no label. In JSON text is a name. For a CSV or TSV, which has only text, `labels.py` decides.
 
 The metadata of a folder is a listing too: ``metadata.csv`` or ``metadata.jsonl``, as in Hugging Face's imagefolder. Its
 column ``file_name`` names a file below the folder. ``dbloader export`` also writes the columns ``name`` and
@@ -303,14 +303,14 @@ def _path(value: object, no_path: str, rules: _Rules) -> bytes | str:
         return path
     path = posixpath.normpath(path)
     if path.startswith((b"/", b"../")) or path in (b".", b".."):
-        return f"its path leaves the folder: {short_repr(readable(path), 50)}; only a listing (--listing) may have it"
+        return f"its path leaves the folder: {short_repr(readable(path), 50)}; only a listing (--listing) may do that"
     return path
 
 
 def _checked_columns(columns: tuple[str, ...], where: str, rules: _Rules) -> tuple[str, str]:
     """Return the names of the path and label columns; a default name for a missing column."""
     chosen = []
-    # Metadata may have the label in ``label``, and a further field ``class``.
+    # If metadata has a column ``label``, a column ``class`` or ``target`` is a further field.
     labels = LABEL_COLUMNS[:1] if rules.is_metadata and LABEL_COLUMNS[0] in columns else LABEL_COLUMNS
     for what, names in (("path", rules.path_columns), ("label", labels)):
         found = [column for column in columns if column in names and column not in rules.file_columns]
@@ -376,5 +376,5 @@ def encoded_path(path: object, no_path: str = "it has no path") -> bytes | str:
         return no_path
     with suppress(UnicodeEncodeError):
         if isinstance(path, str) and "\0" not in path:
-            return path.encode("utf-8", "surrogateescape")  # JSON may contain a name that is not UTF-8 like this
+            return path.encode("utf-8", "surrogateescape")  # JSON may contain bytes that are not UTF-8
     return f"its path is not valid for a file: {short_repr(path, 50)}"

@@ -33,7 +33,7 @@ def read_rows(listing: Path) -> Iterator[tuple[int, dict[str, Any]] | Problem]:
 
 
 def read_lines(listing: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the number of each line of a text file that is not empty, and the line as a column ``name``."""
+    """Yield the number of each line of a text file and the line as a column ``name``. Empty lines are left out."""
     for number, line in enumerate(_lines(listing), 1):
         if name := line.rstrip("\r\n"):
             yield number, {"name": name}
@@ -51,7 +51,7 @@ def read_header(listing: Path) -> tuple[str, ...]:
 
 def _split_lines(listing: Path) -> Any:
     header = next(_lines(listing), "")
-    of_csv = ";" if ";" in header and "," not in header else ","  # spreadsheets write ; in languages with 1,5
+    of_csv = ";" if ";" in header and "," not in header else ","  # some spreadsheets separate by ;
     return csv.reader(_lines(listing), delimiter="\t" if listing.suffix.lower() == ".tsv" else of_csv, strict=True)
 
 

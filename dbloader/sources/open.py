@@ -189,7 +189,7 @@ def find_lmdb(place: str | os.PathLike[str]) -> Path | None:
 
 
 def _open_lmdb(source: str | os.PathLike[str], file: Path | None, where: str | None) -> Source:
-    """Return the source of a store, or of another program's LMDB file; without a file, of a folder of shards."""
+    """Return the source of a store or of another program's LMDB file; if ``file`` is None, of a folder of shards."""
     from dbloader.sources.store import read_store
 
     if file is None:

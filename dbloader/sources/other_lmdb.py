@@ -27,7 +27,7 @@ from dbloader.stores.lmdb.keys import META, RECORDS
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
-    # The generator returns the number of values that are left out.
+    # The generator returns the number of values that it left out.
     Entries = Generator[Entry | Problem, None, int]
 
 _KEYS_AT_ONCE = 1000  # read in one transaction
@@ -77,7 +77,7 @@ class LMDBSource(Source):
             (key,) = entry.location
             try:
                 size = self._pairs.size(key)
-                hold(size or 0)  # outside of a transaction: it may wait, and a fork waits for transactions
+                hold(size or 0)  # may wait, so not in a transaction: a fork waits for all transactions
                 value = self._pairs.get(key)
                 yield Problem(entry.name, "is not in the file") if value is None else self._layout.image(value)
             except SourceError as error:
@@ -145,13 +145,13 @@ class Pairs:
 
     @contextmanager
     def _transaction(self) -> Iterator[Any]:
-        """Begin a transaction, whose values are views."""
+        """Begin a transaction. Values that it returns are views."""
         with self._errors(), self._file.env.begin(buffers=True) as txn:
             yield txn
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Use the file, and turn errors into SourceErrors."""
+        """Keep forks away while a block uses the file, and turn errors into SourceErrors."""
         try:
             with env.gate:
                 yield
@@ -235,7 +235,7 @@ def _number(pairs: Pairs, key: bytes) -> int | None:
 
 def _shortage(key: str, said: int, count: int) -> Iterator[Problem]:
     if said > count:
-        yield Problem(key, f"says {said:,}, but the file has only {count:,} values")
+        yield Problem(key, f"is {said:,}, but the file has only {count:,} values")
 
 
 # --- pickles, and other values under __keys__ and __len__ -------------------------------------------------------------
@@ -269,7 +269,7 @@ def _is_pickle(value: bytes) -> bool:
 
 
 def _pickled_entries(pairs: Pairs) -> Entries:
-    """Yield the entries in the order of keys that are numbers, as of DataLoader, or else in LMDB's."""
+    """Yield the entries with the keys 0, 1, 2, … in this order, or all entries in LMDB's order without a key 0."""
     count = pairs.count() - sum(pairs.size(key) is not None for key in _ABOUT)
     left = count
     numbered = (b"%d" % number for number in range(count))

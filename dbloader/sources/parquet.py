@@ -189,7 +189,7 @@ class ParquetSource(Source):
                 raise SourceError(f"{self.place}: was changed since it was first read")
             return self._labels.get(label)
         count = len(self.classes)
-        if label is None or (count and label == -1):  # Hugging Face's sign for none, as in the test splits of many
+        if label is None or (count and label == -1):  # -1 means no label to Hugging Face
             return None
         if abs(label) >= 2**63 or (count and not 0 <= label < count):
             wanted = f"from 0 to {count - 1}, as it has {count:,} classes" if count else "of 64 bits"

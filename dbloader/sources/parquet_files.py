@@ -78,7 +78,7 @@ class ArrowFile:
         return 0
 
     def batches(self, block: int, columns: Sequence[str], rows: int) -> Generator[Any]:
-        """Yield batches of rows with some columns of a block. If a part of a column is named, the column is whole."""
+        """Yield batches of rows with some columns of a block. For a part such as ``image.path``, yield its column."""
         message = pa.ipc.read_message(pa.BufferReader(self._data.slice(self._starts[block])))
         batch = pa.ipc.read_record_batch(message, self.schema)
         wanted = [*columns, *(column.rpartition(".")[0] for column in columns)]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # A pickle of bytes and a label has 10 instructions, of an array and a label about 60. Endless nesting has more.
 _MAX_INSTRUCTIONS = 1000
 
-# Keys of a dict.
+# Keys of the image and of the label in a dict. The first key that the dict has is used.
 _IMAGES, _LABELS = ("image", "img", "data", "jpg", "jpeg", "png"), ("label", "class", "target", "cls")
 
 _ALLOWED = re.compile(

@@ -32,7 +32,7 @@ class _Location(NamedTuple):
 
     number: int
     nbytes: int
-    crc32: int  # shows a resumed conversion that the store was replaced
+    crc32: int  # differs if the store was replaced since it was listed
 
 
 def read_store(place: str | os.PathLike[str], where: str | None = None) -> StoreSource:

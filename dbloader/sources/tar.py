@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 LABEL = "cls"
 FIELDS = "fields.json"  # extension of the fields that `dbloader.exports.webdataset` writes
-_MAX_FIELD, MAX_FIELDS = 2**20, 2**24  # bytes of a file beside the image; the list of files contains it
+_MAX_FIELD, MAX_FIELDS = 2**20, 2**24  # most bytes of a field's file, and of a FIELDS file; the list of files has both
 
 # Exceptions of tarfile for wrong headers.
 _WRONG = (tarfile.TarError, ValueError, EOFError, OverflowError, IndexError, KeyError)
@@ -204,7 +204,7 @@ def _source_errors(path: Path) -> Iterator[None]:
 
 
 def _key(path: Path) -> bytes:
-    """Return the path of a tar as locations have it."""
+    """Return the absolute path of a tar in bytes, as in a location."""
     return os.fsencode(path.absolute())
 
 
@@ -261,7 +261,7 @@ def _split(group: dict[str, _TarredFile], tally: Tally, file_fields: Collection[
 def _files(
     file: IO[bytes], where: str, tally: Tally, prefix: str = "", start: int = 0
 ) -> Iterator[_TarredFile | Problem]:
-    """Yield the files of a tar and of the tars in it. ``start`` is its first byte in the outer tar."""
+    """Yield the files of a tar and of the tars in it. ``start`` is the position of this tar in the outer tar."""
     try:
         with tarfile.open(fileobj=file, mode="r:") as tar:
             end = 0
@@ -292,11 +292,11 @@ def _files(
                     yield _TarredFile(path, start + member.offset_data, member.size)
             yield from _check_end(file, end, where)
     except _WRONG as error:
-        yield Problem(where, f"is damaged, and files after that are missing: {error}")
+        yield Problem(where, f"is damaged, and files after the damage are missing: {error}")
 
 
 def _check_end(file: IO[bytes], offset: int, where: str) -> Iterator[Problem]:
-    """Yield a problem unless a tar has an end mark: to tarfile, a damaged header is the end."""
+    """Yield a problem if a tar has no end mark. tarfile takes a damaged header for the end."""
     file.seek(offset)
     if file.read(_BLOCK) != bytes(_BLOCK):
         yield Problem(

@@ -23,7 +23,7 @@ _CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
 
 def read_voc(folder: Path, root: Path, chosen: Path | None = None) -> VOCSource:
-    """Return the source of the images that XML files name: all of a folder, or those in the lines of a file."""
+    """Return the source of the images that XML files name: all files in ``folder``, or those that ``chosen`` lists."""
     try:
         if chosen is None:
             names = sorted(name for name in os.listdir(folder) if name.lower().endswith(".xml"))  # noqa: PTH208
@@ -74,7 +74,7 @@ def _entry(found: ET.Element, path: bytes, name: str, labels: dict[str, int]) ->
         except ValueError as error:
             raise ValueError(f"has an object without four numbers in its <bndbox>: {error}") from error
         if _text(item, "name") not in labels:
-            raise ValueError("has an object without a <name>, or with a new name since it was first read")
+            raise ValueError("has an object without a <name>, or its <name> was changed since it was first read")
         # VOC counts pixels from 1, and its last pixel is within the box.
         boxes.append((max(left - 1, 0.0), max(top - 1, 0.0), right, bottom))
     fields = box_fields(boxes, [labels[_text(item, "name")] for item in objects])

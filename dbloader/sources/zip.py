@@ -140,9 +140,9 @@ def _images(path: Path, tally: Tally) -> Iterator[tuple[str, _Location] | Proble
 
 
 def _check_count(file: io.BufferedReader, count: int) -> None:
-    """Raise ValueError if the end record of a zip has another number of files.
+    """Raise ValueError if the end record of a zip does not give ``count`` as its number of files.
 
-    zipfile does not compare them. A wrong length in the directory could hide all later files.
+    zipfile does not check this number. A wrong length in the directory could hide all later files.
     """
     length = file.seek(0, io.SEEK_END)
     at = file.seek(max(0, length - _END.size - 2**16))

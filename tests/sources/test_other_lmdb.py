@@ -257,7 +257,7 @@ def test_missing_pickles_are_named(source_of: SourceOf) -> None:
     assert problems(source) == [("2", "is not in the file")]
     assert warnings_of(source) == ("1 other value of the file left out: it was read as pickled images and labels",)
     del values[b"1"]
-    assert problems(source_of(values))[-1] == ("__len__", "says 4, but the file has only 2 values")
+    assert problems(source_of(values))[-1] == ("__len__", "is 4, but the file has only 2 values")
 
 
 @pytest.mark.parametrize(

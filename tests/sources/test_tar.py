@@ -233,7 +233,7 @@ def test_wrong_size_in_a_header_allocates_no_memory(tmp_path: Path) -> None:
     problem, entry = source.entries()
     assert isinstance(entry, Entry)
     assert isinstance(problem, Problem)
-    assert "is damaged, and files after that are missing" in problem.reason
+    assert "is damaged, and files after the damage are missing" in problem.reason
     (content,) = source.read([entry], held.append)
     assert content == ("0.jpg", f"is cut short: {path} ends after 1 of its 2,147,352,576 bytes")
     assert held == [1]
