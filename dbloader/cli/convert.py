@@ -186,8 +186,7 @@ def convert_command(*, dry_run: bool, quiet: bool, as_json: bool, **options: Any
     images = pop_image_format(options)
     if dry_run:
         names = ("source", "listing", "name_field", "image_field", "file_fields", "where")
-        source = {name: options[name] for name in names}
-        return _dry_run(source, quiet=quiet, as_json=as_json)
+        return _dry_run({name: options[name] for name in names}, quiet=quiet, as_json=as_json)
     try:
         with Meter("Looking for images", "images", quiet=quiet or as_json) as meter:
             report = convert(**options, images=images, progress=lambda progress: _show(progress, meter))

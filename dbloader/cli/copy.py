@@ -149,11 +149,8 @@ def copy_command(
     with after_making(shown[0] if len(shown) == 1 else "each copy"):
         if as_json:
             names = ("length", "image_bytes", "digest")
-            facts = zip(shown, made, strict=True)
-            say_json(
-                [{"place": place, **{name: getattr(manifest, name) for name in names}} for place, manifest in facts],
-                indent=2,
-            )
+            facts = [{name: getattr(manifest, name) for name in names} for manifest in made]
+            say_json([{"place": place, **fact} for place, fact in zip(shown, facts, strict=True)], indent=2)
         elif not quiet:
             for place, manifest in zip(shown, made, strict=True):
                 records, images = counted(manifest.length, "record"), size(manifest.image_bytes)

@@ -85,7 +85,7 @@ class JPEG(NamedTuple):
         rows, columns = scale(top, height, factor), scale(left, width, factor)
         upper = self._upper(rows.stop, factor) if self.known_intact else None
         if upper is not None:
-            return functools.partial(_decode_upper, *upper, rows, columns, factor)
+            return lambda: upper()[rows, columns]
         return functools.partial(self._crop, left, top, width, height, factor)
 
     def _crop(self, left: int, top: int, width: int, height: int, factor: int) -> npt.NDArray[np.uint8]:
@@ -101,13 +101,13 @@ class JPEG(NamedTuple):
             return PillowImage(open_file(data)).crop(left, top, width, height)
         return pixels[scale(top, height, factor), scale(left, width, factor)]
 
-    def _upper(self, bottom: int, factor: int) -> tuple[bytearray, memoryview, int, int] | None:
-        """Return header, data, width and height of a JPEG with the rows above ``bottom`` and a few more rows.
+    def _upper(self, bottom: int, factor: int) -> Callable[[], npt.NDArray[np.uint8]] | None:
+        """Return a function that decodes the rows above ``bottom`` and a few more rows.
 
         ``bottom`` is in pixels of the image divided by ``factor``. Return None if the image must be decoded whole.
 
-        The header has a smaller height. A decoder stops there, and skips the remaining data with a warning, which hides
-        all other warnings. So the method is only for files that are known to decode without a warning.
+        The function changes the height in the header. A decoder stops there, and skips the remaining data with a
+        warning, which hides all other warnings. So this is only for files that are known to decode without a warning.
         """
         if not 0 < bottom * factor < _UPPER_TO * self.height:
             return None
@@ -121,7 +121,8 @@ class JPEG(NamedTuple):
             return None
         joined = bytearray().join(header.parts)
         _HEIGHT.pack_into(joined, header.size_at, height)
-        return joined, memoryview(self.data)[header.scan :], self.width, height
+        scan = memoryview(self.data)[header.scan :]
+        return lambda: _decode_smaller(b"".join((joined, scan)), self.width, height, factor, strict=False)
 
     def _smaller_tiles(
         self, tiles: bytes | memoryview, left: int, top: int, width: int, height: int, factor: int
@@ -144,13 +145,6 @@ class JPEG(NamedTuple):
             return pixels[rows, columns]
 
         return decode
-
-
-def _decode_upper(
-    header: bytearray, scan: memoryview, width: int, height: int, rows: slice, columns: slice, factor: int
-) -> npt.NDArray[np.uint8]:
-    data = b"".join((header, scan))
-    return _decode_smaller(data, width, height, factor, strict=False)[rows, columns]
 
 
 def _decode_smaller(

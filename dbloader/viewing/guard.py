@@ -8,6 +8,7 @@ import re
 import secrets
 import socket
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -160,8 +161,9 @@ class Guard:
         match = _HOST.fullmatch(values[0]) if len(values) == 1 else None
         if match is None:
             return None
-        host = match["ipv6"] or match["name"]
-        address = _address(host)
+        host, address = match["ipv6"] or match["name"], None
+        with suppress(ValueError):  # it is a name
+            address = ipaddress.ip_address(host)
         # Another site can make its own name point to this machine (DNS rebinding). Then Host is a name, not an address.
         valid = host.lower() in self._names or (address is not None and (self._is_public or address.is_loopback))
         return match.groupdict() if valid else None
@@ -173,13 +175,6 @@ class Guard:
             self._used.append(self._token)
             self._token = None
             return True
-
-
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(host)
-    except ValueError:
-        return None
 
 
 def _is_same_origin(request: HTTPConnection) -> bool:
