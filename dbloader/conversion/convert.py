@@ -54,7 +54,7 @@ def convert(
 
     The number of workers does not change the records. A resumed conversion makes the same records as an uninterrupted
     conversion. An interruption leaves the destination unchanged, and ``resume`` continues after the last commit. With
-    ``shards``, the same call makes the missing parts. With ``shards`` and ``overwrite``, give ``resume`` too.
+    ``shards``, the same call makes the missing parts; with ``overwrite`` but without ``resume``, it makes all parts.
 
     Args:
         source: A folder with a folder of images for each class, or with a ``metadata.csv`` or ``metadata.jsonl`` that
@@ -78,8 +78,8 @@ def convert(
         images: Stored form of images, such as ``ImageFormat(short_side=256)``; None for unchanged files.
         workers: Number of threads; None for one per CPU. With ``shards``, the number of processes that make parts. With
             an executor, the number of threads in each part; None for one.
-        check: ``"decode"`` decodes every image, ``"structure"`` checks segments and headers only. An image that fails
-            is not stored. ``"none"`` checks nothing.
+        check: ``"decode"`` decodes every image, ``"structure"`` checks segments and headers only, and ``"none"`` checks
+            nothing. ``on_bad`` and ``on_damaged`` decide what happens to a file that fails.
         on_bad: What to do with a file that cannot be read or is not an image: ``"reject"`` (and report) it, or
             ``"fail"``.
         on_damaged: What to do with a truncated image: ``"reject"``, ``"fail"``, or ``"keep"`` (store it with a field

@@ -110,7 +110,8 @@ class FileWriter:
     def _without_unreadable(self, batch: list[FileResult]) -> list[FileResult]:
         """Return the results to write, without unreadable files at the end.
 
-        These are held back until a later file is readable. If none is, a resumed conversion reads them again.
+        These are held back until a later file is readable or the list ends. If the conversion fails before that, a
+        resumed conversion reads them again.
 
         Raises:
             SourceError: The file system seems to fail for all files.

@@ -96,7 +96,7 @@ def convert_part_in_bucket(place: str, part: int, *, workers: int = 1, scratch: 
         (folder / "empty").touch()
         bucket.put_file(plan.attempt_name(part), folder / "empty")
         undo.callback(bucket.delete, [plan.attempt_name(part)])
-        # With the token in their names, the shards of a plan can be told from others.
+        # The token in its name shows to which plan a shard belongs.
         shard = folder / SHARD_FOLDER / f"{part:05}-{plan.token}{secrets.token_hex(4)}.lmdb"
         begin, end = plan.part_span(part)
         with (folder / LIST_FOLDER).open("x+b") as data:
@@ -233,11 +233,11 @@ def _read_receipts(target: Bucket, bucket: Bucket, plan: Plan) -> list[tuple[Par
 
 
 def _remove_rest(target: Bucket, bucket: Bucket, table: ShardTable, keep_hours: float) -> None:
-    """Remove the plan of a published store, and what its killed attempts left; other objects when they are old."""
-    young, token = datetime.now(UTC) - timedelta(hours=keep_hours), f"{table.manifest.salt:08x}"
+    """Remove the plan of a published store, what its killed attempts left, and old objects that it does not name."""
+    limit, token = datetime.now(UTC) - timedelta(hours=keep_hours), f"{table.manifest.salt:08x}"
 
     def is_left(item: Item) -> bool:
-        return f"-{token}" in item.key or item.modified < young
+        return f"-{token}" in item.key or item.modified < limit
 
     if _token(bucket) == token:  # not a plan that has replaced it
         bucket.delete([PLAN_FILE])  # first: without its receipts, the plan would seem not to be published
@@ -265,7 +265,7 @@ def _named(target: Bucket) -> set[str]:
 
 
 def _check_base(target: Bucket, plan: Plan, before: ShardTable | None, *, overwrite: bool) -> ShardTable | None:
-    """Return the store that the plan adds to, if it does; raise an error unless the plan may be published."""
+    """Return the store that the plan adds to, None without one; raise an error unless the plan may be published."""
     if plan.grows:
         check_base(target.place, before, plan.grows)
         return before
@@ -306,7 +306,7 @@ def _join(
 
 
 def _fetch_index(bucket: Bucket, key: str, table: ShardTable, folder: Path) -> LMDBStore:
-    """Return a store without its shards, of which the columns and the events can be read."""
+    """Return a store without its shards. Only its columns and events can be read."""
     (folder / SHARD_FOLDER).mkdir(parents=True)
     bucket.fetch(key, folder / table.index_file)
     put_manifest(folder, table)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 _PREFIX = "dbloader-part-"
-_NEW_S = 60.0  # a folder is locked soon after it was made
+_NEW_S = 60.0  # seconds in which an unlocked folder is kept: its process may lock it soon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +128,7 @@ def check_part(plan: Plan, part: int) -> int:
     """Return the number of a part; raise OptionError if the plan has no such part."""
     part = whole_number("part", part, 0)
     if part >= plan.parts:
-        raise OptionError(f"part must be 0 to {plan.parts - 1}, as {plan.where} says, got {part}")
+        raise OptionError(f"part must be 0 to {plan.parts - 1}, as in the plan {plan.where}, got {part}")
     return part
 
 
@@ -177,12 +177,12 @@ def read_receipt(plan: Plan, part: int) -> PartReceipt | None:
 
 
 def encode_receipt(receipt: PartReceipt, table: bytes = b"") -> bytes:
-    """Return the content of a receipt's file; ``table`` is the manifest file of a store of the shard alone, or b""."""
+    """Return the content of a receipt's file. ``table`` is the manifest of a store with only this shard, or b""."""
     return seal({**asdict(receipt), "table": table}, receipt.part)
 
 
 def decode_receipt(plan: Plan, part: int, data: bytes) -> tuple[PartReceipt, bytes]:
-    """Return the receipt and the table in the content of a file; raise DamagedStoreError as ``read_receipt``."""
+    """Return the receipt and the table in the content of a file; raise DamagedStoreError like ``read_receipt``."""
     path = f"{plan.where}/{plan.receipt_name(part)}"
     try:
         values = open_sealed(data, part)
@@ -208,7 +208,7 @@ def scratch_folder(scratch: str | os.PathLike[str] | None) -> Iterator[Path]:
 
 
 def left_folders(scratch: str | os.PathLike[str] | None, *, remove: bool = False) -> list[tuple[Path, int]]:
-    """Return each folder that a killed process left in ``scratch``, and its size in bytes; remove it if ``remove``."""
+    """Return the path and size of each folder that a killed process left in ``scratch``. Remove them if asked."""
     found = []
     for path in sorted(Path(scratch or tempfile.gettempdir()).glob(f"{_PREFIX}*")):
         with suppress(OSError):  # locked, removed meanwhile, or another user's
@@ -226,7 +226,7 @@ def left_folders(scratch: str | os.PathLike[str] | None, *, remove: bool = False
 
 
 class Attempt(NamedTuple):
-    """A machine that makes a part, unless it was killed: the part, its host name, and since when (Unix time)."""
+    """An attempt that makes a part or was killed: the part, the machine's host name, and the start in Unix time."""
 
     part: int
     host: str
@@ -252,7 +252,7 @@ class Parts(NamedTuple):
 def list_parts(destination: str | os.PathLike[str]) -> Parts:
     """Return which parts of a planned conversion are made.
 
-    Each receipt is opened by its name, since a network file system may list a folder's old files.
+    Each receipt is opened by its name, because a network file system may show an outdated list of a folder's files.
 
     Raises:
         StoreNotFoundError: The destination has no plan.
@@ -279,7 +279,7 @@ def missing_parts(plan: Plan, receipts: Iterable[PartReceipt]) -> list[int]:
 def state_of(plan: Plan, receipts: list[PartReceipt], written: Iterable[tuple[str, float]]) -> Parts:
     """Return the state of a conversion, from its receipts, and from the names and times of the files of attempts."""
     missing = missing_parts(plan, receipts)
-    ours = re.compile(rf"(\d+)-{plan.token}\.(.*){re.escape(MAKING)}")  # others are left of a replaced plan
+    ours = re.compile(rf"(\d+)-{plan.token}\.(.*){re.escape(MAKING)}")  # other tokens: of a replaced plan
     found = [Attempt(int(file[1]), file[2], since) for name, since in written if (file := ours.fullmatch(name))]
     return Parts(plan, receipts, missing, sorted(attempt for attempt in found if attempt.part in missing))
 

@@ -119,7 +119,7 @@ class Plan:
         return f"{RECEIPT_FOLDER}/{number:05}-{self.token}.bson"
 
     def attempt_name(self, number: int) -> str:
-        """Return the path below the plan's folder of an empty file: this machine makes a part since it was written."""
+        """Return the path, below the plan's folder, of an empty file that shows that this machine makes a part."""
         return f"{RECEIPT_FOLDER}/{number:05}-{self.token}.{socket.gethostname()}{MAKING}"
 
     def open_part(self, number: int) -> FileList:

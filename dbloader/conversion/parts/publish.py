@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> Report:
     """Make one store of the parts of a conversion, in one step.
 
-    If the store was published before, as when a job runs again, the report has no files, and a warning.
+    If the store was published before, for example by an earlier run of a job, the report has 0 files and a warning.
 
     Args:
         destination: Place of the store.
@@ -162,7 +162,7 @@ def _make(
 ) -> Manifest:
     """Make a store of the parts of a plan, at its target."""
     shards = [receipt.shard for receipt in receipts]
-    # Fixed by the plan: another process that publishes the plan may be writing the same index.
+    # The plan decides all of these, because another process may publish it now and write the same index.
     options: dict[str, Any] = {"classes": plan.classes, "source": plan.described, "salt": int(plan.token, 16)}
     if base is not None:
         check_base(target, base, plan.grows)

@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -103,8 +103,8 @@ def run_parts(
 ) -> Generator[PartReceipt, None, None]:
     """Make parts, and yield the receipt of each one as soon as it is made.
 
-    After an error, parts that have not begun are canceled. There is no limit for the wait for free workers, since a
-    cluster may grow. If no part is made for some time, a warning is issued. With Ray, it is an error then if no node is
+    After an error, parts that have not begun are canceled. The wait for free workers has no limit, because a cluster
+    may grow. If no part is made for ``patience`` seconds, a warning is issued. With Ray, it is an error if no node is
     large enough.
 
     Args:
@@ -112,7 +112,7 @@ def run_parts(
         parts: Numbers of the parts.
         executor: ``"ray"``, or anything with ``submit``. It is not shut down.
         workers: Threads of each part.
-        patience: Seconds without a part until the warning, or until Ray fails.
+        patience: Seconds without a finished part until the warning or the error.
 
     Raises:
         DBLoaderError: A part failed. The error is the part's own, and begins with the number of the part.
@@ -250,15 +250,13 @@ def _ray_tasks(workers: int) -> Iterator[_RayTasks]:
                 raise OptionError(f"no Ray cluster answers at RAY_ADDRESS={address}: {error}") from error
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # this program's user was not asked
             ray.init(address="local", include_dashboard=False, num_cpus=max(workers, cpu_count()))
-    tasks = _RayTasks(ray, workers)
-    try:
-        yield tasks
-    except BaseException:
-        tasks.cancel()
-        raise
-    finally:
+    with ExitStack() as at_end, ExitStack() as after_error:
         if is_ours:
-            ray.shutdown()
+            at_end.callback(ray.shutdown)
+        tasks = _RayTasks(ray, workers)
+        after_error.callback(tasks.cancel)
+        yield tasks
+        after_error.pop_all()
 
 
 class _RayTasks:
